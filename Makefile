@@ -1,0 +1,37 @@
+# make run and make test are all a newcomer needs; both set up what they need in .venv
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+
+.PHONY: run test test-all lint format clean
+
+run: $(VENV)/run.done
+	@$(BIN)/rung run
+
+test: $(VENV)/dev.done
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/dev.done
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev.done
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+format: $(VENV)/dev.done
+	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks
+
+# torch is pinned in constraints.txt; without the pin several GB of CUDA packages may arrive
+$(VENV)/run.done: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[run]'
+	@touch $@
+
+$(VENV)/dev.done: $(VENV)/run.done
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[run,test,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist

@@ -1,0 +1,1 @@
+"""rung: any model, on the device you have."""

@@ -1,0 +1,1 @@
+"""Words of rung as frozen values: std-lib only, imports nothing else of rung."""

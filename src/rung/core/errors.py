@@ -1,0 +1,128 @@
+"""What can go wrong, as one tree. Each error carries its cause, the facts behind it and ways out.
+
+::
+
+    RungError
+    ├── UsageError              a wrong argument, option or combination of them
+    │   ├── UnknownFormat       no format of that name
+    │   ├── UnknownDevice       no device of that name, here or in the catalogue
+    │   └── ContextTooLong      a prompt or a requested context above what the model or the plan holds
+    ├── ModelError              something about the model that was asked for
+    │   ├── ModelNotFound       neither a file, a folder nor a name on the hub
+    │   ├── BadFile             a file that is not what it should be: truncated, foreign, contradictory
+    │   ├── UnsafeFile          a pickle: reading it could run code
+    │   ├── UnknownArchitecture a model type that rung does not build
+    │   └── TemplateError       a chat template that fails, loops or reaches for what it must not
+    ├── CannotEncode            values that a format cannot hold: NaN, Inf, a scale that overflows
+    ├── DoesNotFit              no plan within the budget; carries the smallest relaxations
+    ├── SoftwareMissing         a package or build that is not here
+    ├── DeviceError             a device that is there and cannot do what was asked
+    │   ├── OutOfMemory         an allocation failed: plan again with less
+    │   └── DeviceLost          a sticky error: nothing more runs there
+    ├── NoRung                  an explicit request that no rung of the ladder accepts
+    ├── HubError                the model hub refused, failed or cannot be reached
+    └── RegistrationError       our own mistake: a name registered twice, or under an unknown op
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class RungError(Exception):
+    """The root of all errors that rung raises on purpose.
+
+    ``cause`` is one sentence; ``facts`` are the findings behind it; ``ways_out`` name commands that exist.
+    """
+
+    exit_code = 1
+
+    def __init__(self, cause: str, facts: Iterable[str] = (), ways_out: Iterable[str] = ()) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.facts = tuple(facts)
+        self.ways_out = tuple(ways_out)
+
+    def __str__(self) -> str:
+        lines = [self.cause, *(f"  {fact}" for fact in self.facts)]
+        if self.ways_out:
+            lines += ["What to do", *(f"  {number}  {way}" for number, way in enumerate(self.ways_out, 1))]
+        return "\n".join(lines)
+
+
+class UsageError(RungError):
+    """A wrong argument, option or combination of them."""
+
+    exit_code = 2
+
+
+class UnknownFormat(UsageError):
+    """No format of that name."""
+
+
+class UnknownDevice(UsageError):
+    """No device of that name, here or in the catalogue."""
+
+
+class ContextTooLong(UsageError):
+    """A prompt or a requested context above what the model or the plan holds."""
+
+
+class ModelError(RungError):
+    """Something about the model that was asked for."""
+
+
+class ModelNotFound(ModelError):
+    """Neither a file, a folder nor a name on the hub."""
+
+
+class BadFile(ModelError):
+    """A file that is not what it should be: truncated, foreign, contradictory."""
+
+
+class UnsafeFile(ModelError):
+    """A pickle: reading it could run code."""
+
+
+class UnknownArchitecture(ModelError):
+    """A model type that rung does not build."""
+
+
+class TemplateError(ModelError):
+    """A chat template that fails, loops or reaches for what it must not."""
+
+
+class CannotEncode(RungError):
+    """Values that a format cannot hold: NaN, Inf, a scale that overflows."""
+
+
+class DoesNotFit(RungError):
+    """No plan within the budget; the ways out are the smallest relaxations."""
+
+
+class SoftwareMissing(RungError):
+    """A package or build that is not here."""
+
+
+class DeviceError(RungError):
+    """A device that is there and cannot do what was asked."""
+
+
+class OutOfMemory(DeviceError):
+    """An allocation failed: plan again with less; nothing is quarantined."""
+
+
+class DeviceLost(DeviceError):
+    """A sticky error: nothing more runs on that device in this process."""
+
+
+class NoRung(RungError):
+    """An explicit request that no rung of the ladder accepts."""
+
+
+class HubError(RungError):
+    """The model hub refused, failed or cannot be reached."""
+
+
+class RegistrationError(RungError):
+    """Our own mistake: a name registered twice, or under an unknown op."""

@@ -1,0 +1,74 @@
+"""Every setting in one place: its environment variable, default, scope and meaning.
+
+``docs/environment.md`` lists this table; a test keeps the page true.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rung.core.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting. ``scope`` says when it is read: ``start`` (once) or ``call`` (each time)."""
+
+    variable: str
+    default: str
+    scope: str
+    meaning: str
+    parse: Callable[[str], Any] = str
+
+    def read(self) -> Any:
+        """The value from the environment, else the default; raises ``UsageError`` for one that makes no sense."""
+        text = os.environ.get(self.variable, "") or self.default
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise UsageError(
+                f"the environment variable {self.variable} is {text!r}, which makes no sense: {error}",
+                [self.meaning],
+                [f"unset {self.variable}"],
+            ) from error
+
+
+def _threads(text: str) -> int | None:
+    if not text:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError("it must be a number of threads, 1 or more")
+    return int(text)
+
+
+def _folder(text: str) -> Path:
+    if text:
+        return Path(text).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path.home() / ".cache") / "rung"
+
+
+def _flag(text: str) -> bool:
+    if text.lower() in ("", "0", "no", "false", "off"):
+        return False
+    if text.lower() in ("1", "yes", "true", "on"):
+        return True
+    raise ValueError("it must be 1 or 0")
+
+
+THREADS = Setting(
+    "RUNG_THREADS", "", "call", "Threads to compute with; default: the cores that cgroup and affinity allow.", _threads
+)
+CACHE = Setting(
+    "RUNG_CACHE", "", "call", "Folder of probe results and compiled kernels; default: ~/.cache/rung.", _folder
+)
+OFFLINE = Setting(
+    "RUNG_OFFLINE", "0", "call", "1: never ask the model hub, use what is downloaded (also HF_HUB_OFFLINE).", _flag
+)
+DEBUG = Setting("RUNG_DEBUG", "0", "call", "1: show the traceback of an error (as --debug does).", _flag)
+
+SETTINGS = (THREADS, CACHE, OFFLINE, DEBUG)

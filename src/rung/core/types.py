@@ -1,0 +1,382 @@
+"""The core types: verdicts, devices, formats, cases, rungs, ladders, plans and reports, all frozen values."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from rung.core.value import FrozenDict, Value
+
+EMPTY: FrozenDict[Any] = FrozenDict()
+
+
+class Level(enum.StrEnum):
+    """How well a device does a thing. Unknown is never native."""
+
+    NATIVE = "native"
+    EMULATED = "emulated"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+
+
+class Proof(enum.StrEnum):
+    """Where the knowledge of a capability comes from."""
+
+    PROBE = "probe"  # computed here and compared
+    TABLE = "table"  # the catalogue
+    DECLARED = "declared"  # the driver or the processor says so
+    NONE = "none"  # nobody knows
+
+
+class StepClass(enum.StrEnum):
+    """Why a rung was left for a lower one."""
+
+    UNSUPPORTED = "unsupported"  # the device cannot
+    UNAVAILABLE = "unavailable"  # a package or build is missing
+    BROKEN = "broken"  # raised or computed wrongly: quarantined
+    OUT_OF_MEMORY = "out of memory"  # plan again, nothing is quarantined
+    DEVICE_LOST = "device lost"  # nothing more runs there
+
+
+@dataclass(frozen=True)
+class Verdict(Value):
+    """Yes, or no with a sentence that says why."""
+
+    ok: bool
+    reason: str = ""
+    step: StepClass = StepClass.UNSUPPORTED
+
+    def __post_init__(self) -> None:
+        assert self.ok or self.reason, "a no needs a reason"
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+YES = Verdict(True)
+
+
+def no(reason: str, step: StepClass = StepClass.UNSUPPORTED) -> Verdict:
+    """A refusal with its reason."""
+    return Verdict(False, reason, step)
+
+
+@dataclass(frozen=True)
+class Capability(Value):
+    """One thing a device can do with the software at hand."""
+
+    name: str
+    level: Level
+    proof: Proof
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Device(Value):
+    """One processor with its memory, real or simulated: pure data, never "the current one".
+
+    ``memory`` and ``free`` are bytes, ``bandwidth`` bytes per second, ``peaks`` matrix operations per second
+    by dtype. ``software`` maps packages (and ``driver``) to versions. ``details`` holds what is shown and
+    not decided on: cores, caches, NUMA, PCI id, where the rates come from (``rates``: probe or table).
+    """
+
+    id: str
+    kind: str
+    name: str
+    arch: str
+    memory: int
+    free: int | None = None
+    bandwidth: float | None = None
+    peaks: FrozenDict[float] = EMPTY
+    capabilities: FrozenDict[Capability] = EMPTY
+    software: FrozenDict[str] = EMPTY
+    details: FrozenDict[Any] = EMPTY
+    real: bool = True
+
+    def capability(self, name: str) -> Capability:
+        """What is known of a capability; unknown without a proof when nobody asked."""
+        return self.capabilities.get(name, Capability(name, Level.UNKNOWN, Proof.NONE))
+
+    def with_capabilities(self, found: Iterable[Capability]) -> Device:
+        """The same device with capabilities added or replaced."""
+        return replace(self, capabilities=self.capabilities | {c.name: c for c in found})
+
+    @property
+    def budget(self) -> int:
+        """Bytes that a plan may use when no budget is given: what is free, else nine tenths of all."""
+        return self.free if self.free is not None else self.memory * 9 // 10
+
+
+@dataclass(frozen=True)
+class Format(Value):
+    """How a weight is stored.
+
+    ``layout`` says how blocks lie: ``rows`` (every row is divided into blocks), ``flat`` (the tensor is
+    flattened first, the last block may be short), ``row_scale`` (one f32 scale a row).
+    ``bits`` is the size of a weight of a large tensor, scales included. ``floor_db`` is the SQNR that
+    encoding Gaussian weights reaches at least; infinite for a lossless format.
+    """
+
+    name: str
+    family: str
+    bits: float
+    block: int
+    block_bytes: int
+    layout: str
+    floor_db: float
+    encodes: bool
+    nested: bool = False
+    title: str = ""
+
+    def divides(self, columns: int) -> bool:
+        """Whether a row of that many weights can be stored."""
+        return self.layout != "rows" or columns % self.block == 0
+
+    def bytes(self, shape: tuple[int, ...]) -> int:
+        """Bytes of a tensor of that shape, equal to what ``encode`` returns, scales and padding included."""
+        count, columns = math.prod(shape), shape[-1] if shape else 1
+        if self.layout == "rows":
+            assert columns % self.block == 0, f"{self.name} does not divide a row of {columns}"
+            return count // self.block * self.block_bytes
+        if self.layout == "row_scale":
+            return count + 4 * (count // columns)
+        blocks = -(-count // self.block)
+        packed = -(-count // 2)
+        return packed + (blocks + 4 * -(-blocks // 256) + 4 if self.nested else 4 * blocks)
+
+
+@dataclass(frozen=True)
+class Case(Value):
+    """What a check may see of a call: no tensors.
+
+    ``shape`` per op: linear (rows, out, in), embedding (tokens, vocabulary, hidden), attention
+    (queries, keys, heads, kv_heads, head_dim), quantize and dequantize (rows, columns), decode_step
+    (layers, hidden, feed_forward, vocabulary).
+    """
+
+    op: str
+    format: str
+    dtype: str
+    shape: tuple[int, ...]
+    options: FrozenDict[Any] = EMPTY
+
+
+def resolve(path: str) -> Any:
+    """The object named ``module:attribute``."""
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@dataclass(frozen=True)
+class Rung(Value):
+    """One implementation of an op.
+
+    ``needs`` names capabilities (``isa.avx512_vnni``) and packages (``package.numba``). ``formats`` and
+    ``dtypes`` list what is accepted, ``*`` for all. ``check`` names a pure, torch-free function
+    ``(case, device) -> Verdict``. ``packing`` names the private layout of the weight; rungs with the same
+    packing share it. ``impl`` names the implementation. ``version`` goes into the cache of proofs.
+    """
+
+    op: str
+    name: str
+    impl: str
+    kinds: tuple[str, ...] = ("*",)
+    needs: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ("*",)
+    dtypes: tuple[str, ...] = ("*",)
+    check: str = ""
+    packing: str = "stored"
+    version: int = 1
+
+    def verdict(self, case: Case, device: Device) -> Verdict:
+        """Whether this rung takes that case on that device, with the reason when not."""
+        assert case.op == self.op, f"{self.name} is a rung of {self.op}, asked for {case.op}"
+        if "*" not in self.kinds and device.kind not in self.kinds:
+            return no(f"runs on {' and '.join(self.kinds)}, not on {device.kind}")
+        for need in self.needs:
+            met = _need(need, device)
+            if not met:
+                return met
+        if "*" not in self.formats and case.format.split(":")[0] not in self.formats:
+            return no(f"has no kernel for {case.format}")
+        if "*" not in self.dtypes and case.dtype not in self.dtypes:
+            return no(f"does not compute in {case.dtype}")
+        if self.check:
+            return cast(Verdict, resolve(self.check)(case, device))
+        return YES
+
+    def load(self) -> Any:
+        """The implementation, imported now."""
+        return resolve(self.impl)
+
+
+def _need(need: str, device: Device) -> Verdict:
+    if need.startswith("package."):
+        package = need.removeprefix("package.")
+        if package in device.software:
+            return YES
+        return no(f"{package} is not installed: pip install 'rung[run]'", StepClass.UNAVAILABLE)
+    found = device.capability(need)
+    if found.level in (Level.NATIVE, Level.EMULATED):
+        return YES
+    if found.level is Level.UNKNOWN:
+        return no(f"nobody knows whether {device.name} has {need}; rung devices --probe finds out")
+    return no(f"{device.name} has no {need}" + (f" ({found.source})" if found.source else ""))
+
+
+@dataclass(frozen=True)
+class Refusal(Value):
+    """A rung that was not taken, and why."""
+
+    rung: str
+    step: StepClass
+    reason: str
+
+
+@dataclass(frozen=True)
+class Climb(Value):
+    """The outcome of climbing a ladder: the highest rung that takes the case, and the refusals above it."""
+
+    rung: Rung | None
+    refusals: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True)
+class Ladder(Value):
+    """The rungs of an op, best first; the last is ``ref``."""
+
+    op: str
+    rungs: tuple[Rung, ...]
+
+    def climb(self, device: Device, case: Case, quarantined: Callable[[Rung], str] = lambda rung: "") -> Climb:
+        """The highest rung that takes the case there, and the trail of refusals.
+
+        ``quarantined`` returns the reason why a rung must not be used, or an empty string.
+        """
+        refusals: list[Refusal] = []
+        for rung in self.rungs:
+            broken = quarantined(rung)
+            verdict = no(broken, StepClass.BROKEN) if broken else rung.verdict(case, device)
+            if verdict:
+                return Climb(rung, tuple(refusals))
+            refusals.append(Refusal(rung.name, verdict.step, verdict.reason))
+        return Climb(None, tuple(refusals))
+
+    def rung(self, name: str) -> Rung:
+        """The rung of that name; raises ``KeyError``."""
+        for rung in self.rungs:
+            if rung.name == name:
+                return rung
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class MemoryUse(Value):
+    """Predicted bytes on one device, by what they hold."""
+
+    weights: int
+    kv_cache: int
+    activations: int
+    workspace: int
+    runtime: int
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return self.weights + self.kv_cache + self.activations + self.workspace + self.runtime
+
+
+@dataclass(frozen=True)
+class Placement(Value):
+    """The layers [first, last) that one device holds, with the memory they need there.
+
+    The device of the first placement also holds the embedding, that of the last the head.
+    """
+
+    device: str
+    first: int
+    last: int
+    memory: MemoryUse
+    budget: int
+
+
+@dataclass(frozen=True)
+class Part(Value):
+    """The stored format that one tensor role gets, and why when it is not the plan's own."""
+
+    role: str
+    format: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Candidate(Value):
+    """One way to run the model that was considered.
+
+    ``decode_rate`` and ``prefill_rate`` are tokens per second; ``error_db`` is the weights' SQNR.
+    """
+
+    format: str
+    dtype: str
+    placements: tuple[Placement, ...]
+    context: int
+    decode_rate: float
+    prefill_rate: float
+    error_db: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Plan(Value):
+    """Which format, device and compute dtype each part of a model gets; a contract on memory.
+
+    What it accepts runs to the full ``context`` within ``budget`` bytes of each placement.
+    ``format`` is ``stored`` when a file keeps its formats; ``parts`` names the roles that differ from it.
+    """
+
+    model: str
+    format: str
+    dtype: str
+    cache_dtype: str
+    context: int
+    placements: tuple[Placement, ...]
+    parts: tuple[Part, ...]
+    packing: str
+    threads: int
+    decode_rate: float
+    prefill_rate: float
+    error_db: float
+    reasons: tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def memory(self) -> int:
+        """Predicted bytes over all devices."""
+        return sum(placement.memory.total for placement in self.placements)
+
+
+@dataclass(frozen=True)
+class StepDown(Value):
+    """One rung that was left for a lower one while running."""
+
+    op: str
+    rung: str
+    device: str
+    step: StepClass
+    reason: str
+    to: str
+
+
+@dataclass(frozen=True)
+class Report(Value):
+    """What happened: every step down, the rungs that ran, predicted beside measured (bytes, tokens per second)."""
+
+    steps: tuple[StepDown, ...] = ()
+    rungs: FrozenDict[str] = EMPTY
+    predicted: FrozenDict[float] = EMPTY
+    measured: FrozenDict[float] = EMPTY
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,144 @@
+"""What a model is, from headers alone: its architecture, tensors, tokenizer and defaults. No weights are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rung.core.types import EMPTY
+from rung.core.value import FrozenDict, Value
+
+
+@dataclass(frozen=True)
+class Rope(Value):
+    """Rotary position embedding of one kind of layer.
+
+    ``dims`` is the number of leading dimensions of a head that rotate. ``interleaved`` pairs dimensions
+    (0,1),(2,3) ... as GGUF files of Llama store them; otherwise (0,d/2),(1,d/2+1) ...
+    ``inverse_frequencies`` has dims/2 values with every scaling (linear, llama3, yarn, longrope) already in
+    them; ``magnitude`` multiplies cos and sin. ``long_inverse_frequencies`` (longrope) replace the others
+    once the context that the plan holds is above ``original_context``.
+    """
+
+    dims: int
+    interleaved: bool
+    inverse_frequencies: tuple[float, ...]
+    magnitude: float = 1.0
+    long_inverse_frequencies: tuple[float, ...] = ()
+    long_magnitude: float = 1.0
+    original_context: int = 0
+
+
+@dataclass(frozen=True)
+class Layer(Value):
+    """What differs between layers: the attention window in tokens (None: all) and which rope it uses."""
+
+    window: int | None
+    rope: int
+
+
+@dataclass(frozen=True)
+class Decoder(Value):
+    """The shape of a decoder-only language model: enough to build it, whatever file it came from.
+
+    ``norm_offset`` is added to every norm weight (1.0 for Gemma folders, 0.0 for GGUF files, whose converter
+    has added it). ``attention_scale`` multiplies q.k. ``embedding_scale`` multiplies embedded tokens.
+    ``activation`` is silu or gelu_tanh. ``post_norms``: norms after attention and feed-forward (Gemma 2, 3).
+    """
+
+    model_type: str
+    layers: tuple[Layer, ...]
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    feed_forward: int
+    vocabulary: int
+    context: int
+    norm_epsilon: float
+    norm_offset: float
+    activation: str
+    attention_scale: float
+    ropes: tuple[Rope, ...]
+    embedding_scale: float = 1.0
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
+    qk_norm: bool = False
+    post_norms: bool = False
+    attention_bias: bool = False
+    tied_head: bool = False
+
+    @property
+    def parameters_per_token(self) -> int:
+        """Weights multiplied for one token (embedding look-up not counted, head counted)."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        layer = self.hidden * (2 * q + 2 * kv + 3 * self.feed_forward)
+        return layer * len(self.layers) + self.hidden * self.vocabulary
+
+
+@dataclass(frozen=True)
+class Tensor(Value):
+    """One stored tensor. ``role`` is rung's name for it; ``name`` the file's; ``shape`` is [out, in], row major.
+
+    Roles: ``embed``, ``norm``, ``head``, and with ``layers.N.`` before them ``attn_norm q k v qkv o q_bias
+    k_bias v_bias qkv_bias o_bias q_norm k_norm attn_post_norm mlp_norm gate up gate_up down mlp_post_norm``.
+    ``format`` is the printed name of a format of ``rung.formats``. ``file`` indexes ``ModelCard.files``;
+    ``offset`` is the first byte in that file.
+    """
+
+    role: str
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    file: int
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ModelCard(Value):
+    """What a model is, read from headers alone.
+
+    ``kind`` is gguf or folder. ``defaults`` are the sampling defaults of the checkpoint (temperature, top_k,
+    top_p, min_p, repeat_penalty); ``end_tokens`` the ids at which generation stops. ``tokenizer`` says where
+    the tokenizer is: ``gguf`` (in the metadata), or a path of tokenizer.json or tokenizer.model.
+    ``skipped`` names groups of tensors that are not used (vision), said once when running.
+    """
+
+    name: str
+    kind: str
+    path: str
+    files: tuple[str, ...]
+    decoder: Decoder
+    tensors: tuple[Tensor, ...]
+    tokenizer: str
+    chat_template: str | None
+    end_tokens: tuple[int, ...]
+    bos_token: int | None
+    add_bos: bool
+    defaults: FrozenDict[Any] = EMPTY
+    skipped: tuple[str, ...] = ()
+    metadata: FrozenDict[Any] = field(default=EMPTY, compare=False)
+
+    def tensor(self, role: str) -> Tensor:
+        """The tensor of that role; raises ``KeyError``."""
+        for tensor in self.tensors:
+            if tensor.role == role:
+                return tensor
+        raise KeyError(role)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all tensors as stored."""
+        return sum(tensor.bytes for tensor in self.tensors)
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        total = 0
+        for tensor in self.tensors:
+            count = 1
+            for length in tensor.shape:
+                count *= length
+            total += count
+        return total
