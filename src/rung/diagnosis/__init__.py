@@ -1,1 +1,5 @@
-"""diagnosis"""
+"""Which errors are about compatibility, and what they mean: one knowledge base for running and explaining."""
+
+from rung.diagnosis.match import Match, Signature, classify, match, signatures
+
+__all__ = ["Match", "Signature", "classify", "match", "signatures"]

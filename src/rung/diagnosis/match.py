@@ -1,0 +1,99 @@
+"""Matches messages and exceptions against the signatures."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+
+from rung.core.types import EMPTY, StepClass
+from rung.core.value import FrozenDict
+
+#: Bytes of a message that are searched; what makes an error recognisable stands near its beginning.
+_LONGEST = 20_000
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One known error: how it reads, what it means and how a ladder steps down from it."""
+
+    id: str
+    step: StepClass
+    pattern: re.Pattern[str]
+    example: str
+    means: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Match:
+    """A signature found in a text, with the facts that its named groups captured."""
+
+    signature: Signature
+    text: str
+    facts: FrozenDict[str] = EMPTY
+
+    @property
+    def reason(self) -> str:
+        """One sentence: what it means, and the words it was recognised by."""
+        return f"{self.signature.means} ({self.text})"
+
+
+@functools.cache
+def signatures() -> tuple[Signature, ...]:
+    """All signatures, in the order of their files and rows."""
+    folder = resources.files("rung.diagnosis") / "signatures"
+    rows: list[Signature] = []
+    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if file.name.endswith(".toml"):
+            data = tomllib.loads(file.read_text(encoding="utf-8"))
+            rows += [_signature(row) for row in data["signature"]]
+    return tuple(rows)
+
+
+def _signature(row: dict[str, str]) -> Signature:
+    return Signature(
+        id=row["id"],
+        step=StepClass(row["step"]),
+        pattern=re.compile(row["pattern"], re.MULTILINE),
+        example=row["example"],
+        means=row["means"],
+        source=row["source"],
+    )
+
+
+def match(text: str) -> Match | None:
+    """The signature whose words stand first in the text, or None."""
+    found = [(hit.start(), index, hit) for index, hit in _hits(text[:_LONGEST])]
+    if not found:
+        return None
+    _, index, hit = min(found, key=lambda item: item[:2])
+    facts = {key: value for key, value in hit.groupdict().items() if value}
+    return Match(signatures()[index], hit[0], FrozenDict(facts))
+
+
+def _hits(text: str) -> Iterator[tuple[int, re.Match[str]]]:
+    for index, signature in enumerate(signatures()):
+        hit = signature.pattern.search(text)
+        if hit:
+            yield index, hit
+
+
+def classify(error: BaseException) -> Match | None:
+    """What a raised exception says about compatibility, or None when it is a bug of the program.
+
+    Looks at the exception and at those it was raised from, the root first.
+    """
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    for link in reversed(chain):
+        found = match(f"{type(link).__name__}: {link}")
+        if found:
+            return found
+    return None

@@ -1,0 +1,126 @@
+"""The house: imports point down only, and heavy packages stay where DESIGN allows them."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rung
+
+ROOT = Path(rung.__file__).parent
+STEPS = [
+    {"core"},
+    {"formats", "hardware"},
+    {"kernels", "models"},
+    {"ops"},
+    {"planning", "diagnosis"},
+    {"run"},
+    {"engine"},
+    {"cli"},
+]
+LEVEL = {name: level for level, names in enumerate(STEPS) for name in names}
+TORCH = {"ops", "run", "engine", "kernels/gpu"}
+NUMBA = {"kernels/simd", "kernels/cpu"}
+MODULES = sorted(ROOT.rglob("*.py"))
+
+
+def _imports(path: Path, top_level: bool) -> list[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = tree.body if top_level else ast.walk(tree)
+    names: list[str] = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.append(node.module)
+    return names
+
+
+def _place(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_down(path):
+    here = _place(path)
+    if here not in LEVEL:  # rung/__init__.py and the like: public names, loaded lazily
+        return
+    for name in _imports(path, top_level=False):
+        parts = name.split(".")
+        if parts[0] != "rung" or len(parts) < 2:
+            continue
+        there = parts[1]
+        assert there == here or LEVEL[there] < LEVEL[here], f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_ops_do_not_import_each_other():
+    ops = {folder.name for folder in (ROOT / "ops").iterdir() if folder.is_dir()}
+    for path in (ROOT / "ops").rglob("*.py"):
+        here = path.relative_to(ROOT / "ops").parts[0]
+        if here not in ops:
+            continue
+        for name in _imports(path, top_level=False):
+            parts = name.split(".")
+            if parts[:2] == ["rung", "ops"] and len(parts) > 2 and parts[2] in ops:
+                assert parts[2] == here, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize(
+    ("package", "allowed"), [("torch", TORCH), ("numba", NUMBA), ("llvmlite", NUMBA), ("triton", {"kernels/gpu"})]
+)
+def test_heavy_packages_stay_where_they_are_allowed(package, allowed):
+    for path in MODULES:
+        relative = path.relative_to(ROOT)
+        if relative.parts[0] in allowed or "/".join(relative.parts[:2]) in allowed:
+            continue
+        assert not [n for n in _imports(path, top_level=True) if n.split(".")[0] == package], (
+            f"{relative} imports {package}"
+        )
+
+
+def test_the_lean_path_imports_no_transformers():
+    for path in MODULES:
+        assert not [n for n in _imports(path, top_level=False) if n.split(".")[0] == "transformers"], path
+
+
+def _loaded(code: str) -> set[str]:
+    """The modules loaded after running ``code`` in a fresh interpreter."""
+    script = (
+        "import sys, json, contextlib, io\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        f"    {code}\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import rung",
+        "from rung.cli.app import main; main(['--help'])",
+        "from rung.cli.app import main; main(['devices'])",
+        "from rung.cli.app import main; main(['run', '--help'])",
+        "from rung.cli.app import main; main(['formats'])",
+        "import rung.ops",
+    ],
+)
+def test_start_up_loads_nothing_heavy(code):
+    heavy = {"torch", "numba", "llvmlite", "transformers", "triton", "scipy", "pandas", "huggingface_hub"}
+    assert not heavy & _loaded(code)
+
+
+def test_import_rung_loads_next_to_nothing():
+    loaded = _loaded("import rung")
+    assert not {"numpy", "typer", "rich"} & loaded
+
+
+def test_files_stay_under_400_lines():
+    for folder in (ROOT, ROOT.parent.parent / "tests", ROOT.parent.parent / "benchmarks"):
+        for path in folder.rglob("*.py"):
+            lines = len(path.read_text(encoding="utf-8").splitlines())
+            assert lines <= 400, f"{path} has {lines} lines: it is asking to be two"
