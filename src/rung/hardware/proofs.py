@@ -1,0 +1,67 @@
+"""The cache of proofs: JSON values on disk, found by a key of strings.
+
+Written atomically, so that two processes at once and a power cut leave whole files. A folder that cannot be written
+or a file that cannot be read costs a note and a new measurement, never an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rung.core.settings import CACHE
+
+#: A longer file is none of ours.
+_LARGEST = 1 << 22
+
+
+def folder() -> Path:
+    """The folder that the proofs lie in; it need not exist."""
+    path: Path = CACHE.read()
+    return path / "proofs"
+
+
+def _file(key: Mapping[str, str]) -> Path:
+    digest = hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()
+    return folder() / f"{digest[:32]}.json"
+
+
+def read(key: Mapping[str, str]) -> Any | None:
+    """The value stored under ``key``, or None: never stored, unreadable, corrupt, or another key's."""
+    try:
+        with open(_file(key), "rb") as file:
+            data = json.loads(file.read(_LARGEST))
+        return data["value"] if data["key"] == dict(key) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def write(key: Mapping[str, str], value: Any) -> str:
+    """Stores a JSON-able value under ``key``; returns an empty string, or a sentence why it could not be kept."""
+    path = _file(key)
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        with open(handle, "w", encoding="utf-8") as file:
+            json.dump({"key": dict(key), "value": value}, file)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            if temporary:
+                os.unlink(temporary)
+        reason = error.strerror or str(error)
+        return f"{path.parent} cannot be written ({reason}), so this is measured again next time: set RUNG_CACHE"
+    return ""
+
+
+def remove(key: Mapping[str, str]) -> None:
+    """Forgets the value stored under ``key``, if there is one and the folder can be written."""
+    with contextlib.suppress(OSError):
+        _file(key).unlink()

@@ -1,0 +1,244 @@
+"""Jobs in a child process, so that an abort, a hang or an illegal instruction costs one job and not the program.
+
+One child serves many jobs. When it dies or a job outlasts its time the child is killed, and a new one goes on with
+the next job. The child has a process group of its own (Ctrl-C in a terminal does not reach it, the parent ends it),
+dies with its parent, writes no core file, and talks over pipes of its own: what a library prints spoils nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from rung.core.types import EMPTY
+from rung.core.value import FrozenDict, Value
+
+#: Seconds that a child may take from its start until it listens.
+START_LIMIT = 30.0
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+_TAIL = 2000  # bytes of the child's stderr that are read for the reason of a crash
+
+
+@dataclass(frozen=True)
+class Job(Value):
+    """A call of the function named ``module:function`` with JSON-able keyword arguments."""
+
+    function: str
+    arguments: FrozenDict[Any] = EMPTY
+
+    @classmethod
+    def of(cls, function: str, **arguments: Any) -> Job:
+        """The job that calls ``function`` with those keyword arguments."""
+        return cls(function, FrozenDict(arguments))
+
+
+@dataclass(frozen=True)
+class Outcome(Value):
+    """What became of a job.
+
+    ``how`` is ``returned`` (``value`` is what the function returned, through JSON), ``raised`` (``error`` is
+    ``Type: message``), ``crashed`` (``error`` says what ended the process) or ``timeout``.
+    """
+
+    how: str
+    value: Any = None
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the function returned."""
+        return self.how == "returned"
+
+
+class _Died(Exception):
+    """The child closed its pipe."""
+
+
+class _Late(Exception):
+    """The child has not answered in time."""
+
+
+class _Child:
+    """One child process and its pipes. Leaving the ``with`` block ends the process and everything it started."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
+        arguments = json.dumps([requests, answers, os.getpid(), sys.path])
+        # The path of this process: the child imports the very same code, not what lies in the current folder.
+        code = (
+            "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a[3]; "
+            "from rung.run.child import serve; serve(*a[:3])"
+        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code, arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                pass_fds=(requests, answers),
+                start_new_session=True,
+                env={**os.environ, **environment},
+            )
+        except BaseException:
+            os.close(self._requests)
+            os.close(self._answers)
+            self._stderr.close()
+            raise
+        finally:
+            os.close(requests)
+            os.close(answers)
+        self._buffer = b""
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        os.close(self._requests)
+        os.close(self._answers)
+        self._stderr.close()
+
+    def kill(self) -> None:
+        """Ends the process and its group with SIGKILL; nothing is left behind."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def send(self, job: Job) -> None:
+        """Sends a job; raises ``_Died`` when nobody reads."""
+        data = (json.dumps(job.to_json()) + "\n").encode()
+        try:
+            while data:
+                data = data[os.write(self._requests, data) :]
+        except BrokenPipeError as error:
+            raise _Died from error
+
+    def receive(self, seconds: float) -> Any:
+        """The next answer; raises ``_Late`` or ``_Died``."""
+        deadline = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._answers, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise _Late
+                piece = os.read(self._answers, 1 << 16)
+                if not piece:
+                    raise _Died
+                self._buffer += piece
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return json.loads(line)
+
+    def cause_of_death(self) -> str:
+        """What ended the process, in words, with the last line that it printed."""
+        code = self._process.wait()
+        self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, self._stderr.tell() - _TAIL))
+        lines = [line.strip() for line in self._stderr.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        cause = _DEATHS.get(-code) or (
+            f"the process was ended by signal {-code}" if code < 0 else f"the process ended with status {code}"
+        )
+        return f"{cause}: {lines[-1]}" if lines else cause
+
+
+_DEATHS = {
+    signal.SIGABRT: "the process aborted",
+    signal.SIGBUS: "bus error",
+    signal.SIGFPE: "arithmetic exception",
+    signal.SIGILL: "illegal instruction",
+    signal.SIGKILL: "the process was killed, as the kernel does when memory runs out",
+    signal.SIGSEGV: "segmentation fault",
+}
+
+
+def run(
+    jobs: Sequence[Job],
+    timeout: float,
+    *,
+    environment: Mapping[str, str] = EMPTY,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Outcome]:
+    """Runs the jobs one after the other in a child and returns an outcome for each.
+
+    ``timeout`` is in seconds and for each job; what a job imports counts. ``environment`` is added to the child's.
+    ``progress`` is called with the number of jobs done. Raises nothing of the child's doing; an exception of
+    this process, ``KeyboardInterrupt`` too, ends the child before it goes on its way.
+    """
+    outcomes: list[Outcome] = []
+    while len(outcomes) < len(jobs):
+        try:
+            child = _Child(environment)
+        except OSError as error:
+            return outcomes + [Outcome("crashed", error=f"no child process: {error}")] * (len(jobs) - len(outcomes))
+        with child:
+            try:
+                child.receive(START_LIMIT)
+            except _Late:
+                return outcomes + [Outcome("timeout", error="the child did not start")] * (len(jobs) - len(outcomes))
+            except _Died:
+                lost = Outcome("crashed", error=f"the child did not start: {child.cause_of_death()}")
+                return outcomes + [lost] * (len(jobs) - len(outcomes))
+            _serve_with(child, jobs, timeout, outcomes, progress)
+    return outcomes
+
+
+def _serve_with(
+    child: _Child, jobs: Sequence[Job], timeout: float, outcomes: list[Outcome], progress: Callable[[int], None]
+) -> None:
+    """Appends outcomes until the jobs are done or this child is lost."""
+    while len(outcomes) < len(jobs):
+        try:
+            child.send(jobs[len(outcomes)])
+            outcomes.append(Outcome.from_json(child.receive(timeout)))
+        except _Late:
+            outcomes.append(Outcome("timeout", error=f"no answer within {timeout:g} s"))
+        except _Died:
+            outcomes.append(Outcome("crashed", error=child.cause_of_death()))
+        progress(len(outcomes))
+        if outcomes[-1].how in ("timeout", "crashed"):
+            return
+
+
+def serve(requests: int, answers: int, parent: int) -> None:
+    """The child's side: reads jobs from the file ``requests`` and writes outcomes to ``answers`` until it closes."""
+    _die_with(parent)
+    with open(requests, encoding="utf-8") as lines, open(answers, "w", encoding="utf-8") as out:
+        print("null", file=out, flush=True)
+        for line in lines:
+            print(_answer(Job.from_json(json.loads(line))), file=out, flush=True)
+
+
+def _answer(job: Job) -> str:
+    try:
+        module, _, name = job.function.partition(":")
+        value = getattr(importlib.import_module(module), name)(**job.arguments)
+        return json.dumps(Outcome("returned", value).to_json())
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}".strip().removesuffix(":")
+        return json.dumps(Outcome("raised", error=text).to_json())
+
+
+def _die_with(parent: int) -> None:
+    """Asks the kernel to end this process with its parent, and for no core file."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the kernel was asked
+        os._exit(1)
