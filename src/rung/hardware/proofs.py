@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,17 +45,15 @@ def read(key: Mapping[str, str]) -> Any | None:
 def write(key: Mapping[str, str], value: Any) -> str:
     """Stores a JSON-able value under ``key``; returns an empty string, or a sentence why it could not be kept."""
     path = _file(key)
-    temporary = ""
+    new = path.with_name(f".{path.stem}-{os.getpid()}-{time.monotonic_ns()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-        with open(handle, "w", encoding="utf-8") as file:
+        with open(new, "x", encoding="utf-8") as file:
             json.dump({"key": dict(key), "value": value}, file)
-        os.replace(temporary, path)
+        os.replace(new, path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            if temporary:
-                os.unlink(temporary)
+            new.unlink()
         reason = error.strerror or str(error)
         return f"{path.parent} cannot be written ({reason}), so this is measured again next time: set RUNG_CACHE"
     return ""

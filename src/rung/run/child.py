@@ -73,7 +73,7 @@ class _Child:
     """One child process and its pipes. Leaving the ``with`` block ends the process and everything it started."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (the child's end closes it)
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
         arguments = json.dumps([requests, answers, os.getpid(), sys.path])
@@ -153,7 +153,7 @@ class _Child:
         return f"{cause}: {lines[-1]}" if lines else cause
 
 
-_DEATHS = {
+_DEATHS: dict[int, str] = {
     signal.SIGABRT: "the process aborted",
     signal.SIGBUS: "bus error",
     signal.SIGFPE: "arithmetic exception",

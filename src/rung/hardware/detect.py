@@ -1,0 +1,16 @@
+"""The devices of this machine, from drivers and kernel files, with the proofs that earlier probes left on disk."""
+
+from __future__ import annotations
+
+from rung.core.types import Device
+from rung.hardware import remember
+from rung.hardware.families import cpu
+
+
+def devices(cached: bool = True) -> tuple[Device, ...]:
+    """The CPU, then the accelerators; never imports torch.
+
+    What a cached probe found replaces what the driver declares and the catalogue says; ``cached=False`` leaves it out.
+    """
+    found = (cpu.identify(),)
+    return tuple(remember.recall(device) for device in found) if cached else found

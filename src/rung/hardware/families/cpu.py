@@ -1,0 +1,232 @@
+"""The processor: what it is called, what it can do, and the part of it that this process may use."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rung.core.types import Capability, Device, Level, Proof
+from rung.core.value import FrozenDict
+from rung.hardware import cgroup
+from rung.hardware.cgroup import read
+from rung.hardware.software import installed
+
+#: Capability to the flag in /proc/cpuinfo that declares it.
+X86 = {
+    "isa.avx": "avx",
+    "isa.f16c": "f16c",
+    "isa.fma": "fma",
+    "isa.avx2": "avx2",
+    "isa.avx_vnni": "avx_vnni",
+    "isa.avx512f": "avx512f",
+    "isa.avx512bw": "avx512bw",
+    "isa.avx512vl": "avx512vl",
+    "isa.avx512_vnni": "avx512_vnni",
+    "isa.avx512_vbmi": "avx512vbmi",
+    "isa.avx512_bf16": "avx512_bf16",
+    "isa.avx512_fp16": "avx512_fp16",
+}
+ARM = {
+    "isa.neon": "asimd",
+    "isa.fp16": "asimdhp",
+    "isa.dotprod": "asimddp",
+    "isa.i8mm": "i8mm",
+    "isa.bf16": "bf16",
+    "isa.sve": "sve",
+    "isa.sve2": "sve2",
+}
+#: The same in the names that sysctl has on a Mac.
+APPLE = {
+    "isa.neon": "hw.optional.arm.AdvSIMD",
+    "isa.fp16": "hw.optional.arm.FEAT_FP16",
+    "isa.dotprod": "hw.optional.arm.FEAT_DotProd",
+    "isa.i8mm": "hw.optional.arm.FEAT_I8MM",
+    "isa.bf16": "hw.optional.arm.FEAT_BF16",
+}
+#: Environment variables that restrict the JIT to less than the processor can do.
+TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
+_SYSCTL_SECONDS = 2.0
+
+
+def sysctl(name: str) -> str:
+    """The value of a macOS kernel variable, empty when there is none."""
+    import subprocess  # not needed elsewhere, and not free to import
+
+    try:
+        done = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, timeout=_SYSCTL_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
+
+
+def identify(
+    root: Path = Path("/"),
+    *,
+    machine: str = "",
+    system: str = sys.platform,
+    affinity: Iterable[int] | None = None,
+    environment: Mapping[str, str] = os.environ,
+    ask: Callable[[str], str] = sysctl,
+) -> Device:
+    """The CPU as cgroup and affinity leave it; nothing is measured, so its capabilities are declared, not proved.
+
+    ``root`` holds ``proc`` and ``sys``; the other arguments stand in for this machine in tests.
+    """
+    arch = _arch(machine or os.uname().machine)
+    if system == "darwin":
+        name, memory, free, flags, details = _mac(ask)
+    else:
+        name, memory, free, flags, details = _linux(root, affinity)
+    return Device(
+        id="cpu",
+        kind="cpu",
+        name=name or f"{arch} processor",
+        arch=arch,
+        memory=memory,
+        free=free,
+        capabilities=FrozenDict(
+            {c.name: c for c in declared(arch, flags, environment, APPLE if system == "darwin" else None)}
+        ),
+        software=installed(),
+        details=FrozenDict(details),
+    )
+
+
+def declared(
+    arch: str, flags: frozenset[str], environment: Mapping[str, str], names: Mapping[str, str] | None = None
+) -> list[Capability]:
+    """The instruction sets that the processor declares; unknown where the JIT is told to compile for less."""
+    restriction = next((v for v in TARGET_VARIABLES if environment.get(v)), "")
+    found = []
+    for name, flag in (names or (ARM if arch == "aarch64" else X86)).items():
+        if flag not in flags:
+            found.append(Capability(name, Level.ABSENT, Proof.DECLARED, f"the processor does not list {flag}"))
+        elif restriction:
+            found.append(Capability(name, Level.UNKNOWN, Proof.NONE, f"{restriction} restricts the compiler"))
+        else:
+            found.append(Capability(name, Level.NATIVE, Proof.DECLARED, f"the processor lists {flag}"))
+    return found
+
+
+def _arch(machine: str) -> str:
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine.lower(), machine.lower() or "unknown")
+
+
+_Facts = tuple[str, int, int | None, frozenset[str], dict[str, Any]]
+
+
+def _linux(root: Path, affinity: Iterable[int] | None) -> _Facts:
+    info = _cpuinfo(root)
+    limits = cgroup.limits(root)
+    allowed = frozenset(affinity if affinity is not None else _affinity())
+    if limits.cpus and allowed & limits.cpus:
+        allowed &= limits.cpus
+    meminfo = _meminfo(root)
+    total, available = meminfo.get("MemTotal", 0), meminfo.get("MemAvailable")
+    memory = min(total, limits.memory or total)
+    free = min((bytes for bytes in (available, limits.headroom) if bytes is not None), default=None)
+    cores, threads = _counts(root, allowed, limits.quota)
+    details: dict[str, Any] = {"cores": cores, "threads": threads}
+    if limits.quota is not None:
+        details["quota"] = round(limits.quota, 2)
+    if caches := _caches(root, min(allowed, default=0)):
+        details["caches"] = FrozenDict(caches)
+    if nodes := len(list((root / "sys/devices/system/node").glob("node[0-9]*"))):
+        details["numa_nodes"] = nodes
+    flags = frozenset((info.get("flags") or info.get("Features") or "").split())
+    return info.get("model name") or _arm_name(info), memory, free, flags, details
+
+
+def _mac(ask: Callable[[str], str]) -> _Facts:
+    flags = frozenset(name for name in APPLE.values() if ask(name) == "1")
+    memory = _number(ask("hw.memsize"))
+    details: dict[str, Any] = {
+        "cores": _number(ask("hw.perflevel0.physicalcpu")) or _number(ask("hw.physicalcpu")) or 1,
+        "threads": _number(ask("hw.logicalcpu")) or 1,
+    }
+    caches = {level: _number(ask(name)) for level, name in (("L1d", "hw.l1dcachesize"), ("L2", "hw.l2cachesize"))}
+    details["caches"] = FrozenDict({level: size for level, size in caches.items() if size})
+    return ask("machdep.cpu.brand_string"), memory, _free_by_psutil(), flags, details
+
+
+def _free_by_psutil() -> int | None:
+    try:
+        import psutil
+    except ImportError:
+        return None
+    return int(psutil.virtual_memory().available)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def _affinity() -> Iterable[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return range(os.cpu_count() or 1)
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """The fields of the first processor in /proc/cpuinfo."""
+    fields: dict[str, str] = {}
+    for line in read(root / "proc/cpuinfo").splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(key.strip(), value.strip())
+    return fields
+
+
+def _meminfo(root: Path) -> dict[str, int]:
+    """/proc/meminfo in bytes."""
+    found: dict[str, int] = {}
+    for line in read(root / "proc/meminfo").splitlines():
+        with contextlib.suppress(ValueError, IndexError):
+            key, value = line.split(":", 1)
+            found[key] = int(value.split()[0]) * 1024
+    return found
+
+
+def _counts(root: Path, allowed: frozenset[int], quota: float | None) -> tuple[int, int]:
+    """Physical cores and hardware threads that may be used; a quota counts, rounded to the nearest whole one."""
+    cores = set()
+    for number in allowed:
+        topology = root / f"sys/devices/system/cpu/cpu{number}/topology"
+        siblings = read(topology / "thread_siblings_list") or read(topology / "core_cpus_list")
+        cores.add(siblings or str(number))
+    most = max(1, round(quota)) if quota is not None else len(allowed) or 1
+    return min(len(cores) or 1, most), min(len(allowed) or 1, most)
+
+
+def _caches(root: Path, number: int) -> dict[str, int]:
+    """Bytes of the caches that one processor sees, by level: L1d, L2, L3."""
+    found: dict[str, int] = {}
+    for folder in sorted((root / f"sys/devices/system/cpu/cpu{number}/cache").glob("index[0-9]*")):
+        level, kind, text = (read(folder / name) for name in ("level", "type", "size"))
+        unit = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:], 0)
+        if kind in ("Data", "Unified") and unit and text[:-1].isdigit():
+            found[f"L{level}" + ("d" if level == "1" else "")] = int(text[:-1]) * unit
+    return found
+
+
+#: Names of Arm designs by implementer and part, for kernels that give numbers only (Arm's MIDR_EL1 tables).
+_ARM_PARTS = {
+    ("0x41", "0xd08"): "Cortex-A72",
+    ("0x41", "0xd0b"): "Cortex-A76",
+    ("0x41", "0xd0c"): "Neoverse N1",
+    ("0x41", "0xd40"): "Neoverse V1",
+    ("0x41", "0xd49"): "Neoverse N2",
+    ("0x41", "0xd4f"): "Neoverse V2",
+    ("0xc0", "0xac3"): "Ampere-1",
+}
+
+
+def _arm_name(info: Mapping[str, str]) -> str:
+    part = (info.get("CPU implementer", "").lower(), info.get("CPU part", "").lower())
+    return _ARM_PARTS.get(part, "")
