@@ -1,0 +1,163 @@
+"""What all formats share: an encoded weight, weights read a piece at a time, and the walk over blocks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from rung.core.errors import CannotEncode
+from rung.core.types import Format
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+Array = npt.NDArray[np.generic]
+
+#: Weights that are worked on at once: their float32 copy and a few temporaries stay in a core's L2 cache.
+PIECE = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A weight of ``shape`` (rows, columns) as its format stores it.
+
+    Parts of formats in rows (GGUF types and floats): ``data`` uint8 [rows, bytes of a row], may be read-only.
+    int8: ``data`` int8 [rows, columns] and ``scale`` float32 [rows]. nf4 and fp4: ``data`` uint8 [(weights + 1) // 2],
+    the first weight of a pair in the high nibble, and ``absmax`` float32 [blocks]; nested: ``absmax`` uint8 [blocks],
+    ``nested_absmax`` float32 [ceil(blocks / 256)], ``nested_offset`` float32 [1].
+    """
+
+    format: Format
+    shape: tuple[int, int]
+    parts: dict[str, Array] = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.nbytes for part in self.parts.values())
+
+
+class BadBlock(Exception):  # noqa: N818 - never leaves this package
+    """Block ``index`` of a piece cannot be stored, because of ``cause``."""
+
+    def __init__(self, index: int, cause: str) -> None:
+        super().__init__(cause)
+        self.index = index
+        self.cause = cause
+
+
+@dataclass(frozen=True)
+class Source:
+    """Weights of ``shape`` (rows, columns) that are read a piece at a time.
+
+    ``read(first, last)`` returns the weights [first, last) of the flattened tensor, float32.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    read: Callable[[int, int], Floats]
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return self.shape[0] * self.shape[1]
+
+    def pieces(self, step: int) -> Iterator[tuple[int, Floats]]:
+        """The first index and the weights of each ``step`` weights. Raises ``CannotEncode`` at NaN and Inf."""
+        for first in range(0, self.size, step):
+            piece = self.read(first, min(first + step, self.size))
+            if not (np.isfinite(piece.min()) and np.isfinite(piece.max())):
+                index = int(np.argmin(np.isfinite(piece)))
+                raise self.refusal(first + index, f"holds {piece[index]:g}".replace("nan", "NaN").replace("inf", "Inf"))
+            yield first, piece
+
+    def refusal(self, index: int, cause: str, ways_out: tuple[str, ...] = ()) -> CannotEncode:
+        """The error that says why the weight ``index`` of the flattened tensor cannot be stored."""
+        row, column = divmod(index, max(self.shape[1], 1))
+        ways = ways_out or ("the checkpoint is damaged: download it again, or use another one",)
+        return CannotEncode(f"{self.name} {cause} in row {row}", [f"first met at row {row}, column {column}"], ways)
+
+
+class Codec(ABC):
+    """Encodes and decodes one format. ``encode`` raises ``CannotEncode``; ``decode`` takes any bytes."""
+
+    format: Format
+
+    @abstractmethod
+    def encode(self, source: Source) -> dict[str, Array]:
+        """The parts of the encoded weights."""
+
+    @abstractmethod
+    def decode(self, encoded: Encoded, first: int, out: Floats) -> None:
+        """Writes the weights from ``first`` on of the flattened tensor to ``out`` [n]."""
+
+
+@dataclass(frozen=True)
+class BlockCodec(Codec):
+    """A format whose rows are divided into blocks of a fixed layout.
+
+    ``unpack(blocks, out)`` decodes blocks [n] of dtype ``layout`` to float32 [n, format.block].
+    ``pack(weights, blocks)`` does the reverse for finite weights and raises ``BadBlock``.
+    ``piece`` is the number of weights that ``pack`` takes at once.
+    """
+
+    format: Format
+    layout: np.dtype[np.void]
+    unpack: Callable[[Array, Floats], None]
+    pack: Callable[[Floats, Array], None] | None = None
+    piece: int = PIECE
+
+    def encode(self, source: Source) -> dict[str, Array]:
+        """The parts of the encoded weights: ``data`` uint8 [rows, bytes of a row]."""
+        assert self.pack is not None and self.format.divides(source.shape[1])
+        block = self.format.block
+        blocks = np.zeros(source.size // block, self.layout)
+        for first, piece in source.pieces(self.piece):
+            start, count = first // block, len(piece) // block
+            try:
+                with np.errstate(all="ignore"):
+                    self.pack(piece.reshape(count, block), blocks[start : start + count])
+            except BadBlock as bad:
+                ways = (
+                    f"choose a format with a wider scale than {self.format.name}: bf16, int8 or nf4 (rung formats)",
+                )
+                raise source.refusal(first + bad.index * block, bad.cause, ways) from None
+        return {"data": blocks.view(np.uint8).reshape(source.shape[0], -1)}
+
+    def decode(self, encoded: Encoded, first: int, out: Floats) -> None:
+        """Writes the weights from ``first`` on of the flattened tensor to ``out`` [n]."""
+        block = self.format.block
+        start, end = first // block, -(-(first + len(out)) // block)
+        data = encoded.parts["data"].reshape(-1)[start * self.layout.itemsize : end * self.layout.itemsize]
+        blocks = data.view(self.layout)
+        if (end - start) * block == len(out):
+            self.unpack(blocks, out.reshape(-1, block))
+            return
+        whole = np.empty((end - start, block), np.float32)
+        self.unpack(blocks, whole)
+        out[:] = whole.reshape(-1)[first - start * block :][: len(out)]
+
+
+def half(scale: Floats) -> tuple[npt.NDArray[np.float16], Floats]:
+    """The scales [n] as float16 and the factors float32 [n] to multiply weights with to get codes.
+
+    A normal float16 is rounded to nearest, and its factor is the inverse of the unrounded scale, as llama.cpp does.
+    Below 2^-14 float16 loses precision: there the scale is rounded away from zero, so that no code is clipped,
+    and the factor fits the stored scale. Raises ``BadBlock`` when a scale is above 65504.
+    """
+    stored = scale.astype(np.float16)
+    size = np.abs(scale)
+    if not size.max(initial=0.0) < 65520.0:
+        index = int(np.argmax(~(size < 65520.0)))
+        raise BadBlock(index, f"needs a scale of {scale[index]:.4g}, above the 65504 of float16")
+    inverse = np.where(scale == 0, np.float32(0), np.float32(1) / scale)
+    small = np.flatnonzero((size < 2.0**-14) & (scale != 0))
+    if len(small):
+        steps = np.ceil(size[small] * np.float32(2.0**24))
+        rounded = np.copysign(steps * np.float32(2.0**-24), scale[small])
+        stored[small] = rounded
+        inverse[small] = np.float32(1) / rounded
+    return stored, inverse

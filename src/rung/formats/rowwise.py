@@ -1,0 +1,47 @@
+"""int8: one symmetric scale a row, weight = code * scale, scale = largest magnitude / 127."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rung.core.types import Format
+from rung.formats.codec import PIECE, Array, Codec, Encoded, Floats, Source
+
+
+@dataclass(frozen=True)
+class RowCodec(Codec):
+    """Codes int8 [rows, columns] in -127 ... 127 and scales float32 [rows]."""
+
+    format: Format
+
+    def encode(self, source: Source) -> dict[str, Array]:
+        """The parts ``data`` and ``scale``. A scale below the smallest float32 is stored as the smallest."""
+        rows, columns = source.shape
+        data, scale = np.zeros((rows, columns), np.int8), np.zeros(rows, np.float32)
+        step = max(1, PIECE // max(columns, 1))
+        for first, piece in source.pieces(step * columns) if columns else ():
+            weights = piece.reshape(-1, columns)
+            row = slice(first // columns, first // columns + len(weights))
+            peak = np.maximum(weights.max(axis=1), -weights.min(axis=1))
+            scale[row] = np.where(peak > 0, np.maximum(peak / np.float32(127), np.float32(1e-45)), 0)
+            divisor = np.where(peak > 0, scale[row], np.float32(1))[:, None]
+            # Dividing is right where 1 / scale would overflow or be subnormal, and costs little more.
+            codes = np.rint(weights / divisor)
+            data[row] = np.clip(codes, -127, 127, out=codes)
+        return {"data": data, "scale": scale}
+
+    def decode(self, encoded: Encoded, first: int, out: Floats) -> None:
+        """Writes the weights from ``first`` on of the flattened tensor to ``out`` [n]."""
+        data, scale = encoded.parts["data"], encoded.parts["scale"]
+        columns = encoded.shape[1]
+        start, end = first // columns, -(-(first + len(out)) // columns)
+        if (end - start) * columns == len(out):
+            np.multiply(data[start:end], scale[start:end, None], out=out.reshape(-1, columns))
+            return
+        whole = data[start:end] * scale[start:end, None]
+        out[:] = whole.reshape(-1)[first - start * columns :][: len(out)]
+
+
+INT8 = RowCodec(Format("int8", "rowwise", 8.0, 1, 1, "row_scale", 38.0, encodes=True, title="8-bit, a scale a row"))
