@@ -1,1 +1,54 @@
-"""attention"""
+"""Attention of new tokens over a cache: grouped heads, causal, with an optional window and soft cap.
+
+Contract of every rung's ``impl`` object::
+
+    apply(q, keys, values, *, start, scale, window, softcap) -> Tensor
+
+- ``q`` [T, H, D] f32: the queries of T new tokens; query ``t`` sits at position ``start + t``.
+- ``keys``, ``values`` [S, KV, D] f32 or f16, any strides: the first ``S = start + T`` positions of a cache.
+  H is a multiple of KV; query head ``h`` reads key head ``h // (H // KV)``.
+- scores are ``scale * q.k``; with ``softcap`` c they become ``c * tanh(score / c)``; query position p sees the
+  key positions in ``(p - window, p]``, or ``[0, p]`` without a window.
+- returns [T, H, D] f32. Nothing that is passed in changes.
+
+Of a ``Case``: ``shape`` is (queries, keys, heads, kv_heads, head_dim), ``format`` the dtype of the cache, options
+are ``window`` and ``softcap`` (None when absent).
+"""
+
+from __future__ import annotations
+
+from rung.core.registry import register_ladder
+from rung.core.types import YES, Case, Device, Ladder, Level, Rung, Verdict, no
+
+
+def check_decode(case: Case, device: Device) -> Verdict:
+    """One query, head sizes that fill vectors of 16, and a processor that converts f16."""
+    queries, _, _, _, head_dim = case.shape
+    if queries != 1:
+        return no(f"computes one query at a time, asked for {queries}")
+    if head_dim % 16:
+        return no(f"needs heads of a multiple of 16, this model has {head_dim}")
+    if device.arch == "x86_64" and device.capability("isa.avx2").level is not Level.NATIVE:
+        return no(f"{device.name} has no proven isa.avx2")
+    return YES
+
+
+LADDER = register_ladder(
+    Ladder(
+        "attention",
+        (
+            Rung(
+                "attention",
+                "numba.decode",
+                "rung.ops.attention.numba_decode:RUNG",
+                kinds=("cpu",),
+                needs=("package.numba",),
+                formats=("f32", "f16"),
+                dtypes=("f32",),
+                check="rung.ops.attention:check_decode",
+            ),
+            Rung("attention", "torch.sdpa", "rung.ops.attention.torch_sdpa:RUNG"),
+            Rung("attention", "ref", "rung.ops.attention.ref:RUNG"),
+        ),
+    )
+)

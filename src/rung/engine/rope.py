@@ -1,0 +1,53 @@
+"""Rotary position embedding: tables of a few positions, and their application in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rung.models.card import Rope
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """The frequencies that one kind of layer uses in a context of known length.
+
+    ``inverse`` [dims / 2] f32; ``magnitude`` multiplies cos and sin.
+    """
+
+    inverse: Tensor
+    magnitude: float
+    dims: int
+    interleaved: bool
+
+    @classmethod
+    def choose(cls, rope: Rope, context: int) -> Frequencies:
+        """The long frequencies (longrope) when the context is above the original one, else the plain ones."""
+        long = bool(rope.long_inverse_frequencies) and context > rope.original_context
+        return cls(
+            torch.tensor(rope.long_inverse_frequencies if long else rope.inverse_frequencies, dtype=torch.float32),
+            rope.long_magnitude if long else rope.magnitude,
+            rope.dims,
+            rope.interleaved,
+        )
+
+    def table(self, start: int, count: int) -> tuple[Tensor, Tensor]:
+        """cos and sin [count, dims / 2] f32 of positions ``start`` and on."""
+        angles = torch.arange(start, start + count, dtype=torch.float32)[:, None] * self.inverse[None, :]
+        return angles.cos().mul_(self.magnitude), angles.sin().mul_(self.magnitude)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> None:
+    """Rotates the leading dimensions of every head of x [T, H, D] in place; cos and sin are [T, dims / 2]."""
+    half = cos.shape[1]
+    if interleaved:
+        pairs = x[..., : 2 * half].unflatten(-1, (half, 2))
+        first, second = pairs[..., 0], pairs[..., 1]
+    else:
+        first, second = x[..., :half], x[..., half : 2 * half]
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    turned = first * cos - second * sin
+    second.mul_(cos).add_(first * sin)
+    first.copy_(turned)

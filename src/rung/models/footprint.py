@@ -1,0 +1,42 @@
+"""Bytes that a decoder needs beside its weights: the cache, and the activations of a chunk of tokens."""
+
+from __future__ import annotations
+
+from rung.models.card import Decoder
+
+#: Tokens that go through the layers together when a prompt is read.
+CHUNK = 512
+WIDTH = {"f32": 4, "f16": 2, "bf16": 2}
+
+
+def cache_bytes(decoder: Decoder, context: int, dtype: str, layers: int | None = None) -> int:
+    """Bytes of keys and values for ``context`` tokens in ``layers`` layers (default: all of them).
+
+    A window does not make a layer's cache smaller: every layer holds the whole context.
+    """
+    count = len(decoder.layers) if layers is None else layers
+    return 2 * count * decoder.kv_heads * decoder.head_dim * context * WIDTH[dtype]
+
+
+def activation_bytes(decoder: Decoder, context: int, chunk: int = CHUNK) -> int:
+    """The most bytes of f32 activations alive at once while a chunk is read, logits of one position included.
+
+    The peak lies in attention (queries, keys, values, the cache converted to f32, scores of a soft cap, the result)
+    or in the feed-forward part (gate, up and their product in place), over the hidden states and their norm.
+    """
+    rows = min(chunk, context)
+    hidden = 2 * rows * decoder.hidden
+    q, kv = decoder.heads * decoder.head_dim, decoder.kv_heads * decoder.head_dim
+    converted = 2 * context * kv
+    mask = rows * context
+    scores = 0
+    if decoder.attention_softcap is not None:
+        scores = 2 * (decoder.heads // decoder.kv_heads) * rows * context
+    attention = rows * (3 * q + 4 * kv) + converted + mask + scores
+    feed_forward = rows * (3 * decoder.feed_forward + decoder.hidden)
+    return 4 * (hidden + max(attention, feed_forward) + 2 * decoder.vocabulary)
+
+
+def logits_bytes(decoder: Decoder, positions: int) -> int:
+    """Bytes of f32 logits of that many positions, which only ``logits`` of the library asks for."""
+    return 4 * positions * decoder.vocabulary
