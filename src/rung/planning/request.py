@@ -1,0 +1,45 @@
+"""What is asked of a plan; everything left out is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rung.core.errors import UsageError
+from rung.core.text import parse_size
+from rung.core.types import EMPTY
+from rung.core.value import FrozenDict, Value
+
+
+@dataclass(frozen=True)
+class Request(Value):
+    """``format`` a format's printed name; ``device`` a device id; ``memory`` bytes by device id, ``*`` for any;
+    ``context`` and ``threads`` counts. None: rung chooses."""
+
+    format: str | None = None
+    device: str | None = None
+    memory: FrozenDict[int] = EMPTY
+    context: int | None = None
+    threads: int = 1
+
+    def budget(self, device: str, otherwise: int) -> int:
+        """Bytes that the plan may use on a device."""
+        return self.memory.get(device, self.memory.get("*", otherwise))
+
+
+def parse_memory(asked: str | int | Mapping[str, str | int] | None) -> FrozenDict[int]:
+    """Budgets from ``4.6GB``, ``cuda:0=4GB,cpu=8GB``, a number of bytes, or a mapping of those.
+
+    Raises ``UsageError`` for what is no size.
+    """
+    if asked is None:
+        return EMPTY
+    if isinstance(asked, int):
+        asked = {"*": asked}
+    if isinstance(asked, str):
+        pairs = [part.rpartition("=") for part in asked.split(",")]
+        asked = {name.strip() or "*": text for name, _, text in pairs}
+    try:
+        return FrozenDict({name: parse_size(str(text)) for name, text in asked.items()})
+    except ValueError as error:
+        raise UsageError(f"--memory: {error}", (), ["--memory 4.6GB", "--memory cuda:0=4GB,cpu=8GB"]) from error

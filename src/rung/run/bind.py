@@ -1,0 +1,254 @@
+"""Decide once, bind, then call: climbs the ladders, checks the rung, and repeats a failed call one rung lower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from rung.core.errors import DeviceLost, NoRung, OutOfMemory
+from rung.core.types import Case, Climb, Device, Ladder, Rung, StepClass, StepDown, Verdict
+from rung.core.value import FrozenDict
+from rung.diagnosis import Match, classify
+from rung.formats import Encoded
+from rung.ops import LADDERS
+from rung.run import selfcheck
+from rung.run.journal import Journal
+
+#: Calls with at most this many rows are one class of shapes, calls with more are another.
+FEW = 8
+_MANY = 256
+
+
+class Binder:
+    """Binds ops on one device: the highest rung that takes the case and computes what ``ref`` computes.
+
+    ``packed`` False holds every weight as it is stored. ``ladders`` replaces the registered ones.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        journal: Journal,
+        *,
+        dtype: str = "f32",
+        threads: int = 1,
+        packed: bool = True,
+        ladders: Mapping[str, Ladder] = LADDERS,
+    ) -> None:
+        self.device = device
+        self.journal = journal
+        self.dtype = dtype
+        self.threads = threads
+        self._packed = packed
+        self._ladders = ladders
+        self._proofs: dict[tuple[Rung, str], Verdict] = {}
+
+    def prove(self, cases: Iterable[Case]) -> None:
+        """Self-checks, in one child process, every rung that these cases could climb to and has no proof yet."""
+        wanted = [
+            (rung, case)
+            for case in dict.fromkeys(cases)
+            for rung in self._ladders[case.op].rungs
+            if rung.name != "ref" and rung.verdict(case, self.device) and not self._refused(rung, case)
+        ]
+        self._proofs |= selfcheck.prove(self.device, wanted)
+
+    def choose(self, case: Case, exclude: Callable[[Rung], str] = lambda rung: "") -> Climb:
+        """The highest rung that takes the case, is not excluded or in quarantine, and passes its self-check."""
+        while True:
+            climb = self._ladders[case.op].climb(
+                self.device, case, lambda rung: exclude(rung) or self._refused(rung, case)
+            )
+            if climb.rung is None or climb.rung.name == "ref":
+                return climb
+            name = (climb.rung, selfcheck.class_of(case))
+            if name not in self._proofs:
+                self._proofs |= selfcheck.prove(self.device, [(climb.rung, case)])
+            verdict = self._proofs[name]
+            if verdict:
+                return climb
+            self.journal.quarantine(self.device.id, climb.rung, case.format, verdict.reason)
+
+    def _refused(self, rung: Rung, case: Case) -> str:
+        broken = self.journal.broken(self.device.id, rung, case.format)
+        if broken:
+            return broken
+        if case.op in ("linear", "embedding") and not self._packed and rung.packing != "stored":
+            return "would hold a wider copy of the weight than the budget allows"
+        return ""
+
+    def linear(self, encoded: Encoded) -> Linear:
+        """The weight bound for few and for many rows of activations."""
+        return Linear(self, encoded)
+
+    def attention(self, heads: int, kv_heads: int, head_dim: int, cache_dtype: str, **options: Any) -> Attention:
+        """Attention of one layer; ``options`` are window and softcap."""
+        return Attention(self, heads, kv_heads, head_dim, cache_dtype, FrozenDict(options))
+
+    def record(self, case: Case, climb: Climb) -> Rung:
+        """Notes the choice in the journal and returns it; raises ``NoRung`` with the trail when there is none."""
+        self.journal.climbed(self.device.id, case.op, case.format, climb)
+        if climb.rung is None:
+            raise NoRung(
+                f"No rung computes {case.op} in {case.format} on {self.device.name}.",
+                [f"{refusal.rung}: {refusal.reason}" for refusal in climb.refusals],
+                [f"rung ladder {case.op} {case.format}"],
+            )
+        return climb.rung
+
+    def failed(self, rung: Rung, case: Case, error: Exception) -> None:
+        """Judges an exception of a rung: quarantines it, or raises what it means.
+
+        Raises ``OutOfMemory``, ``DeviceLost``, or the exception itself when it is a bug and no question of
+        compatibility. After a return the call may be repeated with what ``choose`` gives now.
+        """
+        found = classify(error)
+        if found is None or rung.name == "ref":
+            raise error
+        if found.signature.step is StepClass.OUT_OF_MEMORY:
+            raise _out_of_memory(self.device, found) from error
+        if found.signature.step is StepClass.DEVICE_LOST:
+            raise _lost(self.device, found) from error
+        self.journal.quarantine(self.device.id, rung, case.format, found.reason)
+        below = self.choose(case)
+        to = below.rung.name if below.rung else "nothing"
+        self.journal.step(StepDown(case.op, rung.name, self.device.id, StepClass.BROKEN, found.reason, to))
+
+
+def _out_of_memory(device: Device, found: Match) -> OutOfMemory:
+    return OutOfMemory(
+        f"The memory of {device.name} is full.",
+        [found.reason],
+        ["rung run MODEL --context 1024", "rung run MODEL --format q4_k", "rung plan MODEL"],
+    )
+
+
+def _lost(device: Device, found: Match) -> DeviceLost:
+    return DeviceLost(
+        f"{device.name} does not answer any more; nothing else runs there in this process.",
+        [found.reason],
+        ["start again; if it comes back: rung run MODEL --device cpu", "rung devices --probe"],
+    )
+
+
+class Linear:
+    """A weight [out, in] bound to rungs for few and many rows, which share one packing of it."""
+
+    def __init__(self, binder: Binder, encoded: Encoded) -> None:
+        self._binder = binder
+        rows, columns = encoded.shape
+        self.format = encoded.format
+        self.shape = (rows, columns)
+        self._cases = tuple(
+            Case("linear", encoded.format.name, binder.dtype, (count, rows, columns)) for count in (1, _MANY)
+        )
+        self._bind(encoded)
+
+    def _bind(self, encoded: Encoded) -> None:
+        """Takes the best packing that has a rung for both classes of shapes, so that a weight is held once."""
+        few_case, many_case = self._cases
+        unpaired: set[str] = set()
+        while True:
+            few = self._binder.choose(
+                few_case, lambda r: "no rung for many rows shares its packing" * (r.packing in unpaired)
+            )
+            if few.rung is None:
+                self._binder.record(few_case, few)
+            assert few.rung is not None
+            packing = few.rung.packing
+            many = self._binder.choose(many_case, lambda r, p=packing: "" if r.packing == p else "another packing")  # type: ignore[misc]
+            if many.rung is not None:
+                break
+            unpaired.add(packing)
+        self.rungs = (self._binder.record(few_case, few), self._binder.record(many_case, many))
+        few_rung, many_rung = (rung.load() for rung in self.rungs)
+        self._restore = few_rung.restore
+        self.state = few_rung.prepare(encoded, dtype=self._binder.dtype, threads=self._binder.threads)
+        self._few, self._many = few_rung.apply, many_rung.apply
+
+    @property
+    def packing(self) -> str:
+        """The layout that the weight is held in."""
+        return self.rungs[0].packing
+
+    def encoded(self) -> Encoded:
+        """The weight in its canonical layout, the one on disk."""
+        restored: Encoded = self._restore(self.state)
+        return restored
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[T, in] -> [T, out]."""
+        few = x.shape[0] <= FEW
+        try:
+            result: Tensor = (self._few if few else self._many)(self.state, x)
+            return result
+        except Exception as error:
+            self._binder.failed(self.rungs[0 if few else 1], self._cases[0 if few else 1], error)
+        self._bind(self.encoded())
+        return self(x)
+
+
+class Embedding:
+    """Rows of a weight by token id. Shares the state of a tied head; otherwise holds the weight itself."""
+
+    def __init__(self, binder: Binder, encoded: Encoded | None = None, tied: Linear | None = None) -> None:
+        self._binder, self._tied = binder, tied
+        source = tied if tied is not None else encoded
+        assert source is not None
+        self.case = Case("embedding", source.format.name, binder.dtype, (1, *source.shape))
+        self._encoded = encoded
+        self._bind()
+
+    def _bind(self) -> None:
+        packing = self._tied.packing if self._tied is not None else "stored"
+        climb = self._binder.choose(self.case, lambda r: "" if r.packing == packing else "another packing")
+        if climb.rung is None and self._tied is not None:  # the head's packing cannot be read: a copy of its own
+            self._encoded, self._tied = self._tied.encoded(), None
+            return self._bind()
+        self.rung = self._binder.record(self.case, climb)
+        implementation = self.rung.load()
+        self._look_up = implementation.look_up
+        if self._tied is None:
+            self.state = implementation.prepare(self._encoded, dtype=self._binder.dtype, threads=self._binder.threads)
+        return None
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """int64 [T] -> f32 [T, in]."""
+        try:
+            result: Tensor = self._look_up(self._tied.state if self._tied is not None else self.state, ids)
+            return result
+        except Exception as error:
+            self._binder.failed(self.rung, self.case, error)
+        self._bind()
+        return self(ids)
+
+
+class Attention:
+    """The attention of a layer: one rung for a single query, one for many."""
+
+    def __init__(
+        self, binder: Binder, heads: int, kv_heads: int, head_dim: int, cache_dtype: str, options: FrozenDict[Any]
+    ) -> None:
+        self._binder = binder
+        self._cases = tuple(
+            Case("attention", cache_dtype, "f32", (queries, _MANY, heads, kv_heads, head_dim), options)
+            for queries in (1, _MANY)
+        )
+        self._bind()
+
+    def _bind(self) -> None:
+        self.rungs = tuple(self._binder.record(case, self._binder.choose(case)) for case in self._cases)
+        self._one, self._many = (rung.load().apply for rung in self.rungs)
+
+    def __call__(self, q: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:
+        """See ``rung.ops.attention``."""
+        one = q.shape[0] == 1
+        try:
+            result: Tensor = (self._one if one else self._many)(q, keys, values, **options)
+            return result
+        except Exception as error:
+            self._binder.failed(self.rungs[0 if one else 1], self._cases[0 if one else 1], error)
+        self._bind()
+        return self(q, keys, values, **options)

@@ -1,0 +1,52 @@
+"""What happened while running: steps down, said once, and the quarantine they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rung.core.types import Climb, FrozenDict, Report, Rung, StepClass, StepDown
+
+
+class Journal:
+    """Collects the steps down of one run and makes the report of them.
+
+    ``on_step`` is called with each new step, once, so that it can be said while it happens.
+    """
+
+    def __init__(self, on_step: Callable[[StepDown], None] = lambda step: None) -> None:
+        self._steps: dict[tuple[str, str, str, str], StepDown] = {}
+        self._broken: dict[tuple[str, str, str, str], str] = {}
+        self._rungs: dict[str, str] = {}
+        self._on_step = on_step
+        self.notes: list[str] = []
+
+    def quarantine(self, device: str, rung: Rung, format: str, reason: str) -> None:
+        """Never uses that rung again for that format on that device in this run."""
+        self._broken[(device, rung.op, rung.name, format)] = reason
+
+    def broken(self, device: str, rung: Rung, format: str) -> str:
+        """Why a rung is in quarantine, or an empty string."""
+        return self._broken.get((device, rung.op, rung.name, format), "")
+
+    def step(self, step: StepDown) -> None:
+        """Records a step down; the same one is recorded and said once."""
+        key = (step.op, step.rung, step.device, step.reason)
+        if key not in self._steps:
+            self._steps[key] = step
+            self._on_step(step)
+
+    def climbed(self, device: str, op: str, format: str, climb: Climb) -> None:
+        """Records the rung that was taken, and the refusals above it that are worth a word.
+
+        A rung that is for another size of the same case, or for another kind of device, is no step down.
+        """
+        if climb.rung is None:
+            return
+        self._rungs[f"{op} {format}"] = climb.rung.name
+        for refusal in climb.refusals:
+            if refusal.step is not StepClass.UNSUPPORTED:
+                self.step(StepDown(op, refusal.rung, device, refusal.step, refusal.reason, climb.rung.name))
+
+    def report(self, predicted: FrozenDict[float], measured: FrozenDict[float]) -> Report:
+        """The report so far; byte counts and rates by name, predicted beside measured."""
+        return Report(tuple(self._steps.values()), FrozenDict(self._rungs), predicted, measured, tuple(self.notes))

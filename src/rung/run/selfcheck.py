@@ -1,0 +1,88 @@
+"""A rung must compute what ``ref`` computes before it is used: a small case, in a child process, once.
+
+The outcome is kept on disk by device, software, the kernels' source and the rung's version.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import rung
+from rung.core.types import YES, Case, Device, Rung, StepClass, Verdict, no
+from rung.hardware import proofs
+from rung.run import child
+
+#: Seconds for one self-check, compiling its kernels included.
+_LIMIT = 60.0
+
+
+@functools.cache
+def _source_hash() -> str:
+    """A digest of the code that decides what a rung computes: kernels, ops and formats."""
+    digest = hashlib.sha256()
+    root = Path(rung.__file__).parent
+    for folder in ("formats", "kernels", "ops"):
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _key(device: Device, rung_: Rung, case: Case) -> Mapping[str, str]:
+    software = {name: version for name, version in device.software.items() if name in ("torch", "numba", "driver")}
+    return {
+        "kind": "selfcheck",
+        "device": f"{device.id} {device.name}",
+        "target": ",".join(sorted(n for n, c in device.capabilities.items() if n.startswith("isa.") and c.level)),
+        **software,
+        "source": _source_hash(),
+        "rung": f"{rung_.op} {rung_.name} {rung_.version} {rung_.impl}",
+        "case": f"{case.format} {case.dtype} {_shape_class(case)}",
+    }
+
+
+def _shape_class(case: Case) -> str:
+    """Cases of one class are computed by the same code: one row, a few, or many."""
+    if case.op in ("linear", "attention"):
+        return "few" if case.shape[0] <= 8 else "many"
+    return "any"
+
+
+def prove(device: Device, wanted: Iterable[tuple[Rung, Case]]) -> dict[tuple[Rung, str], Verdict]:
+    """Verdicts for rungs, by (rung, class of the case); what has no verdict on disk is checked in one child.
+
+    ``ref`` is the specification and is not checked.
+    """
+    verdicts: dict[tuple[Rung, str], Verdict] = {}
+    missing: list[tuple[Rung, Case]] = []
+    for rung_, case in wanted:
+        name = (rung_, class_of(case))
+        if name in verdicts or any(name == (r, class_of(c)) for r, c in missing):
+            continue
+        stored = proofs.read(_key(device, rung_, case))
+        if rung_.name == "ref":
+            verdicts[name] = YES
+        elif stored is not None:
+            verdicts[name] = Verdict.from_json(stored)
+        else:
+            missing.append((rung_, case))
+    jobs = [child.Job.of("rung.run.compare:perform", rung=r.to_json(), case=c.to_json()) for r, c in missing]
+    for (rung_, case), outcome in zip(missing, child.run(jobs, _LIMIT) if jobs else [], strict=True):
+        verdict = _verdict(outcome)
+        proofs.write(_key(device, rung_, case), verdict.to_json())
+        verdicts[(rung_, class_of(case))] = verdict
+    return verdicts
+
+
+def class_of(case: Case) -> str:
+    """The name of the class of cases that one proof covers."""
+    return f"{case.format} {case.dtype} {_shape_class(case)}"
+
+
+def _verdict(outcome: child.Outcome) -> Verdict:
+    if outcome.ok:
+        return YES if outcome.value["ok"] else no(f"self-check: {outcome.value['reason']}", StepClass.BROKEN)
+    return no(f"self-check: {outcome.how}: {outcome.error}", StepClass.BROKEN)
