@@ -1,0 +1,101 @@
+"""What the JIT compiles for, and its environment: the one place that sets either.
+
+Nothing here imports Numba at module level, because its environment must be set before it is first imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from rung.core.settings import CACHE
+
+#: LLVM's names of the features behind each capability that kernels ask for.
+ISA: dict[str, tuple[str, ...]] = {
+    "isa.avx2": ("avx2", "fma", "f16c"),
+    "isa.avx512f": ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
+    "isa.avx512_vnni": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni"),
+    "isa.avx512_vbmi": ("avx512f", "avx512bw", "avx512vbmi"),
+    "isa.avx512_bf16": ("avx512f", "avx512bw", "avx512bf16"),
+    "isa.neon_dotprod": ("neon", "dotprod"),
+}
+
+
+def features() -> frozenset[str]:
+    """The processor features (LLVM's names) that compiled code may use.
+
+    They are those of the JIT's target, not of the processor: ``NUMBA_CPU_NAME`` and ``NUMBA_CPU_FEATURES``
+    restrict it. Where another processor is named with features of its own, only the named features count.
+    """
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        return frozenset()
+    from llvmlite import binding
+
+    name = os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name()
+    host = {feature for feature, there in binding.get_host_cpu_features().items() if there}
+    changes = os.environ.get("NUMBA_CPU_FEATURES")
+    if changes is None:
+        return frozenset(host)
+    found = host if name == binding.get_host_cpu_name() else set()
+    for change in filter(None, (part.strip() for part in changes.split(","))):
+        (found.add if change[0] == "+" else found.discard)(change[1:])
+    return frozenset(found)
+
+
+def levels() -> dict[str, bool]:
+    """Each capability of ``ISA`` and whether compiled code may use it."""
+    there = features()
+    return {name: there.issuperset(wanted) for name, wanted in ISA.items()}
+
+
+@functools.cache
+def sources_hash() -> str:
+    """A hash of the kernels' source and of the compiler's versions: what a compiled kernel depends on.
+
+    Numba looks only at the file of a function, not at the modules whose instructions it uses.
+    """
+    made = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.parent.glob("*/*.py")):
+        made.update(path.read_bytes())
+    for package in ("numba", "llvmlite"):
+        made.update(importlib.metadata.version(package).encode())
+    return made.hexdigest()[:16]
+
+
+@functools.cache
+def configure(threads: int) -> str:
+    """Sets up Numba for at least ``threads`` threads; call it before Numba is first imported.
+
+    Compiled kernels are kept in the cache folder under ``sources_hash()``. Returns a note when that folder
+    cannot be written (kernels are then compiled again by each process), else an empty string.
+    """
+    note = ""
+    folder = CACHE.read() / "kernels" / sources_hash()
+    if not _writable(folder):
+        note = f"{folder} cannot be written: kernels are compiled again each time"
+        folder = Path(tempfile.mkdtemp(prefix="rung-kernels-"))
+    os.environ["NUMBA_CACHE_DIR"] = str(folder)
+    count = max(threads, int(os.environ.get("NUMBA_NUM_THREADS", "0") or "0"), _processors())
+    os.environ["NUMBA_NUM_THREADS"] = str(count)
+    if "numba" in sys.modules:  # somebody else's program: the environment has been read already
+        sys.modules["numba"].config.CACHE_DIR = str(folder)
+    return note
+
+
+def _processors() -> int:
+    """Processors this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,350 @@
+"""AVX-512 (with VNNI where named so): 64-byte registers of 16 float32 or 16 int32.
+
+Addresses are integers, no alignment is asked for. Integers in a register have no sign of their own: the
+instruction decides. An instruction compiled for a processor without it aborts the process, so callers ask
+``rung.kernels.cpu.target.features()`` first.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from rung.kernels.simd.vector import (
+    F16,
+    F32,
+    FLOAT,
+    I8,
+    I16,
+    I32,
+    I64,
+    INT,
+    LLVM_VERSION,
+    VOID,
+    VectorType,
+    call,
+    constant,
+    instruction,
+    load,
+    pointer,
+    splat,
+    store,
+)
+
+LANES = 16
+BYTES = 64
+
+F32S, I32S = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
+BYTES64, WORDS32 = ir.VectorType(I8, 64), ir.VectorType(I16, 32)
+
+#: The two register types of compiled functions.
+f32x16, i32x16 = VectorType(F32, LANES), VectorType(I32, LANES)
+
+_BITS = ir.VectorType(ir.IntType(1), LANES)
+
+
+# ---- memory
+
+
+@instruction(f32x16, INT)
+def load_f32(b, address):
+    """16 float32."""
+    return load(b, address, F32S)
+
+
+@instruction(f32x16, INT)
+def load_f16(b, address):
+    """16 float16, widened to float32."""
+    return b.fpext(load(b, address, ir.VectorType(F16, LANES)), F32S)
+
+
+@instruction(f32x16, INT)
+def load_bf16(b, address):
+    """16 bfloat16, widened to float32."""
+    words = b.zext(load(b, address, ir.VectorType(I16, LANES)), I32S)
+    return b.bitcast(b.shl(words, constant(I32S, 16)), F32S)
+
+
+@instruction(i32x16, INT)
+def load_i32(b, address):
+    """64 bytes."""
+    return load(b, address, I32S)
+
+
+@instruction(i32x16, INT)
+def load_u8(b, address):
+    """16 unsigned bytes, widened to int32."""
+    return b.zext(load(b, address, ir.VectorType(I8, LANES)), I32S)
+
+
+@instruction(i32x16, INT)
+def load_i8(b, address):
+    """16 signed bytes, widened to int32."""
+    return b.sext(load(b, address, ir.VectorType(I8, LANES)), I32S)
+
+
+def _first(b, count):
+    """A mask of the first ``count`` lanes (int64, below 0 counts as none)."""
+    kind = ir.VectorType(I64, LANES)
+    return b.icmp_signed("<", constant(kind, range(LANES)), splat(b, count, LANES))
+
+
+@instruction(f32x16, INT, INT)
+def load_first_f32(b, address, count):
+    """The first ``count`` of 16 float32, zeros after them; reads nothing beyond."""
+    place, mask = pointer(b, address, F32S), _first(b, count)
+    return call(b, "llvm.masked.load.v16f32.p0", F32S, _masked(place, mask, constant(F32S, 0.0)))
+
+
+def _masked(place, mask, rest):
+    """Arguments of a masked load: LLVM 22 made the alignment an attribute."""
+    return [place, mask, rest] if LLVM_VERSION >= (22,) else [place, I32(4), mask, rest]
+
+
+@instruction(VOID, INT, f32x16)
+def store_f32(b, address, value):
+    """16 float32."""
+    store(b, address, value)
+
+
+@instruction(VOID, INT, i32x16)
+def store_i32(b, address, value):
+    """64 bytes."""
+    store(b, address, value)
+
+
+@instruction(VOID, INT, f32x16, INT)
+def store_first_f32(b, address, value, count):
+    """The first ``count`` of 16 float32; touches nothing beyond."""
+    place, mask = pointer(b, address, F32S), _first(b, count)
+    given = [value, place, mask] if LLVM_VERSION >= (22,) else [value, place, I32(4), mask]
+    call(b, "llvm.masked.store.v16f32.p0", ir.VoidType(), given)
+
+
+@instruction(VOID, INT, f32x16)
+def store_f16(b, address, value):
+    """16 float32 rounded to float16."""
+    store(b, address, b.fptrunc(value, ir.VectorType(F16, LANES)))
+
+
+@instruction(VOID, INT, i32x16)
+def store_low_bytes(b, address, value):
+    """The lowest byte of each of 16 int32: 16 bytes."""
+    store(b, address, b.trunc(value, ir.VectorType(I8, LANES)))
+
+
+@instruction(VOID, INT)
+def prefetch(b, address):
+    """Asks for the cache line at ``address``; never faults."""
+    place = b.inttoptr(address, I8.as_pointer())
+    call(b, "llvm.prefetch.p0", ir.VoidType(), [place, I32(0), I32(3), I32(1)])
+
+
+# ---- the same value in every lane
+
+
+@instruction(f32x16, INT)
+def broadcast_f32(b, address):
+    """One float32 from memory in every lane."""
+    return splat(b, load(b, address, F32), LANES)
+
+
+@instruction(i32x16, INT)
+def broadcast_i32(b, address):
+    """Four bytes from memory in every lane."""
+    return splat(b, load(b, address, I32), LANES)
+
+
+@instruction(i32x16, INT)
+def broadcast_16_bytes(b, address):
+    """16 bytes from memory in each quarter: a table of ``shuffle_bytes``."""
+    quarter = ir.VectorType(I32, 4)
+    lanes = constant(I32S, list(range(4)) * 4)
+    return b.shuffle_vector(load(b, address, quarter), ir.Constant(quarter, ir.Undefined), lanes)
+
+
+@instruction(f32x16, FLOAT)
+def splat_f32(b, value):
+    """``value`` in every lane."""
+    return splat(b, value, LANES)
+
+
+@instruction(i32x16, INT)
+def splat_i32(b, value):
+    """The low 32 bits of ``value`` in every lane."""
+    return splat(b, b.trunc(value, I32), LANES)
+
+
+@instruction(f32x16)
+def zero_f32(b):
+    """Zeros."""
+    return constant(F32S, 0.0)
+
+
+@instruction(i32x16)
+def zero_i32(b):
+    """Zeros."""
+    return constant(I32S, 0)
+
+
+# ---- float32 arithmetic
+
+
+@instruction(f32x16, f32x16, f32x16)
+def add_f32(b, x, y):
+    """x + y"""
+    return b.fadd(x, y)
+
+
+@instruction(f32x16, f32x16, f32x16)
+def sub_f32(b, x, y):
+    """x - y"""
+    return b.fsub(x, y)
+
+
+@instruction(f32x16, f32x16, f32x16)
+def mul_f32(b, x, y):
+    """x * y"""
+    return b.fmul(x, y)
+
+
+@instruction(f32x16, f32x16, f32x16)
+def div_f32(b, x, y):
+    """x / y"""
+    return b.fdiv(x, y)
+
+
+@instruction(f32x16, f32x16, f32x16, f32x16)
+def fma_f32(b, x, y, z):
+    """x * y + z, rounded once."""
+    return call(b, "llvm.fma.v16f32", F32S, [x, y, z])
+
+
+@instruction(f32x16, f32x16, f32x16)
+def max_f32(b, x, y):
+    """The larger; y where x is NaN."""
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
+
+
+@instruction(f32x16, f32x16, f32x16)
+def min_f32(b, x, y):
+    """The smaller; y where x is NaN."""
+    return b.select(b.fcmp_ordered("<", x, y), x, y)
+
+
+@instruction(f32x16, f32x16)
+def abs_f32(b, x):
+    """|x|"""
+    return call(b, "llvm.fabs.v16f32", F32S, [x])
+
+
+@instruction(f32x16, f32x16)
+def round_f32(b, x):
+    """The nearest integer, ties to even."""
+    return call(b, "llvm.rint.v16f32", F32S, [x])
+
+
+@instruction(f32x16, f32x16, f32x16)
+def scale_by_power(b, x, power):
+    """x * 2 ** floor(power)"""
+    name = "llvm.x86.avx512.mask.scalef.ps.512"
+    return call(b, name, F32S, [x, power, constant(F32S, 0.0), I16(-1), I32(4)])
+
+
+@instruction(i32x16, f32x16)
+def to_i32(b, x):
+    """The nearest int32, ties to even."""
+    name = "llvm.x86.avx512.mask.cvtps2dq.512"
+    return call(b, name, I32S, [x, constant(I32S, 0), I16(-1), I32(4)])
+
+
+@instruction(f32x16, i32x16)
+def to_f32(b, x):
+    """int32 as float32."""
+    return b.sitofp(x, F32S)
+
+
+@instruction(FLOAT, f32x16)
+def sum_f32(b, x):
+    """The sum of the lanes, added pairwise."""
+    return call(b, "llvm.vector.reduce.fadd.v16f32", F32, [F32(-0.0), x], ("reassoc",))
+
+
+@instruction(FLOAT, f32x16)
+def largest_f32(b, x):
+    """The largest lane that is not NaN."""
+    return call(b, "llvm.vector.reduce.fmax.v16f32", F32, [x])
+
+
+@instruction(INT, i32x16)
+def sum_i32(b, x):
+    """The sum of the lanes."""
+    return b.sext(call(b, "llvm.vector.reduce.add.v16i32", I32, [x]), I64)
+
+
+# ---- integers
+
+
+@instruction(i32x16, i32x16, i32x16)
+def add_i32(b, x, y):
+    """x + y"""
+    return b.add(x, y)
+
+
+@instruction(i32x16, i32x16, i32x16)
+def and_bits(b, x, y):
+    """x & y"""
+    return b.and_(x, y)
+
+
+@instruction(i32x16, i32x16, i32x16)
+def or_bits(b, x, y):
+    """x | y"""
+    return b.or_(x, y)
+
+
+@instruction(i32x16, i32x16, i32x16)
+def xor_bits(b, x, y):
+    """x ^ y"""
+    return b.xor(x, y)
+
+
+def shift_right(b, x, bits):
+    """Emitter: each int32 moved right by a constant, zeros from the left."""
+    return b.lshr(x, constant(I32S, bits)) if bits else x
+
+
+def shift_left(b, x, bits):
+    """Emitter: each int32 moved left by a constant."""
+    return b.shl(x, constant(I32S, bits)) if bits else x
+
+
+def mask_bytes(b, x, mask):
+    """Emitter: each byte of ``x`` & ``mask``."""
+    return b.and_(x, constant(I32S, mask * 0x01010101))
+
+
+@instruction(i32x16, i32x16)
+def low_nibbles(b, x):
+    """The low four bits of each byte."""
+    return mask_bytes(b, x, 15)
+
+
+@instruction(i32x16, i32x16)
+def high_nibbles(b, x):
+    """The high four bits of each byte, moved down."""
+    return mask_bytes(b, shift_right(b, x, 4), 15)
+
+
+@instruction(i32x16, i32x16, i32x16)
+def shuffle_bytes(b, table, index):
+    """Byte ``index & 15`` of the same quarter of ``table``, zero where the index has its top bit set."""
+    given = [b.bitcast(table, BYTES64), b.bitcast(index, BYTES64)]
+    return b.bitcast(call(b, "llvm.x86.avx512.pshuf.b.512", BYTES64, given), I32S)
+
+
+@instruction(i32x16, i32x16, i32x16, i32x16)
+def dot_u8_i8(b, total, unsigned, signed):
+    """VNNI: total + the four products of unsigned and signed bytes in each lane, exact in int32."""
+    if LLVM_VERSION >= (22,):  # older LLVM declares the operands as 16 x i32
+        unsigned, signed = b.bitcast(unsigned, BYTES64), b.bitcast(signed, BYTES64)
+    return call(b, "llvm.x86.avx512.vpdpbusd.512", I32S, [total, unsigned, signed])

@@ -1,0 +1,243 @@
+"""Sixteen float32 in plain LLVM vectors: the compiler splits them as the processor needs, so every ISA runs them.
+
+Addresses are integers, no alignment is asked for. Beside arithmetic: what functions of several threads need
+(atomic counters, giving way) and a call through an address.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from rung.kernels.simd.vector import (
+    F16,
+    F32,
+    FLOAT,
+    I32,
+    I64,
+    INT,
+    VOID,
+    VectorType,
+    call,
+    constant,
+    instruction,
+    pointer,
+    splat,
+)
+from rung.kernels.simd.vector import load as _load
+from rung.kernels.simd.vector import store as _store
+
+LANES = 16
+BYTES = 64
+F32S, F16S, I32S = (ir.VectorType(kind, LANES) for kind in (F32, F16, I32))
+
+#: The register type of compiled functions; the same as ``rung.kernels.simd.avx512.f32x16``.
+f32x16 = VectorType(F32, LANES)
+
+
+# ---- memory
+
+
+@instruction(f32x16, INT)
+def load(b, address):
+    """16 float32."""
+    return _load(b, address, F32S)
+
+
+@instruction(f32x16, INT)
+def load_half(b, address):
+    """16 float16, widened to float32."""
+    return b.fpext(_load(b, address, F16S), F32S)
+
+
+@instruction(f32x16, INT)
+def load_spread(b, address):
+    """One float32 from memory in every lane."""
+    return splat(b, _load(b, address, F32), LANES)
+
+
+@instruction(VOID, INT, f32x16)
+def store(b, address, value):
+    """16 float32."""
+    _store(b, address, value)
+
+
+@instruction(VOID, INT, f32x16)
+def store_half(b, address, value):
+    """16 float32 rounded to float16."""
+    _store(b, address, b.fptrunc(value, F16S))
+
+
+@instruction(FLOAT, INT)
+def read_float(b, address):
+    """One float32."""
+    return _load(b, address, F32)
+
+
+@instruction(VOID, INT, FLOAT)
+def write_float(b, address, value):
+    """One float32."""
+    _store(b, address, value)
+
+
+@instruction(INT, INT)
+def read_int(b, address):
+    """One int64."""
+    return _load(b, address, I64)
+
+
+@instruction(VOID, INT, INT)
+def write_int(b, address, value):
+    """One int64."""
+    _store(b, address, value)
+
+
+# ---- arithmetic
+
+
+@instruction(f32x16)
+def zero(b):
+    """Zeros."""
+    return constant(F32S, 0.0)
+
+
+@instruction(f32x16, FLOAT)
+def spread(b, value):
+    """``value`` in every lane."""
+    return splat(b, value, LANES)
+
+
+@instruction(f32x16, f32x16, f32x16)
+def add(b, x, y):
+    """x + y"""
+    return b.fadd(x, y)
+
+
+@instruction(f32x16, f32x16, f32x16)
+def subtract(b, x, y):
+    """x - y"""
+    return b.fsub(x, y)
+
+
+@instruction(f32x16, f32x16, f32x16)
+def multiply(b, x, y):
+    """x * y"""
+    return b.fmul(x, y)
+
+
+def _multiply_add(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+    return call(b, "llvm.fmuladd.v16f32", F32S, [x, y, z])
+
+
+@instruction(f32x16, f32x16, f32x16, f32x16)
+def multiply_add(b, x, y, z):
+    """x * y + z, rounded once where the processor can."""
+    return _multiply_add(b, x, y, z)
+
+
+@instruction(f32x16, f32x16, f32x16)
+def larger(b, x, y):
+    """The larger; y where x is NaN."""
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
+
+
+def _reduce(b: ir.IRBuilder, name: str, values: list[ir.Value]) -> ir.Value:
+    made = call(b, name, F32, values)
+    made.fastmath += ("reassoc",)
+    return made
+
+
+@instruction(FLOAT, f32x16)
+def total(b, x):
+    """The sum of the lanes, added pairwise."""
+    return _reduce(b, "llvm.vector.reduce.fadd.v16f32", [F32(-0.0), x])
+
+
+@instruction(FLOAT, f32x16)
+def largest(b, x):
+    """The largest lane that is not NaN."""
+    return _reduce(b, "llvm.vector.reduce.fmax.v16f32", [x])
+
+
+# ---- functions of one value
+
+#: exp(r) for |r| <= ln(2) / 2: Taylor's terms from 1/7! to 1/2!, together below one unit in the last place.
+_TAYLOR = (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2)
+#: ln(2) in two parts, the first with enough zero bits that its products are exact (Cody and Waite).
+_LN2 = (0.693145751953125, 1.42860682030941723e-6)
+
+
+def _exponential(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """exp(x) with x held to [-87, 88], where the result is a normal float32."""
+    x = b.select(b.fcmp_unordered(">", x, constant(F32S, -87.0)), x, constant(F32S, -87.0))
+    x = b.select(b.fcmp_unordered("<", x, constant(F32S, 88.0)), x, constant(F32S, 88.0))
+    power = call(b, "llvm.rint.v16f32", F32S, [b.fmul(x, constant(F32S, 1.4426950408889634))])
+    rest = _multiply_add(b, power, constant(F32S, -_LN2[0]), x)
+    rest = _multiply_add(b, power, constant(F32S, -_LN2[1]), rest)
+    value: Any = constant(F32S, _TAYLOR[0])
+    for term in (*_TAYLOR[1:], 1.0, 1.0):
+        value = _multiply_add(b, value, rest, constant(F32S, term))
+    bits = b.shl(b.add(b.fptosi(power, I32S), constant(I32S, 127)), constant(I32S, 23))
+    return b.fmul(value, b.bitcast(bits, F32S))
+
+
+@instruction(f32x16, f32x16)
+def exponential(b, x):
+    """exp(x), x held to [-87, 88]."""
+    return _exponential(b, x)
+
+
+@instruction(f32x16, f32x16)
+def silu(b, x):
+    """x / (1 + exp(-x))"""
+    return b.fdiv(x, b.fadd(constant(F32S, 1.0), _exponential(b, b.fneg(x))))
+
+
+@instruction(f32x16, f32x16)
+def gelu(b, x):
+    """x / 2 * (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2 / pi) * (x + 0.044715 x^3)."""
+    cubic = _multiply_add(b, b.fmul(x, x), constant(F32S, 0.044715), constant(F32S, 1.0))
+    minus_2u = b.fmul(b.fmul(x, cubic), constant(F32S, -1.5957691216057308))
+    return b.fdiv(x, b.fadd(constant(F32S, 1.0), _exponential(b, minus_2u)))
+
+
+@instruction(f32x16, f32x16)
+def tangent(b, x):
+    """The hyperbolic tangent: 1 - 2 / (1 + exp(2x))."""
+    grown = _exponential(b, b.fmul(x, constant(F32S, 2.0)))
+    return b.fsub(constant(F32S, 1.0), b.fdiv(constant(F32S, 2.0), b.fadd(constant(F32S, 1.0), grown)))
+
+
+# ---- threads
+
+
+@instruction(INT, INT, INT)
+def fetch_add(b, address, count):
+    """Adds to an int64 of several threads; what it was before."""
+    return b.atomic_rmw("add", pointer(b, address, I64), count, "acq_rel")
+
+
+@instruction(INT, INT)
+def load_acquire(b, address):
+    """An int64 of several threads, and what its writer wrote before it."""
+    return b.load_atomic(pointer(b, address, I64), "acquire", 8)
+
+
+@instruction(VOID, INT, INT)
+def store_release(b, address, value):
+    """Writes an int64 of several threads after everything else."""
+    b.store_atomic(value, pointer(b, address, I64), "release", 8)
+
+
+@instruction(VOID)
+def give_way(b):
+    """Lets another thread of the machine run: ``sched_yield`` of the C library."""
+    call(b, "sched_yield", I32, [])
+
+
+@instruction(VOID, INT, INT, INT, INT)
+def call_address(b, address, first, second, third):
+    """Calls the C function ``void(int64, int64, int64)`` at an address."""
+    kind = ir.FunctionType(ir.VoidType(), [I64, I64, I64])
+    b.call(pointer(b, address, kind), [first, second, third])
