@@ -13,7 +13,7 @@ from rung.core.errors import UnknownFormat, UsageError
 from rung.core.registry import Registry
 from rung.core.text import did_you_mean
 from rung.core.types import Format
-from rung.formats import codebook4, floats, legacy, rowwise
+from rung.formats import codebook4, floats, kquants, legacy, rowwise
 from rung.formats.codec import PIECE, Codec, Encoded, Floats, Source
 from rung.formats.quality import sqnr
 
@@ -30,7 +30,7 @@ def _register(codec: Codec) -> Format:
     return FORMATS.register(codec.format.name, codec.format)
 
 
-for _family in (floats, legacy):
+for _family in (floats, legacy, kquants):
     for _number, _codec in _family.CODECS.items():
         _GGUF[_number] = _register(_codec)
 _register(rowwise.INT8)

@@ -1,0 +1,93 @@
+"""Encoders of Q4_K, Q5_K and Q6_K: least-squares scales of groups, then 6- or 8-bit integers of them per superblock."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from rung.formats.codec import Array, Floats, half
+from rung.formats.search import affine, codes_of, columns, symmetric
+
+Codes = npt.NDArray[np.uint8]
+
+_SHIFTS_16 = (-1.2, -0.8, -0.5, -0.2, 0.1, 0.4)
+_SHIFTS_32 = (-1.2, -0.8, -0.5, -0.2, 0.1, 0.4)
+_SHIFTS_SIGNED = (-0.8, -0.4, 0.0, 0.4)
+#: Scales of groups below this are rounded up, not to nearest: float16 has steps of 2^-24 there.
+_COARSE = np.float32(2.0**-19)
+
+
+def _round(values: Floats, stored: npt.NDArray[np.float16], up: npt.NDArray[np.bool_], most: int) -> Floats:
+    """The integers 0 ... most with which ``stored`` [n] times them is nearest to values [8, n], or just above."""
+    ratio = values / np.where(stored == 0, np.float32(1), stored.astype(np.float32))
+    return np.minimum(np.where(up, np.ceil(ratio), np.rint(ratio)), np.float32(most))
+
+
+def pack_affine(weights: Floats, blocks: Array, levels: int) -> Codes:
+    """Stores d, dmin and scales of blocks [n]; returns codes uint8 [32, 8, n] in 0 ... levels - 1."""
+    x = columns(weights, 32)
+    count = len(blocks)
+    shape = (8, count)
+    scale, minimum = (part.reshape(shape) for part in affine(x, levels, _SHIFTS_16 if levels == 16 else _SHIFTS_32))
+    up = scale.max(axis=0) < _COARSE
+    dmin, _ = half(minimum.max(axis=0) / np.float32(63))
+    minima = _round(minimum, dmin, up, 63)
+    base = minima * dmin.astype(np.float32)
+    if up.any():
+        reach = (x.max(axis=0).reshape(shape) + base) / np.float32(levels - 1)
+        scale = np.where(up, np.maximum(reach, 0), scale)
+    d, _ = half(scale.max(axis=0) / np.float32(63))
+    scales = _round(scale, d, up, 63)
+    step = (scales * d.astype(np.float32)).reshape(-1)
+    factor = np.where(step > 0, np.float32(1) / step, 0)
+    x += base.reshape(-1)
+    codes = codes_of(x, factor, 0, levels - 1, x).astype(np.uint8)
+    blocks["d"], blocks["dmin"] = d, dmin
+    blocks["scales"] = _pack_scales(scales.astype(np.uint8), minima.astype(np.uint8)).T
+    return codes.reshape(32, 8, count)
+
+
+def _pack_scales(scales: Codes, minima: Codes) -> Codes:
+    """The 12 bytes [12, n] of 6-bit scales and minima [8, n]; ``kquants.scales_and_minima`` reads them."""
+    first = scales[:4] | ((scales[4:] & 48) << 2)
+    second = minima[:4] | ((minima[4:] & 48) << 2)
+    return np.concatenate([first, second, (scales[4:] & 15) | ((minima[4:] & 15) << 4)])
+
+
+def _pack_pairs(codes: Codes) -> Codes:
+    """Bytes [n, 128] of codes [32, 8, n] below 16: group 2 j in the low nibbles, 2 j + 1 in the high ones."""
+    packed = codes[:, 0::2] | (codes[:, 1::2] << 4)
+    return packed.transpose(2, 1, 0).reshape(-1, 128)
+
+
+def pack_q4_k(weights: Floats, blocks: Array) -> None:
+    """Encodes finite weights [n, 256] into blocks [n]."""
+    blocks["qs"] = _pack_pairs(pack_affine(weights, blocks, 16))
+
+
+def pack_q5_k(weights: Floats, blocks: Array) -> None:
+    """Encodes finite weights [n, 256] into blocks [n]."""
+    codes = pack_affine(weights, blocks, 32)
+    blocks["qs"] = _pack_pairs(codes & 15)
+    blocks["qh"] = np.packbits(codes >> 4, axis=1, bitorder="little")[:, 0].T
+
+
+def pack_q6_k(weights: Floats, blocks: Array) -> None:
+    """Encodes finite weights [n, 256] into blocks [n]."""
+    x = columns(weights, 16)
+    count = len(blocks)
+    scale = symmetric(x, 32, _SHIFTS_SIGNED).reshape(16, count)
+    index = np.argmax(np.abs(scale), axis=0)
+    d, _ = half(scale[index, np.arange(count)] / np.float32(-128))
+    ratio = scale / np.where(d == 0, np.float32(1), d.astype(np.float32))
+    scales = np.clip(np.rint(ratio), -128, 127)
+    step = (scales * d.astype(np.float32)).reshape(-1)
+    factor = np.where(step == 0, 0, np.float32(1) / step)
+    codes = codes_of(x, factor, -32, 31, x)
+    codes += np.float32(32)
+    by_group = codes.astype(np.uint8).reshape(16, 2, 4, 2, count).transpose(4, 1, 2, 3, 0).reshape(count, 2, 4, 32)
+    blocks["d"], blocks["scales"] = d, scales.T
+    low, high = by_group & 15, by_group >> 4
+    blocks["ql"] = (low[:, :, :2] | (low[:, :, 2:] << 4)).reshape(count, 128)
+    shifted = high << np.array([0, 2, 4, 6], np.uint8)[:, None]
+    blocks["qh"] = np.bitwise_or.reduce(shifted, axis=2).reshape(count, 64)

@@ -1,0 +1,107 @@
+"""Least-squares search for the scales of groups of weights, for the encoders of GGUF types.
+
+Groups stand in columns, float32 [weights of a group, groups]: sums over a group then add whole rows, which numpy
+does at the speed of the L2 cache. Each search tries several scales; for each it rounds the weights to codes and
+takes the scale (and minimum) that fit those codes best, in closed form. What is compared is the plain squared
+error, because that is what SQNR measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rung.formats.codec import Floats
+
+_TINY = np.float32(1e-37)
+
+
+def columns(weights: Floats, group: int) -> Floats:
+    """Blocks [n, b] as groups in columns: [group, (b / group) * n]; the groups j of all blocks stand together."""
+    blocks, length = weights.shape
+    turned = weights.reshape(blocks, length // group, group).transpose(2, 1, 0)
+    return np.ascontiguousarray(turned).reshape(group, -1)
+
+
+def codes_of(x: Floats, factor: Floats, low: float, high: float, out: Floats) -> Floats:
+    """rint(x * factor) in low ... high, written to ``out``."""
+    np.multiply(x, factor, out=out)
+    np.rint(out, out=out)
+    np.maximum(out, np.float32(low), out=out)
+    return np.minimum(out, np.float32(high), out=out)
+
+
+def affine(x: Floats, levels: int, shifts: Sequence[float]) -> tuple[Floats, Floats]:
+    """Scale and minimum [groups], both >= 0, with which ``scale * code - minimum`` is near x [weights, groups].
+
+    Codes are 0 ... levels - 1. Each shift tries the scale that spreads the range of x over levels - 1 + shift codes.
+    """
+    count = np.float32(len(x))
+    low = np.minimum(x.min(axis=0), np.float32(0))
+    y = x - low
+    span = y.max(axis=0)
+    # Sums are taken of y / span, in 0 ... 1: squares neither overflow nor vanish at any scale of x.
+    y *= _inverse(span)
+    total, energy = y.sum(axis=0), np.einsum("ij,ij->j", y, y)
+    scale, base = np.full_like(span, 1 / (levels - 1)), np.zeros_like(span)
+    least = np.full_like(span, np.inf)
+    codes, work = np.empty_like(y), np.empty_like(y)
+    floor = low * _inverse(span)
+    for shift in shifts:
+        codes_of(y, np.float32(levels - 1 + shift), 0, levels - 1, codes)
+        first = codes.sum(axis=0)
+        second = np.multiply(codes, codes, out=work).sum(axis=0)
+        cross = np.multiply(codes, y, out=work).sum(axis=0)
+        a, b = _line(count, first, second, total, cross, floor)
+        error = energy + a * (a * second - 2 * cross) + b * (count * b + 2 * (a * first - total))
+        better = (error < least) & (a > 0)
+        for best, candidate in ((least, error), (scale, a), (base, b)):
+            np.copyto(best, candidate, where=better)
+    return scale * span, np.maximum(-(low + base * span), np.float32(0))
+
+
+def _line(
+    count: np.float32, first: Floats, second: Floats, total: Floats, cross: Floats, floor: Floats
+) -> tuple[Floats, Floats]:
+    """Slope and intercept of the line through (codes, y) with the least squared error.
+
+    ``floor`` is the minimum of the weights in the same units; the stored minimum cannot be below zero, so where the
+    line would need that, it goes through the origin of the weights (y = -floor) instead.
+    """
+    determinant = count * second - first * first
+    slope = (count * cross - first * total) / np.maximum(determinant, _TINY)
+    intercept = (total - slope * first) / count
+    through = (determinant <= 0) | (floor + intercept > 0)
+    origin = -floor
+    steep = (cross - origin * first) / np.maximum(second, _TINY)
+    return np.where(through, steep, slope), np.where(through, origin, intercept)
+
+
+def symmetric(x: Floats, half: int, shifts: Sequence[float]) -> Floats:
+    """Scale [groups], signed, with which ``scale * code`` is near x [weights, groups]; codes are -half ... half - 1.
+
+    Each shift tries the scale that turns the weight of largest magnitude into code -(half + shift).
+    """
+    low, high = x.min(axis=0), x.max(axis=0)
+    extreme = np.where(high > -low, high, low)
+    y = x * _inverse(extreme)
+    scale, most = np.full_like(extreme, -1 / half), np.zeros_like(extreme)
+    codes, work = np.empty_like(y), np.empty_like(y)
+    for shift in shifts:
+        codes_of(y, np.float32(-(half + shift)), -half, half - 1, codes)
+        second = np.multiply(codes, codes, out=work).sum(axis=0)
+        cross = np.multiply(codes, y, out=work).sum(axis=0)
+        # The best scale for these codes is cross / second; it takes cross^2 / second off the squared error.
+        fit = cross / np.maximum(second, _TINY)
+        gain = fit * cross
+        better = gain > most
+        np.copyto(most, gain, where=better)
+        np.copyto(scale, fit, where=better)
+    return scale * extreme
+
+
+def _inverse(values: Floats) -> Floats:
+    """1 / values, 0 where that is infinite."""
+    inverse = np.float32(1) / values
+    return np.where(np.isfinite(inverse), inverse, np.float32(0))
