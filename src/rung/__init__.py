@@ -1,1 +1,46 @@
-"""rung: any model, on the device you have."""
+"""rung: any model, on the device you have.
+
+>>> import rung
+>>> model = rung.load("demo")                                      # doctest: +SKIP
+>>> for piece in model.generate("Does a GTX 1080 multiply bfloat16?"):  # doctest: +SKIP
+...     print(piece, end="")
+
+The names below are loaded when they are first used: ``import rung`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from rung.core.errors import RungError
+    from rung.core.types import Device, Plan, Report
+    from rung.public import card, devices, load, plan
+
+_PUBLIC = {
+    "Device": "rung.core.types",
+    "Plan": "rung.core.types",
+    "Report": "rung.core.types",
+    "RungError": "rung.core.errors",
+    "card": "rung.public",
+    "devices": "rung.public",
+    "load": "rung.public",
+    "plan": "rung.public",
+}
+
+__all__ = ["Device", "Plan", "Report", "RungError", "__version__", "card", "devices", "load", "plan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'rung' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

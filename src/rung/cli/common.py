@@ -1,0 +1,42 @@
+"""What several commands need: a device by name, a plan in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rung.core.errors import UnknownDevice
+from rung.core.text import did_you_mean, size
+from rung.core.types import Device, Plan
+
+
+def pick_device(name: str | None) -> Device:
+    """The device of that id on this machine, by default the CPU; raises ``UnknownDevice``."""
+    from rung.hardware import detect
+
+    found = detect.devices()
+    for device in found:
+        if device.id == (name or "cpu") or (device.kind == name and device.id.endswith(":0")):
+            return device
+    ids = [device.id for device in found]
+    raise UnknownDevice(
+        f"There is no device {name!r} here.{did_you_mean(name or '', ids)}",
+        [f"devices here: {', '.join(ids)}"],
+        ["rung devices"],
+    )
+
+
+def device_words(device: Device) -> str:
+    """``CPU, 2 cores, 22.0 GB free`` or ``Quadro P2200, 5.0 GB``."""
+    if device.kind == "cpu":
+        cores = int(device.details.get("cores", 1))
+        free = device.free if device.free is not None else device.memory
+        return f"CPU, {cores} {'core' if cores == 1 else 'cores'}, {size(free)} free"
+    return f"{device.name}, {size(device.memory)}"
+
+
+def plan_line(plan: Plan, devices: Sequence[Device]) -> str:
+    """One line: where it runs, in which format and why, what it takes of how much, and the context."""
+    by_id = {device.id: device for device in devices}
+    where = " + ".join(device_words(by_id[p.device]) for p in plan.placements)
+    memory = " + ".join(f"{size(p.memory.total)} of {size(p.budget)}" for p in plan.placements)
+    return f"{where} · {'; '.join(plan.reasons)} · {memory} · context {plan.context:,}"

@@ -1,0 +1,23 @@
+"""``rung formats``: how weights can be stored."""
+
+from __future__ import annotations
+
+from rung.cli import options
+from rung.cli.output import console, print_json, table
+
+
+def formats(json: options.Json = False) -> None:
+    """List the formats in which weights are stored: size, block, and the least quality of an encoded weight."""
+    from rung.formats import FORMATS
+
+    if json:
+        print_json([format.to_json() for format in FORMATS.values()])
+        return
+    rows = table("format", "bits", "block", "floor", "")
+    for format in sorted(FORMATS.values(), key=lambda f: (-f.bits, f.name)):
+        block = "row" if format.layout == "row_scale" else str(format.block)
+        floor = "exact" if format.floor_db == float("inf") else f"{format.floor_db:.1f} dB"
+        rows.add_row(
+            format.name, f"{format.bits:g}", block, floor, format.title or ("" if format.encodes else "read only")
+        )
+    console().print(rows)

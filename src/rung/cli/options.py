@@ -1,0 +1,37 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str | None,
+    typer.Argument(
+        help="A GGUF file, a Hugging Face folder, demo, or a hub name: ORG/REPO, ORG/REPO:Q4_K_M.", show_default=False
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="Store the weights in this format (rung formats lists them).", show_default=False),
+]
+Device = Annotated[
+    str | None, typer.Option("--device", help="Use this device (rung devices lists them).", show_default=False)
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory", help="Budget, kept to the full context: 4.6GB, or cuda:0=4GB,cpu=8GB.", show_default=False
+    ),
+]
+Context = Annotated[
+    int | None,
+    typer.Option("--context", min=1, help="Tokens that prompt and answer may have together.", show_default=False),
+]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads to compute with.", show_default=False)]
+Offline = Annotated[bool, typer.Option("--offline", help="Never ask the model hub.")]
+Revision = Annotated[
+    str | None, typer.Option("--revision", help="Branch, tag or commit of a hub model.", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

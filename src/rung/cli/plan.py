@@ -1,0 +1,52 @@
+"""``rung plan MODEL``: what would run, where, in which format, with how much memory, and why not the others."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rung.cli import options
+from rung.cli.output import console, print_json, table
+
+
+def plan(
+    model: Annotated[str, typer.Argument(help="A GGUF file, a Hugging Face folder, demo, or a hub name.")],
+    format: options.Format = None,
+    device: options.Device = None,
+    memory: options.Memory = None,
+    context: options.Context = None,
+    threads: options.Threads = None,
+    offline: options.Offline = False,
+    revision: options.Revision = None,
+    json: options.Json = False,
+) -> None:
+    """Show the plan for a model without loading it: format, device, memory and speed, and what was refused."""
+    from rung.cli.common import plan_line
+    from rung.core.text import size
+    from rung.core.types import Candidate
+    from rung.engine.locating import card_of
+    from rung.engine.planning import make_plan
+
+    card = card_of(model, offline=offline, revision=revision)
+    made, devices = make_plan(card, format=format, device=device, memory=memory, context=context, threads=threads)
+    if json:
+        print_json(made.to_json())
+        return
+    out = console()
+    out.print(plan_line(made, devices))
+    for part in made.parts:
+        out.print(f"  {part.role}: {part.format}" + (f" ({part.reason})" if part.reason else ""))
+    rows = table("format", "computes in", "device", "memory", "tokens/s", "prompt/s", "error", "")
+
+    def add(candidate: Candidate) -> None:
+        total = " + ".join(size(p.memory.total) for p in candidate.placements)
+        error = "none" if candidate.error_db == float("inf") else f"{candidate.error_db:.0f} dB"
+        where = " + ".join(p.device for p in candidate.placements)
+        answer = "yes" if candidate.verdict else f"no: {candidate.verdict.reason}"
+        rates = (f"{candidate.decode_rate:.1f}", f"{candidate.prefill_rate:.0f}")
+        rows.add_row(candidate.format, candidate.dtype, where, total, *rates, error, answer)
+
+    for candidate in made.candidates:
+        add(candidate)
+    out.print(rows)

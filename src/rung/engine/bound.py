@@ -1,0 +1,143 @@
+"""The parts of a decoder, read from the model's files, encoded where the plan says so, and bound to rungs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from rung import formats
+from rung.core.types import Case, Device, Placement, Plan
+from rung.formats import Encoded
+from rung.models.card import ModelCard
+from rung.models.reader import Reader
+from rung.planning.recipe import Weight, compute_dtype, recipe
+from rung.run.bind import Attention, Binder, Embedding, Linear
+from rung.run.journal import Journal
+
+_MANY = 256
+
+
+def torch_device(device: str) -> torch.device:
+    """Where torch computes for a device id; ``cpu:1`` is a second budget on the same processor."""
+    return torch.device("cpu") if device.split(":")[0] == "cpu" else torch.device(device)
+
+
+class BoundParts:
+    """See ``rung.engine.parts.Parts``. ``progress`` is called with (bytes done, bytes in all)."""
+
+    def __init__(
+        self,
+        card: ModelCard,
+        plan: Plan,
+        devices: Sequence[Device],
+        reader: Reader,
+        journal: Journal,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self.card, self.plan, self._reader, self._progress = card, plan, reader, progress
+        self._done, self._all = 0, card.weight_bytes
+        by_id = {device.id: device for device in devices}
+        format = None if plan.format == "stored" else formats.get(plan.format)
+        lossless = plan.cache_dtype == "f32"
+        self._binders: dict[str, Binder] = {}
+        self._weights: dict[str, Mapping[str, Weight]] = {}
+        for placement in plan.placements:
+            device = by_id[placement.device]
+            dtype = compute_dtype(device, lossless)
+            packed = plan.packing == "r16"
+            weights = recipe(card, format, device, dtype, packed)
+            self._weights[device.id] = {weight.tensor.role: weight for weight in weights}
+            self._binders[device.id] = Binder(device, journal, dtype=dtype, threads=plan.threads, packed=packed)
+            self._binders[device.id].prove(self._cases(weights, placement, dtype))
+        self._head: Linear | None = None
+
+    def _cases(self, weights: Sequence[Weight], placement: Placement, dtype: str) -> Iterator[Case]:
+        """Every class of cases that this model will ask for on one device."""
+        shape = self.card.decoder
+        for weight in weights:
+            rows, columns = (*weight.tensor.shape, 1)[:2]
+            if len(weight.tensor.shape) < 2:
+                continue
+            for count in (1, _MANY):
+                yield Case("linear", weight.format.name, dtype, (count, rows, columns))
+            if weight.tensor.role == "embed" and placement.first == 0:
+                yield Case("embedding", weight.format.name, dtype, (1, rows, columns))
+        for layer in shape.layers[placement.first : placement.last]:
+            for queries in (1, _MANY):
+                sizes = (queries, _MANY, shape.heads, shape.kv_heads, shape.head_dim)
+                options = {"window": layer.window, "softcap": shape.attention_softcap}
+                yield Case("attention", self.plan.cache_dtype, "f32", sizes, type(self.card.defaults)(options))
+
+    def _place(self, role: str) -> str:
+        """The device that holds a role's tensor."""
+        parts = role.split(".")
+        if parts[0] == "layers":
+            return self._device_of(int(parts[1]))
+        return self.plan.placements[0 if role == "embed" else -1].device
+
+    def _device_of(self, layer: int) -> str:
+        return next(p.device for p in self.plan.placements if p.first <= layer < p.last)
+
+    def holds(self, role: str) -> bool:
+        """Whether the model has that tensor."""
+        return any(tensor.role == role for tensor in self.card.tensors)
+
+    def device(self, layer: int) -> torch.device:
+        """Where that layer computes."""
+        return torch_device(self._device_of(layer))
+
+    def vector(self, role: str) -> Tensor:
+        """A norm's weight or a bias: f32, one dimension, on the device of its layer."""
+        tensor = self.card.tensor(role)
+        values = formats.decode(self._reader.read(tensor)).reshape(-1)
+        self._advance(tensor.bytes)
+        return torch.from_numpy(values).to(torch_device(self._place(role)))
+
+    def linear(self, role: str) -> Linear:
+        """x [T, in] -> [T, out]; ``head`` gives the embedding's matrix when the head is tied."""
+        if role == "head" and self.card.decoder.tied_head:
+            return self._tied()
+        return self._bind(role, self._place(role))
+
+    def look_up(self) -> Embedding:
+        """ids [T] int64 -> the rows of ``embed`` [T, hidden] f32."""
+        first, last = self.plan.placements[0].device, self.plan.placements[-1].device
+        binder = self._binders[first]
+        if self.card.decoder.tied_head and first == last:
+            return Embedding(binder, tied=self._tied())
+        return Embedding(binder, encoded=self._encoded("embed", first))
+
+    def attention(self, layer: int, decode: bool) -> Attention:
+        """The attention of a layer; one object serves one query and many."""
+        shape = self.card.decoder
+        return self._binders[self._device_of(layer)].attention(
+            shape.heads,
+            shape.kv_heads,
+            shape.head_dim,
+            self.plan.cache_dtype,
+            window=shape.layers[layer].window,
+            softcap=shape.attention_softcap,
+        )
+
+    def _tied(self) -> Linear:
+        if self._head is None:
+            self._head = self._bind("embed", self.plan.placements[-1].device)
+        return self._head
+
+    def _bind(self, role: str, device: str) -> Linear:
+        linear = self._binders[device].linear(self._encoded(role, device))
+        self._reader.done(self.card.tensor(role))
+        return linear
+
+    def _encoded(self, role: str, device: str) -> Encoded:
+        """The tensor in the format of the plan; encoded now when it is stored in another one."""
+        tensor = self.card.tensor(role)
+        stored = self._reader.read(tensor)
+        self._advance(tensor.bytes)
+        return formats.convert(stored, self._weights[device][role].format, tensor.name)
+
+    def _advance(self, count: int) -> None:
+        self._done += count
+        self._progress(self._done, self._all)

@@ -1,0 +1,56 @@
+"""This machine as a run sees it: devices with their proofs, threads, and the memory that was used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from rung.core.errors import SoftwareMissing
+from rung.core.settings import THREADS
+from rung.core.types import Device, Proof
+from rung.hardware import detect
+
+
+def threads(asked: int | None) -> int:
+    """Threads to compute with: asked for, else ``RUNG_THREADS``, else the cores that cgroup and affinity allow."""
+    chosen: int | None = asked or THREADS.read()
+    return chosen or int(detect.devices(cached=False)[0].details.get("cores", 1))
+
+
+def need_software() -> None:
+    """Raises ``SoftwareMissing`` unless torch and numba are installed."""
+    software = detect.devices(cached=False)[0].software
+    missing = [name for name in ("torch", "numba") if name not in software]
+    if missing:
+        raise SoftwareMissing(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed; running a model needs it.",
+            (),
+            ["pip install 'rung[run]'"],
+        )
+
+
+def proven_devices(on_probe: Callable[[Device], None]) -> tuple[Device, ...]:
+    """The devices of this machine, probed now where no probe has been before; ``on_probe`` is told before each."""
+    found = []
+    for device in detect.devices():
+        if not any(c.proof is Proof.PROBE for c in device.capabilities.values()):
+            from rung.run.probe import probe
+
+            on_probe(device)
+            device = probe(device)
+        found.append(device)
+    return tuple(found)
+
+
+def peak_memory() -> int:
+    """The largest resident size of this process so far, in bytes."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if os.uname().sysname == "Darwin" else peak * 1024

@@ -1,0 +1,84 @@
+"""The functions behind the public names of ``rung``; nothing heavy is imported until one is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rung.core.types import Device, Plan
+    from rung.engine.model import Model
+    from rung.models.card import ModelCard
+
+Budget = str | int | Mapping[str, str | int]
+
+
+def devices() -> tuple[Device, ...]:
+    """The devices of this machine with what earlier probes proved; never imports torch."""
+    from rung.hardware import detect
+
+    return detect.devices()
+
+
+def card(path: str | PathLike[str]) -> ModelCard:
+    """What a model is, from headers alone: a GGUF file, a folder, ``demo`` or a hub name.
+
+    Raises ``ModelNotFound``, ``BadFile``, ``UnknownArchitecture``, ``HubError``.
+    """
+    from rung.engine.locating import card_of
+
+    return card_of(str(path))
+
+
+def plan(
+    card_or_path: ModelCard | str | PathLike[str],
+    devices: Sequence[Device] | None = None,
+    *,
+    format: str | None = None,
+    device: str | None = None,
+    memory: Budget | None = None,
+    context: int | None = None,
+    threads: int | None = None,
+) -> Plan:
+    """The plan for a model, by default on the devices of this machine.
+
+    ``memory`` is a budget in bytes, a text like ``4.6GB``, or one of these by device id. Raises
+    ``DoesNotFit`` with the smallest relaxations, ``UnknownFormat``, ``UnknownDevice``, ``ContextTooLong``.
+    """
+    from rung.engine.planning import make_plan
+    from rung.models.card import ModelCard
+
+    found = card_or_path if isinstance(card_or_path, ModelCard) else card(card_or_path)
+    return make_plan(
+        found, format=format, device=device, memory=memory, context=context, threads=threads, devices=devices
+    )[0]
+
+
+def load(
+    path_or_name: str | PathLike[str],
+    format: str | None = None,
+    device: str | None = None,
+    memory: Budget | None = None,
+    context: int | None = None,
+    *,
+    threads: int | None = None,
+    offline: bool = False,
+    revision: str | None = None,
+) -> Model:
+    """A language model, planned for this machine, read and bound: ``logits``, ``generate`` and ``chat``.
+
+    Raises ``SoftwareMissing`` without torch and numba, and whatever ``card`` and ``plan`` raise.
+    """
+    from rung.engine.load import load as load_model
+
+    return load_model(
+        str(path_or_name),
+        format=format,
+        device=device,
+        memory=memory,
+        context=context,
+        threads=threads,
+        offline=offline,
+        revision=revision,
+    )
