@@ -1,0 +1,191 @@
+"""The cards of rung's catalogue as this model talks about them: display name, the names users type, and plain facts.
+
+A fact that the catalogue does not state is ``None`` here, and no sentence is made of it: missing is never "no".
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from training.demo.unknown_cards import squeeze
+
+CATALOG = Path(__file__).parents[2] / "src" / "rung" / "hardware" / "catalog"
+VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Apple"}
+_PREFIXES = r"^(GeForce|NVIDIA|Tesla|Radeon RX|Radeon|Instinct|Jetson|Data Center GPU|Quadro|Apple|RTX(?= A\d))\s+"
+_VARIANT = r" (SXM\d? ?|PCIe ?|NVL ?)?(\d+GB)?( SXM\d?)?$"
+
+
+@dataclass(frozen=True)
+class Card:
+    """One product. ``version`` is the compute capability of an NVIDIA card, else the architecture's key.
+
+    ``memory`` lists the GB of its variants: ``shared`` with the CPU, ``at_most`` that much, or for ``each`` GPU of
+    a board. ``bandwidth`` is in GB/s. ``bf16`` is native, emulated or none; ``f16`` fast (at least f32's rate),
+    native, slow or none; ``int8`` the units that multiply it, or "" for none; ``driver`` is (last branch or
+    "current", last CUDA toolkit or "").
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    vendor: str
+    generation: str
+    version: str
+    memory: tuple[int, ...]
+    shared: bool = False
+    at_most: bool = False
+    each: bool = False
+    bandwidth: float | None = None
+    bf16: str | None = None
+    f16: str | None = None
+    int8: str | None = None
+    matrix: bool | None = None
+    fp8: bool | None = None
+    driver: tuple[str, str] | None = None
+
+    @property
+    def maker(self) -> str:
+        """The vendor as it is written."""
+        return VENDORS[self.vendor]
+
+    @property
+    def dtype(self) -> str | None:
+        """The number format to compute in; ``None`` where the catalogue says too little."""
+        if self.bf16 == "native":
+            return "bf16"
+        if self.f16 in ("fast", "native"):
+            return "f16"
+        return "f32" if self.f16 in ("slow", "none") and self.bf16 else None
+
+
+def _bf16(arch: dict[str, Any]) -> str | None:
+    level = arch["matmul"].get("bf16", "unknown")
+    return {"absent": "none", "unknown": None}.get(level, level)
+
+
+def _f16(arch: dict[str, Any]) -> str | None:
+    level = arch.get("f16")
+    return "fast" if level == "native" and arch.get("f16_rate", 0) >= 1 else level
+
+
+def _int8(arch: dict[str, Any]) -> str | None:
+    if "int8" in arch.get("units", ()):
+        return "tensor cores" if arch["vendor"] == "nvidia" else "matrix units"
+    instruction = arch.get("dot8")
+    return f"the {instruction} instruction" if instruction else instruction
+
+
+def _driver(arch: dict[str, Any]) -> tuple[str, str] | None:
+    branch = arch.get("last_driver")
+    if branch is None or not re.fullmatch(r"\d*", branch):  # a Jetson's driver comes with its JetPack
+        return None
+    return branch or "current", arch["max_cuda"]
+
+
+def _generation(text: str) -> str:
+    text = re.sub(r" (without tensor cores|Tegra|datacenter|consumer.*)$", "", text)
+    return text.split("/")[0].replace("Apple GPU ", "Apple")
+
+
+def _names(full: str) -> tuple[str, list[str]]:
+    """The display name, and names that users may type; the caller drops those that are not unique."""
+    base = re.sub(r" \(.*?\)", "", full)
+    parts = [part.strip() for part in base.split("/")]
+    halo = ["Strix Halo"] if "Strix" in full else []
+    display = re.sub(r"^(GeForce|NVIDIA)\s+", "", parts[0])
+    names = [display, *parts, *halo]
+    names += [re.sub(_PREFIXES, "", name) for name in parts]
+    names += [re.sub(_PREFIXES, "", re.sub(r"^NVIDIA ", "", name)) for name in names]
+    if not base.startswith("Quadro"):
+        names += [re.sub(r"^(GTX|RTX|RX) ", "", name) for name in names if re.match(r"(GTX|RTX|RX) \d{3}", name)]
+    if base.startswith("Radeon RX"):
+        names.append(base.removeprefix("Radeon "))
+    names += [re.sub(_VARIANT, "", name) for name in names]
+    return display, [name for name in dict.fromkeys(names) if len(name) > 1]
+
+
+def _memory(product: dict[str, Any]) -> tuple[int, ...]:
+    named = re.search(r" (\d+)GB", product["name"])
+    return (int(named[1]),) if named else tuple(product.get("variants", [product["memory"]]))
+
+
+def _card(product: dict[str, Any], arch: dict[str, Any]) -> Card:
+    display, names = _names(product["name"])
+    names += [name for alias in product.get("aliases", ()) for name in _names(alias)[1] if name not in names]
+    note, units = product.get("note", ""), arch.get("units")
+    return Card(
+        name=display,
+        aliases=tuple(names),
+        vendor=arch["vendor"],
+        generation=_generation(arch["generation"]),
+        version=arch.get("cc", arch["key"]),
+        memory=_memory(product),
+        shared=arch["vendor"] == "apple" or "shared" in note or "unified" in note,
+        at_most=arch["vendor"] == "apple",  # the catalogue lists the largest size sold
+        each=note.startswith("one of the"),
+        bandwidth=product.get("bandwidth"),
+        bf16=_bf16(arch),
+        f16=_f16(arch),
+        int8=_int8(arch),
+        matrix=None if units is None else bool(units),
+        fp8=None if units is None else "fp8" in units,
+        driver=_driver(arch),
+    )
+
+
+def _family(name: str, members: list[Card]) -> Card:
+    """Several variants of one product under their common name, with what they share."""
+    memory = sorted({size for card in members for size in card.memory})
+    same = len({card.bandwidth for card in members}) == 1
+    return replace(
+        members[0], name=name, aliases=(name,), memory=tuple(memory), bandwidth=members[0].bandwidth if same else None
+    )
+
+
+def resolve(cards: Iterable[Card]) -> tuple[Card, ...]:
+    """Give every typed name one owner: the product that displays it, a family of variants, or nobody."""
+    cards = list(cards)
+    owners: dict[str, list[Card]] = defaultdict(list)
+    for card in cards:
+        for alias in card.aliases:
+            owners[squeeze(alias)].append(card)
+    display = {squeeze(card.name): card for card in cards}
+    families: dict[str, Card] = {}
+    for card in cards:
+        for alias in card.aliases:
+            key, members = squeeze(alias), owners[squeeze(alias)]
+            variants = [re.sub(_VARIANT, "", member.name) for member in members]
+            if len({member.name for member in members}) > 1 and key not in display and len(set(variants)) == 1:
+                family = families.setdefault(variants[0], _family(variants[0], members))
+                families[variants[0]] = replace(family, aliases=tuple(dict.fromkeys((*family.aliases, alias))))
+    taken = Counter(squeeze(alias) for family in families.values() for alias in set(family.aliases))
+    resolved = []
+    for card in cards:
+        own = [
+            alias
+            for alias in card.aliases
+            if display.get(squeeze(alias), card) is card
+            and not taken[squeeze(alias)]
+            and (len({owner.name for owner in owners[squeeze(alias)]}) == 1 or squeeze(alias) == squeeze(card.name))
+        ]
+        resolved.append(replace(card, aliases=tuple(own)))
+    return (*resolved, *families.values())
+
+
+def load_cards(folder: Path = CATALOG) -> tuple[Card, ...]:
+    """All products of the catalogue, and families such as V100 for variants that share a name."""
+    products = tomllib.loads((folder / "products.toml").read_text(encoding="utf-8"))["product"]
+    rows = tomllib.loads((folder / "architectures.toml").read_text(encoding="utf-8"))["architecture"]
+    archs = {row["key"]: row for row in rows}
+    archs = {key: {**archs.get(row.get("like"), {}), **row} for key, row in archs.items()}
+    return resolve(_card(product, archs[product["arch"]]) for product in products)
+
+
+def known_names(cards: Iterable[Card]) -> frozenset[str]:
+    """Squeezed names of all cards, to tell unknown ones."""
+    return frozenset(squeeze(alias) for card in cards for alias in (card.name, *card.aliases))

@@ -1,0 +1,190 @@
+"""Trains the demonstration model: a tokenizer and a Gemma 3 of 5 million weights, in under an hour on two cores.
+
+usage, in the repository's root: python -m training.demo.train [--out build/demo] [--steps 2200] [--threads 2]
+
+The schedule counts steps, not minutes: the same seed and versions give the same model, whatever else the machine does.
+Writes OUT/last.pt every few hundred steps and OUT/demo.gguf at the end.  Needs torch, transformers, tokenizers, gguf.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from tokenizers import Tokenizer
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+from training.demo import tokenizer as bpe
+from training.demo.generate import Dialogue, conversations
+from training.demo.write_gguf import write
+
+SEED = 7
+VOCABULARY = 2048
+ROWS, CONTEXT = 4, 512  # of a step: four rows of 512 tokens, each packed with whole conversations
+CONVERSATIONS = 50_000
+QUESTION_WEIGHT = 0.1  # of a question's tokens in the loss; the answer's count 1
+MUON_RATE, ADAM_RATE, WARM_UP = 0.02, 3e-3, 60
+
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def config(vocabulary: int) -> Gemma3TextConfig:
+    """The shape: every sixth layer (the last) sees all of the context, the others 128 tokens."""
+    return Gemma3TextConfig(
+        vocab_size=vocabulary,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        head_dim=64,
+        query_pre_attn_scalar=64,
+        max_position_embeddings=CONTEXT,
+        sliding_window=128,
+        tie_word_embeddings=True,
+        attn_implementation="sdpa",
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=3,
+    )
+
+
+def encode(turns: list[Dialogue], tokenizer: Tokenizer) -> tuple[list[int], list[float]]:
+    """Token ids and loss weights of one conversation; turns that would pass the context are left out."""
+    ids: list[int] = []
+    weights: list[float] = []
+    for turn in turns:
+        asked = tokenizer.encode(bpe.question(turn.question, first=not ids)).ids
+        answered = tokenizer.encode(turn.answer + bpe.END).ids
+        if len(ids) + len(asked) + len(answered) > CONTEXT:
+            break
+        ids += asked + answered
+        weights += [QUESTION_WEIGHT] * len(asked) + [1.0] * len(answered)
+    return ids, weights
+
+
+def pack(talks: list[list[Dialogue]], tokenizer: Tokenizer) -> Batch:
+    """First-fit packing into rows of CONTEXT tokens: ids, loss weights, conversation numbers (0: padding), positions."""
+    done: list[tuple[list[int], list[float], list[int], list[int]]] = []
+    filling: list[tuple[list[int], list[float], list[int], list[int]]] = []
+    for turns in talks:
+        ids, weights = encode(turns, tokenizer)
+        row = next((row for row in filling if len(row[0]) + len(ids) <= CONTEXT), None)
+        if row is None:
+            row = ([], [], [], [])
+            filling.append(row)
+            if len(filling) > 40:
+                done.append(filling.pop(0))
+        number = (row[2][-1] if row[2] else 0) + 1
+        row[0].extend(ids)
+        row[1].extend(weights)
+        row[2].extend([number] * len(ids))
+        row[3].extend(range(len(ids)))
+    columns = zip(*((column + [0] * (CONTEXT - len(column)) for column in row) for row in done), strict=True)
+    ids, weights, numbers, positions = (torch.tensor(column) for column in columns)
+    return ids, weights, numbers, positions
+
+
+def loss_function(model: Gemma3ForCausalLM, window: int) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """(weighted loss, mean loss of the answers' tokens) of a batch; conversations do not see each other."""
+    order = torch.arange(CONTEXT)
+    causal = order[:, None] >= order[None]
+    near = causal & (order[:, None] - order[None] < window)
+
+    def loss(ids, weights, numbers, positions):  # type: ignore[no-untyped-def]  # compiled
+        same = numbers[:, :, None] == numbers[:, None, :]
+        masks = {
+            kind: torch.where((same & seen)[:, None], 0.0, -1e9)
+            for kind, seen in (("full_attention", causal), ("sliding_attention", near))
+        }
+        hidden = model.model(input_ids=ids, position_ids=positions, attention_mask=masks, use_cache=False)[0]
+        weights = weights[:, 1:] * (numbers[:, 1:] == numbers[:, :-1]) * (numbers[:, 1:] > 0)
+        logits = model.lm_head(hidden[:, :-1]).flatten(0, 1)
+        losses = F.cross_entropy(logits, ids[:, 1:].flatten(), reduction="none").view(weights.shape)
+        answers = (weights == 1).float()
+        return (losses * weights).sum() / weights.sum(), (losses * answers).sum() / answers.sum()
+
+    return loss
+
+
+def batches(data: Batch, generator: torch.Generator) -> Iterator[Batch]:
+    """Rows in random order, epoch after epoch."""
+    while True:
+        for chosen in torch.randperm(len(data[0]), generator=generator).split(ROWS):
+            if len(chosen) == ROWS:
+                yield tuple(column[chosen] for column in data)  # type: ignore[misc]
+
+
+def optimizers(model: Gemma3ForCausalLM) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
+    named = list(model.named_parameters())
+    matrices = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name]
+    others = [weight for name, weight in named if weight.ndim < 2 or "embed" in name]
+    return [
+        torch.optim.Muon(matrices, lr=MUON_RATE, momentum=0.95, weight_decay=0.01),
+        torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def set_rate(optimizers: list[torch.optim.Optimizer], step: int, steps: int) -> None:
+    """Linear warm-up, then a cosine down to 2 %."""
+    factor = min(1.0, (step + 1) / WARM_UP) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps)))
+    for optimizer, rate in zip(optimizers, (MUON_RATE, ADAM_RATE), strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * factor
+
+
+def save(model: Gemma3ForCausalLM, tokenizer: Tokenizer, out: Path, step: int) -> None:
+    """The state so far, replacing the one before in one move."""
+    state = {"step": step, "model": model.state_dict(), "tokenizer": tokenizer.to_str()}
+    torch.save(state, out / "next.pt")
+    (out / "next.pt").replace(out / "last.pt")
+
+
+def main() -> None:
+    """Make the data, train, write the file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("build/demo"))
+    parser.add_argument("--steps", type=int, default=2200)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(SEED)
+    random.seed(SEED)
+
+    talks = list(conversations(CONVERSATIONS, SEED))
+    tokenizer = bpe.train((text for talk in talks[:20_000] for turn in talk for text in turn[1:3]), VOCABULARY)
+    data = pack(talks, tokenizer)
+    filled = (data[2] > 0).float().mean().item()
+    print(f"{len(talks)} conversations, {len(data[0])} rows, {filled:.1%} filled", flush=True)
+    shape = config(tokenizer.get_vocab_size())
+    model = Gemma3ForCausalLM(shape)
+    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} million weights", flush=True)
+    optimize = optimizers(model)
+    loss = torch.compile(loss_function(model, shape.sliding_window), dynamic=False)
+    feed, start, mean = batches(data, torch.Generator().manual_seed(SEED)), time.monotonic(), 0.0
+    for step in range(options.steps):
+        set_rate(optimize, step, options.steps)
+        total, answers = loss(*next(feed))
+        total.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimize:
+            optimizer.step()
+            optimizer.zero_grad()
+        mean = answers.item() if step == 0 else 0.95 * mean + 0.05 * answers.item()
+        if (step + 1) % 50 == 0:
+            print(f"step {step + 1}  loss {mean:.4f}  {(time.monotonic() - start) / 60:.1f} min", flush=True)
+        if (step + 1) % 200 == 0 or step + 1 == options.steps:
+            save(model, tokenizer, options.out, step + 1)
+    write(model, tokenizer, options.out / "demo.gguf")
+
+
+if __name__ == "__main__":
+    main()
