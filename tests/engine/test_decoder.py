@@ -5,6 +5,7 @@ import torch
 from tiny_decoders import KINDS, PlainParts, checkpoint, roles, shape
 
 from rung.engine.decoder import Decoder
+from rung.ops.decode_step.network import Network
 from rung.ops.attention.torch_sdpa import RUNG as SDPA
 
 
@@ -25,7 +26,7 @@ def expected(model, ids):
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_equal_those_of_transformers(kind):
     model = checkpoint(kind)
-    decoder = Decoder(shape(model), PlainParts(roles(model), SDPA.apply), 64)
+    decoder = Decoder(Network(shape(model), PlainParts(roles(model), SDPA.apply), 64), 64, "f32")
     found = decoder.logits(IDS)
     wanted = expected(model, IDS)
     assert wanted.std() > 0.1

@@ -148,7 +148,7 @@ class PlainParts:
     def vector(self, role):
         return self.weights[role]
 
-    def attention(self, layer, decode):
+    def attention(self, layer):
         return self.attend
 
     def device(self, layer):

@@ -6,6 +6,7 @@ Addresses are integers, no alignment is asked for. Beside arithmetic: what funct
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 from llvmlite import ir
@@ -67,6 +68,12 @@ def store(b, address, value):
 def store_half(b, address, value):
     """16 float32 rounded to float16."""
     _store(b, address, b.fptrunc(value, F16S))
+
+
+@instruction(f32x16, f32x16)
+def swap_pairs(b, x):
+    """Lanes 1, 0, 3, 2, ..."""
+    return b.shuffle_vector(x, ir.Constant(F32S, ir.Undefined), constant(I32S, [lane ^ 1 for lane in range(LANES)]))
 
 
 @instruction(FLOAT, INT)
@@ -144,7 +151,7 @@ def larger(b, x, y):
 
 def _reduce(b: ir.IRBuilder, name: str, values: list[ir.Value]) -> ir.Value:
     made = call(b, name, F32, values)
-    made.fastmath += ("reassoc",)
+    made.fastmath.add("reassoc")
     return made
 
 
@@ -236,8 +243,27 @@ def give_way(b):
     call(b, "sched_yield", I32, [])
 
 
+@instruction(VOID)
+def rest(b):
+    """A moment of rest for a thread that waits in a loop; nothing where the processor has no such instruction."""
+    if platform.machine() in ("x86_64", "AMD64"):
+        call(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
+    elif platform.machine() in ("aarch64", "arm64"):
+        call(b, "llvm.aarch64.hint", ir.VoidType(), [I32(1)])
+
+
+def _jump(b: ir.IRBuilder, address: ir.Value, values: list[ir.Value]) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [I64] * len(values))
+    b.call(pointer(b, address, kind), values)
+
+
 @instruction(VOID, INT, INT, INT, INT)
-def call_address(b, address, first, second, third):
+def call_three(b, address, first, second, third):
     """Calls the C function ``void(int64, int64, int64)`` at an address."""
-    kind = ir.FunctionType(ir.VoidType(), [I64, I64, I64])
-    b.call(pointer(b, address, kind), [first, second, third])
+    _jump(b, address, [first, second, third])
+
+
+@instruction(VOID, INT, INT, INT, INT, INT, INT)
+def call_five(b, address, first, second, third, fourth, fifth):
+    """Calls the C function of five int64 at an address."""
+    _jump(b, address, [first, second, third, fourth, fifth])

@@ -29,6 +29,19 @@ class Attend(Protocol):
         """[T, H, D] from q [T, H, D] and keys, values [S, KV, D]."""
 
 
+class Cache(Protocol):
+    """Keys and values of every layer: tensors [kv_heads, context, head_dim] of f32 or f16."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+
+    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
+        """Puts keys and values [T, kv_heads, head_dim] at positions ``start`` and on."""
+
+    def read(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        """Views [count, kv_heads, head_dim] of the first ``count`` positions."""
+
+
 class Parts(Protocol):
     """Where a decoder gets its bound parts from, a role (``layers.3.q``) at a time, in the order of use."""
 
@@ -44,8 +57,8 @@ class Parts(Protocol):
     def vector(self, role: str) -> Tensor:
         """A norm's weight or a bias: f32, one dimension, on the device of its layer."""
 
-    def attention(self, layer: int, decode: bool) -> Attend:
-        """The attention of a layer for one query (``decode``) or for many."""
+    def attention(self, layer: int) -> Attend:
+        """The attention of a layer, for one query and for many."""
 
     def device(self, layer: int) -> torch.device:
         """Where that layer computes."""

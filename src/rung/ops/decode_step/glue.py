@@ -7,8 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rung.engine.rope import rotate
 from rung.models.card import Decoder as Shape
+from rung.ops.decode_step.rope import rotate
 
 
 class Glue(Protocol):
@@ -37,7 +37,7 @@ class TorchGlue:
         return (x * mean.add_(self._epsilon).rsqrt_()).mul_(weight)
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> None:
-        """See ``rung.engine.rope.rotate``."""
+        """See ``rung.ops.decode_step.rope.rotate``."""
         rotate(x, cos, sin, interleaved)
 
     def gate(self, gate: Tensor, up: Tensor) -> Tensor:

@@ -6,10 +6,22 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rung.engine.cache import Cache
-from rung.engine.glue import Glue
-from rung.engine.parts import Attend, Linear, Parts
 from rung.models.card import Decoder as Shape
+from rung.ops.decode_step.glue import Glue
+from rung.ops.decode_step.parts import Attend, Cache, Linear, Parts
+
+
+@dataclass(frozen=True)
+class Biased:
+    """A bound linear and the bias that is added to what it gives."""
+
+    linear: Linear
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[T, in] -> [T, out]."""
+        y = self.linear(x)
+        return y if self.bias is None else y.add_(self.bias)
 
 
 @dataclass(frozen=True)
@@ -22,16 +34,15 @@ class Block:
     shape: Shape
     glue: Glue
     attention_norm: Tensor
-    inputs: tuple[Linear, ...]
+    inputs: tuple[Biased, ...]
     q_norm: Tensor | None
     k_norm: Tensor | None
     attend: Attend
-    attend_one: Attend
-    output: Linear
+    output: Biased
     attention_post_norm: Tensor | None
     mlp_norm: Tensor
-    widen: tuple[Linear, ...]
-    narrow: Linear
+    widen: tuple[Biased, ...]
+    narrow: Biased
     mlp_post_norm: Tensor | None
 
     @classmethod
@@ -42,12 +53,12 @@ class Block:
             name = f"layers.{index}.{role}"
             return parts.vector(name) + shape.norm_offset if parts.holds(name) else None
 
-        def linear(role: str) -> Linear:
+        def linear(role: str) -> Biased:
             name = f"layers.{index}.{role}"
             bias = parts.vector(f"{name}_bias") if parts.holds(f"{name}_bias") else None
-            return biased(parts.linear(name), bias)
+            return Biased(parts.linear(name), bias)
 
-        def fused(whole: str, *pieces: str) -> tuple[Linear, ...]:
+        def fused(whole: str, *pieces: str) -> tuple[Biased, ...]:
             return tuple(map(linear, (whole,) if parts.holds(f"layers.{index}.{whole}") else pieces))
 
         attention_norm = parts.vector(f"layers.{index}.attn_norm") + shape.norm_offset
@@ -62,8 +73,7 @@ class Block:
             inputs=inputs,
             q_norm=norm("q_norm"),
             k_norm=norm("k_norm"),
-            attend=parts.attention(index, decode=False),
-            attend_one=parts.attention(index, decode=True),
+            attend=parts.attention(index),
             output=linear("o"),
             attention_post_norm=norm("attn_post_norm"),
             mlp_norm=parts.vector(f"layers.{index}.mlp_norm") + shape.norm_offset,
@@ -93,9 +103,8 @@ class Block:
         self.glue.rotate(k, cos, sin, interleaved)
         cache.write(self.index, start, k, v)
         keys, values = cache.read(self.index, start + x.shape[0])
-        attend = self.attend_one if x.shape[0] == 1 else self.attend
         scale, softcap = self.shape.attention_scale, self.shape.attention_softcap
-        out = attend(q, keys, values, start=start, scale=scale, window=self.window, softcap=softcap)
+        out = self.attend(q, keys, values, start=start, scale=scale, window=self.window, softcap=softcap)
         return self.output(out.reshape(x.shape[0], -1))
 
     def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,10 +123,3 @@ class Block:
         else:
             gate, up = (linear(x) for linear in self.widen)
         return self.glue.gate(gate, up)
-
-
-def biased(linear: Linear, bias: Tensor | None) -> Linear:
-    """The linear itself, or the linear with its bias added."""
-    if bias is None:
-        return linear
-    return lambda x: linear(x).add_(bias)

@@ -1,0 +1,54 @@
+"""A decoder bound to its parts: from token ids to logits, a chunk of tokens at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rung.models.card import Decoder as Shape
+from rung.ops.decode_step.block import Block
+from rung.ops.decode_step.glue import Glue, TorchGlue
+from rung.ops.decode_step.parts import Cache, Parts
+from rung.ops.decode_step.rope import Frequencies
+
+
+class Network:
+    """Embedding, blocks and head of one model. It keeps no state: what has been read is in a cache.
+
+    Everything is f32 beside the weights and the cache. ``context`` decides between the frequencies of longrope.
+    """
+
+    def __init__(self, shape: Shape, parts: Parts, context: int, glue: Glue | None = None) -> None:
+        """Asks ``parts`` for every part, in the order of use."""
+        self.shape = shape
+        self.glue = glue or TorchGlue(shape)
+        self.frequencies = tuple(Frequencies.choose(rope, context) for rope in shape.ropes)
+        layers = range(len(shape.layers))
+        self.look_up = parts.look_up()
+        self.blocks = tuple(Block.bind(shape, layer, parts, self.glue) for layer in layers)
+        self.devices = tuple(parts.device(layer) for layer in layers)
+        self.norm = parts.vector("norm") + shape.norm_offset
+        self.head = parts.linear("head")
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """The scaled rows [T, hidden] f32 of ids [T] int64."""
+        hidden = self.look_up(ids)
+        return hidden if self.shape.embedding_scale == 1.0 else hidden * self.shape.embedding_scale
+
+    def layers(self, ids: Tensor, cache: Cache, start: int) -> Tensor:
+        """The last layer's hidden states [T, hidden] of ids [T] at positions ``start`` and on; writes the cache there."""
+        hidden = self.embed(ids)
+        tables = [frequencies.table(start, len(ids)) for frequencies in self.frequencies]
+        for block, device in zip(self.blocks, self.devices, strict=True):
+            hidden = hidden.to(device)
+            cos, sin = (table.to(device) for table in tables[block.rope])
+            block.forward(hidden, cache, start, cos, sin, self.frequencies[block.rope].interleaved)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [T, vocabulary] f32 on the CPU of hidden states [T, hidden]."""
+        logits = self.head(self.glue.norm(hidden, self.norm))
+        softcap = self.shape.logit_softcap
+        if softcap is not None:
+            logits = logits.div_(softcap).tanh_().mul_(softcap)
+        return logits.to("cpu", torch.float32)
