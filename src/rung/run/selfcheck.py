@@ -9,7 +9,6 @@ import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import rung
 from rung.core.types import YES, Case, Device, Rung, StepClass, Verdict, no
