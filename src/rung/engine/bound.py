@@ -25,7 +25,7 @@ def torch_device(device: str) -> torch.device:
 
 
 class BoundParts:
-    """See ``rung.engine.parts.Parts``. ``progress`` is called with (bytes done, bytes in all)."""
+    """See ``rung.ops.decode_step.parts.Parts``. ``progress`` is called with (bytes done, bytes in all)."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class BoundParts:
             return Embedding(binder, tied=self._tied())
         return Embedding(binder, encoded=self._encoded("embed", first))
 
-    def attention(self, layer: int, decode: bool) -> Attention:
+    def attention(self, layer: int) -> Attention:
         """The attention of a layer; one object serves one query and many."""
         shape = self.card.decoder
         return self._binders[self._device_of(layer)].attention(
