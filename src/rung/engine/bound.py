@@ -9,11 +9,12 @@ from torch import Tensor
 
 from rung import formats
 from rung.core.types import Case, Device, Placement, Plan
+from rung.core.value import FrozenDict
 from rung.formats import Encoded
 from rung.models.card import ModelCard
 from rung.models.reader import Reader
 from rung.planning.recipe import Weight, compute_dtype, recipe
-from rung.run.bind import Attention, Binder, Embedding, Linear
+from rung.run.bind import Attention, Binder, Embedding, Linear, Step
 from rung.run.journal import Journal
 
 _MANY = 256
@@ -52,6 +53,7 @@ class BoundParts:
             self._binders[device.id] = Binder(device, journal, dtype=dtype, threads=plan.threads, packed=packed)
             self._binders[device.id].prove(self._cases(weights, placement, dtype))
         self._head: Linear | None = None
+        self._packings: set[str] = set()
 
     def _cases(self, weights: Sequence[Weight], placement: Placement, dtype: str) -> Iterator[Case]:
         """Every class of cases that this model will ask for on one device."""
@@ -68,7 +70,7 @@ class BoundParts:
             for queries in (1, _MANY):
                 sizes = (queries, _MANY, shape.heads, shape.kv_heads, shape.head_dim)
                 options = {"window": layer.window, "softcap": shape.attention_softcap}
-                yield Case("attention", self.plan.cache_dtype, "f32", sizes, type(self.card.defaults)(options))
+                yield Case("attention", self.plan.cache_dtype, "f32", sizes, FrozenDict(options))
 
     def _place(self, role: str) -> str:
         """The device that holds a role's tensor."""
@@ -121,6 +123,18 @@ class BoundParts:
             softcap=shape.attention_softcap,
         )
 
+    def step(self) -> Step:
+        """Whole tokens, once every linear is bound."""
+        shape = self.card.decoder
+        options = {
+            "packings": tuple(sorted(self._packings)),
+            "head_dim": shape.head_dim,
+            "devices": len(self.plan.placements),
+        }
+        sizes = (len(shape.layers), shape.hidden, shape.feed_forward, shape.vocabulary)
+        case = Case("decode_step", self.plan.cache_dtype, "f32", sizes, FrozenDict(options))
+        return Step(self._binders[self.plan.placements[0].device], case)
+
     def _tied(self) -> Linear:
         if self._head is None:
             self._head = self._bind("embed", self.plan.placements[-1].device)
@@ -128,6 +142,7 @@ class BoundParts:
 
     def _bind(self, role: str, device: str) -> Linear:
         linear = self._binders[device].linear(self._encoded(role, device))
+        self._packings.add(linear.packing)
         self._reader.done(self.card.tensor(role))
         return linear
 

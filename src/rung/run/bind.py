@@ -252,3 +252,31 @@ class Attention:
             self._binder.failed(self.rungs[0 if one else 1], self._cases[0 if one else 1], error)
         self._bind()
         return self(q, keys, values, **options)
+
+
+class Step:
+    """Whole tokens on one rung of ``decode_step``; see there. Prepared again one rung lower when a call fails."""
+
+    def __init__(self, binder: Binder, case: Case) -> None:
+        self._binder, self.case = binder, case
+        self.rung = binder.record(case, binder.choose(case))
+
+    def prepare(self, network: Any, cache: Any, *, threads: int) -> Step:
+        """Binds network and cache; the state is this object itself, because it changes when a rung fails."""
+        self._bound = (network, cache, threads)
+        implementation = self.rung.load()
+        self._apply = implementation.apply
+        self._state = implementation.prepare(network, cache, threads=threads)
+        return self
+
+    def apply(self, state: Step, token: int, position: int) -> Tensor:
+        """Logits [vocabulary] after ``token`` at ``position``."""
+        try:
+            result: Tensor = self._apply(self._state, token, position)
+            return result
+        except Exception as error:
+            self._binder.failed(self.rung, self.case, error)
+        self.rung = self._binder.record(self.case, self._binder.choose(self.case))
+        network, cache, threads = self._bound
+        self.prepare(network, cache, threads=threads)
+        return self.apply(state, token, position)

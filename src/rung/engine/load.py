@@ -1,0 +1,80 @@
+"""From a name to a model that answers: card, plan, proofs, weights, decoder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from rung.core.text import size
+from rung.core.types import Device, Plan, StepDown
+from rung.engine import system
+from rung.engine.locating import card_of
+from rung.engine.model import Model
+from rung.engine.planning import make_plan
+from rung.models.card import ModelCard
+from rung.run.journal import Journal
+
+Progress = Callable[[str, int, int], None]
+
+
+def load(
+    name: str,
+    *,
+    format: str | None = None,
+    device: str | None = None,
+    memory: str | int | Mapping[str, str | int] | None = None,
+    context: int | None = None,
+    threads: int | None = None,
+    offline: bool = False,
+    revision: str | None = None,
+    devices: Sequence[Device] | None = None,
+    progress: Progress = lambda label, done, total: None,
+    on_step: Callable[[StepDown], None] = lambda step: None,
+    on_note: Callable[[str], None] = lambda note: None,
+    on_plan: Callable[[Plan, Sequence[Device]], None] = lambda plan, devices: None,
+) -> Model:
+    """A language model, planned for this machine, read and bound.
+
+    ``progress`` is called with (label, bytes done, bytes in all); ``on_step`` with each step down,
+    ``on_note`` with what a person should know, ``on_plan`` once before the weights are read.
+    Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
+    """
+    system.need_software()
+    card = card_of(name, offline=offline, revision=revision, on_note=on_note)
+    plan, found = make_plan(
+        card,
+        format=format,
+        device=device,
+        memory=memory,
+        context=context,
+        threads=threads,
+        devices=devices,
+        on_probe=lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, once."),
+    )
+    on_plan(plan, found)
+    for group in card.skipped:
+        on_note(f"not used: {group}")
+    started = time.perf_counter()
+    journal = Journal(on_step)
+    model = _bind(card, plan, found, journal, progress)
+    journal.notes.append(f"read {size(card.weight_bytes)} in {time.perf_counter() - started:.1f} s")
+    return model
+
+
+def _bind(card: ModelCard, plan: Plan, devices: Sequence[Device], journal: Journal, progress: Progress) -> Model:
+    from rung.kernels.cpu import target
+
+    target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
+    import torch
+
+    from rung.engine.bound import BoundParts
+    from rung.engine.decoder import Decoder
+    from rung.models.reader import Reader
+    from rung.ops.decode_step.network import Network
+
+    torch.set_num_threads(plan.threads)
+    with Reader(card) as reader:
+        parts = BoundParts(card, plan, devices, reader, journal, lambda done, total: progress("reading", done, total))
+        network = Network(card.decoder, parts, plan.context)
+    decoder = Decoder(network, plan.context, plan.cache_dtype, parts.step(), plan.threads)
+    return Model(card, plan, tuple(devices), decoder, journal)

@@ -1,0 +1,201 @@
+"""A loaded language model: logits, text that goes on, and chat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from rung.core.errors import ContextTooLong, UsageError
+from rung.core.text import count
+from rung.core.types import Device, Plan, Report
+from rung.core.value import FrozenDict
+from rung.engine import system
+from rung.engine.chat import Template
+from rung.engine.decoder import Decoder
+from rung.engine.sampling import Sampler, Sampling
+from rung.engine.stream import TextStream
+from rung.engine.tokenizer import Tokenizer
+from rung.models.card import ModelCard
+from rung.run.journal import Journal
+
+Messages = Sequence[Mapping[str, str]]
+
+
+class Model:
+    """A language model bound to the devices of its plan. Made by ``rung.load``.
+
+    One answer is computed at a time; what earlier prompts and answers left in the cache is used again.
+    """
+
+    def __init__(
+        self, card: ModelCard, plan: Plan, devices: tuple[Device, ...], decoder: Decoder, journal: Journal
+    ) -> None:
+        self.card = card
+        self.plan = plan
+        self.devices = devices
+        self.tokenizer = Tokenizer.from_card(card)
+        self._decoder = decoder
+        self._journal = journal
+        self._measured: dict[str, float] = {}
+        self._template = Template(card.chat_template, self.tokenizer.named) if card.chat_template else None
+        self._ends = frozenset(card.end_tokens) | self.tokenizer.end_tokens
+        journal.notes += [note for note in self.tokenizer.notes if note not in journal.notes]
+
+    @property
+    def report(self) -> Report:
+        """What happened so far: steps down, rungs, predicted beside measured."""
+        predicted = {
+            "memory_bytes": float(self.plan.memory),
+            "decode_tokens_per_second": self.plan.decode_rate,
+            "prefill_tokens_per_second": self.plan.prefill_rate,
+        }
+        measured = self._measured | {"memory_bytes": float(system.peak_memory())}
+        return self._journal.report(FrozenDict(predicted), FrozenDict(measured))
+
+    @property
+    def example(self) -> str:
+        """The question that shows what the model can do: its own, else a plain one."""
+        return str(self.card.metadata.get("rung.example", "Why is the sky blue?"))
+
+    def logits(self, ids: Sequence[int]) -> Tensor:
+        """f32 logits [positions, vocabulary] after each of the token ids.
+
+        Raises ``ContextTooLong`` above the plan's context and ``UsageError`` for no or unknown ids.
+        """
+        self._decoder.cache.truncate(0)
+        return self._decoder.logits(list(ids))
+
+    def generate(self, prompt: str, *, system: str | None = None, raw: bool = False, **options: Any) -> Generation:
+        """The answer to a prompt, as an iterable of strings; ``options`` are those of ``chat``.
+
+        With a chat template the prompt is a user turn; without one, or with ``raw``, the model continues it
+        as it is. Raises ``ContextTooLong``, ``TemplateError``, ``UsageError``.
+        """
+        if self._template is None or raw:
+            return self._start(self.tokenizer.encode(prompt, special=True, bos=True), options)
+        messages = [{"role": "system", "content": system}] if system else []
+        return self.chat([*messages, {"role": "user", "content": prompt}], **options)
+
+    def chat(self, messages: Messages, **options: Any) -> Generation:
+        """The answer to messages ``{"role", "content"}``, as an iterable of strings.
+
+        Options: ``max_tokens temperature top_k top_p min_p repeat_penalty seed stop``; those left out or None
+        are the checkpoint's own, else greedy. Raises ``UsageError`` for a model without a chat template.
+        """
+        return self._start(self._ids(messages), options)
+
+    def fits(self, messages: Messages) -> bool:
+        """Whether these messages leave room for an answer of an eighth of the context."""
+        return len(self._ids(messages)) <= self.plan.context - max(self.plan.context // 8, 1)
+
+    def _ids(self, messages: Messages) -> list[int]:
+        if self._template is None:
+            raise UsageError(
+                f"{self.card.name} has no chat template: it continues text and holds no conversation.",
+                (),
+                ["generate(prompt, raw=True)", f'rung run {self.card.path} --raw "Once upon a time"'],
+            )
+        text = self._template.render(messages)
+        bos = self.tokenizer.named.get("bos_token", "")
+        return self.tokenizer.encode(text, special=True, bos=not (bos and text.startswith(bos)))
+
+    def _start(self, ids: list[int], options: dict[str, Any]) -> Generation:
+        room = self.plan.context
+        if len(ids) >= room:
+            wider = min(len(ids) + 256, self.card.decoder.context)
+            ways = [f"rung run {self.card.path} --context {wider}"] if wider > len(ids) else []
+            raise ContextTooLong(
+                f"The prompt has {count(len(ids), 'token')}, the context holds {room:,}.",
+                [f"{self.card.name} holds {self.card.decoder.context:,} at the most"],
+                [*ways, "a shorter prompt"],
+            )
+        stop = tuple(options.pop("stop", None) or ())
+        most = options.pop("max_tokens", None)
+        sampling = Sampling.of(self.card.defaults, **options)
+        return Generation(self, ids, sampling, stop, most)
+
+
+class Generation:
+    """An answer while it is computed: an iterable of strings; ``result`` is set when it ends."""
+
+    def __init__(
+        self, model: Model, ids: list[int], sampling: Sampling, stop: tuple[str, ...], most: int | None
+    ) -> None:
+        self.result: dict[str, Any] = {}
+        self.tokens: list[int] = []
+        self._model, self._ids, self._most = model, ids, most
+        self._sampler = Sampler(sampling, ids)
+        self._text = TextStream(model.tokenizer, stop)
+        self._said: list[str] = []
+        self._seconds = {"prefill": 0.0, "first": 0.0, "decode": 0.0}
+        self._fed = 0
+        self._pieces = self._run()
+
+    def __iter__(self) -> Iterator[str]:
+        return self._pieces
+
+    def stop(self) -> dict[str, Any]:
+        """Ends the answer here; returns the result so far."""
+        self._pieces.close()
+        if not self.result:
+            self._finish("stopped")
+        return self.result
+
+    def _run(self) -> Iterator[str]:
+        model, decoder = self._model, self._model._decoder
+        started = time.perf_counter()
+        kept = min(decoder.cache.shared(self._ids), len(self._ids) - 1)  # the last token's logits are needed
+        decoder.cache.truncate(kept)
+        self._fed = len(self._ids) - kept
+        logits = decoder.prefill(self._ids[kept:])
+        self._seconds["prefill"] = time.perf_counter() - started
+        reason = "end"
+        while True:
+            token = self._sampler.choose(logits.numpy())
+            if not self._seconds["first"]:
+                self._seconds["first"] = time.perf_counter() - started
+            if token in model._ends:
+                break
+            self.tokens.append(token)
+            piece = self._text.push(token)
+            if piece:
+                self._said.append(piece)
+                yield piece
+            if self._text.stopped:
+                reason = "stop"
+                break
+            if self._most is not None and len(self.tokens) >= self._most:
+                reason = "length"
+                break
+            if decoder.cache.length >= decoder.cache.context:
+                reason = "context"
+                break
+            before = time.perf_counter()
+            logits = decoder.step(token)
+            self._seconds["decode"] += time.perf_counter() - before
+        rest = self._text.finish()
+        if rest:
+            self._said.append(rest)
+            yield rest
+        self._finish(reason)
+
+    def _finish(self, reason: str) -> None:
+        steps = max(len(self.tokens) - (reason != "end"), 0)
+        decode = steps / self._seconds["decode"] if steps and self._seconds["decode"] else 0.0
+        prefill = self._fed / self._seconds["prefill"] if self._seconds["prefill"] else 0.0
+        self._model._measured |= {"decode_tokens_per_second": decode, "prefill_tokens_per_second": prefill}
+        self.result.update(
+            text="".join(self._said),
+            tokens=list(self.tokens),
+            prompt_tokens=len(self._ids),
+            prefill_tokens_per_second=prefill,
+            decode_tokens_per_second=decode,
+            first_token_seconds=self._seconds["first"],
+            stop_reason=reason,
+            peak_memory_bytes=system.peak_memory(),
+            plan=self._model.plan.to_json(),
+            report=self._model.report.to_json(),
+        )
