@@ -21,23 +21,30 @@ _BLANKS = " \t\n\v\f\r"
 
 # Tokens that end an answer whatever their type says, by their text.
 _ENDS = frozenset(
-    ("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>")
-    + ("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<eos>", "[e~[")
-    + ("<end_of_utterance>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>")
+    {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"}
+    | {"<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<eos>", "[e~["}
+    | {"<end_of_utterance>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>"}
 )
 # Of each group the first token that is there, unless the file gives the id.
-_REPOSITORY_ENDS = {
+_LAST_OF_A_FILE = {
     "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-_CONTROLS = {
-    "fim_pre": ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>")
-    + ("<|code_prefix|>", "<|prefix|>"),
-    "fim_suf": ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>")
-    + ("<|code_suffix|>", "<|suffix|>"),
-    "fim_mid": ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>")
-    + ("<|code_middle|>", "<|middle|>"),
+_AROUND_A_HOLE = {
+    f"fim_{part}": (
+        f"<|fim_{word}|>",
+        f"<fim-{word}>",
+        f"<fim_{word}>",
+        f"<｜fim▁{deepseek}｜>",
+        f"<{short}>",
+        f"▁<{short}>",
+    )
+    for part, word, deepseek, short in (
+        ("pre", "prefix", "begin", "PRE"),
+        ("suf", "suffix", "hole", "SUF"),
+        ("mid", "middle", "end", "MID"),
+    )
 }
 _SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 _DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unknown": 0}, "gpt2": {"bos": 11, "eos": 11}}
@@ -105,7 +112,7 @@ class GgufTokenizer:
         texts = self._list("tokens")
         if not texts:
             raise BadFile(f"{self._model} has no vocabulary", ["tokenizer.ggml.tokens is missing or empty"])
-        if not all(isinstance(text, str) for text in texts):
+        if set(map(type, texts)) - {str}:
             raise BadFile(f"tokenizer.ggml.tokens of {self._model} holds values that are no strings")
         return [text or f"[EMPTY_{number}]" for number, text in enumerate(texts)]
 
@@ -118,7 +125,7 @@ class GgufTokenizer:
                 f"tokenizer.ggml.{key} of {self._model} is too short",
                 [f"{len(values)} values for {self.size} tokens"],
             )
-        if not all(isinstance(value, (int, float)) for value in values):
+        if set(map(type, values)) - {int, float}:
             raise BadFile(f"tokenizer.ggml.{key} of {self._model} holds values that are no numbers")
         return values[: self.size]
 
@@ -142,11 +149,11 @@ class GgufTokenizer:
     def _name_ends(self) -> None:
         """Finds the tokens that end an answer, and gives tokens that look like control tokens that type."""
         ends = {self.ids[text] for text in _ENDS if text in self.ids}
-        for key, texts in _REPOSITORY_ENDS.items():
+        for key, texts in _LAST_OF_A_FILE.items():
             given = self.special_id(key)
             named = [self.ids[text] for text in texts if text in self.ids]
             ends.update([given] if given is not None else named[:1])
-        for key, texts in _CONTROLS.items():
+        for key, texts in _AROUND_A_HOLE.items():
             named = [self.ids[text] for text in texts if text in self.ids]
             if named and self.special_id(key) is None:
                 self.kinds[named[0]] = CONTROL
@@ -216,17 +223,10 @@ class GgufTokenizer:
 
     @cached_property
     def _merges(self) -> Any:
-        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+        from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
         pre = self._pre
-        model = models.BPE(
-            vocab=self.ids,
-            merges=self._merge_pairs(),
-            ignore_merges=pre.whole_words,
-            byte_fallback=pre.raw,
-            fuse_unk=False,
-        )
-        tokenizer = Tokenizer(model)
+        tokenizer = Tokenizer(self._merging_model())
         steps = [pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits]
         if not pre.raw:
             steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
@@ -235,16 +235,26 @@ class GgufTokenizer:
             tokenizer.normalizer = normalizers.NFC()
         return tokenizer
 
-    def _merge_pairs(self) -> list[tuple[str, str]]:
+    def _merging_model(self) -> Any:
+        from tokenizers import models
+
+        options = {"ignore_merges": self._pre.whole_words, "byte_fallback": self._pre.raw, "fuse_unk": False}
+        pairs = self._merge_pairs()
+        try:
+            return models.BPE(vocab=self.ids, merges=pairs, **options)
+        except Exception:  # the package raises nothing narrower when a merge makes no token
+            ids = self.ids
+            pairs = [pair for pair in pairs if pair[0] in ids and pair[1] in ids and pair[0] + pair[1] in ids]
+            return models.BPE(vocab=ids, merges=pairs, **options)
+
+    def _merge_pairs(self) -> list[tuple[str, ...]]:
         merges = self._list("merges")
         if merges is None:
             raise BadFile(f"{self._model} has a tokenizer of kind {self.kind} without tokenizer.ggml.merges")
-        if not all(isinstance(merge, str) for merge in merges):
+        if set(map(type, merges)) - {str}:
             raise BadFile(f"tokenizer.ggml.merges of {self._model} holds values that are no strings")
-        ids = self.ids
-        pairs = dict.fromkeys((merge[: (cut := merge.find(" ", 1))], merge[cut + 1 :]) for merge in merges)
-        # A join that makes no token cannot be held by the merging model, and would be undone after merging.
-        return [pair for pair in pairs if pair[0] in ids and pair[1] in ids and pair[0] + pair[1] in ids]
+        pairs = [tuple(merge.split(" ", 1)) for merge in dict.fromkeys(merges)]
+        return pairs if set(map(len, pairs)) <= {2} else [pair for pair in pairs if len(pair) == 2]
 
     def piece(self, token: int) -> bytes:
         """The bytes that a token stands for."""
