@@ -1,0 +1,73 @@
+"""Rungs that fail in the ways that rungs fail, and one that works; they are imported in the child too."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rung import formats
+from rung.core.types import Ladder, Rung
+from rung.formats import Encoded
+
+
+class Good:
+    """Decodes, multiplies in f32."""
+
+    def prepare(self, encoded: Encoded, *, dtype: str, threads: int) -> Any:
+        return encoded, torch.from_numpy(formats.decode(encoded))
+
+    def apply(self, state: Any, x: Tensor) -> Tensor:
+        return x @ state[1].T
+
+    def restore(self, state: Any) -> Encoded:
+        return state[0]
+
+
+class WrongRow(Good):
+    """One row of the weight counts 1.5 times."""
+
+    def apply(self, state: Any, x: Tensor) -> Tensor:
+        y = super().apply(state, x)
+        y[:, 41] *= 1.5
+        return y
+
+
+class Nan(Good):
+    """One value of the result is NaN."""
+
+    def apply(self, state: Any, x: Tensor) -> Tensor:
+        y = super().apply(state, x)
+        y[-1, -1] = float("nan")
+        return y
+
+
+class Segfault(Good):
+    """Reads address zero."""
+
+    def apply(self, state: Any, x: Tensor) -> Tensor:
+        ctypes.string_at(0)
+        return super().apply(state, x)
+
+
+class Refuses(Good):
+    """Passes its self-check, then says what a V100 says."""
+
+    armed = False
+    message = "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx(...)`"
+
+    def apply(self, state: Any, x: Tensor) -> Tensor:
+        if Refuses.armed:
+            raise RuntimeError(Refuses.message)
+        return super().apply(state, x)
+
+
+GOOD, WRONG_ROW, NAN, SEGFAULT, REFUSES = Good(), WrongRow(), Nan(), Segfault(), Refuses()
+
+
+def ladder(name: str, packing: str = "special") -> Ladder:
+    """The ladder of linear with one of these rungs above ``ref``."""
+    top = Rung("linear", f"test.{name.lower()}", f"tests.run.bad_rungs:{name}", packing=packing)
+    return Ladder("linear", (top, Rung("linear", "ref", "tests.run.bad_rungs:GOOD")))

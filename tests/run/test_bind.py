@@ -1,0 +1,128 @@
+"""Binding: self-check, quarantine, repeat one rung lower, report; each step down made to happen."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from rung import formats
+from rung.core.errors import DeviceLost, NoRung, OutOfMemory
+from rung.core.types import Device, Ladder, Rung, StepClass
+from rung.core.value import FrozenDict
+from rung.run.bind import Binder
+from rung.run.journal import Journal
+from tests.run import bad_rungs
+
+CPU = Device("cpu", "cpu", "a processor", "x86_64", 2**34, software=FrozenDict({"torch": "0"}))
+ROOT = str(bad_rungs.__file__).removesuffix("/tests/run/bad_rungs.py")
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [ROOT, *sys.path])
+    monkeypatch.setattr(bad_rungs.Refuses, "armed", False)
+
+
+def weight():
+    values = np.random.default_rng(3).standard_normal((48, 64), dtype=np.float32)
+    return formats.encode(values, formats.get("q8_0"), "w")
+
+
+def bound(name):
+    journal = Journal()
+    binder = Binder(CPU, journal, ladders={"linear": bad_rungs.ladder(name)})
+    return binder.linear(weight()), journal
+
+
+def check_values(linear, rows=3):
+    x = torch.randn(rows, 64, generator=torch.Generator().manual_seed(1))
+    want = x @ torch.from_numpy(formats.decode(weight())).T
+    torch.testing.assert_close(linear(x), want)
+
+
+def test_a_good_rung_is_taken_and_nothing_is_said():
+    linear, journal = bound("GOOD")
+    assert [rung.name for rung in linear.rungs] == ["test.good", "test.good"]
+    assert journal.report(FrozenDict(), FrozenDict()).steps == ()
+    check_values(linear)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("WRONG_ROW", "instead of"), ("NAN", "NaN or infinite"), ("SEGFAULT", "crashed")],
+)
+def test_a_rung_that_fails_its_self_check_is_quarantined_and_reported(name, words):
+    linear, journal = bound(name)
+    assert [rung.name for rung in linear.rungs] == ["ref", "ref"]
+    check_values(linear)
+    (step,) = {(s.rung, s.step, s.to) for s in journal.report(FrozenDict(), FrozenDict()).steps}
+    assert step == (f"test.{name.lower()}", StepClass.BROKEN, "ref")
+    assert all(words in s.reason for s in journal.report(FrozenDict(), FrozenDict()).steps)
+
+
+def test_a_rung_that_raises_is_left_and_the_call_repeated(monkeypatch):
+    linear, journal = bound("REFUSES")
+    assert linear.rungs[0].name == "test.refuses"
+    monkeypatch.setattr(bad_rungs.Refuses, "armed", True)
+    check_values(linear)
+    assert [rung.name for rung in linear.rungs] == ["ref", "ref"]
+    steps = journal.report(FrozenDict(), FrozenDict()).steps
+    assert {(s.rung, s.step, s.to) for s in steps} == {("test.refuses", StepClass.BROKEN, "ref")}
+    assert "cuBLAS has no such multiplication" in steps[0].reason
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ("CUDA out of memory. Tried to allocate 20.00 MiB", OutOfMemory),
+        ("CUDA error: an illegal memory access was encountered", DeviceLost),
+    ],
+)
+def test_memory_and_a_lost_device_quarantine_nothing(monkeypatch, message, error):
+    linear, journal = bound("REFUSES")
+    monkeypatch.setattr(bad_rungs.Refuses, "armed", True)
+    monkeypatch.setattr(bad_rungs.Refuses, "message", message)
+    with pytest.raises(error) as caught:
+        check_values(linear)
+    assert caught.value.ways_out
+    assert linear.rungs[0].name == "test.refuses"
+    assert journal.report(FrozenDict(), FrozenDict()).steps == ()
+
+
+def test_a_bug_propagates(monkeypatch):
+    linear, _ = bound("REFUSES")
+    monkeypatch.setattr(bad_rungs.Refuses, "armed", True)
+    monkeypatch.setattr(bad_rungs.Refuses, "message", "shapes do not match")
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        check_values(linear)
+
+
+def test_a_proof_is_kept_on_disk(monkeypatch):
+    bound("GOOD")
+    monkeypatch.setattr("rung.run.child.run", lambda *a, **k: pytest.fail("a second child was started"))
+    bound("GOOD")
+
+
+def test_no_rung_raises_with_the_trail():
+    ladder = Ladder("linear", (Rung("linear", "ref", "tests.run.bad_rungs:GOOD", kinds=("cuda",)),))
+    with pytest.raises(NoRung) as caught:
+        Binder(CPU, Journal(), ladders={"linear": ladder}).linear(weight())
+    assert "ref: runs on cuda, not on cpu" in caught.value.facts
+
+
+def test_a_packing_that_only_few_rows_can_use_is_not_taken():
+    """A weight is held once: a rung for few rows without a partner for many is passed over."""
+    few = Rung("linear", "test.few", "tests.run.bad_rungs:GOOD", packing="lonely", check="tests.run.test_bind:only_few")
+    ladder = Ladder("linear", (few, Rung("linear", "ref", "tests.run.bad_rungs:GOOD")))
+    linear = Binder(CPU, Journal(), ladders={"linear": ladder}).linear(weight())
+    assert [rung.name for rung in linear.rungs] == ["ref", "ref"]
+
+
+def only_few(case, device):
+    from rung.core.types import YES, no
+
+    return YES if case.shape[0] <= 8 else no("takes few rows")
