@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 V = TypeVar("V")
@@ -47,10 +48,12 @@ def to_json(value: Any) -> Any:
         return value.value
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [to_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no infinity
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
+        return [to_json(item) for item in value]
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
@@ -77,7 +80,7 @@ def from_json(kind: Any, data: Any) -> Any:
         return kind(data)
     if dataclasses.is_dataclass(kind):
         return _dataclass_from_json(typing.cast(type, kind), data)
-    if kind is float and isinstance(data, int):
+    if kind is float and (isinstance(data, int) or data in ("inf", "-inf", "nan")):
         return float(data)
     if not isinstance(data, kind):
         raise ValueError(f"expected {kind.__name__}, found {data!r}")

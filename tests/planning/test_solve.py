@@ -1,0 +1,177 @@
+"""Plans: the default choice, budgets as contracts, splits, refusals with the smallest relaxations."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+
+from rung import formats
+from rung.core.errors import ContextTooLong, DoesNotFit, UnknownDevice, UnknownFormat, UsageError
+from rung.core.types import Level, Plan
+from rung.core.value import FrozenDict
+from rung.planning import Request, solve
+from rung.planning.error import combined_db, percent
+from rung.planning.request import parse_memory
+from tests.planning.cards import cpu, gemma_2b, p2200
+
+GB = 2**30
+
+
+def plan(card, *devices, **asked):
+    asked["memory"] = parse_memory(asked.get("memory"))
+    return solve(card, devices or (cpu(),), Request(**asked))
+
+
+def test_a_file_keeps_what_is_stored():
+    made = plan(gemma_2b("q4_0", "gguf"))
+    assert (made.format, made.cache_dtype, made.context) == ("stored", "f16", 4096)
+    assert math.isinf(made.error_db)
+    assert made.packing == "r16"
+
+
+def test_an_f32_file_computes_in_f32():
+    made = plan(gemma_2b("f32", "gguf", layers=2))
+    assert (made.dtype, made.cache_dtype) == ("f32", "f32")
+
+
+def test_a_folder_takes_the_finest_fast_format_where_16_bits_are_slow():
+    made = plan(gemma_2b())
+    assert made.format == "q8_0"
+    assert "faster here" in made.reasons[0]
+    assert formats.get("q8_0").floor_db == max(
+        formats.get(c.format).floor_db for c in made.candidates if c.verdict and c.format not in ("bf16", "f16")
+    )
+
+
+def test_a_folder_stays_in_16_bits_where_nothing_is_faster():
+    """Without a fast quantised rung every weight is decoded first, and 16 bits win."""
+    made = plan(gemma_2b(), cpu(vnni=Level.ABSENT))
+    assert made.format in ("bf16", "f16")
+
+
+def test_a_tight_budget_takes_the_finest_format_that_fits():
+    roomy = plan(gemma_2b()).memory
+    made = plan(gemma_2b(), memory=roomy - 200 * 2**20)
+    assert made.memory <= roomy - 200 * 2**20
+    better = [
+        c for c in made.candidates if c.verdict and formats.get(c.format).floor_db > formats.get(made.format).floor_db
+    ]
+    assert not better
+
+
+def test_a_plan_never_exceeds_its_budget():
+    for gb in (2.2, 2.6, 3.0, 3.5, 4.0, 6.0):
+        try:
+            made = plan(gemma_2b(), memory=f"{gb}GB")
+        except DoesNotFit:
+            continue
+        assert all(p.memory.total <= p.budget == int(gb * GB) for p in made.placements)
+
+
+def test_less_context_is_chosen_when_only_that_fits():
+    full = plan(gemma_2b("q8_0", "gguf"))
+    made = plan(gemma_2b("q8_0", "gguf"), memory=full.memory - 2**20)
+    assert made.context < full.context
+    assert any("do not fit" in reason for reason in made.reasons)
+
+
+def test_what_does_not_fit_comes_with_ways_out_that_work():
+    card = gemma_2b("q8_0", "gguf")
+    with pytest.raises(DoesNotFit) as caught:
+        plan(card, memory="2GB", context=8192)
+    ways = "\n".join(caught.value.ways_out)
+    smaller = re.search(r"--format (\w+)", ways)
+    assert smaller
+    assert plan(card, memory="2GB", context=8192, format=smaller[1]).memory <= 2 * GB
+    more = re.search(r"--memory ([\d.]+GB)", ways)
+    assert more
+    assert plan(card, memory=more[1], context=8192)
+
+
+def test_the_context_named_as_a_way_out_fits_and_a_step_more_does_not():
+    card = gemma_2b("q8_0", "gguf")
+    budget = plan(card, context=2048).memory
+    with pytest.raises(DoesNotFit) as caught:
+        plan(card, memory=budget, context=8192)
+    found = re.search(r"--context (\d+)", "\n".join(caught.value.ways_out))
+    assert found
+    context = int(found[1])
+    assert plan(card, memory=budget, context=context)
+    with pytest.raises(DoesNotFit):
+        plan(card, memory=budget, context=context + 64)
+
+
+def test_two_devices_share_the_layers():
+    card = gemma_2b("q8_0", "gguf")
+    first, second = cpu(1.9), cpu(4, "cpu:1")
+    made = plan(card, first, second)
+    assert len(made.placements) in (1, 2)
+    small = plan(card, cpu(2.2), cpu(2.2, "cpu:1"))
+    assert [p.device for p in small.placements] == ["cpu", "cpu:1"]
+    assert small.placements[0].first == 0
+    assert small.placements[0].last == small.placements[1].first
+    assert small.placements[1].last == 18
+    assert all(p.memory.total <= p.budget for p in small.placements)
+
+
+def test_a_p2200_runs_gemma_2b():
+    """The founding case: 5 GB, no bf16."""
+    made = plan(gemma_2b(), p2200(), cpu())
+    assert made.memory < 5 * GB or made.placements[0].device == "cpu"
+    on_card = plan(gemma_2b(), p2200(), device="cuda:0")
+    assert on_card.dtype == "f32"
+    assert on_card.memory <= 5059 * 2**20
+
+
+def test_an_explicit_format_is_kept_or_refused():
+    assert plan(gemma_2b(), format="nf4").format == "nf4"
+    with pytest.raises(DoesNotFit):
+        plan(gemma_2b(), format="bf16", memory="3GB")
+    with pytest.raises(UnknownFormat, match="Did you mean q4_k"):
+        plan(gemma_2b(), format="q4k")
+
+
+def test_rows_that_a_block_does_not_divide_take_a_better_format_and_say_so():
+    card = gemma_2b()
+    tensors = tuple(
+        t if t.role != "layers.0.o" else type(t)(t.role, t.name, (2048, 96), "bf16", 0, 0, 1) for t in card.tensors
+    )
+    made = plan(type(card)(**{**vars(card), "tensors": tensors}), format="q4_k")
+    part = next(p for p in made.parts if p.role == "o")
+    assert "do not divide rows of 96" in part.reason
+    assert formats.get(part.format).floor_db >= formats.get("q4_k").floor_db
+
+
+def test_a_coarse_format_keeps_the_head_finer():
+    made = plan(gemma_2b(), format="q4_0")
+    assert [p.format for p in made.parts if p.role == "embed"] == ["q6_k"]
+
+
+def test_bad_questions():
+    with pytest.raises(ContextTooLong, match="9,000 tokens"):
+        plan(gemma_2b(), context=9000)
+    with pytest.raises(UnknownDevice, match="Did you mean cpu"):
+        plan(gemma_2b(), device="cpuu")
+    with pytest.raises(UsageError, match="is not a size"):
+        plan(gemma_2b(), memory="lots")
+
+
+def test_a_plan_prints_and_parses():
+    made = plan(gemma_2b())
+    assert Plan.from_json(json.loads(json.dumps(made.to_json(), allow_nan=False))) == made
+
+
+def test_budgets():
+    assert parse_memory("cuda:0=4GB, cpu=8GB") == FrozenDict({"cuda:0": 4 * GB, "cpu": 8 * GB})
+    assert parse_memory("4.6GB") == FrozenDict({"*": int(4.6 * GB)})
+    assert parse_memory(5) == FrozenDict({"*": 5})
+
+
+def test_noise_powers_add():
+    assert combined_db([(1, 40.0), (1, 40.0)]) == pytest.approx(40.0)
+    assert combined_db([(1, 40.0), (1, math.inf)]) == pytest.approx(43.0103, abs=1e-4)
+    assert math.isinf(combined_db([(5, math.inf)]))
+    assert percent(40.0) == pytest.approx(1.0)
