@@ -1,0 +1,56 @@
+"""JSON from outside: bounded in size and depth, an object at the top, no key twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rung.core.errors import BadFile
+from rung.core.text import size
+
+#: Parsed JSON takes up to some 25 times its size (empty lists): this keeps the worst below 64 MB.
+LIMIT = 2 * 2**20
+
+
+def parse_object(data: bytes, what: str) -> dict[str, Any]:
+    """The object in ``data`` (at most ``LIMIT`` bytes). Raises ``BadFile``, which names it as ``what``."""
+    if len(data) > LIMIT:
+        raise BadFile(f"{what} is {size(len(data))} of JSON; rung reads up to {size(LIMIT)}")
+    try:
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=lambda pairs: _unique(pairs, what))
+    except UnicodeDecodeError as error:
+        raise BadFile(f"{what} is not UTF-8 at byte {error.start}") from error
+    except RecursionError as error:
+        raise BadFile(f"{what} is nested too deeply") from error
+    except ValueError as error:
+        raise BadFile(f"{what} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadFile(f"{what} holds a {type(value).__name__}, not an object")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]], what: str) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise BadFile(f"{what} has the key {twice[:80]!r} twice")
+    return found
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a file. Raises ``BadFile`` when it cannot be read, is too long or is no JSON object."""
+    return parse_object(read_bounded(path, LIMIT), path.name)
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """The bytes of a small file. Raises ``BadFile`` when it cannot be read or is longer than ``limit``."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror or error}") from error
+    if len(data) > limit:
+        raise BadFile(f"{path.name} is longer than {size(limit)}: it is not what its name says")
+    return data

@@ -1,0 +1,74 @@
+"""Headers of safetensors files: https://huggingface.co/docs/safetensors (8 bytes of length, JSON, tensors)."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from rung.core.errors import BadFile
+from rung.core.text import size
+from rung.models.files.foreign import describe, foreign
+from rung.models.files.jsonfile import LIMIT, parse_object
+from rung.models.files.tensors import Stored, check_places, truncated
+
+_FORMATS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+#: Bits of an element, for the check of sizes; from the reference implementation's table of types.
+_BITS = {
+    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32,
+    "U16": 16, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4, "C64": 64,
+}  # fmt: skip
+_KIND = "safetensors"
+_MOST_DIMENSIONS = 16
+
+
+def read_header(path: Path) -> tuple[Stored, ...]:
+    """The tensors of a safetensors file, checked against its size; no weight is read.
+
+    Raises ``BadFile`` (``UnsafeFile`` for a pickle) that says what is wrong, and with which tensor.
+    """
+    try:
+        with open(path, "rb") as file:
+            length = os.fstat(file.fileno()).st_size
+            prefix = file.read(8)
+            count = int.from_bytes(prefix, "little")
+            text = file.read(56)
+            if text[:1] != b"{" or describe(prefix + text) not in ("a safetensors file", ""):
+                raise foreign(path, "a safetensors file")
+            if count > length - 8:
+                raise truncated(path.name, _KIND, f"its header ends at byte {count + 8:,}, the file at {length:,}")
+            if count > LIMIT:
+                raise BadFile(f"the header of {path.name} is {size(count)} long; rung reads up to {size(LIMIT)}")
+            file.seek(8)
+            header = parse_object(file.read(count), f"the header of {path.name}")
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror or error}") from error
+    header.pop("__metadata__", None)
+    tensors = tuple(_tensor(path.name, name, entry, 8 + count) for name, entry in header.items())
+    check_places(tensors, path.name, _KIND, length)
+    return tensors
+
+
+def _tensor(file: str, name: str, entry: Any, start: int) -> Stored:
+    def bad(what: str) -> BadFile:
+        return BadFile(f"{file} is not a sound {_KIND} file: tensor {name[:120]} {what}")
+
+    if not isinstance(entry, dict):
+        raise bad("is not described by an object")
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str) or dtype not in _BITS:
+        raise bad(f"has the unknown dtype {str(dtype)[:40]}")
+    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS or not all(map(_is_count, shape)):
+        raise bad(f"has the shape {str(shape)[:80]}, which is none")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
+        raise bad(f"has the offsets {str(offsets)[:80]}, which are none")
+    begin, end = offsets
+    if (math.prod(shape) * _BITS[dtype] + 7) // 8 != end - begin:
+        raise bad(f"has {end - begin:,} bytes at {begin:,}, its shape {shape} of {dtype} needs another size")
+    return Stored(name, tuple(shape), _FORMATS.get(dtype, dtype), dtype in _FORMATS, start + begin, end - begin)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**60
