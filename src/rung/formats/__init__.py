@@ -13,7 +13,7 @@ from rung.core.errors import UnknownFormat, UsageError
 from rung.core.registry import Registry
 from rung.core.text import did_you_mean
 from rung.core.types import Format
-from rung.formats import codebook4, floats, kquants, legacy, rowwise
+from rung.formats import codebook4, floats, iq, iq4, kquants, legacy, microscale, rowwise, ternary
 from rung.formats.codec import PIECE, Codec, Encoded, Floats, Source
 from rung.formats.quality import sqnr
 
@@ -30,7 +30,7 @@ def _register(codec: Codec) -> Format:
     return FORMATS.register(codec.format.name, codec.format)
 
 
-for _family in (floats, legacy, kquants):
+for _family in (floats, legacy, kquants, iq4, iq, microscale, ternary):
     for _number, _codec in _family.CODECS.items():
         _GGUF[_number] = _register(_codec)
 _register(rowwise.INT8)
@@ -116,7 +116,7 @@ def _encode(source: Source, fmt: Format) -> Encoded:
         raise UsageError(f"rung reads {fmt.name} and does not write it", ways_out=["rung formats"])
     if not fmt.divides(source.shape[1]):
         raise UsageError(
-            f"{fmt.name} cannot store {source.name}: its blocks of {fmt.block} do not divide a row of {source.shape[1]}",
+            f"{fmt.name} cannot store {source.name}: its blocks of {fmt.block} do not divide rows of {source.shape[1]}",
             ways_out=[f"use {next_better(fmt, source.shape[1]).name}, the next better format that divides it"],
         )
     return Encoded(fmt, source.shape, _codec_of(fmt).encode(source))

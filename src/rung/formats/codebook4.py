@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.core.types import Format
-from rung.formats.codec import PIECE, Array, Codec, Encoded, Floats, Source
+from rung.formats.codec import PIECE, Array, Codec, Codes, Encoded, Floats, Source, columns, peaks
 
 BLOCKS = (64, 128, 256, 512, 1024, 2048, 4096)
 NESTED_BLOCK = 256
+#: All block sizes are multiples of this many weights.
+_GROUP = 64
 
 NF4: Floats = np.array(
     [
@@ -66,23 +68,25 @@ class CodebookCodec(Codec):
         data = np.zeros(-(-source.size // 2), np.uint8)
         absmax = np.zeros(-(-source.size // block), np.float32)
         for first, piece in source.pieces(PIECE):
-            padded = np.zeros(-(-len(piece) // block) * block, np.float32)
+            blocks = -(-len(piece) // block)
+            padded = np.zeros(blocks * block, np.float32)
             padded[: len(piece)] = piece
-            weights = padded.reshape(-1, block)
-            peak = np.maximum(weights.max(axis=1), -weights.min(axis=1))
-            absmax[first // block :][: len(peak)] = peak
-            weights *= np.float32(1) / np.maximum(peak, np.float32(1e-38))[:, None]
-            codes = self._nearest(padded)
-            packed = (codes[::2] << 4) | codes[1::2]
+            weights = columns(padded.reshape(-1, _GROUP), _GROUP)
+            peak = peaks(weights.min(axis=0), weights.max(axis=0)).reshape(blocks, -1).max(axis=1)
+            absmax[first // block :][:blocks] = peak
+            factor = np.float32(1) / np.maximum(peak, np.float32(1e-38))
+            weights *= np.repeat(factor, block // _GROUP)
+            codes = self._nearest(weights)
+            packed = ((codes[::2] << 4) | codes[1::2]).T.reshape(-1)
             data[first // 2 :][: -(-len(piece) // 2)] = packed[: -(-len(piece) // 2)]
         return {"data": data, "absmax": absmax} if not self.format.nested else {"data": data, **nest(absmax)}
 
-    def _nearest(self, weights: Floats) -> npt.NDArray[np.uint8]:
-        """Indices of the values nearest to ``weights`` [n] in -1 ... 1; the smaller value of two equally near ones."""
+    def _nearest(self, weights: Floats) -> Codes:
+        """Indices of the values nearest to ``weights`` in -1 ... 1; the smaller value of two equally near ones."""
         order = np.argsort(self.codebook, kind="stable").astype(np.uint8)
-        rank = np.zeros(len(weights), np.uint8)
+        rank = np.zeros(weights.shape, np.uint8)
         for middle in _middles(self.codebook[order]):
-            rank += weights > middle
+            rank += (weights > middle).view(np.uint8)
         return rank if self.format.name.startswith("nf4") else order[rank]
 
     def decode(self, encoded: Encoded, first: int, out: Floats) -> None:
@@ -93,14 +97,15 @@ class CodebookCodec(Codec):
         whole = np.empty((end - start, block), np.float32)
         flat = whole.reshape(-1)
         # One look-up gives both weights of a byte.
-        flat[: 2 * len(packed)].reshape(-1, 2)[:] = self._pairs()[packed]
+        np.take(self._pairs(), packed, out=flat[: 2 * len(packed)].view(np.uint64), mode="clip")
         flat[2 * len(packed) :] = 0
         whole *= scales(encoded, start, end)[:, None]
         out[:] = flat[first - start * block :][: len(out)]
 
-    def _pairs(self) -> Floats:
+    def _pairs(self) -> npt.NDArray[np.uint64]:
+        """The two float32 that each byte stands for, side by side in 64 bits."""
         byte = np.arange(256)
-        return np.stack([self.codebook[byte >> 4], self.codebook[byte & 15]], axis=1)
+        return np.stack([self.codebook[byte >> 4], self.codebook[byte & 15]], axis=1).view(np.uint64)[:, 0]
 
 
 def nest(absmax: Floats) -> dict[str, Array]:
@@ -119,9 +124,9 @@ def scales(encoded: Encoded, first: int = 0, last: int | None = None) -> Floats:
     absmax = encoded.parts["absmax"]
     last = len(absmax) if last is None else last
     if not encoded.format.nested:
-        return absmax[first:last]  # type: ignore[return-value]
+        return absmax[first:last]
     outer = encoded.parts["nested_absmax"][np.arange(first, last) // NESTED_BLOCK]
-    return DYNAMIC[absmax[first:last]] * outer + encoded.parts["nested_offset"]  # type: ignore[no-any-return]
+    return DYNAMIC[absmax[first:last]] * outer + encoded.parts["nested_offset"]
 
 
 # SQNR on Gaussian weights by block, measured; the floor is 0.4 dB below.

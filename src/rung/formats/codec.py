@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +13,17 @@ import numpy.typing as npt
 from rung.core.errors import CannotEncode
 from rung.core.types import Format
 
-Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
-Array = npt.NDArray[np.generic]
+#: uint8; numpy's stubs type ``uint8 & 15`` as any integer.
+Codes = npt.NDArray[np.integer[Any]]
+#: A part of an encoded weight, or blocks of some layout.
+Array = npt.NDArray[Any]
 
 #: Weights that are worked on at once: their float32 copy and a few temporaries stay in a core's L2 cache.
 PIECE = 1 << 16
+#: Weights below this need scales of a few steps of float16 (2^-24): what is stored is rounded up there, so that no
+#: code is clipped and the error stays below a step.
+COARSE = np.float32(2.0**-14)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +46,7 @@ class Encoded:
         return sum(part.nbytes for part in self.parts.values())
 
 
-class BadBlock(Exception):  # noqa: N818 - never leaves this package
+class BadBlock(Exception):
     """Block ``index`` of a piece cannot be stored, because of ``cause``."""
 
     def __init__(self, index: int, cause: str) -> None:
@@ -105,14 +111,15 @@ class BlockCodec(Codec):
     """
 
     format: Format
-    layout: np.dtype[np.void]
+    layout: np.dtype[Any]
     unpack: Callable[[Array, Floats], None]
     pack: Callable[[Floats, Array], None] | None = None
     piece: int = PIECE
 
     def encode(self, source: Source) -> dict[str, Array]:
         """The parts of the encoded weights: ``data`` uint8 [rows, bytes of a row]."""
-        assert self.pack is not None and self.format.divides(source.shape[1])
+        assert self.pack is not None
+        assert self.format.divides(source.shape[1])
         block = self.format.block
         blocks = np.zeros(source.size // block, self.layout)
         for first, piece in source.pieces(self.piece):
@@ -125,7 +132,7 @@ class BlockCodec(Codec):
                     f"choose a format with a wider scale than {self.format.name}: bf16, int8 or nf4 (rung formats)",
                 )
                 raise source.refusal(first + bad.index * block, bad.cause, ways) from None
-        return {"data": blocks.view(np.uint8).reshape(source.shape[0], -1)}
+        return {"data": blocks.view(np.uint8).reshape(source.shape[0], source.shape[1] // block * self.layout.itemsize)}
 
     def decode(self, encoded: Encoded, first: int, out: Floats) -> None:
         """Writes the weights from ``first`` on of the flattened tensor to ``out`` [n]."""
@@ -141,6 +148,25 @@ class BlockCodec(Codec):
         out[:] = whole.reshape(-1)[first - start * block :][: len(out)]
 
 
+def columns(weights: Floats, group: int) -> Floats:
+    """Groups of ``group`` weights from [n, b] in columns: [group, (b / group) n], the groups j of all rows together.
+
+    Reductions over a group and factors of groups then run over long contiguous rows: 10 times as fast in numpy.
+    """
+    count, length = weights.shape
+    turned = weights.reshape(count, length // group, group).transpose(2, 1, 0)
+    return np.ascontiguousarray(turned).reshape(group, -1)
+
+
+def peaks(low: Floats, high: Floats) -> Floats:
+    """The largest magnitudes of groups with the given minima and maxima; never a negative zero."""
+    return np.abs(np.maximum(high, -low))
+
+
+def _of(value: np.float32) -> str:
+    return f" of {value:.4g}," if np.isfinite(value) else ""
+
+
 def half(scale: Floats) -> tuple[npt.NDArray[np.float16], Floats]:
     """The scales [n] as float16 and the factors float32 [n] to multiply weights with to get codes.
 
@@ -152,7 +178,7 @@ def half(scale: Floats) -> tuple[npt.NDArray[np.float16], Floats]:
     size = np.abs(scale)
     if not size.max(initial=0.0) < 65520.0:
         index = int(np.argmax(~(size < 65520.0)))
-        raise BadBlock(index, f"needs a scale of {scale[index]:.4g}, above the 65504 of float16")
+        raise BadBlock(index, f"needs a scale{_of(scale[index])} above the 65504 of float16")
     inverse = np.where(scale == 0, np.float32(0), np.float32(1) / scale)
     small = np.flatnonzero((size < 2.0**-14) & (scale != 0))
     if len(small):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rung.core.types import Format
 from rung.formats.codec import Array, BadBlock, BlockCodec, Floats
 
-_WORD = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": np.dtype("<u2")}
+_WORD: dict[str, np.dtype[Any]] = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": np.dtype("<u2")}
 
 
 def _unpack_float(blocks: Array, out: Floats) -> None:

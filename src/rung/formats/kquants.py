@@ -7,13 +7,13 @@ or ``d * scale * code`` (Q3_K, Q6_K), multiplied in that order. Encoders are in 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rung.core.types import Format
 from rung.formats import kquants_encode
-from rung.formats.codec import Array, BlockCodec, Floats
+from rung.formats.codec import Array, BlockCodec, Codes, Floats
 
 BLOCK = 256
 Q2_K_LAYOUT = np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
@@ -22,7 +22,6 @@ Q4_K_LAYOUT = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("q
 Q5_K_LAYOUT = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)])
 Q6_K_LAYOUT = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
 
-Codes = npt.NDArray[np.uint8]
 _PAIRS_OF_BITS = np.array([0, 2, 4, 6], np.uint8)
 
 
@@ -97,7 +96,7 @@ def _unpack_q6_k(blocks: Array, out: Floats) -> None:
 
 def _codec(
     name: str,
-    layout: np.dtype[np.void],
+    layout: np.dtype[Any],
     unpack: Callable[[Array, Floats], None],
     floor_db: float,
     title: str,

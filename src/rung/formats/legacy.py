@@ -6,11 +6,12 @@ share a byte, the first in the low nibble; the fifth bits of a block are one lit
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import numpy.typing as npt
 
 from rung.core.types import Format
-from rung.formats.codec import Array, BadBlock, BlockCodec, Floats, half
+from rung.formats.codec import Array, BadBlock, BlockCodec, Codes, Floats, columns, half, peaks
 
 BLOCK = 32
 Q4_0_LAYOUT = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
@@ -19,8 +20,6 @@ Q5_0_LAYOUT = np.dtype([("d", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)])
 Q5_1_LAYOUT = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)])
 Q8_0_LAYOUT = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
 
-Codes = npt.NDArray[np.uint8]
-
 
 def nibbles(packed: Codes) -> Codes:
     """[n, b] bytes to [n, 2 b] codes: all low nibbles, then all high ones."""
@@ -28,9 +27,9 @@ def nibbles(packed: Codes) -> Codes:
 
 
 def pack_nibbles(codes: Codes) -> Codes:
-    """The reverse of ``nibbles`` for codes [n, 2 b] in 0 ... 15."""
-    middle = codes.shape[1] // 2
-    return codes[:, :middle] | (codes[:, middle:] << 4)
+    """The reverse of ``nibbles`` for codes in columns [2 b, n], 0 ... 15: bytes [n, b]."""
+    middle = len(codes) // 2
+    return (codes[:middle] | (codes[middle:] << 4)).T
 
 
 def _fifths(blocks: Array) -> Codes:
@@ -43,7 +42,7 @@ def _fifths(blocks: Array) -> Codes:
 
 def _pack_fifths(codes: Codes, blocks: Array) -> None:
     blocks["qs"] = pack_nibbles(codes & 15)
-    blocks["qh"] = np.packbits(codes >> 4, axis=1, bitorder="little")
+    blocks["qh"] = np.packbits(codes >> 4, axis=0, bitorder="little").T
 
 
 def _column(values: Array) -> Floats:
@@ -75,35 +74,31 @@ def _unpack_q8_0(blocks: Array, out: Floats) -> None:
 
 
 def _symmetric(weights: Floats, blocks: Array, levels: int) -> Codes:
-    """Stores the scales and returns codes in 0 ... levels - 1; the largest magnitude of a block becomes code 0.
+    """Stores the scales and returns codes [32, n] in 0 ... levels - 1; a block's largest magnitude becomes code 0.
 
     That end of the codes has one step more than the other, so the weight that needs it gets it.
     """
-    low, high = weights.min(axis=1), weights.max(axis=1)
-    extreme = _first_extreme(weights, low, high)
-    blocks["d"], inverse = half(extreme / np.float32(-(levels // 2)))
-    return _codes(weights * inverse[:, None], np.float32(levels // 2 + 0.5), levels)
-
-
-def _first_extreme(weights: Floats, low: Floats, high: Floats) -> Floats:
-    """The weight of largest magnitude in each block, the first of equal ones (so the bytes are llama.cpp's)."""
+    x = columns(weights, BLOCK)
+    low, high = x.min(axis=0), x.max(axis=0)
     extreme = np.where(high > -low, high, low)
-    equal = np.flatnonzero((high == -low) & (high > 0))
-    if len(equal):
-        tied = weights[equal]
-        extreme[equal] = tied[np.arange(len(equal)), np.argmax(np.abs(tied), axis=1)]
-    return extreme
+    tied = np.flatnonzero((high == -low) & (high > 0))
+    # The first of two opposite extremes counts, so that the bytes are llama.cpp's.
+    extreme[tied] = x[np.argmax(np.abs(x[:, tied]), axis=0), tied]
+    blocks["d"], inverse = half(extreme / np.float32(-(levels // 2)))
+    x *= inverse
+    return _codes(x, np.float32(levels // 2 + 0.5), levels)
 
 
 def _codes(scaled: Floats, offset: np.float32, levels: int) -> Codes:
     """floor(scaled + offset) in 0 ... levels - 1; overwrites ``scaled``."""
     scaled += offset
-    return np.clip(scaled, 0, levels - 1, out=scaled).astype(np.uint8)
+    return np.clip(scaled, np.float32(0), np.float32(levels - 1), out=scaled).astype(np.uint8)
 
 
 def _asymmetric(weights: Floats, blocks: Array, levels: int) -> Codes:
-    """Stores scales and minima and returns codes in 0 ... levels - 1."""
-    low, high = weights.min(axis=1), weights.max(axis=1)
+    """Stores scales and minima and returns codes [32, n] in 0 ... levels - 1."""
+    x = columns(weights, BLOCK)
+    low, high = x.min(axis=0), x.max(axis=0)
     too_low = ~(np.abs(low) < 65520.0)
     if too_low.any():
         index = int(np.argmax(too_low))
@@ -113,13 +108,15 @@ def _asymmetric(weights: Floats, blocks: Array, levels: int) -> Codes:
     # A scale that float16 holds badly: the minimum is rounded down and the scale spans what is left.
     small = np.flatnonzero((scale < 2.0**-14) & (scale > 0))
     if len(small):
-        above = minimum[small] > low[small]
-        minimum[small[above]] = np.nextafter(minimum[small[above]], np.float16(-np.inf))
+        above = small[minimum[small] > low[small]]
+        minimum[above] = np.nextafter(minimum[above], np.float16(-np.inf))
         low[small] = minimum[small]
         scale[small] = (high[small] - low[small]) / np.float32(levels - 1)
     blocks["m"] = minimum
     blocks["d"], inverse = half(scale)
-    return _codes((weights - low[:, None]) * inverse[:, None], np.float32(0.5), levels)
+    x -= low
+    x *= inverse
+    return _codes(x, np.float32(0.5), levels)
 
 
 def _pack_q4_0(weights: Floats, blocks: Array) -> None:
@@ -139,15 +136,15 @@ def _pack_q5_1(weights: Floats, blocks: Array) -> None:
 
 
 def _pack_q8_0(weights: Floats, blocks: Array) -> None:
-    peak = np.maximum(weights.max(axis=1), -weights.min(axis=1))
-    blocks["d"], inverse = half(peak / np.float32(127))
-    scaled = weights * inverse[:, None]
-    # Halves away from zero, as llama.cpp rounds.
-    scaled += np.copysign(np.float32(0.5), scaled)
-    blocks["qs"] = np.clip(scaled, -127, 127, out=scaled)
+    x = columns(weights, BLOCK)
+    blocks["d"], inverse = half(peaks(x.min(axis=0), x.max(axis=0)) / np.float32(127))
+    x *= inverse
+    # Halves away from zero, as llama.cpp rounds: 0.5 with the sign of the weight, then the fraction is cut off.
+    x += ((x.view(np.uint32) & np.uint32(0x80000000)) | np.uint32(0x3F000000)).view(np.float32)
+    blocks["qs"] = np.clip(x, np.float32(-127), np.float32(127), out=x).astype(np.int8).T
 
 
-def _format(name: str, layout: np.dtype[np.void], floor_db: float, title: str) -> Format:
+def _format(name: str, layout: np.dtype[Any], floor_db: float, title: str) -> Format:
     bits = 8 * layout.itemsize / BLOCK
     return Format(name, "legacy", bits, BLOCK, layout.itemsize, "rows", floor_db, encodes=True, title=title)
 

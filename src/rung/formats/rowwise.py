@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rung.core.types import Format
-from rung.formats.codec import PIECE, Array, Codec, Encoded, Floats, Source
+from rung.formats.codec import PIECE, Array, Codec, Encoded, Floats, Source, peaks
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class RowCodec(Codec):
         for first, piece in source.pieces(step * columns) if columns else ():
             weights = piece.reshape(-1, columns)
             row = slice(first // columns, first // columns + len(weights))
-            peak = np.maximum(weights.max(axis=1), -weights.min(axis=1))
+            peak = peaks(weights.min(axis=1), weights.max(axis=1))
             scale[row] = np.where(peak > 0, np.maximum(peak / np.float32(127), np.float32(1e-45)), 0)
             divisor = np.where(peak > 0, scale[row], np.float32(1))[:, None]
             # Dividing is right where 1 / scale would overflow or be subnormal, and costs little more.

@@ -1,9 +1,8 @@
 """Least-squares search for the scales of groups of weights, for the encoders of GGUF types.
 
-Groups stand in columns, float32 [weights of a group, groups]: sums over a group then add whole rows, which numpy
-does at the speed of the L2 cache. Each search tries several scales; for each it rounds the weights to codes and
-takes the scale (and minimum) that fit those codes best, in closed form. What is compared is the plain squared
-error, because that is what SQNR measures.
+Groups stand in columns, float32 [weights of a group, groups], as ``codec.columns`` makes them. Each search tries
+several scales; for each it rounds the weights to codes and takes the scale (and minimum) that fit those codes best,
+in closed form. What is compared is the plain squared error, because that is what SQNR measures.
 """
 
 from __future__ import annotations
@@ -17,25 +16,21 @@ from rung.formats.codec import Floats
 _TINY = np.float32(1e-37)
 
 
-def columns(weights: Floats, group: int) -> Floats:
-    """Blocks [n, b] as groups in columns: [group, (b / group) * n]; the groups j of all blocks stand together."""
-    blocks, length = weights.shape
-    turned = weights.reshape(blocks, length // group, group).transpose(2, 1, 0)
-    return np.ascontiguousarray(turned).reshape(group, -1)
-
-
-def codes_of(x: Floats, factor: Floats, low: float, high: float, out: Floats) -> Floats:
+def codes_of(x: Floats, factor: Floats | np.float32, low: float, high: float, out: Floats) -> Floats:
     """rint(x * factor) in low ... high, written to ``out``."""
-    np.multiply(x, factor, out=out)
-    np.rint(out, out=out)
-    np.maximum(out, np.float32(low), out=out)
-    return np.minimum(out, np.float32(high), out=out)
+    return _round(np.multiply(x, factor, out=out), low, high)
 
 
-def affine(x: Floats, levels: int, shifts: Sequence[float]) -> tuple[Floats, Floats]:
+def _round(codes: Floats, low: float, high: float) -> Floats:
+    np.rint(codes, out=codes)
+    return np.clip(codes, np.float32(low), np.float32(high), out=codes)
+
+
+def affine(x: Floats, levels: int, trials: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
     """Scale and minimum [groups], both >= 0, with which ``scale * code - minimum`` is near x [weights, groups].
 
-    Codes are 0 ... levels - 1. Each shift tries the scale that spreads the range of x over levels - 1 + shift codes.
+    Codes are 0 ... levels - 1. Each trial (stretch, offset) spreads the range of x over levels - 1 + stretch codes,
+    beginning at ``offset``.
     """
     count = np.float32(len(x))
     low = np.minimum(x.min(axis=0), np.float32(0))
@@ -48,8 +43,10 @@ def affine(x: Floats, levels: int, shifts: Sequence[float]) -> tuple[Floats, Flo
     least = np.full_like(span, np.inf)
     codes, work = np.empty_like(y), np.empty_like(y)
     floor = low * _inverse(span)
-    for shift in shifts:
-        codes_of(y, np.float32(levels - 1 + shift), 0, levels - 1, codes)
+    for stretch, offset in trials:
+        np.multiply(y, np.float32(levels - 1 + stretch), out=codes)
+        codes += np.float32(offset)
+        _round(codes, 0, levels - 1)
         first = codes.sum(axis=0)
         second = np.multiply(codes, codes, out=work).sum(axis=0)
         cross = np.multiply(codes, y, out=work).sum(axis=0)
@@ -78,15 +75,16 @@ def _line(
     return np.where(through, steep, slope), np.where(through, origin, intercept)
 
 
-def symmetric(x: Floats, half: int, shifts: Sequence[float]) -> Floats:
-    """Scale [groups], signed, with which ``scale * code`` is near x [weights, groups]; codes are -half ... half - 1.
+def symmetric(x: Floats, half: int, shifts: Sequence[float]) -> tuple[Floats, Floats]:
+    """Signed scale [groups] with which ``scale * code`` is near x [weights, groups], and the extreme weights [groups].
 
-    Each shift tries the scale that turns the weight of largest magnitude into code -(half + shift).
+    Codes are -half ... half - 1. Each shift tries the scale that turns the weight of largest magnitude into code -(half + shift).
     """
     low, high = x.min(axis=0), x.max(axis=0)
     extreme = np.where(high > -low, high, low)
     y = x * _inverse(extreme)
-    scale, most = np.full_like(extreme, -1 / half), np.zeros_like(extreme)
+    scale: Floats = np.full_like(extreme, -1 / half)
+    most = np.zeros_like(extreme)
     codes, work = np.empty_like(y), np.empty_like(y)
     for shift in shifts:
         codes_of(y, np.float32(-(half + shift)), -half, half - 1, codes)
@@ -98,10 +96,11 @@ def symmetric(x: Floats, half: int, shifts: Sequence[float]) -> Floats:
         better = gain > most
         np.copyto(most, gain, where=better)
         np.copyto(scale, fit, where=better)
-    return scale * extreme
+    return scale * extreme, extreme
 
 
 def _inverse(values: Floats) -> Floats:
     """1 / values, 0 where that is infinite."""
-    inverse = np.float32(1) / values
-    return np.where(np.isfinite(inverse), inverse, np.float32(0))
+    inverse: Floats = np.float32(1) / values
+    inverse[~np.isfinite(inverse)] = 0
+    return inverse

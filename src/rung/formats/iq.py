@@ -1,0 +1,168 @@
+"""The IQ formats of GGUF below 4 bits: indices into grids of vectors of 4 or 8 small integers, with separate signs.
+
+The grids are facts of ggml's layout (``ggml-common.h``) and stand in ``iq_grids.npz``: int8 [entries, 4 or 8] by
+format. Only decoders: choosing entries well takes calibration data and minutes a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rung.core.types import Format
+from rung.formats.codec import Array, BlockCodec, Codes, Floats
+
+BLOCK = 256
+IQ1_S_LAYOUT = np.dtype([("d", "<f2"), ("qs", "u1", 32), ("qh", "<u2", 8)])
+IQ1_M_LAYOUT = np.dtype([("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)])
+IQ2_XXS_LAYOUT = np.dtype([("d", "<f2"), ("qs", [("index", "u1", 4), ("signs", "<u4")], 8)])
+IQ2_XS_LAYOUT = np.dtype([("d", "<f2"), ("qs", "<u2", 32), ("scales", "u1", 8)])
+IQ2_S_LAYOUT = np.dtype([("d", "<f2"), ("qs", "u1", 32), ("signs", "u1", 32), ("qh", "u1", 8), ("scales", "u1", 8)])
+IQ3_XXS_LAYOUT = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("signs", "<u4", 8)])
+IQ3_S_LAYOUT = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("qh", "u1", 8), ("signs", "u1", 32), ("scales", "u1", 4)])
+
+#: What the IQ1 formats add to, or take from, the entries of their grid.
+IQ1_DELTA = np.float32(0.125)
+
+
+@cache
+def grid(name: str) -> Floats:
+    """The entries float32 [entries, 4 or 8] of iq1_s (also for iq1_m), iq2_xxs, iq2_xs, iq2_s, iq3_xxs or iq3_s."""
+    with np.load(Path(__file__).with_name("iq_grids.npz"), allow_pickle=False) as grids:
+        return np.asarray(grids[name], np.float32)
+
+
+@cache
+def signs() -> Floats:
+    """1 or -1, float32 [256, 8]: bit i of a byte is set where weight i is negative."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    return np.float32(1) - 2 * bits.astype(np.float32)
+
+
+@cache
+def even_signs() -> Codes:
+    """The byte of signs, uint8 [128], of each 7-bit index: the eighth sign makes the number of set bits even."""
+    index = np.arange(128, dtype=np.uint8)
+    parity = np.unpackbits(index[:, None], axis=1).sum(axis=1, dtype=np.uint8) & 1
+    signs: Codes = index | (parity << 7)
+    return signs
+
+
+def _look_up(name: str, index: Array, out: Floats) -> Floats:
+    """Writes the entries of indices [n, k] to ``out`` [n, 256] and returns it as [n * k, 4 or 8]."""
+    entries = grid(name)
+    rows = out.reshape(-1, entries.shape[1])
+    # clip: all indices are in range, and the default mode would buffer the output.
+    np.take(entries, index.reshape(-1), axis=0, out=rows, mode="clip")
+    return rows
+
+
+def _finish(out: Floats, scale: Floats, sign_bytes: Codes) -> None:
+    """Multiplies entries in ``out`` [n, 256] with scales [n, groups], then with signs of bytes [n, 32]."""
+    groups = out.reshape(*scale.shape, -1)
+    groups *= scale[:, :, None]
+    eights = out.reshape(-1, 8)
+    eights *= np.take(signs(), sign_bytes.reshape(-1), axis=0, mode="clip")
+
+
+def _half_scale(d: Array, fours: Codes, factor: float) -> Floats:
+    """d * (0.5 + scale) * factor for scales [n, groups]."""
+    scale: Floats = d.astype(np.float32)[:, None] * (np.float32(0.5) + fours.astype(np.float32))
+    scale *= np.float32(factor)
+    return scale
+
+
+def _nibbles(packed: Codes) -> Codes:
+    """[n, b] bytes to [n, 2 b]: low nibble, high nibble of each byte in turn."""
+    return np.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)
+
+
+def _sevens(words: Array) -> Codes:
+    """The bytes of signs [n, 32] of words uint32 [n, 8], which hold four 7-bit indices each."""
+    index = (words[:, :, None] >> np.array([0, 7, 14, 21], np.uint32)) & 127
+    return np.take(even_signs(), index.reshape(len(words), -1))
+
+
+def _bits(packed: Codes, width: int) -> Array:
+    """[n, b] bytes to uint16 [n, b * 8 / width]: each group of ``width`` bits, lowest first, times 256."""
+    shifts = np.arange(0, 8, width, dtype=np.uint8)
+    high = (packed[:, :, None] >> shifts) & ((1 << width) - 1)
+    return high.astype(np.uint16).reshape(len(packed), -1) << 8
+
+
+def _unpack_iq2_xxs(blocks: Array, out: Floats) -> None:
+    words = blocks["qs"]["signs"]
+    _look_up("iq2_xxs", blocks["qs"]["index"], out)
+    _finish(out, _half_scale(blocks["d"], words >> 28, 0.25), _sevens(words))
+
+
+def _unpack_iq2_xs(blocks: Array, out: Floats) -> None:
+    _look_up("iq2_xs", blocks["qs"] & 511, out)
+    scale = _half_scale(blocks["d"], _nibbles(blocks["scales"]), 0.25)
+    _finish(out, scale, np.take(even_signs(), blocks["qs"] >> 9))
+
+
+def _unpack_iq2_s(blocks: Array, out: Floats) -> None:
+    _look_up("iq2_s", blocks["qs"] | _bits(blocks["qh"], 2), out)
+    _finish(out, _half_scale(blocks["d"], _nibbles(blocks["scales"]), 0.25), blocks["signs"])
+
+
+def _unpack_iq3_xxs(blocks: Array, out: Floats) -> None:
+    words = blocks["signs"]
+    _look_up("iq3_xxs", blocks["qs"], out)
+    _finish(out, _half_scale(blocks["d"], words >> 28, 0.5), _sevens(words))
+
+
+def _unpack_iq3_s(blocks: Array, out: Floats) -> None:
+    _look_up("iq3_s", blocks["qs"] | _bits(blocks["qh"], 1), out)
+    odd = 1 + 2 * _nibbles(blocks["scales"])
+    _finish(out, blocks["d"].astype(np.float32)[:, None] * odd.astype(np.float32), blocks["signs"])
+
+
+def _unpack_iq1_s(blocks: Array, out: Floats) -> None:
+    words = blocks["qh"]
+    high = (words[:, :, None] >> np.array([0, 3, 6, 9], np.uint16)) & 7
+    _look_up("iq1_s", blocks["qs"] | (high.reshape(-1, 32) << 8), out)
+    groups = out.reshape(-1, 8, 32)
+    groups += np.where(words & 0x8000, -IQ1_DELTA, IQ1_DELTA)[:, :, None]
+    odd = 2 * ((words >> 12) & 7) + 1
+    groups *= (blocks["d"].astype(np.float32)[:, None] * odd.astype(np.float32))[:, :, None]
+
+
+def _unpack_iq1_m(blocks: Array, out: Floats) -> None:
+    """The float16 scale of a block lies in the top four bits of its four words of scales."""
+    words = blocks["scales"]
+    nibbles = (words >> 12) << np.array([0, 4, 8, 12], np.uint16)
+    d = np.bitwise_or.reduce(nibbles, axis=1).astype(np.uint16).view(np.float16).astype(np.float32)
+    odd = 2 * ((words[:, :, None] >> np.array([0, 3, 6, 9], np.uint16)) & 7) + 1
+    high = np.stack([blocks["qh"] & 15, blocks["qh"] >> 4], axis=2).reshape(-1, 32)
+    _look_up("iq1_s", blocks["qs"] | ((high & 7).astype(np.uint16) << 8), out)
+    eights = out.reshape(-1, 32, 8)
+    eights += np.where(high & 8, -IQ1_DELTA, IQ1_DELTA)[:, :, None]
+    groups = out.reshape(-1, 16, 16)
+    groups *= (d[:, None] * odd.reshape(-1, 16).astype(np.float32))[:, :, None]
+
+
+def _codec(
+    name: str, layout: np.dtype[Any], unpack: Callable[[Array, Floats], None], floor_db: float, title: str
+) -> BlockCodec:
+    bits = 8 * layout.itemsize / BLOCK
+    fmt = Format(name, "iq", bits, BLOCK, layout.itemsize, "rows", floor_db, encodes=False, title=title)
+    return BlockCodec(fmt, layout, unpack)
+
+
+# Floors: SQNR of llama.cpp's quantiser on Gaussian weights with an even importance matrix, less 0.4 dB; that of
+# IQ3_XXS and IQ3_S without one.
+IQ1_S = _codec("iq1_s", IQ1_S_LAYOUT, _unpack_iq1_s, 5.8, "1.6-bit grid of 8 ternary weights")
+IQ1_M = _codec("iq1_m", IQ1_M_LAYOUT, _unpack_iq1_m, 6.5, "1.8-bit grid of 8 ternary weights")
+IQ2_XXS = _codec("iq2_xxs", IQ2_XXS_LAYOUT, _unpack_iq2_xxs, 8.8, "2.1-bit grid of 8 weights")
+IQ2_XS = _codec("iq2_xs", IQ2_XS_LAYOUT, _unpack_iq2_xs, 10.0, "2.3-bit grid of 8 weights")
+IQ2_S = _codec("iq2_s", IQ2_S_LAYOUT, _unpack_iq2_s, 11.6, "2.6-bit grid of 8 weights")
+IQ3_XXS = _codec("iq3_xxs", IQ3_XXS_LAYOUT, _unpack_iq3_xxs, 13.0, "3.1-bit grid of 4 weights")
+IQ3_S = _codec("iq3_s", IQ3_S_LAYOUT, _unpack_iq3_s, 15.1, "3.4-bit grid of 4 weights")
+
+CODECS = {16: IQ2_XXS, 17: IQ2_XS, 18: IQ3_XXS, 19: IQ1_S, 21: IQ3_S, 22: IQ2_S, 29: IQ1_M}

@@ -1,0 +1,86 @@
+"""IQ4_NL and IQ4_XS: 4-bit indices into a codebook of 16 unevenly spaced values, with integer arithmetic in mind.
+
+IQ4_NL has a float16 scale for 32 weights; IQ4_XS 6-bit scales of groups of 32 and one float16 for 256 weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rung.core.types import Format
+from rung.formats.codec import COARSE, Array, BlockCodec, Floats, columns, half
+from rung.formats.legacy import pack_nibbles
+
+IQ4_NL_LAYOUT = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
+IQ4_XS_LAYOUT = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])
+
+CODEBOOK = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+
+#: The index of the value nearest to each integer -128 ... 127, and that value.
+_INDEX = np.abs(np.arange(-128, 128)[:, None] - CODEBOOK.astype(np.int64)).argmin(axis=1).astype(np.uint8)
+_VALUE: Floats = CODEBOOK[_INDEX].astype(np.float32)
+# The extreme weight of a block is tried at these values of the codebook's scale, beside the ends themselves.
+_EXTREMES = (-139.0, -131.0, -123.0, -116.0, -109.0, -101.0, 107.0, 115.0, 123.0)
+
+
+def _unpack_iq4_nl(blocks: Array, out: Floats) -> None:
+    scale = blocks["d"].astype(np.float32)[:, None]
+    np.multiply(CODEBOOK[blocks["qs"] & 15], scale, out=out[:, :16])
+    np.multiply(CODEBOOK[blocks["qs"] >> 4], scale, out=out[:, 16:])
+
+
+def _unpack_iq4_xs(blocks: Array, out: Floats) -> None:
+    low = np.stack([blocks["scales_l"] & 15, blocks["scales_l"] >> 4], axis=2).reshape(-1, 8)
+    high = (blocks["scales_h"][:, None] >> np.arange(0, 16, 2, dtype=np.uint16)).astype(np.uint8) & 3
+    scales = (low | (high << 4)).view(np.int8) - np.int8(32)
+    scale = (blocks["d"].astype(np.float32)[:, None] * scales.astype(np.float32))[:, :, None]
+    packed, groups = blocks["qs"].reshape(-1, 8, 16), out.reshape(-1, 8, 32)
+    np.multiply(CODEBOOK[packed & 15], scale, out=groups[:, :, :16])
+    np.multiply(CODEBOOK[packed >> 4], scale, out=groups[:, :, 16:])
+
+
+def _rounded(x: Floats, factor: Floats) -> Array:
+    """128 + x * factor as integers 0 ... 255, the indices of ``_INDEX`` and ``_VALUE``."""
+    scaled = x * factor
+    scaled += np.float32(128.5)
+    return np.clip(scaled, np.float32(0), np.float32(255), out=scaled).astype(np.uint8)
+
+
+def _pack_iq4_nl(weights: Floats, blocks: Array) -> None:
+    """Tries several scales, fits each to its own codes by least squares and keeps the one that errs least."""
+    x = columns(weights, 32)
+    low, high = x.min(axis=0), x.max(axis=0)
+    extreme = np.where(high > -low, high, low)
+    y = x * _inverse(extreme)
+    scale, most = np.full_like(extreme, 1 / CODEBOOK[0]), np.zeros_like(extreme)
+    for end in _EXTREMES:
+        value = np.take(_VALUE, _rounded(y, np.full_like(extreme, end)), mode="clip")
+        cross = np.einsum("ij,ij->j", value, y)
+        fit = cross / np.einsum("ij,ij->j", value, value)
+        better = fit * cross > most
+        np.copyto(most, fit * cross, where=better)
+        np.copyto(scale, fit, where=better)
+    scale = np.where(np.abs(extreme) < COARSE, 1 / np.float32(CODEBOOK[0]), scale)
+    d, factor = half(scale * extreme)
+    blocks["d"] = d
+    blocks["qs"] = pack_nibbles(np.take(_INDEX, _rounded(x, factor), mode="clip"))
+
+
+def _inverse(values: Floats) -> Floats:
+    inverse: Floats = np.float32(1) / values
+    inverse[~np.isfinite(inverse)] = 0
+    return inverse
+
+
+def _codec(name: str, layout: np.dtype[Any], block: int, floor_db: float, title: str, **codec: Any) -> BlockCodec:
+    bits = 8 * layout.itemsize / block
+    fmt = Format(name, "iq4", bits, block, layout.itemsize, "rows", floor_db, "pack" in codec, title=title)
+    return BlockCodec(fmt, layout, **codec)
+
+
+IQ4_NL = _codec("iq4_nl", IQ4_NL_LAYOUT, 32, 21.9, "4-bit codebook, scale", unpack=_unpack_iq4_nl, pack=_pack_iq4_nl)
+IQ4_XS = _codec("iq4_xs", IQ4_XS_LAYOUT, 256, 21.9, "4-bit codebook, superblocks of 256", unpack=_unpack_iq4_xs)
+
+CODECS = {20: IQ4_NL, 23: IQ4_XS}
