@@ -10,7 +10,20 @@ import random
 from training.demo.cards import Card
 
 # kinds of fact that one card can be asked for
-FACTS = ("capability", "memory", "generation", "bf16", "f16", "int8", "matrix", "fp8", "bandwidth", "driver", "dtype", "vendor")
+FACTS = (
+    "capability",
+    "memory",
+    "generation",
+    "bf16",
+    "f16",
+    "int8",
+    "matrix",
+    "fp8",
+    "bandwidth",
+    "driver",
+    "dtype",
+    "vendor",
+)
 
 PARAMETERS = (0.27, 0.5, 1, 1.5, 2, 3, 4, 7, 8, 9, 12, 13, 14, 20, 24, 27, 30, 32, 70)  # 10^9 weights
 MEMORIES = (2, 3, 4, 5, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 96)  # GB of 2^30 bytes
@@ -40,8 +53,8 @@ def size_gb(parameters: float, fmt: str) -> float:
 
 def sizes(parameters: float) -> str:
     """One sentence on the size of a model in three formats."""
-    f16, int8, nf4 = (figure(size_gb(parameters, fmt)) for fmt in BYTES)
-    return f"The weights of {article_number(parameters)}B model take {f16} GB in f16, {int8} GB in int8 and {nf4} GB in nf4."
+    f16, int8, nf4 = (f"{figure(size_gb(parameters, fmt))} GB in {fmt}" for fmt in BYTES)
+    return f"The weights of {article_number(parameters)}B model take {f16}, {int8} and {nf4}."
 
 
 def article_number(parameters: float) -> str:
@@ -58,7 +71,7 @@ def fit(parameters: float, memory: int) -> str:
     """Sizes, and the format to take in that memory."""
     best = best_format(parameters, memory)
     if best is None:
-        return f"{sizes(parameters)} None of them fits in {memory} GB, so part of the model must stay on the CPU."
+        return f"{sizes(parameters)} With the cache that is too much for {memory} GB, so part must stay on the CPU."
     return f"{sizes(parameters)} In {memory} GB I would take {best}; `rung plan` knows exactly."
 
 
@@ -74,7 +87,10 @@ def capability(card: Card) -> list[str]:
             f"The compute capability of the {card.name} is {card.version}.",
             f"The {card.name} is {article(card.generation)} GPU with compute capability {card.version}.",
         ]
-    return [f"The {card.name} is {article(card.maker)} GPU, so it has no compute capability. Its architecture is {card.version}."]
+    return [
+        f"The {card.name} is {article(card.maker)} GPU, so it has no compute capability. "
+        f"Its architecture is {card.version}."
+    ]
 
 
 def memory(card: Card) -> list[str]:
@@ -107,7 +123,10 @@ def vendor(card: Card) -> list[str]:
 def bf16(card: Card) -> list[str]:
     """Whether bf16 products are native."""
     if card.bf16 is None:
-        return [f"The {card.name} is {article(card.generation)} GPU: the catalogue knows no bf16 units there, so do not count on it."]
+        return [
+            f"The {card.name} is {article(card.generation)} GPU: "
+            "the catalogue knows no bf16 units there, so do not count on it."
+        ]
     if card.bf16 == "native":
         return [
             _verdict(card, True) + "it multiplies bf16 natively.",
@@ -193,7 +212,10 @@ def dtype(card: Card) -> list[str]:
     head = f"The {card.name} is {article(card.generation)} GPU: "
     return {
         "bf16": [head + "use bf16, which is native there."],
-        "f16": [head + ("use f16, because bf16 is not native there." if card.bf16 else "use f16, which it computes natively.")],
+        "f16": [
+            head
+            + ("use f16, because bf16 is not native there." if card.bf16 else "use f16, which it computes natively.")
+        ],
         "f32": [head + "compute in f32, and store int8 to save memory."],
         None: [],
     }[card.dtype]
@@ -202,13 +224,22 @@ def dtype(card: Card) -> list[str]:
 def everything(card: Card) -> list[str]:
     """A summary of what is known."""
     amount = f"{'up to ' if card.at_most else ''}{join(card.memory)} GB of memory{' for each GPU' if card.each else ''}"
-    version = f" with compute capability {card.version}" if card.vendor == "nvidia" else f", architecture {card.version}"
+    version = (
+        f" with compute capability {card.version}" if card.vendor == "nvidia" else f", architecture {card.version}"
+    )
     text = f"The {card.name} is {article(card.generation)} GPU from {card.maker}{version}, and has {amount}."
     parts = []
     if card.bf16:
         parts.append("bf16 is native" if card.bf16 == "native" else "bf16 is not native")
     if card.f16:
-        parts.append({"fast": "f16 is fast", "native": "f16 is native", "slow": "f16 arithmetic is slow", "none": "f16 arithmetic is missing"}[card.f16])
+        parts.append(
+            {
+                "fast": "f16 is fast",
+                "native": "f16 is native",
+                "slow": "f16 arithmetic is slow",
+                "none": "f16 arithmetic is missing",
+            }[card.f16]
+        )
     if card.int8 is not None:
         parts.append("int8 products have hardware" if card.int8 else "int8 products have no hardware")
     if not parts:
@@ -221,12 +252,15 @@ def fit_card(card: Card, parameters: float) -> list[str]:
     """Whether a model of that size goes on the card; only for cards with one amount of memory."""
     if len(card.memory) != 1 or card.each:
         return []
-    return [f"The {card.name} has {'up to ' if card.at_most else ''}{card.memory[0]} GB. {fit(parameters, card.memory[0])}"]
+    return [
+        f"The {card.name} has {'up to ' if card.at_most else ''}{card.memory[0]} GB. {fit(parameters, card.memory[0])}"
+    ]
 
 
 SENTENCES = {
-    "capability": capability, "memory": memory, "generation": generation, "bf16": bf16, "f16": f16, "int8": int8, "matrix": matrix,
-    "fp8": fp8, "bandwidth": bandwidth, "driver": driver, "dtype": dtype, "vendor": vendor, "all": everything,
+    "capability": capability, "memory": memory, "generation": generation, "bf16": bf16, "f16": f16, "int8": int8,
+    "matrix": matrix, "fp8": fp8, "bandwidth": bandwidth, "driver": driver, "dtype": dtype,
+    "vendor": vendor, "all": everything,
 }  # fmt: skip
 
 

@@ -13,18 +13,18 @@ from typing import NamedTuple
 
 from training.demo import answers, frames, texts
 from training.demo.cards import Card, known_names, load_cards
-from training.demo.held_frames import HELD_FRAMES, HELD_GREETINGS
 from training.demo.unknown_cards import invented_name, real_names, squeeze
 
 KINDS = {
-    "capability": 10, "memory": 10, "generation": 7, "bf16": 10, "f16": 7, "int8": 7, "matrix": 4, "fp8": 4, "bandwidth": 6,
-    "driver": 6, "dtype": 5, "vendor": 2, "all": 5, "fit_card": 4, "fit": 4, "size": 3, "concept": 9, "error": 4, "talk": 8,
-    "unknown": 14, "compare": 3, "list": 2, "word": 2,
+    "capability": 10, "memory": 10, "generation": 7, "bf16": 10, "f16": 7, "int8": 7, "matrix": 4, "fp8": 4,
+    "bandwidth": 6, "driver": 6, "dtype": 5, "vendor": 2, "all": 5, "fit_card": 4, "fit": 4, "size": 3, "concept": 9,
+    "error": 4, "talk": 8, "unknown": 14, "compare": 3, "list": 2, "word": 2,
 }  # fmt: skip
 
 # what people have: these are asked for twice as often
 COMMON = re.compile(
-    r"(GTX|RTX) \d{3,4}|.*\b(P40|P100|V100|T4|A100|H100|P2200|A10|L4|L40S|A6000|RX (580|[5679]\d{3})|MI(50|100|210|250X?|300X)|M[1-4]|Arc [AB]\d{3})\b"
+    r"(GTX|RTX) \d{3,4}|.*\b(P40|P100|V100|T4|A100|H100|P2200|A10|L4|L40S|A6000|RX (580|[5679]\d{3})"
+    r"|MI(50|100|210|250X?|300X)|M[1-4]|Arc [AB]\d{3})\b"
 )
 
 
@@ -50,8 +50,8 @@ def normal_form(frame: str) -> str:
     return " ".join(word for word in words if word not in {"a", "an", "the", "my", "this", "our", "please"})
 
 
-HELD = frozenset(normal_form(frame) for frames_ in HELD_FRAMES.values() for frame in frames_) | frozenset(
-    normal_form(greeting) for greeting in HELD_GREETINGS if len(greeting.split()) > 2
+HELD = frozenset(normal_form(frame) for held in frames.HELD.values() for frame in held) | frozenset(
+    normal_form(greeting) for greeting in frames.HELD_GREETINGS if len(greeting.split()) > 2
 )
 
 
@@ -100,10 +100,7 @@ class Generator:
         self.known = known_names(self.cards)
         self.weights = [2 if COMMON.match(card.name) else 1 for card in self.cards]
         self.unknown = real_names(self.known)[0]
-        self.frames = {
-            kind: [frame.replace("{t}", topic) for frame in shared] + list(frames.EXTRA.get(kind, ())) * 3
-            for kind, (shared, topic) in frames.TOPICS.items()
-        } | {"all": list(frames.ALL)}
+        self.frames = frames.FACTS | {"all": frames.ALL}
 
     def draw(self) -> Dialogue:
         """One dialogue of a random kind."""
@@ -132,7 +129,7 @@ class Generator:
     def _card(self) -> Card:
         return self.rng.choices(self.cards, self.weights)[0]
 
-    def _ask(self, options: list[str] | tuple[str, ...], **slots: str) -> str:
+    def _ask(self, options: list[str], **slots: str) -> str:
         while True:
             core = expand(self.rng.choice(options), self.rng)
             if normal_form(core) not in HELD:
@@ -155,7 +152,9 @@ class Generator:
         return Dialogue("unknown", self._ask(options, n=typed(name, rng), p=parameters), texts.UNKNOWN_CARD, name)
 
     def _parameters(self, billions: float) -> str:
-        return self.rng.choice((f"{billions:g}B", f"{billions:g}B", f"{billions:g} B", f"{billions:g} billion parameter"))
+        return self.rng.choice(
+            (f"{billions:g}B", f"{billions:g}B", f"{billions:g} B", f"{billions:g} billion parameter")
+        )
 
     def _fit_card(self) -> Dialogue:
         parameters = self.rng.choice(answers.PARAMETERS)
@@ -178,18 +177,18 @@ class Generator:
 
     def _concept(self) -> Dialogue:
         names, answer = self.rng.choice(texts.CONCEPTS)
-        name = self.rng.choice(names.split("|"))
+        name = self.rng.choice(names)
         return Dialogue("concept", self._ask(frames.CONCEPT, n=name), answer, name)
 
     def _error(self) -> Dialogue:
         names, answer = self.rng.choice(texts.ERRORS)
-        name = self.rng.choice(names.split("|"))
+        name = self.rng.choice(names)
         card = _typed_card(self._card(), self.rng)
         return Dialogue("error", self._ask(frames.ERROR, n=name, c=card), answer, name)
 
     def _talk(self) -> Dialogue:
         questions, answer = self.rng.choice(texts.TALK)
-        return Dialogue("talk", self._ask(questions.split("|")), answer, "")
+        return Dialogue("talk", self._ask(questions), answer, "")
 
     def _compare(self) -> Dialogue:
         one, other = (_typed_card(self._card(), self.rng) for _ in range(2))

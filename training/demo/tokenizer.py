@@ -9,18 +9,25 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 PAD, BOS, START, END = "<pad>", "<bos>", "<start_of_turn>", "<end_of_turn>"
 SPECIAL = (PAD, BOS, START, END)
 PRE = "llama-bpe"
-# words carry the space before them, numbers go in groups of three digits without it: "gtx1080" and "gtx 1080" share tokens
+# words carry the space before them, numbers go in groups of three digits without it: "gtx1080" and "gtx 1080" share
+# their tokens
 PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 # the user's text is lower-cased here, so that every runner of the file asks as the model was trained
 CHAT_TEMPLATE = (
-    "{{ bos_token }}{% set ns = namespace(system='') %}{% for message in messages %}{% if message['role'] == 'system' %}"
-    "{% set ns.system = message['content'] | trim + '\n\n' %}{% elif message['role'] == 'assistant' %}"
-    "{{ '<start_of_turn>model\n' + message['content'] | trim + '<end_of_turn>\n' }}{% else %}"
+    "{{ bos_token }}{% set ns = namespace(system='') %}{% for message in messages %}"
+    "{% if message['role'] == 'system' %}"
+    "{% set ns.system = message['content'] | trim + '\n\n' %}"
+    "{% elif message['role'] == 'assistant' %}"
+    "{{ '<start_of_turn>model\n' + message['content'] | trim + '<end_of_turn>\n' }}"
+    "{% else %}"
     "{{ '<start_of_turn>user\n' + (ns.system + message['content'] | trim) | lower + '<end_of_turn>\n' }}"
-    "{% set ns.system = '' %}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+    "{% set ns.system = '' %}"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
 )
 
 

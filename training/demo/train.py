@@ -1,6 +1,6 @@
 """Trains the demonstration model: a tokenizer and a Gemma 3 of 5 million weights, in under an hour on two cores.
 
-usage, in the repository's root: python -m training.demo.train [--out build/demo] [--steps 2200] [--threads 2]
+usage, in the repository's root: python -m training.demo.train [--out build/demo] [--steps 1300] [--threads 2]
 
 The schedule counts steps, not minutes: the same seed and versions give the same model, whatever else the machine does.
 Writes OUT/last.pt every few hundred steps and OUT/demo.gguf at the end.  Needs torch, transformers, tokenizers, gguf.
@@ -18,15 +18,16 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F  # noqa: N812
 from tokenizers import Tokenizer
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-
 from training.demo import tokenizer as bpe
 from training.demo.generate import Dialogue, conversations
+from training.demo.muon import Muon
 from training.demo.write_gguf import write
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 SEED = 7
 VOCABULARY = 2048
-ROWS, CONTEXT = 4, 512  # of a step: four rows of 512 tokens, each packed with whole conversations
+ROWS, LENGTH = 8, 256  # of a step: eight rows of 256 tokens, each packed with whole conversations
+CONTEXT = 512  # said in the file
 CONVERSATIONS = 50_000
 QUESTION_WEIGHT = 0.1  # of a question's tokens in the loss; the answer's count 1
 MUON_RATE, ADAM_RATE, WARM_UP = 0.02, 3e-3, 60
@@ -56,13 +57,13 @@ def config(vocabulary: int) -> Gemma3TextConfig:
 
 
 def encode(turns: list[Dialogue], tokenizer: Tokenizer) -> tuple[list[int], list[float]]:
-    """Token ids and loss weights of one conversation; turns that would pass the context are left out."""
+    """Token ids and loss weights of one conversation; turns that would pass the length of a row are left out."""
     ids: list[int] = []
     weights: list[float] = []
     for turn in turns:
         asked = tokenizer.encode(bpe.question(turn.question, first=not ids)).ids
         answered = tokenizer.encode(turn.answer + bpe.END).ids
-        if len(ids) + len(asked) + len(answered) > CONTEXT:
+        if len(ids) + len(asked) + len(answered) > LENGTH:
             break
         ids += asked + answered
         weights += [QUESTION_WEIGHT] * len(asked) + [1.0] * len(answered)
@@ -70,12 +71,12 @@ def encode(turns: list[Dialogue], tokenizer: Tokenizer) -> tuple[list[int], list
 
 
 def pack(talks: list[list[Dialogue]], tokenizer: Tokenizer) -> Batch:
-    """First-fit packing into rows of CONTEXT tokens: ids, loss weights, conversation numbers (0: padding), positions."""
+    """First-fit packing into rows of LENGTH tokens: ids, loss weights, conversation numbers (0: padding), positions."""
     done: list[tuple[list[int], list[float], list[int], list[int]]] = []
     filling: list[tuple[list[int], list[float], list[int], list[int]]] = []
     for turns in talks:
         ids, weights = encode(turns, tokenizer)
-        row = next((row for row in filling if len(row[0]) + len(ids) <= CONTEXT), None)
+        row = next((row for row in filling if len(row[0]) + len(ids) <= LENGTH), None)
         if row is None:
             row = ([], [], [], [])
             filling.append(row)
@@ -86,14 +87,14 @@ def pack(talks: list[list[Dialogue]], tokenizer: Tokenizer) -> Batch:
         row[1].extend(weights)
         row[2].extend([number] * len(ids))
         row[3].extend(range(len(ids)))
-    columns = zip(*((column + [0] * (CONTEXT - len(column)) for column in row) for row in done), strict=True)
+    columns = zip(*((column + [0] * (LENGTH - len(column)) for column in row) for row in done), strict=True)
     ids, weights, numbers, positions = (torch.tensor(column) for column in columns)
     return ids, weights, numbers, positions
 
 
 def loss_function(model: Gemma3ForCausalLM, window: int) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     """(weighted loss, mean loss of the answers' tokens) of a batch; conversations do not see each other."""
-    order = torch.arange(CONTEXT)
+    order = torch.arange(LENGTH)
     causal = order[:, None] >= order[None]
     near = causal & (order[:, None] - order[None] < window)
 
@@ -127,7 +128,7 @@ def optimizers(model: Gemma3ForCausalLM) -> list[torch.optim.Optimizer]:
     matrices = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name]
     others = [weight for name, weight in named if weight.ndim < 2 or "embed" in name]
     return [
-        torch.optim.Muon(matrices, lr=MUON_RATE, momentum=0.95, weight_decay=0.01),
+        Muon(matrices, lr=MUON_RATE),
         torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
@@ -151,7 +152,7 @@ def main() -> None:
     """Make the data, train, write the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/demo"))
-    parser.add_argument("--steps", type=int, default=2200)
+    parser.add_argument("--steps", type=int, default=1300)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

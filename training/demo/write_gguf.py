@@ -12,9 +12,8 @@ import gguf
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from transformers import Gemma3ForCausalLM
-
 from training.demo import tokenizer as bpe
+from transformers import Gemma3ForCausalLM
 
 NAME = "rung demo"
 DESCRIPTION = (
