@@ -23,7 +23,6 @@ from rung.kernels.simd.generic import (
     spread,
     store,
     subtract,
-    swap_pairs,
     tangent,
     total,
     write_float,

@@ -10,6 +10,8 @@ import platform
 from typing import Any
 
 from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
 from rung.kernels.simd.vector import (
     F16,
@@ -50,6 +52,36 @@ def load(b, address):
 def load_half(b, address):
     """16 float16, widened to float32."""
     return b.fpext(_load(b, address, F16S), F32S)
+
+
+def _is_float(kind: types.Type) -> bool:
+    return isinstance(kind, types.Float)
+
+
+@intrinsic
+def load_row(typing_context, address, kind):
+    """16 float32 when ``kind`` is a float, 16 widened float16 when it is an integer; its value does not matter."""
+    emit = load.emit if _is_float(kind) else load_half.emit
+    return f32x16(INT, kind), lambda context, b, signature, values: emit(b, values[0])
+
+
+@intrinsic
+def store_row(typing_context, address, value, kind):
+    """Writes 16 values as ``load_row`` reads them."""
+    emit = store.emit if _is_float(kind) else store_half.emit
+
+    def generate(context, b, signature, values):
+        emit(b, values[0], values[1])
+        return context.get_dummy_value()
+
+    return VOID(INT, f32x16, kind), generate
+
+
+@intrinsic
+def row_width(typing_context, kind):
+    """Bytes of a value that ``load_row`` reads."""
+    width = 4 if _is_float(kind) else 2
+    return INT(kind), lambda context, b, signature, values: I64(width)
 
 
 @instruction(f32x16, INT)
@@ -263,7 +295,37 @@ def call_three(b, address, first, second, third):
     _jump(b, address, [first, second, third])
 
 
-@instruction(VOID, INT, INT, INT, INT, INT, INT)
-def call_five(b, address, first, second, third, fourth, fifth):
-    """Calls the C function of five int64 at an address."""
-    _jump(b, address, [first, second, third, fourth, fifth])
+def _calling(count: int, given: tuple[int, ...]) -> Any:
+    """Calls the C function of ``count`` int64 at an address with words from memory, some of them replaced."""
+
+    def emit(b, address, words, values):
+        every = [_load(b, b.add(words, I64(8 * index)), I64) for index in range(count)]
+        for place, value in zip(given, values, strict=True):
+            every[place] = value
+        _jump(b, address, every)
+
+    if len(given) == 2:
+
+        @instruction(VOID, INT, INT, INT, INT)
+        def call_words(b, address, words, first, second):
+            emit(b, address, words, (first, second))
+
+    else:
+
+        @instruction(VOID, INT, INT, INT, INT, INT)
+        def call_words(b, address, words, first, second, third):
+            emit(b, address, words, (first, second, third))
+
+    return call_words
+
+
+#: ``(address, words, x, panel)``: a kernel of ``activations``, of 9 arguments.
+call_fill = _calling(9, (0, 3))
+#: ``(address, words, x, first, last)``: a kernel of ``linear``, of 16 arguments.
+call_groups = _calling(16, (2, 7, 8))
+
+
+@instruction(VOID, INT, *[INT] * 10)
+def call_attend(b, address, query, key, value, stride, count, heads, size, floats, scores, out):
+    """Calls a kernel of ``attention``."""
+    _jump(b, address, [query, key, value, stride, count, heads, size, floats, scores, out])

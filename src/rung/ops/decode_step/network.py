@@ -36,7 +36,7 @@ class Network:
         return hidden if self.shape.embedding_scale == 1.0 else hidden * self.shape.embedding_scale
 
     def layers(self, ids: Tensor, cache: Cache, start: int) -> Tensor:
-        """The last layer's hidden states [T, hidden] of ids [T] at positions ``start`` and on; writes the cache there."""
+        """Hidden states [T, hidden] after the last layer, of ids [T] at ``start`` and on; writes the cache there."""
         hidden = self.embed(ids)
         tables = [frequencies.table(start, len(ids)) for frequencies in self.frequencies]
         for block, device in zip(self.blocks, self.devices, strict=True):
