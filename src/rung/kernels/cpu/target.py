@@ -68,8 +68,8 @@ def sources_hash() -> str:
 
 
 @functools.cache
-def configure(threads: int) -> str:
-    """Sets up Numba for at least ``threads`` threads; call it before Numba is first imported.
+def configure(threads: int = 1) -> str:
+    """Sets up Numba for at least ``threads`` threads; importing ``rung.kernels.simd`` calls it.
 
     Compiled kernels are kept in the cache folder under ``sources_hash()``. Returns a note when that folder
     cannot be written (kernels are then compiled again by each process), else an empty string.

@@ -275,6 +275,14 @@ def largest_f32(b, x):
     return call(b, "llvm.vector.reduce.fmax.v16f32", F32, [x])
 
 
+@instruction(FLOAT, f32x16, f32x16)
+def largest_magnitude(b, x, y):
+    """The largest |lane| of both; NaN and Inf count as larger than all."""
+    bits = [b.and_(b.bitcast(each, I32S), constant(I32S, 0x7FFFFFFF)) for each in (x, y)]
+    larger = b.select(b.icmp_signed(">", *bits), *bits)
+    return b.bitcast(call(b, "llvm.vector.reduce.smax.v16i32", I32, [larger]), F32)
+
+
 @instruction(INT, i32x16)
 def sum_i32(b, x):
     """The sum of the lanes."""

@@ -1,0 +1,58 @@
+"""Kernels that are called through their address: compiled at first use, or loaded from the cache on disk.
+
+All kernels of one kind have one signature of int64 arguments, so that whoever calls them (a whole token, say) is
+compiled once and not for each mix of formats.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from numba import cfunc, types
+
+_LOCK = threading.RLock()
+
+
+class Kernel:
+    """A function of ``count`` int64 arguments that returns nothing, compiled when its address is first asked for."""
+
+    def __init__(self, function: Callable[..., None], count: int) -> None:
+        self.function, self.count = function, count
+
+    @functools.cached_property
+    def address(self) -> int:
+        """Where the compiled code is."""
+        with _LOCK:
+            self._compiled = self._compile()
+            return int(self._compiled.address)
+
+    @functools.cached_property
+    def call(self) -> Callable[..., None]:
+        """The compiled code as a function of Python integers; it does not hold the interpreter's lock."""
+        return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * self.count)(self.address)
+
+    @property
+    def from_cache(self) -> bool:
+        """Whether the compiled code came from the disk."""
+        return bool(self.address and self._compiled.cache_hits)
+
+    def _compile(self) -> Any:
+        signature = types.void(*[types.int64] * self.count)
+        make = cfunc(signature, cache=True, error_model="numpy", boundscheck=False)
+        try:
+            return make(self.function)
+        except (EOFError, OSError, ValueError, ImportError, AttributeError, KeyError):
+            # The cache on disk is damaged or cannot be written: an empty one, else none.
+            shutil.rmtree(os.environ["NUMBA_CACHE_DIR"], ignore_errors=True)
+            return cfunc(signature, error_model="numpy", boundscheck=False)(self.function)
+
+
+def kernel(count: int) -> Callable[[Callable[..., None]], Kernel]:
+    """Makes a function of ``count`` int64 arguments a kernel."""
+    return lambda function: Kernel(function, count)

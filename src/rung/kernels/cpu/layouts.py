@@ -1,0 +1,175 @@
+"""How weights lie in memory for the CPU kernels ("r16"): pure data, neither numpy nor Numba.
+
+Sixteen rows make a group. Of a group, a *unit* holds 32 columns: vectors of 64 bytes with four consecutive
+columns of each of the 16 rows, so that one ``vpdpbusd`` multiplies them with four broadcast activations. Units
+follow each other along the row; before each stands what belongs to it alone (``unit_header``), before each
+``block`` of columns what belongs to the block (``block_header``), before all what belongs to the rows.
+
+- ``nibble``: 4 vectors; of a byte the low nibble is a column of the unit's first half, the high one of its second.
+- ``six``: the same for the low four bits, then 2 vectors with the high two bits of 4 columns a byte.
+- ``byte``: 8 vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rung.core.types import Format
+
+ROWS = 16
+UNIT = 32
+_CODE_BYTES = {"nibble": 256, "six": 384, "byte": 512}
+_SCALE_BYTES = {"f16": 0, "f32": 64, "u6": 16, "i8": 16, "none": 0}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to lay weights out; see the module.
+
+    ``codes`` are nibble, six or byte; ``table``: they index a codebook of 16 signed bytes. ``scale`` says how the
+    scales of ``group`` columns are stored: f16 (one a block), f32, u6 and i8 (integers times an f16 of the block),
+    f32 of the block, or none (one f32 a row). ``minimum``: an offset is added to each group. ``offset`` is what the
+    unsigned codes are above the weights' own.
+    """
+
+    name: str
+    codes: str
+    scale: str
+    group: int = 32
+    block: int = 32
+    offset: int = 0
+    minimum: bool = False
+    table: bool = False
+
+    @property
+    def parts(self) -> int:
+        """Groups in a unit: 1, or 2 when a scale covers 16 columns."""
+        return 2 if self.group == 16 else 1
+
+    @property
+    def row_header(self) -> int:
+        """Bytes before a group of rows: its row scales."""
+        return 64 if self.scale == "none" else 0
+
+    @property
+    def block_header(self) -> int:
+        """Bytes before a block of a group of rows."""
+        if self.scale in ("u6", "i8", "f16"):
+            return 64 if self.scale == "u6" else 32
+        return 64 if self.scale == "f32" and self.group > UNIT else 0
+
+    @property
+    def unit_header(self) -> int:
+        """Bytes before the codes of a unit."""
+        if self.group > UNIT:
+            return 0
+        return _SCALE_BYTES[self.scale] * self.parts * (2 if self.minimum else 1)
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of a unit of a group of rows."""
+        return self.unit_header + _CODE_BYTES[self.codes]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block of a group of rows."""
+        return self.block_header + self.block // UNIT * self.unit_bytes
+
+    def group_bytes(self, columns: int) -> int:
+        """Bytes of 16 rows of that many columns."""
+        return self.row_header + columns // self.block * self.block_bytes
+
+    @property
+    def activations(self) -> tuple[int, int]:
+        """What the activations must bring along: (offset, sums a unit); equal pairs can share them."""
+        return self.offset, self.parts
+
+
+Q4_0 = Layout("q4_0", "nibble", "f16", offset=8)
+Q8_0 = Layout("q8_0", "byte", "f16", offset=128)
+Q4_K = Layout("q4_k", "nibble", "u6", block=256, minimum=True)
+Q6_K = Layout("q6_k", "six", "i8", group=16, block=256, offset=32)
+INT8 = Layout("int8", "byte", "none", offset=128)
+
+
+def _generic(codes: str, group: int, minimum: bool) -> Layout:
+    table = codes == "nibble"
+    name = f"{codes}{group}{'_min' if minimum else ''}"
+    offset = 0 if minimum else 128
+    return Layout(name, codes, "f32", group, offset=offset, minimum=minimum, table=table and not minimum)
+
+
+#: The exact layouts of the formats without one of their own: codes, f32 scales and minima of 16 or 32 columns.
+_GENERIC = {
+    (codes, group, minimum): _generic(codes, group, minimum)
+    for codes in ("nibble", "byte")
+    for group in (16, 32)
+    for minimum in (False, True)
+}
+
+_NATIVE = {layout.name: layout for layout in (Q4_0, Q8_0, Q4_K, Q6_K, INT8)}
+
+#: Formats in a generic layout: how many bits their codes need, columns a scale, and whether they have minima.
+GENERIC: dict[str, tuple[str, int, bool]] = {
+    "q4_1": ("nibble", 32, True),
+    "q5_0": ("byte", 32, False),
+    "q5_1": ("byte", 32, True),
+    "q2_k": ("nibble", 16, True),
+    "q3_k": ("nibble", 16, False),
+    "q5_k": ("byte", 32, True),
+    "iq4_nl": ("nibble", 32, False),
+    "iq4_xs": ("nibble", 32, False),
+    "mxfp4": ("nibble", 32, False),
+    "nvfp4": ("nibble", 16, False),
+    "iq2_xxs": ("nibble", 32, False),
+    "iq2_xs": ("nibble", 16, False),
+    "iq2_s": ("nibble", 16, False),
+    "iq3_xxs": ("nibble", 32, False),
+    "iq3_s": ("nibble", 32, False),
+    "iq1_s": ("nibble", 32, False),
+    "iq1_m": ("nibble", 16, False),
+    "tq1_0": ("nibble", 32, False),
+    "tq2_0": ("nibble", 32, False),
+}
+
+#: Formats whose rows are read as they are stored, with float32 activations.
+IN_PLACE = ("f32", "f16", "bf16")
+
+#: All formats (without their options) that the row kernels read, and those that the tile kernels read.
+TILE_FORMATS = (*_NATIVE, "nf4", "fp4", *GENERIC)
+ROW_FORMATS = (*TILE_FORMATS, *IN_PLACE)
+
+
+#: The layouts by name; ``codebook64`` ... for nf4 and fp4, whose scales cover a block of that many columns.
+LAYOUTS: dict[str, Layout] = {
+    **_NATIVE,
+    **{layout.name: layout for layout in _GENERIC.values()},
+    **{
+        f"codebook{block}": Layout(f"codebook{block}", "nibble", "f32", block, block, offset=128, table=True)
+        for block in (64, 128, 256, 512, 1024, 2048, 4096)
+    },
+}
+
+
+def layout_of(format: Format) -> Layout:
+    """The layout of a format of ``TILE_FORMATS``."""
+    family = format.name.split(":")[0]
+    if family in GENERIC:
+        return _GENERIC[GENERIC[family]]
+    return LAYOUTS[family if family in _NATIVE else f"codebook{format.block}"]
+
+
+def packed_bytes(format: Format, shape: tuple[int, ...]) -> int:
+    """Bytes of a weight as the row and tile kernels hold it; the stored size where they read it in place.
+
+    Nested scales of nf4 and fp4 are held beside their float32 values, for the exact way back.
+    """
+    if format.name in IN_PLACE:
+        return format.bytes(shape)
+    columns = shape[-1]
+    groups = -(-math.prod(shape[:-1]) // ROWS)
+    size = groups * layout_of(format).group_bytes(columns)
+    if format.nested:
+        size += format.bytes(shape) - -(-math.prod(shape) // 2)
+    return size
