@@ -1,0 +1,129 @@
+"""``rung run``: answers, JSON, stdin, and every bad question."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+RUNG = [sys.executable, "-m", "rung"]
+KEYS = {
+    "text",
+    "tokens",
+    "prompt_tokens",
+    "prefill_tokens_per_second",
+    "decode_tokens_per_second",
+    "stop_reason",
+    "peak_memory_bytes",
+    "plan",
+    "report",
+}
+
+
+def test_an_answer_comes_on_stdout_and_everything_about_it_on_stderr(rung, model):
+    said = rung("run", model, "the quick", "--max-tokens", "5")
+    assert said.code == 0
+    assert "tokens/s" in said.err
+    assert "tokens/s" not in said.out
+    assert "context" in said.err.splitlines()[0]
+
+
+def test_quiet_says_nothing_but_the_answer(rung, model):
+    assert rung("run", model, "the quick", "--max-tokens", "5", "--quiet").err == ""
+
+
+def test_json_is_one_object_and_nothing_else(rung, model):
+    said = rung("run", model, "the quick", "--max-tokens", "5", "--json")
+    result = json.loads(said.out)
+    assert set(result) >= KEYS
+    assert len(result["tokens"]) == 5
+    assert result["stop_reason"] == "length"
+    assert result["prompt_tokens"] > 0
+    assert result["peak_memory_bytes"] > 2**20
+
+
+def test_the_same_seed_gives_the_same_text(rung, model):
+    def ask(seed):
+        said = rung("run", model, "the quick", "--max-tokens", "8", "--temperature", "1", "--seed", seed, "--json")
+        return json.loads(said.out)["tokens"]
+
+    assert ask("3") == ask("3")
+    assert ask("3") != ask("4")
+
+
+def test_stdin_is_the_prompt_of_a_named_model(rung, model):
+    named = json.loads(rung("run", model, "--json", "--max-tokens", "3", stdin="the quick").out)
+    given = json.loads(rung("run", model, "the quick", "--json", "--max-tokens", "3").out)
+    assert named["tokens"] == given["tokens"]
+
+
+def test_a_stop_string_is_not_printed(rung, model):
+    whole = json.loads(rung("run", model, "the quick", "--max-tokens", "12", "--json").out)["text"]
+    stop = whole[3:5]
+    cut = json.loads(rung("run", model, "the quick", "--max-tokens", "12", "--stop", stop, "--json").out)
+    assert cut["stop_reason"] == "stop"
+    assert cut["text"] == whole[: whole.index(stop)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "Why is the sky blue?"], 2, 'rung run demo "Why is the sky blue?"'),
+        (["run", "MODEL"], 2, "There is no prompt"),
+        (["run", "no/such/model.gguf", "x"], 1, "no/such/model.gguf"),
+        (["run", "MODEL", "x", "--format", "q4k"], 2, "Did you mean q4_k"),
+        (["run", "MODEL", "x", "--device", "cuda:3"], 2, "There is no device 'cuda:3' here"),
+        (["run", "MODEL", "x", "--memory", "lots"], 2, "is not a size"),
+        (["run", "MODEL", "x", "--memory", "1MB"], 1, "does not fit"),
+        (["run", "MODEL", "x", "--context", "1000000"], 2, "1,000,000 tokens"),
+        (["run", "MODEL", "x " * 400, "--context", "64"], 2, "the context holds 64"),
+        (["run", "MODEL", "x", "--temperature", "hot"], 2, "temperature"),
+        (["run", "MODEL", "x", "--no-such-option"], 2, "No such option"),
+        (["plan", "no/such/model.gguf"], 1, "no/such/model.gguf"),
+        (["ladder", "paint"], 2, "There is no op 'paint'"),
+        (["ladder", "linear", "q4k"], 2, "Did you mean q4_k"),
+        (["fly"], 2, "No such command"),
+    ],
+)
+def test_a_bad_question_is_answered_in_words(rung, model, arguments, code, words):
+    said = rung(*(model if a == "MODEL" else a for a in arguments))
+    assert words in said.err
+    assert said.code == code
+    assert "Traceback" not in said.err
+    assert said.out == ""
+
+
+def test_debug_shows_the_traceback():
+    done = subprocess.run([*RUNG, "plan", "nowhere.gguf", "--debug"], capture_output=True, text=True)
+    assert "Traceback" in done.stderr
+
+
+def test_a_closed_pipe_is_no_error(model):
+    command = f"{sys.executable} -m rung run {model} 'the quick' --max-tokens 200 --quiet | head -c 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    assert "rung itself failed" not in done.stderr
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(model):
+    running = subprocess.Popen(
+        [*RUNG, "run", model, "the quick"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(0.7)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=30)
+    assert "Traceback" not in err
+    assert running.returncode in (130, 0)
+
+
+def test_version_and_plain_tables_when_piped():
+    done = subprocess.run([*RUNG, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("rung 0.")
+    formats = subprocess.run([*RUNG, "formats"], capture_output=True, text=True, check=True, env={**os.environ})
+    assert "q4_k" in formats.stdout
+    assert "\x1b[" not in formats.stdout
