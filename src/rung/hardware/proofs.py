@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +63,32 @@ def remove(key: Mapping[str, str]) -> None:
     """Forgets the value stored under ``key``, if there is one and the folder can be written."""
     with contextlib.suppress(OSError):
         _file(key).unlink()
+
+
+@contextlib.contextmanager
+def lock(key: Mapping[str, str], seconds: float = 60.0) -> Iterator[None]:
+    """Lets one process at a time find out the value of ``key``; the next ones then read it.
+
+    Goes ahead without a lock where there can be none, and after ``seconds``.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            import fcntl
+
+            path = _file(key).with_suffix(".lock")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path, "a", encoding="utf-8"))
+            deadline = time.monotonic() + seconds
+            while not _locked(fcntl, file.fileno()) and time.monotonic() < deadline:
+                time.sleep(0.05)
+        except (OSError, ImportError):
+            pass  # a folder that cannot be written, a system without locks: two may measure the same
+        yield
+
+
+def _locked(fcntl: Any, handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

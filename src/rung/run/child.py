@@ -24,8 +24,8 @@ from typing import IO, Any
 from rung.core.types import EMPTY
 from rung.core.value import FrozenDict, Value
 
-#: Seconds that a child may take from its start until it listens.
-START_LIMIT = 30.0
+#: Seconds that a child may take from its start until it listens, and for the job that prepares it.
+START_LIMIT = 60.0
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _TAIL = 2000  # bytes of the child's stderr that are read for the reason of a crash
 
@@ -142,11 +142,12 @@ class _Child:
         return json.loads(line)
 
     def cause_of_death(self) -> str:
-        """What ended the process, in words, with the last line that it printed."""
+        """What ended the process, in words, with the last error that it printed."""
         code = self._process.wait()
         self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, self._stderr.tell() - _TAIL))
         lines = [line.strip() for line in self._stderr.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        lines = [line for line in lines if "error" in line.lower()] or lines
         cause = _DEATHS.get(-code) or (
             f"the process was ended by signal {-code}" if code < 0 else f"the process ended with status {code}"
         )
@@ -167,48 +168,65 @@ def run(
     jobs: Sequence[Job],
     timeout: float,
     *,
+    prepare: Job | None = None,
     environment: Mapping[str, str] = EMPTY,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Outcome]:
     """Runs the jobs one after the other in a child and returns an outcome for each.
 
-    ``timeout`` is in seconds and for each job; what a job imports counts. ``environment`` is added to the child's.
-    ``progress`` is called with the number of jobs done. Raises nothing of the child's doing; an exception of
-    this process, ``KeyboardInterrupt`` too, ends the child before it goes on its way.
+    ``timeout`` is in seconds and for each job; what a job imports counts. ``prepare`` is run first in every child,
+    within ``START_LIMIT`` seconds; where it fails, the jobs left share its outcome. ``environment`` is added to the
+    child's. ``progress`` is called with the number of jobs done. Raises nothing of the child's doing; an exception
+    of this process, ``KeyboardInterrupt`` too, ends the child before it goes on its way.
     """
     outcomes: list[Outcome] = []
     while len(outcomes) < len(jobs):
-        try:
-            child = _Child(environment)
-        except OSError as error:
-            return outcomes + [Outcome("crashed", error=f"no child process: {error}")] * (len(jobs) - len(outcomes))
-        with child:
-            try:
-                child.receive(START_LIMIT)
-            except _Late:
-                return outcomes + [Outcome("timeout", error="the child did not start")] * (len(jobs) - len(outcomes))
-            except _Died:
-                lost = Outcome("crashed", error=f"the child did not start: {child.cause_of_death()}")
-                return outcomes + [lost] * (len(jobs) - len(outcomes))
-            _serve_with(child, jobs, timeout, outcomes, progress)
+        failed = _one_child(jobs, timeout, prepare, environment, progress, outcomes)
+        if failed:
+            outcomes += [failed] * (len(jobs) - len(outcomes))
     return outcomes
 
 
-def _serve_with(
-    child: _Child, jobs: Sequence[Job], timeout: float, outcomes: list[Outcome], progress: Callable[[int], None]
-) -> None:
-    """Appends outcomes until the jobs are done or this child is lost."""
-    while len(outcomes) < len(jobs):
+def _one_child(
+    jobs: Sequence[Job],
+    timeout: float,
+    prepare: Job | None,
+    environment: Mapping[str, str],
+    progress: Callable[[int], None],
+    outcomes: list[Outcome],
+) -> Outcome | None:
+    """Appends outcomes until the jobs are done or the child is lost; returns why no child can be had at all."""
+    try:
+        child = _Child(environment)
+    except OSError as error:
+        return Outcome("crashed", error=f"no child process: {error}")
+    with child:
         try:
-            child.send(jobs[len(outcomes)])
-            outcomes.append(Outcome.from_json(child.receive(timeout)))
+            child.receive(START_LIMIT)
         except _Late:
-            outcomes.append(Outcome("timeout", error=f"no answer within {timeout:g} s"))
+            return Outcome("timeout", error="the child did not start")
         except _Died:
-            outcomes.append(Outcome("crashed", error=child.cause_of_death()))
-        progress(len(outcomes))
-        if outcomes[-1].how in ("timeout", "crashed"):
-            return
+            return Outcome("crashed", error=f"the child did not start: {child.cause_of_death()}")
+        if prepare:
+            ready = _ask(child, prepare, START_LIMIT)
+            if not ready.ok:
+                return ready
+        while len(outcomes) < len(jobs):
+            outcomes.append(_ask(child, jobs[len(outcomes)], timeout))
+            progress(len(outcomes))
+            if outcomes[-1].how in ("timeout", "crashed"):
+                break
+    return None
+
+
+def _ask(child: _Child, job: Job, timeout: float) -> Outcome:
+    try:
+        child.send(job)
+        return Outcome.from_json(child.receive(timeout))
+    except _Late:
+        return Outcome("timeout", error=f"no answer within {timeout:g} s")
+    except _Died:
+        return Outcome("crashed", error=child.cause_of_death())
 
 
 def serve(requests: int, answers: int, parent: int) -> None:

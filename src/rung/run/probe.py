@@ -1,0 +1,179 @@
+"""Finds out what a device can do by computing it: in a child process, compared with float64, kept on disk.
+
+An abort, a hang or an illegal instruction costs the capability that was being tried and nothing else. What could not be
+tried at all (no torch, no memory left) stays unknown.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+
+from rung.core.types import Capability, Device, Level, Proof
+from rung.core.value import FrozenDict
+from rung.hardware import proofs, remember
+from rung.hardware.catalog import DTYPES
+from rung.hardware.remember import Findings
+from rung.run import child
+from rung.run.child import Job, Outcome
+
+#: Seconds that one attempt may take; all of them together take under 10 s where nothing hangs.
+LIMIT = 15.0
+#: A dtype that multiplies at less than this part of f32's rate is emulated, whatever the processor lists.
+_EMULATED_BELOW = 0.8
+_OPS = ("matmul", "attention", "elementwise")
+_PROBES = "rung.run.probes"
+_COMPARED = "computed and compared with float64"
+
+Progress = Callable[[str], None]
+
+
+def probe(device: Device, *, fresh: bool = False, progress: Progress = lambda what: None) -> Device:
+    """The device with what a probe found: capabilities, peaks (operations/s) and bandwidth (bytes/s).
+
+    Taken from disk where an earlier probe of the same device, driver and software is kept there, unless ``fresh``.
+    ``progress`` is told what is being tried. A simulated device comes back as it is. Raises nothing of the device's.
+    """
+    if not device.real:
+        return device
+    with proofs.lock(remember.key(device)):
+        found = None if fresh else remember.read(device)
+        if found is None:
+            found = measure(device, progress)
+            note = remember.write(device, found) if _worth_keeping(found) else ""
+            if note:
+                found = Findings(found.capabilities, found.peaks, found.bandwidth, (*found.notes, note))
+    return remember.apply(device, found)
+
+
+def measure(device: Device, progress: Progress = lambda what: None) -> Findings:
+    """What a probe finds now, nothing read from disk or kept there."""
+    busy = _busy(device)
+    capabilities = list(_instruction_sets(device, progress))
+    computed, peaks, bandwidth, notes = _with_torch(device, progress)
+    if busy and peaks:
+        notes.append("other programs were using the processor, so the rates are too low: rung devices --probe")
+    return Findings((*capabilities, *computed), FrozenDict(peaks), bandwidth, tuple(notes))
+
+
+def _busy(device: Device) -> bool:
+    """Whether other programs leave the processor less than half of itself (the load of the last minute)."""
+    if device.kind != "cpu" or not hasattr(os, "getloadavg"):
+        return False
+    return os.getloadavg()[0] > 0.5 * int(device.details.get("cores", 1))
+
+
+def _worth_keeping(found: Findings) -> bool:
+    """Whether something was found out; what stayed unknown for want of torch or memory is tried again."""
+    return any(c.proof is Proof.PROBE and c.level is not Level.UNKNOWN for c in found.capabilities) and not any(
+        c.level is Level.UNKNOWN for c in found.capabilities
+    )
+
+
+def _instruction_sets(device: Device, progress: Progress) -> Iterator[Capability]:
+    """The levels that the processor lists, each compiled and run; those it does not list are not tried."""
+    names = [
+        c.name
+        for c in device.capabilities.values()
+        if c.name.startswith("isa.") and c.level is not Level.ABSENT and device.arch == "x86_64"
+    ]
+    if device.kind != "cpu" or not names:
+        return
+    if "numba" not in device.software:
+        for name in names:
+            yield Capability(name, Level.UNKNOWN, Proof.NONE, "numba is not installed: pip install 'rung[run]'")
+        return
+    progress("instruction sets")
+    jobs = [Job.of("rung.kernels.simd.isa:check", name=name) for name in names]
+    for name, outcome in zip(names, child.run(jobs, 4 * LIMIT), strict=True):
+        yield _capability(name, outcome, "compiled, run and compared")
+
+
+def _with_torch(
+    device: Device, progress: Progress
+) -> tuple[list[Capability], dict[str, float], float | None, list[str]]:
+    """Capabilities, rates by dtype, bandwidth and notes."""
+    wanted = [(op, dtype) for dtype in DTYPES for op in _OPS]
+    if "torch" not in device.software:
+        why = "torch is not installed: pip install 'rung[run]'"
+        return [Capability(f"{op}.{d}", Level.UNKNOWN, Proof.NONE, why) for op, d in wanted], {}, None, [why]
+    prepare = Job.of(
+        f"{_PROBES}.start:start",
+        kind=device.kind,
+        arch=device.arch,
+        marks=_marks(device),
+        threads=int(device.details.get("cores", 1)),
+    )
+    progress("values")
+    jobs = [Job.of(f"{_PROBES}.values:{op}", dtype=dtype) for op, dtype in wanted]
+    jobs.append(Job.of(f"{_PROBES}.rates:bandwidth", size=_bytes_to_read(device)))
+    jobs += [Job.of(f"{_PROBES}.rates:matmul", dtype=d, memory=device.budget // 4) for d in DTYPES]
+
+    def tell(done: int) -> None:
+        progress("values" if done < len(wanted) else "rates")
+
+    outcomes = child.run(jobs, LIMIT, prepare=prepare, progress=tell)
+    found = {
+        f"{op}.{dtype}": _capability(f"{op}.{dtype}", outcome, _COMPARED)
+        for (op, dtype), outcome in zip(wanted, outcomes, strict=False)
+    }
+    read, *multiplied = outcomes[len(wanted) :]
+    right = [d for d in DTYPES if found[f"matmul.{d}"].level is Level.NATIVE]
+    rates = {d: float(o.value) for d, o in zip(DTYPES, multiplied, strict=True) if o.ok and d in right}
+    notes = [
+        f"the rate of {d} is not known: {_reason(o)}"
+        for d, o in zip(DTYPES, multiplied, strict=True)
+        if d in right and not o.ok
+    ]
+    if not read.ok:
+        notes.append(f"the bandwidth is not known: {_reason(read)}")
+    return [_with_rate(c, rates) for c in found.values()], rates, float(read.value) if read.ok else None, notes
+
+
+def _capability(name: str, outcome: Outcome, source: str) -> Capability:
+    """What an attempt proves: right values, or absent with the reason, or nothing when it could not be tried."""
+    if outcome.ok and not outcome.value:
+        return Capability(name, Level.NATIVE, Proof.PROBE, source)
+    reason = str(outcome.value) if outcome.ok else _reason(outcome)
+    if not outcome.ok and any(words in outcome.error for words in _NOT_TRIED):
+        return Capability(name, Level.UNKNOWN, Proof.NONE, reason)
+    return Capability(name, Level.ABSENT, Proof.PROBE, reason)
+
+
+#: Words of an error that says nothing about the device.
+_NOT_TRIED = ("out of memory", "MemoryError", "ModuleNotFoundError", "no child process", "the child did not start")
+
+
+def _reason(outcome: Outcome) -> str:
+    """The first line of an error, without the name of its type, short enough for a table."""
+    text = outcome.error.split("\n", 1)[0]
+    kind, colon, rest = text.partition(": ")
+    if colon and kind.endswith(("Error", "Exception")):
+        text = rest or kind
+    return text if len(text) <= 200 else text[:199] + "…"
+
+
+def _with_rate(capability: Capability, rates: Mapping[str, float]) -> Capability:
+    """A dtype that is far slower than f32 is emulated: f16 on most processors, bf16 on many."""
+    op, _, dtype = capability.name.partition(".")
+    if capability.level is not Level.NATIVE or dtype in ("f32", "f64") or op == "elementwise":
+        return capability
+    if dtype not in rates or "f32" not in rates or rates[dtype] >= _EMULATED_BELOW * rates["f32"]:
+        return capability
+    times = rates["f32"] / rates[dtype]
+    return Capability(
+        capability.name, Level.EMULATED, Proof.PROBE, f"right, but {times:.1f} times slower than f32 here"
+    )
+
+
+def _marks(device: Device) -> dict[str, str]:
+    """What tells this device from others of its kind, for torch."""
+    marks = {name: str(device.details[name]) for name in ("uuid", "pci") if name in device.details}
+    return marks | {"index": device.id.rpartition(":")[2] if ":" in device.id else "0"}
+
+
+def _bytes_to_read(device: Device) -> int:
+    """More than four times the last cache, so that memory is what is measured; at most a quarter of what is free."""
+    last = max((int(size) for size in dict(device.details.get("caches", {})).values()), default=0)
+    wanted = max(1 << 28, 4 * last + (1 << 26)) if device.kind == "cpu" else 1 << 29
+    return max(1 << 20, min(wanted, device.budget // 4))
