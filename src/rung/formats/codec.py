@@ -21,9 +21,9 @@ Array = npt.NDArray[Any]
 
 #: Weights that are worked on at once: their float32 copy and a few temporaries stay in a core's L2 cache.
 PIECE = 1 << 16
-#: Weights below this need scales of a few steps of float16 (2^-24): what is stored is rounded up there, so that no
-#: code is clipped and the error stays below a step.
-COARSE = np.float32(2.0**-14)
+_DAMAGED = "hf download MODEL --force-download: the file is damaged here or was published so"
+#: Sixteen steps of float16 where it is coarsest. Scales below this are rounded up, so that no code is clipped.
+COARSE = np.float32(2.0**-20)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +77,14 @@ class Source:
             piece = self.read(first, min(first + step, self.size))
             if not (np.isfinite(piece.min()) and np.isfinite(piece.max())):
                 index = int(np.argmin(np.isfinite(piece)))
-                raise self.refusal(first + index, f"holds {piece[index]:g}".replace("nan", "NaN").replace("inf", "Inf"))
+                value = "NaN" if np.isnan(piece[index]) else "Inf"
+                raise self.refusal(first + index, f"holds {value}", _DAMAGED)
             yield first, piece
 
-    def refusal(self, index: int, cause: str, ways_out: tuple[str, ...] = ()) -> CannotEncode:
-        """The error that says why the weight ``index`` of the flattened tensor cannot be stored."""
-        row, column = divmod(index, max(self.shape[1], 1))
-        ways = ways_out or ("the checkpoint is damaged: download it again, or use another one",)
-        return CannotEncode(f"{self.name} {cause} in row {row}", [f"first met at row {row}, column {column}"], ways)
+    def refusal(self, index: int, cause: str, way_out: str) -> CannotEncode:
+        """The error that says why the weight ``index`` of the flattened tensor, or its block, cannot be stored."""
+        row, column = divmod(index, self.shape[1])
+        return CannotEncode(f"row {row} of {self.name} {cause}", [f"first met at column {column}"], [way_out])
 
 
 class Codec(ABC):

@@ -21,6 +21,7 @@ CODEBOOK = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53
 #: The index of the value nearest to each integer -128 ... 127, and that value.
 _INDEX = np.abs(np.arange(-128, 128)[:, None] - CODEBOOK.astype(np.int64)).argmin(axis=1).astype(np.uint8)
 _VALUE: Floats = CODEBOOK[_INDEX].astype(np.float32)
+_NEGLIGIBLE = np.float32(5.5 * 2.0**-24)
 # The extreme weight of a block is tried at these values of the codebook's scale, beside the ends themselves.
 _EXTREMES = (-139.0, -131.0, -123.0, -116.0, -109.0, -101.0, 107.0, 115.0, 123.0)
 
@@ -62,8 +63,11 @@ def _pack_iq4_nl(weights: Floats, blocks: Array) -> None:
         better = fit * cross > most
         np.copyto(most, fit * cross, where=better)
         np.copyto(scale, fit, where=better)
-    scale = np.where(np.abs(extreme) < COARSE, 1 / np.float32(CODEBOOK[0]), scale)
-    d, factor = half(scale * extreme)
+    scale *= extreme
+    scale = np.where(np.abs(scale) < COARSE, extreme / np.float32(CODEBOOK[0]), scale)
+    # The codebook has no zero: weights below half the distance of its middle values are nearest to a scale of zero.
+    scale[np.abs(extreme) < _NEGLIGIBLE] = 0
+    d, factor = half(scale)
     blocks["d"] = d
     blocks["qs"] = pack_nibbles(np.take(_INDEX, _rounded(x, factor), mode="clip"))
 

@@ -25,7 +25,7 @@ def pack_affine(weights: Floats, blocks: Array, levels: int) -> Codes:
     count = len(blocks)
     shape = (8, count)
     scale, minimum = (part.reshape(shape) for part in affine(x, levels, _TRIALS))
-    up = scale.max(axis=0) * np.float32(levels) < COARSE
+    up = scale.max(axis=0) < COARSE
     dmin, _ = half(minimum.max(axis=0) / np.float32(63))
     minima = _round(minimum, dmin, up, 63)
     base = minima * dmin.astype(np.float32)
@@ -73,7 +73,7 @@ def pack_q6_k(weights: Floats, blocks: Array) -> None:
     x = columns(weights, 16)
     count = len(blocks)
     scale, extreme = (part.reshape(16, count) for part in symmetric(x, 32, _SHIFTS))
-    up = np.abs(extreme).max(axis=0) < COARSE
+    up = np.abs(scale).max(axis=0) < COARSE
     scale = np.where(up, extreme / np.float32(-32), scale)
     index = np.argmax(np.abs(scale), axis=0)
     d, _ = half(scale[index, np.arange(count)] / np.float32(-128))

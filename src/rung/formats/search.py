@@ -78,7 +78,7 @@ def _line(
 def symmetric(x: Floats, half: int, shifts: Sequence[float]) -> tuple[Floats, Floats]:
     """Signed scale [groups] with which ``scale * code`` is near x [weights, groups], and the extreme weights [groups].
 
-    Codes are -half ... half - 1. Each shift tries the scale that turns the weight of largest magnitude into code -(half + shift).
+    Codes are -half ... half - 1. Each shift tries the scale that makes code -(half + shift) of the extreme weight.
     """
     low, high = x.min(axis=0), x.max(axis=0)
     extreme = np.where(high > -low, high, low)
