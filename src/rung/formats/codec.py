@@ -22,6 +22,7 @@ Array = npt.NDArray[Any]
 #: Weights that are worked on at once: their float32 copy and a few temporaries stay in a core's L2 cache.
 PIECE = 1 << 16
 _DAMAGED = "hf download MODEL --force-download: the file is damaged here or was published so"
+_TOO_LARGE = "rung run MODEL --format int8: its scales are float32 (those of bf16 and nf4 reach as far)"
 #: Sixteen steps of float16 where it is coarsest. Scales below this are rounded up, so that no code is clipped.
 COARSE = np.float32(2.0**-20)
 
@@ -128,10 +129,7 @@ class BlockCodec(Codec):
                 with np.errstate(all="ignore"):
                     self.pack(piece.reshape(count, block), blocks[start : start + count])
             except BadBlock as bad:
-                ways = (
-                    f"choose a format with a wider scale than {self.format.name}: bf16, int8 or nf4 (rung formats)",
-                )
-                raise source.refusal(first + bad.index * block, bad.cause, ways) from None
+                raise source.refusal(first + bad.index * block, bad.cause, _TOO_LARGE) from None
         return {"data": blocks.view(np.uint8).reshape(source.shape[0], source.shape[1] // block * self.layout.itemsize)}
 
     def decode(self, encoded: Encoded, first: int, out: Floats) -> None:

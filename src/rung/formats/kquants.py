@@ -107,10 +107,11 @@ def _codec(
     return BlockCodec(fmt, layout, unpack, pack, piece=1 << 15)
 
 
+# Floors: SQNR measured on Gaussian weights, less 0.4 dB; of Q2_K and Q3_K as llama.cpp encodes them.
 Q2_K = _codec("q2_k", Q2_K_LAYOUT, _unpack_q2_k, 10.1, "2-bit, superblocks of 256")
 Q3_K = _codec("q3_k", Q3_K_LAYOUT, _unpack_q3_k, 16.0, "3-bit, superblocks of 256")
 Q4_K = _codec("q4_k", Q4_K_LAYOUT, _unpack_q4_k, 22.5, "4-bit, superblocks of 256", kquants_encode.pack_q4_k)
 Q5_K = _codec("q5_k", Q5_K_LAYOUT, _unpack_q5_k, 28.5, "5-bit, superblocks of 256", kquants_encode.pack_q5_k)
-Q6_K = _codec("q6_k", Q6_K_LAYOUT, _unpack_q6_k, 34.6, "6-bit, superblocks of 256", kquants_encode.pack_q6_k)
+Q6_K = _codec("q6_k", Q6_K_LAYOUT, _unpack_q6_k, 35.0, "6-bit, superblocks of 256", kquants_encode.pack_q6_k)
 
 CODECS = {10: Q2_K, 11: Q3_K, 12: Q4_K, 13: Q5_K, 14: Q6_K}

@@ -44,4 +44,5 @@ class RowCodec(Codec):
         out[:] = whole.reshape(-1)[first - start * columns :][: len(out)]
 
 
-INT8 = RowCodec(Format("int8", "rowwise", 8.0, 1, 1, "row_scale", 38.0, encodes=True, title="8-bit, a scale a row"))
+# The longer a row, the larger its largest weight: 41.2 dB at 4,096 Gaussian weights, 39.4 dB at 262,144.
+INT8 = RowCodec(Format("int8", "rowwise", 8.0, 1, 1, "row_scale", 39.0, encodes=True, title="8-bit, a scale a row"))
