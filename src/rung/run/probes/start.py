@@ -49,7 +49,7 @@ def torch_index(kind: str, marks: dict[str, str]) -> int:
             if uuid and marks.get("uuid", "").removeprefix("GPU-") == uuid:
                 return index
             place = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-            if None not in place and marks.get("pci") == "{:04x}:{:02x}:{:02x}".format(*place):
+            if marks.get("pci") == ":".join(f"{part or 0:0{4 if at == 0 else 2}x}" for at, part in enumerate(place)):
                 return index
     return int(marks.get("index", "0"))
 
