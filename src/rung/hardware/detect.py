@@ -12,5 +12,12 @@ def devices(cached: bool = True) -> tuple[Device, ...]:
 
     What a cached probe found replaces what the driver declares and the catalogue says; ``cached=False`` leaves it out.
     """
-    found = (cpu.identify(),)
+    found = (cpu.identify(), *accelerators())
     return tuple(remember.recall(device) for device in found) if cached else found
+
+
+def accelerators() -> tuple[Device, ...]:
+    """The GPUs of this machine: NVIDIA, AMD, Intel, Apple; those without a working driver too, with the reason."""
+    from rung.hardware.families import cuda, mps, rocm, xpu
+
+    return (*cuda.identify(), *rocm.identify(), *xpu.identify(), *mps.identify())

@@ -1,0 +1,39 @@
+"""The GPU of an Apple processor, named through sysctl."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from rung.core.types import Device
+from rung.hardware.families import known
+from rung.hardware.families.cpu import sysctl
+
+
+def identify(*, system: str = sys.platform, ask: Callable[[str], str] = sysctl) -> list[Device]:
+    """The GPU of this Mac, or none on an Intel Mac and elsewhere; ``ask`` stands in for sysctl in tests.
+
+    Memory is shared with the processor. Metal lets a GPU wire ``iogpu.wired_limit_mb`` of it, by default two thirds
+    (three quarters from 36 GB on): recommendedMaxWorkingSetSize as Apple's machines report it.
+    """
+    if system != "darwin" or ask("hw.optional.arm64") != "1":
+        return []
+    name, memory = ask("machdep.cpu.brand_string"), ask("hw.memsize")
+    limit = ask("iogpu.wired_limit_mb")
+    total = int(memory) if memory.isdigit() else 0
+    usable = total * 3 // 4 if total >= 36 << 30 else total * 2 // 3
+    if limit.isdigit() and int(limit):
+        usable = min(total, int(limit) << 20)
+    return [
+        known.device(
+            id="mps",
+            kind="mps",
+            name=name,
+            arch="",
+            memory=total,
+            free=usable,
+            pci=None,
+            driver=f"macOS {ask('kern.osproductversion')}",
+            details={"shared_memory": True},
+        )
+    ]

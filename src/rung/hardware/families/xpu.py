@@ -1,0 +1,51 @@
+"""Intel GPUs, as the kernel's i915 and xe drivers show them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rung.core.types import Device
+from rung.hardware import catalog
+from rung.hardware.cgroup import read
+from rung.hardware.families import known, pci
+
+_VENDOR = 0x8086
+
+
+def identify(root: Path = Path("/")) -> list[Device]:
+    """The Intel GPUs that the catalogue knows or that have memory of their own; ``root`` holds ``sys``.
+
+    Graphics inside a processor that the catalogue does not list are left out: torch supports few of them, and the
+    kernel does not say which.
+    """
+    found: list[Device] = []
+    for card in pci.cards(root, _VENDOR):
+        memory = _memory(card)
+        if not memory and not catalog.pci_name(card.vendor, card.device):
+            continue
+        details: dict[str, Any] = {"pci": card.place}
+        device = known.device(
+            id=f"xpu:{len(found)}",
+            kind="xpu",
+            name="",
+            arch="",
+            memory=memory,
+            free=None,
+            pci=(card.vendor, card.device),
+            driver=card.driver,
+            details=details,
+        )
+        found.append(device if card.driver in ("i915", "xe") else known.unusable(device, "no Intel GPU driver"))
+    return found
+
+
+def _memory(card: pci.Card) -> int:
+    """Bytes of the card's own memory: xe gives them by tile, i915 (where patched to) by region; else 0."""
+    total = 0
+    for path in sorted(card.folder.glob("tile*/physical_vram_size_bytes")) or sorted(
+        card.folder.glob("drm/card*/lmem_total_bytes")
+    ):
+        text = read(path)
+        total += int(text, 0) if text and text.removeprefix("0x").isalnum() else 0
+    return total
