@@ -7,6 +7,7 @@ compared with the bytes that are left before anything is allocated for it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import mmap
 import os
@@ -110,7 +111,7 @@ class _Parser:
         tensors = tuple(self._stored(info, start, alignment) for info in infos)
         if len({tensor.name for tensor in tensors}) != len(tensors):
             names = sorted(tensor.name for tensor in tensors)
-            twice = next(a for a, b in zip(names, names[1:], strict=False) if a == b)
+            twice = next(a for a, b in itertools.pairwise(names) if a == b)
             raise self.bad(f"the tensor {twice} is there twice")
         check_places(tensors, self.path.name, _KIND, self.length)
         return Header(self.path, version, metadata, tensors)

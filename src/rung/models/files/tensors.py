@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ def check_places(tensors: Iterable[Stored], file: str, kind: str, length: int) -
     last = max(placed, key=lambda tensor: tensor.end)
     if last.end > length:
         raise truncated(file, kind, f"tensor {last.name} ends at byte {last.end:,}, the file at {length:,}")
-    for before, after in zip(placed, placed[1:], strict=False):
+    for before, after in itertools.pairwise(placed):
         if after.offset < before.end:
             raise BadFile(
                 f"{file} is not a sound {kind} file: tensors {before.name} and {after.name} overlap",

@@ -1,0 +1,73 @@
+"""The weight files of a Hugging Face folder: one safetensors file, or shards and their index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rung.core.errors import BadFile, ModelNotFound
+from rung.core.text import count as counted
+from rung.models.files.foreign import PICKLE_SUFFIXES, unsafe
+from rung.models.files.jsonfile import read_object
+from rung.models.files.safetensors import read_header
+from rung.models.files.tensors import Stored
+
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_MOST_SHARDS = 1024
+
+
+def weight_files(folder: Path) -> dict[Path, tuple[Stored, ...]]:
+    """The safetensors files of a folder with their tensors; no name is there twice.
+
+    Raises ``ModelNotFound`` that names missing shards, ``UnsafeFile`` where there are only pickles, ``BadFile``.
+    """
+    if (folder / _WHOLE).is_file():
+        return {folder / _WHOLE: read_header(folder / _WHOLE)}
+    if not (folder / _INDEX).is_file():
+        raise _nothing(folder)
+    mapping = read_object(folder / _INDEX).get("weight_map")
+    if not isinstance(mapping, dict) or not mapping or not all(map(_is_plain, mapping.values())):
+        raise BadFile(f"{_INDEX} of {folder.name} has no weight_map of tensors and file names")
+    shards = sorted(set(mapping.values()))
+    if len(shards) > _MOST_SHARDS:
+        raise BadFile(f"{_INDEX} of {folder.name} names {len(shards):,} shards")
+    missing = [shard for shard in shards if not (folder / shard).is_file()]
+    if missing:
+        raise ModelNotFound(
+            f"{folder.name} has {counted(len(shards), 'shard')}, and {counted(len(missing), 'shard')} cannot be found",
+            [f"missing: {name}" for name in missing[:20]],
+            [f"hf download ORG/REPO {missing[0]}"],
+        )
+    files = {folder / shard: read_header(folder / shard) for shard in shards}
+    _check(mapping, files)
+    return files
+
+
+def _is_plain(name: object) -> bool:
+    """Whether a shard's name is that of a safetensors file in the folder itself."""
+    return isinstance(name, str) and name.endswith(".safetensors") and not set(name) & set("/\\\0")
+
+
+def _check(mapping: dict[str, str], files: dict[Path, tuple[Stored, ...]]) -> None:
+    places: dict[str, str] = {}
+    for path, tensors in files.items():
+        for tensor in tensors:
+            if tensor.name in places:
+                raise BadFile(f"the tensor {tensor.name} is in two shards: {places[tensor.name]} and {path.name}")
+            places[tensor.name] = path.name
+    for name, shard in mapping.items():
+        if places.get(name) != shard:
+            raise BadFile(f"{shard} should hold the tensor {name[:120]}, says {_INDEX}, and does not")
+
+
+def _nothing(folder: Path) -> Exception:
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    pickles = [name for name in names if name.endswith(PICKLE_SUFFIXES) and name != "training_args.bin"]
+    if "adapter_config.json" in names:
+        return BadFile(f"{folder.name} is an adapter (LoRA), which is a change to a model and not one")
+    if pickles:
+        return unsafe(folder / pickles[0])
+    return ModelNotFound(
+        f"{folder.name} has no weights",
+        [f"neither {_WHOLE} nor {_INDEX} is there"],
+        ["hf download ORG/REPO --include '*.safetensors'"],
+    )

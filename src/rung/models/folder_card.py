@@ -1,0 +1,188 @@
+"""The card of a Hugging Face folder: config.json, safetensors in one file or shards, generation_config.json."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rung.core.errors import BadFile, UnknownArchitecture
+from rung.core.text import count as counted
+from rung.core.value import FrozenDict
+from rung.models import arch
+from rung.models.arch.family import Architecture
+from rung.models.card import Decoder, ModelCard
+from rung.models.files.jsonfile import read_bounded, read_object
+from rung.models.files.shards import weight_files
+from rung.models.files.tensors import Stored
+from rung.models.roles import Found, tensors_of
+from rung.models.settings import Settings, token_ids
+
+_OUTSIDE = {"embed_tokens.weight": "embed", "norm.weight": "norm"}
+_LAYER = re.compile(r"layers\.(0|[1-9]\d{0,3})\.(.+)")
+#: Where the decoder lies in a checkpoint, by its kind and age.
+_PREFIXES = ("model.language_model.", "language_model.model.", "model.", "")
+_HEADS = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight")
+_VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+#: Buffers that old checkpoints store and everybody computes.
+_COMPUTED = "rotary_emb.inv_freq"
+_TEXT = 2**20
+_SAMPLING = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repeat_penalty",
+}
+
+
+def folder_card(folder: Path) -> ModelCard:
+    """The card of the model in a folder.
+
+    Raises ``BadFile``, ``UnsafeFile`` (pickles only), ``ModelNotFound`` (shards missing) or ``UnknownArchitecture``.
+    """
+    top, config, model = _configuration(folder)
+    files = weight_files(folder)
+    found, vision = _find(files, model.names(config))
+    decoder = _tie(model.from_config(config), found, top.flag("tie_word_embeddings", model.tied))
+    names = model.names(config).values()
+    biases = tuple(role for role in names if role.endswith("_bias"))
+    generation = _optional(folder / "generation_config.json")
+    tokenizer = _tokenizer(folder)
+    settings = _optional(folder / "tokenizer_config.json")
+    bare = tokenizer.endswith(".model")
+    return ModelCard(
+        name=folder.resolve().name,
+        kind="folder",
+        path=str(folder),
+        files=tuple(str(path) for path in files),
+        decoder=replace(decoder, attention_bias="q_bias" in biases),
+        tensors=tensors_of(_roled(found, decoder), decoder, biases, str(folder)),
+        tokenizer=tokenizer,
+        chat_template=_template(folder, settings),
+        end_tokens=_ends(top, config, generation, model, decoder.vocabulary),
+        bos_token=_bos(top, config, generation, model, decoder.vocabulary),
+        add_bos=settings.get("add_bos_token", bare and model.adds_bos) is True,
+        defaults=_sampling(generation),
+        skipped=(f"vision: {counted(vision, 'tensor')}",) if vision else (),
+        metadata=FrozenDict(top.values),
+    )
+
+
+def _configuration(folder: Path) -> tuple[Settings, Settings, Architecture]:
+    """The whole configuration, the part that describes the text decoder, and the architecture."""
+    where = f"{folder.name}/config.json"
+    top = Settings(read_object(folder / "config.json"), where)
+    config = Settings(top.table("text_config"), where) if top.raw("model_type") == "gemma3" else top
+    kind = "gemma3_text" if top.raw("model_type") == "gemma3" else top.text("model_type")
+    if kind not in arch.MODEL_TYPES:
+        raise UnknownArchitecture(
+            f"{folder.name} holds a model of the type {kind[:60]!r}, which rung does not build",
+            [f"known: {', '.join(sorted(arch.MODEL_TYPES))}, and the text of gemma3"],
+        )
+    for part in (top, config):
+        quantised = part.raw("quantization_config") or part.raw("compression_config")
+        if quantised:
+            method = quantised.get("quant_method", "") if isinstance(quantised, Mapping) else ""
+            raise UnknownArchitecture(
+                f"{folder.name} is quantised" + (f" with {str(method)[:40]}" if method else ""),
+                ["rung reads unquantised folders (f32, f16, bf16) and quantises them itself"],
+                ["rung run ORG/REPO  with the unquantised or a GGUF version of the model"],
+            )
+    return top, config, arch.MODEL_TYPES[kind]
+
+
+def _find(files: Mapping[Path, tuple[Stored, ...]], names: Mapping[str, str]) -> tuple[list[Found], int]:
+    """Every tensor of the decoder with its role, and the number of tensors of the vision part."""
+    found, vision = [], 0
+    for number, tensors in enumerate(files.values()):
+        for stored in tensors:
+            if stored.name.startswith(_VISION):
+                vision += 1
+            elif not stored.name.endswith(_COMPUTED):
+                found.append(Found(_role(stored.name, names), stored, number))
+    return found, vision
+
+
+def _role(name: str, names: Mapping[str, str]) -> str:
+    if name in _HEADS:
+        return "head"
+    prefix = next(prefix for prefix in _PREFIXES if name.startswith(prefix))
+    rest = name.removeprefix(prefix)
+    if rest in _OUTSIDE:
+        return _OUTSIDE[rest]
+    layer = _LAYER.fullmatch(rest)
+    role = names.get(layer[2], "") if layer else ""
+    return f"layers.{int(layer[1])}.{role}" if layer and role else ""
+
+
+def _tie(decoder: Decoder, found: list[Found], tied: bool) -> Decoder:
+    """Whether the head is the embedding. As in transformers, a head that is stored counts, whatever the file says."""
+    roles = {item.role for item in found}
+    return replace(decoder, tied_head=tied and not {"head", "embed"} <= roles)
+
+
+def _roled(found: list[Found], decoder: Decoder) -> list[Found]:
+    """With a tied head either of the two may be the one that is stored."""
+    if decoder.tied_head and not any(item.role == "embed" for item in found):
+        return [replace(item, role="embed") if item.role == "head" else item for item in found]
+    return found
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_object(path) if path.is_file() else {}
+
+
+def _tokenizer(folder: Path) -> str:
+    for name in ("tokenizer.json", "tokenizer.model"):
+        if (folder / name).is_file():
+            return str(folder / name)
+    return ""
+
+
+def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """The chat template: a file of its own, else the one in tokenizer_config.json (of several the default one)."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            return read_bounded(path, _TEXT).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BadFile(f"{path.name} is not UTF-8 at byte {error.start}") from error
+    value = _optional(folder / "chat_template.json").get("chat_template") or settings.get("chat_template")
+    if isinstance(value, list):
+        named = {item.get("name"): item.get("template") for item in value if isinstance(item, Mapping)}
+        value = named.get("default")
+    return value if isinstance(value, str) else None
+
+
+def _ends(
+    top: Settings, config: Settings, generation: Mapping[str, Any], model: Architecture, vocabulary: int
+) -> tuple[int, ...]:
+    values = [generation.get("eos_token_id"), top.raw("eos_token_id"), config.raw("eos_token_id")]
+    if all(value is None for value in values) and "eos_token_id" not in config.values:
+        values.append(model.ends)
+    return tuple(sorted({token for value in values for token in token_ids(value, vocabulary)}))
+
+
+def _bos(
+    top: Settings, config: Settings, generation: Mapping[str, Any], model: Architecture, vocabulary: int
+) -> int | None:
+    default = None if "bos_token_id" in config.values else model.bos
+    for value in (top.raw("bos_token_id"), config.raw("bos_token_id"), generation.get("bos_token_id"), default):
+        if found := token_ids(value, vocabulary):
+            return found[0]
+    return None
+
+
+def _sampling(generation: Mapping[str, Any]) -> FrozenDict[Any]:
+    """The sampling that the checkpoint asks for; one that says not to sample is greedy."""
+    found: dict[str, Any] = {}
+    for key, name in _SAMPLING.items():
+        value = generation.get(key)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf"):
+            found[name] = value
+    if generation.get("do_sample") is False:
+        found["temperature"] = 0.0
+    return FrozenDict(found)

@@ -1,0 +1,59 @@
+"""Opening a model: from a path to its card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rung.core.errors import BadFile, ModelNotFound
+from rung.models.card import ModelCard
+from rung.models.files.foreign import PICKLE_SUFFIXES, foreign, head, unsafe
+from rung.models.files.split import part_names
+from rung.models.folder_card import folder_card
+from rung.models.gguf_card import gguf_card
+
+
+def open_card(path: str | Path) -> ModelCard:
+    """The card of a GGUF file, of a split GGUF model (any part), or of a Hugging Face folder; headers alone are read.
+
+    Raises ``ModelNotFound`` (no such path, parts missing), ``BadFile``, ``UnsafeFile`` (a pickle) or
+    ``UnknownArchitecture``.
+    """
+    place = Path(path).expanduser()
+    if place.is_dir():
+        return _open_folder(place)
+    if not place.exists():
+        raise ModelNotFound(f"there is no file or folder {place}")
+    if not place.is_file():
+        raise BadFile(f"{place} is neither a file nor a folder")
+    if head(place).startswith(b"GGUF"):
+        return gguf_card(place)
+    if place.suffix == ".safetensors" or place.name in ("config.json", "model.safetensors.index.json"):
+        return _open_beside(place)
+    if place.suffix in PICKLE_SUFFIXES and head(place):
+        raise unsafe(place)
+    raise foreign(place, "a GGUF file")
+
+
+def _open_beside(path: Path) -> ModelCard:
+    """A file of a Hugging Face folder stands for the folder."""
+    if not (path.parent / "config.json").is_file():
+        raise BadFile(
+            f"{path.name} has no config.json beside it, so nothing says what its tensors are",
+            ways_out=["put it into a folder with its config.json and tokenizer.json, and run the folder"],
+        )
+    return folder_card(path.parent)
+
+
+def _open_folder(folder: Path) -> ModelCard:
+    if (folder / "config.json").is_file():
+        return folder_card(folder)
+    models = sorted(file for file in folder.glob("*.gguf") if part_names(file.name)[0] == file.name)
+    if len(models) == 1:
+        return gguf_card(models[0])
+    if models:
+        raise BadFile(
+            f"{folder} holds {len(models)} GGUF models",
+            [file.name for file in models[:20]],
+            [f"rung run {models[0]}"],
+        )
+    raise BadFile(f"{folder} holds no model", ["there is neither a config.json nor a GGUF file in it"])

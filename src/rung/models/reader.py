@@ -1,0 +1,84 @@
+"""Reading a model's weights a tensor at a time, from memory-mapped files, without a copy."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from rung import formats
+from rung.core.errors import BadFile
+from rung.formats import Encoded
+from rung.models.card import ModelCard, Tensor
+from rung.models.files.tensors import truncated
+
+
+class Reader:
+    """The stored weights of a card. A context manager; what ``read`` returned must not be used after it closes.
+
+    Pages are read when they are touched, and stay in memory until ``done`` gives them back.
+    """
+
+    def __init__(self, card: ModelCard) -> None:
+        self._card = card
+        self._maps: dict[int, mmap.mmap] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def read(self, tensor: Tensor) -> Encoded:
+        """The tensor as it is stored: a read-only view of the file. A tensor of one dimension [n] becomes (1, n).
+
+        Raises ``BadFile`` when the file is gone or has become shorter since the card was made.
+        """
+        rows, columns = (1, *tensor.shape)[-2:]
+        data = np.frombuffer(self._map(tensor), np.uint8, tensor.bytes, tensor.offset)
+        return Encoded(formats.get(tensor.format), (rows, columns), {"data": data.reshape(rows, -1)})
+
+    def done(self, tensor: Tensor) -> None:
+        """Gives the tensor's pages back to the system; they are read again if somebody looks."""
+        mapped = self._maps.get(tensor.file)
+        if mapped is None or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        first = -(-tensor.offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = (tensor.offset + tensor.bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first:
+            mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+    def close(self) -> None:
+        """Closes the files. Those that views still look at are closed with the last of their views."""
+        for mapped in self._maps.values():
+            try:
+                mapped.close()
+            except BufferError:
+                continue  # a view is alive: the mapping goes with it
+        self._maps.clear()
+
+    def _map(self, tensor: Tensor) -> mmap.mmap:
+        if tensor.file not in self._maps:
+            self._maps[tensor.file] = _open(Path(self._card.files[tensor.file]))
+        mapped, end = self._maps[tensor.file], tensor.offset + tensor.bytes
+        if end > len(mapped):
+            name = Path(self._card.files[tensor.file]).name
+            kind = "GGUF" if self._card.kind == "gguf" else "safetensors"
+            raise truncated(name, kind, f"tensor {tensor.name} ends at byte {end:,}, the file at {len(mapped):,}")
+        return mapped
+
+
+def _open(path: Path) -> mmap.mmap:
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise BadFile(f"{path} is an empty file")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,67 @@
+"""Where text begins and ends, by a GGUF file's vocabulary; a missing key means what llama.cpp takes it to mean."""
+
+from __future__ import annotations
+
+from rung.core.errors import BadFile
+from rung.models.files.arrays import Strings
+from rung.models.settings import Settings, token_ids
+
+#: Tokens that end an answer whatever the keys say, by their text.
+END_TEXTS = (
+    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
+    *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<eos>", "[e~["),
+    *("<end_of_utterance>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>"),
+)
+#: Where all of a set are there, the token after it closes a part of an answer and not the answer.
+_FALSE_ENDS = (
+    ({"<|return|>", "<|call|>"}, "<|end|>"),
+    ({"<|calls|>", "<|flush|>"}, "<|end|>"),
+    ({"<|tool_response>"}, "</s>"),
+)
+_DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2}, "gpt2": {"bos": 11, "eos": 11}}
+#: Pre-tokenizers whose texts begin with BOS unless the file says otherwise.
+_ADD_BOS = (
+    *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"),
+    *("tekken", "chameleon"),
+)
+
+
+class Vocabulary:
+    """The keys ``tokenizer.ggml.*`` of a GGUF file, for a model of ``size`` tokens.
+
+    Raises ``BadFile`` when the list of tokens has another length than the embedding.
+    """
+
+    def __init__(self, meta: Settings, size: int) -> None:
+        self._meta = meta
+        self._size = size
+        self._tokens = meta.raw("tokens")
+        self._kind = meta.raw("model", "")
+        if self._tokens is not None and not isinstance(self._tokens, Strings):
+            raise meta.bad("tokens", type(self._tokens).__name__, "an array of strings")
+        if self._tokens is not None and len(self._tokens) != size:
+            raise BadFile(
+                f"{meta.where} contradicts itself: its vocabulary has {len(self._tokens):,} tokens, "
+                f"its embedding {size:,} rows"
+            )
+
+    def special(self, name: str) -> int | None:
+        """The id of ``bos``, ``eos``, ``eot`` or ``eom``: as given, else llama.cpp's default, else None."""
+        given = token_ids(self._meta.raw(f"{name}_token_id"), self._size)
+        default = _DEFAULT_IDS.get(str(self._kind), {}).get(name)
+        return next(iter(given or token_ids(default, self._size)), None)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The ids at which generation stops."""
+        named = self._tokens.find(END_TEXTS) if isinstance(self._tokens, Strings) else {}
+        for others, false in _FALSE_ENDS:
+            if others <= named.keys():
+                named.pop(false, None)
+        given = {token for name in ("eos", "eot", "eom") if (token := self.special(name)) is not None}
+        return tuple(sorted(given | set(named.values())))
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether a text begins with BOS."""
+        return self._meta.flag("add_bos_token", self._kind == "llama" or self._meta.raw("pre") in _ADD_BOS)
