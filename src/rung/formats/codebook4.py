@@ -29,8 +29,7 @@ NF4: Floats = np.array(
     ],
     np.float32,
 )
-_FP4_HALF = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3], np.float32) / np.float32(12)
-FP4: Floats = np.concatenate([_FP4_HALF, -_FP4_HALF])
+FP4: Floats = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3, 0, -0.0625, -8, -12, -4, -6, -2, -3], np.float32) / np.float32(12)
 CODEBOOKS = {"nf4": NF4, "fp4": FP4}
 
 
@@ -38,10 +37,21 @@ def _dynamic_codebook() -> Floats:
     """The 256 sorted values of the nested scales: 7 decades of linear fractions, twice as many in each next one."""
     values = [0.0, 1.0]
     for exponent in range(7):
-        edges = np.linspace(0.1, 1, 2**exponent + 1, dtype=np.float32)
+        edges = _evenly(2**exponent + 1)
         means = (edges[:-1] + edges[1:]) / np.float32(2)
         values += [*(np.float32(10.0 ** (exponent - 6)) * means), *(np.float32(-(10.0 ** (exponent - 6))) * means)]
     return np.sort(np.array(values, np.float32))
+
+
+def _evenly(count: int) -> Floats:
+    """0.1 ... 1 in even steps, float32 [count], rounded as torch.linspace does: bitsandbytes' table comes from it.
+
+    The first half is counted from below, the second from above, with a float32 step and one rounding at the end.
+    """
+    first, index = np.float32(0.1), np.arange(count)
+    step = np.float64((np.float32(1) - first) / np.float32(count - 1))
+    edges = np.where(index < count // 2, first + step * index, 1 - step * (count - 1 - index))
+    return edges.astype(np.float32)
 
 
 DYNAMIC: Floats = _dynamic_codebook()
