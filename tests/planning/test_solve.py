@@ -127,7 +127,7 @@ def test_a_p2200_runs_gemma_2b():
 
 
 def test_an_explicit_format_is_kept_or_refused():
-    assert plan(gemma_2b(), format="nf4").format == "nf4"
+    assert plan(gemma_2b(), format="nf4").format == "nf4:64"
     with pytest.raises(DoesNotFit):
         plan(gemma_2b(), format="bf16", memory="3GB")
     with pytest.raises(UnknownFormat, match="Did you mean q4_k"):

@@ -17,7 +17,6 @@ def formats(json: options.Json = False) -> None:
     for format in sorted(FORMATS.values(), key=lambda f: (-f.bits, f.name)):
         block = "row" if format.layout == "row_scale" else str(format.block)
         floor = "exact" if format.floor_db == float("inf") else f"{format.floor_db:.1f} dB"
-        rows.add_row(
-            format.name, f"{format.bits:g}", block, floor, format.title or ("" if format.encodes else "read only")
-        )
+        title = format.title + ("" if format.encodes else ", read only")
+        rows.add_row(format.name, f"{format.bits:.4g}", block, floor, title)
     console().print(rows)
