@@ -33,7 +33,7 @@ def plain(base: float, dims: int) -> Floats:
 
 def positive_powers(base: float, dims: int) -> Floats:
     """base^(2i/dims), f32."""
-    exponents = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
+    exponents: Floats = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
     if not 1 < base < 2.0**100:
         raise BadFile(f"the base of the rotary embedding is {base:g}, which makes no frequencies")
     return np.power(np.float32(base), exponents, dtype=np.float32)

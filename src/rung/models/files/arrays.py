@@ -8,6 +8,10 @@ from typing import Any, overload
 
 import numpy as np
 
+# No vocabulary is longer, and no text is a part of so many of its tokens: a search always ends soon.
+_SEARCHED = 2**26
+_MOST_LOOKS = 10_000
+
 
 class Numbers(Sequence[Any]):
     """An array of numbers or booleans, kept as the bytes of the file."""
@@ -75,12 +79,17 @@ class Strings(Sequence[str]):
         found = {}
         for text in texts:
             raw = text.encode()
-            pattern = len(raw).to_bytes(8, "little") + raw
-            at = self._data.find(pattern)
-            while at >= 0:
-                index = int(np.searchsorted(self._offsets, at))
-                if index < len(self._offsets) and int(self._offsets[index]) == at:
+            length, at = len(raw).to_bytes(8, "little"), -1
+            for _ in range(_MOST_LOOKS):
+                at = self._data.find(raw, at + 1, _SEARCHED)
+                if at < 0:
+                    break
+                if self._data[at - 8 : at] == length and (index := self._index(at - 8)) is not None:
                     found[text] = index
                     break
-                at = self._data.find(pattern, at + 1)
         return found
+
+    def _index(self, begin: int) -> int | None:
+        """The index of the string that begins at that byte; None inside of one."""
+        index = int(np.searchsorted(self._offsets, np.uint64(begin)))
+        return index if index < len(self._offsets) and int(self._offsets[index]) == begin else None
