@@ -1,0 +1,72 @@
+"""Seconds and modules that the commands cost which must answer at once.
+
+    python benchmarks/startup.py [--turns 7]
+
+The time is that of the whole process, the first one of a command left out (its files are not in the page cache);
+modules are what is in ``sys.modules`` at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from os import environ
+
+COMMANDS: tuple[tuple[str, ...], ...] = (("--help",), ("--version",), ("devices",), ("run", "--help"), ("formats",))
+BAR = 0.3
+HEAVY = ("torch", "numba", "triton", "transformers", "numpy")
+COUNT = """
+import atexit, sys
+def count():
+    heavy = [name for name in {heavy!r} if name in sys.modules]
+    print(len(sys.modules), *heavy, file=sys.stderr)
+atexit.register(count)
+from rung.cli.app import main
+sys.argv = ["rung", *{arguments!r}]
+main()
+"""
+
+
+def seconds(arguments: tuple[str, ...], turns: int, variables: dict[str, str]) -> list[float]:
+    """Wall time of the process, once per turn."""
+    taken = []
+    for _ in range(turns + 1):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "rung", *arguments], capture_output=True, check=True, env=variables)
+        taken.append(time.perf_counter() - started)
+    return taken[1:]
+
+
+def modules(arguments: tuple[str, ...], variables: dict[str, str]) -> tuple[int, list[str]]:
+    """How many modules are loaded at the end, and which of the heavy ones."""
+    program = COUNT.format(heavy=HEAVY, arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables)
+    count, *heavy = done.stderr.splitlines()[-1].split()
+    return int(count), heavy
+
+
+def main() -> None:
+    """Print one row per command, and ``devices`` once more with an empty cache."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--turns", type=int, default=7)
+    turns = parser.parse_args().turns
+    print(f"| command | median s | fastest s | < {BAR} s | modules | heavy ones |\n|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as empty:
+        cases = [(command, "", dict(environ)) for command in COMMANDS]
+        cases.append((("devices",), " (no cache)", {**environ, "RUNG_CACHE": empty}))
+        for command, note, variables in cases:
+            taken = seconds(command, turns, variables)
+            count, heavy = modules(command, variables)
+            median = statistics.median(taken)
+            print(
+                f"| rung {' '.join(command)}{note} | {median:.3f} | {min(taken):.3f} "
+                f"| {'yes' if median < BAR else 'no'} | {count} | {', '.join(heavy) or 'none'} |"
+            )
+
+
+if __name__ == "__main__":
+    main()
