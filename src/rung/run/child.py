@@ -38,7 +38,7 @@ class Job(Value):
     arguments: FrozenDict[Any] = EMPTY
 
     @classmethod
-    def of(cls, function: str, **arguments: Any) -> Job:
+    def of(cls, function: str, /, **arguments: Any) -> Job:
         """The job that calls ``function`` with those keyword arguments."""
         return cls(function, FrozenDict(arguments))
 

@@ -33,7 +33,7 @@ X86 = {
 ARM = {
     "isa.neon": "asimd",
     "isa.fp16": "asimdhp",
-    "isa.dotprod": "asimddp",
+    "isa.neon_dotprod": "asimddp",
     "isa.i8mm": "i8mm",
     "isa.bf16": "bf16",
     "isa.sve": "sve",
@@ -43,7 +43,7 @@ ARM = {
 APPLE = {
     "isa.neon": "hw.optional.arm.AdvSIMD",
     "isa.fp16": "hw.optional.arm.FEAT_FP16",
-    "isa.dotprod": "hw.optional.arm.FEAT_DotProd",
+    "isa.neon_dotprod": "hw.optional.arm.FEAT_DotProd",
     "isa.i8mm": "hw.optional.arm.FEAT_I8MM",
     "isa.bf16": "hw.optional.arm.FEAT_BF16",
 }

@@ -1,0 +1,143 @@
+"""The cache of proofs: whole files or none, and trouble with the folder costs a note."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from rung.hardware import proofs
+
+KEY = {"device": "cpu", "driver": "1"}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_what_was_written_is_read():
+    assert proofs.read(KEY) is None
+    assert proofs.write(KEY, {"a": [1, 2.5, None]}) == ""
+    assert proofs.read(KEY) == {"a": [1, 2.5, None]}
+    assert proofs.read({"driver": "1", "device": "cpu"}) == {"a": [1, 2.5, None]}
+    proofs.write(KEY, "newer")
+    assert proofs.read(KEY) == "newer"
+
+
+@pytest.mark.parametrize("other", [{"device": "cpu"}, {"device": "cpu", "driver": "2"}, KEY | {"torch": "2.13"}])
+def test_another_key_finds_nothing(other):
+    proofs.write(KEY, 1)
+    assert proofs.read(other) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe\x00", b"[]", b"{}", b'{"key": {}, "value": 1}', b"null", b"[" * 100_000, b'{"key": 1}'],
+    ids=repr,
+)
+def test_a_corrupt_file_is_as_none_and_is_replaced(content):
+    proofs.write(KEY, 1)
+    (file,) = proofs.folder().iterdir()
+    file.write_bytes(content)
+    assert proofs.read(KEY) is None
+    assert proofs.write(KEY, 2) == ""
+    assert proofs.read(KEY) == 2
+
+
+def test_no_half_files_are_left(cache):
+    for number in range(5):
+        proofs.write(KEY, number)
+    assert len(list(proofs.folder().iterdir())) == 1
+
+
+def test_a_folder_that_cannot_be_made_costs_a_note(cache):
+    cache.write_text("a file where the folder should be")
+    note = proofs.write(KEY, 1)
+    assert "cannot be written" in note
+    assert "RUNG_CACHE" in note
+    assert proofs.read(KEY) is None
+    with proofs.lock(KEY):
+        pass
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere")
+def test_a_read_only_folder_costs_a_note(cache):
+    proofs.write(KEY, 1)
+    proofs.folder().chmod(0o500)
+    assert "cannot be written" in proofs.write(KEY, 2)
+    assert proofs.read(KEY) == 1
+
+
+def test_a_full_disk_costs_a_note(monkeypatch):
+    def full(*arguments, **more):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(proofs.json, "dump", full)
+    assert "No space left on device" in proofs.write(KEY, 1)
+    assert list(proofs.folder().iterdir()) == []
+
+
+def test_removing():
+    proofs.remove(KEY)
+    proofs.write(KEY, 1)
+    proofs.remove(KEY)
+    assert proofs.read(KEY) is None
+
+
+WRITER = """
+import sys
+sys.path[:] = {path!r}
+from rung.hardware import proofs
+for number in range(300):
+    proofs.write({key!r}, [number] * 2000)
+"""
+
+
+def test_two_writers_at_once_and_a_reader_see_whole_values():
+    code = WRITER.format(path=sys.path, key=KEY)
+    writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    seen = 0
+    while any(writer.poll() is None for writer in writers):
+        value = proofs.read(KEY)
+        if value is not None:
+            assert len(value) == 2000
+            assert len(set(value)) == 1
+            seen += 1
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert seen
+    assert len(list(proofs.folder().iterdir())) == 1
+
+
+def test_one_at_a_time_finds_out_the_value():
+    order = []
+
+    def other():
+        with proofs.lock(KEY):
+            order.append("second")
+
+    thread = threading.Thread(target=other)
+    with proofs.lock(KEY):
+        thread.start()
+        time.sleep(0.2)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+
+
+def test_a_lock_that_is_not_given_up_is_waited_for_so_long():
+    with proofs.lock(KEY):
+        began = time.monotonic()
+        with proofs.lock(KEY, seconds=0.2):
+            pass
+        assert 0.2 <= time.monotonic() - began < 5
+
+
+def test_the_file_says_what_it_is_for():
+    proofs.write(KEY, 1)
+    (file,) = proofs.folder().iterdir()
+    assert json.loads(file.read_text()) == {"key": KEY, "value": 1}
