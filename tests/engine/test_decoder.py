@@ -5,8 +5,8 @@ import torch
 from tiny_decoders import KINDS, PlainParts, checkpoint, roles, shape
 
 from rung.engine.decoder import Decoder
-from rung.ops.decode_step.network import Network
 from rung.ops.attention.torch_sdpa import RUNG as SDPA
+from rung.ops.decode_step.network import Network
 
 
 def kl(expected, found):

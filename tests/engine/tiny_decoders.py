@@ -28,7 +28,10 @@ KINDS = {
     "phi3": ("Phi3", {"partial_rotary_factor": 0.5}),
     "gemma": ("Gemma", {"head_dim": 32, "num_key_value_heads": 1}),
     "gemma2": ("Gemma2", {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24}),
-    "gemma3_text": ("Gemma3Text", {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24, "sliding_window_pattern": 3}),
+    "gemma3_text": (
+        "Gemma3Text",
+        {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24, "sliding_window_pattern": 3},
+    ),
 }
 LAYER_ROLES = {
     "input_layernorm.weight": "attn_norm",
@@ -78,7 +81,9 @@ def roles(model: torch.nn.Module) -> dict[str, torch.Tensor]:
             _, _, index, rest = name.split(".", 3)
             found[f"layers.{index}.{names[rest]}"] = tensor
         else:
-            found[{"model.embed_tokens.weight": "embed", "model.norm.weight": "norm", "lm_head.weight": "head"}[name]] = tensor
+            found[
+                {"model.embed_tokens.weight": "embed", "model.norm.weight": "norm", "lm_head.weight": "head"}[name]
+            ] = tensor
     return found
 
 

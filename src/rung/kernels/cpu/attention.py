@@ -19,12 +19,8 @@ from rung.kernels.simd.generic import (
     larger,
     largest,
     load,
-    load_row,
-    load_spread,
     multiply,
-    multiply_add,
     read_float,
-    row_width,
     spread,
     store,
     tangent,
@@ -32,6 +28,7 @@ from rung.kernels.simd.generic import (
     write_float,
     zero,
 )
+from rung.kernels.simd.rows import dot, dots, mix, row_width
 
 OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
 _LOWEST = np.float32(-3.0e38)
@@ -45,35 +42,22 @@ def padded(count: int) -> int:
 
 @numba.njit(**OPTIONS)
 def _scores(query, key, stride, out, row, heads, size, count, scale, kind):  # type: ignore[no-untyped-def]
-    """q.k of ``heads`` queries with ``count`` keys, times ``scale``."""
-    width = row_width(kind)
+    """q.k of ``heads`` queries with ``count`` keys, times ``scale``: 4 queries and 4 keys at once, 1 and 16, or 1."""
     head = 0
     while head + 4 <= heads:
-        q = query + 4 * size * head
-        for s in range(count):
-            k = key + stride * s
-            a, b, c, d = zero(), zero(), zero(), zero()
-            for j in range(0, size, 16):
-                x = load_row(k + width * j, kind)
-                at = q + 4 * j
-                a = multiply_add(x, load(at), a)
-                b = multiply_add(x, load(at + 4 * size), b)
-                c = multiply_add(x, load(at + 8 * size), c)
-                d = multiply_add(x, load(at + 12 * size), d)
-            to = out + row * head + 4 * s
-            write_float(to, total(a) * scale)
-            write_float(to + row, total(b) * scale)
-            write_float(to + 2 * row, total(c) * scale)
-            write_float(to + 3 * row, total(d) * scale)
+        q, to = query + 4 * size * head, out + row * head
+        for s in range(0, count - 3, 4):
+            dots(q, key + stride * s, stride, size, scale, to + 4 * s, row, kind, 4)
+        for s in range(count // 4 * 4, count):
+            for other in range(4):
+                dot(q + 4 * size * other, key + stride * s, size, scale, to + row * other + 4 * s, kind)
         head += 4
     while head < heads:
-        q = query + 4 * size * head
-        for s in range(count):
-            k = key + stride * s
-            a = zero()
-            for j in range(0, size, 16):
-                a = multiply_add(load_row(k + width * j, kind), load(q + 4 * j), a)
-            write_float(out + row * head + 4 * s, total(a) * scale)
+        q, to = query + 4 * size * head, out + row * head
+        for s in range(0, count - 15, 16):
+            dots(q, key + stride * s, stride, size, scale, to + 4 * s, row, kind, 1)
+        for s in range(count // 16 * 16, count):
+            dot(q, key + stride * s, size, scale, to + 4 * s, kind)
         head += 1
 
 
@@ -104,69 +88,23 @@ def _weights(scores, count):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**OPTIONS)
-def _mix_four(value, stride, weights, row, count, out, size, kind):  # type: ignore[no-untyped-def]
-    """The sums of the values weighted with the scores, for four heads, 32 dimensions at a time."""
-    width = row_width(kind)
-    for j in range(0, size, 32):
-        a0, a1, b0, b1 = zero(), zero(), zero(), zero()
-        c0, c1, d0, d1 = zero(), zero(), zero(), zero()
-        second = min(j + 16, size - 16)
-        for s in range(count):
-            v = value + stride * s
-            x0, x1 = load_row(v + width * j, kind), load_row(v + width * second, kind)
-            at = weights + 4 * s
-            w = load_spread(at)
-            a0, a1 = multiply_add(x0, w, a0), multiply_add(x1, w, a1)
-            w = load_spread(at + row)
-            b0, b1 = multiply_add(x0, w, b0), multiply_add(x1, w, b1)
-            w = load_spread(at + 2 * row)
-            c0, c1 = multiply_add(x0, w, c0), multiply_add(x1, w, c1)
-            w = load_spread(at + 3 * row)
-            d0, d1 = multiply_add(x0, w, d0), multiply_add(x1, w, d1)
-        store(out + 4 * j, a0)
-        store(out + 4 * second, a1)
-        store(out + 4 * (size + j), b0)
-        store(out + 4 * (size + second), b1)
-        store(out + 4 * (2 * size + j), c0)
-        store(out + 4 * (2 * size + second), c1)
-        store(out + 4 * (3 * size + j), d0)
-        store(out + 4 * (3 * size + second), d1)
-
-
-@numba.njit(**OPTIONS)
-def _mix_one(value, stride, weights, count, out, size, kind):  # type: ignore[no-untyped-def]
-    """The same for one head, 64 or 16 dimensions at a time."""
-    width = row_width(kind)
-    j = 0
-    while j + 64 <= size:
-        a, b, c, d = zero(), zero(), zero(), zero()
-        for s in range(count):
-            v, w = value + stride * s + width * j, load_spread(weights + 4 * s)
-            a = multiply_add(load_row(v, kind), w, a)
-            b = multiply_add(load_row(v + 16 * width, kind), w, b)
-            c = multiply_add(load_row(v + 32 * width, kind), w, c)
-            d = multiply_add(load_row(v + 48 * width, kind), w, d)
-        store(out + 4 * j, a)
-        store(out + 4 * j + 64, b)
-        store(out + 4 * j + 128, c)
-        store(out + 4 * j + 192, d)
-        j += 64
-    while j < size:
-        a = zero()
-        for s in range(count):
-            a = multiply_add(load_row(value + stride * s + width * j, kind), load_spread(weights + 4 * s), a)
-        store(out + 4 * j, a)
-        j += 16
-
-
-@numba.njit(**OPTIONS)
 def _mix(value, stride, weights, row, heads, count, out, size, kind):  # type: ignore[no-untyped-def]
+    """The sums of the values weighted with the scores, for four heads or one, 64 or 16 dimensions at a time."""
+    width, wide = row_width(kind), size // 64 * 64
     head = 0
     while head + 4 <= heads:
-        _mix_four(value, stride, weights + row * head, row, count, out + 4 * size * head, size, kind)
+        w, to = weights + row * head, out + 4 * size * head
+        for j in range(0, wide, 64):
+            mix(value + width * j, stride, w, row, count, to + 4 * j, size, kind, 4, 4)
+        for j in range(wide, size, 16):
+            mix(value + width * j, stride, w, row, count, to + 4 * j, size, kind, 4, 1)
         head += 4
     while head < heads:
-        _mix_one(value, stride, weights + row * head, count, out + 4 * size * head, size, kind)
+        w, to = weights + row * head, out + 4 * size * head
+        for j in range(0, wide, 64):
+            mix(value + width * j, stride, w, row, count, to + 4 * j, size, kind, 1, 4)
+        for j in range(wide, size, 16):
+            mix(value + width * j, stride, w, row, count, to + 4 * j, size, kind, 1, 1)
         head += 1
 
 

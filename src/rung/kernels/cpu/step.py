@@ -24,9 +24,8 @@ from rung.kernels.simd.generic import (
     load,
     read_float,
     read_int,
-    row_width,
-    store_row,
 )
+from rung.kernels.simd.rows import row_width, store_row
 
 OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
 

@@ -10,8 +10,6 @@ import platform
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 from rung.kernels.simd.vector import (
     F16,
@@ -52,36 +50,6 @@ def load(b, address):
 def load_half(b, address):
     """16 float16, widened to float32."""
     return b.fpext(_load(b, address, F16S), F32S)
-
-
-def _is_float(kind: types.Type) -> bool:
-    return isinstance(kind, types.Float)
-
-
-@intrinsic
-def load_row(typing_context, address, kind):
-    """16 float32 when ``kind`` is a float, 16 widened float16 when it is an integer; its value does not matter."""
-    emit = load.emit if _is_float(kind) else load_half.emit
-    return f32x16(INT, kind), lambda context, b, signature, values: emit(b, values[0])
-
-
-@intrinsic
-def store_row(typing_context, address, value, kind):
-    """Writes 16 values as ``load_row`` reads them."""
-    emit = store.emit if _is_float(kind) else store_half.emit
-
-    def generate(context, b, signature, values):
-        emit(b, values[0], values[1])
-        return context.get_dummy_value()
-
-    return VOID(INT, f32x16, kind), generate
-
-
-@intrinsic
-def row_width(typing_context, kind):
-    """Bytes of a value that ``load_row`` reads."""
-    width = 4 if _is_float(kind) else 2
-    return INT(kind), lambda context, b, signature, values: I64(width)
 
 
 @instruction(f32x16, INT)
@@ -197,6 +165,26 @@ def total(b, x):
 def largest(b, x):
     """The largest lane that is not NaN."""
     return _reduce(b, "llvm.vector.reduce.fmax.v16f32", [x])
+
+
+def _fold(b: ir.IRBuilder, x: ir.Value, y: ir.Value, width: int) -> ir.Value:
+    """Within groups of ``2 * width`` lanes: x's first half plus its second, then the same of y."""
+    low, high = [], []
+    for start in range(0, LANES, 2 * width):
+        for source in (start, start + LANES):
+            low += range(source, source + width)
+            high += range(source + width, source + 2 * width)
+    return b.fadd(b.shuffle_vector(x, y, constant(I32S, low)), b.shuffle_vector(x, y, constant(I32S, high)))
+
+
+@instruction(f32x16, *[f32x16] * LANES)
+def totals(b, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15):
+    """The sum of the lanes of each of 16 vectors: one lane for each, in order."""
+    vectors = [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15]
+    for width in (8, 4, 2, 1):
+        half = len(vectors) // 2
+        vectors = [_fold(b, vectors[i], vectors[i + half], width) for i in range(half)]
+    return vectors[0]
 
 
 # ---- functions of one value

@@ -1,0 +1,119 @@
+"""The rungs of attention against ``ref``, and ``ref`` against a sum written out by hand."""
+
+import math
+
+import pytest
+import torch
+
+from rung.core.types import Capability, Case, Device, Level, Proof
+from rung.core.value import FrozenDict
+from rung.ops.attention import LADDER, check_decode
+from rung.ops.attention.ref import RUNG as REF
+
+GENERATOR = torch.Generator().manual_seed(3)
+
+
+def case(queries, keys, heads, kv_heads, size, dtype=torch.float32):
+    """Queries, and views of a longer cache laid out [kv_heads, context, size]."""
+    q = torch.randn(queries, heads, size, generator=GENERATOR)
+    k, v = (torch.randn(kv_heads, keys + 9, size, generator=GENERATOR).to(dtype) for _ in range(2))
+    return q, k[:, :keys].transpose(0, 1), v[:, :keys].transpose(0, 1)
+
+
+def by_hand(q, keys, values, start, scale, window, softcap):
+    out = torch.zeros_like(q, dtype=torch.float64)
+    group = q.shape[1] // keys.shape[1]
+    for t in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            first = 0 if window is None else max(0, start + t - window + 1)
+            seen = range(first, start + t + 1)
+            scores = [float(q[t, h].double() @ keys[s, h // group].double()) * scale for s in seen]
+            if softcap is not None:
+                scores = [softcap * math.tanh(score / softcap) for score in scores]
+            top = max(scores)
+            weights = [math.exp(score - top) for score in scores]
+            for s, weight in zip(seen, weights, strict=True):
+                out[t, h] += weight / sum(weights) * values[s, h // group].double()
+    return out
+
+
+@pytest.mark.parametrize(("window", "softcap"), [(None, None), (3, None), (4, 2.0), (None, 5.0)])
+def test_ref_is_the_sum_written_out(window, softcap):
+    q, k, v = case(4, 9, 4, 2, 16)
+    options = {"start": 5, "scale": 0.3, "window": window, "softcap": softcap}
+    torch.testing.assert_close(
+        REF.apply(q, k, v, **options).double(), by_hand(q, k, v, **options), rtol=1e-5, atol=1e-6
+    )
+
+
+SHAPES = [
+    (1, 1, 4, 4, 16),
+    (1, 33, 4, 1, 48),
+    (1, 300, 8, 2, 64),
+    (1, 70, 5, 1, 96),
+    (1, 130, 8, 1, 256),
+    (5, 5, 4, 2, 32),
+    (7, 40, 4, 4, 80),
+    (33, 64, 6, 2, 24),
+]
+
+
+@pytest.mark.parametrize("rung", [r for r in LADDER.rungs if r.name != "ref"], ids=lambda r: r.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("window", "softcap"), [(None, None), (20, None), (20, 3.0), (None, 30.0), (1, None)])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_rungs_equal_ref(rung, dtype, window, softcap, shape):
+    queries, keys = shape[:2]
+    if rung.name == "numba.decode" and queries > 1:
+        assert not check_decode(Case("attention", "f32", "f32", shape), CPU)
+        return
+    q, k, v = case(*shape, dtype)
+    before = q.clone(), k.clone(), v.clone()
+    options = {"start": keys - queries, "scale": shape[4] ** -0.5, "window": window, "softcap": softcap}
+    found = rung.load().apply(q, k, v, **options)
+    wanted = REF.apply(q.double(), k, v, **options)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=2e-6)
+    assert all(torch.equal(now, then) for now, then in zip((q, k, v), before, strict=True))
+
+
+def test_scores_far_apart_do_not_overflow():
+    q, k, v = case(1, 20, 1, 1, 16)
+    k[:] = 0
+    k[7] = 500 * q[0]
+    for rung in LADDER.rungs:
+        found = rung.load().apply(q, k, v, start=19, scale=1.0, window=None, softcap=None)
+        torch.testing.assert_close(found[0], v[7], rtol=1e-6, atol=1e-6)
+
+
+CPU = Device(
+    "cpu",
+    "cpu",
+    "a processor",
+    "x86_64",
+    2**34,
+    capabilities=FrozenDict({"isa.avx2": Capability("isa.avx2", Level.NATIVE, Proof.PROBE)}),
+    software=FrozenDict({"numba": "0.68", "torch": "2.13"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [
+        ((1, 300, 8, 2, 64), "f16", "numba.decode"),
+        ((2, 300, 8, 2, 64), "f16", "torch.sdpa"),
+        ((1, 300, 8, 2, 72), "f16", "torch.sdpa"),
+        ((1, 300, 8, 2, 64), "bf16", "torch.sdpa"),
+    ],
+)
+def test_the_ladder_takes_the_fast_rung_where_it_fits(shape, dtype, expected):
+    climb = LADDER.climb(CPU, Case("attention", dtype, "f32", shape))
+    assert climb.rung.name == expected
+    assert all(refusal.reason for refusal in climb.refusals)
+
+
+def test_an_old_processor_is_refused_with_the_reason():
+    old = CPU.with_capabilities([Capability("isa.avx2", Level.ABSENT, Proof.PROBE)])
+    verdict = check_decode(Case("attention", "f32", "f32", (1, 9, 4, 4, 64)), old)
+    assert not verdict
+    assert "isa.avx2" in verdict.reason
