@@ -56,6 +56,7 @@ class JsonTokenizer:
         from tokenizers import Tokenizer
 
         self._config = config
+        self._model_type = _read_object(path.parent / "config.json").get("model_type")
         self.notes: list[str] = []
         try:
             self._tokenizer: Any = Tokenizer.from_file(str(path))
@@ -88,7 +89,7 @@ class JsonTokenizer:
 
         if str(self._config.get("tokenizer_class", "")).removesuffix("Fast") != "LlamaTokenizer":
             return
-        if self._config.get("legacy", False) or self._config.get("model_type", "llama") != "llama":
+        if self._config.get("legacy", False) or self._model_type not in (None, "llama"):
             return
         if "Prepend" in _state(self._tokenizer.normalizer):
             self._tokenizer.normalizer = None
@@ -137,7 +138,7 @@ class JsonTokenizer:
         text = self._tokenizer.id_to_token(token)
         if text is None:
             return b""  # an id between the vocabulary's end and the padded size of the model
-        if token in self._specials:
+        if self._specials.get(token, False) or (token in self._specials and self._spelling == "letters"):
             return str(text).encode("utf-8", "replace")
         if self._spelling == "letters":
             return byte_letters_to_bytes(text)

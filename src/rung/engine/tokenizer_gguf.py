@@ -6,8 +6,8 @@ them: one after the other, the longest first, each in whatever text the earlier 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -193,24 +193,34 @@ class GgufTokenizer:
 
     def encode(self, text: str, special: bool) -> list[int]:
         """Ids of ``text`` without BOS; control tokens in it are ids only if ``special``."""
+        present = [token for token in self._specials if token.text in text]
+        parts: list[str | int] = [text] if text else []
+        for token in present:
+            if special or not token.hidden:
+                parts = [piece for part in parts for piece in _cut(part, token)]
+        if self.kind != "llama":
+            return self._encode_by_merges(parts, bool(present))
         out: list[int] = []
         after_special = True
-        for part in _partition(text, self._specials, special):
+        for part in parts:
             if isinstance(part, int):
                 out.append(part)
-                after_special = True
             else:
-                out += self._encode_plain(part, after_special)
-                after_special = False
+                prefix = " " if after_special and self.strips_space else ""
+                out += self._scores.encode((prefix + part).replace(" ", SPACE))
+            after_special = isinstance(part, int)
         return out
 
-    def _encode_plain(self, text: str, after_special: bool) -> list[int]:
-        if self.kind != "llama":
-            text = text.replace(" ", SPACE) if self._pre.raw else text
-            return list(self._merges.encode(text, add_special_tokens=False).ids)
-        if after_special and self.strips_space:
-            text = " " + text
-        return self._scores.encode(text.replace(" ", SPACE))
+    def _encode_by_merges(self, parts: list[str | int], beside_specials: bool) -> list[int]:
+        tokenizer = self._merges_beside_specials if beside_specials else self._merges
+        out: list[int] = []
+        for part in parts:
+            if isinstance(part, int):
+                out.append(part)
+            else:
+                text = part.replace(" ", SPACE) if self._pre.raw else part
+                out += tokenizer.encode(text, add_special_tokens=False).ids
+        return out
 
     @property
     def strips_space(self) -> bool:
@@ -223,10 +233,17 @@ class GgufTokenizer:
 
     @cached_property
     def _merges(self) -> Any:
+        return self._with_splits(self._pre)
+
+    @cached_property
+    def _merges_beside_specials(self) -> Any:
+        other = self._pre.as_llama_cpp()
+        return self._merges if other == replace(self._pre, beside_specials=()) else self._with_splits(other)
+
+    def _with_splits(self, pre: PreTokenizer) -> Any:
         from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
-        pre = self._pre
-        tokenizer = Tokenizer(self._merging_model())
+        tokenizer = Tokenizer(self._merging_model)
         steps = [pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits]
         if not pre.raw:
             steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
@@ -235,6 +252,7 @@ class GgufTokenizer:
             tokenizer.normalizer = normalizers.NFC()
         return tokenizer
 
+    @cached_property
     def _merging_model(self) -> Any:
         from tokenizers import models
 
@@ -266,15 +284,6 @@ class GgufTokenizer:
         if self.kind == "llama" or self._pre.raw:
             return text.replace(SPACE, " ").encode("utf-8", "replace")
         return byte_letters_to_bytes(text)
-
-
-def _partition(text: str, specials: Iterable[Special], hidden_too: bool) -> list[str | int]:
-    parts: list[str | int] = [text] if text else []
-    for special in specials:
-        if special.text not in text or (special.hidden and not hidden_too):
-            continue
-        parts = [piece for part in parts for piece in _cut(part, special)]
-    return parts
 
 
 def _cut(part: str | int, special: Special) -> list[str | int]:

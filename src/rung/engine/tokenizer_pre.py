@@ -4,11 +4,14 @@ A pre-tokenizer is a list of regular expressions; each one cuts every piece left
 matches and what lies between them. The expressions are those of the checkpoints' own ``tokenizer.json``
 where they are known, since a GGUF file must tokenize plain text as its checkpoint does; where only
 llama.cpp's reading is public, they follow its behaviour. Names and families are llama.cpp's.
+
+Text in which special tokens occur is cut as llama.cpp cuts it (``beside_specials``): it reads some classes of
+letters differently and composes no characters, and people compare with it there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -24,6 +27,12 @@ def _cased(tail: str) -> str:
     return f"{start}{_UPPER}*{_LOWER}+{tail}|{start}{_UPPER}+{_LOWER}*{tail}"
 
 
+def _cased_ascii(tail: str) -> str:
+    """The same as llama.cpp reads it: only ASCII letters have a case, marks are no letters."""
+    start, upper, lower = r"[^\r\n\p{L}\p{N}]?", r"(?:(?=\p{L})[^a-z])", r"(?:(?=\p{L})[^A-Z])"
+    return f"{start}{upper}*{lower}+{tail}|{start}{upper}+{lower}*{tail}"
+
+
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_MARKS}|{_SPACES}"
 _QWEN2 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_MARKS}|{_SPACES}"
@@ -37,6 +46,8 @@ _QWEN35 = (
 )
 _GPT4O = rf"{_cased(_CONTRACTIONS + '?')}|\p{{N}}{{1,3}}|{_SLASHED}|{_SPACES}"
 _TEKKEN = rf"{_cased('')}|\p{{N}}|{_SLASHED}|{_SPACES}"
+_GPT4O_ASCII = rf"{_cased_ascii(_CONTRACTIONS + '?')}|\p{{N}}{{1,3}}|{_SLASHED}|{_SPACES}"
+_TEKKEN_ASCII = rf"{_cased_ascii('')}|\p{{N}}|{_SLASHED}|{_SPACES}"
 _YOUTU = rf"{_cased(_CONTRACTIONS + '?')}|\p{{N}}|{_SLASHED}|{_SPACES}"
 _PUNCTUATED = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
@@ -84,7 +95,7 @@ class PreTokenizer:
     ``splits``: regular expressions, one after the other. ``whole_words``: a piece that is a token is not
     merged from its bytes. ``adds_bos``: the default of ``add_bos_token``. ``nfc``: the checkpoints of this
     kind compose characters first. ``raw``: tokens are text with ``▁`` for spaces and ``<0x00>`` bytes, not
-    GPT-2's byte letters.
+    GPT-2's byte letters. ``beside_specials``: the splits where special tokens occur, if they differ.
     """
 
     splits: tuple[str, ...]
@@ -92,6 +103,11 @@ class PreTokenizer:
     adds_bos: bool = False
     nfc: bool = False
     raw: bool = False
+    beside_specials: tuple[str, ...] = ()
+
+    def as_llama_cpp(self) -> PreTokenizer:
+        """How text is cut where special tokens occur."""
+        return replace(self, splits=self.beside_specials or self.splits, nfc=False, beside_specials=())
 
 
 _LLAMA3_FAMILY = PreTokenizer((_LLAMA3,), whole_words=True, adds_bos=True)
@@ -142,7 +158,7 @@ _FAMILIES: tuple[tuple[PreTokenizer, str], ...] = (
     (PreTokenizer((_QWEN35,)), "qwen35"),
     (PreTokenizer((_BLOOM,)), "poro-chat bloom gpt3-finnish"),
     (PreTokenizer((_BLOOM, r"\p{N}")), "viking"),
-    (PreTokenizer((_TEKKEN,), whole_words=True, adds_bos=True), "tekken"),
+    (PreTokenizer((_TEKKEN,), whole_words=True, adds_bos=True, beside_specials=(_TEKKEN_ASCII,)), "tekken"),
     (
         PreTokenizer(
             (
@@ -157,7 +173,7 @@ _FAMILIES: tuple[tuple[PreTokenizer, str], ...] = (
         ),
         "chameleon",
     ),
-    (PreTokenizer((_GPT4O,)), "gpt-4o llama4 kanana2 talkie minimax-m2"),
+    (PreTokenizer((_GPT4O,), beside_specials=(_GPT4O_ASCII,)), "gpt-4o llama4 kanana2 talkie minimax-m2"),
     (PreTokenizer((_GPT4O,), whole_words=True), "granite-embed-multi-97m"),
     (PreTokenizer((_THREES_FROM_THE_RIGHT, _GPT4O)), "tiny_aya cohere2moe"),
     (PreTokenizer((_KIMI,)), "kimi-k2"),
