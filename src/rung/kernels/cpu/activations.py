@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-
 from rung.kernels.cpu.compiled import kernel
 from rung.kernels.simd.avx512 import (
     largest_magnitude,

@@ -180,9 +180,7 @@ def unpack(packed: Packed) -> Encoded:
 def _table(format: Format) -> Bytes | None:
     """The codebook of a format as ``Packed.table``."""
     family = format.name.split(":")[0]
-    if family in codebook4.CODEBOOKS:
-        values, factor = CODEBOOKS[family]
-    elif family in GENERIC and layout_of(format).table:
+    if family in codebook4.CODEBOOKS or (family in GENERIC and layout_of(format).table):
         values, factor = CODEBOOKS[family]
     else:
         return None

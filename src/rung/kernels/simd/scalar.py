@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from rung.kernels.simd.vector import F32, FLOAT, I8, I16, I32, I64, INT, VOID, instruction, load, store
+from rung.kernels.simd.vector import FLOAT, I8, I16, I32, I64, INT, VOID, instruction, load, store
 
 
 @instruction(INT, INT)
