@@ -202,6 +202,8 @@ class Embedding:
         self._bind()
 
     def _bind(self) -> None:
+        if self._tied is not None and self._tied.packing == "stored":
+            self._encoded, self._tied = self._tied.encoded(), None  # the same bytes, not a copy
         packing = self._tied.packing if self._tied is not None else "stored"
         climb = self._binder.choose(self.case, lambda r: "" if r.packing == packing else "another packing")
         if climb.rung is None and self._tied is not None:  # the head's packing cannot be read: a copy of its own
