@@ -70,6 +70,10 @@ def from_json(kind: Any, data: Any) -> Any:
             return None
         (inner,) = [a for a in arguments if a is not type(None)]
         return from_json(inner, data)
+    if (origin is tuple and not isinstance(data, (list, tuple))) or (
+        origin is FrozenDict and not isinstance(data, Mapping)
+    ):
+        raise ValueError(f"expected {origin.__name__}, found {data!r}")
     if origin is tuple:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return tuple(from_json(arguments[0], item) for item in data)

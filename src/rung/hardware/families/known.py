@@ -28,7 +28,8 @@ def device(
 
     What the driver says comes first. Empty ``name`` or ``arch`` and a ``memory`` of 0 are taken from the product of
     that name, or of that PCI id where only one has it; ``details`` then holds ``name_from``, ``arch_from`` or
-    ``memory_from`` = catalogue. What nobody knows stays ``unknown``, with no capabilities.
+    ``memory_from`` = catalogue. A name that several products share, or none, is marked ``pci id``. What nobody knows
+    stays ``unknown``, with no capabilities.
     """
     product = (catalog.find(name) if name else None) or (catalog.by_pci(*pci, memory) if pci else None)
     facts = dict(details)
@@ -36,7 +37,7 @@ def device(
         facts["pci_id"] = f"{pci[0]:04x}:{pci[1]:04x}"
     if not name and pci:
         name = product.name if product else catalog.pci_name(*pci)
-        facts["name_from"] = "catalogue" if name else "pci id"
+        facts["name_from"] = "catalogue" if product else "pci id"
         name = name or f"unknown {catalog.VENDORS.get(facts['pci_id'][:4], 'vendor')} device {facts['pci_id']}"
     if product and not arch:
         arch, facts["arch_from"] = product.arch, "catalogue"
