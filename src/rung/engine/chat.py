@@ -1,0 +1,183 @@
+"""Chat templates: messages to the text that a model was trained to answer.
+
+Templates come with models from anywhere, so they run in jinja2's immutable sandbox in a child process
+(``chat_child.py``) with 2 s, a limit on what they write and one on memory; a template that does not hold to them
+costs a ``TemplateError``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rung.core.errors import TemplateError
+from rung.core.text import size
+
+SECONDS = 2.0
+CHARACTERS = 16 * 2**20
+_MOST_SOURCE = 2**20
+_START_SECONDS = 60.0
+_MARK = "system text 5d1f"
+
+Message = Mapping[str, Any]
+
+
+class Template:
+    """A chat template.
+
+    ``named`` has the texts of ``bos_token``, ``eos_token`` ... that templates use. The child process starts at
+    once, beside whatever the caller does next, and ends with this object.
+    """
+
+    def __init__(self, source: str, named: Mapping[str, str] | None = None, seconds: float = SECONDS) -> None:
+        if len(source) > _MOST_SOURCE:
+            raise _failed(f"it is {size(len(source))} long, which no template needs")
+        self._source = source
+        self._named = dict(named or {})
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._child: _Child | None = _Child()
+
+    def render(self, messages: Sequence[Message], *, answer: bool = True) -> str:
+        """The text of ``messages`` (``{"role", "content"}``), with the beginning of an answer if ``answer``.
+
+        Where the template has no system role, the system text goes in front of the first user turn.
+        Raises ``TemplateError`` when the template fails, takes too long or writes too much.
+        """
+        messages = list(messages)
+        if any(message.get("role") == "system" for message in messages) and not self.has_system_role:
+            messages = _without_system(messages)
+        text, error = self._ask(messages, answer)
+        if error:
+            raise _failed(error)
+        return text
+
+    @cached_property
+    def has_system_role(self) -> bool:
+        """Whether a system message gets through the template: some refuse it, some leave it out."""
+        probe = [{"role": "system", "content": _MARK}, {"role": "user", "content": "hello"}]
+        return _MARK in self._ask(probe, True)[0]
+
+    def close(self) -> None:
+        """Ends the child process; the next ``render`` starts another."""
+        with self._lock:
+            if self._child is not None:
+                self._child.end()
+                self._child = None
+
+    def _ask(self, messages: Sequence[Message], answer: bool) -> tuple[str, str]:
+        """The text and an empty error, or an empty text and the error."""
+        variables = {
+            **self._named,
+            "messages": [_with_reasoning(message) for message in messages],
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": answer,
+        }
+        limits = {"seconds": self._seconds, "characters": CHARACTERS}
+        with self._lock:
+            if self._child is None:
+                self._child = _Child()
+            found = self._child.ask({"source": self._source, "variables": variables, **limits}, self._seconds)
+            if found is None:
+                self._child.end()
+                self._child = None
+                return "", f"it did not end within {self._seconds:g} s, or broke the process that rendered it"
+        return str(found.get("text", "")), str(found.get("error", ""))
+
+
+def _failed(why: str) -> TemplateError:
+    return TemplateError(
+        "The model's chat template failed.", [why], ["rung run MODEL --raw PROMPT: the prompt without a template"]
+    )
+
+
+def _with_reasoning(message: Message) -> dict[str, Any]:
+    # Names under which templates look for what an assistant thought, as transformers gives them.
+    names = ("reasoning_content", "thinking", "reasoning")
+    thought = next((message[name] for name in names if message.get(name) is not None), None)
+    return dict(message) if thought is None else {"thinking": thought, **message, "reasoning_content": thought}
+
+
+def _without_system(messages: Sequence[Message]) -> list[Message]:
+    system = "\n\n".join(str(message["content"]) for message in messages if message.get("role") == "system")
+    turns = [dict(message) for message in messages if message.get("role") != "system"]
+    for turn in turns:
+        if turn.get("role") == "user":
+            turn["content"] = f"{system}\n\n{turn['content']}"
+            return list(turns)
+    return [{"role": "user", "content": system}, *turns]
+
+
+class _Child:
+    """The process that renders: one request at a time."""
+
+    def __init__(self) -> None:
+        script = Path(__file__).with_name("chat_child.py")
+        self._process = subprocess.Popen(
+            # -P: the folder of the script has modules that must not stand for others of their names.
+            [sys.executable, "-P", "-X", "utf8", str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the answer, not for this process
+        )
+        self._ready = False
+        self._rest = b""
+        self._finish = weakref.finalize(self, _end, self._process)
+
+    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+        """The answer, or None when there is none in time or the process has ended."""
+        if not self._ready:
+            if self._line(time.monotonic() + _START_SECONDS) is None:
+                return None
+            self._ready = True
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            return None  # it has ended
+        line = self._line(time.monotonic() + seconds)
+        found = json.loads(line) if line else None
+        return found if isinstance(found, dict) else None
+
+    def _line(self, deadline: float) -> bytes | None:
+        assert self._process.stdout is not None
+        channel = self._process.stdout.fileno()
+        parts = [self._rest]
+        while b"\n" not in parts[-1]:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([channel], [], [], left)[0]:
+                return None
+            data = os.read(channel, 2**20)
+            if not data:
+                return None
+            parts.append(data)
+        line, _, self._rest = b"".join(parts).partition(b"\n")
+        return line
+
+    def end(self) -> None:
+        """Ends the process."""
+        self._finish()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except OSError:
+                continue  # what was still to be written has no reader any more

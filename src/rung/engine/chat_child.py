@@ -1,0 +1,116 @@
+"""Renders chat templates in a process of its own; started by ``rung.engine.chat`` as a script.
+
+A template is a program that somebody else wrote. jinja2's sandbox keeps it from files and attributes, but not
+from nested loops, from numbers and strings that fill the memory, or from the C stack: those end here, by a timer
+and a memory limit of this process, and cost the caller an error. Nothing of rung is imported, so that it starts fast.
+
+Requests and answers are JSON, one a line: ``{"source", "variables", "seconds", "characters"}`` to ``{"text"}`` or
+``{"error"}``.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+import jinja2.ext
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+
+_MOST_MEMORY = 768 * 2**20
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, in which reaching for a forbidden attribute is an error and not an empty text."""
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
+        raise SecurityError(f"it reaches for the attribute {attribute!r} of a {type(obj).__name__}")
+
+
+class _Generation(jinja2.ext.Extension):
+    """``{% generation %}`` marks what an assistant said, for training; here it is its content."""
+
+    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+class _Dict:
+    """``dict(...)`` without the attributes of the class."""
+
+    def __call__(self, *args: Any, **more: Any) -> dict[Any, Any]:
+        return dict(*args, **more)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+def _raise_exception(message: object) -> None:
+    raise jinja2.exceptions.TemplateError(str(message))
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+@lru_cache(4)
+def _compile(source: str) -> jinja2.Template:
+    # The same names and options as transformers gives templates.
+    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals["dict"] = _Dict()
+    return environment.from_string(source)
+
+
+def _render(request: dict[str, Any]) -> str:
+    pieces: list[str] = []
+    left = int(request["characters"])
+    for piece in _compile(request["source"]).generate(**request["variables"]):
+        left -= len(piece)
+        if left < 0:
+            raise ValueError(f"it writes more than {request['characters']:,} characters")
+        pieces.append(piece)
+    return "".join(pieces)
+
+
+def _answer(line: str) -> dict[str, str]:
+    request = json.loads(line)
+    signal.setitimer(signal.ITIMER_REAL, request["seconds"])  # its default is to end this process
+    try:
+        return {"text": _render(request)}
+    except MemoryError:
+        return {"error": "it needs more memory than a text"}
+    except RecursionError:
+        return {"error": "it is nested too deeply"}
+    except jinja2.exceptions.TemplateSyntaxError as error:
+        return {"error": f"line {error.lineno}: {error.message}"}
+    except Exception as error:  # whatever a foreign program raises is its error, not ours
+        return {"error": str(error) or type(error).__name__}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def main() -> None:
+    """Answers requests until the other side closes."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(_answer(line)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
