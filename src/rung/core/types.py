@@ -143,7 +143,7 @@ class Format(Value):
             assert columns % self.block == 0, f"{self.name} does not divide a row of {columns}"
             return count // self.block * self.block_bytes
         if self.layout == "row_scale":
-            return count + 4 * (count // columns)
+            return count + 4 * math.prod(shape[:-1])
         blocks = -(-count // self.block)
         packed = -(-count // 2)
         return packed + (blocks + 4 * -(-blocks // 256) + 4 if self.nested else 4 * blocks)
@@ -252,15 +252,15 @@ class Ladder(Value):
     op: str
     rungs: tuple[Rung, ...]
 
-    def climb(self, device: Device, case: Case, quarantined: Callable[[Rung], str] = lambda rung: "") -> Climb:
+    def climb(self, device: Device, case: Case, allow: Callable[[Rung], Verdict] = lambda rung: YES) -> Climb:
         """The highest rung that takes the case there, and the trail of refusals.
 
-        ``quarantined`` returns the reason why a rung must not be used, or an empty string.
+        ``allow`` refuses rungs for reasons that are not the case's: quarantine, memory.
         """
         refusals: list[Refusal] = []
         for rung in self.rungs:
-            broken = quarantined(rung)
-            verdict = no(broken, StepClass.BROKEN) if broken else rung.verdict(case, device)
+            allowed = allow(rung)
+            verdict = allowed and rung.verdict(case, device)
             if verdict:
                 return Climb(rung, tuple(refusals))
             refusals.append(Refusal(rung.name, verdict.step, verdict.reason))

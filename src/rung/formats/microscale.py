@@ -20,6 +20,8 @@ NVFP4_LAYOUT = np.dtype([("d", "u1", 4), ("qs", "u1", 32)])
 #: Twice the value of each code, so that all are integers.
 E2M1_DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 _MAGNITUDES = E2M1_DOUBLED[:8].astype(np.float32)
+#: The last exponent byte with which every code is finite in float32.
+_LAST = 252
 _MIDDLES = (_MAGNITUDES[:-1] + _MAGNITUDES[1:]) / np.float32(2)
 
 
@@ -67,7 +69,7 @@ def _pack_mxfp4(weights: Floats, blocks: Array) -> None:
     codes, first = _nearest(magnitude, byte)
     # Errors come in units of the scale, which the next exponent doubles: 4 times as much when squared.
     wider, second = _nearest(magnitude, byte + 1)
-    better = 4 * second < first
+    better = (4 * second < first) & (byte < _LAST)
     np.copyto(codes, wider, where=better)
     codes += ((x < 0) & (codes > 0)).view(np.uint8) << 3
     blocks["e"] = byte + better

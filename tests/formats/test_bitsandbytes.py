@@ -1,0 +1,60 @@
+"""nf4 and fp4 are stored as bitsandbytes stores them: compared with what it made of the same weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rung import formats
+from rung.formats import Encoded, codebook4
+from tests.formats.make_bitsandbytes_fixture import CASES, FIXTURE, digest, name_of, weights
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, np.ndarray]:
+    with np.load(FIXTURE, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+@pytest.mark.parametrize(("kind", "block", "nested", "count"), CASES)
+def test_encoding_gives_the_bytes_of_bitsandbytes(
+    kind: str, block: int, nested: bool, count: int, made: dict[str, np.ndarray]
+) -> None:
+    case = name_of(kind, block, nested)
+    parts = formats.encode(weights(count).reshape(1, -1), formats.get(case)).parts
+    assert np.array_equal(digest(parts["data"]), made[f"{case} data digest"])
+    assert np.array_equal(parts["absmax"], made[f"{case} absmax"])
+    if nested:
+        # The mean of the scales is summed in another order: the last bit may differ.
+        for part in ("nested_absmax", "nested_offset"):
+            assert parts[part] == pytest.approx(made[f"{case} {part}"], rel=3e-7)
+
+
+@pytest.mark.parametrize(("kind", "block", "nested", "count"), CASES)
+def test_decoding_gives_the_values_of_bitsandbytes(
+    kind: str, block: int, nested: bool, count: int, made: dict[str, np.ndarray]
+) -> None:
+    case = name_of(kind, block, nested)
+    fmt = formats.get(case)
+    # The data is checked above; the scales are theirs.
+    parts = formats.encode(weights(count).reshape(1, -1), fmt).parts
+    theirs = {part: parts[part] if part == "data" else made[f"{case} {part}"] for part in parts}
+    decoded = formats.decode(Encoded(fmt, (1, count), theirs))[0]
+    if f"{case} decoded" in made:
+        assert np.array_equal(decoded, made[f"{case} decoded"])
+        assert np.array_equal(theirs["data"], made[f"{case} data"])
+    assert np.array_equal(digest(decoded), made[f"{case} decoded digest"])
+
+
+def test_the_first_weight_of_a_pair_is_in_the_high_nibble() -> None:
+    encoded = formats.encode(np.array([[1.0, -1.0, 0.0]], np.float32), formats.get("nf4"))
+    assert encoded.parts["data"].tolist() == [0xF0, 0x77]
+
+
+def test_scales_of_a_range_of_blocks() -> None:
+    encoded = formats.encode(weights(64 * 700).reshape(7, -1), formats.get("nf4:64:nested"))
+    whole = codebook4.scales(encoded)
+    assert len(whole) == 700
+    assert np.array_equal(codebook4.scales(encoded, 250, 520), whole[250:520])
+    plain = formats.encode(weights(64 * 700).reshape(7, -1), formats.get("nf4")).parts["absmax"]
+    assert formats.sqnr(plain, whole) > 30
