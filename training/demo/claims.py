@@ -46,27 +46,27 @@ PATTERNS: tuple[tuple[str, str, Callable[[dict[str, Any]], bool] | None], ...] =
     ("bf16", YES + r"(?:it multiplies bf16 natively|bf16 is native there)\.", lambda a: _native(a, "bf16")),
     ("bf16", NO + r"bf16 is (?:not native there, only emulated, and that is slow|only emulated there)\.(?: Use (?P<use>\w+)\.)?", lambda a: a["matmul"]["bf16"] == "emulated"),
     ("bf16", NO + r"bf16 (?:is not native there, and bf16 )?products are refused(?: there)?\.(?: Use (?P<use>\w+)\.)?", lambda a: a["matmul"]["bf16"] == "absent"),
-    ("bf16", rf"The {NAME} is {GENERATION}: the catalogue knows no bf16 units there, so do not count on it\.", lambda a: a["matmul"]["bf16"] == "unknown" and not a["units"]),
+    ("bf16", rf"The {NAME} is {GENERATION}: the catalogue knows no bf16 units there, so do not count on it\.", lambda a: a["matmul"]["bf16"] == "unknown" and not a.get("units")),
     ("f16", YES + r"its f16 arithmetic is at least as fast as f32\.", _rate),
     ("f16", YES + r"it computes f16 natively\.", lambda a: a.get("f16") == "native"),
     ("f16", NO + r"(?:f16 arithmetic is much slower than f32 there\. Store f16, but compute in f32|it computes f16 much more slowly than f32)\.", lambda a: a.get("f16") == "slow"),
     ("f16", NO + r"it can store f16 but has no f16 arithmetic\. Compute in f32\.", lambda a: a.get("f16") == "none"),
-    ("int8", YES + r"(?:it multiplies int8 with (?:tensor cores|matrix units)|(?:tensor cores|matrix units) can multiply int8 there)\.", lambda a: "int8" in a["units"]),
+    ("int8", YES + r"(?:it multiplies int8 with (?:tensor cores|matrix units)|(?:tensor cores|matrix units) can multiply int8 there)\.", lambda a: "int8" in a.get("units", ())),
     ("int8", YES + r"(?:it multiplies int8 with the (?P<dot>\w+) instruction|the (?P<dot_>\w+) instruction can multiply int8 there)\.", None),
-    ("int8", NO + r"it has no int8 products\. Store int8 and compute in a float format\.", lambda a: a["dot8"] == "" and "int8" not in a["units"]),
-    ("matrix", YES + r"it has (?:tensor cores|matrix units)\.", lambda a: bool(a["units"])),
-    ("matrix", NO + r"it has no (?:tensor cores|matrix units)\.", lambda a: a["units"] == []),
-    ("fp8", YES + r"its matrix units take fp8\.", lambda a: "fp8" in a["units"]),
-    ("fp8", NO + r"it has no fp8 units\. fp8 can only be a storage format there\.", lambda a: "fp8" not in a["units"]),
+    ("int8", NO + r"it has no int8 products\. Store int8 and compute in a float format\.", lambda a: a.get("dot8") == "" and "int8" not in a.get("units", ())),
+    ("matrix", YES + r"it has (?:tensor cores|matrix units)\.", lambda a: bool(a.get("units"))),
+    ("matrix", NO + r"it has no (?:tensor cores|matrix units)\.", lambda a: a.get("units") == []),
+    ("fp8", YES + r"its matrix units take fp8\.", lambda a: "fp8" in a.get("units", ())),
+    ("fp8", NO + r"it has no fp8 units\. fp8 can only be a storage format there\.", lambda a: "fp8" not in a.get("units", ())),
     ("bandwidth", rf"The memory bandwidth of the {NAME} is (?P<bandwidth>[\d.]+) GB/s\.", None),
     ("bandwidth", rf"The {NAME} reads its memory at up to (?P<bandwidth>[\d.]+) GB/s\.", None),
     ("driver", rf"The {NAME} is made by {MAKER}, so NVIDIA drivers and CUDA do not run on it\.", lambda a: a["vendor"] != "nvidia"),
-    ("driver", YES + r"current drivers and CUDA 13 support it\.", lambda a: a["last_driver"] == "" and a["max_cuda"] == ""),
+    ("driver", YES + r"current drivers and CUDA 13 support it\.", lambda a: a.get("last_driver") == "" and a.get("max_cuda") == ""),
     ("driver", NO + r"driver branch (?P<driver>\d+) was the last for it, and CUDA (?P<cuda>[\d.]+) the last toolkit\.", None),
     ("dtype", rf"The {NAME} is {GENERATION}: use bf16, which is native there\.", lambda a: _native(a, "bf16")),
-    ("dtype", rf"The {NAME} is {GENERATION}: use f16, because bf16 is not native there\.", lambda a: a["matmul"]["bf16"] in ("emulated", "absent") and a["f16"] == "native"),
-    ("dtype", rf"The {NAME} is {GENERATION}: use f16, which it computes natively\.", lambda a: a["f16"] == "native" and not _native(a, "bf16")),
-    ("dtype", rf"The {NAME} is {GENERATION}: compute in f32, and store int8 to save memory\.", lambda a: a["f16"] in ("slow", "none") and not _native(a, "bf16")),
+    ("dtype", rf"The {NAME} is {GENERATION}: use f16, because bf16 is not native there\.", lambda a: a["matmul"]["bf16"] in ("emulated", "absent") and a.get("f16") == "native"),
+    ("dtype", rf"The {NAME} is {GENERATION}: use f16, which it computes natively\.", lambda a: a.get("f16") == "native" and not _native(a, "bf16")),
+    ("dtype", rf"The {NAME} is {GENERATION}: compute in f32, and store int8 to save memory\.", lambda a: a.get("f16") in ("slow", "none") and not _native(a, "bf16")),
     (
         "all",
         rf"The {NAME} is {GENERATION} from {MAKER}(?: with compute capability (?P<cc>[\d.]+)|, architecture (?P<key>\S+)), and has {GB} of memory(?: for each GPU)?\."
@@ -80,11 +80,11 @@ LISTED: dict[str, Callable[[dict[str, Any]], bool]] = {
     "bf16 is native": lambda a: _native(a, "bf16"),
     "bf16 is not native": lambda a: a["matmul"]["bf16"] in ("emulated", "absent"),
     "f16 is fast": _rate,
-    "f16 is native": lambda a: a["f16"] == "native",
-    "f16 arithmetic is slow": lambda a: a["f16"] == "slow",
-    "f16 arithmetic is missing": lambda a: a["f16"] == "none",
-    "int8 products have hardware": lambda a: bool(a["dot8"]) or "int8" in a["units"],
-    "int8 products have no hardware": lambda a: a["dot8"] == "" and "int8" not in a["units"],
+    "f16 is native": lambda a: a.get("f16") == "native",
+    "f16 arithmetic is slow": lambda a: a.get("f16") == "slow",
+    "f16 arithmetic is missing": lambda a: a.get("f16") == "none",
+    "int8 products have hardware": lambda a: bool(a.get("dot8")) or "int8" in a.get("units", ()),
+    "int8 products have no hardware": lambda a: a.get("dot8") == "" and "int8" not in a.get("units", ()),
 }
 
 
@@ -124,13 +124,13 @@ class Tables:
             "maker": lambda value: VENDORS[arch["vendor"]] == value,
             "cc": lambda value: arch.get("cc") == value,
             "key": lambda value: arch["key"] == value,
-            "dot": lambda value: arch["dot8"] == value,
+            "dot": lambda value: arch.get("dot8") == value,
             "bandwidth": lambda value: abs(product["bandwidth"] - float(value)) <= 0.5,
-            "driver": lambda value: arch["last_driver"] == value,
-            "cuda": lambda value: arch["max_cuda"] == value,
+            "driver": lambda value: arch.get("last_driver") == value,
+            "cuda": lambda value: arch.get("max_cuda") == value,
             "list": lambda value: all(LISTED[part](arch) for part in re.split(r", | and ", value)),
         }
-        if use is not None and use != ("f16" if arch["f16"] == "native" else "f32"):
+        if use is not None and use != ("f16" if arch.get("f16") == "native" else "f32"):
             return False
         return all(check(said[key]) for key, check in checks.items() if key in said)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import distributed
 
 A, B, C = 3.4445, -4.7750, 2.0315
 
@@ -34,14 +35,17 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
-        """One update of every matrix that has a gradient."""
+        """One update of every matrix; each process makes a part of the updates and gives them to the others."""
         for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is None:
-                    continue
-                state = self.state[weight]
-                mean = state.setdefault("mean", torch.zeros_like(weight))
+            weights = group["params"]
+            updates = torch.zeros(sum(weight.numel() for weight in weights))
+            parts = updates.split([weight.numel() for weight in weights])
+            for number, (weight, part) in enumerate(zip(weights, parts, strict=True)):
+                mean = self.state[weight].setdefault("mean", torch.zeros_like(weight))
                 mean.lerp_(weight.grad, 1 - group["momentum"])
-                update = orthogonal(weight.grad.lerp(mean, group["momentum"]))
+                if number % distributed.get_world_size() == distributed.get_rank():
+                    part.copy_(orthogonal(weight.grad.lerp(mean, group["momentum"])).flatten())
+            distributed.all_reduce(updates)
+            for weight, part in zip(weights, parts, strict=True):
                 scale = max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5
-                weight.mul_(1 - group["lr"] * group["decay"]).add_(update, alpha=-group["lr"] * scale)
+                weight.mul_(1 - group["lr"] * group["decay"]).add_(part.view_as(weight), alpha=-group["lr"] * scale)
