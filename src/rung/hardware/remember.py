@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import rung
-from rung.core.types import EMPTY, Capability, Device
+from rung.core.types import EMPTY, Capability, Device, Level
 from rung.core.value import FrozenDict, Value
 from rung.hardware import proofs
 from rung.hardware.families.cpu import TARGET_VARIABLES
@@ -91,9 +91,10 @@ def apply(device: Device, found: Findings) -> Device:
         details["rates"] = "probe"
     if found.notes:
         details["notes"] = "; ".join(found.notes)
+    absent = {c.name.removeprefix("matmul.") for c in found.capabilities if c.level is Level.ABSENT}
     return replace(
         device,
-        peaks=device.peaks | found.peaks,
+        peaks=FrozenDict({d: rate for d, rate in (device.peaks | found.peaks).items() if d not in absent}),
         bandwidth=found.bandwidth or device.bandwidth,
         details=FrozenDict(details),
     )
