@@ -96,7 +96,9 @@ def test_format_parameters_do_not_hide_the_format():
 def test_climbing_returns_the_highest_rung_and_the_trail():
     ladder = Ladder("linear", (fast(), REF))
     assert ladder.climb(CPU, CASE).rung == fast()
-    climb = ladder.climb(CPU, CASE, lambda rung: "row 3 differs" if rung.name == "numba.row" else "")
+    climb = ladder.climb(
+        CPU, CASE, lambda rung: no("row 3 differs", StepClass.BROKEN) if rung.name == "numba.row" else YES
+    )
     assert climb.rung == REF
     assert [(r.rung, r.step, r.reason) for r in climb.refusals] == [("numba.row", StepClass.BROKEN, "row 3 differs")]
 

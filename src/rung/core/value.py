@@ -92,7 +92,7 @@ def from_json(kind: Any, data: Any) -> Any:
 
 
 def _dataclass_from_json(kind: type, data: Any) -> Any:
-    if not isinstance(data, dict):
+    if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__}: expected an object, found {data!r}")
     hints = typing.get_type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind)}

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from rung import formats
-from rung.core.types import Case, Climb, Device, Format, Level, Part
+from rung.core.types import YES, Case, Climb, Device, Format, Level, Part, no
 from rung.core.value import Value
 from rung.kernels.cpu.layouts import packed_bytes
 from rung.models.card import ModelCard, Tensor
@@ -84,9 +84,8 @@ def climb_linear(device: Device, format: Format, dtype: str, shape: tuple[int, .
     """The rung that multiplies one row by such a weight there; without ``packed`` only those that take it as stored."""
     rows, columns = shape[0], shape[-1]
     case = Case("linear", format.name, dtype, (1, rows, columns))
-    return LADDERS["linear"].climb(
-        device, case, lambda rung: "" if packed or rung.packing == "stored" else "would hold a wider copy of the weight"
-    )
+    wider = no("would hold a wider copy of the weight")
+    return LADDERS["linear"].climb(device, case, lambda rung: YES if packed or rung.packing == "stored" else wider)
 
 
 def parts(weights: tuple[Weight, ...], plan_format: str) -> tuple[Part, ...]:

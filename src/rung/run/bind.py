@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rung.core.errors import DeviceLost, NoRung, OutOfMemory
-from rung.core.types import Case, Climb, Device, Ladder, Rung, StepClass, StepDown, Verdict
+from rung.core.types import YES, Case, Climb, Device, Ladder, Rung, StepClass, StepDown, Verdict, no
 from rung.core.value import FrozenDict
 from rung.diagnosis import Match, classify
 from rung.formats import Encoded
@@ -51,16 +51,21 @@ class Binder:
             (rung, case)
             for case in dict.fromkeys(cases)
             for rung in self._ladders[case.op].rungs
-            if rung.name != "ref" and rung.verdict(case, self.device) and not self._refused(rung, case)
+            if rung.name != "ref" and rung.verdict(case, self.device) and self._allowed(rung, case)
         ]
         self._proofs |= selfcheck.prove(self.device, wanted)
 
-    def choose(self, case: Case, exclude: Callable[[Rung], str] = lambda rung: "") -> Climb:
-        """The highest rung that takes the case, is not excluded or in quarantine, and passes its self-check."""
+    def choose(self, case: Case, packing: Callable[[str], bool] = lambda name: True) -> Climb:
+        """The highest rung that takes the case, is not in quarantine, and passes its self-check.
+
+        ``packing`` says which layouts of the weight will do.
+        """
+
+        def allow(rung: Rung) -> Verdict:
+            return self._allowed(rung, case) if packing(rung.packing) else no("needs another layout of the weight")
+
         while True:
-            climb = self._ladders[case.op].climb(
-                self.device, case, lambda rung: exclude(rung) or self._refused(rung, case)
-            )
+            climb = self._ladders[case.op].climb(self.device, case, allow)
             if climb.rung is None or climb.rung.name == "ref":
                 return climb
             name = (climb.rung, selfcheck.class_of(case))
@@ -71,13 +76,13 @@ class Binder:
                 return climb
             self.journal.quarantine(self.device.id, climb.rung, case.format, verdict.reason)
 
-    def _refused(self, rung: Rung, case: Case) -> str:
+    def _allowed(self, rung: Rung, case: Case) -> Verdict:
         broken = self.journal.broken(self.device.id, rung, case.format)
         if broken:
-            return broken
+            return no(broken, StepClass.BROKEN)
         if case.op in ("linear", "embedding") and not self._packed and rung.packing != "stored":
-            return "would hold a wider copy of the weight than the budget allows"
-        return ""
+            return no("would hold a wider copy of the weight than the budget allows")
+        return YES
 
     def linear(self, encoded: Encoded) -> Linear:
         """The weight bound for few and for many rows of activations."""
@@ -151,17 +156,12 @@ class Linear:
         few_case, many_case = self._cases
         unpaired: set[str] = set()
         while True:
-            few = self._binder.choose(
-                few_case, lambda r: "no rung for many rows shares its packing" * (r.packing in unpaired)
-            )
-            if few.rung is None:
-                self._binder.record(few_case, few)
-            assert few.rung is not None
-            packing = few.rung.packing
-            many = self._binder.choose(many_case, lambda r, p=packing: "" if r.packing == p else "another packing")  # type: ignore[misc]
+            few = self._binder.choose(few_case, lambda name: name not in unpaired)
+            shared = self._binder.record(few_case, few).packing
+            many = self._binder.choose(many_case, shared.__eq__)
             if many.rung is not None:
                 break
-            unpaired.add(packing)
+            unpaired.add(shared)
         self.rungs = (self._binder.record(few_case, few), self._binder.record(many_case, many))
         few_rung, many_rung = (rung.load() for rung in self.rungs)
         self._restore = few_rung.restore
@@ -205,7 +205,7 @@ class Embedding:
         if self._tied is not None and self._tied.packing == "stored":
             self._encoded, self._tied = self._tied.encoded(), None  # the same bytes, not a copy
         packing = self._tied.packing if self._tied is not None else "stored"
-        climb = self._binder.choose(self.case, lambda r: "" if r.packing == packing else "another packing")
+        climb = self._binder.choose(self.case, packing.__eq__)
         if climb.rung is None and self._tied is not None:  # the head's packing cannot be read: a copy of its own
             self._encoded, self._tied = self._tied.encoded(), None
             return self._bind()
