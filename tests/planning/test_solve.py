@@ -81,11 +81,11 @@ def test_less_context_is_chosen_when_only_that_fits():
 def test_what_does_not_fit_comes_with_ways_out_that_work():
     card = gemma_2b("q8_0", "gguf")
     with pytest.raises(DoesNotFit) as caught:
-        plan(card, memory="2GB", context=8192)
+        plan(card, memory="3GB", context=8192)
     ways = "\n".join(caught.value.ways_out)
     smaller = re.search(r"--format (\w+)", ways)
     assert smaller
-    assert plan(card, memory="2GB", context=8192, format=smaller[1]).memory <= 2 * GB
+    assert plan(card, memory="3GB", context=8192, format=smaller[1]).memory <= 3 * GB
     more = re.search(r"--memory ([\d.]+GB)", ways)
     assert more
     assert plan(card, memory=more[1], context=8192)
@@ -120,7 +120,7 @@ def test_two_devices_share_the_layers():
 def test_a_p2200_runs_gemma_2b():
     """The founding case: 5 GB, no bf16."""
     made = plan(gemma_2b(), p2200(), cpu())
-    assert made.memory < 5 * GB or made.placements[0].device == "cpu"
+    assert all(p.memory.total <= p.budget for p in made.placements)
     on_card = plan(gemma_2b(), p2200(), device="cuda:0")
     assert on_card.dtype == "f32"
     assert on_card.memory <= 5059 * 2**20
