@@ -52,7 +52,9 @@ def measure(device: Device, progress: Progress = lambda what: None) -> Findings:
     capabilities = list(_instruction_sets(device, progress))
     computed, peaks, bandwidth, notes = _with_torch(device, progress)
     if busy and peaks:
-        notes.append("other programs were using the processor, so the rates are too low: rung devices --probe")
+        notes.append(
+            "other programs were using the processor, so the rates are too low; measure again: rung devices --probe"
+        )
     return Findings((*capabilities, *computed), FrozenDict(peaks), bandwidth, tuple(notes))
 
 
@@ -145,11 +147,11 @@ _NOT_TRIED = ("out of memory", "MemoryError", "ModuleNotFoundError", "no child p
 
 
 def _reason(outcome: Outcome) -> str:
-    """The first line of an error, without the name of its type, short enough for a table."""
+    """The first line of an error, short enough for a table. A LookupError is a sentence of our own."""
     text = outcome.error.split("\n", 1)[0]
-    kind, colon, rest = text.partition(": ")
-    if colon and kind.endswith(("Error", "Exception")):
-        text = rest or kind
+    kind, _, rest = text.partition(": ")
+    if outcome.how == "raised":
+        text = rest if kind == "LookupError" else f"refused: {rest or kind}"
     return text if len(text) <= 200 else text[:199] + "…"
 
 
