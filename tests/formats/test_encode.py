@@ -219,6 +219,22 @@ def test_a_weight_is_encoded_in_pieces(name: str) -> None:
     assert decoding < 8 * 2**20
 
 
+@by_encoder
+def test_the_number_of_threads_changes_nothing(name: str) -> None:
+    fmt = formats.get(name)
+    weights = gaussian(67, 4096)
+    alone, shared = formats.encode(weights, fmt), formats.encode(weights, fmt, threads=3)
+    assert all(np.array_equal(alone.parts[part], shared.parts[part]) for part in alone.parts)
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q6_k", "int8", "nf4"])
+def test_of_several_bad_rows_the_first_is_named_whatever_the_threads(name: str) -> None:
+    weights = gaussian(100, 4096)
+    weights[90, 5] = weights[60, 7] = weights[23, 4095] = np.nan
+    with pytest.raises(CannotEncode, match="row 23 of weight holds NaN"):
+        formats.encode(weights, formats.get(name), threads=4)
+
+
 @pytest.mark.parametrize("target", ["q4_k", "q8_0", "int8", "nf4:64:nested", "f32"])
 @pytest.mark.parametrize("stored", ["f32", "bf16", "q6_k", "int8", "nf4"])
 def test_converting_is_encoding_what_is_decoded(stored: str, target: str) -> None:

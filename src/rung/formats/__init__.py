@@ -74,8 +74,10 @@ def _codec_of(fmt: Format) -> Codec:
     return _CODECS[get(fmt.name).name]
 
 
-def encode(array: npt.ArrayLike, fmt: Format, name: str = "weight") -> Encoded:
+def encode(array: npt.ArrayLike, fmt: Format, name: str = "weight", threads: int = 1) -> Encoded:
     """Stores weights float [rows, columns] in a format; ``name`` is the tensor's, for messages.
+
+    The result is the same for any number of ``threads``.
 
     Raises ``CannotEncode`` at NaN, Inf and values whose scale the format cannot hold, ``UsageError`` for a format
     without an encoder, a shape that is not [rows, columns], or rows that the block does not divide.
@@ -90,11 +92,13 @@ def encode(array: npt.ArrayLike, fmt: Format, name: str = "weight") -> Encoded:
         flat = weights[start:end].reshape(-1)[first - start * columns : last - start * columns]
         return np.ascontiguousarray(flat, np.float32)
 
-    return _encode(Source(name, (len(weights), columns), read), fmt)
+    return _encode(Source(name, (len(weights), columns), read, threads), fmt)
 
 
-def convert(encoded: Encoded, fmt: Format, name: str = "weight") -> Encoded:
+def convert(encoded: Encoded, fmt: Format, name: str = "weight", threads: int = 1) -> Encoded:
     """The same weight in another format, a piece at a time: the whole of it is never held as float32.
+
+    The result is the same for any number of ``threads``.
 
     Raises as ``encode`` does. A weight that has the format already is returned as it is.
     """
@@ -104,11 +108,10 @@ def convert(encoded: Encoded, fmt: Format, name: str = "weight") -> Encoded:
 
     def read(first: int, last: int) -> Floats:
         out = np.empty(last - first, np.float32)
-        with np.errstate(all="ignore"):
-            codec.decode(encoded, first, out)
+        codec.decode(encoded, first, out)
         return out
 
-    return _encode(Source(name, encoded.shape, read), fmt)
+    return _encode(Source(name, encoded.shape, read, threads), fmt)
 
 
 def _encode(source: Source, fmt: Format) -> Encoded:

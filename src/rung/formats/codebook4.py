@@ -77,7 +77,8 @@ class CodebookCodec(Codec):
         block = self.format.block
         data = np.zeros(-(-source.size // 2), np.uint8)
         absmax = np.zeros(-(-source.size // block), np.float32)
-        for first, piece in source.pieces(PIECE):
+
+        def pack(first: int, piece: Floats) -> None:
             blocks = -(-len(piece) // block)
             padded = np.zeros(blocks * block, np.float32)
             padded[: len(piece)] = piece
@@ -89,6 +90,8 @@ class CodebookCodec(Codec):
             codes = self._nearest(weights)
             packed = ((codes[::2] << 4) | codes[1::2]).T.reshape(-1)
             data[first // 2 :][: -(-len(piece) // 2)] = packed[: -(-len(piece) // 2)]
+
+        source.each(PIECE, pack)
         return {"data": data, "absmax": absmax} if not self.format.nested else {"data": data, **nest(absmax)}
 
     def _nearest(self, weights: Floats) -> Codes:

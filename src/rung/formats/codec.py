@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,27 +61,45 @@ class BadBlock(Exception):
 class Source:
     """Weights of ``shape`` (rows, columns) that are read a piece at a time.
 
-    ``read(first, last)`` returns the weights [first, last) of the flattened tensor, float32.
+    ``read(first, last)`` returns the weights [first, last) of the flattened tensor, float32, from any thread.
     """
 
     name: str
     shape: tuple[int, int]
     read: Callable[[int, int], Floats]
+    threads: int = 1
 
     @property
     def size(self) -> int:
         """Number of weights."""
         return self.shape[0] * self.shape[1]
 
-    def pieces(self, step: int) -> Iterator[tuple[int, Floats]]:
-        """The first index and the weights of each ``step`` weights. Raises ``CannotEncode`` at NaN and Inf."""
-        for first in range(0, self.size, step):
-            piece = self.read(first, min(first + step, self.size))
-            if not (np.isfinite(piece.min()) and np.isfinite(piece.max())):
-                index = int(np.argmin(np.isfinite(piece)))
-                value = "NaN" if np.isnan(piece[index]) else "Inf"
-                raise self.refusal(first + index, f"holds {value}", _DAMAGED)
-            yield first, piece
+    def each(self, step: int, work: Callable[[int, Floats], None]) -> None:
+        """Calls ``work`` with the first index and the weights of each ``step`` weights, in ``threads`` threads.
+
+        Raises ``CannotEncode`` for the first piece with NaN or Inf, or for which ``work`` raises it.
+        """
+
+        def one(first: int) -> None:
+            with np.errstate(all="ignore"):
+                work(first, self._piece(first, min(first + step, self.size)))
+
+        starts = range(0, self.size, step)
+        if self.threads == 1 or len(starts) < 2:
+            for first in starts:
+                one(first)
+            return
+        with ThreadPoolExecutor(self.threads) as pool:
+            for _ in pool.map(one, starts):
+                pass
+
+    def _piece(self, first: int, last: int) -> Floats:
+        piece = self.read(first, last)
+        if not (np.isfinite(piece.min()) and np.isfinite(piece.max())):
+            index = int(np.argmin(np.isfinite(piece)))
+            value = "NaN" if np.isnan(piece[index]) else "Inf"
+            raise self.refusal(first + index, f"holds {value}", _DAMAGED)
+        return piece
 
     def refusal(self, index: int, cause: str, way_out: str) -> CannotEncode:
         """The error that says why the weight ``index`` of the flattened tensor, or its block, cannot be stored."""
@@ -119,17 +138,20 @@ class BlockCodec(Codec):
 
     def encode(self, source: Source) -> dict[str, Array]:
         """The parts of the encoded weights: ``data`` uint8 [rows, bytes of a row]."""
-        assert self.pack is not None
+        pack_blocks = self.pack
+        assert pack_blocks is not None
         assert self.format.divides(source.shape[1])
         block = self.format.block
         blocks = np.zeros(source.size // block, self.layout)
-        for first, piece in source.pieces(self.piece):
+
+        def pack(first: int, piece: Floats) -> None:
             start, count = first // block, len(piece) // block
             try:
-                with np.errstate(all="ignore"):
-                    self.pack(piece.reshape(count, block), blocks[start : start + count])
+                pack_blocks(piece.reshape(count, block), blocks[start : start + count])
             except BadBlock as bad:
                 raise source.refusal(first + bad.index * block, bad.cause, _TOO_LARGE) from None
+
+        source.each(self.piece, pack)
         return {"data": blocks.view(np.uint8).reshape(source.shape[0], source.shape[1] // block * self.layout.itemsize)}
 
     def decode(self, encoded: Encoded, first: int, out: Floats) -> None:

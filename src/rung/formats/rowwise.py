@@ -21,7 +21,8 @@ class RowCodec(Codec):
         rows, columns = source.shape
         data, scale = np.zeros((rows, columns), np.int8), np.zeros(rows, np.float32)
         step = max(1, PIECE // max(columns, 1))
-        for first, piece in source.pieces(step * columns) if columns else ():
+
+        def pack(first: int, piece: Floats) -> None:
             weights = piece.reshape(-1, columns)
             row = slice(first // columns, first // columns + len(weights))
             peak = peaks(weights.min(axis=1), weights.max(axis=1))
@@ -30,6 +31,8 @@ class RowCodec(Codec):
             # Dividing is right where 1 / scale would overflow or be subnormal, and costs little more.
             codes = np.rint(weights / divisor)
             data[row] = np.clip(codes, -127, 127, out=codes)
+
+        source.each(step * max(columns, 1), pack)
         return {"data": data, "scale": scale}
 
     def decode(self, encoded: Encoded, first: int, out: Floats) -> None:

@@ -42,7 +42,7 @@ def _spread(codes: Codes, blocks: Array, out: Floats) -> None:
 
 
 def _codec(name: str, layout: np.dtype[Any], unpack: Callable[[Array, Floats], None], title: str) -> BlockCodec:
-    # A Gaussian is not what these formats are for: llama.cpp's scale is the largest of 256 weights, which leaves 1.9 dB.
+    # A Gaussian is not what these formats are for: llama.cpp takes the largest of 256 weights as scale, for 1.9 dB.
     fmt = Format(name, "ternary", 8 * layout.itemsize / BLOCK, BLOCK, layout.itemsize, "rows", 1.4, False, title=title)
     return BlockCodec(fmt, layout, unpack)
 
