@@ -59,7 +59,7 @@ def folder_card(folder: Path) -> ModelCard:
         path=str(folder),
         files=tuple(str(path) for path in files),
         decoder=replace(decoder, attention_bias="q_bias" in biases),
-        tensors=tensors_of(_roled(found, decoder), decoder, biases, str(folder)),
+        tensors=tensors_of(_roled(found, decoder), decoder, biases, folder.resolve().name),
         tokenizer=tokenizer,
         chat_template=_template(folder, settings),
         end_tokens=_ends(top, config, generation, model, decoder.vocabulary),
@@ -152,8 +152,8 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
             raise BadFile(f"{path.name} is not UTF-8 at byte {error.start}") from error
     value = _optional(folder / "chat_template.json").get("chat_template") or settings.get("chat_template")
     if isinstance(value, list):
-        named = {item.get("name"): item.get("template") for item in value if isinstance(item, Mapping)}
-        value = named.get("default")
+        named = (item for item in value if isinstance(item, Mapping) and item.get("name") == "default")
+        value = next((item.get("template") for item in named), None)
     return value if isinstance(value, str) else None
 
 

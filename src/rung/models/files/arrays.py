@@ -8,9 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
-# No vocabulary is longer, and no text is a part of so many of its tokens: a search always ends soon.
-_SEARCHED = 2**26
-_MOST_LOOKS = 10_000
+_AT_ONCE = 2**16
 
 
 class Numbers(Sequence[Any]):
@@ -76,20 +74,19 @@ class Strings(Sequence[str]):
 
     def find(self, texts: Iterable[str]) -> dict[str, int]:
         """The first index of each of ``texts`` that is there, without decoding the others."""
-        found = {}
-        for text in texts:
-            raw = text.encode()
-            length, at = len(raw).to_bytes(8, "little"), -1
-            for _ in range(_MOST_LOOKS):
-                at = self._data.find(raw, at + 1, _SEARCHED)
-                if at < 0:
-                    break
-                if self._data[at - 8 : at] == length and (index := self._index(at - 8)) is not None:
-                    found[text] = index
-                    break
+        wanted = {text.encode(): text for text in texts}
+        lengths = np.unique([len(raw) for raw in wanted])
+        firsts = np.unique([raw[0] for raw in wanted if raw])
+        letters = np.frombuffer(self._data, np.uint8)
+        found: dict[str, int] = {}
+        for start in range(0, len(self), _AT_ONCE):
+            begins = self._offsets[start : start + _AT_ONCE + 1].astype(np.int64)
+            if start + _AT_ONCE >= len(self):
+                begins = np.append(begins, len(self._data))
+            texts_at, sizes = begins[:-1] + 8, np.diff(begins) - 8
+            likely = np.isin(sizes, lengths) & np.isin(letters[np.minimum(texts_at, len(letters) - 1)], firsts)
+            for index in np.flatnonzero(likely).tolist():
+                raw = self._data[texts_at[index] : texts_at[index] + sizes[index]]
+                if raw in wanted:
+                    found.setdefault(wanted[raw], start + index)
         return found
-
-    def _index(self, begin: int) -> int | None:
-        """The index of the string that begins at that byte; None inside of one."""
-        index = int(np.searchsorted(self._offsets, np.uint64(begin)))
-        return index if index < len(self._offsets) and int(self._offsets[index]) == begin else None

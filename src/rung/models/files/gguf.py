@@ -102,6 +102,8 @@ class _Parser:
         metadata: dict[str, Any] = {}
         for _ in range(pair_count):
             key = self._text("a key", _LONGEST_KEY)
+            if not key:
+                raise self.bad(f"it has a key without a name before byte {self.at:,}")
             if key in metadata:
                 raise self.bad(f"the key {key} is there twice")
             metadata[key] = self._value(key, self._take(_U32, f"the type of {key}"))
