@@ -64,7 +64,9 @@ def load(
 def _bind(card: ModelCard, plan: Plan, devices: Sequence[Device], journal: Journal, progress: Progress) -> Model:
     from rung.kernels.cpu import target
 
-    target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
+    note = target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
+    if note:
+        journal.notes.append(note)
     import torch
 
     from rung.engine.bound import BoundParts

@@ -13,6 +13,7 @@ from rung.core.types import Case, Rung
 from rung.formats import Encoded
 from rung.ops import LADDERS
 from rung.ops.linear.tolerance import tolerance
+from rung.run import tiny
 
 _SEED = 20_261_121
 _OUT = 83  # not a multiple of any tile
@@ -54,7 +55,8 @@ def weights(format: str, rows: int, columns: int) -> Encoded:
 def perform(rung: dict[str, Any], case: dict[str, Any]) -> dict[str, Any]:
     """The verdict on one rung for one class of cases, as JSON: ``{ok, reason}``."""
     chosen, asked = Rung.from_json(rung), Case.from_json(case)
-    check = {"linear": _linear, "embedding": _embedding, "attention": _attention}[asked.op]
+    checks = {"linear": _linear, "embedding": _embedding, "attention": _attention, "decode_step": _step}
+    check = checks[asked.op]
     reason = check(chosen, asked)
     return {"ok": not reason, "reason": reason}
 
@@ -111,3 +113,10 @@ def _attention(rung: Rung, case: Case) -> str:
         if reason:
             return f"{keys} keys: {reason}"
     return ""
+
+
+def _step(rung: Rung, case: Case) -> str:
+    """Every token of a tiny decoder; both compute with the same int8 products, so only the order of sums differs."""
+    got = tiny.steps(rung.load(), case)
+    want = tiny.steps(LADDERS["decode_step"].rung("ref").load(), case)
+    return compare(got, want, want.std(dim=1, keepdim=True), 0.1)
