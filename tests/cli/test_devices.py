@@ -153,4 +153,5 @@ def test_ctrl_c_stops_at_once_and_leaves_no_child_behind():
     _, said = command.communicate(timeout=30)
     assert command.returncode == 130
     assert b"Traceback" not in said
-    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
