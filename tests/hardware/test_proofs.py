@@ -93,7 +93,7 @@ WRITER = """
 import sys
 sys.path[:] = {path!r}
 from rung.hardware import proofs
-for number in range(300):
+for number in range(100):
     proofs.write({key!r}, [number] * 2000)
 """
 
