@@ -6,6 +6,8 @@ True
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,10 +16,10 @@ from rung.core.registry import Registry
 from rung.core.text import did_you_mean
 from rung.core.types import Format
 from rung.formats import codebook4, floats, iq, iq4, kquants, legacy, microscale, rowwise, ternary
-from rung.formats.codec import PIECE, Codec, Encoded, Floats, Source
+from rung.formats.codec import PIECE, BlockCodec, Codec, Encoded, Floats, Source
 from rung.formats.quality import sqnr
 
-__all__ = ["FORMATS", "Encoded", "convert", "decode", "encode", "get", "gguf_type", "next_better", "sqnr"]
+__all__ = ["FORMATS", "Encoded", "convert", "decode", "encode", "get", "gguf_type", "layout", "next_better", "sqnr"]
 
 #: The formats by name. nf4 and fp4 stand here with their default block; ``get`` also knows the other blocks.
 FORMATS: Registry[Format] = Registry("format")
@@ -72,6 +74,12 @@ def gguf_type(number: int) -> Format | None:
 
 def _codec_of(fmt: Format) -> Codec:
     return _CODECS[get(fmt.name).name]
+
+
+def layout(fmt: Format) -> np.dtype[Any] | None:
+    """The fields of one block of a format in blocks (``d``, ``qs`` ...); None for floats and formats in other layouts."""
+    codec = _codec_of(fmt)
+    return codec.layout if isinstance(codec, BlockCodec) and codec.layout.names else None
 
 
 def encode(array: npt.ArrayLike, fmt: Format, name: str = "weight", threads: int = 1) -> Encoded:
