@@ -85,8 +85,8 @@ def test_every_scale_is_held_to_the_floor_or_to_a_step_or_refused(name: str, exp
     try:
         decoded = round_trip(weights, fmt)
     except CannotEncode:
-        # A fitted scale may be a little above the one that the largest weight needs.
-        assert peak > 65504 * largest * 0.9
+        # A fitted scale may be above the one that the largest weight needs, by a quarter for IQ4_NL.
+        assert peak > 65504 * largest * 0.75
         return
     if fmt.name in HALVES and exponent < -3:
         # A step of the stored scale is at most one of float16 above the fitted one; the codebook of IQ4_NL has gaps

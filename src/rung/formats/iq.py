@@ -69,14 +69,14 @@ def _finish(out: Floats, scale: Floats, sign_bytes: Codes) -> None:
     eights *= np.take(signs(), sign_bytes.reshape(-1), axis=0, mode="clip")
 
 
-def _half_scale(d: Array, fours: Codes, factor: float) -> Floats:
+def half_scale(d: Array, fours: Codes, factor: float) -> Floats:
     """d * (0.5 + scale) * factor for scales [n, groups]."""
     scale: Floats = d.astype(np.float32)[:, None] * (np.float32(0.5) + fours.astype(np.float32))
     scale *= np.float32(factor)
     return scale
 
 
-def _nibbles(packed: Codes) -> Codes:
+def nibbles(packed: Codes) -> Codes:
     """[n, b] bytes to [n, 2 b]: low nibble, high nibble of each byte in turn."""
     return np.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)
 
@@ -97,29 +97,29 @@ def _bits(packed: Codes, width: int) -> Array:
 def _unpack_iq2_xxs(blocks: Array, out: Floats) -> None:
     words = blocks["qs"]["signs"]
     _look_up("iq2_xxs", blocks["qs"]["index"], out)
-    _finish(out, _half_scale(blocks["d"], words >> 28, 0.25), _sevens(words))
+    _finish(out, half_scale(blocks["d"], words >> 28, 0.25), _sevens(words))
 
 
 def _unpack_iq2_xs(blocks: Array, out: Floats) -> None:
     _look_up("iq2_xs", blocks["qs"] & 511, out)
-    scale = _half_scale(blocks["d"], _nibbles(blocks["scales"]), 0.25)
+    scale = half_scale(blocks["d"], nibbles(blocks["scales"]), 0.25)
     _finish(out, scale, np.take(even_signs(), blocks["qs"] >> 9))
 
 
 def _unpack_iq2_s(blocks: Array, out: Floats) -> None:
     _look_up("iq2_s", blocks["qs"] | _bits(blocks["qh"], 2), out)
-    _finish(out, _half_scale(blocks["d"], _nibbles(blocks["scales"]), 0.25), blocks["signs"])
+    _finish(out, half_scale(blocks["d"], nibbles(blocks["scales"]), 0.25), blocks["signs"])
 
 
 def _unpack_iq3_xxs(blocks: Array, out: Floats) -> None:
     words = blocks["signs"]
     _look_up("iq3_xxs", blocks["qs"], out)
-    _finish(out, _half_scale(blocks["d"], words >> 28, 0.5), _sevens(words))
+    _finish(out, half_scale(blocks["d"], words >> 28, 0.5), _sevens(words))
 
 
 def _unpack_iq3_s(blocks: Array, out: Floats) -> None:
     _look_up("iq3_s", blocks["qs"] | _bits(blocks["qh"], 1), out)
-    odd = 1 + 2 * _nibbles(blocks["scales"])
+    odd = 1 + 2 * nibbles(blocks["scales"])
     _finish(out, blocks["d"].astype(np.float32)[:, None] * odd.astype(np.float32), blocks["signs"])
 
 
@@ -133,18 +133,23 @@ def _unpack_iq1_s(blocks: Array, out: Floats) -> None:
     groups *= (blocks["d"].astype(np.float32)[:, None] * odd.astype(np.float32))[:, :, None]
 
 
-def _unpack_iq1_m(blocks: Array, out: Floats) -> None:
-    """The float16 scale of a block lies in the top four bits of its four words of scales."""
+def iq1_m_scales(blocks: Array) -> Floats:
+    """The scales float32 [n, 16]; the float16 of a block lies in the top four bits of its four words of scales."""
     words = blocks["scales"]
-    nibbles = (words >> 12) << np.array([0, 4, 8, 12], np.uint16)
-    d = np.bitwise_or.reduce(nibbles, axis=1).astype(np.uint16).view(np.float16).astype(np.float32)
+    parts = (words >> 12) << np.array([0, 4, 8, 12], np.uint16)
+    d = np.bitwise_or.reduce(parts, axis=1).astype(np.uint16).view(np.float16).astype(np.float32)
     odd = 2 * ((words[:, :, None] >> np.array([0, 3, 6, 9], np.uint16)) & 7) + 1
+    scales: Floats = d[:, None] * odd.reshape(-1, 16).astype(np.float32)
+    return scales
+
+
+def _unpack_iq1_m(blocks: Array, out: Floats) -> None:
     high = np.stack([blocks["qh"] & 15, blocks["qh"] >> 4], axis=2).reshape(-1, 32)
     _look_up("iq1_s", blocks["qs"] | ((high & 7).astype(np.uint16) << 8), out)
     eights = out.reshape(-1, 32, 8)
     eights += np.where(high & 8, -IQ1_DELTA, IQ1_DELTA)[:, :, None]
     groups = out.reshape(-1, 16, 16)
-    groups *= (d[:, None] * odd.reshape(-1, 16).astype(np.float32))[:, :, None]
+    groups *= iq1_m_scales(blocks)[:, :, None]
 
 
 def _codec(

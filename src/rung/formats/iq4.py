@@ -12,6 +12,7 @@ import numpy as np
 from rung.core.types import Format
 from rung.formats.codec import COARSE, Array, BlockCodec, Floats, columns, half
 from rung.formats.legacy import pack_nibbles
+from rung.formats.search import inverse
 
 IQ4_NL_LAYOUT = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 IQ4_XS_LAYOUT = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])
@@ -32,10 +33,16 @@ def _unpack_iq4_nl(blocks: Array, out: Floats) -> None:
     np.multiply(CODEBOOK[blocks["qs"] >> 4], scale, out=out[:, 16:])
 
 
-def _unpack_iq4_xs(blocks: Array, out: Floats) -> None:
+def iq4_xs_scales(blocks: Array) -> Array:
+    """The 6-bit scales int8 [n, 8] of the groups of 32."""
     low = np.stack([blocks["scales_l"] & 15, blocks["scales_l"] >> 4], axis=2).reshape(-1, 8)
     high = (blocks["scales_h"][:, None] >> np.arange(0, 16, 2, dtype=np.uint16)).astype(np.uint8) & 3
-    scales = (low | (high << 4)).view(np.int8) - np.int8(32)
+    scales: Array = (low | (high << 4)).view(np.int8) - np.int8(32)
+    return scales
+
+
+def _unpack_iq4_xs(blocks: Array, out: Floats) -> None:
+    scales = iq4_xs_scales(blocks)
     scale = (blocks["d"].astype(np.float32)[:, None] * scales.astype(np.float32))[:, :, None]
     packed, groups = blocks["qs"].reshape(-1, 8, 16), out.reshape(-1, 8, 32)
     np.multiply(CODEBOOK[packed & 15], scale, out=groups[:, :, :16])
@@ -54,7 +61,7 @@ def _pack_iq4_nl(weights: Floats, blocks: Array) -> None:
     x = columns(weights, 32)
     low, high = x.min(axis=0), x.max(axis=0)
     extreme = np.where(high > -low, high, low)
-    y = x * _inverse(extreme)
+    y = x * inverse(extreme)
     scale, most = np.full_like(extreme, 1 / CODEBOOK[0]), np.zeros_like(extreme)
     for end in _EXTREMES:
         value = np.take(_VALUE, _rounded(y, np.full_like(extreme, end)), mode="clip")
@@ -70,12 +77,6 @@ def _pack_iq4_nl(weights: Floats, blocks: Array) -> None:
     d, factor = half(scale)
     blocks["d"] = d
     blocks["qs"] = pack_nibbles(np.take(_INDEX, _rounded(x, factor), mode="clip"))
-
-
-def _inverse(values: Floats) -> Floats:
-    inverse: Floats = np.float32(1) / values
-    inverse[~np.isfinite(inverse)] = 0
-    return inverse
 
 
 def _codec(name: str, layout: np.dtype[Any], block: int, floor_db: float, title: str, **codec: Any) -> BlockCodec:

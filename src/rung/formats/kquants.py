@@ -52,10 +52,16 @@ def _unpack_q2_k(blocks: Array, out: Floats) -> None:
     groups -= minimum
 
 
-def _unpack_q3_k(blocks: Array, out: Floats) -> None:
+def q3_k_scales(blocks: Array) -> Array:
+    """The 6-bit scales int8 [n, 16] of the groups of 16."""
     low = (blocks["scales"][:, None, :8] >> np.array([[0], [4]], np.uint8)) & 15
     high = (blocks["scales"][:, None, 8:] >> _PAIRS_OF_BITS[:, None]) & 3
-    scales = (low.reshape(-1, 16) | (high.reshape(-1, 16) << 4)).view(np.int8) - np.int8(32)
+    scales: Array = (low.reshape(-1, 16) | (high.reshape(-1, 16) << 4)).view(np.int8) - np.int8(32)
+    return scales
+
+
+def _unpack_q3_k(blocks: Array, out: Floats) -> None:
+    scales = q3_k_scales(blocks)
     codes = (blocks["qs"].reshape(-1, 2, 1, 32) >> _PAIRS_OF_BITS[:, None]) & 3
     # A set bit of the mask means that nothing is taken off; a clear one takes off 4.
     bits = (blocks["hmask"][:, None, :] >> np.arange(8, dtype=np.uint8)[:, None]) & 1

@@ -37,12 +37,12 @@ def affine(x: Floats, levels: int, trials: Sequence[tuple[float, float]]) -> tup
     y = x - low
     span = y.max(axis=0)
     # Sums are taken of y / span, in 0 ... 1: squares neither overflow nor vanish at any scale of x.
-    y *= _inverse(span)
+    y *= inverse(span)
     total, energy = y.sum(axis=0), np.einsum("ij,ij->j", y, y)
     scale, base = np.full_like(span, 1 / (levels - 1)), np.zeros_like(span)
     least = np.full_like(span, np.inf)
     codes, work = np.empty_like(y), np.empty_like(y)
-    floor = low * _inverse(span)
+    floor = low * inverse(span)
     for stretch, offset in trials:
         np.multiply(y, np.float32(levels - 1 + stretch), out=codes)
         codes += np.float32(offset)
@@ -82,7 +82,7 @@ def symmetric(x: Floats, half: int, shifts: Sequence[float]) -> tuple[Floats, Fl
     """
     low, high = x.min(axis=0), x.max(axis=0)
     extreme = np.where(high > -low, high, low)
-    y = x * _inverse(extreme)
+    y = x * inverse(extreme)
     scale: Floats = np.full_like(extreme, -1 / half)
     most = np.zeros_like(extreme)
     codes, work = np.empty_like(y), np.empty_like(y)
@@ -99,8 +99,8 @@ def symmetric(x: Floats, half: int, shifts: Sequence[float]) -> tuple[Floats, Fl
     return scale * extreme, extreme
 
 
-def _inverse(values: Floats) -> Floats:
+def inverse(values: Floats) -> Floats:
     """1 / values, 0 where that is infinite."""
-    inverse: Floats = np.float32(1) / values
-    inverse[~np.isfinite(inverse)] = 0
-    return inverse
+    factor: Floats = np.float32(1) / values
+    factor[~np.isfinite(factor)] = 0
+    return factor
