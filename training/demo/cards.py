@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,18 +93,14 @@ def _generation(text: str) -> str:
 
 
 def _names(full: str) -> tuple[str, list[str]]:
-    """The display name, and names that users may type; the caller drops those that are not unique."""
-    base = re.sub(r" \(.*?\)", "", full)
-    parts = [part.strip() for part in base.split("/")]
-    halo = ["Strix Halo"] if "Strix" in full else []
-    display = re.sub(r"^(GeForce|NVIDIA)\s+", "", parts[0])
-    names = [display, *parts, *halo]
-    names += [re.sub(_PREFIXES, "", name) for name in parts]
-    names += [re.sub(_PREFIXES, "", re.sub(r"^NVIDIA ", "", name)) for name in names]
-    if not base.startswith("Quadro"):
+    """The display name, and names that users may type; ``resolve`` drops those that are not unique."""
+    display = re.sub(r"^(GeForce|NVIDIA) ", "", full)
+    names = [display, full, re.sub(_PREFIXES, "", full)]
+    names += [re.sub(_PREFIXES, "", name.removeprefix("NVIDIA ")) for name in names]
+    if not full.startswith("Quadro"):
         names += [re.sub(r"^(GTX|RTX|RX) ", "", name) for name in names if re.match(r"(GTX|RTX|RX) \d{3}", name)]
-    if base.startswith("Radeon RX"):
-        names.append(base.removeprefix("Radeon "))
+    if full.startswith("Radeon RX"):
+        names.append(full.removeprefix("Radeon "))
     names += [re.sub(_VARIANT, "", name) for name in names]
     return display, [name for name in dict.fromkeys(names) if len(name) > 1]
 
@@ -147,6 +143,21 @@ def _family(name: str, members: list[Card]) -> Card:
     )
 
 
+def _families(cards: list[Card], owners: dict[str, list[Card]]) -> list[Card]:
+    """A card for every name that variants of one product share and no product displays: V100, A100, GTX 1060."""
+    display = {squeeze(card.name) for card in cards}
+    families: dict[str, Card] = {}
+    for card in cards:
+        for alias in card.aliases:
+            members = owners[squeeze(alias)]
+            stems = {re.sub(_VARIANT, "", member.name) for member in members}
+            if len({member.name for member in members}) > 1 and squeeze(alias) not in display and len(stems) == 1:
+                (stem,) = stems
+                family = families.get(stem) or _family(stem, members)
+                families[stem] = replace(family, aliases=tuple(dict.fromkeys((*family.aliases, alias))))
+    return list(families.values())
+
+
 def resolve(cards: Iterable[Card]) -> tuple[Card, ...]:
     """Give every typed name one owner: the product that displays it, a family of variants, or nobody."""
     cards = list(cards)
@@ -154,27 +165,18 @@ def resolve(cards: Iterable[Card]) -> tuple[Card, ...]:
     for card in cards:
         for alias in card.aliases:
             owners[squeeze(alias)].append(card)
-    display = {squeeze(card.name): card for card in cards}
-    families: dict[str, Card] = {}
-    for card in cards:
-        for alias in card.aliases:
-            key, members = squeeze(alias), owners[squeeze(alias)]
-            variants = [re.sub(_VARIANT, "", member.name) for member in members]
-            if len({member.name for member in members}) > 1 and key not in display and len(set(variants)) == 1:
-                family = families.setdefault(variants[0], _family(variants[0], members))
-                families[variants[0]] = replace(family, aliases=tuple(dict.fromkeys((*family.aliases, alias))))
-    taken = Counter(squeeze(alias) for family in families.values() for alias in set(family.aliases))
-    resolved = []
-    for card in cards:
-        own = [
-            alias
-            for alias in card.aliases
-            if display.get(squeeze(alias), card) is card
-            and not taken[squeeze(alias)]
-            and (len({owner.name for owner in owners[squeeze(alias)]}) == 1 or squeeze(alias) == squeeze(card.name))
-        ]
-        resolved.append(replace(card, aliases=tuple(own)))
-    return (*resolved, *families.values())
+    families = _families(cards, owners)
+    display = {squeeze(card.name): card.name for card in cards}
+    shared = {squeeze(alias) for family in families for alias in family.aliases}
+
+    def owns(card: Card, alias: str) -> bool:
+        key = squeeze(alias)
+        if key in display:
+            return display[key] == card.name
+        return key not in shared and len({owner.name for owner in owners[key]}) == 1
+
+    own = [replace(card, aliases=tuple(alias for alias in card.aliases if owns(card, alias))) for card in cards]
+    return (*own, *families)
 
 
 def load_cards(folder: Path = CATALOG) -> tuple[Card, ...]:
