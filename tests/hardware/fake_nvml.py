@@ -34,9 +34,13 @@ class Nvml:
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index):
+        if self.gpus[index] is LOST:
+            raise self.NVMLError("GPU is lost")
         return self.gpus[index]
 
     def nvmlDeviceGetPciInfo(self, gpu):
+        if gpu["pci"] is None:
+            raise self.NVMLError("Not Supported")
         return SimpleNamespace(domain=0, bus=gpu["bus"], device=0, pciDeviceId=gpu["pci"] << 16 | 0x10DE)
 
     def nvmlDeviceGetCudaComputeCapability(self, gpu):
@@ -65,3 +69,5 @@ H200 = gpu("NVIDIA H200", (9, 0), 0x2335, 143771 << 20)
 GB10 = gpu("NVIDIA GB10", (12, 1), 0x2E12, None)
 UNKNOWN = gpu("NVIDIA Thing 9000", (8, 9), 0xFFF0, 30 * GB)
 UNKNOWN_ARCH = gpu("NVIDIA Thing 9999", (99, 0), 0xFFF1, 30 * GB)
+ORIN = gpu("Jetson AGX Orin", (8, 7), None, None)
+LOST = gpu("never told", (0, 0), 0, 0)

@@ -6,7 +6,7 @@ import pytest
 
 from rung.core.types import Device, Level, Proof
 from rung.hardware.families import cuda
-from tests.hardware.fake_nvml import GB10, GTX_1650, H200, P2200, RTX_3060, UNKNOWN, UNKNOWN_ARCH, Nvml
+from tests.hardware.fake_nvml import GB10, GTX_1650, H200, LOST, ORIN, P2200, RTX_3060, UNKNOWN, UNKNOWN_ARCH, Nvml
 from tests.hardware.trees import card, tree
 
 GB = 2**30
@@ -146,3 +146,18 @@ def test_a_driver_that_does_not_answer(tmp_path):
 def test_bytes_are_text_too(tmp_path):
     (found,) = identify(tmp_path, P2200 | {"name": b"Quadro P2200", "uuid": b"GPU-1"}, driver=b"470.1")
     assert (found.name, found.details["uuid"], found.software["driver"]) == ("Quadro P2200", "GPU-1", "470.1")
+
+
+def test_a_lost_gpu_leaves_the_others_their_numbers(tmp_path):
+    lost, whole = identify(tmp_path, LOST, RTX_3060)
+    assert (lost.id, lost.name, lost.free) == ("cuda:0", "unknown cuda device", 0)
+    assert "GPU is lost" in lost.capability("matmul.f32").source
+    assert {c.level for c in lost.capabilities.values()} == {Level.ABSENT}
+    assert (whole.id, whole.name) == ("cuda:1", "NVIDIA GeForce RTX 3060")
+
+
+def test_a_board_without_a_pci_bus(tmp_path):
+    (found,) = identify(tmp_path, ORIN)
+    assert (found.arch, found.memory) == ("sm_87", 64 * GB)
+    assert "pci" not in found.details
+    assert found.capability("matmul.bf16").level is Level.NATIVE

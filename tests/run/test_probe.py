@@ -287,4 +287,4 @@ def test_a_compiler_that_is_told_to_make_less(monkeypatch):
     found = {c.name: c for c in probe._instruction_sets(device, lambda what: None)}
     assert found["isa.avx2"].level is Level.NATIVE
     assert found["isa.avx512_vnni"].level is Level.ABSENT
-    assert found["isa.avx512_vnni"].source == "the compiler's target has no avx512vnni"
+    assert found["isa.avx512_vnni"].source.startswith("the compiler's target has no avx512bw")

@@ -108,6 +108,8 @@ def _speed(device: Device) -> str:
     elif any(c.proof is Proof.TABLE for c in device.capabilities.values()):
         row = "checked" if device.details.get("catalogue") == "checked" else "not checked"
         where = f"from the catalogue ({row}), not measured here: rung devices --probe"
+    elif "notes" in device.details:
+        where = ""
     else:
         where = "not measured yet: rung devices --probe"
     return " · ".join(part for part in (read, where) if part)

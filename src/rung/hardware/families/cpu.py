@@ -15,37 +15,36 @@ from rung.hardware import cgroup
 from rung.hardware.cgroup import read
 from rung.hardware.software import installed
 
-#: Capability to the flag in /proc/cpuinfo that declares it.
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+#: Capability to the flags in /proc/cpuinfo that declare it. Kernels that ask for AVX2 or AVX-512 use all of each row.
 X86 = {
-    "isa.avx": "avx",
-    "isa.f16c": "f16c",
-    "isa.fma": "fma",
-    "isa.avx2": "avx2",
-    "isa.avx_vnni": "avx_vnni",
-    "isa.avx512f": "avx512f",
-    "isa.avx512bw": "avx512bw",
-    "isa.avx512vl": "avx512vl",
-    "isa.avx512_vnni": "avx512_vnni",
-    "isa.avx512_vbmi": "avx512vbmi",
-    "isa.avx512_bf16": "avx512_bf16",
-    "isa.avx512_fp16": "avx512_fp16",
+    "isa.avx": ("avx",),
+    "isa.f16c": ("f16c",),
+    "isa.fma": ("fma",),
+    "isa.avx2": ("avx2", "fma", "f16c"),
+    "isa.avx_vnni": ("avx_vnni",),
+    "isa.avx512f": _AVX512,
+    "isa.avx512_vnni": (*_AVX512, "avx512_vnni"),
+    "isa.avx512_vbmi": (*_AVX512, "avx512vbmi"),
+    "isa.avx512_bf16": (*_AVX512, "avx512_bf16"),
+    "isa.avx512_fp16": (*_AVX512, "avx512_fp16"),
 }
 ARM = {
-    "isa.neon": "asimd",
-    "isa.fp16": "asimdhp",
-    "isa.neon_dotprod": "asimddp",
-    "isa.i8mm": "i8mm",
-    "isa.bf16": "bf16",
-    "isa.sve": "sve",
-    "isa.sve2": "sve2",
+    "isa.neon": ("asimd",),
+    "isa.fp16": ("asimdhp",),
+    "isa.neon_dotprod": ("asimd", "asimddp"),
+    "isa.i8mm": ("i8mm",),
+    "isa.bf16": ("bf16",),
+    "isa.sve": ("sve",),
+    "isa.sve2": ("sve2",),
 }
 #: The same in the names that sysctl has on a Mac.
 APPLE = {
-    "isa.neon": "hw.optional.arm.AdvSIMD",
-    "isa.fp16": "hw.optional.arm.FEAT_FP16",
-    "isa.neon_dotprod": "hw.optional.arm.FEAT_DotProd",
-    "isa.i8mm": "hw.optional.arm.FEAT_I8MM",
-    "isa.bf16": "hw.optional.arm.FEAT_BF16",
+    "isa.neon": ("hw.optional.arm.AdvSIMD",),
+    "isa.fp16": ("hw.optional.arm.FEAT_FP16",),
+    "isa.neon_dotprod": ("hw.optional.arm.FEAT_DotProd",),
+    "isa.i8mm": ("hw.optional.arm.FEAT_I8MM",),
+    "isa.bf16": ("hw.optional.arm.FEAT_BF16",),
 }
 #: Environment variables that restrict the JIT to less than the processor can do.
 TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
@@ -99,18 +98,23 @@ def identify(
 
 
 def declared(
-    arch: str, flags: frozenset[str], environment: Mapping[str, str], names: Mapping[str, str] | None = None
+    arch: str,
+    flags: frozenset[str],
+    environment: Mapping[str, str],
+    names: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[Capability]:
     """The instruction sets that the processor declares; unknown where the JIT is told to compile for less."""
     restriction = next((v for v in TARGET_VARIABLES if environment.get(v)), "")
     found = []
-    for name, flag in (names or (ARM if arch == "aarch64" else X86)).items():
-        if flag not in flags:
-            found.append(Capability(name, Level.ABSENT, Proof.DECLARED, f"the processor does not list {flag}"))
+    for name, wanted in (names or (ARM if arch == "aarch64" else X86)).items():
+        missing = [flag for flag in wanted if flag not in flags]
+        if missing:
+            reason = f"the processor does not list {', '.join(missing)}"
+            found.append(Capability(name, Level.ABSENT, Proof.DECLARED, reason))
         elif restriction:
             found.append(Capability(name, Level.UNKNOWN, Proof.NONE, f"{restriction} restricts the compiler"))
         else:
-            found.append(Capability(name, Level.NATIVE, Proof.DECLARED, f"the processor lists {flag}"))
+            found.append(Capability(name, Level.NATIVE, Proof.DECLARED, f"the processor lists {', '.join(wanted)}"))
     return found
 
 
@@ -144,7 +148,7 @@ def _linux(root: Path, affinity: Iterable[int] | None) -> _Facts:
 
 
 def _mac(ask: Callable[[str], str]) -> _Facts:
-    flags = frozenset(name for name in APPLE.values() if ask(name) == "1")
+    flags = frozenset(name for names in APPLE.values() for name in names if ask(name) == "1")
     memory = _number(ask("hw.memsize"))
     details: dict[str, Any] = {
         "cores": _number(ask("hw.perflevel0.physicalcpu")) or _number(ask("hw.physicalcpu")) or 1,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,27 +57,43 @@ def _listed(nvml: Any) -> list[Device]:
         driver = _text(nvml.nvmlSystemGetDriverVersion())
         cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
         newest = f"{cuda // 1000}.{cuda % 1000 // 10}"
-        count = int(nvml.nvmlDeviceGetCount())
-        return [_device(nvml, number, driver, newest) for number in range(count)]
+        return [_one(nvml, number, driver, newest) for number in range(int(nvml.nvmlDeviceGetCount()))]
     finally:
         nvml.nvmlShutdown()
 
 
+def _one(nvml: Any, number: int, driver: str, cuda: str) -> Device:
+    """One GPU; a lost one is listed with everything absent, so that the others keep their numbers."""
+    try:
+        return _device(nvml, number, driver, cuda)
+    except nvml.NVMLError as error:
+        lost = known.device(
+            id=f"cuda:{number}",
+            kind="cuda",
+            name="",
+            arch="",
+            memory=0,
+            free=0,
+            pci=None,
+            driver=driver,
+            details={"notes": f"the driver says: {error}"},
+        )
+        return known.unusable(lost, f"the driver says: {error}")
+
+
 def _device(nvml: Any, number: int, driver: str, cuda: str) -> Device:
     handle = nvml.nvmlDeviceGetHandleByIndex(number)
-    place = nvml.nvmlDeviceGetPciInfo(handle)
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-    details: dict[str, Any] = {
-        "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
-        "pci": f"{place.domain:04x}:{place.bus:02x}:{place.device:02x}",
-        "cuda": cuda,
-    }
-    try:
+    details: dict[str, Any] = {"uuid": _text(nvml.nvmlDeviceGetUUID(handle)), "cuda": cuda}
+    identifier: tuple[int, int] | None = None
+    total, free = 0, None
+    with contextlib.suppress(nvml.NVMLError):  # boards without a PCI bus
+        place = nvml.nvmlDeviceGetPciInfo(handle)
+        details["pci"] = f"{place.domain:04x}:{place.bus:02x}:{place.device:02x}"
+        identifier = (int(place.pciDeviceId) & 0xFFFF, int(place.pciDeviceId) >> 16)
+    with contextlib.suppress(nvml.NVMLError):  # boards that share the system's memory do not say
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         total, free = int(memory.total), int(memory.free)
-    except nvml.NVMLError:  # boards that share the system's memory do not say
-        total, free = 0, None
-    identifier = int(place.pciDeviceId)
     return known.device(
         id=f"cuda:{number}",
         kind="cuda",
@@ -83,7 +101,7 @@ def _device(nvml: Any, number: int, driver: str, cuda: str) -> Device:
         arch=f"sm_{major}{minor}",
         memory=total,
         free=free,
-        pci=(identifier & 0xFFFF, identifier >> 16),
+        pci=identifier,
         driver=driver,
         details=details,
     )
@@ -116,7 +134,7 @@ def _visible(found: list[Device], wanted: str | None) -> list[Device]:
         fits = [
             device
             for number, device in enumerate(found)
-            if name == str(number) or (name.startswith("GPU-") and str(device.details["uuid"]).startswith(name))
+            if name == str(number) or (name.startswith("GPU-") and str(device.details.get("uuid", "")).startswith(name))
         ]
         if len(fits) != 1:
             break
@@ -125,8 +143,6 @@ def _visible(found: list[Device], wanted: str | None) -> list[Device]:
 
 
 def _numbered(found: list[Device]) -> list[Device]:
-    from dataclasses import replace
-
     return [replace(device, id=f"cuda:{number}") for number, device in enumerate(found)]
 
 
