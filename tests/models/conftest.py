@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -24,3 +25,9 @@ def checkpoints(tmp_path_factory):
         return made[model_type]
 
     return make
+
+
+@pytest.fixture
+def folder(checkpoints, tmp_path):
+    """A folder with a tiny Llama, to be changed."""
+    return shutil.copytree(checkpoints("llama")[0], tmp_path / "model")

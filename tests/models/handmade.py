@@ -1,7 +1,8 @@
-"""GGUF files written by hand, so that every field can be wrong."""
+"""GGUF files written by hand, so that every field can be wrong, and configurations to be changed."""
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -101,3 +102,9 @@ def llama(
         data += bytes(-len(data) % 32)
     path.write_bytes(gguf(list(llama_pairs(**(keys or {})).values()), infos, data))
     return path
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Changes keys of a JSON file; those that are ``"absent"`` go."""
+    values = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({key: item for key, item in {**values, **changes}.items() if item != "absent"}))

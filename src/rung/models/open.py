@@ -18,10 +18,14 @@ def open_card(path: str | Path) -> ModelCard:
     Raises ``ModelNotFound`` (no such path, parts missing), ``BadFile``, ``UnsafeFile`` (a pickle) or
     ``UnknownArchitecture``.
     """
-    place = Path(path).expanduser()
-    if place.is_dir():
+    try:
+        place = Path(path).expanduser()
+        folder, there = place.is_dir(), place.exists()
+    except (OSError, RuntimeError) as error:  # too long for a name; the home of a user who is not there
+        raise ModelNotFound(f"there is no file or folder {str(path)[:200]}", [str(error)[:200]]) from error
+    if folder:
         return _open_folder(place)
-    if not place.exists():
+    if not there:
         raise ModelNotFound(f"there is no file or folder {place}")
     if not place.is_file():
         raise BadFile(f"{place} is neither a file nor a folder")

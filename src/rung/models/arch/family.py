@@ -152,8 +152,9 @@ def decoder(config: Settings, model_type: str, defaults: Mapping[str, Any], **mo
         "norm_epsilon": config.number("rms_norm_eps", defaults.get("rms_norm_eps", 1e-6)),
         "norm_offset": 0.0,
         "attention_scale": width**-0.5,
-        "activation": activation(config.text("hidden_act", "silu"), config.where),
     }
+    if "activation" not in more:
+        found["activation"] = activation(config.text("hidden_act", "silu"), config.where)
     return Decoder(**{**found, **more})
 
 

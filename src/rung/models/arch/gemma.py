@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rung.models.arch import family
@@ -36,11 +37,8 @@ def biases(config: Settings) -> dict[str, str]:
 def decoder(config: Settings, model_type: str, defaults: Mapping[str, Any], **more: Any) -> Decoder:
     """What all Gemmas share: checkpoints store norms less one, and embedded tokens grow by sqrt(hidden)."""
     family.refuse_bidirectional(config)
-    found = family.decoder(
-        Settings({**config.values, "hidden_act": "silu"}, config.where), model_type, defaults, **more
-    )
-    scaled = {"norm_offset": 1.0, "embedding_scale": math.sqrt(found.hidden), **more}
-    return Decoder(**{**vars(found), **scaled})
+    found = family.decoder(config, model_type, defaults, **more)
+    return replace(found, norm_offset=1.0, embedding_scale=math.sqrt(found.hidden))
 
 
 def from_config(config: Settings) -> Decoder:
