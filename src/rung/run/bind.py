@@ -46,35 +46,37 @@ class Binder:
         self._proofs: dict[tuple[Rung, str], Verdict] = {}
 
     def prove(self, cases: Iterable[Case]) -> None:
-        """Self-checks, in one child process, every rung that these cases could climb to and has no proof yet."""
-        wanted = [
-            (rung, case)
-            for case in dict.fromkeys(cases)
-            for rung in self._ladders[case.op].rungs
-            if rung.name != "ref" and rung.verdict(case, self.device) and self._allowed(rung, case)
-        ]
-        self._proofs |= selfcheck.prove(self.device, wanted)
+        """Self-checks, in one child process, the rungs that these cases climb to and that have no proof yet."""
+        asked = list(dict.fromkeys(cases))
+        while wanted := [(rung, case) for case in asked if (rung := self._unproved(case))]:
+            self._proofs |= selfcheck.prove(self.device, wanted)
+
+    def _unproved(self, case: Case) -> Rung | None:
+        rung = self._climb(case).rung
+        known = rung is None or rung.name == "ref" or (rung, selfcheck.class_of(case)) in self._proofs
+        return None if known else rung
 
     def choose(self, case: Case, packing: Callable[[str], bool] = lambda name: True) -> Climb:
         """The highest rung that takes the case, is not in quarantine, and passes its self-check.
 
         ``packing`` says which layouts of the weight will do.
         """
+        while True:
+            climb = self._climb(case, packing)
+            rung = climb.rung
+            if rung is None or rung.name == "ref":
+                return climb
+            name = (rung, selfcheck.class_of(case))
+            if name not in self._proofs:
+                self._proofs |= selfcheck.prove(self.device, [(rung, case)])
+            if self._proofs[name]:
+                return climb
 
+    def _climb(self, case: Case, packing: Callable[[str], bool] = lambda name: True) -> Climb:
         def allow(rung: Rung) -> Verdict:
             return self._allowed(rung, case) if packing(rung.packing) else no("needs another layout of the weight")
 
-        while True:
-            climb = self._ladders[case.op].climb(self.device, case, allow)
-            if climb.rung is None or climb.rung.name == "ref":
-                return climb
-            name = (climb.rung, selfcheck.class_of(case))
-            if name not in self._proofs:
-                self._proofs |= selfcheck.prove(self.device, [(climb.rung, case)])
-            verdict = self._proofs[name]
-            if verdict:
-                return climb
-            self.journal.quarantine(self.device.id, climb.rung, case.format, verdict.reason)
+        return self._ladders[case.op].climb(self.device, case, allow)
 
     def _allowed(self, rung: Rung, case: Case) -> Verdict:
         broken = self.journal.broken(self.device.id, rung, case.format)
@@ -82,7 +84,7 @@ class Binder:
             return no(broken, StepClass.BROKEN)
         if case.op in ("linear", "embedding") and not self._packed and rung.packing != "stored":
             return no("would hold a wider copy of the weight than the budget allows")
-        return YES
+        return self._proofs.get((rung, selfcheck.class_of(case)), YES)
 
     def linear(self, encoded: Encoded) -> Linear:
         """The weight bound for few and for many rows of activations."""
