@@ -64,8 +64,8 @@ SHAPES = [
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_rungs_equal_ref(rung, dtype, window, softcap, shape):
     queries, keys = shape[:2]
-    if rung.name == "numba.decode" and queries > 1:
-        assert not check_decode(Case("attention", "f32", "f32", shape), CPU)
+    if not rung.verdict(Case("attention", "f32", "f32", shape), CPU):
+        assert shape[4] % 16 or (rung.name == "numba.decode" and queries > 1)
         return
     q, k, v = case(*shape, dtype)
     before = q.clone(), k.clone(), v.clone()
@@ -101,7 +101,7 @@ CPU = Device(
     ("shape", "dtype", "expected"),
     [
         ((1, 300, 8, 2, 64), "f16", "numba.decode"),
-        ((2, 300, 8, 2, 64), "f16", "torch.sdpa"),
+        ((2, 300, 8, 2, 64), "f16", "numba.prefill"),
         ((1, 300, 8, 2, 72), "f16", "torch.sdpa"),
         ((1, 300, 8, 2, 64), "bf16", "torch.sdpa"),
     ],

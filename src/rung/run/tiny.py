@@ -104,8 +104,11 @@ def network(case: Case, rung: str) -> Network:
 
 
 def steps(rung: object, case: Case) -> Tensor:
-    """Logits [12, vocabulary] of twelve tokens, one after the other, on a rung of decode_step."""
-    cache = TinyCache(int(case.options["head_dim"]), case.format)
-    state = rung.prepare(network(case, "numba.row"), cache, threads=2)  # type: ignore[attr-defined]
-    ids = np.random.default_rng(7).integers(0, VOCABULARY, 12)
-    return torch.stack([rung.apply(state, int(t), p) for p, t in enumerate(ids)])  # type: ignore[attr-defined]
+    """Logits [24, vocabulary] of twelve tokens on a rung of decode_step: one after the other, then all at once."""
+    head_dim = int(case.options["head_dim"])
+    cache, ids = TinyCache(head_dim, case.format), np.random.default_rng(7).integers(0, VOCABULARY, 12)
+    made = network(case, "numba.row")
+    state = rung.prepare(made, cache, threads=2)  # type: ignore[attr-defined]
+    singles = [rung.apply(state, int(token), position) for position, token in enumerate(ids)]  # type: ignore[attr-defined]
+    whole = made.logits(made.layers(torch.from_numpy(ids), TinyCache(head_dim, case.format), 0))
+    return torch.cat([torch.stack(singles), whole])

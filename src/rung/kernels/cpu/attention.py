@@ -41,21 +41,21 @@ def padded(count: int) -> int:
 
 
 @numba.njit(**OPTIONS)
-def _scores(query, key, stride, out, row, heads, size, count, scale, kind):  # type: ignore[no-untyped-def]
+def _scores(query, apart, key, stride, out, row, heads, size, count, scale, kind):  # type: ignore[no-untyped-def]
     """q.k of ``heads`` queries with ``count`` keys, times ``scale``: 4 queries and 4 keys at once, 1 and 16, or 1."""
     head = 0
     while head + 4 <= heads:
-        q, to = query + 4 * size * head, out + row * head
+        q, to = query + apart * head, out + row * head
         for s in range(0, count - 3, 4):
-            dots(q, key + stride * s, stride, size, scale, to + 4 * s, row, kind, 4)
+            dots(q, apart, key + stride * s, stride, size, scale, to + 4 * s, row, kind, 4)
         for s in range(count // 4 * 4, count):
             for other in range(4):
-                dot(q + 4 * size * other, key + stride * s, size, scale, to + row * other + 4 * s, kind)
+                dot(q + apart * other, key + stride * s, size, scale, to + row * other + 4 * s, kind)
         head += 4
     while head < heads:
-        q, to = query + 4 * size * head, out + row * head
+        q, to = query + apart * head, out + row * head
         for s in range(0, count - 15, 16):
-            dots(q, key + stride * s, stride, size, scale, to + 4 * s, row, kind, 1)
+            dots(q, apart, key + stride * s, stride, size, scale, to + 4 * s, row, kind, 1)
         for s in range(count // 16 * 16, count):
             dot(q, key + stride * s, size, scale, to + 4 * s, kind)
         head += 1
@@ -70,57 +70,57 @@ def _cap(scores, count, softcap):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**OPTIONS)
-def _weights(scores, count):  # type: ignore[no-untyped-def]
-    """exp(score - the largest score) in place, zeros after ``count``; returns one over their sum."""
-    whole = (count + 15) // 16 * 16
-    for s in range(count, whole):
+def _weights(scores, first, last, whole):  # type: ignore[no-untyped-def]
+    """exp(score) over its sum for the positions [first, last), in place, and nearly zero for the rest of ``whole``."""
+    for s in range(first):
+        write_float(scores + 4 * s, _LOWEST)
+    for s in range(last, whole):
         write_float(scores + 4 * s, _LOWEST)
     top = load(scores)
-    for j in range(16, whole, 16):
-        top = larger(top, load(scores + 4 * j))
+    for j in range(64, 4 * whole, 64):
+        top = larger(top, load(scores + j))
     highest = spread(-largest(top))
     summed = zero()
-    for j in range(0, whole, 16):
-        weight = exponential(add(load(scores + 4 * j), highest))
-        store(scores + 4 * j, weight)
+    for j in range(0, 4 * whole, 64):
+        weight = exponential(add(load(scores + j), highest))
+        store(scores + j, weight)
         summed = add(summed, weight)
-    return _ONE / total(summed)
+    inverse = spread(_ONE / total(summed))
+    for j in range(0, 4 * whole, 64):
+        store(scores + j, multiply(load(scores + j), inverse))
 
 
 @numba.njit(**OPTIONS)
-def _mix(value, stride, weights, row, heads, count, out, size, kind):  # type: ignore[no-untyped-def]
+def _mix(value, stride, weights, row, heads, count, out, apart, size, kind):  # type: ignore[no-untyped-def]
     """The sums of the values weighted with the scores, for four heads or one, 64 or 16 dimensions at a time."""
     width, wide = row_width(kind), size // 64 * 64
     head = 0
     while head + 4 <= heads:
-        w, to = weights + row * head, out + 4 * size * head
+        w, to = weights + row * head, out + apart * head
         for j in range(0, wide, 64):
-            mix(value + width * j, stride, w, row, count, to + 4 * j, size, kind, 4, 4)
+            mix(value + width * j, stride, w, row, count, to + 4 * j, apart, kind, 4, 4)
         for j in range(wide, size, 16):
-            mix(value + width * j, stride, w, row, count, to + 4 * j, size, kind, 4, 1)
+            mix(value + width * j, stride, w, row, count, to + 4 * j, apart, kind, 4, 1)
         head += 4
     while head < heads:
-        w, to = weights + row * head, out + 4 * size * head
+        w, to = weights + row * head, out + apart * head
         for j in range(0, wide, 64):
-            mix(value + width * j, stride, w, row, count, to + 4 * j, size, kind, 1, 4)
+            mix(value + width * j, stride, w, row, count, to + 4 * j, apart, kind, 1, 4)
         for j in range(wide, size, 16):
-            mix(value + width * j, stride, w, row, count, to + 4 * j, size, kind, 1, 1)
+            mix(value + width * j, stride, w, row, count, to + 4 * j, apart, kind, 1, 1)
         head += 1
 
 
 @numba.njit(**OPTIONS)
 def _attend(query, key, value, stride, count, heads, size, floats, scores, out, kind):  # type: ignore[no-untyped-def]
-    row = 4 * ((count + 15) // 16 * 16)
-    softcap = read_float(floats + 8)
-    _scores(query, key, stride, scores, row, heads, size, count, read_float(floats + 4), kind)
+    whole, softcap, apart = (count + 15) // 16 * 16, read_float(floats + 8), 4 * size
+    row = 4 * whole
+    _scores(query, apart, key, stride, scores, row, heads, size, count, read_float(floats + 4), kind)
     for head in range(heads):
         if softcap > 0:
             _cap(scores + row * head, count, softcap)
-        inverse = spread(_weights(scores + row * head, count))
-        for j in range(0, row, 64):
-            at = scores + row * head + j
-            store(at, multiply(load(at), inverse))
-    _mix(value, stride, scores, row, heads, count, out, size, kind)
+        _weights(scores + row * head, 0, count, whole)
+    _mix(value, stride, scores, row, heads, count, out, apart, size, kind)
 
 
 @kernel(10)
@@ -139,3 +139,40 @@ def attend_f16(query, key, value, stride, count, heads, size, floats, scores, ou
 #: ``value`` are the first of ``count`` rows that are seen; ``floats`` are epsilon (of the norms, not used here), scale
 #: and softcap, 0 for none.
 one_query: dict[str, Kernel] = {"f32": attend_f32, "f16": attend_f16}
+
+#: Queries that are computed together, and of which each has its own key positions.
+BLOCK = 4
+
+
+@numba.njit(**OPTIONS)
+def _attend_block(query, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart, kind):  # type: ignore[no-untyped-def]
+    first = max(0, start + 1 - window) if window > 0 else 0
+    count = start + queries - first
+    whole, softcap = (count + 15) // 16 * 16, read_float(floats + 8)
+    row, behind = 4 * whole, first * stride
+    _scores(query, apart, key + behind, stride, scores, row, queries, size, count, read_float(floats + 4), kind)
+    for number in range(queries):
+        at, last = scores + row * number, start + number + 1 - first
+        if softcap > 0:
+            _cap(at, count, softcap)
+        _weights(at, max(0, last - window) if window > 0 else 0, last, whole)
+    _mix(value + behind, stride, scores, row, queries, count, out, out_apart, size, kind)
+
+
+@kernel(13)
+def attend_block_f32(q, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart):  # type: ignore[no-untyped-def]
+    """Attention of some queries over a cache of float32; see ``query_block``."""
+    _attend_block(
+        q, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart, np.float32(0)
+    )
+
+
+@kernel(13)
+def attend_block_f16(q, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart):  # type: ignore[no-untyped-def]
+    """Attention of some queries over a cache of float16; see ``query_block``."""
+    _attend_block(q, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart, 0)
+
+
+#: By dtype of the cache: up to BLOCK queries of one head at positions ``start`` and on, ``apart`` bytes apart,
+#: over keys and values from position 0. ``window`` is 0 for none; scores take BLOCK rows of ``padded(start + BLOCK)``.
+query_block: dict[str, Kernel] = {"f32": attend_block_f32, "f16": attend_block_f16}

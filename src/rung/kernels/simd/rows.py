@@ -62,28 +62,27 @@ def dot(typing_context, query, key, size, scale, out, kind):
 
 
 @intrinsic(prefer_literal=True)
-def dots(typing_context, query, key, stride, size, scale, out, row, kind, heads):
+def dots(typing_context, query, apart, key, stride, size, scale, out, row, kind, heads):
     """``scale`` times the products of ``heads`` queries with 16 / ``heads`` keys; ``heads`` is 1, 4 or 16.
 
-    ``query`` is [heads, size] float32 without gaps, keys lie ``stride`` bytes apart. Writes float32 to ``out``, the
+    Queries are float32 and lie ``apart`` bytes from each other, keys ``stride`` bytes. Writes float32 to ``out``, the
     products of each query ``row`` bytes after those of the one before.
     """
     if not isinstance(heads, types.IntegerLiteral):
         return None
     count = heads.literal_value
     keys = v.LANES // count
-    signature = VOID(INT, INT, INT, INT, types.float32, INT, INT, kind, heads)
+    signature = VOID(INT, INT, INT, INT, INT, types.float32, INT, INT, kind, heads)
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:
-        query, key, stride, size, scale, out, row = values[:7]
+        query, apart, key, stride, size, scale, out, row = values[:8]
         sums = [alloca_once_value(b, constant(v.F32S, 0.0)) for _ in range(v.LANES)]
-        query_bytes = b.mul(size, I64(4))
         with for_range(b, b.sdiv(size, I64(v.LANES))) as loop:
             at = b.add(key, b.mul(loop.index, I64(v.LANES * _width(kind))))
             rows = [_read(b, b.add(at, b.mul(stride, I64(number))), kind) for number in range(keys)]
             at = b.add(query, b.mul(loop.index, I64(v.BYTES)))
             for head in range(count):
-                q = v.load.emit(b, b.add(at, b.mul(query_bytes, I64(head))))
+                q = v.load.emit(b, b.add(at, b.mul(apart, I64(head))))
                 for number, values_of_key in enumerate(rows):
                     place = sums[head * keys + number]
                     b.store(v.multiply_add.emit(b, values_of_key, q, b.load(place)), place)
@@ -99,11 +98,11 @@ def dots(typing_context, query, key, stride, size, scale, out, row, kind, heads)
 
 
 @intrinsic(prefer_literal=True)
-def mix(typing_context, value, stride, weights, row, count, out, size, kind, heads, vectors):
+def mix(typing_context, value, stride, weights, row, count, out, apart, kind, heads, vectors):
     """Sums of ``count`` rows of values times the weights of ``heads`` queries, for 16 ``vectors`` values of each row.
 
     ``heads`` times ``vectors`` is at most 16. Weights are float32, each query's ``row`` bytes after the last one's;
-    ``out`` is float32, with ``size`` values between the queries' results.
+    ``out`` is float32, with ``apart`` bytes between the queries' results.
     """
     if not isinstance(heads, types.IntegerLiteral) or not isinstance(vectors, types.IntegerLiteral):
         return None
@@ -111,7 +110,7 @@ def mix(typing_context, value, stride, weights, row, count, out, size, kind, hea
     signature = VOID(INT, INT, INT, INT, INT, INT, INT, kind, heads, vectors)
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:
-        value, stride, weights, row, count, out, size = values[:7]
+        value, stride, weights, row, count, out, apart = values[:7]
         sums = [alloca_once_value(b, constant(v.F32S, 0.0)) for _ in range(queries * wide)]
         with for_range(b, count) as loop:
             at = b.add(value, b.mul(loop.index, stride))
@@ -123,7 +122,7 @@ def mix(typing_context, value, stride, weights, row, count, out, size, kind, hea
                     place = sums[head * wide + j]
                     b.store(v.multiply_add.emit(b, values_of_row, weight, b.load(place)), place)
         for head in range(queries):
-            to = b.add(out, b.mul(size, I64(4 * head)))
+            to = b.add(out, b.mul(apart, I64(head)))
             for j in range(wide):
                 v.store.emit(b, plus(b, to, v.BYTES * j), b.load(sums[head * wide + j]))
         return context.get_dummy_value()

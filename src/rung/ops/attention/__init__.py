@@ -21,11 +21,9 @@ from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Level, Rung, Verdict, no
 
 
-def check_decode(case: Case, device: Device) -> Verdict:
-    """One query, head sizes that fill vectors of 16, and a processor that converts f16."""
-    queries, _, _, _, head_dim = case.shape
-    if queries != 1:
-        return no(f"computes one query at a time, asked for {queries}")
+def check_vectors(case: Case, device: Device) -> Verdict:
+    """Heads that fill vectors of 16, and a processor that converts f16."""
+    head_dim = case.shape[4]
     if head_dim % 16:
         return no(f"needs heads of a multiple of 16, this model has {head_dim}")
     if device.arch == "x86_64" and device.capability("isa.avx2").level is not Level.NATIVE:
@@ -33,20 +31,32 @@ def check_decode(case: Case, device: Device) -> Verdict:
     return YES
 
 
+def check_decode(case: Case, device: Device) -> Verdict:
+    """One query, and what ``check_vectors`` wants."""
+    if case.shape[0] != 1:
+        return no(f"computes one query at a time, asked for {case.shape[0]}")
+    return check_vectors(case, device)
+
+
+def _compiled(name: str, impl: str, check: str) -> Rung:
+    return Rung(
+        "attention",
+        name,
+        f"rung.ops.attention.{impl}:RUNG",
+        kinds=("cpu",),
+        needs=("package.numba",),
+        formats=("f32", "f16"),
+        dtypes=("f32",),
+        check=f"rung.ops.attention:{check}",
+    )
+
+
 LADDER = register_ladder(
     Ladder(
         "attention",
         (
-            Rung(
-                "attention",
-                "numba.decode",
-                "rung.ops.attention.numba_decode:RUNG",
-                kinds=("cpu",),
-                needs=("package.numba",),
-                formats=("f32", "f16"),
-                dtypes=("f32",),
-                check="rung.ops.attention:check_decode",
-            ),
+            _compiled("numba.decode", "numba_decode", "check_decode"),
+            _compiled("numba.prefill", "numba_prefill", "check_vectors"),
             Rung("attention", "torch.sdpa", "rung.ops.attention.torch_sdpa:RUNG"),
             Rung("attention", "ref", "rung.ops.attention.ref:RUNG"),
         ),

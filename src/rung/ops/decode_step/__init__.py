@@ -8,7 +8,7 @@ Contract of every rung's ``impl`` object::
 ``network`` (``rung.ops.decode_step.network``) is a decoder bound to its parts, ``cache`` what it writes to:
 ``apply`` writes the keys and values of ``position`` into every layer, reads those before it, and changes nothing
 else; the caller advances the cache. So a call that failed can be repeated one rung lower. The tensor it returns
-is the caller's.
+is the caller's. ``prepare`` also gives the network the glue of the rung, which prompts then use too.
 
 Of a ``Case``: ``shape`` is (layers, hidden, feed_forward, vocabulary), ``format`` the dtype of the cache. Options:
 ``packings``, the layouts of the linears that are bound (``r16``, ``stored``), ``head_dim``, and ``devices``, how many
@@ -21,12 +21,9 @@ from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
 
 
-def check_step(case: Case, device: Device) -> Verdict:
-    """Every linear has a kernel for one row, every length fills vectors of 16, all layers are on this device."""
+def check_glue(case: Case, device: Device) -> Verdict:
+    """Every length fills vectors of 16, and all layers are on this device."""
     _, hidden, feed_forward, _ = case.shape
-    others = [packing for packing in case.options.get("packings", ("stored",)) if packing != "r16"]
-    if others:
-        return no(f"a linear of this model is held as {others[0]}, which has no kernel for single rows")
     if case.options.get("devices", 1) != 1:
         return no("the layers lie on several devices")
     for noun, length in (("hidden", hidden), ("feed_forward", feed_forward), ("head_dim", case.options["head_dim"])):
@@ -35,19 +32,32 @@ def check_step(case: Case, device: Device) -> Verdict:
     return YES
 
 
+def check_step(case: Case, device: Device) -> Verdict:
+    """What ``check_glue`` wants, and linears that all have a kernel for single rows."""
+    others = [packing for packing in case.options.get("packings", ("stored",)) if packing != "r16"]
+    if others:
+        return no(f"a linear of this model is held as {others[0]}, which has no kernel for single rows")
+    return check_glue(case, device)
+
+
+def _compiled(name: str, impl: str, check: str, isa: str) -> Rung:
+    return Rung(
+        "decode_step",
+        name,
+        f"rung.ops.decode_step.{impl}:RUNG",
+        kinds=("cpu",),
+        needs=("package.numba", isa),
+        formats=("f32", "f16"),
+        check=f"rung.ops.decode_step:{check}",
+    )
+
+
 LADDER = register_ladder(
     Ladder(
         "decode_step",
         (
-            Rung(
-                "decode_step",
-                "numba.step",
-                "rung.ops.decode_step.numba_step:RUNG",
-                kinds=("cpu",),
-                needs=("package.numba", "isa.avx512_vnni"),
-                formats=("f32", "f16"),
-                check="rung.ops.decode_step:check_step",
-            ),
+            _compiled("numba.step", "numba_step", "check_step", "isa.avx512_vnni"),
+            _compiled("numba.glue", "numba_glue", "check_glue", "isa.avx2"),
             Rung("decode_step", "ref", "rung.ops.decode_step.ref:RUNG"),
         ),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rung.models.card import Decoder as Shape
-from rung.ops.decode_step.glue import Glue
+from rung.ops.decode_step.glue import Glue, Place
 from rung.ops.decode_step.parts import Attend, Cache, Linear, Parts
 
 
@@ -32,7 +32,6 @@ class Block:
     rope: int
     window: int | None
     shape: Shape
-    glue: Glue
     attention_norm: Tensor
     inputs: tuple[Biased, ...]
     q_norm: Tensor | None
@@ -46,7 +45,7 @@ class Block:
     mlp_post_norm: Tensor | None
 
     @classmethod
-    def bind(cls, shape: Shape, index: int, parts: Parts, glue: Glue) -> Block:
+    def bind(cls, shape: Shape, index: int, parts: Parts) -> Block:
         """Asks ``parts`` for everything that layer ``index`` has, in the order of use."""
 
         def norm(role: str) -> Tensor | None:
@@ -68,7 +67,6 @@ class Block:
             rope=shape.layers[index].rope,
             window=shape.layers[index].window,
             shape=shape,
-            glue=glue,
             attention_norm=attention_norm,
             inputs=inputs,
             q_norm=norm("q_norm"),
@@ -82,44 +80,35 @@ class Block:
             mlp_post_norm=norm("mlp_post_norm"),
         )
 
-    def forward(self, hidden: Tensor, cache: Cache, start: int, cos: Tensor, sin: Tensor, interleaved: bool) -> None:
-        """Adds what this layer computes to hidden [T, hidden], in place; writes the cache at ``start`` and on."""
-        glue = self.glue
-        mixed = self._attention(glue.norm(hidden, self.attention_norm), cache, start, cos, sin, interleaved)
-        if self.attention_post_norm is not None:
-            mixed = glue.norm(mixed, self.attention_post_norm)
-        hidden += mixed
+    def forward(self, hidden: Tensor, cache: Cache, place: Place, glue: Glue) -> None:
+        """Adds what this layer computes to hidden [T, hidden], in place; writes the cache at ``place.start`` and on."""
+        mixed = self._attention(glue.add_and_norm(hidden, None, None, self.attention_norm), cache, place, glue)
+        x = glue.add_and_norm(hidden, mixed, self.attention_post_norm, self.mlp_norm)
         del mixed
-        added = self.narrow(self._gated(glue.norm(hidden, self.mlp_norm)))
-        if self.mlp_post_norm is not None:
-            added = glue.norm(added, self.mlp_post_norm)
-        hidden += added
+        glue.add_and_norm(hidden, self.narrow(self._gated(x, glue)), self.mlp_post_norm, None)
 
-    def _attention(self, x: Tensor, cache: Cache, start: int, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    def _attention(self, x: Tensor, cache: Cache, place: Place, glue: Glue) -> Tensor:
         q, k, v = self._heads(x)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.glue.norm(q, self.q_norm), self.glue.norm(k, self.k_norm)
-        self.glue.rotate(q, cos, sin, interleaved)
-        self.glue.rotate(k, cos, sin, interleaved)
-        cache.write(self.index, start, k, v)
-        keys, values = cache.read(self.index, start + x.shape[0])
+        glue.turn_and_keep(q, k, v, place, cache)
+        keys, values = cache.read(self.index, place.start + x.shape[0])
         scale, softcap = self.shape.attention_scale, self.shape.attention_softcap
-        out = self.attend(q, keys, values, start=start, scale=scale, window=self.window, softcap=softcap)
+        out = self.attend(q, keys, values, start=place.start, scale=scale, window=self.window, softcap=softcap)
         return self.output(out.reshape(x.shape[0], -1))
 
     def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q [T, heads, head_dim], k and v [T, kv_heads, head_dim]."""
+        """q [T, heads, head_dim], k and v [T, kv_heads, head_dim]; the tokens may lie apart."""
         shape = self.shape
         if len(self.inputs) == 1:
             wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-            q, k, v = (piece.contiguous() for piece in self.inputs[0](x).split([wide, narrow, narrow], dim=1))
+            q, k, v = self.inputs[0](x).split([wide, narrow, narrow], dim=1)
         else:
             q, k, v = (linear(x) for linear in self.inputs)
-        return tuple(piece.view(x.shape[0], -1, shape.head_dim) for piece in (q, k, v))  # type: ignore[return-value]
+        q, k, v = (piece.unflatten(1, (-1, shape.head_dim)) for piece in (q, k, v))
+        return q, k, v
 
-    def _gated(self, x: Tensor) -> Tensor:
+    def _gated(self, x: Tensor, glue: Glue) -> Tensor:
         if len(self.widen) == 1:
             gate, up = self.widen[0](x).chunk(2, dim=1)
         else:
             gate, up = (linear(x) for linear in self.widen)
-        return self.glue.gate(gate, up)
+        return glue.gate(gate, up)

@@ -16,6 +16,7 @@ from rung.kernels.cpu.step_program import After, Before, Builder, Floats, HeadSh
 from rung.kernels.cpu.team import Program, Team
 from rung.ops.decode_step.block import Biased, Block
 from rung.ops.decode_step.network import Network
+from rung.ops.decode_step.numba_glue import NumbaGlue
 from rung.ops.decode_step.parts import Cache
 
 _CACHE_DTYPES = {torch.float32: "f32", torch.float16: "f16"}
@@ -73,6 +74,7 @@ class Step:
         layout = _Layout(network, cache, builder, rotations)
         embedded, logits = layout.write()
         program = builder.program()
+        network.glue = NumbaGlue(shape, threads)
         return State(network, cache, Team(threads), program, position, rotations, embedded, logits)
 
     @torch.inference_mode()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rung.ops.decode_step.glue import TorchGlue
 from rung.ops.decode_step.network import Network
 from rung.ops.decode_step.parts import Cache
 
@@ -23,7 +24,8 @@ class Reference:
     """See ``rung.ops.decode_step``."""
 
     def prepare(self, network: Network, cache: Cache, *, threads: int) -> State:
-        """Nothing to prepare: the parts are bound already, with their threads."""
+        """The parts are bound already, with their threads; the glue is torch's."""
+        network.glue = TorchGlue(network.shape)
         return State(network, cache)
 
     @torch.inference_mode()
