@@ -89,6 +89,12 @@ def test_jobs_share_the_outcome_of_a_failed_prepare():
     assert outcomes == [Outcome("raised", error="LookupError: no driver")] * 3
 
 
+def test_too_many_lost_children_end_it():
+    outcomes = run([job("segfault"), job("process"), job("abort"), job("process"), job("process")], 30, most_lost=2)
+    assert [o.how for o in outcomes] == ["crashed", "returned", "crashed", "skipped", "skipped"]
+    assert "2 attempts" in outcomes[-1].error
+
+
 def test_the_environment_is_added_to():
     (got,) = run([job("variable", name="RUNG_TEST_X")], 30, environment={"RUNG_TEST_X": "there"})
     assert got.value == "there"

@@ -41,7 +41,7 @@ def p2200(tmp_path):
 def outcomes(monkeypatch, special, default=None):
     """Answers every job as on a good device, but for those in ``special`` (function and dtype, or a rate)."""
 
-    def run(jobs, timeout, *, prepare=None, environment=None, progress=lambda done: None):
+    def run(jobs, timeout, *, prepare=None, most_lost=None, progress=lambda done: None):
         answers = []
         for job in jobs:
             name = job.function.rpartition(":")[2]
@@ -81,8 +81,14 @@ def test_a_good_device(monkeypatch, p2200):
         (Outcome("timeout", error="no answer within 15 s"), Level.ABSENT, "no answer within 15 s"),
         (Outcome("raised", error="OutOfMemoryError: CUDA out of memory. Tried ..."), Level.UNKNOWN, "out of memory"),
         (Outcome("raised", error="NotImplementedError: " + "x" * 500), Level.ABSENT, "xxx"),
+        (
+            Outcome("crashed", error="the process was killed, as the kernel does when memory runs out"),
+            Level.UNKNOWN,
+            "killed",
+        ),
+        (Outcome("skipped", error="not tried: 5 attempts before it"), Level.UNKNOWN, "not tried"),
     ],
-    ids=["wrong", "raised", "aborted", "segfault", "hang", "memory", "long"],
+    ids=["wrong", "raised", "aborted", "segfault", "hang", "memory", "long", "killed", "skipped"],
 )
 def test_trouble_costs_one_capability(monkeypatch, p2200, outcome, level, reason):
     outcomes(monkeypatch, {"matmul.bf16": outcome})

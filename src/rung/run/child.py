@@ -48,7 +48,8 @@ class Outcome(Value):
     """What became of a job.
 
     ``how`` is ``returned`` (``value`` is what the function returned, through JSON), ``raised`` (``error`` is
-    ``Type: message``), ``crashed`` (``error`` says what ended the process) or ``timeout``.
+    ``Type: message``), ``crashed`` (``error`` says what ended the process), ``timeout``, or ``skipped`` (too many
+    children were lost before).
     """
 
     how: str
@@ -169,19 +170,26 @@ def run(
     timeout: float,
     *,
     prepare: Job | None = None,
+    most_lost: int | None = None,
     environment: Mapping[str, str] = EMPTY,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Outcome]:
     """Runs the jobs one after the other in a child and returns an outcome for each.
 
     ``timeout`` is in seconds and for each job; what a job imports counts. ``prepare`` is run first in every child,
-    within ``START_LIMIT`` seconds; where it fails, the jobs left share its outcome. ``environment`` is added to the
-    child's. ``progress`` is called with the number of jobs done. Raises nothing of the child's doing; an exception
-    of this process, ``KeyboardInterrupt`` too, ends the child before it goes on its way.
+    within ``START_LIMIT`` seconds; where it fails, the jobs left share its outcome. After ``most_lost`` crashes and
+    timeouts the jobs left are skipped: that is no longer about one job. ``environment`` is added to the child's.
+    ``progress`` is called with the number of jobs done. Raises nothing of the child's doing; an exception of this
+    process, ``KeyboardInterrupt`` too, ends the child before it goes on its way.
     """
     outcomes: list[Outcome] = []
+    lost = 0
     while len(outcomes) < len(jobs):
+        if lost == most_lost:
+            skipped = Outcome("skipped", error=f"not tried: {lost} attempts before it ended the process or hung")
+            return outcomes + [skipped] * (len(jobs) - len(outcomes))
         failed = _one_child(jobs, timeout, prepare, environment, progress, outcomes)
+        lost += 1
         if failed:
             outcomes += [failed] * (len(jobs) - len(outcomes))
     return outcomes

@@ -21,6 +21,8 @@ from rung.run.child import Job, Outcome
 LIMIT = 15.0
 #: A dtype that multiplies at less than this part of f32's rate is emulated, whatever the processor lists.
 _EMULATED_BELOW = 0.8
+#: A device on which so many attempts crash or hang is in trouble as a whole.
+_MOST_LOST = 5
 _OPS = ("matmul", "attention", "elementwise")
 _PROBES = "rung.run.probes"
 _COMPARED = "computed and compared with float64"
@@ -114,7 +116,7 @@ def _with_torch(
     def tell(done: int) -> None:
         progress("values" if done < len(wanted) else "rates")
 
-    outcomes = child.run(jobs, LIMIT, prepare=prepare, progress=tell)
+    outcomes = child.run(jobs, LIMIT, prepare=prepare, most_lost=_MOST_LOST, progress=tell)
     found = {
         f"{op}.{dtype}": _capability(f"{op}.{dtype}", outcome, _COMPARED)
         for (op, dtype), outcome in zip(wanted, outcomes, strict=False)
@@ -137,13 +139,20 @@ def _capability(name: str, outcome: Outcome, source: str) -> Capability:
     if outcome.ok and not outcome.value:
         return Capability(name, Level.NATIVE, Proof.PROBE, source)
     reason = str(outcome.value) if outcome.ok else _reason(outcome)
-    if not outcome.ok and any(words in outcome.error for words in _NOT_TRIED):
+    if outcome.how == "skipped" or (not outcome.ok and any(words in outcome.error for words in _NOT_TRIED)):
         return Capability(name, Level.UNKNOWN, Proof.NONE, reason)
     return Capability(name, Level.ABSENT, Proof.PROBE, reason)
 
 
 #: Words of an error that says nothing about the device.
-_NOT_TRIED = ("out of memory", "MemoryError", "ModuleNotFoundError", "no child process", "the child did not start")
+_NOT_TRIED = (
+    "out of memory",
+    "memory runs out",
+    "MemoryError",
+    "ModuleNotFoundError",
+    "no child process",
+    "the child did not start",
+)
 
 
 def _reason(outcome: Outcome) -> str:
