@@ -151,7 +151,7 @@ class BoundParts:
         tensor = self.card.tensor(role)
         stored = self._reader.read(tensor)
         self._advance(tensor.bytes)
-        return formats.convert(stored, self._weights[device][role].format, tensor.name)
+        return formats.convert(stored, self._weights[device][role].format, tensor.name, self.plan.threads)
 
     def _advance(self, count: int) -> None:
         self._done += count

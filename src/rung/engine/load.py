@@ -12,6 +12,7 @@ from rung.engine.locating import card_of
 from rung.engine.model import Model
 from rung.engine.planning import make_plan
 from rung.models.card import ModelCard
+from rung.planning.request import parse_memory
 from rung.run.journal import Journal
 
 Progress = Callable[[str, int, int], None]
@@ -40,7 +41,8 @@ def load(
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
     """
     system.need_software()
-    card = card_of(name, offline=offline, revision=revision, on_note=on_note)
+    budget = max(parse_memory(memory).values(), default=None)
+    card = card_of(name, offline=offline, revision=revision, budget=budget, progress=progress, on_note=on_note)
     plan, found = make_plan(
         card,
         format=format,

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from rung.core.settings import OFFLINE
+from rung.hardware import detect
 from rung.models import open_card
 from rung.models.card import ModelCard
 from rung.models.locate import locate
@@ -21,15 +22,30 @@ def demo_path() -> Path:
 
 
 def card_of(
-    name: str, *, offline: bool = False, revision: str | None = None, on_note: Callable[[str], None] = lambda note: None
+    name: str,
+    *,
+    offline: bool = False,
+    revision: str | None = None,
+    budget: int | None = None,
+    progress: Callable[[str, int, int], None] = lambda label, done, total: None,
+    on_note: Callable[[str], None] = lambda note: None,
 ) -> ModelCard:
     """The card of ``demo``, a path, or a hub name, which is downloaded when it is not here yet.
 
+    ``budget`` (bytes, by default what the largest device has free) decides which file of a GGUF repository is taken.
     A file or folder called demo wins over the embedded model. Raises ``ModelNotFound``, ``HubError``, ``BadFile`` ...
     """
     if name == DEMO and not Path(name).exists():
         return open_card(demo_path())
-    location = locate(name, offline=offline or OFFLINE.read(), revision=revision)
+    if budget is None:
+        budget = max(device.budget for device in detect.devices())
+    location = locate(
+        name,
+        offline=offline or OFFLINE.read(),
+        revision=revision,
+        memory_budget=budget,
+        progress=lambda done, total: progress("downloading", done, total),
+    )
     for note in location.notes:
         on_note(note)
     return open_card(location.path)
