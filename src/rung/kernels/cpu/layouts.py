@@ -133,13 +133,8 @@ GENERIC: dict[str, tuple[str, int, bool]] = {
     "tq2_0": ("nibble", 32, False),
 }
 
-#: Formats whose rows are read as they are stored, with float32 activations.
-IN_PLACE = ("f32", "f16", "bf16")
-
-#: All formats (without their options) that the row kernels read, and those that the tile kernels read.
-TILE_FORMATS = (*_NATIVE, "nf4", "fp4", *GENERIC)
-ROW_FORMATS = (*TILE_FORMATS, *IN_PLACE)
-
+#: All formats (without their options) that have a layout.
+FORMATS = (*_NATIVE, "nf4", "fp4", *GENERIC)
 
 #: The layouts by name; ``codebook64`` ... for nf4 and fp4, whose scales cover a block of that many columns.
 LAYOUTS: dict[str, Layout] = {
@@ -153,7 +148,7 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def layout_of(format: Format) -> Layout:
-    """The layout of a format of ``TILE_FORMATS``."""
+    """The layout of a format of ``FORMATS``."""
     family = format.name.split(":")[0]
     if family in GENERIC:
         return _GENERIC[GENERIC[family]]
@@ -161,15 +156,18 @@ def layout_of(format: Format) -> Layout:
 
 
 def packed_bytes(format: Format, shape: tuple[int, ...]) -> int:
-    """Bytes of a weight as the row and tile kernels hold it; the stored size where they read it in place.
+    """Bytes of a weight as the row and tile kernels hold it.
 
     Nested scales of nf4 and fp4 are held beside their float32 values, for the exact way back.
     """
-    if format.name in IN_PLACE:
-        return format.bytes(shape)
     columns = shape[-1]
     groups = -(-math.prod(shape[:-1]) // ROWS)
     size = groups * layout_of(format).group_bytes(columns)
     if format.nested:
         size += format.bytes(shape) - -(-math.prod(shape) // 2)
     return size
+
+
+def divides(format: Format, columns: int) -> bool:
+    """Whether rows of that many columns can be packed: units and blocks must divide them."""
+    return columns % max(UNIT, format.block) == 0

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from rung import formats
 from rung.core.types import Format
-from rung.formats import Encoded, codebook4
+from rung.formats import Encoded
 from rung.kernels.cpu.groups import CODEBOOKS, codes_of
-from rung.kernels.cpu.layouts import GENERIC, IN_PLACE, ROWS, Layout, layout_of
+from rung.kernels.cpu.layouts import GENERIC, ROWS, Layout, layout_of
 from rung.kernels.cpu.pack_codes import pack_codes, unpack_codes
 from rung.kernels.cpu.pack_native import NATIVE
 
@@ -32,20 +32,22 @@ class Packed:
     ``data`` uint8, 64-byte aligned: groups of 16 rows of ``group_bytes`` each; rows that fill the last group have
     scale 0. ``table``: 16 unsigned bytes (value + 128) and, at byte 16, the float32 that a product is multiplied
     with; None without a codebook. ``kept`` holds parts for the way back that ``data`` does not. ``source`` is the
-    stored weight itself where it is read in place (``layout`` is None then) or where its codes were widened.
+    stored weight itself, for the way back of a generic layout: a mapped file costs no memory. ``threads`` is how
+    many threads multiply with it.
     """
 
     format: Format
     shape: tuple[int, int]
-    layout: Layout | None
+    layout: Layout
     data: Bytes = field(repr=False)
     table: Bytes | None = field(default=None, repr=False)
     kept: dict[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
     source: Encoded | None = field(default=None, repr=False)
+    threads: int = 1
 
     @property
     def pointer(self) -> int:
-        """The address of the first group; of the first row where the weight is read in place."""
+        """The address of the first group."""
         return int(self.data.ctypes.data)
 
     @property
@@ -60,32 +62,27 @@ class Packed:
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of a group of rows; of a row where the weight is read in place."""
-        if self.layout is None:
-            return self.data.shape[1]
+        """Bytes of a group of rows."""
         return self.layout.group_bytes(self.shape[1])
 
     @property
     def nbytes(self) -> int:
         """Bytes held by this object itself."""
-        return (0 if self.layout is None else self.data.nbytes) + sum(part.nbytes for part in self.kept.values())
+        return self.data.nbytes + sum(part.nbytes for part in self.kept.values())
 
 
 def pack(encoded: Encoded, threads: int = 1) -> Packed:
     """Packs a weight with that many threads, a slab of rows at a time.
 
     Pages of a read-only mapped file are given back as soon as they are packed, so that the weight does not count
-    twice in the resident memory. Formats of ``IN_PLACE`` are not copied.
+    twice in the resident memory.
     """
-    if encoded.format.name in IN_PLACE:
-        data = np.ascontiguousarray(encoded.parts["data"])
-        return Packed(encoded.format, encoded.shape, None, data, source=encoded)
     layout = layout_of(encoded.format)
     rows, columns = encoded.shape
     data = _aligned(-(-rows // ROWS) * layout.group_bytes(columns))
     if rows % ROWS:
         data[(rows // ROWS) * layout.group_bytes(columns) :] = 0
-    packed = Packed(encoded.format, encoded.shape, layout, data, _table(encoded.format))
+    packed = Packed(encoded.format, encoded.shape, layout, data, _table(encoded.format), threads=threads)
     if encoded.format.nested:
         packed.kept = {name: np.array(encoded.parts[name]) for name in ("absmax", "nested_absmax", "nested_offset")}
     if encoded.format.name in GENERIC:
@@ -107,7 +104,7 @@ def _shares(first: int, last: int, threads: int) -> Iterable[tuple[int, int]]:
 
 def _fill(packed: Packed, encoded: Encoded, first: int, last: int) -> None:
     """Packs the rows [first, last)."""
-    if packed.layout is not None and packed.layout.name in NATIVE:
+    if packed.layout.name in NATIVE:
         stored = encoded.parts["data"][first:last]
         NATIVE[packed.layout.name][0].call(*_native_arguments(packed, stored), first, last)
         return
@@ -127,7 +124,6 @@ def _code_arguments(
     packed: Packed, codes: Bytes, scales: npt.NDArray[np.float32], minima: npt.NDArray[np.float32] | None
 ) -> tuple[int, ...]:
     layout = packed.layout
-    assert layout is not None
     assert codes.flags.c_contiguous
     assert scales.flags.c_contiguous
     return (
@@ -151,7 +147,6 @@ def read_rows(packed: Packed, ids: Iterable[int]) -> Encoded:
     if packed.source is not None:
         return Encoded(packed.format, shape, {"data": packed.source.parts["data"][wanted]})
     layout = packed.layout
-    assert layout is not None
     if layout.name in NATIVE:
         stored = np.empty((len(wanted), packed.format.bytes((1, packed.shape[1]))), np.uint8)
         for place, row in enumerate(wanted):
@@ -179,11 +174,9 @@ def unpack(packed: Packed) -> Encoded:
 
 def _table(format: Format) -> Bytes | None:
     """The codebook of a format as ``Packed.table``."""
-    family = format.name.split(":")[0]
-    if family in codebook4.CODEBOOKS or (family in GENERIC and layout_of(format).table):
-        values, factor = CODEBOOKS[family]
-    else:
+    if not layout_of(format).table:
         return None
+    values, factor = CODEBOOKS[format.name.split(":")[0]]
     table = np.zeros(64, np.uint8)
     table[:16] = (values.astype(np.int16) + 128).astype(np.uint8)
     table[16:20] = np.array([factor], np.float32).view(np.uint8)

@@ -8,6 +8,7 @@ operations. Many rows are multiplied with two groups at a time: loads are what l
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -165,7 +166,7 @@ def multiply_groups(
         first, group_bytes, table, panel, place, blocks, y, stride, rows, lanes, add = values[3:]
         bases = [b.add(first, b.mul(group_bytes, I64(group))) for group in range(wide)]
         made = Tile(b, chosen, count, [[alloca_once(b, v.F32S) for _ in range(count)] for _ in bases])
-        for total in sum(made.totals, []):
+        for total in itertools.chain(*made.totals):
             b.store(v.zero_f32.emit(b), total)
         codebook = v.broadcast_16_bytes.emit(b, table) if chosen.table else None
         _products(made, [b.add(base, place) for base in bases], codebook, panel, blocks)

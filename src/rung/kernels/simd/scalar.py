@@ -59,6 +59,13 @@ def write_f32(b, address, value):
     store(b, address, value)
 
 
+@instruction(INT, INT)
+def call_number(b, address):
+    """Calls a C function without arguments that returns an int."""
+    function = b.inttoptr(address, ir.FunctionType(I32, []).as_pointer())
+    return b.sext(b.call(function, []), I64)
+
+
 @intrinsic
 def call_address(typing_context, address, arguments):
     """Calls the compiled function at ``address``, which takes the tuple of int64 and returns nothing."""

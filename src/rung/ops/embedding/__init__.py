@@ -1,23 +1,48 @@
-"""Rows of a stored weight by token id.
+"""Rows of a weight [vocabulary, hidden] by token id.
 
 Contract of every rung's ``impl`` object::
 
-    prepare(encoded: Encoded, *, dtype: str, threads: int) -> State
-    look_up(state, ids: Tensor [T] int64) -> Tensor [T, in] f32
+    prepare(encoded, *, dtype, threads) -> state
+    look_up(state, ids) -> Tensor
+    restore(state) -> Encoded
 
-The rows are what the stored weight decodes to, exactly. A rung shares the state of ``linear`` rungs with its
-packing, so that a tied head holds the matrix once. Of a ``Case``: ``shape`` is (tokens, vocabulary, hidden).
+``prepare`` and ``restore`` are those of ``rung.ops.linear``: a tied head and the embedding share the state of a
+packing. ``ids`` is int64 [T], every id within the vocabulary; the result is f32 [T, hidden] on the device of ``ids``,
+with exactly the values that ``rung.formats.decode`` gives.
+
+Of a ``Case``: ``shape`` is (T, vocabulary, hidden), ``format`` the weight's.
 """
 
 from __future__ import annotations
 
+from rung import formats
 from rung.core.registry import register_ladder
-from rung.core.types import Ladder, Rung
+from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
+from rung.kernels.cpu.layouts import FORMATS, divides
+
+
+def check_rows(case: Case, device: Device) -> Verdict:
+    """Rows that can be packed."""
+    columns = case.shape[2]
+    if not divides(formats.get(case.format), columns):
+        return no(f"cannot pack rows of {columns} weights in {case.format}")
+    return YES
+
 
 LADDER = register_ladder(
     Ladder(
         "embedding",
         (
+            Rung(
+                "embedding",
+                "numba.rows",
+                "rung.ops.embedding.numba_rows:RUNG",
+                kinds=("cpu",),
+                needs=("isa.avx512_vnni", "package.numba"),
+                formats=FORMATS,
+                check="rung.ops.embedding:check_rows",
+                packing="r16",
+            ),
             Rung("embedding", "torch.decode", "rung.ops.embedding.torch_decode:RUNG", needs=("package.torch",)),
             Rung("embedding", "ref", "rung.ops.embedding.ref:RUNG", needs=("package.torch",)),
         ),

@@ -1,7 +1,8 @@
-"""Rows by decoding the whole weight: the specification of the other rungs."""
+"""Embedding by decoding rows: the specification of the other rungs."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,12 +14,18 @@ class Reference:
     """See ``rung.ops.embedding``."""
 
     def prepare(self, encoded: Encoded, *, dtype: str, threads: int) -> Encoded:
-        """The state is the stored weight itself."""
+        """The weight itself."""
         return encoded
 
     def look_up(self, state: Encoded, ids: Tensor) -> Tensor:
-        """[T] -> [T, in]."""
-        return torch.from_numpy(formats.decode(state))[ids]
+        """int64 [T] -> f32 [T, hidden]"""
+        rows = [formats.decode(state, slice(row, row + 1)) for row in ids.tolist()]
+        whole = np.concatenate([np.empty((0, state.shape[1]), np.float32), *rows])
+        return torch.from_numpy(whole).to(ids.device)
+
+    def restore(self, state: Encoded) -> Encoded:
+        """The weight itself."""
+        return state
 
 
 RUNG = Reference()

@@ -1,28 +1,29 @@
-"""Rows by decoding just these rows of the stored weight."""
+"""Embedding from the weight as it is stored, on any device; common formats are decoded there."""
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rung import formats
 from rung.formats import Encoded
+from rung.kernels.gpu.stored import Stored, prepare
 
 
 class Decode:
     """See ``rung.ops.embedding``."""
 
-    def prepare(self, encoded: Encoded, *, dtype: str, threads: int) -> Encoded:
-        """The state is the stored weight itself."""
-        return encoded
+    def prepare(self, encoded: Encoded, *, dtype: str, threads: int) -> Stored:
+        """Keeps the weight as it is stored."""
+        return prepare(encoded, dtype, threads)
 
-    def look_up(self, state: Encoded, ids: Tensor) -> Tensor:
-        """[T] -> [T, in]."""
-        out = np.empty((len(ids), state.shape[1]), np.float32)
-        for place, row in enumerate(ids.tolist()):
-            out[place] = formats.decode(state, slice(row, row + 1))[0]
-        return torch.from_numpy(out)
+    def look_up(self, state: Stored, ids: Tensor) -> Tensor:
+        """int64 [T] -> f32 [T, hidden]"""
+        rows = [state.decode(row, row + 1, ids.device, torch.float32) for row in ids.tolist()]
+        return torch.cat([torch.empty(0, state.shape[1], device=ids.device), *rows])
+
+    def restore(self, state: Stored) -> Encoded:
+        """The weight as it was stored."""
+        return state.encoded
 
 
 RUNG = Decode()

@@ -1,28 +1,109 @@
-"""A linear: activations times the transpose of a stored weight.
+"""A weight [out, in] in a stored format times activations: y = x W^T.
 
 Contract of every rung's ``impl`` object::
 
-    prepare(encoded: Encoded, *, dtype: str, threads: int) -> State
-    apply(state, x) -> Tensor [T, out]
+    prepare(encoded, *, dtype, threads) -> state
+    apply(state, x) -> Tensor
     restore(state) -> Encoded
 
-- ``encoded`` is a weight [out, in]; ``dtype`` is what the plan multiplies in where a rung decodes.
-- ``x`` [T, in] is f32 on a CPU; the result has its dtype and device.
-- ``restore`` gives the weight as it was stored, bit for bit.
+- ``prepare`` takes an ``Encoded`` of shape (out, in). It does not change it and may keep it. ``dtype`` is what the
+  plan computes in (f32, bf16, f16), ``threads`` how many threads may run.
+- ``x`` is [M, in], f32 on a CPU; the result is [M, out] in the dtype and on the device of ``x``.
+- ``restore`` is the exact way back: every part bit for bit as it was stored.
 
-Of a ``Case``: ``shape`` is (rows of x, out, in).
+Rungs with one ``packing`` share a state: what one prepared, all of them apply and restore. ``r16`` is
+``rung.kernels.cpu.packing.Packed``; ``stored`` is ``rung.kernels.gpu.stored.Stored``, the weight as its format
+stores it.
+
+Of a ``Case``: ``shape`` is (M, out, in), ``format`` the weight's, ``dtype`` what is computed in.
 """
 
 from __future__ import annotations
 
+from rung import formats
 from rung.core.registry import register_ladder
-from rung.core.types import Ladder, Rung
+from rung.core.types import YES, Case, Device, Ladder, Level, Rung, Verdict, no
+from rung.kernels.cpu.layouts import FORMATS, divides
+
+#: 16- and 32-bit formats, whose rows are read as they are stored.
+IN_PLACE = ("f32", "f16", "bf16")
+
+#: Rows of activations that the row kernels take at once; the tile kernels start above.
+FEW = 8
+
+
+def _columns(case: Case) -> Verdict:
+    columns = case.shape[2]
+    fits = columns % 16 == 0 if case.format in IN_PLACE else divides(formats.get(case.format), columns)
+    return YES if fits else no(f"has no kernel for rows of {columns} weights in {case.format}")
+
+
+def check_row(case: Case, device: Device) -> Verdict:
+    """Few rows of activations, and rows of weights that blocks divide."""
+    if case.shape[0] > FEW:
+        return no(f"multiplies up to {FEW} rows at a time, asked for {case.shape[0]}")
+    return _columns(case)
+
+
+def check_tile(case: Case, device: Device) -> Verdict:
+    """Many rows of activations, and rows of weights that blocks divide."""
+    if case.shape[0] <= FEW:
+        return no(f"is for more than {FEW} rows, asked for {case.shape[0]}")
+    return _columns(case)
+
+
+def check_decode(case: Case, device: Device) -> Verdict:
+    """f16 arithmetic only where the device has it: without it a product in f16 is up to hundreds of times slower."""
+    if case.dtype in ("f16", "bf16") and device.capability(f"matmul.{case.dtype}").level not in (
+        Level.NATIVE,
+        Level.EMULATED,
+    ):
+        return no(f"{device.name} has no proven matmul in {case.dtype}")
+    return YES
+
+
+_VNNI = ("isa.avx512_vnni", "package.numba")
 
 LADDER = register_ladder(
     Ladder(
         "linear",
         (
-            Rung("linear", "torch.decode", "rung.ops.linear.torch_decode:RUNG", needs=("package.torch",)),
+            Rung(
+                "linear",
+                "numba.row",
+                "rung.ops.linear.numba_r16:ROW",
+                kinds=("cpu",),
+                needs=_VNNI,
+                formats=FORMATS,
+                check="rung.ops.linear:check_row",
+                packing="r16",
+            ),
+            Rung(
+                "linear",
+                "numba.tile",
+                "rung.ops.linear.numba_r16:TILE",
+                kinds=("cpu",),
+                needs=_VNNI,
+                formats=FORMATS,
+                check="rung.ops.linear:check_tile",
+                packing="r16",
+            ),
+            Rung(
+                "linear",
+                "numba.stored",
+                "rung.ops.linear.numba_stored:RUNG",
+                kinds=("cpu",),
+                needs=("isa.avx512f", "package.numba"),
+                formats=IN_PLACE,
+                check="rung.ops.linear:check_row",
+            ),
+            Rung(
+                "linear",
+                "torch.decode",
+                "rung.ops.linear.torch_decode:RUNG",
+                needs=("package.torch",),
+                check="rung.ops.linear:check_decode",
+            ),
             Rung("linear", "ref", "rung.ops.linear.ref:RUNG", needs=("package.torch",)),
         ),
     )

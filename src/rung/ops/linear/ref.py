@@ -1,4 +1,4 @@
-"""A linear in plain torch: decode the whole weight, multiply; the specification of the other rungs."""
+"""Linear in plain torch: decode, multiply; the specification of the other rungs."""
 
 from __future__ import annotations
 
@@ -8,20 +8,30 @@ from torch import Tensor
 from rung import formats
 from rung.formats import Encoded
 
+#: Weights that are decoded at once, so that a vocabulary's head does not take its whole size in float32.
+_SLAB = 1 << 23
+
 
 class Reference:
-    """See ``rung.ops.linear``; computes in the dtype of ``x``."""
+    """See ``rung.ops.linear``; computes in f32, or in f64 for activations in f64."""
 
     def prepare(self, encoded: Encoded, *, dtype: str, threads: int) -> Encoded:
-        """The state is the stored weight itself."""
+        """The weight itself."""
         return encoded
 
     def apply(self, state: Encoded, x: Tensor) -> Tensor:
-        """[T, in] -> [T, out]."""
-        return x @ torch.from_numpy(formats.decode(state)).to(x.device, x.dtype).T
+        """[M, in] -> [M, out]"""
+        rows, columns = state.shape
+        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        y = torch.empty(x.shape[0], rows, dtype=dtype, device=x.device)
+        step = max(1, _SLAB // max(columns, 1))
+        for first in range(0, rows, step):
+            weight = torch.from_numpy(formats.decode(state, slice(first, first + step)))
+            y[:, first : first + step] = x.to(dtype) @ weight.to(x.device, dtype).T
+        return y.to(x.dtype)
 
     def restore(self, state: Encoded) -> Encoded:
-        """The stored weight."""
+        """The weight itself."""
         return state
 
 

@@ -1,60 +1,35 @@
-"""A linear that decodes a slab of the weight and multiplies it with the vendor's matmul, on any torch device."""
+"""Linear through torch: decodes a slab of rows, then torch's own product in the plan's dtype; any device."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
-from rung import formats
 from rung.formats import Encoded
-
-#: Bytes of float32 weights that are decoded at once.
-SLAB = 32 << 20
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class State:
-    """The stored weight, the dtype to multiply in, and for floats the weight as a torch tensor over the same bytes."""
-
-    encoded: Encoded
-    dtype: torch.dtype
-    floats: Tensor | None
+from rung.kernels.gpu.stored import Stored, prepare
 
 
 class Decode:
-    """See ``rung.ops.linear``."""
+    """See ``rung.ops.linear``; the workspace is one slab of 32 MB in float32."""
 
-    def prepare(self, encoded: Encoded, *, dtype: str, threads: int) -> State:
+    def prepare(self, encoded: Encoded, *, dtype: str, threads: int) -> Stored:
         """Keeps the weight as it is stored."""
-        floats = None
-        if encoded.format.name in DTYPES:
-            stored = DTYPES[encoded.format.name]
-            data = torch.frombuffer(encoded.parts["data"].reshape(-1).data, dtype=torch.uint8)
-            floats = data.view(stored).view(encoded.shape)
-        return State(encoded, DTYPES[dtype], floats)
+        return prepare(encoded, dtype, threads)
 
-    def apply(self, state: State, x: Tensor) -> Tensor:
-        """[T, in] -> [T, out] in the dtype of ``x``."""
-        rows, columns = state.encoded.shape
-        out = torch.empty(x.shape[0], rows, dtype=x.dtype, device=x.device)
-        left = x.to(state.dtype)
-        step = max(SLAB // (4 * columns), 1)
-        for first in range(0, rows, step):
-            last = min(first + step, rows)
-            slab = self._slab(state, first, last).to(x.device, state.dtype)
-            out[:, first:last] = (left @ slab.T).to(x.dtype)
-        return out
+    def apply(self, state: Stored, x: Tensor) -> Tensor:
+        """[M, in] -> [M, out]"""
+        rows, given = state.shape[0], x.to(state.dtype)
+        if state.shape[0] <= state.step:
+            return linear(given, state.decode(0, rows, x.device, state.dtype)).to(x.dtype)
+        y = torch.empty(x.shape[0], rows, dtype=x.dtype, device=x.device)
+        for first in range(0, rows, state.step):
+            last = min(first + state.step, rows)
+            y[:, first:last] = linear(given, state.decode(first, last, x.device, state.dtype))
+        return y
 
-    def _slab(self, state: State, first: int, last: int) -> Tensor:
-        if state.floats is not None:
-            return state.floats[first:last]
-        return torch.from_numpy(formats.decode(state.encoded, slice(first, last)))
-
-    def restore(self, state: State) -> Encoded:
-        """The stored weight."""
+    def restore(self, state: Stored) -> Encoded:
+        """The weight as it was stored."""
         return state.encoded
 
 

@@ -1,0 +1,176 @@
+"""Packed weight times activations, whole: quantises the activations, then multiplies on all threads.
+
+Work is handed out in chunks of groups of rows, so that a thread the system has taken away costs little. A chunk of
+the weight meets 256 rows of activations and 2048 columns at a time: the panels then stay in the L2 cache of a core
+(0.7 MB) while the chunk passes.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+from rung.kernels.cpu.activations import quantise
+from rung.kernels.cpu.compiled import kernel
+from rung.kernels.cpu.layouts import UNIT
+from rung.kernels.cpu.linear import TILES, multiply
+from rung.kernels.cpu.packing import Packed
+from rung.kernels.cpu.parallel import run
+from rung.kernels.cpu.unit import panel_unit_bytes
+from rung.kernels.simd.generic import fetch_add
+from rung.kernels.simd.scalar import call_address, read_i64
+
+#: Rows of activations that are quantised and multiplied at once: bounds the workspace to 1.3 x 512 x columns bytes.
+MOST_ROWS = 512
+_PASS = 32  # panels of 8 rows that meet a chunk of the weight
+_COLUMNS = 2048
+_CHUNK = 8  # groups of rows in a chunk when there are many rows
+_CHUNKS_A_THREAD = 6
+_FEW_UNITS = 1024  # fewer units than this are quantised before other threads have woken up
+
+_scratch = threading.local()
+
+
+@kernel(3)
+def _quantise_panels(words, thread, threads):
+    """Words: counter, kernel, x, stride, rows, panels, panel bytes, tile, parts, offset, units."""
+    stride, rows, tile = read_i64(words + 24), read_i64(words + 32), read_i64(words + 56)
+    while True:
+        panel = fetch_add(words, 1)
+        row = panel * tile
+        if row >= rows:
+            break
+        call_address(
+            read_i64(words + 8),
+            (
+                read_i64(words + 16) + row * stride,
+                stride,
+                min(tile, rows - row),
+                read_i64(words + 40) + panel * read_i64(words + 48),
+                tile,
+                read_i64(words + 64),
+                read_i64(words + 72),
+                0,
+                read_i64(words + 80),
+            ),
+        )
+
+
+@kernel(3)
+def _multiply_chunks(words, thread, threads):
+    """Words: counter, kernel of one group, kernel of two, then those named below."""
+    single, double = read_i64(words + 8), read_i64(words + 16)
+    weights, table, panels, y, stride = (
+        read_i64(words + 24),
+        read_i64(words + 32),
+        read_i64(words + 40),
+        read_i64(words + 48),
+        read_i64(words + 56),
+    )
+    rows, lanes, groups, group_bytes = (
+        read_i64(words + 64),
+        read_i64(words + 72),
+        read_i64(words + 80),
+        read_i64(words + 88),
+    )
+    blocks, row_header, block_bytes, panel_block = (
+        read_i64(words + 96),
+        read_i64(words + 104),
+        read_i64(words + 112),
+        read_i64(words + 120),
+    )
+    panel_bytes, tile, chunk, columns_step = (
+        read_i64(words + 128),
+        read_i64(words + 136),
+        read_i64(words + 144),
+        read_i64(words + 152),
+    )
+    count = -(-rows // tile)
+    while True:
+        first = fetch_add(words, 1) * chunk
+        if first >= groups:
+            break
+        last = min(first + chunk, groups)
+        for start in range(0, count, _PASS):
+            for block in range(0, blocks, columns_step):
+                to_block = min(block + columns_step, blocks)
+                group = first
+                while group < last:
+                    wide = 2 if double and group + 2 <= last else 1
+                    until = group + wide if double else last
+                    for panel in range(start, min(start + _PASS, count)):
+                        row = panel * tile
+                        call_address(
+                            double if wide == 2 else single,
+                            (
+                                weights,
+                                table,
+                                panels + panel * panel_bytes,
+                                y + row * stride,
+                                stride,
+                                min(tile, rows - row),
+                                lanes,
+                                group,
+                                until,
+                                group_bytes,
+                                block,
+                                to_block,
+                                row_header,
+                                block_bytes,
+                                panel_block,
+                                block,
+                            ),
+                        )
+                    group = until
+
+
+def _workspace(size: int) -> int:
+    """The address of at least ``size`` bytes that this thread may use until it asks again; 64 divides it."""
+    held: npt.NDArray[np.uint8] | None = getattr(_scratch, "held", None)
+    if held is None or held.size < size + 64:
+        held = _scratch.held = np.empty(size + 64, np.uint8)
+    address = int(held.ctypes.data)
+    return address + -address % 64
+
+
+def product(weight: Packed, x: int, stride: int, rows: int, y: int, threads: int) -> None:
+    """Writes float32 [rows, out] to the address ``y``: activations float32 [rows, in] at ``x`` times the weight.
+
+    ``stride`` are the bytes between rows of ``x``; rows of ``y`` follow each other.
+    """
+    step = MOST_ROWS if rows > TILES[-1] else TILES[-1]
+    for first in range(0, rows, step):
+        count = min(step, rows - first)
+        _product(weight, x + first * stride, stride, count, y + 4 * weight.shape[0] * first, threads)
+
+
+def _product(weight: Packed, x: int, stride: int, rows: int, y: int, threads: int) -> None:
+    layout = weight.layout
+    out, columns = weight.shape
+    tile = next((tile for tile in TILES if tile >= rows), TILES[-1])
+    offset, parts = layout.activations
+    unit_bytes = panel_unit_bytes(tile, parts)
+    units = columns // UNIT
+    panel_bytes = -(-units * unit_bytes // 64) * 64
+    count = -(-rows // tile)
+    panels = _workspace(count * panel_bytes)
+    if count == 1 and rows * units < _FEW_UNITS:
+        quantise.call(x, stride, rows, panels, tile, parts, offset, 0, units)
+    else:
+        words = [0, quantise.address, x, stride, rows, panels, panel_bytes, tile, parts, offset, units]
+        run(_quantise_panels.address, np.array(words, np.int64), threads)
+    many = rows > TILES[-1]
+    blocks = columns // layout.block
+    chunk = _CHUNK if many else max(1, -(-weight.groups // (threads * _CHUNKS_A_THREAD)))
+    words = [
+        0,
+        multiply(layout.name, tile).address,
+        multiply(layout.name, tile, 2).address if many else 0,
+        *(weight.pointer, weight.table_pointer, panels, y, 4 * out),
+        *(rows, out, weight.groups, weight.group_bytes),
+        *(blocks, layout.row_header, layout.block_bytes, layout.block // UNIT * unit_bytes),
+        *(panel_bytes, tile, chunk, max(1, _COLUMNS // layout.block) if many else blocks),
+    ]
+    run(_multiply_chunks.address, np.array(words, np.int64), threads)

@@ -1,0 +1,65 @@
+"""The state of rungs that read a weight as its format stores it: its bytes, on whatever device asks for them."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rung import formats
+from rung.formats import Encoded
+from rung.kernels.gpu import decoders
+
+#: Float32 bytes that are decoded at once.
+SLAB = 32 << 20
+
+
+@dataclass(eq=False)
+class Stored:
+    """A weight as it is stored, ``dtype`` to compute in, and its parts as tensors by device."""
+
+    encoded: Encoded
+    dtype: torch.dtype
+    threads: int
+    parts: dict[str, dict[str, Tensor]] = field(default_factory=dict, repr=False)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out, in)"""
+        return self.encoded.shape
+
+    @property
+    def step(self) -> int:
+        """Rows of a slab."""
+        return max(1, SLAB // (4 * max(self.shape[1], 1)))
+
+    def on(self, device: torch.device) -> dict[str, Tensor]:
+        """The parts there; copied once."""
+        held = self.parts.get(str(device))
+        if held is None:
+            held = {name: _tensor(part).to(device) for name, part in self.encoded.parts.items()}
+            self.parts[str(device)] = held
+        return held
+
+    def decode(self, first: int, last: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """The rows [first, last) in ``dtype`` there: decoded there for common formats, else on the CPU."""
+        decoder = decoders.find(self.encoded.format)
+        if decoder is None:
+            return torch.from_numpy(formats.decode(self.encoded, slice(first, last))).to(device, dtype)
+        return decoder(self.on(device), self.encoded, first, last).to(dtype)
+
+
+def _tensor(part: np.ndarray) -> Tensor:
+    """A view of an array; that of a mapped file cannot be written, and nobody does."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(np.ascontiguousarray(part))
+
+
+def prepare(encoded: Encoded, dtype: str, threads: int) -> Stored:
+    """The state; a weight in f32 computes in f32 whatever the plan's dtype."""
+    chosen = "f32" if encoded.format.name == "f32" else dtype
+    return Stored(encoded, {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[chosen], threads)

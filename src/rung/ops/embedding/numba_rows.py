@@ -1,0 +1,29 @@
+"""Embedding from packed weights: rows are brought back to their stored bytes, then decoded."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rung import formats
+from rung.formats import Encoded
+from rung.kernels.cpu.packing import Packed, pack, read_rows, unpack
+
+
+class Rows:
+    """See ``rung.ops.embedding``; the state is that of ``numba.row`` and ``numba.tile`` of linear."""
+
+    def prepare(self, encoded: Encoded, *, dtype: str, threads: int) -> Packed:
+        """Packs the weight."""
+        return pack(encoded, threads)
+
+    def look_up(self, state: Packed, ids: Tensor) -> Tensor:
+        """int64 [T] -> f32 [T, hidden]"""
+        return torch.from_numpy(formats.decode(read_rows(state, ids.tolist())))
+
+    def restore(self, state: Packed) -> Encoded:
+        """The weight as it was stored."""
+        return unpack(state)
+
+
+RUNG = Rows()

@@ -1,0 +1,49 @@
+"""Linear over 16- and 32-bit floats as they are stored, with f32 activations and sums, for a few rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rung.formats import Encoded
+from rung.kernels.cpu.float_rows import TILES, multiply_stored
+from rung.kernels.cpu.parallel import run
+from rung.kernels.gpu.stored import Stored, prepare
+
+_CHUNKS_A_THREAD = 6
+
+
+class StoredRows:
+    """See ``rung.ops.linear``; the state is that of ``torch.decode``."""
+
+    def prepare(self, encoded: Encoded, *, dtype: str, threads: int) -> Stored:
+        """Keeps the weight as it is stored."""
+        return prepare(encoded, dtype, threads)
+
+    def apply(self, state: Stored, x: Tensor) -> Tensor:
+        """[M, in] -> [M, out]"""
+        rows, (out, columns) = x.shape[0], state.shape
+        tile = next(tile for tile in TILES if tile >= rows)
+        given = torch.zeros(tile, columns) if rows < tile else x.to(torch.float32).contiguous()
+        if rows < tile:
+            given[:rows] = x
+        data = state.encoded.parts["data"]
+        if out < TILES[tile]:  # too few rows for the kernel: a copy that has enough
+            data = np.concatenate([data, np.zeros((TILES[tile] - out, data.shape[1]), np.uint8)])
+        y = torch.empty(rows, len(data), dtype=torch.float32)
+        share = -(-len(data) // (state.threads * _CHUNKS_A_THREAD))
+        words = [
+            *(0, data.ctypes.data, data.strides[0], given.data_ptr(), 4 * columns, columns),
+            *(y.data_ptr(), 4 * len(data), rows, len(data), -(-share // TILES[tile]) * TILES[tile]),
+        ]
+        kernel = multiply_stored(state.encoded.format.name, tile)
+        run(kernel.address, np.array(words, np.int64), state.threads)
+        return y[:, :out].to(x.dtype)
+
+    def restore(self, state: Stored) -> Encoded:
+        """The weight as it was stored."""
+        return state.encoded
+
+
+RUNG = StoredRows()

@@ -1,0 +1,68 @@
+"""What the conformance tests of ladders share: weights in every format, and errors in the unit of ``tolerance``."""
+
+import numpy as np
+import torch
+
+from rung import formats
+from rung.core.types import Capability, Case, Device, Format, Level, Proof
+from rung.core.value import FrozenDict
+from rung.formats import Encoded
+from rung.kernels.cpu import target
+from rung.ops.linear.tolerance import SCALE, spread, tolerance
+
+CPU = Device(
+    "cpu",
+    "cpu",
+    "this processor",
+    "x86_64",
+    2**34,
+    software=FrozenDict({"numba": "0", "torch": "2"}),
+    capabilities=FrozenDict(
+        {name: Capability(name, Level.NATIVE, Proof.PROBE) for name, there in target.levels().items() if there}
+        | {"matmul.bf16": Capability("matmul.bf16", Level.NATIVE, Proof.PROBE)}
+    ),
+)
+
+FORMATS = [*formats.FORMATS.values(), *map(formats.get, ("nf4:128", "fp4:4096", "nf4:256:nested"))]
+
+
+def weight(format: Format, rows: int, columns: int, seed: int = 1) -> Encoded:
+    """A Gaussian weight in a format; random blocks with finite values of a sane size where there is no encoder."""
+    generator = np.random.default_rng(seed)
+    if format.encodes:
+        return formats.encode(generator.standard_normal((rows, columns), dtype=np.float32), format)
+    kept: list[np.ndarray] = []
+    while len(kept) < rows:
+        blocks = generator.integers(0, 256, (64, columns // format.block, format.block_bytes), dtype=np.uint8)
+        flat = blocks.reshape(-1, format.block_bytes)
+        with np.errstate(all="ignore"):
+            values = formats.decode(Encoded(format, (len(flat), format.block), {"data": flat}))
+        size = np.abs(values).max(axis=1)
+        good = flat[np.isfinite(size) & (size > 1e-3) & (size < 1e3)]
+        count = len(good) * format.block // columns
+        kept += list(good[: count * (columns // format.block)].reshape(count, format.bytes((1, columns))))
+    return Encoded(format, (rows, columns), {"data": np.stack(kept[:rows])})
+
+
+def wrong(rung: str, format: str, dtype: str, got: torch.Tensor, x: torch.Tensor, dense: torch.Tensor) -> str:
+    """What is wrong with a product: NaN, a value, a row of weights, or the scale of all; empty when nothing is."""
+    want = x.double() @ dense.double().T
+    unit = x.double().norm(dim=1)[:, None] * dense.double().norm(dim=1)[None, :] / x.shape[1] ** 0.5
+    if got.shape != want.shape or not bool(torch.isfinite(got).all()):
+        return f"shape {tuple(got.shape)} or NaN"
+    error = (got.double() - want) / unit.clamp_min(1e-30)
+    if float(error.abs().max()) > tolerance(rung, format, dtype):
+        return f"a value: {float(error.abs().max())}"
+    rows = error.square().mean(dim=0).sqrt()
+    if len(x) >= 32 and float(rows.max()) > 1.5 * spread(rung, format, dtype):
+        return f"row {int(rows.argmax())}: {float(rows.max())}"
+    scale = float((got.double() / unit.clamp_min(1e-30) * want / unit.clamp_min(1e-30)).sum())
+    scale /= float((want / unit.clamp_min(1e-30)).square().sum())
+    if want.numel() > 1000 and abs(scale - 1) > SCALE:
+        return f"scale {scale}"
+    return ""
+
+
+def case(op: str, format: Format, shape: tuple[int, ...], dtype: str = "f32") -> Case:
+    """A case of a product."""
+    return Case(op, format.name, dtype, shape)
