@@ -74,7 +74,7 @@ def test_a_card_is_shown_as_the_catalogue_knows_it_and_marked(rung, cards):
     said = rung("devices").out.split("\n\n")[1]
     assert said.startswith("cuda:0  Quadro P2200 · sm_61 · 4.4 GB free of 4.9 GB · driver 580.95.05")
     assert "from the catalogue (checked), not measured here: rung devices --probe" in said
-    assert row(said, "matmul") == ["(yes)", "(emulated)", "(emulated)", "(yes)", "(no)", "(no)"]
+    assert row(said, "matmul") == ["(yes)", "(emulated)", "(emulated)", "(yes)", "?", "(no)"]
 
 
 def test_an_unknown_card_is_unknown(rung, cards):

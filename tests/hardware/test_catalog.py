@@ -175,12 +175,13 @@ def test_pci_ids():
         ("GeForce GTX 980", "bf16", "absent"),
         ("Quadro P2200", "bf16", "emulated"),
         ("Quadro P2200", "f16", "emulated"),
-        ("Quadro P2200", "int8", "absent"),
+        ("Quadro P2200", "int8", "unknown"),
         ("Tesla P100 PCIe", "f16", "native"),
         ("Tesla P100 PCIe", "bf16", "unknown"),
         ("Tesla V100 SXM2", "f16", "native"),
         ("Tesla V100 SXM2", "bf16", "emulated"),
-        ("Tesla V100 SXM2", "int8", "absent"),
+        ("Tesla V100 SXM2", "int8", "unknown"),
+        ("Tesla P100 PCIe", "int8", "absent"),
         ("GeForce RTX 2080 Ti", "f16", "native"),
         ("GeForce RTX 2080 Ti", "bf16", "emulated"),
         ("GeForce RTX 2080 Ti", "int8", "native"),
@@ -209,7 +210,8 @@ def test_a_simulated_device():
     assert (device.memory, device.bandwidth, device.peaks["f32"]) == (5 * GB, 200e9, 3.82e12)
     assert device.peaks["bf16"] == pytest.approx(0.54 * 3.82e12)  # relative to f32, as the architecture says
     assert device.details["rates"] == "table"
-    assert not [c for c in device.capabilities.values() if c.level is Level.UNKNOWN]
+    assert [c.name for c in device.capabilities.values() if c.level is Level.UNKNOWN] == ["matmul.int8"]
+    assert "dp4a" in device.capability("matmul.int8").source
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)

@@ -58,7 +58,7 @@ class Architecture:
     note: str = ""
 
     def capabilities(self) -> list[Capability]:
-        """What the table says of matmul, attention and elementwise work in each dtype; what it does not know stays out.
+        """What the table says of matmul, attention and elementwise work by dtype; where it does not know, its note.
 
         Attention is two matrix products and a softmax, so it is what matmul is; torch computes elementwise
         functions of f16 and bf16 in f32 wherever the hardware does not do them itself.
@@ -67,6 +67,8 @@ class Architecture:
         for dtype, text in self.matmul.items():
             level = Level(text)
             if level is Level.UNKNOWN:
+                if dtype in self.notes:
+                    found.append(Capability(f"matmul.{dtype}", level, Proof.NONE, self.notes[dtype]))
                 continue
             source = self.notes.get(dtype, "") or f"{self.generation}, {self.key}"
             found.append(Capability(f"matmul.{dtype}", level, Proof.TABLE, source))

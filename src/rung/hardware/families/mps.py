@@ -13,8 +13,10 @@ from rung.hardware.families.cpu import sysctl
 def identify(*, system: str = sys.platform, ask: Callable[[str], str] = sysctl) -> list[Device]:
     """The GPU of this Mac, or none on an Intel Mac and elsewhere; ``ask`` stands in for sysctl in tests.
 
-    Memory is shared with the processor. Metal lets a GPU wire ``iogpu.wired_limit_mb`` of it, by default two thirds
-    (three quarters from 36 GB on): recommendedMaxWorkingSetSize as Apple's machines report it.
+    Memory is shared with the processor. Metal lets a GPU wire ``iogpu.wired_limit_mb`` of it. By default machines
+    report (recommendedMaxWorkingSetSize) 10.7 of 16 GB, 17.8 of 24 GB, 107.5 of 128 GB
+    (https://github.com/exo-explore/exo/pull/1672, https://github.com/sgl-project/sglang/pull/29949,
+    https://github.com/antirez/ds4/pull/893): two thirds, and three quarters from 36 GB on, is below all of these.
     """
     if system != "darwin" or ask("hw.optional.arm64") != "1":
         return []
