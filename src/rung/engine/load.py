@@ -57,7 +57,7 @@ def load(
     for group in card.skipped:
         on_note(f"not used: {group}")
     started = time.perf_counter()
-    journal = Journal(on_step)
+    journal = Journal(on_step, on_note)
     model = _bind(card, plan, found, journal, progress)
     journal.notes.append(f"read {size(card.weight_bytes)} in {time.perf_counter() - started:.1f} s")
     return model

@@ -76,7 +76,7 @@ def _contexts(card: ModelCard, request: Request) -> list[int]:
     if request.context is not None:
         if request.context > card.decoder.context:
             raise ContextTooLong(
-                f"A context of {request.context:,} tokens was asked for.",
+                f"A context of {request.context:,} tokens is longer than the model allows.",
                 [f"{card.name} holds {count(card.decoder.context, 'token')}"],
                 [f"rung run {card.path} --context {card.decoder.context}"],
             )

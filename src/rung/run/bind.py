@@ -49,7 +49,7 @@ class Binder:
         """Self-checks, in one child process, the rungs that these cases climb to and that have no proof yet."""
         asked = list(dict.fromkeys(cases))
         while wanted := [(rung, case) for case in asked if (rung := self._unproved(case))]:
-            self._proofs |= selfcheck.prove(self.device, wanted)
+            self._proofs |= selfcheck.prove(self.device, wanted, self.journal.say)
 
     def _unproved(self, case: Case) -> Rung | None:
         rung = self._climb(case).rung

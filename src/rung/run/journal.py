@@ -10,14 +10,20 @@ from rung.core.types import Climb, FrozenDict, Report, Rung, StepClass, StepDown
 class Journal:
     """Collects the steps down of one run and makes the report of them.
 
-    ``on_step`` is called with each new step, once, so that it can be said while it happens.
+    ``on_step`` is called with each new step, once, so that it can be said while it happens; ``on_note`` with
+    what a person should know.
     """
 
-    def __init__(self, on_step: Callable[[StepDown], None] = lambda step: None) -> None:
+    def __init__(
+        self,
+        on_step: Callable[[StepDown], None] = lambda step: None,
+        on_note: Callable[[str], None] = lambda note: None,
+    ) -> None:
         self._steps: dict[tuple[str, str, str, str], StepDown] = {}
         self._broken: dict[tuple[str, str, str, str], str] = {}
         self._rungs: dict[str, str] = {}
         self._on_step = on_step
+        self.say = on_note
         self.notes: list[str] = []
 
     def quarantine(self, device: str, rung: Rung, format: str, reason: str) -> None:
