@@ -30,7 +30,7 @@ from rung.kernels.simd.vector import (
 )
 
 
-class _BFloat(ir.types.Type):
+class _BFloat(ir.types.Type):  # type: ignore[misc]
     """bfloat, which llvmlite has no class for."""
 
     def _to_string(self) -> str:
@@ -57,7 +57,7 @@ def _kernel(emit: Callable[..., Any]) -> Any:
 def _of(name: str, result: ir.Type, *arguments: ir.Type, cast: tuple[ir.Type, ...] = ()) -> Any:
     """A kernel that loads the arguments from x, y, z, calls the LLVM intrinsic and stores the result."""
 
-    def emit(b, out, x, y, z):
+    def emit(b: ir.IRBuilder, out: ir.Value, x: ir.Value, y: ir.Value, z: ir.Value) -> None:
         values = [load(b, place, kind) for place, kind in zip((x, y, z), arguments, strict=False)]
         if cast:
             values = [b.bitcast(value, kind) for value, kind in zip(values, cast, strict=True)]
@@ -111,7 +111,7 @@ def _avx2() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _f16c() -> tuple[np.ndarray, np.ndarray]:
-    def emit(b, out, x, y, z):
+    def emit(b: ir.IRBuilder, out: ir.Value, x: ir.Value, y: ir.Value, z: ir.Value) -> None:
         store(b, out, b.fpext(load(b, x, _vector(F16, 8)), _vector(F32, 8)))
 
     kernel, halves = _kernel(emit), _FLOATS[:8].astype(np.float16)
@@ -174,7 +174,7 @@ def _bf16() -> tuple[np.ndarray, np.ndarray]:
 def _fp16() -> tuple[np.ndarray, np.ndarray]:
     kind = _vector(F16, 32)
 
-    def emit(b, out, x, y, z):
+    def emit(b: ir.IRBuilder, out: ir.Value, x: ir.Value, y: ir.Value, z: ir.Value) -> None:
         store(b, out, b.fadd(load(b, x, kind), load(b, y, kind)))
 
     kernel = _kernel(emit)
