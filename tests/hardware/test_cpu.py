@@ -83,7 +83,7 @@ def test_what_the_processor_lists_is_declared_and_what_not_absent(tmp_path):
     assert found.capability("matmul.f32").level is Level.UNKNOWN
 
 
-@pytest.mark.parametrize("variable", ["NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"])
+@pytest.mark.parametrize("variable", ["NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DISABLE_JIT"])
 def test_a_restricted_compiler_leaves_open_what_it_uses(tmp_path, variable):
     found = identify(machine(tmp_path), environment={variable: "haswell"})
     vnni = found.capability("isa.avx512_vnni")

@@ -80,7 +80,7 @@ def test_what_changes_by_itself_does_not_matter(p2200):
     assert remember.read(replace(p2200, free=17)) == FOUND
 
 
-@pytest.mark.parametrize("variable", ["NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"])
+@pytest.mark.parametrize("variable", ["NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DISABLE_JIT"])
 def test_another_target_of_the_compiler_is_measured_again(p2200, monkeypatch, variable):
     remember.write(p2200, FOUND)
     monkeypatch.setenv(variable, "generic")

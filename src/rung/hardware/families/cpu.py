@@ -47,7 +47,7 @@ APPLE = {
     "isa.bf16": ("hw.optional.arm.FEAT_BF16",),
 }
 #: Environment variables that restrict the JIT to less than the processor can do.
-TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
+TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DISABLE_JIT")
 _SYSCTL_SECONDS = 2.0
 
 
