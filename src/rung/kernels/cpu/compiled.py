@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import pickle
 import shutil
 import threading
 from collections.abc import Callable
@@ -47,7 +48,7 @@ class Kernel:
         make = cfunc(signature, cache=True, error_model="numpy", boundscheck=False)
         try:
             return make(self.function)
-        except (EOFError, OSError, ValueError, ImportError, AttributeError, KeyError):
+        except (pickle.PickleError, EOFError, OSError, ValueError, ImportError, AttributeError, KeyError):
             # The cache on disk is damaged or cannot be written: an empty one, else none.
             shutil.rmtree(os.environ["NUMBA_CACHE_DIR"], ignore_errors=True)
             return cfunc(signature, error_model="numpy", boundscheck=False)(self.function)

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import importlib.metadata
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -79,12 +80,22 @@ def configure(threads: int = 1) -> str:
     if not _writable(folder):
         note = f"{folder} cannot be written: kernels are compiled again each time"
         folder = Path(tempfile.mkdtemp(prefix="rung-kernels-"))
+    _drop_damaged(folder)
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
     count = max(threads, int(os.environ.get("NUMBA_NUM_THREADS", "0") or "0"), _processors())
     os.environ["NUMBA_NUM_THREADS"] = str(count)
     if "numba" in sys.modules:  # somebody else's program: the environment has been read already
         sys.modules["numba"].config.CACHE_DIR = str(folder)
     return note
+
+
+def _drop_damaged(folder: Path) -> None:
+    """Deletes a cache with a file that is no pickle: Numba would raise where a kernel is first used."""
+    for path in folder.rglob("*.nb[ic]"):
+        with path.open("rb") as file:
+            if file.read(1) != b"\x80":
+                shutil.rmtree(folder, ignore_errors=True)
+                return
 
 
 def _processors() -> int:

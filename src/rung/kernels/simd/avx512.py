@@ -31,15 +31,12 @@ from rung.kernels.simd.vector import (
 )
 
 LANES = 16
-BYTES = 64
 
 F32S, I32S = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 BYTES64, WORDS32 = ir.VectorType(I8, 64), ir.VectorType(I16, 32)
 
 #: The two register types of compiled functions.
 f32x16, i32x16 = VectorType(F32, LANES), VectorType(I32, LANES)
-
-_BITS = ir.VectorType(ir.IntType(1), LANES)
 
 
 # ---- memory
@@ -100,18 +97,6 @@ def _masked(place, mask, rest):
     return [place, mask, rest] if LLVM_VERSION >= (22,) else [place, I32(4), mask, rest]
 
 
-@instruction(VOID, INT, f32x16)
-def store_f32(b, address, value):
-    """16 float32."""
-    store(b, address, value)
-
-
-@instruction(VOID, INT, i32x16)
-def store_i32(b, address, value):
-    """64 bytes."""
-    store(b, address, value)
-
-
 @instruction(VOID, INT, f32x16, INT)
 def store_first_f32(b, address, value, count):
     """The first ``count`` of 16 float32; touches nothing beyond."""
@@ -120,23 +105,10 @@ def store_first_f32(b, address, value, count):
     call(b, "llvm.masked.store.v16f32.p0", ir.VoidType(), given)
 
 
-@instruction(VOID, INT, f32x16)
-def store_f16(b, address, value):
-    """16 float32 rounded to float16."""
-    store(b, address, b.fptrunc(value, ir.VectorType(F16, LANES)))
-
-
 @instruction(VOID, INT, i32x16)
 def store_low_bytes(b, address, value):
     """The lowest byte of each of 16 int32: 16 bytes."""
     store(b, address, b.trunc(value, ir.VectorType(I8, LANES)))
-
-
-@instruction(VOID, INT)
-def prefetch(b, address):
-    """Asks for the cache line at ``address``; never faults."""
-    place = b.inttoptr(address, I8.as_pointer())
-    call(b, "llvm.prefetch.p0", ir.VoidType(), [place, I32(0), I32(3), I32(1)])
 
 
 # ---- the same value in every lane
@@ -168,12 +140,6 @@ def splat_f32(b, value):
     return splat(b, value, LANES)
 
 
-@instruction(i32x16, INT)
-def splat_i32(b, value):
-    """The low 32 bits of ``value`` in every lane."""
-    return splat(b, b.trunc(value, I32), LANES)
-
-
 @instruction(f32x16)
 def zero_f32(b):
     """Zeros."""
@@ -190,64 +156,15 @@ def zero_i32(b):
 
 
 @instruction(f32x16, f32x16, f32x16)
-def add_f32(b, x, y):
-    """x + y"""
-    return b.fadd(x, y)
-
-
-@instruction(f32x16, f32x16, f32x16)
-def sub_f32(b, x, y):
-    """x - y"""
-    return b.fsub(x, y)
-
-
-@instruction(f32x16, f32x16, f32x16)
 def mul_f32(b, x, y):
     """x * y"""
     return b.fmul(x, y)
-
-
-@instruction(f32x16, f32x16, f32x16)
-def div_f32(b, x, y):
-    """x / y"""
-    return b.fdiv(x, y)
 
 
 @instruction(f32x16, f32x16, f32x16, f32x16)
 def fma_f32(b, x, y, z):
     """x * y + z, rounded once."""
     return call(b, "llvm.fma.v16f32", F32S, [x, y, z])
-
-
-@instruction(f32x16, f32x16, f32x16)
-def max_f32(b, x, y):
-    """The larger; y where x is NaN."""
-    return b.select(b.fcmp_ordered(">", x, y), x, y)
-
-
-@instruction(f32x16, f32x16, f32x16)
-def min_f32(b, x, y):
-    """The smaller; y where x is NaN."""
-    return b.select(b.fcmp_ordered("<", x, y), x, y)
-
-
-@instruction(f32x16, f32x16)
-def abs_f32(b, x):
-    """|x|"""
-    return call(b, "llvm.fabs.v16f32", F32S, [x])
-
-
-@instruction(f32x16, f32x16)
-def round_f32(b, x):
-    """The nearest integer, ties to even."""
-    return call(b, "llvm.rint.v16f32", F32S, [x])
-
-
-@instruction(f32x16, f32x16, f32x16)
-def scale_by_power(b, x, power):
-    """x * 2 ** floor(power)"""
-    name = "llvm.x86.avx512.mask.scalef.ps.512"
-    return call(b, name, F32S, [x, power, constant(F32S, 0.0), I16(-1), I32(4)])
 
 
 @instruction(i32x16, f32x16)
@@ -269,12 +186,6 @@ def sum_f32(b, x):
     return call(b, "llvm.vector.reduce.fadd.v16f32", F32, [F32(-0.0), x], ("reassoc",))
 
 
-@instruction(FLOAT, f32x16)
-def largest_f32(b, x):
-    """The largest lane that is not NaN."""
-    return call(b, "llvm.vector.reduce.fmax.v16f32", F32, [x])
-
-
 @instruction(FLOAT, f32x16, f32x16)
 def largest_magnitude(b, x, y):
     """The largest |lane| of both; NaN and Inf count as larger than all."""
@@ -292,30 +203,6 @@ def sum_i32(b, x):
 # ---- integers
 
 
-@instruction(i32x16, i32x16, i32x16)
-def add_i32(b, x, y):
-    """x + y"""
-    return b.add(x, y)
-
-
-@instruction(i32x16, i32x16, i32x16)
-def and_bits(b, x, y):
-    """x & y"""
-    return b.and_(x, y)
-
-
-@instruction(i32x16, i32x16, i32x16)
-def or_bits(b, x, y):
-    """x | y"""
-    return b.or_(x, y)
-
-
-@instruction(i32x16, i32x16, i32x16)
-def xor_bits(b, x, y):
-    """x ^ y"""
-    return b.xor(x, y)
-
-
 def shift_right(b, x, bits):
     """Emitter: each int32 moved right by a constant, zeros from the left."""
     return b.lshr(x, constant(I32S, bits)) if bits else x
@@ -329,18 +216,6 @@ def shift_left(b, x, bits):
 def mask_bytes(b, x, mask):
     """Emitter: each byte of ``x`` & ``mask``."""
     return b.and_(x, constant(I32S, mask * 0x01010101))
-
-
-@instruction(i32x16, i32x16)
-def low_nibbles(b, x):
-    """The low four bits of each byte."""
-    return mask_bytes(b, x, 15)
-
-
-@instruction(i32x16, i32x16)
-def high_nibbles(b, x):
-    """The high four bits of each byte, moved down."""
-    return mask_bytes(b, shift_right(b, x, 4), 15)
 
 
 @instruction(i32x16, i32x16, i32x16)

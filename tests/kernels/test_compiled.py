@@ -1,0 +1,76 @@
+"""The JIT: what it compiles for, its cache on disk, and threads."""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from rung.kernels.cpu import parallel, target
+
+_TWICE = """
+import json
+from rung.kernels.cpu.activations import quantise
+from rung.kernels.cpu.linear import multiply
+from rung.kernels.cpu.pack_native import NATIVE
+made = [quantise, multiply("q4_0", 1), multiply("q4_0", 4), multiply("q6_k", 1), multiply("q4_0", 8, 2), *NATIVE["q4_0"]]
+print(json.dumps([kernel.from_cache for kernel in made]))
+"""
+
+
+def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_second_start_compiles_nothing_and_a_damaged_cache_costs_only_time(tmp_path):
+    first, second = (_run(_TWICE, RUNG_CACHE=str(tmp_path)) for _ in range(2))
+    assert json.loads(first.stdout) == [False] * 7
+    assert json.loads(second.stdout) == [True] * 7
+    for path in (*tmp_path.rglob("*.nbi"), *tmp_path.rglob("*.nbc")):
+        path.write_bytes(b"damaged")
+    third = _run(_TWICE, RUNG_CACHE=str(tmp_path))
+    assert json.loads(third.stdout) == [False] * 7, third.stderr
+
+
+def test_a_cache_that_cannot_be_written_is_said():
+    code = "from rung.kernels.cpu import target; print(target.configure.__wrapped__(1))"
+    assert "cannot be written" in _run(code, RUNG_CACHE="/proc/rung").stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "there"),
+    [
+        ({"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}, False),
+        ({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}, False),
+        ({"NUMBA_CPU_FEATURES": "-avx512vnni"}, False),
+        ({"NUMBA_DISABLE_JIT": "1"}, False),
+    ],
+)
+def test_features_are_those_of_the_jit(monkeypatch, environment, there):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert target.levels()["isa.avx512_vnni"] is there
+    assert target.levels()["isa.avx2"] is (environment.get("NUMBA_CPU_NAME") == "haswell") or (
+        "NUMBA_CPU_NAME" not in environment
+    )
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+def _take_part(words, thread, threads):
+    seen = (ctypes.c_int64 * 4).from_address(words)
+    seen[1 + thread] += 1
+    seen[3] = threads
+
+
+@pytest.mark.parametrize("openmp", [True, False])
+def test_every_thread_takes_part_once(monkeypatch, openmp):
+    if not openmp:
+        monkeypatch.setattr(parallel, "_openmp", lambda: None)
+    words = np.zeros(4, np.int64)
+    parallel.run(ctypes.cast(_take_part, ctypes.c_void_p).value, words, 2)
+    assert words[1:].tolist() == [1, 1, 2]

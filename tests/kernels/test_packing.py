@@ -1,0 +1,81 @@
+"""Packing and the exact way back, sizes, and the pages of mapped files."""
+
+import mmap
+
+import numpy as np
+import pytest
+
+from rung import formats
+from rung.formats import Encoded
+from rung.kernels.cpu import layouts
+from rung.kernels.cpu.packing import pack, read_rows, unpack
+
+from ..ops.conformance import FORMATS, weight
+
+PACKED = [f for f in FORMATS if f.name.split(":")[0] in layouts.FORMATS]
+
+
+@pytest.mark.parametrize("format", PACKED, ids=lambda f: f.name)
+@pytest.mark.parametrize("rows", [1, 48, 83])
+def test_the_way_back_is_exact(format, rows):
+    columns = max(512, format.block)
+    encoded = weight(format, rows, columns)
+    packed = pack(encoded, 3)
+    back = unpack(packed)
+    assert back.format == encoded.format
+    for name, part in encoded.parts.items():
+        assert back.parts[name].dtype == part.dtype
+        assert np.array_equal(back.parts[name], part)
+    assert np.array_equal(formats.decode(read_rows(packed, [rows - 1, 0])), formats.decode(encoded)[[rows - 1, 0]])
+
+
+@pytest.mark.parametrize("format", PACKED, ids=lambda f: f.name)
+def test_the_size_is_what_was_said_before(format):
+    shape = (83, max(1024, format.block))
+    packed = pack(weight(format, *shape))
+    assert packed.nbytes == layouts.packed_bytes(format, shape)
+    assert packed.data.ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q8_0", "q4_k", "q6_k", "int8", "nf4"])
+def test_native_layouts_are_near_the_stored_size(name):
+    format, shape = formats.get(name), (4096, 4096)
+    assert layouts.packed_bytes(format, shape) <= 1.03 * format.bytes(shape)
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_k", "q6_k", "q8_0"])
+def test_any_bytes_survive(name):
+    """Every bit of a block is kept, also of blocks that no encoder writes."""
+    format = formats.get(name)
+    data = np.random.default_rng(2).integers(0, 256, (33, format.bytes((1, 1024))), dtype=np.uint8)
+    encoded = Encoded(format, (33, 1024), {"data": data})
+    assert np.array_equal(unpack(pack(encoded, 2)).parts["data"], data)
+
+
+def test_a_mapped_file_gives_its_pages_back(tmp_path, monkeypatch):
+    """Read pages do not stay resident beside the packed copy, and the file reads as before."""
+    monkeypatch.setattr("rung.kernels.cpu.packing.SLAB", 1 << 20)
+    format, shape = formats.get("q8_0"), (2048, 4096)
+    stored = weight(format, 64, shape[1]).parts["data"]
+    path = tmp_path / "weight"
+    path.write_bytes(b"x" * 5000 + np.tile(stored, (shape[0] // 64, 1)).tobytes())
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        data = np.frombuffer(mapped, np.uint8, offset=5000).reshape(shape[0], -1)
+        before = _resident(path)
+        packed = pack(Encoded(format, shape, {"data": data}), 2)
+        assert before == 0
+        assert _resident(path) < data.nbytes / 4
+        assert np.array_equal(unpack(packed).parts["data"], data)
+        del data, packed
+
+
+def _resident(path) -> int:
+    """Bytes of a mapped file that are resident in this process."""
+    size, inside = 0, False
+    with open("/proc/self/smaps", encoding="utf-8") as lines:
+        for line in lines:
+            if "-" in line.split()[0]:
+                inside = line.rstrip().endswith(str(path))
+            elif inside and line.startswith("Rss:"):
+                size += int(line.split()[1]) << 10
+    return size
