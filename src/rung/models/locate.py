@@ -1,0 +1,233 @@
+"""From a name to a path: a local file or folder, or a repository of the model hub.
+
+``ORG/REPO`` is a repository, ``ORG/REPO:Q4_K_M`` one quantisation of a GGUF repository and
+``ORG/REPO/file.gguf`` one of its files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from rung.core.errors import DoesNotFit, HubError, ModelNotFound, UnsafeFile
+from rung.core.text import close, size
+from rung.models.hub import Listing, Progress, fetch, listing
+
+#: What a model takes beside its weights, at the least.
+BESIDE_WEIGHTS = 600 * 2**20
+PREFERRED = "Q4_K_M"
+
+_HUB = re.compile(r"([A-Za-z0-9][\w.-]*)/([\w.-]+)(?:(?::([\w.-]+))|/(.+\.gguf))?")
+_PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.\w+$)")
+_LABEL = re.compile(
+    r"(?:^|[-._])((?:UD-)?(?:IQ|TQ|Q)\d+(?:_[A-Z0-9]+)*|BF16|F16|F32|FP16|FP32|MXFP4(?:_\w+)?|NVFP4)(?=[-.]|$)", re.I
+)
+_SMALL = (
+    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "chat_template.jinja", "chat_template.json", "model.safetensors.index.json"),
+)
+_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a model lies: a GGUF file (of a split one the first part) or a folder. ``notes`` say what was chosen."""
+
+    path: Path
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """One model of a GGUF repository: its quantisation as its name says, its files in order and their bytes."""
+
+    label: str
+    files: tuple[str, ...]
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.label} ({size(self.bytes)})"
+
+
+def locate(
+    name: str,
+    *,
+    offline: bool = False,
+    revision: str | None = None,
+    memory_budget: int | None = None,
+    progress: Progress | None = None,
+) -> Location:
+    """The path of the model called ``name``; what exists as a path is that path.
+
+    ``memory_budget`` in bytes (None: what this machine has free) decides what a bare GGUF repository gives:
+    Q4_K_M if it fits, else the best that does. ``progress`` hears of downloads. Raises ``ModelNotFound``,
+    ``HubError``, ``UnsafeFile`` (only pickles there) or ``DoesNotFit``.
+    """
+    path = Path(name).expanduser()
+    if path.exists():
+        return Location(path)
+    found = _HUB.fullmatch(name)
+    looks_local = name.startswith((".", "/", "~")) or (found and name.endswith(".gguf") and not found[4])
+    if found is None or looks_local:
+        raise _nowhere(name, path)
+    repository = f"{found[1]}/{found[2]}"
+    listed, notes = listing(repository, revision, offline)
+    if found[4]:
+        files = _parts(listed, found[4])
+    elif found[3]:
+        files = _labelled(listed, found[3])
+    elif _is_folder(listed):
+        fetched = fetch(listed, _folder_files(listed), progress)
+        return Location(fetched[0].parent, tuple(notes))
+    else:
+        chosen, others = _best(listed, memory_budget)
+        files = list(chosen.files)
+        notes.append(f"{repository}: {chosen}" + (f"; also there: {others}" if others else ""))
+    return Location(fetch(listed, files, progress)[0], tuple(notes))
+
+
+def _nowhere(name: str, path: Path) -> ModelNotFound:
+    facts = ["names of the hub look like google/gemma-2b, or ORG/REPO:Q4_K_M, or ORG/REPO/file.gguf"]
+    try:
+        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    except OSError as error:
+        names, facts = [], [*facts, f"{path.parent} cannot be listed: {error.strerror}"]
+    by_lower = {entry.lower(): str(path.parent / entry) for entry in [*names, "demo"]}
+    near = [by_lower[entry] for entry in close(path.name, by_lower)]
+    ways = [f"rung run {entry}" for entry in near if entry != name] or ["rung run demo"]
+    return ModelNotFound(f"{name!r} is neither a file, a folder nor a name on the model hub.", facts, ways)
+
+
+# ---- folders of safetensors
+
+
+def _is_folder(listed: Listing) -> bool:
+    """Whether the repository is a model in safetensors. Raises ``UnsafeFile`` for one that has only pickles."""
+    names = listed.files
+    if "config.json" in names and _safetensors(listed):
+        return True
+    if any(name.endswith(".gguf") for name in names):
+        return False
+    if any(name.endswith(_PICKLES) for name in names):
+        raise UnsafeFile(
+            f"{listed.repository} has its weights only as pickles, which can run code when they are read.",
+            [", ".join(sorted(name for name in names if name.endswith(_PICKLES)))[:200]],
+            [
+                "convert it where you trust it:\n"
+                "     from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+                f'     AutoModelForCausalLM.from_pretrained("{listed.repository}").save_pretrained("folder")\n'
+                f'     AutoTokenizer.from_pretrained("{listed.repository}").save_pretrained("folder")'
+            ],
+        )
+    raise ModelNotFound(
+        f"{listed.repository} holds no model that rung reads.",
+        [f"it has {len(names)} files, no .safetensors with a config.json and no .gguf"],
+        ["rung run demo"],
+    )
+
+
+def _safetensors(listed: Listing) -> list[str]:
+    top = [name for name in listed.files if "/" not in name and name.endswith(".safetensors")]
+    usual = [name for name in top if _WEIGHTS.fullmatch(name)]
+    return sorted(usual or [name for name in top if not name.startswith(("consolidated", "adapter"))])
+
+
+def _folder_files(listed: Listing) -> list[str]:
+    small = [name for name in _SMALL if name in listed.files]
+    if "tokenizer.json" not in small and "tokenizer.model" in listed.files:
+        small.append("tokenizer.model")
+    weights = _safetensors(listed)
+    for name in weights:
+        _complete(listed, name)
+    return small + weights
+
+
+def _complete(listed: Listing, name: str) -> list[str]:
+    """All parts of a split file in order. Raises ``HubError`` when one is missing."""
+    found = _PART.search(name)
+    if not found:
+        return [name]
+    start, end, count = name[: found.start()], name[found.end() :], int(found[2])
+    wanted = [f"{start}-{number:05d}-of-{count:05d}{end}" for number in range(1, min(count, 100_000) + 1)]
+    missing = [part for part in wanted if part not in listed.files]
+    if missing:
+        where = "downloaded" if listed.folder else "there"
+        raise HubError(
+            f"{listed.repository} is not complete: {len(missing)} of {count} parts are not {where}.",
+            [f"the first missing one is {missing[0]}"],
+            [f"rung run {listed.repository} (with a network)"] if listed.folder else [],
+        )
+    return wanted
+
+
+# ---- GGUF repositories
+
+
+def _ggufs(listed: Listing) -> list[_Choice]:
+    """The models of a GGUF repository, largest first; projectors of images and calibration data are none."""
+    groups: dict[str, str] = {}
+    for name in sorted(listed.files):
+        base = PurePosixPath(name).name.lower()
+        if name.endswith(".gguf") and "mmproj" not in base and "imatrix" not in base:
+            groups.setdefault(_PART.sub("", name), name)
+    choices = []
+    for whole, first in groups.items():
+        parts = _PART.search(first)
+        files = [n for n in listed.files if _PART.sub("", n) == whole] if parts else [first]
+        labels = _LABEL.findall(PurePosixPath(whole).stem)
+        label = labels[-1].upper() if labels else PurePosixPath(whole).stem
+        choices.append(_Choice(label, tuple(sorted(files)), sum(listed.files[file] for file in files)))
+    return sorted(choices, key=lambda choice: -choice.bytes)
+
+
+def _parts(listed: Listing, name: str) -> list[str]:
+    if name not in listed.files:
+        names = [file for file in listed.files if file.endswith(".gguf")]
+        raise _no_such(listed, name, names, lambda near: f"rung run {listed.repository}/{near}")
+    return _complete(listed, name)
+
+
+def _labelled(listed: Listing, label: str) -> list[str]:
+    choices = _ggufs(listed)
+    matching = [choice for choice in choices if choice.label.lower() == label.lower()]
+    if not matching:
+        labels = [choice.label for choice in choices]
+        raise _no_such(listed, label, labels, lambda near: f"rung run {listed.repository}:{near}")
+    return _complete(listed, matching[0].files[0])
+
+
+def _no_such(listed: Listing, name: str, known: Iterable[str], way: Callable[[str], str]) -> ModelNotFound:
+    by_lower = {entry.lower(): entry for entry in known}
+    near = [by_lower[entry] for entry in close(name, by_lower)]
+    shown = sorted(by_lower.values())
+    facts = [f"it has {', '.join(shown[:20])}" + (" ..." if len(shown) > 20 else "")] if shown else ["it has no GGUF"]
+    where = f"{listed.repository} as it was downloaded" if listed.folder else listed.repository
+    return ModelNotFound(f"{where} has no {name}.", facts, [way(entry) for entry in near or shown[:3]])
+
+
+def _best(listed: Listing, budget: int | None) -> tuple[_Choice, str]:
+    """The choice for a bare name, and the others as a list."""
+    choices = _ggufs(listed)
+    if not choices:
+        raise ModelNotFound(f"{listed.repository} holds no model that rung reads.", ["its .gguf files are no models"])
+    budget = _free_memory() if budget is None else budget
+    fitting = [choice for choice in choices if choice.bytes + BESIDE_WEIGHTS <= budget]
+    if not fitting:
+        raise DoesNotFit(
+            f"Nothing in {listed.repository} fits in {size(budget)}.",
+            [f"the smallest is {choices[-1]}, and {size(BESIDE_WEIGHTS)} are needed beside the weights"],
+            [f"rung run {listed.repository}:{choices[-1].label} (downloads it all the same)"],
+        )
+    preferred = [choice for choice in fitting if choice.label == PREFERRED]
+    chosen = (preferred or fitting)[0]
+    _complete(listed, chosen.files[0])
+    return chosen, ", ".join(str(choice) for choice in choices if choice is not chosen)
+
+
+def _free_memory() -> int:
+    from rung.hardware.detect import devices
+
+    return max(device.budget for device in devices())
