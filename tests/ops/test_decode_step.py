@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -11,36 +10,26 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
 from tiny_decoders import KINDS, PlainParts, checkpoint, roles, shape
 
 from rung import formats
+from rung.core.types import Capability, Case, Device, Level, Proof
+from rung.core.value import FrozenDict
 from rung.engine.cache import Cache
-from rung.kernels.cpu import activations, linear
-from rung.kernels.cpu.packing import Packed, pack
-from rung.kernels.cpu.unit import panel_unit_bytes
+from rung.kernels.cpu.step_program import share
 from rung.ops.attention.ref import RUNG as REF_ATTENTION
+from rung.ops.decode_step import LADDER
 from rung.ops.decode_step.network import Network
 from rung.ops.decode_step.numba_step import RUNG as STEP
 from rung.ops.decode_step.ref import RUNG as REF
+from rung.ops.linear.numba_r16 import ROW
 
 
 class PackedLinear:
-    """A packed weight, multiplied one row of activations at a time."""
+    """A weight on the packed rung of linear."""
 
     def __init__(self, weight, format):
-        self.state: Packed = pack(formats.encode(weight.numpy(), formats.get(format)))
+        self.state = ROW.prepare(formats.encode(weight.numpy(), formats.get(format)), dtype="f32", threads=1)
 
     def __call__(self, x):
-        state, layout = self.state, self.state.layout
-        units = state.shape[1] // 32
-        out = torch.zeros(x.shape[0], state.shape[0])
-        panel = np.zeros(units * panel_unit_bytes(1, layout.parts) + 64, np.uint8)
-        for row, y in zip(x.contiguous(), out, strict=True):
-            place = panel.ctypes.data
-            activations.quantise.call(row.data_ptr(), 0, 1, place, 1, layout.parts, layout.offset, 0, units)
-            blocks, size = state.shape[1] // layout.block, layout.block // 32 * panel_unit_bytes(1, layout.parts)
-            head = (state.pointer, state.table_pointer, place, y.data_ptr(), 0, 1, state.shape[0], 0, state.groups)
-            linear.multiply(layout.name, 1).call(
-                *head, state.group_bytes, 0, blocks, layout.row_header, layout.block_bytes, size, 0
-            )
-        return out
+        return ROW.apply(self.state, x)
 
 
 class PackedParts(PlainParts):
@@ -53,19 +42,107 @@ class PackedParts(PlainParts):
         return PackedLinear(weight, self.format)
 
 
-IDS = torch.randint(0, 128, (21,), generator=torch.Generator().manual_seed(1)).tolist()
+IDS = torch.randint(0, 128, (18,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+def prepared(kind, format, cache_dtype, threads):
+    """A network and a cache on each of two rungs: ref and numba.step."""
+    model = checkpoint(kind)
+    described = shape(model)
+    for rung in (REF, STEP):
+        network = Network(described, PackedParts(roles(model), format), 32)
+        cache = Cache(described, 32, cache_dtype, network.devices)
+        yield rung, network, cache, rung.prepare(network, cache, threads=threads)
+
+
+def assert_close(found, wanted):
+    """Both multiply the same int8 activations; where one rounds to the next integer, a little differs."""
+    assert (found - wanted).abs().max() < 0.1 * wanted.std()
+    assert (found - wanted).square().mean().sqrt() < 0.02 * wanted.std()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("threads", "cache_dtype"), [(1, "f32"), (2, "f16")])
-def test_logits_equal_those_of_the_smaller_ops(kind, threads, cache_dtype):
-    model = checkpoint(kind)
-    described = shape(model)
-    network = Network(described, PackedParts(roles(model), "q8_0"), 32)
-    caches = [Cache(described, 32, cache_dtype, network.devices) for _ in range(2)]
-    states = [rung.prepare(network, cache, threads=threads) for rung, cache in zip((REF, STEP), caches, strict=True)]
-    for position, token in enumerate(IDS):
-        wanted, found = (rung.apply(state, token, position) for rung, state in zip((REF, STEP), states, strict=True))
-        assert (found - wanted).abs().max() < 0.1 * wanted.std(), f"position {position}"
-    for wanted, found in zip(caches[0].keys + caches[0].values, caches[1].keys + caches[1].values, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=0.05, atol=0.1)
+def test_tokens_equal_those_of_the_smaller_ops(kind):
+    turn = list(KINDS).index(kind) % 2
+    threads, cache_dtype = ((1, "f32"), (2, "f16"))[turn]
+    (_, _, wanted_cache, wanted_state), (_, _, cache, state) = prepared(kind, "q8_0", cache_dtype, threads)
+    wanted = torch.stack([REF.apply(wanted_state, token, position) for position, token in enumerate(IDS)])
+    found = torch.stack([STEP.apply(state, token, position) for position, token in enumerate(IDS)])
+    assert_close(found, wanted)
+    for mine, theirs in zip(cache.keys + cache.values, wanted_cache.keys + wanted_cache.values, strict=True):
+        torch.testing.assert_close(mine[:, : len(IDS)], theirs[:, : len(IDS)], rtol=0.05, atol=0.1)
+        assert not mine[:, len(IDS) :].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prompts_through_the_compiled_glue_equal_those_through_torch(kind):
+    dtype = ("f16", "f32")[list(KINDS).index(kind) % 2]
+    (_, plain, wanted_cache, _), (_, network, cache, _) = prepared(kind, "q8_0", dtype, 1)
+    ids = torch.tensor(IDS)
+    wanted = [plain.logits(plain.layers(part, wanted_cache, start)) for part, start in ((ids[:7], 0), (ids[7:], 7))]
+    found = [network.logits(network.layers(part, cache, start)) for part, start in ((ids[:7], 0), (ids[7:], 7))]
+    assert_close(torch.cat(found), torch.cat(wanted))
+
+
+def test_mixed_formats_share_their_activations():
+    """q4_k and q6_k want different sums of the same activations, as a Q4_K_M file mixes them."""
+
+    class Mixed(PackedParts):
+        def linear(self, role):
+            self.format = "q6_k" if role.endswith((".v", "down", "head")) else "q4_k"
+            return super().linear(role)
+
+    model = checkpoint("llama", hidden_size=256, intermediate_size=512, num_hidden_layers=2)
+    found = []
+    for rung in (REF, STEP):
+        network = Network(shape(model), Mixed(roles(model), "q4_k"), 32)
+        cache = Cache(shape(model), 32, "f32", network.devices)
+        state = rung.prepare(network, cache, threads=2)
+        found.append(torch.stack([rung.apply(state, token, position) for position, token in enumerate(IDS)]))
+    assert_close(found[1], found[0])
+
+
+def test_a_call_can_be_repeated_and_the_logits_are_the_callers():
+    _, (_, _, _, state) = prepared("qwen3", "q8_0", "f16", 2)
+    first = STEP.apply(state, 5, 0)
+    kept = first.clone()
+    STEP.apply(state, 9, 1)
+    assert torch.equal(first, kept)
+    assert torch.equal(STEP.apply(state, 5, 0), kept)
+
+
+CPU = Device(
+    "cpu",
+    "cpu",
+    "a processor",
+    "x86_64",
+    2**34,
+    capabilities=FrozenDict(
+        {name: Capability(name, Level.NATIVE, Proof.PROBE) for name in ("isa.avx2", "isa.avx512_vnni")}
+    ),
+    software=FrozenDict({"numba": "0.68", "torch": "2.13"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "rung", "reason"),
+    [
+        ((2, 64, 96, 9), {"packings": ("r16",), "head_dim": 64}, "numba.step", ""),
+        ((2, 64, 96, 9), {"packings": ("r16", "stored"), "head_dim": 64}, "numba.glue", "held as stored"),
+        ((2, 64, 96, 9), {"packings": ("r16",), "head_dim": 64, "devices": 2}, "ref", "several devices"),
+        ((2, 72, 96, 9), {"packings": ("r16",), "head_dim": 64}, "ref", "hidden is 72"),
+        ((2, 64, 90, 9), {"packings": ("r16",), "head_dim": 64}, "ref", "feed_forward is 90"),
+        ((2, 64, 96, 9), {"packings": ("r16",), "head_dim": 72}, "ref", "head_dim is 72"),
+    ],
+)
+def test_the_ladder_and_its_reasons(sizes, options, rung, reason):
+    climb = LADDER.climb(CPU, Case("decode_step", "f16", "f32", sizes, FrozenDict(options)))
+    assert climb.rung.name == rung
+    assert reason in " ".join(refusal.reason for refusal in climb.refusals)
+
+
+def test_parts_of_a_key_head_even_out_the_threads():
+    assert share(heads=8, kv_heads=1, threads=2) == 2
+    assert share(heads=16, kv_heads=16, threads=2) == 1
+    assert share(heads=4, kv_heads=1, threads=3) == 4  # 12 would be even, but there are only 4 heads
+    assert share(heads=8, kv_heads=1, threads=1) == 1
