@@ -219,7 +219,7 @@ def test_gemma3_with_vision_runs_as_text(tmp_path):
     check_decoder(card.decoder, model.config.text_config)
     names = {name for name in model.state_dict() if "language_model" in name}
     skipped = len(model.state_dict()) - 1 - len(names)  # less the tied head
-    assert card.skipped == (f"vision: {skipped} tensors",)
+    assert card.skipped == (f"vision ({skipped} tensors)",)
     assert len(card.tensors) == len(names)
     with Reader(card) as reader:
         embed = formats.decode(reader.read(card.tensor("embed")))
@@ -318,3 +318,10 @@ def test_card_travels_as_json(folder):
 def test_a_file_of_the_folder_stands_for_it(folder):
     assert open_card(folder / "model.safetensors") == open_card(folder)
     assert open_card(str(folder / "config.json")) == open_card(folder)
+
+
+def test_models_of_the_hubs_cache_have_the_name_of_their_repository(folder, tmp_path):
+    place = tmp_path / "hub" / "models--google--gemma-2b" / "snapshots" / "0123abc"
+    shutil.copytree(folder, place)
+    assert open_card(place).name == "google/gemma-2b"
+    assert open_card(folder).name == "model"

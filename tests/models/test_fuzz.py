@@ -112,6 +112,11 @@ def model_folder(request, checkpoints, tmp_path_factory):
     return shutil.copytree(checkpoints(request.param)[0], folder)
 
 
+@pytest.fixture(scope="module")
+def llama_folder(checkpoints, tmp_path_factory):
+    return shutil.copytree(checkpoints("llama")[0], tmp_path_factory.mktemp("fuzz") / "beside")
+
+
 @QUIET
 @given(data=st.data())
 def test_any_value_in_any_key_of_a_configuration(model_folder, data):
@@ -141,12 +146,12 @@ def test_any_value_in_any_key_of_a_configuration(model_folder, data):
 
 @QUIET
 @given(data=st.data())
-def test_any_value_in_any_file_beside_the_weights(model_folder, data):
+def test_any_value_in_any_file_beside_the_weights(llama_folder, data):
     names = ["generation_config.json", "tokenizer_config.json", "chat_template.json"]
     keys = ["eos_token_id", "bos_token_id", "temperature", "top_k", "chat_template", "add_bos_token", "do_sample"]
     for name in names:
-        (model_folder / name).write_text(json.dumps({key: data.draw(JSON | TEMPLATES) for key in keys}))
-    assert attempt(model_folder, 0)
+        (llama_folder / name).write_text(json.dumps({key: data.draw(JSON | TEMPLATES) for key in keys}))
+    assert attempt(llama_folder, 0)
 
 
 VALUES = st.one_of(

@@ -43,7 +43,8 @@ def folder_card(folder: Path) -> ModelCard:
 
     Raises ``BadFile``, ``UnsafeFile`` (pickles only), ``ModelNotFound`` (shards missing) or ``UnknownArchitecture``.
     """
-    top, config, model = _configuration(folder)
+    name = _name(folder)
+    top, config, model = _configuration(folder, name)
     files = weight_files(folder)
     found, vision = _find(files, model.names(config))
     decoder = _tie(model.from_config(config), found, top.flag("tie_word_embeddings", model.tied))
@@ -54,32 +55,40 @@ def folder_card(folder: Path) -> ModelCard:
     settings = _optional(folder / "tokenizer_config.json")
     bare = tokenizer.endswith(".model")
     return ModelCard(
-        name=folder.resolve().name,
+        name=name,
         kind="folder",
         path=str(folder),
         files=tuple(str(path) for path in files),
         decoder=replace(decoder, attention_bias="q_bias" in biases),
-        tensors=tensors_of(_roled(found, decoder), decoder, biases, folder.resolve().name),
+        tensors=tensors_of(_roled(found, decoder), decoder, biases, name),
         tokenizer=tokenizer,
         chat_template=_template(folder, settings),
         end_tokens=_ends(top, config, generation, model, decoder.vocabulary),
         bos_token=_bos(top, config, generation, model, decoder.vocabulary),
         add_bos=settings.get("add_bos_token", bare and model.adds_bos) is True,
         defaults=_sampling(generation),
-        skipped=(f"vision: {counted(vision, 'tensor')}",) if vision else (),
+        skipped=(f"vision ({counted(vision, 'tensor')})",) if vision else (),
         metadata=FrozenDict(top.values),
     )
 
 
-def _configuration(folder: Path) -> tuple[Settings, Settings, Architecture]:
+def _name(folder: Path) -> str:
+    """The folder's own name; in the hub's cache, where folders have the names of commits, the repository's."""
+    place = folder.resolve()
+    if place.parent.name == "snapshots" and place.parent.parent.name.startswith("models--"):
+        return place.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
+    return place.name
+
+
+def _configuration(folder: Path, name: str) -> tuple[Settings, Settings, Architecture]:
     """The whole configuration, the part that describes the text decoder, and the architecture."""
-    where = f"{folder.name}/config.json"
+    where = f"{name}/config.json"
     top = Settings(read_object(folder / "config.json"), where)
     config = Settings(top.table("text_config"), where) if top.raw("model_type") == "gemma3" else top
     kind = "gemma3_text" if top.raw("model_type") == "gemma3" else top.text("model_type")
     if kind not in arch.MODEL_TYPES:
         raise UnknownArchitecture(
-            f"{folder.name} holds a model of the type {kind[:60]!r}, which rung does not build",
+            f"{name} holds a model of the type {kind[:60]!r}, which rung does not build",
             [f"known: {', '.join(sorted(arch.MODEL_TYPES))}, and the text of gemma3"],
         )
     for part in (top, config):
@@ -87,7 +96,7 @@ def _configuration(folder: Path) -> tuple[Settings, Settings, Architecture]:
         if quantised:
             method = quantised.get("quant_method", "") if isinstance(quantised, Mapping) else ""
             raise UnknownArchitecture(
-                f"{folder.name} is quantised" + (f" with {str(method)[:40]}" if method else ""),
+                f"{name} is quantised" + (f" with {str(method)[:40]}" if method else ""),
                 ["rung reads unquantised folders (f32, f16, bf16) and quantises them itself"],
                 ["rung run ORG/REPO  with the unquantised or a GGUF version of the model"],
             )
