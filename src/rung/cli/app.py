@@ -54,13 +54,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     asked = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
+    if asked or _debugging():
+        app(given)
+    else:
+        _guarded(given)
+
+
+def _debugging() -> bool:
     try:
-        debug = asked or DEBUG.read()
-        if debug:
-            app(given)
-        else:
-            _guarded(given)
-    except RungError as error:  # a setting that makes no sense
+        return bool(DEBUG.read())
+    except RungError as error:
         _say(str(error))
         sys.exit(error.exit_code)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
+from rung.core.errors import HubError
 from rung.core.settings import OFFLINE
 from rung.hardware import detect
 from rung.models import open_card
@@ -39,13 +40,17 @@ def card_of(
         return open_card(demo_path())
     if budget is None:
         budget = max(device.budget for device in detect.devices())
-    location = locate(
-        name,
-        offline=offline or OFFLINE.read(),
-        revision=revision,
-        memory_budget=budget,
-        progress=lambda done, total: progress("downloading", done, total),
-    )
+    try:
+        location = locate(
+            name,
+            offline=offline or OFFLINE.read(),
+            revision=revision,
+            memory_budget=budget,
+            progress=lambda done, total: progress("downloading", done, total),
+        )
+    except HubError as error:
+        looked = f"{name!r} is no file or folder here, so it was looked for on the hub"
+        raise type(error)(error.cause, [looked, *error.facts], error.ways_out) from error
     for note in location.notes:
         on_note(note)
     return open_card(location.path)
