@@ -70,7 +70,10 @@ class Strings(Sequence[str]):
 
     def tolist(self) -> list[str]:
         """All strings."""
-        return self[:]
+        begins = self._offsets.tolist()
+        ends = [*begins[1:], len(self._data)]
+        data = self._data
+        return [data[begin + 8 : end].decode("utf-8", "replace") for begin, end in zip(begins, ends, strict=False)]
 
     def find(self, texts: Iterable[str]) -> dict[str, int]:
         """The first index of each of ``texts`` that is there, without decoding the others."""
