@@ -124,7 +124,7 @@ def test_missing_things(tmp_path, folder):
         ('{"a":' * 100000, "nested too deeply"),
         ('{"model_type": "llama", "model_type": "gemma"}', "'model_type' twice"),
         ('{"hidden_size": ' + "9" * 5000 + "}", "not valid JSON"),
-        ('{"a": "' + "x" * 3_000_000 + '"}', "longer than 2 MB"),
+        ('{"a": "' + "x" * 3_000_000 + '"}', "longer than 512 kB"),
     ],
 )
 def test_hostile_configurations(folder, text, words):

@@ -14,7 +14,7 @@ from rung.core.value import FrozenDict
 from rung.models import arch
 from rung.models.arch.family import Architecture
 from rung.models.card import Decoder, ModelCard
-from rung.models.files.jsonfile import read_bounded, read_object
+from rung.models.files.jsonfile import LIMIT, SMALL, read_bounded, read_object
 from rung.models.files.shards import weight_files
 from rung.models.files.tensors import Stored
 from rung.models.roles import Found, tensors_of
@@ -50,7 +50,7 @@ def folder_card(folder: Path) -> ModelCard:
     decoder = _tie(model.from_config(config), found, top.flag("tie_word_embeddings", model.tied))
     names = model.names(config).values()
     biases = tuple(role for role in names if role.endswith("_bias"))
-    generation = _optional(folder / "generation_config.json")
+    generation = _optional(folder / "generation_config.json", SMALL)
     tokenizer = _tokenizer(folder)
     settings = _optional(folder / "tokenizer_config.json")
     bare = tokenizer.endswith(".model")
@@ -83,7 +83,7 @@ def _name(folder: Path) -> str:
 def _configuration(folder: Path, name: str) -> tuple[Settings, Settings, Architecture]:
     """The whole configuration, the part that describes the text decoder, and the architecture."""
     where = f"{name}/config.json"
-    top = Settings(read_object(folder / "config.json"), where)
+    top = Settings(read_object(folder / "config.json", SMALL), where)
     config = Settings(top.table("text_config"), where) if top.raw("model_type") == "gemma3" else top
     kind = "gemma3_text" if top.raw("model_type") == "gemma3" else top.text("model_type")
     if kind not in arch.MODEL_TYPES:
@@ -140,8 +140,8 @@ def _roled(found: list[Found], decoder: Decoder) -> list[Found]:
     return found
 
 
-def _optional(path: Path) -> dict[str, Any]:
-    return read_object(path) if path.is_file() else {}
+def _optional(path: Path, limit: int = LIMIT) -> dict[str, Any]:
+    return read_object(path, limit) if path.is_file() else {}
 
 
 def _tokenizer(folder: Path) -> str:

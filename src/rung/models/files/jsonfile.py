@@ -11,6 +11,8 @@ from rung.core.text import size
 
 #: Parsed JSON takes up to some 25 times its size (empty lists): this keeps the worst below 64 MB.
 LIMIT = 2 * 2**20
+#: Of files that are small everywhere, and held while others are read.
+SMALL = 2**19
 
 
 def parse_object(data: bytes, what: str) -> dict[str, Any]:
@@ -39,9 +41,9 @@ def _unique(pairs: list[tuple[str, Any]], what: str) -> dict[str, Any]:
     return found
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The object in a file. Raises ``BadFile`` when it cannot be read, is too long or is no JSON object."""
-    return parse_object(read_bounded(path, LIMIT), path.name)
+def read_object(path: Path, limit: int = LIMIT) -> dict[str, Any]:
+    """The object in a file. Raises ``BadFile`` when it cannot be read, is longer than ``limit`` or no JSON object."""
+    return parse_object(read_bounded(path, limit), path.name)
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
