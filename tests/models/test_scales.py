@@ -1,12 +1,15 @@
 """Scales of blocks that are NaN or infinite, in every format that has float16 scales."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from rung import formats
 from rung.core.errors import BadFile
 from rung.formats import Encoded
-from rung.models.scales import check_scales
+from rung.models import open_card
+from rung.models.scales import check_scales, find_damage
 
 HALF = {
     name: [field for field in layout.names if layout[field] == np.float16]
@@ -52,3 +55,17 @@ def test_damage_far_from_the_beginning(monkeypatch):
 def test_formats_without_blocks_are_left_alone(name):
     weights = np.ones((2, 64), np.float32)
     check_scales(formats.encode(weights, formats.get(name)), "t")
+
+
+def test_the_damaged_tensor_of_a_file_is_named(tmp_path):
+    whole = Path(__file__).parent.parent / "fixtures" / "gguf" / "llama-q8_0.gguf"
+    assert find_damage(open_card(whole)) is None
+    path = tmp_path / "x.gguf"
+    data = bytearray(whole.read_bytes())
+    tensor = open_card(whole).tensor("layers.0.down")
+    assert tensor.format == "q8_0"
+    data[tensor.offset : tensor.offset + 2] = b"\xff\x7f"
+    path.write_bytes(data)
+    damage = find_damage(open_card(path))
+    assert isinstance(damage, BadFile)
+    assert damage.cause == "tensor blk.0.ffn_down.weight is damaged: a scale in row 0 is nan"
