@@ -373,7 +373,10 @@ class StepDown(Value):
 
 @dataclass(frozen=True)
 class Report(Value):
-    """What happened: every step down, the rungs that ran, predicted beside measured (bytes, tokens per second)."""
+    """What happened: every step down, the rungs that ran, predicted beside measured (bytes, tokens per second).
+
+    ``rungs`` has, by op and format, the names of all that were taken: ``linear q4_0`` is ``numba.row, numba.tile``.
+    """
 
     steps: tuple[StepDown, ...] = ()
     rungs: FrozenDict[str] = EMPTY

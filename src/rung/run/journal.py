@@ -21,7 +21,7 @@ class Journal:
     ) -> None:
         self._steps: dict[tuple[str, str, str, str], StepDown] = {}
         self._broken: dict[tuple[str, str, str, str], str] = {}
-        self._rungs: dict[str, str] = {}
+        self._rungs: dict[str, dict[str, None]] = {}  # in the order in which they were taken
         self._on_step = on_step
         self.say = on_note
         self.notes: list[str] = []
@@ -48,11 +48,12 @@ class Journal:
         """
         if climb.rung is None:
             return
-        self._rungs[f"{op} {format}"] = climb.rung.name
+        self._rungs.setdefault(f"{op} {format}", {})[climb.rung.name] = None
         for refusal in climb.refusals:
             if refusal.step is not StepClass.UNSUPPORTED:
                 self.step(StepDown(op, refusal.rung, device, refusal.step, refusal.reason, climb.rung.name))
 
     def report(self, predicted: FrozenDict[float], measured: FrozenDict[float]) -> Report:
         """The report so far; byte counts and rates by name, predicted beside measured."""
-        return Report(tuple(self._steps.values()), FrozenDict(self._rungs), predicted, measured, tuple(self.notes))
+        rungs = FrozenDict({work: ", ".join(taken) for work, taken in self._rungs.items()})
+        return Report(tuple(self._steps.values()), rungs, predicted, measured, tuple(self.notes))

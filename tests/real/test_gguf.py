@@ -1,0 +1,41 @@
+"""Logits of every GGUF fixture (llama.cpp wrote and quantised them) against transformers on the decoded weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import rung
+from rung.kernels.cpu import target
+from rung.ops.linear import IN_PLACE
+from tests.fixtures import references
+
+FIXTURES = references.fixtures()
+IDS = [one.name for one in FIXTURES]
+
+
+def check_rungs(model: Any) -> None:
+    """Nothing was passed over or broken: a step down must not hide behind logits that are right all the same."""
+    assert model.report.steps == ()
+    if not target.levels()["isa.avx512_vnni"]:
+        return
+    taken = {work: set(names.split(", ")) for work, names in model.report.rungs.items()}
+    linears = {work.split()[1]: names for work, names in taken.items() if work.startswith("linear")}
+    for format, names in linears.items():
+        assert names == ({"numba.stored", "torch.decode"} if format in IN_PLACE else {"numba.row", "numba.tile"})
+    cache = model.plan.cache_dtype
+    assert taken[f"attention {cache}"] == {"numba.decode", "numba.prefill"}
+    assert taken[f"decode_step {cache}"] == ({"numba.step"} if linears.keys().isdisjoint(IN_PLACE) else {"numba.glue"})
+
+
+@pytest.mark.parametrize("fixture", FIXTURES, ids=IDS)
+def test_logits_are_those_of_the_decoded_weights(fixture: references.Fixture) -> None:
+    """Read as a prompt, and fed one token after the other, as when it generates."""
+    ids, wanted = fixture.reference()
+    model = rung.load(fixture.path, device="cpu", context=fixture.context)
+    for logits in (model.logits(ids.tolist()).numpy(), references.token_by_token(model, ids)):
+        found = references.agreement(wanted, logits)
+        assert found.divergence < fixture.bar, f"llama.cpp: {fixture.peer}"
+        assert found.same_choice >= references.SAME_CHOICE
+    check_rungs(model)
