@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -130,11 +129,6 @@ class Tokenizer:
         after something.
         """
         return TokenStream(self, strip=start and self._backend.strips_space, special=special)
-
-    @cached_property
-    def longest(self) -> int:
-        """Bytes of the longest token, at most; for bounds on what a stop string may span."""
-        return max((len(self._backend.piece(token)) for token in range(self.size)), default=0)
 
 
 _GGUF_NAMES = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "separator", "pad": "padding", "mask": "mask"}
