@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rung.cli import options
 from rung.cli.output import console, print_json, table
+
+if TYPE_CHECKING:
+    from rung.core.types import Case
 
 
 def ladder(
@@ -49,7 +52,7 @@ def ladder(
     console().print(rows)
 
 
-def _cases(op: str, format: str) -> list[tuple[str, object]]:
+def _cases(op: str, format: str) -> list[tuple[str, Case]]:
     """The classes of shapes that the rungs of an op are chosen for."""
     from rung.core.types import Case
 

@@ -46,7 +46,7 @@ def card_of(
             offline=offline or OFFLINE.read(),
             revision=revision,
             memory_budget=budget,
-            progress=lambda done, total: progress("downloading", done, total),
+            progress=progress,
         )
     except HubError as error:
         looked = f"{name!r} is no file or folder here, so it was looked for on the hub"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -144,7 +144,7 @@ class Generation:
             self._finish("stopped")
         return self.result
 
-    def _run(self) -> Iterator[str]:
+    def _run(self) -> Generator[str, None, None]:
         model, decoder = self._model, self._model._decoder
         started = time.perf_counter()
         kept = min(decoder.cache.shared(self._ids), len(self._ids) - 1)  # the last token's logits are needed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -60,8 +62,9 @@ class _Parts:
     def linear(self, role: str) -> _Linear:
         return _Linear(self._encoded(role), self._rung)
 
-    def look_up(self) -> Tensor:
-        return torch.from_numpy(formats.decode(self._encoded("embed"))).__getitem__
+    def look_up(self) -> Callable[[Tensor], Tensor]:
+        rows = torch.from_numpy(formats.decode(self._encoded("embed")))
+        return lambda ids: rows[ids]
 
     def vector(self, role: str) -> Tensor:
         return torch.from_numpy(1 + self._values(role, (HIDDEN,)) / 4)
