@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 class Bar:
@@ -12,8 +15,8 @@ class Bar:
 
     def __init__(self, quiet: bool) -> None:
         self._shown = not quiet and sys.stderr.isatty()
-        self._progress: object | None = None
-        self._task: object = None
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -27,13 +30,13 @@ class Bar:
         """Moves the bar; it goes away when all is done."""
         if not self._shown or total <= 0:
             return
-        if self._progress is None:
-            self._start(label, total)
-        self._progress.update(self._task, description=label, completed=done, total=total)  # type: ignore[attr-defined]
+        progress = self._progress or self._start(label, total)
+        assert self._task is not None
+        progress.update(self._task, description=label, completed=done, total=total)
         if done >= total:
             self._stop()
 
-    def _start(self, label: str, total: int) -> None:
+    def _start(self, label: str, total: int) -> Progress:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
         from rung.cli.output import console
@@ -47,10 +50,11 @@ class Bar:
         progress = Progress(*columns, console=console(stderr=True), transient=True)
         progress.start()
         self._progress, self._task = progress, progress.add_task(label, total=total)
+        return progress
 
     def _stop(self) -> None:
         if self._progress is not None:
-            self._progress.stop()  # type: ignore[attr-defined]
+            self._progress.stop()
             self._progress = None
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rung.core.types import Climb, FrozenDict, Report, Rung, StepClass, StepDown
+from rung.core.types import Climb, Report, Rung, StepClass, StepDown
+from rung.core.value import FrozenDict
 
 
 class Journal:
