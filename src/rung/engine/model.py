@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rung.core.errors import ContextTooLong, UsageError
+from rung.core.errors import ContextTooLong, DeviceError, UsageError
 from rung.core.text import count
 from rung.core.types import Device, Plan, Report
 from rung.core.value import FrozenDict
@@ -19,6 +19,7 @@ from rung.engine.sampling import Sampler, Sampling
 from rung.engine.stream import TextStream
 from rung.engine.tokenizer import Tokenizer
 from rung.models.card import ModelCard
+from rung.models.scales import find_damage
 from rung.run.journal import Journal
 
 Messages = Sequence[Mapping[str, str]]
@@ -154,7 +155,7 @@ class Generation:
         self._seconds["prefill"] = time.perf_counter() - started
         reason = "end"
         while True:
-            token = self._sampler.choose(logits.numpy())
+            token = self._choose(logits)
             if not self._seconds["first"]:
                 self._seconds["first"] = time.perf_counter() - started
             if token in model._ends:
@@ -181,6 +182,13 @@ class Generation:
             self._said.append(rest)
             yield rest
         self._finish(reason)
+
+    def _choose(self, logits: Tensor) -> int:
+        """The next token. Logits that are no numbers are most often a damaged file's: then that is said."""
+        try:
+            return self._sampler.choose(logits.numpy())
+        except DeviceError as error:
+            raise (find_damage(self._model.card) or error) from None
 
     def _finish(self, reason: str) -> None:
         steps = max(len(self.tokens) - (reason != "end"), 0)
