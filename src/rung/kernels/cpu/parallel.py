@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.kernels.cpu.compiled import kernel
-from rung.kernels.cpu.team import Program, Team
+from rung.kernels.cpu.team import Program, Team, run_steps
 from rung.kernels.simd.scalar import call_address, call_number, read_i64
 
 Words = npt.NDArray[np.int64]
+_NUMBERS = ("omp_get_thread_num", "omp_get_num_threads")
 
 
 @kernel(1)
@@ -29,9 +30,18 @@ def _enter(words):
     call_address(read_i64(words + 8), (read_i64(words + 16), call_number(read_i64(words)), read_i64(words + 24)))
 
 
+@kernel(1)
+def _enter_program(words):
+    """The same for a whole program: the addresses that tell the thread's number and the number of threads, then the
+    steps, their count, and the arrivals at barriers."""
+    thread, threads = call_number(read_i64(words)), call_number(read_i64(words + 8))
+    run_steps(read_i64(words + 16), read_i64(words + 24), words + 32, 0, thread, threads)
+
+
 @functools.cache
-def _openmp() -> tuple[Callable[..., None], int] | None:
-    """``GOMP_parallel`` and the address of ``omp_get_thread_num`` of the OpenMP library in this process."""
+def _openmp() -> tuple[Callable[..., None], int, int] | None:
+    """Of the OpenMP library in this process ``GOMP_parallel``, and the addresses of ``omp_get_thread_num`` and
+    ``omp_get_num_threads``."""
     try:
         mapped = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -41,11 +51,12 @@ def _openmp() -> tuple[Callable[..., None], int] | None:
         if Path(path).name.split(".")[0].split("-")[0] not in ("libgomp", "libomp", "libiomp5"):
             continue
         library = ctypes.CDLL(path)
-        if hasattr(library, "GOMP_parallel") and hasattr(library, "omp_get_thread_num"):
+        if all(hasattr(library, name) for name in ("GOMP_parallel", *_NUMBERS)):
             start = library.GOMP_parallel
             start.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
             start.restype = None
-            return start, ctypes.cast(library.omp_get_thread_num, ctypes.c_void_p).value or 0
+            number, count = (ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _NUMBERS)
+            return start, number, count
     return None
 
 
@@ -62,8 +73,19 @@ def run(function: int, words: Words, threads: int) -> None:
     """
     found = _openmp()
     if found is not None:
-        start, number = found
+        start, number, _ = found
         entered = np.array([number, function, words.ctypes.data, threads], np.int64)
         start(_enter.address, entered.ctypes.data, threads, 0)
         return
     _team(threads).run(Program.of([(function, words)]))
+
+
+def run_program(program: Program, threads: int) -> None:
+    """Runs a program on at most ``threads`` threads at once; its functions may count on a barrier after each."""
+    found = _openmp()
+    if found is None:
+        _team(threads).run(program)
+        return
+    start, number, count = found
+    words = np.array([number, count, program.steps.ctypes.data, len(program.steps), 0], np.int64)
+    start(_enter_program.address, words.ctypes.data, threads, 0)

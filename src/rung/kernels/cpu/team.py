@@ -34,7 +34,7 @@ def next_chunk(counter):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(types.void(*[types.int64] * 6), **OPTIONS)
-def _run(steps, count, arrivals, before, thread, threads):  # type: ignore[no-untyped-def]
+def run_steps(steps, count, arrivals, before, thread, threads):  # type: ignore[no-untyped-def]
     """Runs ``count`` steps; ``before`` is the number of arrivals at barriers before this run."""
     for index in range(count):
         function, arguments = read_int(steps + 16 * index), read_int(steps + 16 * index + 8)
@@ -83,7 +83,7 @@ class _Shared:
         program = self.program
         assert program is not None
         address = self.arrivals.ctypes.data
-        _run(program.steps.ctypes.data, len(program.steps), address, self.before, thread, self.threads)
+        run_steps(program.steps.ctypes.data, len(program.steps), address, self.before, thread, self.threads)
 
 
 def _work(shared: _Shared, thread: int) -> None:

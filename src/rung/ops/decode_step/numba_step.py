@@ -12,8 +12,9 @@ from torch import Tensor
 
 from rung.kernels.cpu import step
 from rung.kernels.cpu.packing import Packed
+from rung.kernels.cpu.parallel import run_program
 from rung.kernels.cpu.step_program import After, Before, Builder, Floats, HeadShape, Piece, address, filled
-from rung.kernels.cpu.team import Program, Team
+from rung.kernels.cpu.team import Program
 from rung.ops.decode_step.block import Biased, Block
 from rung.ops.decode_step.network import Network
 from rung.ops.decode_step.numba_glue import NumbaGlue
@@ -46,12 +47,12 @@ class State:
 
     network: Network
     cache: Cache
-    team: Team
     program: Program
+    threads: int
     position: npt.NDArray[np.int64]
     rotations: tuple[Rotation, ...]
     embedded: Tensor
-    logits: Tensor
+    logits: Floats
 
 
 class Step:
@@ -75,7 +76,7 @@ class Step:
         embedded, logits = layout.write()
         program = builder.program()
         network.glue = NumbaGlue(shape, threads)
-        return State(network, cache, Team(threads), program, position, rotations, embedded, logits)
+        return State(network, cache, program, threads, position, rotations, embedded, logits)
 
     @torch.inference_mode()
     def apply(self, state: State, token: int, position: int) -> Tensor:
@@ -84,8 +85,8 @@ class Step:
         for rotation in state.rotations:
             rotation.turn(position)
         state.position[0] = position
-        state.team.run(state.program)
-        return state.logits.clone()
+        run_program(state.program, state.threads)
+        return torch.from_numpy(state.logits.copy())
 
 
 def _rotation(builder: Builder, network: Network, index: int) -> Rotation:
@@ -111,7 +112,7 @@ class _Layout:
         self.wide = builder.buffer(2 * shape.feed_forward)
         self.logits = builder.buffer(shape.vocabulary)
 
-    def write(self) -> tuple[Tensor, Tensor]:
+    def write(self) -> tuple[Tensor, Floats]:
         """Every function in order; the memory of the embedded token [hidden] and of the logits [vocabulary]."""
         shape = self.network.shape
         post_norm: Floats | None = None
@@ -124,7 +125,7 @@ class _Layout:
         after = After(step.NOTHING if softcap is None else step.CAP, softcap=softcap)
         norm = Before(step.ADD, _vector(self.network.norm), post_norm)
         self.builder.linear([head], address(self.added), norm, after)
-        return torch.from_numpy(self.embedded), torch.from_numpy(self.logits)[: shape.vocabulary]
+        return torch.from_numpy(self.embedded), self.logits[: shape.vocabulary]
 
     def _block(self, block: Block, start: Before, source: Floats) -> None:
         builder, result = self.builder, address(self.queries)
