@@ -79,9 +79,9 @@ class JsonTokenizer:
                 self._tokenizer.add_tokens([AddedToken(text, special=special, normalized=not special)])
                 present.add(text)
         for name in _NAMED:
-            text = self._config.get(name)
-            if isinstance(text, str) and text not in present and self._tokenizer.token_to_id(text) is not None:
-                self._tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False)])
+            given = self._config.get(name)
+            if isinstance(given, str) and given not in present and self._tokenizer.token_to_id(given) is not None:
+                self._tokenizer.add_special_tokens([AddedToken(given, special=True, normalized=False)])
 
     def _start_words_once(self) -> None:
         """Llama's class puts a space before the text only, where older files put one after special tokens too."""

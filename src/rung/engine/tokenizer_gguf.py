@@ -149,20 +149,19 @@ class GgufTokenizer:
     def _name_ends(self) -> None:
         """Finds the tokens that end an answer, and gives tokens that look like control tokens that type."""
         ends = {self.ids[text] for text in _ENDS if text in self.ids}
-        for key, texts in _LAST_OF_A_FILE.items():
+        controls = set(ends)
+        for key, texts in (_LAST_OF_A_FILE | _AROUND_A_HOLE).items():
             given = self.special_id(key)
-            named = [self.ids[text] for text in texts if text in self.ids]
-            ends.update([given] if given is not None else named[:1])
-        for key, texts in _AROUND_A_HOLE.items():
-            named = [self.ids[text] for text in texts if text in self.ids]
-            if named and self.special_id(key) is None:
-                self.kinds[named[0]] = CONTROL
-        for number in ends:
+            named = [self.ids[text] for text in texts if text in self.ids and given is None][:1]
+            controls.update(named)
+            if key in _LAST_OF_A_FILE:
+                ends.update(named if given is None else [given])
+        for number in controls:
             self.kinds[number] = CONTROL
         for text in _SHOWN:
             if text in self.ids:
                 self.kinds[self.ids[text]] = USER_DEFINED
-        ends.update(number for name in ("eos", "eot", "eom") if (number := self.special_id(name)) is not None)
+        ends.update(given for name in ("eos", "eot", "eom") if (given := self.special_id(name)) is not None)
         self.end_tokens = frozenset(self._without_false_ends(ends))
 
     def _without_false_ends(self, ends: set[int]) -> set[int]:
@@ -244,7 +243,7 @@ class GgufTokenizer:
         from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
         tokenizer = Tokenizer(self._merging_model)
-        steps = [pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits]
+        steps: list[Any] = [pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits]
         if not pre.raw:
             steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
@@ -265,7 +264,7 @@ class GgufTokenizer:
             pairs = [pair for pair in pairs if pair[0] in ids and pair[1] in ids and pair[0] + pair[1] in ids]
             return models.BPE(vocab=ids, merges=pairs, **options)
 
-    def _merge_pairs(self) -> list[tuple[str, ...]]:
+    def _merge_pairs(self) -> list[Any]:
         merges = self._list("merges")
         if merges is None:
             raise BadFile(f"{self._model} has a tokenizer of kind {self.kind} without tokenizer.ggml.merges")
