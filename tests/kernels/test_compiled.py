@@ -16,7 +16,8 @@ import json
 from rung.kernels.cpu.activations import quantise
 from rung.kernels.cpu.linear import multiply
 from rung.kernels.cpu.pack_native import NATIVE
-made = [quantise, multiply("q4_0", 1), multiply("q4_0", 4), multiply("q6_k", 1), multiply("q4_0", 8, 2), *NATIVE["q4_0"]]
+made = [quantise, multiply("q4_0", 1), multiply("q4_0", 4), multiply("q6_k", 1), multiply("q4_0", 8)]
+made += NATIVE["q4_0"]
 print(json.dumps([kernel.from_cache for kernel in made]))
 """
 

@@ -54,8 +54,8 @@ _TERNARY = _values(-1, 0, 1)
 #: Signed bytes of the 16 codes and the factor that makes them the values of the codebook.
 CODEBOOKS: dict[str, tuple[npt.NDArray[np.int8], float]] = {
     **{name: _rounded(values) for name, values in codebook4.CODEBOOKS.items()},
-    **{name: (iq4.CODEBOOK, 1.0) for name in ("iq4_nl", "iq4_xs")},
-    **{name: (microscale.E2M1_DOUBLED, 1.0) for name in ("mxfp4", "nvfp4")},
+    **dict.fromkeys(("iq4_nl", "iq4_xs"), (iq4.CODEBOOK, 1.0)),
+    **dict.fromkeys(("mxfp4", "nvfp4"), (microscale.E2M1_DOUBLED, 1.0)),
     **{name: _signed(name) for name in ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")},
     "q3_k": _values(*range(-4, 4)),
     "iq1_s": _IQ1,
@@ -82,7 +82,7 @@ def _iq1_m(blocks: Blocks) -> Floats:
 
 #: The scales float32 [n, groups] of n blocks.
 _SCALES: dict[str, Callable[[Blocks], Floats]] = {
-    **{name: _d for name in ("q4_1", "q5_0", "q5_1", "iq4_nl", "tq1_0", "tq2_0")},
+    **dict.fromkeys(("q4_1", "q5_0", "q5_1", "iq4_nl", "tq1_0", "tq2_0"), _d),
     "q2_k": lambda b: _d(b) * (b["scales"] & 15).astype(np.float32),
     "q3_k": lambda b: _d(b) * kquants.q3_k_scales(b).astype(np.float32),
     "q5_k": _affine_k,

@@ -12,14 +12,17 @@ TILES = (1, 2, 4, 8)
 
 
 @functools.cache
-def multiply(layout: str, tile: int, wide: int = 1) -> Kernel:
-    """The kernel of a layout and a tile that takes ``wide`` groups of 16 rows at a time.
+def multiply(layout: str, tile: int) -> Kernel:
+    """The kernel of a layout and a tile.
 
     ``f(weights, table, x, y, stride, rows, lanes, first, last, group_bytes, from_block, to_block, row_header,
-    block_bytes, panel_block, add)``: multiplies the groups of 16 rows [first, last), a multiple of ``wide``, of a
-    packed weight at ``weights``, in the blocks of columns [from_block, to_block), with a panel at ``x``, and writes
-    float32 [rows, lanes] to ``y`` with ``stride`` bytes between rows, where ``lanes`` is the number of rows of the
-    whole weight. ``add`` other than 0 adds to what is there.
+    block_bytes, panel_block, add)``: multiplies the groups of 16 rows [first, last) of a packed weight at
+    ``weights``, in the blocks of columns [from_block, to_block), with a panel at ``x``, and writes float32
+    [rows, lanes] to ``y`` with ``stride`` bytes between rows, where ``lanes`` is the number of rows of the whole
+    weight. ``add`` other than 0 adds to what is there.
+
+    Two groups are taken at a time. That halves the broadcasts, and for a single row of activations it doubles the
+    independent chains of additions: 15 became 23 GB/s for q4_0 in the L2 cache.
     """
 
     @kernel(16)
@@ -41,22 +44,22 @@ def multiply(layout: str, tile: int, wide: int = 1) -> Kernel:
         panel_block,
         add,
     ):
-        for group in range(first, last, wide):
+        panel = x + from_block * panel_block
+        place = row_header + from_block * block_bytes
+        blocks = to_block - from_block
+        group = first
+        base = weights + first * group_bytes
+        while group + 2 <= last:
+            out, left = y + 64 * group, lanes - 16 * group
             multiply_groups(
-                layout,
-                tile,
-                wide,
-                weights + group * group_bytes,
-                group_bytes,
-                table,
-                x + from_block * panel_block,
-                row_header + from_block * block_bytes,
-                to_block - from_block,
-                y + 64 * group,
-                stride,
-                rows,
-                lanes - 16 * group,
-                add,
+                layout, tile, 2, base, group_bytes, table, panel, place, blocks, out, stride, rows, left, add
+            )
+            base += 2 * group_bytes
+            group += 2
+        if group < last:
+            out, left = y + 64 * group, lanes - 16 * group
+            multiply_groups(
+                layout, tile, 1, base, group_bytes, table, panel, place, blocks, out, stride, rows, left, add
             )
 
     return run

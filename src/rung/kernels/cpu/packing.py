@@ -14,6 +14,7 @@ import numpy.typing as npt
 from rung import formats
 from rung.core.types import Format
 from rung.formats import Encoded
+from rung.kernels.cpu import arena
 from rung.kernels.cpu.groups import CODEBOOKS, codes_of
 from rung.kernels.cpu.layouts import GENERIC, ROWS, Layout, layout_of
 from rung.kernels.cpu.pack_codes import pack_codes, unpack_codes
@@ -79,9 +80,7 @@ def pack(encoded: Encoded, threads: int = 1) -> Packed:
     """
     layout = layout_of(encoded.format)
     rows, columns = encoded.shape
-    data = _aligned(-(-rows // ROWS) * layout.group_bytes(columns))
-    if rows % ROWS:
-        data[(rows // ROWS) * layout.group_bytes(columns) :] = 0
+    data = arena.empty(-(-rows // ROWS) * layout.group_bytes(columns))
     packed = Packed(encoded.format, encoded.shape, layout, data, _table(encoded.format), threads=threads)
     if encoded.format.nested:
         packed.kept = {name: np.array(encoded.parts[name]) for name in ("absmax", "nested_absmax", "nested_offset")}
@@ -181,13 +180,6 @@ def _table(format: Format) -> Bytes | None:
     table[:16] = (values.astype(np.int16) + 128).astype(np.uint8)
     table[16:20] = np.array([factor], np.float32).view(np.uint8)
     return table
-
-
-def _aligned(size: int) -> Bytes:
-    """Bytes at an address that 64 divides; large ones lie in huge pages where the system has them."""
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size]
 
 
 def _mapping(array: npt.NDArray[Any]) -> mmap.mmap | None:

@@ -60,8 +60,8 @@ def _quantise_panels(words, thread, threads):
 
 @kernel(3)
 def _multiply_chunks(words, thread, threads):
-    """Words: counter, kernel of one group, kernel of two, then those named below."""
-    single, double = read_i64(words + 8), read_i64(words + 16)
+    """Words: counter, kernel, whether there are many rows, then those named below."""
+    multiply_panel, many = read_i64(words + 8), read_i64(words + 16)
     weights, table, panels, y, stride = (
         read_i64(words + 24),
         read_i64(words + 32),
@@ -98,12 +98,11 @@ def _multiply_chunks(words, thread, threads):
                 to_block = min(block + columns_step, blocks)
                 group = first
                 while group < last:
-                    wide = 2 if double and group + 2 <= last else 1
-                    until = group + wide if double else last
+                    until = min(group + 2, last) if many else last
                     for panel in range(start, min(start + _PASS, count)):
                         row = panel * tile
                         call_address(
-                            double if wide == 2 else single,
+                            multiply_panel,
                             (
                                 weights,
                                 table,
@@ -167,7 +166,7 @@ def _product(weight: Packed, x: int, stride: int, rows: int, y: int, threads: in
     words = [
         0,
         multiply(layout.name, tile).address,
-        multiply(layout.name, tile, 2).address if many else 0,
+        int(many),
         *(weight.pointer, weight.table_pointer, panels, y, 4 * out),
         *(rows, out, weight.groups, weight.group_bytes),
         *(blocks, layout.row_header, layout.block_bytes, layout.block // UNIT * unit_bytes),
