@@ -9,6 +9,9 @@ import pytest
 
 from rung.kernels.cpu import target
 
+# Read when torch is first imported: threads that spin while they wait cost ten times as much on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache(pytestconfig: pytest.Config) -> Iterator[None]:

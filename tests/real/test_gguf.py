@@ -24,9 +24,13 @@ def check_rungs(model: Any) -> None:
     linears = {work.split()[1]: names for work, names in taken.items() if work.startswith("linear")}
     for format, names in linears.items():
         assert names == ({"numba.stored", "torch.decode"} if format in IN_PLACE else {"numba.row", "numba.tile"})
-    cache = model.plan.cache_dtype
-    assert taken[f"attention {cache}"] == {"numba.decode", "numba.prefill"}
-    assert taken[f"decode_step {cache}"] == ({"numba.step"} if linears.keys().isdisjoint(IN_PLACE) else {"numba.glue"})
+    attention, step = {"numba.decode", "numba.prefill"}, {"numba.step"}
+    if not linears.keys().isdisjoint(IN_PLACE):
+        step = {"numba.glue"}
+    if model.card.decoder.head_dim % 16:  # some of the smallest files: vectors of 16 cannot hold their heads
+        attention, step = {"torch.sdpa"}, {"ref"}
+    assert taken[f"attention {model.plan.cache_dtype}"] == attention
+    assert taken[f"decode_step {model.plan.cache_dtype}"] == step
 
 
 @pytest.mark.parametrize("fixture", FIXTURES, ids=IDS)
