@@ -1,7 +1,7 @@
 """What lies between the ops of a layer, compiled: norm, rotation, gated activation, sums and soft caps.
 
-The functions of one row take addresses and are made of sixteen lanes: every length is a multiple of 16, unless
-said otherwise. Those named ``*_rows`` take arrays and share the rows among Numba's threads.
+They take addresses of one row and are made of sixteen lanes: every length is a multiple of 16, unless
+said otherwise.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import prange
 
 from rung.kernels.simd.generic import (
     add,
@@ -102,26 +101,3 @@ def rotate(x, cosine, sine, half, interleaved):  # type: ignore[no-untyped-def]
         write_float(at, u * c - v * s)
         write_float(other, v * c + u * s)
         j += 1
-
-
-@numba.njit(parallel=True, **OPTIONS)
-def norm_rows(x, weight, out, rows, count, epsilon):  # type: ignore[no-untyped-def]
-    """``norm`` of every row; x and out are addresses of [rows, count] f32."""
-    for row in prange(rows):
-        norm(x + 4 * count * row, weight, out + 4 * count * row, count, epsilon)
-
-
-@numba.njit(parallel=True, **OPTIONS)
-def gate_rows(x, up, rows, apart, count, is_gelu):  # type: ignore[no-untyped-def]
-    """``gate`` of every row; rows of x and of up lie ``apart`` bytes from each other."""
-    for row in prange(rows):
-        gate(x + apart * row, up + apart * row, count, is_gelu)
-
-
-@numba.njit(parallel=True, **OPTIONS)
-def rotate_rows(x, cosine, sine, tokens, heads, size, half, interleaved):  # type: ignore[no-untyped-def]
-    """``rotate`` of x [tokens, heads, size]; cosine and sine are [tokens, half]."""
-    for token in prange(tokens):
-        for head in range(heads):
-            at = x + 4 * size * (token * heads + head)
-            rotate(at, cosine + 4 * half * token, sine + 4 * half * token, half, interleaved)

@@ -70,12 +70,6 @@ def store_half(b, address, value):
     _store(b, address, b.fptrunc(value, F16S))
 
 
-@instruction(f32x16, f32x16)
-def swap_pairs(b, x):
-    """Lanes 1, 0, 3, 2, ..."""
-    return b.shuffle_vector(x, ir.Constant(F32S, ir.Undefined), constant(I32S, [lane ^ 1 for lane in range(LANES)]))
-
-
 @instruction(FLOAT, INT)
 def read_float(b, address):
     """One float32."""
@@ -249,12 +243,6 @@ def fetch_add(b, address, count):
 def load_acquire(b, address):
     """An int64 of several threads, and what its writer wrote before it."""
     return b.load_atomic(pointer(b, address, I64), "acquire", 8)
-
-
-@instruction(VOID, INT, INT)
-def store_release(b, address, value):
-    """Writes an int64 of several threads after everything else."""
-    b.store_atomic(value, pointer(b, address, I64), "release", 8)
 
 
 @instruction(VOID)
