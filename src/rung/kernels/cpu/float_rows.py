@@ -48,11 +48,11 @@ def _multiply_rows(typing_context, format, tile, weights, row_bytes, x, stride, 
                 weight = load.emit(b, b.add(weights, b.add(b.mul(row_bytes, I64(index)), at)))
                 for total, activations in zip(row, given, strict=True):
                     b.store(v.fma_f32.emit(b, weight, activations, b.load(total)), total)
-        for row in range(count):
-            with b.if_then(b.icmp_signed(">", rows, I64(row))):
+        for number in range(count):
+            with b.if_then(b.icmp_signed(">", rows, I64(number))):
                 for index in range(weight_rows):
-                    place = b.add(y, b.add(b.mul(out_stride, I64(row)), I64(4 * index)))
-                    store(b, place, v.sum_f32.emit(b, b.load(totals[index][row])))
+                    place = b.add(y, b.add(b.mul(out_stride, I64(number)), I64(4 * index)))
+                    store(b, place, v.sum_f32.emit(b, b.load(totals[index][number])))
         return context.get_dummy_value()
 
     return VOID(format, tile, *[INT] * 8), generate

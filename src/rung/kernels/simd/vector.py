@@ -72,7 +72,7 @@ def instruction(result: types.Type, *arguments: types.Type) -> Callable[[Callabl
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         parameters = [inspect.Parameter(each, kind) for each in ("typing_context", *names)]
         define.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        made_intrinsic = intrinsic(define)
+        made_intrinsic: Any = intrinsic(define)
         made_intrinsic.emit = emit
         return made_intrinsic
 
