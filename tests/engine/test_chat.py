@@ -168,17 +168,19 @@ def test_a_template_that_refuses_says_why() -> None:
     ],
 )
 def test_a_hostile_template_ends_in_an_error_in_time(source: str, words: str) -> None:
+    loops = words == "did not end within"  # only these are to meet the deadline, however busy the machine is
+    template = Template(source, NAMED, seconds=0.5 if loops else 60.0)
     start = time.monotonic()
     with pytest.raises(TemplateError) as caught:
-        Template(source, NAMED, seconds=1.0).render([USER])
+        template.render([USER])
     assert words in str(caught.value)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 30
 
 
 def test_after_a_template_was_ended_the_next_rendering_works() -> None:
     loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     source = "{% if messages|length > 1 %}" + loops + "{% endif %}ok"
-    template = Template(source, seconds=0.5)
+    template = Template(source, seconds=1.0)
     assert template.render([USER]) == "ok"
     with pytest.raises(TemplateError):
         template.render([USER, USER])
