@@ -41,7 +41,7 @@ def padded(count: int) -> int:
 
 
 @numba.njit(**OPTIONS)
-def _scores(query, apart, key, stride, out, row, heads, size, count, scale, kind):  # type: ignore[no-untyped-def]
+def _scores(query, apart, key, stride, out, row, heads, size, count, scale, kind):
     """q.k of ``heads`` queries with ``count`` keys, times ``scale``: 4 queries and 4 keys at once, 1 and 16, or 1."""
     head = 0
     while head + 4 <= heads:
@@ -62,7 +62,7 @@ def _scores(query, apart, key, stride, out, row, heads, size, count, scale, kind
 
 
 @numba.njit(**OPTIONS)
-def _cap(scores, count, softcap):  # type: ignore[no-untyped-def]
+def _cap(scores, count, softcap):
     """softcap * tanh(score / softcap), over whole vectors."""
     outer, inner = spread(softcap), spread(_ONE / softcap)
     for j in range(0, count, 16):
@@ -70,7 +70,7 @@ def _cap(scores, count, softcap):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**OPTIONS)
-def _weights(scores, first, last, whole):  # type: ignore[no-untyped-def]
+def _weights(scores, first, last, whole):
     """exp(score) over its sum for the positions [first, last), in place, and nearly zero for the rest of ``whole``."""
     for s in range(first):
         write_float(scores + 4 * s, _LOWEST)
@@ -91,7 +91,7 @@ def _weights(scores, first, last, whole):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**OPTIONS)
-def _mix(value, stride, weights, row, heads, count, out, apart, size, kind):  # type: ignore[no-untyped-def]
+def _mix(value, stride, weights, row, heads, count, out, apart, size, kind):
     """The sums of the values weighted with the scores, for four heads or one, 64 or 16 dimensions at a time."""
     width, wide = row_width(kind), size // 64 * 64
     head = 0
@@ -112,7 +112,7 @@ def _mix(value, stride, weights, row, heads, count, out, apart, size, kind):  # 
 
 
 @numba.njit(**OPTIONS)
-def _attend(query, key, value, stride, count, heads, size, floats, scores, out, kind):  # type: ignore[no-untyped-def]
+def _attend(query, key, value, stride, count, heads, size, floats, scores, out, kind):
     whole, softcap, apart = (count + 15) // 16 * 16, read_float(floats + 8), 4 * size
     row = 4 * whole
     _scores(query, apart, key, stride, scores, row, heads, size, count, read_float(floats + 4), kind)
@@ -124,13 +124,13 @@ def _attend(query, key, value, stride, count, heads, size, floats, scores, out, 
 
 
 @kernel(10)
-def attend_f32(query, key, value, stride, count, heads, size, floats, scores, out):  # type: ignore[no-untyped-def]
+def attend_f32(query, key, value, stride, count, heads, size, floats, scores, out):
     """Attention of a query over a cache of float32; see ``one_query``."""
     _attend(query, key, value, stride, count, heads, size, floats, scores, out, _ONE)
 
 
 @kernel(10)
-def attend_f16(query, key, value, stride, count, heads, size, floats, scores, out):  # type: ignore[no-untyped-def]
+def attend_f16(query, key, value, stride, count, heads, size, floats, scores, out):
     """Attention of a query over a cache of float16; see ``one_query``."""
     _attend(query, key, value, stride, count, heads, size, floats, scores, out, 1)
 
@@ -145,7 +145,7 @@ BLOCK = 4
 
 
 @numba.njit(**OPTIONS)
-def _attend_block(query, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart, kind):  # type: ignore[no-untyped-def]
+def _attend_block(query, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart, kind):
     first = max(0, start + 1 - window) if window > 0 else 0
     count = start + queries - first
     whole, softcap = (count + 15) // 16 * 16, read_float(floats + 8)
@@ -160,7 +160,7 @@ def _attend_block(query, apart, key, value, stride, start, queries, size, window
 
 
 @kernel(13)
-def attend_block_f32(q, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart):  # type: ignore[no-untyped-def]
+def attend_block_f32(q, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart):
     """Attention of some queries over a cache of float32; see ``query_block``."""
     _attend_block(
         q, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart, np.float32(0)
@@ -168,7 +168,7 @@ def attend_block_f32(q, apart, key, value, stride, start, queries, size, window,
 
 
 @kernel(13)
-def attend_block_f16(q, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart):  # type: ignore[no-untyped-def]
+def attend_block_f16(q, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart):
     """Attention of some queries over a cache of float16; see ``query_block``."""
     _attend_block(q, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart, 0)
 

@@ -33,7 +33,7 @@ _ONE = np.float32(1.0)
 
 
 @numba.njit(**OPTIONS)
-def norm(x, weight, out, count, epsilon):  # type: ignore[no-untyped-def]
+def norm(x, weight, out, count, epsilon):
     """out = x / sqrt(mean(x^2) + epsilon) * weight; out may be x."""
     a, b = zero(), zero()
     j = 0
@@ -50,21 +50,21 @@ def norm(x, weight, out, count, epsilon):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**OPTIONS)
-def add_to(x, more, count):  # type: ignore[no-untyped-def]
+def add_to(x, more, count):
     """x += more"""
     for j in range(0, 4 * count, 64):
         store(x + j, add(load(x + j), load(more + j)))
 
 
 @numba.njit(**OPTIONS)
-def copy(out, x, count):  # type: ignore[no-untyped-def]
+def copy(out, x, count):
     """out = x"""
     for j in range(0, 4 * count, 64):
         store(out + j, load(x + j))
 
 
 @numba.njit(**OPTIONS)
-def gate(x, up, count, is_gelu):  # type: ignore[no-untyped-def]
+def gate(x, up, count, is_gelu):
     """x = activation(x) * up"""
     if is_gelu:
         for j in range(0, 4 * count, 64):
@@ -75,7 +75,7 @@ def gate(x, up, count, is_gelu):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**OPTIONS)
-def cap(x, count, softcap):  # type: ignore[no-untyped-def]
+def cap(x, count, softcap):
     """x = softcap * tanh(x / softcap); ``count`` is rounded up to whole vectors."""
     outer, inner = spread(softcap), spread(_ONE / softcap)
     for j in range(0, 4 * count, 64):
@@ -83,7 +83,7 @@ def cap(x, count, softcap):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**OPTIONS)
-def rotate(x, cosine, sine, half, interleaved):  # type: ignore[no-untyped-def]
+def rotate(x, cosine, sine, half, interleaved):
     """Rotates the first 2 * half values of one head in place; cosine and sine have ``half`` f32 values. Any half."""
     j = 0
     if not interleaved:

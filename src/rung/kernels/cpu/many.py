@@ -23,7 +23,7 @@ _ROWS = 8  # rows a thread takes at a time
 
 
 @kernel(3)
-def add_and_norm(words, thread, threads):  # type: ignore[no-untyped-def]
+def add_and_norm(words, thread, threads):
     """rows, columns, hidden, added or 0, post norm or 0, norm or 0, out, address of epsilon.
 
     hidden += added (normed in place first where there is a post norm); out = norm(hidden). Rows without gaps.
@@ -46,7 +46,7 @@ def add_and_norm(words, thread, threads):  # type: ignore[no-untyped-def]
 
 
 @kernel(3)
-def gate_rows(words, thread, threads):  # type: ignore[no-untyped-def]
+def gate_rows(words, thread, threads):
     """rows, columns, gate, up, stride, whether gelu: gate = activation(gate) * up."""
     rows, columns, x, up = read_int(words + 8), read_int(words + 16), read_int(words + 24), read_int(words + 32)
     stride, is_gelu = read_int(words + 40), read_int(words + 48) != 0
@@ -58,7 +58,7 @@ def gate_rows(words, thread, threads):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**OPTIONS)
-def _heads(at, weight, count, size, epsilon, cosine, sine, half, interleaved):  # type: ignore[no-untyped-def]
+def _heads(at, weight, count, size, epsilon, cosine, sine, half, interleaved):
     for head in range(count):
         place = at + 4 * size * head
         if weight != 0:
@@ -67,7 +67,7 @@ def _heads(at, weight, count, size, epsilon, cosine, sine, half, interleaved):  
 
 
 @numba.njit(**OPTIONS)
-def _store_heads(at, cache, between, count, size, kind):  # type: ignore[no-untyped-def]
+def _store_heads(at, cache, between, count, size, kind):
     width = row_width(kind)
     for head in range(count):
         for j in range(0, size, 16):
@@ -75,7 +75,7 @@ def _store_heads(at, cache, between, count, size, kind):  # type: ignore[no-unty
 
 
 @numba.njit(**OPTIONS)
-def _turn_and_keep(words, kind):  # type: ignore[no-untyped-def]
+def _turn_and_keep(words, kind):
     tokens, heads, kv_heads, size = (
         read_int(words + 8),
         read_int(words + 16),
@@ -105,13 +105,13 @@ def _turn_and_keep(words, kind):  # type: ignore[no-untyped-def]
 
 
 @kernel(3)
-def turn_and_keep_f32(words, thread, threads):  # type: ignore[no-untyped-def]
+def turn_and_keep_f32(words, thread, threads):
     """See ``turn_and_keep``."""
     _turn_and_keep(words, np.float32(0))
 
 
 @kernel(3)
-def turn_and_keep_f16(words, thread, threads):  # type: ignore[no-untyped-def]
+def turn_and_keep_f16(words, thread, threads):
     """See ``turn_and_keep``."""
     _turn_and_keep(words, 0)
 
@@ -123,7 +123,7 @@ turn_and_keep: dict[str, Kernel] = {"f32": turn_and_keep_f32, "f16": turn_and_ke
 
 
 @kernel(3)
-def attend(words, thread, threads):  # type: ignore[no-untyped-def]
+def attend(words, thread, threads):
     """tokens, heads, kv_heads, size, q and its stride, keys, values, bytes between heads and between rows, start,
     window or 0, floats and kernel of ``attention.query_block``, scores and their bytes for each thread, out.
 

@@ -89,7 +89,7 @@ _SEGMENT, _FILL = 8 * SEGMENT_WORDS, 8 * FILL_WORDS
 
 
 @numba.njit(**OPTIONS)
-def _prepare(args, area):  # type: ignore[no-untyped-def]
+def _prepare(args, area):
     """Brings the hidden state up to date and fills the panels of the activations; each thread for itself."""
     columns, x, before = read_int(args + _COLUMNS), read_int(args + _SOURCE), read_int(args + _BEFORE)
     if before != 0:
@@ -112,7 +112,7 @@ def _prepare(args, area):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**OPTIONS)
-def _chunk(segment, area, first, last):  # type: ignore[no-untyped-def]
+def _chunk(segment, area, first, last):
     """The groups [first, last) of a segment, with bias and activation."""
     panel, y = area + read_int(segment + _PANEL), read_int(segment + _RESULT)
     call_groups(read_int(segment + _KERNEL), segment + _CALL, panel, first, last)
@@ -133,7 +133,7 @@ def _chunk(segment, area, first, last):  # type: ignore[no-untyped-def]
 
 
 @kernel(3)
-def linear(args, thread, threads):  # type: ignore[no-untyped-def]
+def linear(args, thread, threads):
     """See ``LinearWord``: some weights times the same activations, a chunk of groups of rows at a time."""
     area = read_int(args + _AREA) + thread * read_int(args + _AREA_BYTES)
     _prepare(args, area)
@@ -158,7 +158,7 @@ _HEAD_STRIDE, _ROW_STRIDE, _WINDOW, _FLOATS, _A_AREA, _A_AREA_BYTES, _OUT, _ATTE
 
 
 @numba.njit(**OPTIONS)
-def _turn(head, weight, args, epsilon):  # type: ignore[no-untyped-def]
+def _turn(head, weight, args, epsilon):
     """The norm of one head, where the model has one, and its rotation; in place."""
     if weight != 0:
         norm(head, weight, head, read_int(args + _SIZE), epsilon)
@@ -167,13 +167,13 @@ def _turn(head, weight, args, epsilon):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**OPTIONS)
-def _write_row(to, values, count, kind):  # type: ignore[no-untyped-def]
+def _write_row(to, values, count, kind):
     for j in range(0, count, 16):
         store_row(to + row_width(kind) * j, load(values + 4 * j), kind)
 
 
 @numba.njit(**OPTIONS)
-def _unit(args, kv_head, part, scratch, kind):  # type: ignore[no-untyped-def]
+def _unit(args, kv_head, part, scratch, kind):
     heads, kv_heads, size = read_int(args + _HEADS), read_int(args + _KV_HEADS), read_int(args + _SIZE)
     floats, position = read_int(args + _FLOATS), read_int(read_int(args + _POSITION))
     epsilon = read_float(floats)
@@ -198,7 +198,7 @@ def _unit(args, kv_head, part, scratch, kind):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**OPTIONS)
-def _attention(args, thread, kind):  # type: ignore[no-untyped-def]
+def _attention(args, thread, kind):
     scratch = read_int(args + _A_AREA) + thread * read_int(args + _A_AREA_BYTES)
     parts = read_int(args + _PARTS)
     units = read_int(args + _KV_HEADS) * parts
@@ -209,13 +209,13 @@ def _attention(args, thread, kind):  # type: ignore[no-untyped-def]
 
 
 @kernel(3)
-def attention_f32(args, thread, threads):  # type: ignore[no-untyped-def]
+def attention_f32(args, thread, threads):
     """See ``AttentionWord``; a cache of float32."""
     _attention(args, thread, np.float32(0))
 
 
 @kernel(3)
-def attention_f16(args, thread, threads):  # type: ignore[no-untyped-def]
+def attention_f16(args, thread, threads):
     """See ``AttentionWord``; a cache of float16."""
     _attention(args, thread, 0)
 

@@ -28,13 +28,13 @@ _WORD = 8
 
 
 @numba.njit(**OPTIONS)
-def next_chunk(counter):  # type: ignore[no-untyped-def]
+def next_chunk(counter):
     """The next chunk of work that no thread has taken: 0, 1, 2 ...; the counter is zero again in the next run."""
     return fetch_add(counter, 1)
 
 
 @numba.njit(types.void(*[types.int64] * 6), **OPTIONS)
-def run_steps(steps, count, arrivals, before, thread, threads):  # type: ignore[no-untyped-def]
+def run_steps(steps, count, arrivals, before, thread, threads):
     """Runs ``count`` steps; ``before`` is the number of arrivals at barriers before this run."""
     for index in range(count):
         function, arguments = read_int(steps + 16 * index), read_int(steps + 16 * index + 8)

@@ -163,7 +163,8 @@ def largest(b, x):
 
 def _fold(b: ir.IRBuilder, x: ir.Value, y: ir.Value, width: int) -> ir.Value:
     """Within groups of ``2 * width`` lanes: x's first half plus its second, then the same of y."""
-    low, high = [], []
+    low: list[int] = []
+    high: list[int] = []
     for start in range(0, LANES, 2 * width):
         for source in (start, start + LANES):
             low += range(source, source + width)
