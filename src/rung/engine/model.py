@@ -76,7 +76,7 @@ class Model:
         as it is. Raises ``ContextTooLong``, ``TemplateError``, ``UsageError``.
         """
         if self._template is None or raw:
-            return self._start(self.tokenizer.encode(prompt, special=True, bos=True), options)
+            return self._start(self.tokenizer.encode(prompt, special=True, bos=True), options, goes_on=True)
         messages = [{"role": "system", "content": system}] if system else []
         return self.chat([*messages, {"role": "user", "content": prompt}], **options)
 
@@ -86,7 +86,7 @@ class Model:
         Options: ``max_tokens temperature top_k top_p min_p repeat_penalty seed stop``; those left out or None
         are the checkpoint's own, else greedy. Raises ``UsageError`` for a model without a chat template.
         """
-        return self._start(self._ids(messages), options)
+        return self._start(self._ids(messages), options, goes_on=False)
 
     def fits(self, messages: Messages) -> bool:
         """Whether these messages leave room for an answer of an eighth of the context."""
@@ -103,7 +103,7 @@ class Model:
         bos = self.tokenizer.named.get("bos_token", "")
         return self.tokenizer.encode(text, special=True, bos=not (bos and text.startswith(bos)))
 
-    def _start(self, ids: list[int], options: dict[str, Any]) -> Generation:
+    def _start(self, ids: list[int], options: dict[str, Any], goes_on: bool) -> Generation:
         room = self.plan.context
         if len(ids) >= room:
             wider = min(len(ids) + 256, self.card.decoder.context)
@@ -116,20 +116,18 @@ class Model:
         stop = tuple(options.pop("stop", None) or ())
         most = options.pop("max_tokens", None)
         sampling = Sampling.of(self.card.defaults, **options)
-        return Generation(self, ids, sampling, stop, most)
+        text = TextStream(self.tokenizer, stop, start=not goes_on)
+        return Generation(self, ids, Sampler(sampling, ids), text, most)
 
 
 class Generation:
     """An answer while it is computed: an iterable of strings; ``result`` is set when it ends."""
 
-    def __init__(
-        self, model: Model, ids: list[int], sampling: Sampling, stop: tuple[str, ...], most: int | None
-    ) -> None:
+    def __init__(self, model: Model, ids: list[int], sampler: Sampler, text: TextStream, most: int | None) -> None:
         self.result: dict[str, Any] = {}
         self.tokens: list[int] = []
         self._model, self._ids, self._most = model, ids, most
-        self._sampler = Sampler(sampling, ids)
-        self._text = TextStream(model.tokenizer, stop)
+        self._sampler, self._text = sampler, text
         self._said: list[str] = []
         self._seconds = {"prefill": 0.0, "first": 0.0, "decode": 0.0}
         self._fed = 0
