@@ -95,6 +95,17 @@ def _fill(name: str, parameter: Any, generator: Any, gemma: bool, tied: bool) ->
         parameter.normal_(0.0, 1.0 / math.sqrt(parameter.shape[-1]), generator=generator)
 
 
+def mix_signs(model: Any) -> None:
+    """Random signs in the last norm: with a tied head every token would otherwise predict itself, surely."""
+    import torch
+
+    signs = torch.randint(0, 2, (model.config.hidden_size,), generator=torch.Generator().manual_seed(1)) * 2.0 - 1
+    offset = 1.0 if model.config.model_type.startswith("gemma") else 0.0
+    with torch.no_grad():
+        weight = model.model.norm.weight
+        weight.copy_((weight + offset) * signs - offset)
+
+
 def tiny_checkpoint(folder: Path, model_type: str, dtype: str = "float32", seed: int = 0, **overrides: Any) -> Any:
     """Saves a tiny model into ``folder`` (config.json, generation_config.json, safetensors) and returns it.
 

@@ -26,7 +26,9 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
     def checkpoint(model_type: str, **overrides: Any) -> tuple[Path, Any]:
         folder = tmp_path_factory.mktemp(model_type)
-        model = tiny.tiny_checkpoint(folder, model_type, **overrides)
+        model = tiny.tiny_model(model_type, **overrides)
+        tiny.mix_signs(model)
+        model.save_pretrained(folder)
         copy_tokenizer(tokenizer, folder)
         return folder, model
 
