@@ -35,8 +35,3 @@ def activation_bytes(decoder: Decoder, context: int, chunk: int = CHUNK) -> int:
     attention = rows * (3 * q + 4 * kv) + converted + mask + scores
     feed_forward = rows * (3 * decoder.feed_forward + decoder.hidden)
     return 4 * (hidden + max(attention, feed_forward) + 2 * decoder.vocabulary)
-
-
-def logits_bytes(decoder: Decoder, positions: int) -> int:
-    """Bytes of f32 logits of that many positions, which only ``logits`` of the library asks for."""
-    return 4 * positions * decoder.vocabulary
