@@ -3,9 +3,9 @@
     python benchmarks/linear_kernels.py [--format q4_0 q4_k] [--shape 4096x4096] [--rows 1 8 256] [--threads 2]
 
 Prints, for each format, shape and number of rows, the best of several runs in microseconds, GB/s of packed weights,
-int8 GOP/s, and both as shares of what was measured here: a read of 256 MB, and `vpdpbusd` on registers. Weights are cold:
-runs cycle through copies of 128 MB in all. Times include quantising the activations. `language_model.py` measures whole
-models beside llama.cpp.
+int8 GOP/s, and both as shares of what was measured here: a read of 256 MB, and `vpdpbusd` on registers. Weights are
+cold: runs cycle through copies of 128 MB in all. Times include quantising the activations. `language_model.py`
+measures whole models beside llama.cpp.
 """
 
 from __future__ import annotations

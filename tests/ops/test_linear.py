@@ -46,7 +46,7 @@ def test_every_rung_computes_what_the_decoded_weight_does(rung, format):
     for rows, threads in ((83, 2), (5, 1)):
         encoded = weight(format, rows, columns)
         dense = torch.from_numpy(formats.decode(encoded))
-        for count in (1, 2, 3, 8, 9, 35):
+        for count in (1, 3, 8, 9, 35):
             if not rung.verdict(case("linear", format, (count, rows, columns)), CPU):
                 continue
             x = torch.randn(count, columns, generator=torch.Generator().manual_seed(count))
@@ -65,7 +65,7 @@ def test_a_ladder_has_a_rung_for_few_and_for_many(rung):
 
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_k", "q6_k", "q8_0", "int8", "nf4"])
-@pytest.mark.parametrize("shape", [(600, 40, 4352), (257, 300, 2304), (1, 16, 256), (8, 17, 4096)])
+@pytest.mark.parametrize("shape", [(600, 40, 4352), (257, 300, 2304), (1, 16, 256), (2, 33, 256), (8, 17, 4096)])
 def test_blocks_of_columns_and_rows_join(name, shape):
     """Shapes that take several passes over columns and activations."""
     count, rows, columns = shape
