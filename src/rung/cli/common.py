@@ -40,3 +40,11 @@ def plan_line(plan: Plan, devices: Sequence[Device]) -> str:
     where = " + ".join(device_words(by_id[p.device]) for p in plan.placements)
     memory = " + ".join(f"{size(p.memory.total)} of {size(p.budget)}" for p in plan.placements)
     return f"{where} · {'; '.join(plan.reasons)} · {memory} · context {plan.context:,}"
+
+
+def part_lines(plan: Plan) -> list[str]:
+    """What is stored in another format than the plan's own, a line for each format and reason."""
+    roles: dict[tuple[str, str], list[str]] = {}
+    for part in plan.parts:
+        roles.setdefault((part.format, part.reason), []).append(part.role)
+    return [f"  {name}: {' '.join(held)}" + (f" ({why})" if why else "") for (name, why), held in roles.items()]

@@ -55,6 +55,7 @@ def ladder(
 def _cases(op: str, format: str) -> list[tuple[str, Case]]:
     """The classes of shapes that the rungs of an op are chosen for."""
     from rung.core.types import Case
+    from rung.core.value import FrozenDict
 
     if op == "linear":
         return [(f"{m} {'row' if m == 1 else 'rows'}", Case(op, format, "f32", (m, 4096, 4096))) for m in (1, 256)]
@@ -64,4 +65,5 @@ def _cases(op: str, format: str) -> list[tuple[str, Case]]:
         ]
     if op == "embedding":
         return [("look up", Case(op, format, "f32", (1, 32000, 4096)))]
-    return [("token", Case(op, format, "f32", (32, 4096, 11008, 32000)))]
+    options = FrozenDict({"head_dim": 128, "packings": ("r16",), "devices": 1})
+    return [("token", Case(op, format, "f32", (32, 4096, 11008, 32000), options))]

@@ -22,7 +22,7 @@ def plan(
     json: options.Json = False,
 ) -> None:
     """Show the plan for a model without loading it: format, device, memory and speed, and what was refused."""
-    from rung.cli.common import plan_line
+    from rung.cli.common import part_lines, plan_line
     from rung.core.text import size
     from rung.core.types import Candidate
     from rung.engine.locating import card_of
@@ -35,8 +35,8 @@ def plan(
         return
     out = console()
     out.print(plan_line(made, devices))
-    for part in made.parts:
-        out.print(f"  {part.role}: {part.format}" + (f" ({part.reason})" if part.reason else ""))
+    for line in part_lines(made):
+        out.print(line)
     rows = table("format", "computes in", "device", "memory", "tokens/s", "prompt/s", "error", "")
 
     def add(candidate: Candidate) -> None:
