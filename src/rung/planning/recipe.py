@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rung import formats
 from rung.core.types import YES, Case, Climb, Device, Format, Level, Part, no
 from rung.core.value import Value
-from rung.kernels.cpu.layouts import packed_bytes
+from rung.kernels.cpu.layouts import GENERIC, packed_bytes
 from rung.models.card import ModelCard, Tensor
 from rung.ops import LADDERS
 
@@ -64,8 +64,16 @@ def _weight(card: ModelCard, tensor: Tensor, format: Format | None, device: Devi
     if climb.rung is None:
         return Weight(tensor, chosen, "stored", "", chosen.bytes(tensor.shape), climb.refusals[-1].reason)
     packing = "stored" if tensor.role == "embed" and not card.decoder.tied_head else climb.rung.packing
-    size = packed_bytes(chosen, tensor.shape) if packing == "r16" else chosen.bytes(tensor.shape)
-    return Weight(tensor, chosen, packing, climb.rung.name, size, reason)
+    return Weight(tensor, chosen, packing, climb.rung.name, _held_bytes(tensor, chosen, packing), reason)
+
+
+def _held_bytes(tensor: Tensor, format: Format, packing: str) -> int:
+    """Bytes in memory. A generic layout keeps the stored weight for the way back: free while it is a file's."""
+    stored = format.bytes(tensor.shape)
+    if packing != "r16":
+        return stored
+    copied = format.name in GENERIC and format.name != tensor.format
+    return packed_bytes(format, tensor.shape) + (stored if copied else 0)
 
 
 def _format(tensor: Tensor, asked: Format | None) -> tuple[Format, str]:
