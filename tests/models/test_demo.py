@@ -176,7 +176,6 @@ def test_a_sample_of_held_back_questions(model):
     found = evaluate.score(lambda questions: [ask(model, question)["text"] for question in questions], part=5)
     assert found["facts"] >= 0.9  # of 40; all 200 are asked in the slow test
     assert found["unknown"] >= 0.5
-    assert found["greetings"] >= 0.8
 
 
 @pytest.mark.slow
