@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
-from rung.core.text import size
 from rung.core.types import Device, Plan, StepDown
 from rung.engine import system
 from rung.engine.locating import card_of
@@ -56,11 +54,7 @@ def load(
     on_plan(plan, found)
     for group in card.skipped:
         on_note(f"not used: {group}")
-    started = time.perf_counter()
-    journal = Journal(on_step, on_note)
-    model = _bind(card, plan, found, journal, progress)
-    journal.notes.append(f"read {size(card.weight_bytes)} in {time.perf_counter() - started:.1f} s")
-    return model
+    return _bind(card, plan, found, Journal(on_step, on_note), progress)
 
 
 def _bind(card: ModelCard, plan: Plan, devices: Sequence[Device], journal: Journal, progress: Progress) -> Model:
