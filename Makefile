@@ -15,13 +15,13 @@ test-all: $(VENV)/dev.done
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/dev.done
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks training
+	$(BIN)/ruff format --check src tests benchmarks training
 	$(BIN)/mypy
 
 format: $(VENV)/dev.done
-	$(BIN)/ruff check --fix src tests benchmarks
-	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks training
+	$(BIN)/ruff format src tests benchmarks training
 
 # torch is pinned in constraints.txt; without the pin several GB of CUDA packages may arrive
 $(VENV)/run.done: pyproject.toml constraints.txt

@@ -77,7 +77,7 @@ def _codec_of(fmt: Format) -> Codec:
 
 
 def layout(fmt: Format) -> np.dtype[Any] | None:
-    """The fields of one block of a format in blocks (``d``, ``qs`` ...); None for floats and formats in other layouts."""
+    """The fields of one block (``d``, ``qs`` ...) of a format in blocks; None for floats and other layouts."""
     codec = _codec_of(fmt)
     return codec.layout if isinstance(codec, BlockCodec) and codec.layout.names else None
 

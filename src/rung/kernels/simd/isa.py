@@ -30,7 +30,7 @@ from rung.kernels.simd.vector import (
 )
 
 
-class _BFloat(ir.types.Type):  # type: ignore[misc]
+class _BFloat(ir.types.Type):
     """bfloat, which llvmlite has no class for."""
 
     def _to_string(self) -> str:

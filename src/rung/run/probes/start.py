@@ -97,7 +97,7 @@ def _unavailable(kind: str) -> str:
         if torch.cuda.is_available():
             return ""
     try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
         return str(error).splitlines()[0]
     return f"torch {torch.__version__} sees no device"
