@@ -140,7 +140,9 @@ def test_what_is_piped_has_no_colours(rung, cards):
 
 
 def test_ctrl_c_stops_at_once_and_leaves_no_child_behind():
-    code = "import sys; from rung.cli.app import main; main(['devices', '--probe'])"
+    # a shell that starts the tests in the background has them ignore SIGINT, and their children with them
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heed}; from rung.cli.app import main; main(['devices', '--probe'])"
     command = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     )

@@ -150,8 +150,10 @@ def test_what_a_job_starts_dies_with_it(tmp_path):
     wait_until(lambda: not alive(int(mark.read_text())))
 
 
+# A shell that starts the tests in the background has them ignore SIGINT, and their children with them.
 SCRIPT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:] = {path!r}
 from rung.run.child import Job, run
 run([Job.of("tests.run.child_jobs:hang", mark={mark!r})], 600)
