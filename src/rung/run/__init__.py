@@ -1,1 +1,1 @@
-"""run"""
+"""Proving and binding: children, probes, self-checks, quarantine, the journal of what happened."""

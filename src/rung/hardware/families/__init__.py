@@ -1,1 +1,1 @@
-"""families"""
+"""One file per kind of device: who is there, from the driver."""
