@@ -56,13 +56,13 @@ def test_a_team_that_is_let_go_ends_its_threads():
     import gc
     import threading
 
-    before = threading.active_count()
+    before = set(threading.enumerate())  # threads of earlier teams may end meanwhile
     team = Team(3)
     team.run(program(2, 2)[1])
-    assert threading.active_count() == before + 2
+    own = set(threading.enumerate()) - before
+    assert len(own) == 2
     del team
     gc.collect()
-    for thread in threading.enumerate():
-        if thread.name.startswith("rung-"):
-            thread.join(5)
-    assert threading.active_count() == before
+    for thread in own:
+        thread.join(5)
+    assert not any(thread.is_alive() for thread in own)
