@@ -78,7 +78,8 @@ def foreign(path: Path, wanted: str) -> RungError:
         return unsafe(path)
     what = describe(first)
     facts = [f"its first bytes are {first[:8].hex(' ')}"] if first and not what else []
-    return BadFile(f"{path.name} is not {wanted}" + (f", it is {what}" if what else ""), facts)
+    ways = ["name a GGUF file, or the folder of a Hugging Face model", "if it was downloaded: fetch it again"]
+    return BadFile(f"{path.name} is not {wanted}" + (f", it is {what}" if what else ""), facts, ways)
 
 
 def unsafe(path: Path) -> UnsafeFile:
