@@ -84,6 +84,7 @@ def _turn(talk: Conversation, text: str, quiet: bool, out: Any) -> None:
         if not quiet:
             out.print(summary(result))
     except RungError as error:
+        talk.take_back()
         print(error, file=sys.stderr)
 
 
@@ -97,32 +98,36 @@ class Conversation:
         self._options = options
         self._system = system
         self._messages: list[dict[str, str]] = []
-        self._text = system or ""
 
     def clear(self) -> None:
         """Forgets all turns."""
         self._messages.clear()
-        self._text = self._system or ""
 
     def say(self, text: str) -> Generation:
         """The answer to a turn; when the context is full the oldest turns go first, counted in ``dropped``."""
-        self.dropped = 0
-        if not self.chats:
-            self._text += text
-            return self.model.generate(self._text, raw=True, **self._options)
-        self._messages.append({"role": "user", "content": text})
-        while len(self._messages) > 1 and not self.model.fits(self._all()):
-            self.dropped += 2
-            del self._messages[:2]
-        return self.model.chat(self._all(), **self._options)
+        turns = [*self._messages, {"role": "user", "content": text}]
+        while len(turns) > 1 and not self.model.fits(self._prompt(turns)):
+            del turns[:2]
+        prompt = self._prompt(turns)
+        if isinstance(prompt, str):
+            answer = self.model.generate(prompt, raw=True, **self._options)
+        else:
+            answer = self.model.chat(prompt, **self._options)
+        self.dropped = len(self._messages) + 1 - len(turns)
+        self._messages = turns  # not before: a turn that is too long by itself costs no other
+        return answer
 
     def heard(self, text: str) -> None:
         """Keeps what the model answered."""
-        if self.chats:
-            self._messages.append({"role": "assistant", "content": text})
-        else:
-            self._text += text
+        self._messages.append({"role": "assistant", "content": text})
 
-    def _all(self) -> list[dict[str, str]]:
+    def take_back(self) -> None:
+        """Forgets the last turn, which got no answer: the next one would be the second of two in a row."""
+        if self._messages and self._messages[-1]["role"] == "user":
+            self._messages.pop()
+
+    def _prompt(self, turns: list[dict[str, str]]) -> str | list[dict[str, str]]:
+        if not self.chats:
+            return (self._system or "") + "".join(turn["content"] for turn in turns)
         first = [{"role": "system", "content": self._system}] if self._system else []
-        return [*first, *self._messages]
+        return [*first, *turns]

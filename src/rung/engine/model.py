@@ -88,9 +88,11 @@ class Model:
         """
         return self._start(self._ids(messages), options, goes_on=False)
 
-    def fits(self, messages: Messages) -> bool:
-        """Whether these messages leave room for an answer of an eighth of the context."""
-        return len(self._ids(messages)) <= self.plan.context - max(self.plan.context // 8, 1)
+    def fits(self, prompt: str | Messages) -> bool:
+        """Whether a text that is continued, or messages, leave room for an answer of an eighth of the context."""
+        text = isinstance(prompt, str)
+        ids = self.tokenizer.encode(prompt, special=True, bos=True) if text else self._ids(prompt)
+        return len(ids) <= self.plan.context - max(self.plan.context // 8, 1)
 
     def _ids(self, messages: Messages) -> list[int]:
         if self._template is None:
