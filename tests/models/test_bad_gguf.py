@@ -106,8 +106,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_broken_headers(tmp_path, case):
     data, words = CASES[case]
-    with pytest.raises(BadFile, match=words):
+    with pytest.raises(BadFile, match=words) as error:
         read(tmp_path, data)
+    assert error.value.ways_out
 
 
 def test_the_download_probably_stopped(tmp_path):

@@ -31,7 +31,7 @@ CASES = {
     "a zip archive": (b"PK\x03\x04" + bytes(60), "it is a zip archive"),
     "header past the end": (file_of({"t": entry()}, length=10**6), "its header ends at byte 1,000,008, the file at"),
     "header of 2^63 bytes": (file_of({"t": entry()}, length=2**63), "its header ends at byte"),
-    "header too long": (file_of(b'{"a":"' + b"x" * 3 * 2**20 + b'"}'), "the header of .* is 3 MB long"),
+    "header too long": (file_of(b'{"a":"' + b"x" * 3 * 2**20 + b'"}'), "its header is 3 MB long"),
     "not UTF-8": (file_of(b'{"\xff\xfe": {}}'), "not UTF-8 at byte 2"),
     "not JSON": (file_of(b"{nonsense}"), "not valid JSON"),
     "nested": (file_of(b'{"a":' + b"[" * 100000 + b"]" * 100000 + b"}"), "nested too deeply"),
@@ -62,8 +62,9 @@ def test_broken_headers(tmp_path, case):
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
     tracemalloc.start()
-    with pytest.raises(BadFile, match=words):
+    with pytest.raises(BadFile, match=words) as error:
         read_header(path)
+    assert error.value.ways_out
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2 * len(data) + 64 * 2**20

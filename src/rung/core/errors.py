@@ -32,16 +32,18 @@ from collections.abc import Iterable
 class RungError(Exception):
     """The root of all errors that rung raises on purpose.
 
-    ``cause`` is one sentence; ``facts`` are the findings behind it; ``ways_out`` name commands that exist.
+    ``cause`` is one sentence; ``facts`` are the findings behind it; ``ways_out`` name commands that exist; where none
+    are given they are ``usual_ways`` of the class.
     """
 
     exit_code = 1
+    usual_ways: tuple[str, ...] = ()
 
     def __init__(self, cause: str, facts: Iterable[str] = (), ways_out: Iterable[str] = ()) -> None:
         super().__init__(cause)
         self.cause = cause
         self.facts = tuple(facts)
-        self.ways_out = tuple(ways_out)
+        self.ways_out = tuple(ways_out) or self.usual_ways
 
     def __str__(self) -> str:
         lines = [self.cause, *(f"  {fact}" for fact in self.facts)]
@@ -75,9 +77,13 @@ class ModelError(RungError):
 class ModelNotFound(ModelError):
     """Neither a file, a folder nor a name on the hub."""
 
+    usual_ways = ("rung run demo: the embedded model needs no file",)
+
 
 class BadFile(ModelError):
     """A file that is not what it should be: truncated, foreign, contradictory."""
+
+    usual_ways = ("fetch the model again, or take another copy of it:  rung run ORG/REPO",)
 
 
 class UnsafeFile(ModelError):
@@ -86,6 +92,8 @@ class UnsafeFile(ModelError):
 
 class UnknownArchitecture(ModelError):
     """A model type that rung does not build."""
+
+    usual_ways = ("take a model of a kind that rung builds:  rung run ORG/REPO", "rung run demo")
 
 
 class TemplateError(ModelError):

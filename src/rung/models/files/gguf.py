@@ -22,7 +22,7 @@ from rung.core.errors import BadFile
 from rung.core.text import size
 from rung.models.files.arrays import Numbers, Strings
 from rung.models.files.foreign import foreign
-from rung.models.files.tensors import Stored, check_places, truncated
+from rung.models.files.tensors import Stored, check_places, truncated, unsound
 
 _KIND = "GGUF"
 _SCALARS = {
@@ -92,7 +92,7 @@ class _Parser:
         self.text = 0
 
     def bad(self, what: str, *facts: str) -> BadFile:
-        return BadFile(f"{self.path.name} is not a sound {_KIND} file: {what}", facts)
+        return unsound(self.path.name, _KIND, what, facts)
 
     def header(self) -> Header:
         version = self._version()
@@ -124,14 +124,21 @@ class _Parser:
             return version
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         if swapped in (2, 3):
-            raise BadFile(f"{self.path.name} is a big-endian GGUF file; rung reads little-endian ones")
+            raise BadFile(
+                f"{self.path.name} is a big-endian GGUF file; rung reads little-endian ones",
+                ways_out=["take the usual, little-endian file of the model:  rung run ORG/REPO"],
+            )
         if version == 1:
             raise BadFile(
                 f"{self.path.name} is a GGUF file of version 1, which nobody writes since August 2023",
                 ["rung reads versions 2 and 3"],
                 ["convert the model again with a current llama.cpp, or take a newer file"],
             )
-        raise BadFile(f"{self.path.name} is a GGUF file of version {version}", ["rung reads versions 2 and 3"])
+        raise BadFile(
+            f"{self.path.name} is a GGUF file of version {version}",
+            ["rung reads versions 2 and 3"],
+            ["take a file of version 3, or convert the model again with llama.cpp's convert_hf_to_gguf.py"],
+        )
 
     def _check_count(self, what: str, count: int, most: int, least_bytes: int) -> None:
         left = self.length - self.at
@@ -237,7 +244,11 @@ class _Parser:
             raise self.bad(f"tensor {name} begins at {offset:,} of the data, which the alignment {alignment} forbids")
         found = formats.gguf_type(kind)
         if found is None:
-            raise self.bad(f"tensor {name} has the type number {kind}, which rung does not know")
+            raise BadFile(
+                f"{self.path.name}: tensor {name} has the type number {kind}, which rung does not know",
+                ["it was removed from GGUF, is newer than this rung, or the file is damaged"],
+                ["rung formats: the types that rung reads", "take another quantisation:  rung run ORG/REPO:Q4_K_M"],
+            )
         if not found.divides(shape[-1]):
             raise self.bad(f"tensor {name} of {found.name} has rows of {shape[-1]}, and its blocks hold {found.block}")
         return Stored(name, shape, found.name, True, start + offset, found.bytes(shape))

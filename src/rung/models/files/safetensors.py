@@ -11,7 +11,7 @@ from rung.core.errors import BadFile
 from rung.core.text import size
 from rung.models.files.foreign import describe, foreign
 from rung.models.files.jsonfile import LIMIT, parse_object
-from rung.models.files.tensors import Stored, check_places, truncated
+from rung.models.files.tensors import Stored, check_places, truncated, unsound
 
 _FORMATS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 #: Bits of an element, for the check of sizes; from the reference implementation's table of types.
@@ -40,7 +40,7 @@ def read_header(path: Path) -> tuple[Stored, ...]:
             if count > length - 8:
                 raise truncated(path.name, _KIND, f"its header ends at byte {count + 8:,}, the file at {length:,}")
             if count > LIMIT:
-                raise BadFile(f"the header of {path.name} is {size(count)} long; rung reads up to {size(LIMIT)}")
+                raise unsound(path.name, _KIND, f"its header is {size(count)} long; rung reads up to {size(LIMIT)}")
             file.seek(8)
             header = parse_object(file.read(count), f"the header of {path.name}")
     except OSError as error:
@@ -53,7 +53,7 @@ def read_header(path: Path) -> tuple[Stored, ...]:
 
 def _tensor(file: str, name: str, entry: Any, start: int) -> Stored:
     def bad(what: str) -> BadFile:
-        return BadFile(f"{file} is not a sound {_KIND} file: tensor {name[:120]} {what}")
+        return unsound(file, _KIND, f"tensor {name[:120]} {what}")
 
     if not isinstance(entry, dict):
         raise bad("is not described by an object")

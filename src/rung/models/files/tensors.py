@@ -40,8 +40,10 @@ def check_places(tensors: Iterable[Stored], file: str, kind: str, length: int) -
         raise truncated(file, kind, f"tensor {last.name} ends at byte {last.end:,}, the file at {length:,}")
     for before, after in itertools.pairwise(placed):
         if after.offset < before.end:
-            raise BadFile(
-                f"{file} is not a sound {kind} file: tensors {before.name} and {after.name} overlap",
+            raise unsound(
+                file,
+                kind,
+                f"tensors {before.name} and {after.name} overlap",
                 [f"{before.name} ends at byte {before.end:,}, {after.name} begins at {after.offset:,}"],
             )
 
@@ -49,7 +51,15 @@ def check_places(tensors: Iterable[Stored], file: str, kind: str, length: int) -
 def truncated(file: str, kind: str, cause: str) -> BadFile:
     """The error for a file that ends too early."""
     return BadFile(
-        f"{file} is not a whole {kind} file: {cause}.",
-        ["The download probably stopped."],
-        [f"fetch it again:  hf download ORG/REPO {file}"],
+        f"{file} is not a whole {kind} file: {cause}.", ["The download probably stopped."], [_fetch_again(file)]
     )
+
+
+def unsound(file: str, kind: str, cause: str, facts: Iterable[str] = ()) -> BadFile:
+    """The error for a file that contradicts itself, or claims what no file can hold."""
+    ways = [_fetch_again(file), "take another copy or another quantisation of the model:  rung run ORG/REPO"]
+    return BadFile(f"{file} is not a sound {kind} file: {cause}", facts, ways)
+
+
+def _fetch_again(file: str) -> str:
+    return f"fetch it again:  hf download ORG/REPO {file}"
