@@ -43,7 +43,7 @@ def folder_card(folder: Path) -> ModelCard:
 
     Raises ``BadFile``, ``UnsafeFile`` (pickles only), ``ModelNotFound`` (shards missing) or ``UnknownArchitecture``.
     """
-    name = _name(folder)
+    name = folder_name(folder)
     top, config, model = _configuration(folder, name)
     files = weight_files(folder)
     found, vision = _find(files, model.names(config))
@@ -72,7 +72,7 @@ def folder_card(folder: Path) -> ModelCard:
     )
 
 
-def _name(folder: Path) -> str:
+def folder_name(folder: Path) -> str:
     """The folder's own name; in the hub's cache, where folders have the names of commits, the repository's."""
     place = folder.resolve()
     if place.parent.name == "snapshots" and place.parent.parent.name.startswith("models--"):

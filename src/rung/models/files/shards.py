@@ -11,25 +11,26 @@ from rung.models.files.jsonfile import read_object
 from rung.models.files.safetensors import read_header
 from rung.models.files.tensors import Stored
 
-_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+#: What the names of weight files begin with: of models of transformers.
+STEM = "model"
+INDEX = ".safetensors.index.json"
 _MOST_SHARDS = 1024
 
 
-def weight_files(folder: Path) -> dict[Path, tuple[Stored, ...]]:
-    """The safetensors files of a folder with their tensors; no name is there twice.
+def weight_files(folder: Path, stem: str = STEM) -> dict[Path, tuple[Stored, ...]]:
+    """The safetensors files of a folder with their tensors; no name is there twice. ``stem`` begins their names.
 
     Raises ``ModelNotFound`` that names missing shards, ``UnsafeFile`` where there are only pickles, ``BadFile``.
     """
-    if (folder / _WHOLE).is_file():
-        return {folder / _WHOLE: read_header(folder / _WHOLE)}
-    if not (folder / _INDEX).is_file():
-        raise _nothing(folder)
-    mapping = read_object(folder / _INDEX).get("weight_map")
-    if not isinstance(mapping, dict) or not mapping or not all(map(_is_plain, mapping.values())):
-        raise BadFile(f"{_INDEX} of {folder.name} has no weight_map of tensors and file names")
+    whole, index = folder / f"{stem}.safetensors", folder / f"{stem}{INDEX}"
+    if whole.is_file():
+        return {whole: read_header(whole)}
+    if not index.is_file():
+        raise _nothing(folder, stem)
+    mapping = weight_map(index)
     shards = sorted(set(mapping.values()))
     if len(shards) > _MOST_SHARDS:
-        raise BadFile(f"{_INDEX} of {folder.name} names {len(shards):,} shards")
+        raise BadFile(f"{index.name} of {folder.name} names {len(shards):,} shards")
     missing = [shard for shard in shards if not (folder / shard).is_file()]
     if missing:
         raise ModelNotFound(
@@ -38,8 +39,16 @@ def weight_files(folder: Path) -> dict[Path, tuple[Stored, ...]]:
             [f"hf download ORG/REPO {missing[0]}"],
         )
     files = {folder / shard: read_header(folder / shard) for shard in shards}
-    _check(mapping, files)
+    _check(mapping, files, index.name)
     return files
+
+
+def weight_map(index: Path) -> dict[str, str]:
+    """The shard of each tensor, as an index says. Raises ``BadFile``."""
+    mapping = read_object(index).get("weight_map")
+    if not isinstance(mapping, dict) or not mapping or not all(map(_is_plain, mapping.values())):
+        raise BadFile(f"{index.name} of {index.parent.name} has no weight_map of tensors and file names")
+    return mapping
 
 
 def _is_plain(name: object) -> bool:
@@ -47,7 +56,7 @@ def _is_plain(name: object) -> bool:
     return isinstance(name, str) and name.endswith(".safetensors") and not set(name) & set("/\\\0")
 
 
-def _check(mapping: dict[str, str], files: dict[Path, tuple[Stored, ...]]) -> None:
+def _check(mapping: dict[str, str], files: dict[Path, tuple[Stored, ...]], index: str) -> None:
     places: dict[str, str] = {}
     for path, tensors in files.items():
         for tensor in tensors:
@@ -56,10 +65,10 @@ def _check(mapping: dict[str, str], files: dict[Path, tuple[Stored, ...]]) -> No
             places[tensor.name] = path.name
     for name, shard in mapping.items():
         if places.get(name) != shard:
-            raise BadFile(f"{shard} should hold the tensor {name[:120]}, says {_INDEX}, and does not")
+            raise BadFile(f"{shard} should hold the tensor {name[:120]}, says {index}, and does not")
 
 
-def _nothing(folder: Path) -> Exception:
+def _nothing(folder: Path, stem: str) -> Exception:
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     pickles = [name for name in names if name.endswith(PICKLE_SUFFIXES) and name != "training_args.bin"]
     if "adapter_config.json" in names:
@@ -68,6 +77,6 @@ def _nothing(folder: Path) -> Exception:
         return unsafe(folder / pickles[0])
     return ModelNotFound(
         f"{folder.name} has no weights",
-        [f"neither {_WHOLE} nor {_INDEX} is there"],
+        [f"neither {stem}.safetensors nor {stem}{INDEX} is there"],
         ["hf download ORG/REPO --include '*.safetensors'"],
     )

@@ -1,0 +1,103 @@
+"""What a model of any kind is made of, from headers alone: every tensor's role, shape and stored format, without torch.
+
+>>> open_outline("mixtral/config.json").parameters     # doctest: +SKIP
+46702792704
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rung.core.errors import BadFile
+from rung.core.text import size
+from rung.models import arch
+from rung.models.card import ModelCard
+from rung.models.files.foreign import head
+from rung.models.files.jsonfile import SMALL, read_object
+from rung.models.files.shards import INDEX, STEM, weight_files, weight_map
+from rung.models.folder_card import folder_name
+from rung.models.open import open_card
+from rung.models.outlines.component import as_stored, describe
+from rung.models.outlines.roles import Roles
+from rung.models.outlines.values import OTHER, Component, Outline, Phase, Shape, plain, shape_of_decoder
+
+__all__ = ["OTHER", "Component", "Outline", "Phase", "Shape", "open_outline"]
+
+#: What the names of weight files begin with: of transformers, of diffusers, and of their 16-bit variants.
+_STEMS = (STEM, "diffusion_pytorch_model", "model.fp16", "diffusion_pytorch_model.fp16")
+
+
+def open_outline(path: str | Path) -> Outline:
+    """The outline of a GGUF file, a Hugging Face folder, a ``config.json`` alone or a safetensors index beside one.
+
+    A configuration may have another name if it ends in ``.json`` and stands alone. Raises ``ModelNotFound``,
+    ``BadFile``, ``UnsafeFile`` or ``UnknownArchitecture``.
+    """
+    place = Path(path).expanduser()
+    if place.is_dir() and (place / "config.json").is_file():
+        return _folder(place)
+    if place.is_file() and place.suffix == ".json" and not head(place).startswith(b"GGUF"):
+        return _json(place)
+    return _carded(open_card(place))
+
+
+def _json(path: Path) -> Outline:
+    """A configuration or an index: in a folder it stands for the folder, under another name for itself."""
+    if path.name == "config.json" or path.name.endswith(INDEX):
+        if not (path.parent / "config.json").is_file():
+            raise BadFile(
+                f"{path.name} has no config.json beside it, so nothing says what its tensors are",
+                ways_out=["put the config.json of the model beside it"],
+            )
+        return _folder(path.parent)
+    component = describe(read_object(path, SMALL), path.name)
+    return plain(path.stem, "config", str(path), component)
+
+
+def _folder(folder: Path) -> Outline:
+    config, name = read_object(folder / "config.json", SMALL), folder_name(folder)
+    where = f"{name}/config.json"
+    runs = config.get("model_type") in (*arch.MODEL_TYPES, "gemma3") and not config.get("quantization_config")
+    stem = next((stem for stem in _STEMS if _has(folder, stem)), None)
+    if stem is None:
+        return plain(name, "config", str(folder), describe(config, where))
+    index = folder / f"{stem}{INDEX}"
+    if index.is_file() and not any(folder.glob(f"{stem}*.safetensors")):
+        return plain(name, "index", str(folder), _indexed(describe(config, where), index))
+    if runs and stem == STEM:
+        return _carded(open_card(folder))
+    files = weight_files(folder, stem)
+    return plain(name, "folder", str(folder), as_stored(describe(config, where), list(files.values()), name))
+
+
+def _has(folder: Path, stem: str) -> bool:
+    return (folder / f"{stem}.safetensors").is_file() or (folder / f"{stem}{INDEX}").is_file()
+
+
+def _indexed(component: Component, index: Path) -> Component:
+    """The described component, held against the names and the bytes in all of an index whose shards are not here.
+
+    Raises ``BadFile`` when they contradict each other.
+    """
+    roles = Roles(component)
+    for name in weight_map(index):
+        roles.take(name)
+    if roles.missing:
+        first = ", ".join(list(roles.missing)[:8])
+        raise BadFile(f"{index.name} does not belong to its config.json", [f"missing: {first}"])
+    metadata = read_object(index).get("metadata")
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
+    if isinstance(total, int) and total < component.weight_bytes:
+        raise BadFile(
+            f"{index.name} does not belong to its config.json",
+            [f"its tensors have {size(total)}, those of the configuration {size(component.weight_bytes)}"],
+        )
+    return component
+
+
+def _carded(card: ModelCard) -> Outline:
+    """The outline of a model that ``rung run`` builds."""
+    component = Component(
+        "model", card.decoder.model_type, "decoder", card.tensors, shape_of_decoder(card.decoder), card.decoder
+    )
+    return plain(card.name, card.kind, card.path, component, card)

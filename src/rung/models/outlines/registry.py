@@ -1,0 +1,16 @@
+"""The model types that can be described, one file per family; a new one is named here and nowhere else."""
+
+from __future__ import annotations
+
+from rung.core.registry import Registry
+from rung.models.outlines import deepseek, experts
+from rung.models.outlines.describing import Description
+
+__all__ = ["DESCRIPTIONS", "Description"]
+
+#: By ``model_type`` (transformers) or ``_class_name`` (diffusers); beside these those of ``rung.models.arch``.
+DESCRIPTIONS: Registry[Description] = Registry("description")
+
+for _module in (experts, deepseek):
+    for _description in _module.DESCRIPTIONS:
+        DESCRIPTIONS.register(_description.model_type, _description)
