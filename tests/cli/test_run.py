@@ -11,6 +11,9 @@ import time
 
 import pytest
 
+from rung.core.types import Capability, Device, Level, Proof
+from rung.engine import system
+
 RUNG = [sys.executable, "-m", "rung"]
 KEYS = {
     "text",
@@ -96,6 +99,23 @@ def test_a_bad_question_is_answered_in_words(rung, model, arguments, code, words
     assert said.code == code
     assert "Traceback" not in said.err
     assert said.out == ""
+
+
+def test_a_card_that_cannot_compute_costs_one_line_and_is_refused_when_asked_for(rung, model, monkeypatch):
+    why = "torch 2.13.0+cu130 has no code for sm_61: it is built for sm_75, sm_80"
+    card = Device("cuda:0", "cuda", "Quadro P2200", "sm_61", 5 * 2**30)
+    card = card.with_capabilities(
+        Capability(f"matmul.{dtype}", Level.ABSENT, Proof.PROBE, why) for dtype in ("f32", "f16", "bf16")
+    )
+    here = system.proven_devices
+    monkeypatch.setattr(system, "proven_devices", lambda on_probe: (*here(on_probe), card))
+    said = rung("run", model, "the quick", "--max-tokens", "2")
+    assert said.code == 0
+    assert said.err.count(f"Quadro P2200 is not used: {why}") == 1
+    asked = rung("run", model, "the quick", "--device", "cuda:0")
+    assert asked.code == 1
+    assert f"Quadro P2200 (cuda:0) cannot run a model here.\n  {why}" in asked.err
+    assert "--device cpu" in asked.err
 
 
 def test_debug_shows_the_traceback():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
 from rung import formats
-from rung.core.errors import ContextTooLong, DoesNotFit, UnknownDevice, UnknownFormat, UsageError
-from rung.core.types import Level, Plan
+from rung.core.errors import ContextTooLong, DeviceError, DoesNotFit, UnknownDevice, UnknownFormat, UsageError
+from rung.core.types import Capability, Level, Plan, Proof
 from rung.core.value import FrozenDict
 from rung.planning import Request, solve
 from rung.planning.error import combined_db, percent
@@ -124,6 +125,25 @@ def test_a_p2200_runs_gemma_2b():
     on_card = plan(gemma_2b(), p2200(), device="cuda:0")
     assert on_card.dtype == "f32"
     assert on_card.memory <= 5059 * 2**20
+
+
+def without(device, level):
+    """A card for which this torch has no code, or whose driver is too old, or of which nobody knows anything."""
+    why = "torch 2.13.0+cu130 has no code for sm_61" if level is Level.ABSENT else ""
+    lost = [Capability(name, level, Proof.PROBE, why) for name in device.capabilities]
+    return replace(device, capabilities=FrozenDict({c.name: c for c in lost}))
+
+
+@pytest.mark.parametrize(("level", "words"), [(Level.ABSENT, "no code for sm_61"), (Level.UNKNOWN, "devices --probe")])
+def test_a_card_that_computes_nothing_is_left_out_and_refused_when_asked_for(level, words):
+    card = gemma_2b("q4_0", "gguf")
+    made = plan(card, without(p2200(), level), cpu())
+    assert [p.device for p in made.placements] == ["cpu"]
+    assert {p.device for c in made.candidates for p in c.placements} == {"cpu"}
+    with pytest.raises(DeviceError, match=r"Quadro P2200 \(cuda:0\) cannot run") as caught:
+        plan(card, without(p2200(), level), cpu(), device="cuda:0")
+    assert words in caught.value.facts[0]
+    assert "rung run gemma-2b --device cpu" in caught.value.ways_out
 
 
 def test_an_explicit_format_is_kept_or_refused():

@@ -11,6 +11,7 @@ from rung.engine.model import Model
 from rung.engine.planning import make_plan
 from rung.models.card import ModelCard
 from rung.planning.request import parse_memory
+from rung.planning.solve import computes
 from rung.run.journal import Journal
 
 Progress = Callable[[str, int, int], None]
@@ -51,6 +52,10 @@ def load(
         devices=devices,
         on_probe=lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, once."),
     )
+    if device is None:
+        for other in found:
+            if not (able := computes(other)):
+                on_note(f"{other.name} is not used: {able.reason}")
     on_plan(plan, found)
     for group in card.skipped:
         on_note(f"not used: {group}")

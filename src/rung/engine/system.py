@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rung.core.errors import SoftwareMissing
 from rung.core.settings import THREADS
-from rung.core.types import Device, Proof
+from rung.core.types import Device, Level, Proof
 from rung.hardware import detect
 
 
@@ -32,10 +32,14 @@ def need_software() -> None:
 
 
 def proven_devices(on_probe: Callable[[Device], None]) -> tuple[Device, ...]:
-    """The devices of this machine, probed now where no probe has been before; ``on_probe`` is told before each."""
+    """The devices of this machine, probed now where no probe has been before; ``on_probe`` is told before each.
+
+    A card without a working driver is not tried: that it computes nothing is known.
+    """
     found = []
     for device in detect.devices():
-        if not any(c.proof is Proof.PROBE for c in device.capabilities.values()):
+        proved = any(c.proof is Proof.PROBE for c in device.capabilities.values())
+        if not proved and device.capability("matmul.f32").level is not Level.ABSENT:
             from rung.run.probe import probe
 
             on_probe(device)

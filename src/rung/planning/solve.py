@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from rung import formats
-from rung.core.errors import ContextTooLong, UnknownDevice
+from rung.core.errors import ContextTooLong, DeviceError, UnknownDevice
 from rung.core.text import count, did_you_mean, size
 from rung.core.types import YES, Candidate, Device, Format, Level, Plan, Verdict, no
 from rung.models.card import ModelCard
@@ -34,9 +34,9 @@ def solve(card: ModelCard, devices: Sequence[Device], request: Request) -> Plan:
     floor that fits, among those with a fast rung. Several devices share the layers when one is too small.
 
     Raises ``DoesNotFit`` with the smallest relaxations, ``ContextTooLong``, ``UnknownFormat``,
-    ``UnknownDevice``.
+    ``UnknownDevice``, ``DeviceError`` for a device that was asked for and computes nothing here.
     """
-    usable = _usable(devices, request)
+    usable = _usable(card, devices, request)
     contexts = _contexts(card, request)
     tried: list[tuple[Arrangement, int, Verdict]] = []
     for context in contexts:
@@ -51,7 +51,7 @@ def solve(card: ModelCard, devices: Sequence[Device], request: Request) -> Plan:
     raise does_not_fit(card, usable, request, [a for a, _, _ in tried], contexts[0])
 
 
-def _usable(devices: Sequence[Device], request: Request) -> tuple[Device, ...]:
+def _usable(card: ModelCard, devices: Sequence[Device], request: Request) -> tuple[Device, ...]:
     if request.device is not None:
         named = [d for d in devices if d.id == request.device or (d.kind == request.device and d.id.endswith(":0"))]
         if not named:
@@ -61,15 +61,23 @@ def _usable(devices: Sequence[Device], request: Request) -> tuple[Device, ...]:
                 [f"devices here: {', '.join(ids)}"],
                 ["rung devices"],
             )
+        if not (verdict := computes(named[0])):
+            raise DeviceError(
+                f"{named[0].name} ({named[0].id}) cannot run a model here.",
+                [verdict.reason],
+                [f"rung run {card.path} --device cpu", "rung devices"],
+            )
         return (named[0],)
-    able = [d for d in devices if d.kind == "cpu" or _computes(d)]
+    able = [d for d in devices if computes(d)]
     return tuple(sorted(able, key=lambda d: (d.kind == "cpu", -(d.bandwidth or 0))))
 
 
-def _computes(device: Device) -> bool:
-    """Whether a GPU is worth planning for: something was proved, or the catalogue says so and torch is for it."""
-    found = [device.capability(f"matmul.{dtype}").level for dtype in ("f32", "f16", "bf16")]
-    return any(level in (Level.NATIVE, Level.EMULATED) for level in found)
+def computes(device: Device) -> Verdict:
+    """Whether a device is worth planning for: a CPU, or a GPU that multiplies, as a probe or the catalogue says."""
+    found = [device.capability(f"matmul.{dtype}") for dtype in ("f32", "f16", "bf16")]
+    if device.kind == "cpu" or any(c.level in (Level.NATIVE, Level.EMULATED) for c in found):
+        return YES
+    return no(found[0].source or "nobody knows what it can do; rung devices --probe finds out")
 
 
 def _contexts(card: ModelCard, request: Request) -> list[int]:
