@@ -87,9 +87,40 @@ def test_what_does_not_fit_comes_with_ways_out_that_work():
     smaller = re.search(r"--format (\w+)", ways)
     assert smaller
     assert plan(card, memory="3GB", context=8192, format=smaller[1]).memory <= 3 * GB
-    more = re.search(r"--memory ([\d.]+GB)", ways)
-    assert more
-    assert plan(card, memory=more[1], context=8192)
+    more = re.findall(r"--memory ([\d.]+GB)", ways)
+    assert more[:-1] == ["3.0GB"] * (len(more) - 1)
+    assert plan(card, memory=more[-1], context=8192)
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "asked"),
+    [
+        ("gguf", (cpu(),), {"memory": "3GB", "context": 8192}),
+        ("gguf", (cpu(),), {"memory": "1GB"}),
+        ("gguf", (cpu(),), {"memory": "2700MB", "format": "q8_0", "context": 8000}),
+        ("gguf", (p2200(), cpu(4)), {"memory": "cuda:0=2GB,cpu=1000000000"}),
+        ("folder", (cpu(),), {"memory": "2GB"}),
+        ("folder", (cpu(3.5),), {"format": "bf16"}),
+        ("folder", (p2200(), cpu()), {"device": "cuda:0", "format": "f32"}),
+    ],
+)
+def test_every_command_named_as_a_way_out_works_as_it_stands(kind, devices, asked):
+    card = gemma_2b("q8_0" if kind == "gguf" else "bf16", kind)
+    with pytest.raises(DoesNotFit) as caught:
+        plan(card, *devices, **asked)
+    commands = [way.split() for way in caught.value.ways_out if way.startswith("rung run gemma-2b ")]
+    assert commands
+    for command in commands:
+        options = dict(zip((name.removeprefix("--") for name in command[3::2]), command[4::2], strict=True))
+        kept = {name for name, value in options.items() if value == str(asked.get(name))}
+        assert kept >= asked.keys() - {"context", "format", "memory"}
+        assert "context" not in options or int(options["context"]) <= asked.get("context", 4096)
+        options = {name: int(value) if name == "context" else value for name, value in options.items()}
+        made = plan(card, *devices, **options)
+        assert "context" not in asked or made.context == options["context"], "the whole context, or what is said"
+        if "memory" in options:
+            budgets = parse_memory(options["memory"])
+            assert all(p.memory.total <= budgets.get(p.device, budgets.get("*")) for p in made.placements)
 
 
 def test_the_context_named_as_a_way_out_fits_and_a_step_more_does_not():

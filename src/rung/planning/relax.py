@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rung import formats
 from rung.core.errors import DoesNotFit
-from rung.core.text import size
+from rung.core.text import parse_size, size
 from rung.core.types import Device
 from rung.models.card import ModelCard
 from rung.planning.arrange import Arrangement, arrange
@@ -32,18 +32,46 @@ def does_not_fit(
     ]
     if refused:
         facts.append(f"{refused[0].tensor.name}: {refused[0].reason}")
-    ways = [*_less_context(card, devices, request, context), *_smaller_format(card, devices, request, context, closest)]
-    needed = min(p.memory.total for a in tried for p in a.placements[:1] if len(a.placements) == 1)
-    ways.append(f"a device or budget of {-(-needed // (1 << 20)) / 1024:.1f} GB: --memory {_rounded_up(needed)}")
+    ways = [
+        *_less_context(card, devices, request, context),
+        *_smaller_format(card, devices, request, context, closest),
+        _more_memory(card, devices, request, tried),
+    ]
     return DoesNotFit(f"{card.name} does not fit.", facts, ways)
 
 
-def _rounded_up(count: int) -> str:
-    return f"{(count * 10 // 2**30 + 1) / 10:.1f}GB"
+def _command(card: ModelCard, request: Request, **changed: str | int | None) -> str:
+    """The command that asks the same with something changed; None takes an option away."""
+    asked = {"format": request.format, "device": request.device, "context": request.context}
+    memory = {"memory": ",".join(_budget(name, count) for name, count in request.memory.items()) or None}
+    options = {name: value for name, value in (asked | memory | changed).items() if value is not None}
+    return " ".join([f"rung run {card.path}", *(f"--{name} {value}" for name, value in options.items())])
+
+
+def _budget(device: str, count: int) -> str:
+    """A budget as ``--memory`` takes it, exactly: ``4.6GB``, ``cpu=300MB``."""
+    short = f"{round(count / 2**30, 1)}GB"
+    text = short if parse_size(short) == count else f"{count // 2**20}MB" if count % 2**20 == 0 else str(count)
+    return text if device == "*" else f"{device}={text}"
+
+
+def _more_memory(card: ModelCard, devices: Sequence[Device], request: Request, tried: Sequence[Arrangement]) -> str:
+    """The least budget that holds the model on one device; another device where none here has so much."""
+    alone = sorted((a.placements[0].memory.total, a.placements[0].device) for a in tried if len(a.placements) == 1)
+    free = {device.id: device.budget for device in devices}
+    for needed, device in alone:
+        if _tenths(needed) * 2**30 <= free[device]:
+            return _command(card, request, memory=f"{_tenths(needed)}GB")
+    return f"a device with {_tenths(alone[0][0])} GB free"
+
+
+def _tenths(count: int) -> float:
+    """Bytes as GB, rounded up to a tenth."""
+    return (count * 10 // 2**30 + 1) / 10
 
 
 def _fits(card: ModelCard, name: str | None, devices: Sequence[Device], request: Request, context: int) -> bool:
-    format = formats.get(name) if name else None
+    format = formats.get(name) if name and name != "stored" else None
     groups = [(device,) for device in devices] + ([tuple(devices)] if len(devices) > 1 else [])
     return any(
         arrange(card, format, group, request, context, packed).over <= 0 for group in groups for packed in (True, False)
@@ -52,7 +80,7 @@ def _fits(card: ModelCard, name: str | None, devices: Sequence[Device], request:
 
 def _less_context(card: ModelCard, devices: Sequence[Device], request: Request, context: int) -> list[str]:
     """The largest context, in steps, that fits in the formats asked for."""
-    name = None if card.kind == "gguf" else request.format or _SMALLER[-1]
+    name = request.format or (None if card.kind == "gguf" else _SMALLER[-1])
     low, high = 0, context // _STEP
     while low < high:
         middle = (low + high + 1) // 2
@@ -62,8 +90,7 @@ def _less_context(card: ModelCard, devices: Sequence[Device], request: Request, 
             high = middle - 1
     if not low:
         return []
-    chosen = "" if name is None else f" --format {name}"
-    return [f"rung run {card.path} --context {low * _STEP}{chosen}"]
+    return [_command(card, request, format=name, context=low * _STEP)]
 
 
 def _smaller_format(
@@ -75,5 +102,5 @@ def _smaller_format(
     for name in _SMALLER:
         smaller = formats.get(name).bits * card.parameters / 8 < stored
         if name != request.format and smaller and _fits(card, name, devices, plain, context):
-            return [f"rung run {card.path} --format {name}"]
+            return [_command(card, request, format=name)]
     return []
