@@ -38,12 +38,8 @@ def built(found: dict[str, Any]) -> Shapes:
 
     with torch.device("meta"):
         model = _diffusers(found) if "_class_name" in found else _transformers(found)
-    shapes, seen = {}, set()
-    for name, value in model.state_dict(keep_vars=True).items():
-        if id(value) not in seen:
-            seen.add(id(value))
-            shapes[name] = tuple(value.shape)
-    return shapes
+    tied = set(getattr(model, "all_tied_weights_keys", None) or {})
+    return {name: tuple(value.shape) for name, value in model.state_dict().items() if name not in tied}
 
 
 def _transformers(found: dict[str, Any]) -> Any:

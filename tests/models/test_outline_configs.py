@@ -41,6 +41,25 @@ PUBLISHED = {
     "deepseek-v3": "671B",  # without the layer that predicts a second token
     "gpt-oss-20b": "20.91B",  # arXiv 2508.10925, table 1
     "gpt-oss-120b": "116.83B",
+    "t5-small": 60_506_624,
+    "t5-v1_1-xxl-encoder": 4_762_310_656,
+    "umt5-xxl-encoder": 5_680_910_336,
+    "bert-base-uncased": "110M",
+    "bert-large-uncased": "335M",
+    "all-minilm-l6-v2": "22.7M",
+    "bge-large-en-v1.5": "335M",
+    "roberta-base": "125M",
+    "xlm-roberta-large": "560M",
+    "distilbert-base-uncased": "67M",
+    "whisper-tiny": 37_760_640,  # the paper says 39M: it counts the head twice
+    "whisper-large-v3": 1_543_490_560,
+    "whisper-large-v3-turbo": "809M",
+    "clip-vit-base-patch32": 151_277_313,
+    "clip-vit-large-patch14": 427_616_513,
+    "siglip-base-patch16-224": 203_155_970,
+    "siglip-so400m-patch14-384": 877_960_498,
+    "sd-1.5-text-encoder": 123_060_480,
+    "sdxl-text-encoder-2": 694_659_840,
 }
 #: Weights that one token multiplies, as published; Mixtral, Qwen and DeepSeek count the embedding in.
 ACTIVE = {
@@ -89,7 +108,8 @@ def test_the_references_are_what_the_libraries_build(name):
     assert meta_models.reference(built) == REFERENCES[name]
 
 
-def test_there_are_forty_of_them_and_each_type_is_among_them():
+def test_there_are_at_least_forty_and_each_type_is_among_them():
+    assert len(REFERENCES) >= 40
     kinds = {meta_models.config(n).get("model_type") or meta_models.config(n)["_class_name"] for n in REFERENCES}
     assert set(DESCRIPTIONS) <= kinds
     assert set(REFERENCES) == set(meta_models.names())
@@ -152,6 +172,32 @@ def test_caches():
     assert shape["deepseek-v2"].cached(1) == 60 * 4.5 * 128
     assert shape["deepseek-v2"].cached(1000) == 1000 * shape["deepseek-v2"].cached(1)
     assert shape["gemma-2-2b"].cached(8192) == 13 * (4096 + 8192) * 2 * 4 * 256
+
+
+def test_caches_of_models_with_an_encoder():
+    shape = {name: outline(name).components[0].shape for name in ("whisper-large-v3", "t5-small", "bert-base-uncased")}
+    whisper, t5 = shape["whisper-large-v3"], shape["t5-small"]
+    assert whisper.cached(448) == 32 * (448 + 1500) * 2 * 1280
+    assert t5.cached(100, encoder_tokens=30) == 6 * (100 + 30) * 2 * 512
+    assert outline("bert-base-uncased").components[0].role == "encoder"
+    assert outline("t5-small").components[0].role == "encoder-decoder"
+    assert outline("t5-v1_1-xxl-encoder").components[0].role == "encoder"
+
+
+def test_a_head_of_its_own_of_t5_counts():
+    """Flan-T5 has one: its page says 248M, where a tied one would give 223M."""
+    config = {"model_type": "t5", "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_heads": 12}
+    config |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    assert describe(config, "x").parameters == 247_577_856
+
+
+def test_classes_that_nobody_described():
+    for name in ("bert-base-uncased", "roberta-base", "t5-small", "whisper-tiny", "clip-vit-base-patch32"):
+        with pytest.raises(UnknownArchitecture, match=r"class 'FooModel'") as error:
+            describe(meta_models.config(name) | {"architectures": ["FooModel"]}, "x")
+        assert "known: " in str(error.value)
+        with pytest.raises(BadFile, match="architectures"):
+            describe(meta_models.config(name) | {"architectures": "FooModel"}, "x")
 
 
 def test_a_configuration_of_quantised_weights_that_cannot_be_derived_says_so():

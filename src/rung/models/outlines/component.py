@@ -69,8 +69,10 @@ def _described(config: Settings, parts: Parts, name: str) -> Component:
             [f"known: {', '.join(known())}"],
         )
     description = DESCRIPTIONS[kind]
-    shape = description.describe(description.settings(config), parts)
-    return Component(name, kind, description.role, (), shape)
+    settings = description.settings(config)
+    shape = description.describe(settings, parts)
+    role = description.role if isinstance(description.role, str) else description.role(settings)
+    return Component(name, kind, role, (), shape)
 
 
 def _dtype(config: Settings) -> str:

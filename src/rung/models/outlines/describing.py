@@ -22,11 +22,11 @@ class Description:
 
     ``describe`` walks the modules of a configuration and returns the measures. ``defaults`` are those of the
     configuration class for absent keys; a key that is ``null`` stays so, as there. ``model`` is the class that
-    a configuration without ``architectures`` stands for.
+    a configuration without ``architectures`` stands for; ``role`` may depend on it.
     """
 
     model_type: str
-    role: str
+    role: str | Callable[[Settings], str]
     describe: Callable[[Settings, Parts], Shape]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""

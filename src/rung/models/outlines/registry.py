@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rung.core.registry import Registry
-from rung.models.outlines import deepseek, experts
+from rung.models.outlines import bert, clip, deepseek, experts, t5, whisper
 from rung.models.outlines.describing import Description
 
 __all__ = ["DESCRIPTIONS", "Description"]
@@ -11,6 +11,6 @@ __all__ = ["DESCRIPTIONS", "Description"]
 #: By ``model_type`` (transformers) or ``_class_name`` (diffusers); beside these those of ``rung.models.arch``.
 DESCRIPTIONS: Registry[Description] = Registry("description")
 
-for _module in (experts, deepseek):
+for _module in (experts, deepseek, t5, bert, whisper, clip):
     for _description in _module.DESCRIPTIONS:
         DESCRIPTIONS.register(_description.model_type, _description)

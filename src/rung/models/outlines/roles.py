@@ -45,7 +45,7 @@ class Roles:
 
 
 def joined(tensors: Iterable[Stored]) -> list[Stored]:
-    """The tensors with the blocks [..., rows, blocks, 16] and scales of mxfp4 weights as one of [..., rows, columns]."""
+    """The tensors, blocks [..., rows, blocks, 16] and scales of mxfp4 weights as one of [..., rows, columns]."""
     found = {tensor.name: tensor for tensor in tensors}
     for name in [name for name in found if name.endswith(_BLOCKS)]:
         blocks, whole = found[name], name.removesuffix(_BLOCKS)
