@@ -11,6 +11,7 @@ import time
 import unicodedata
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -360,6 +361,9 @@ def test_a_broken_folder_is_refused(name: str, content: str, tmp_path: Path) -> 
 def test_a_missing_file_and_a_broken_configuration_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="not there"):
         Tokenizer.from_file(tmp_path / "tokenizer.json")
+    with pytest.raises(BadFile, match="toy has no tokenizer") as caught:
+        Tokenizer.from_card(SimpleNamespace(tokenizer="", name="toy"))
+    assert "hf download" in caught.value.ways_out[0]
     shutil.copy(TOKENIZERS / "qwen2" / "tokenizer.json", tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
     with pytest.raises(BadFile, match="no JSON"):

@@ -57,6 +57,12 @@ class Tokenizer:
         """The tokenizer of a model. Raises ``BadFile``, or ``SoftwareMissing`` for what reads it."""
         if card.tokenizer == "gguf":
             return cls.from_gguf(card.metadata, card.name, card.end_tokens)
+        if not card.tokenizer:
+            raise BadFile(
+                f"{card.name} has no tokenizer",
+                ["neither tokenizer.json nor tokenizer.model is in the folder"],
+                ["hf download ORG/REPO tokenizer.json tokenizer_config.json"],
+            )
         return cls.from_file(card.tokenizer, card.end_tokens, card.bos_token if card.add_bos else None)
 
     @classmethod
@@ -81,7 +87,7 @@ class Tokenizer:
         """
         path = Path(path)
         if not path.is_file():
-            raise BadFile(f"{path} is not there", ["the folder has neither tokenizer.json nor tokenizer.model"])
+            raise BadFile(f"{path} is not there")
         config = read_config(path.parent)
         kind = PieceTokenizer if path.suffix == ".model" else JsonTokenizer
         backend: JsonTokenizer | PieceTokenizer = kind(path, config)
