@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from rung.core.types import Capability, Device, Level, Proof
+from rung.core.value import FrozenDict
 from rung.engine import system
+from rung.hardware import detect
 
 RUNG = [sys.executable, "-m", "rung"]
 KEYS = {
@@ -116,6 +119,17 @@ def test_a_card_that_cannot_compute_costs_one_line_and_is_refused_when_asked_for
     assert asked.code == 1
     assert f"Quadro P2200 (cuda:0) cannot run a model here.\n  {why}" in asked.err
     assert "--device cpu" in asked.err
+
+
+@pytest.mark.parametrize("missing", ["torch", "numba"])
+def test_without_its_software_a_run_says_how_to_install_it(rung, model, monkeypatch, missing):
+    (cpu, *others) = detect.devices()
+    software = FrozenDict({name: version for name, version in cpu.software.items() if name != missing})
+    monkeypatch.setattr(detect, "devices", lambda cached=True: (replace(cpu, software=software), *others))
+    said = rung("run", model, "x")
+    assert said.code == 1
+    assert f"{missing} is not installed" in said.err
+    assert "pip install 'rung[run]'" in said.err
 
 
 def test_debug_shows_the_traceback():
