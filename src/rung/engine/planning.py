@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from rung.core.types import Device, Plan
 from rung.engine import system
+from rung.hardware import detect
 from rung.models.card import ModelCard
 from rung.planning import Request, solve
 from rung.planning.request import parse_memory
@@ -24,6 +26,7 @@ def make_plan(
 ) -> tuple[Plan, tuple[Device, ...]]:
     """The plan for a card, and the devices it was made for (by default those of this machine, probed once).
 
+    Where torch or numba is missing nothing can be probed: the plan is for this machine with them, and says so.
     Raises ``DoesNotFit``, ``ContextTooLong``, ``UnknownFormat``, ``UnknownDevice``, ``UsageError``.
     """
     request = Request(
@@ -33,5 +36,19 @@ def make_plan(
         context=context,
         threads=system.threads(threads),
     )
-    found = tuple(devices) if devices is not None else system.proven_devices(on_probe)
-    return solve(card, found, request), found
+    missing = system.missing_software() if devices is None else []
+    if devices is not None:
+        found = tuple(devices)
+    elif missing:
+        found = tuple(_with(device, missing) for device in detect.devices())
+    else:
+        found = system.proven_devices(on_probe)
+    plan = solve(card, found, request)
+    if missing:
+        note = f"planned as if {' and '.join(missing)} were installed: pip install 'rung[run]'"
+        plan = replace(plan, reasons=(*plan.reasons, note))
+    return plan, found
+
+
+def _with(device: Device, packages: Sequence[str]) -> Device:
+    return replace(device, software=device.software | dict.fromkeys(packages, "not installed"))

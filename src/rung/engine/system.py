@@ -19,10 +19,15 @@ def threads(asked: int | None) -> int:
     return chosen or int(detect.devices(cached=False)[0].details.get("cores", 1))
 
 
+def missing_software() -> list[str]:
+    """Which of torch and numba, without which no model runs, are not installed."""
+    software = detect.devices(cached=False)[0].software
+    return [name for name in ("torch", "numba") if name not in software]
+
+
 def need_software() -> None:
     """Raises ``SoftwareMissing`` unless torch and numba are installed."""
-    software = detect.devices(cached=False)[0].software
-    missing = [name for name in ("torch", "numba") if name not in software]
+    missing = missing_software()
     if missing:
         raise SoftwareMissing(
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed; running a model needs it.",

@@ -1,0 +1,68 @@
+"""``rung plan`` and ``rung ladder``: tables, JSON, and a machine without torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from rung.core.types import Plan
+from rung.core.value import FrozenDict
+from rung.hardware import detect
+from rung.ops import LADDERS
+
+
+def test_a_plan_in_words_has_the_reason_and_every_candidate(rung, model):
+    said = rung("plan", model)
+    assert said.code == 0
+    first, *rest = said.out.splitlines()
+    assert first.startswith("CPU, ")
+    assert "the formats are kept as they are stored" in first
+    assert first.endswith("context 128")
+    assert any(line.startswith("stored") and line.rstrip().endswith("yes") for line in rest)
+    assert any("q4_0:" in line for line in rest), "what the tensors are stored in"
+
+
+def test_a_plan_as_json_is_a_plan(rung, model):
+    plan = Plan.from_json(json.loads(rung("plan", model, "--json", "--context", "64").out))
+    assert (plan.context, plan.format) == (64, "stored")
+    assert plan.memory <= sum(placement.budget for placement in plan.placements)
+
+
+def test_the_ways_out_of_a_plan_that_does_not_fit_work(rung, model):
+    size = Plan.from_json(json.loads(rung("plan", model, "--json").out)).memory
+    said = rung("plan", model, "--memory", str(size - 4096))
+    assert said.code == 1
+    assert "does not fit" in said.err
+    ways = [line.split("rung run ")[1].split() for line in said.err.splitlines() if "rung run " in line]
+    assert ways
+    for way in ways:
+        assert rung("plan", *way).code == 0
+
+
+def test_without_torch_and_numba_the_plan_is_for_this_machine_with_them(rung, model, monkeypatch):
+    (cpu, *others) = detect.devices()
+    bare = replace(cpu, software=FrozenDict({n: v for n, v in cpu.software.items() if n not in ("torch", "numba")}))
+    monkeypatch.setattr(detect, "devices", lambda cached=True: (bare, *others))
+    said = rung("plan", model)
+    assert said.code == 0, said.err
+    assert "planned as if torch and numba were installed: pip install 'rung[run]'" in said.out
+    assert any(line.startswith("stored") and line.rstrip().endswith("yes") for line in said.out.splitlines())
+
+
+@pytest.mark.parametrize("op", ["linear", "embedding", "attention", "decode_step"])
+def test_a_ladder_shows_every_rung_with_one_chosen_and_a_reason_for_each_no(rung, op):
+    name = {"attention": "f16", "decode_step": "f16"}.get(op, "q4_k")
+    found = json.loads(rung("ladder", op, name, "--json").out)["rungs"]
+    cases = {row["case"] for row in found}
+    for case in cases:
+        rows = [row for row in found if row["case"] == case]
+        assert [row["rung"] for row in rows] == [one.name for one in LADDERS[op].rungs]
+        assert [row["state"] for row in rows].count("chosen") == 1
+        assert all(row["reason"] for row in rows if row["state"] == "not here")
+        before = rows[: [row["state"] for row in rows].index("chosen")]
+        assert {row["state"] for row in before} <= {"not here"}
+    table = rung("ladder", op, name).out
+    assert table.startswith(f"{op} {name} on ")
+    assert all(row["rung"] in table and row["reason"] in table for row in found)
