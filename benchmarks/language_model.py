@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--llama-bench", type=Path, required=True, help="llama.cpp's llama-bench")
     parser.add_argument("--models", type=Path, required=True, help="folder of benchmarks/synthetic.py")
     parser.add_argument("--model", nargs="+", choices=synthetic.SHAPES, default=["gemma-2b", "llama-0.3b"])
-    parser.add_argument("--format", nargs="+", choices=synthetic.FORMATS, default=list(synthetic.FORMATS))
+    parser.add_argument("--format", nargs="+", choices=synthetic.FORMATS, default=["q4_0", "q4_k_m", "q8_0"])
     parser.add_argument("--prompt", type=int, default=256, help="tokens of the prompt, begin of text included")
     parser.add_argument("--decode", type=int, default=32, help="tokens decoded after it")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

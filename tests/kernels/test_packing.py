@@ -52,6 +52,42 @@ def test_any_bytes_survive(name):
     assert np.array_equal(unpack(pack(encoded, 2)).parts["data"], data)
 
 
+def _as_read(packed) -> np.ndarray:
+    """The weights of a generic layout as the products read them: scale * code + minimum, float32 [rows, columns]."""
+    layout, columns = packed.layout, packed.shape[1]
+    units = packed.data.reshape(packed.groups, columns // 32, layout.unit_bytes)
+    headers = np.ascontiguousarray(units[:, :, : layout.unit_header]).view(np.float32)
+    headers = headers.reshape(packed.groups, columns // 32, -1, 16).transpose(0, 3, 1, 2)  # group, lane, unit, header
+    codes = units[:, :, layout.unit_header :].reshape(packed.groups, columns // 32, -1, 16, 4).transpose(0, 3, 1, 2, 4)
+    if layout.codes == "nibble":
+        codes = np.concatenate([codes & 15, codes >> 4], axis=3)
+    if layout.table:
+        values = packed.table[codes].astype(np.float32) - 128
+        assert packed.table[16:20].view(np.float32) == 1
+    else:
+        values = codes.astype(np.float32) - layout.offset
+    values = values.reshape(*values.shape[:3], layout.parts, -1) * headers[:, :, :, : layout.parts, None]
+    if layout.minimum:
+        values += headers[:, :, :, layout.parts :, None]
+    return values.reshape(-1, columns)[: packed.shape[0]]
+
+
+@pytest.mark.parametrize("name", layouts.GENERIC)
+def test_a_generic_layout_holds_the_decoded_weight(name):
+    """Scale times code plus minimum, bit for bit; of random blocks, so that every field counts."""
+    format = formats.get(name)
+    encoded = weight(formats.get(name), 83, 2 * max(format.block, 256))
+    if format.encodes:  # blocks that no encoder writes
+        generator = np.random.default_rng(3)
+        data = generator.integers(0, 256, encoded.parts["data"].shape, dtype=np.uint8)
+        blocks = data.reshape(-1).view(formats.layout(format))
+        for field in {"d", "m", "dmin"} & set(blocks.dtype.names):
+            blocks[field] = generator.standard_normal(blocks.shape)
+        encoded = Encoded(format, encoded.shape, {"data": data})
+    with np.errstate(all="ignore"):
+        assert np.array_equal(_as_read(pack(encoded, 2)), formats.decode(encoded), equal_nan=True)
+
+
 def test_a_mapped_file_gives_its_pages_back(tmp_path, monkeypatch):
     """Read pages do not stay resident beside the packed copy, and the file reads as before."""
     monkeypatch.setattr("rung.kernels.cpu.packing.SLAB", 1 << 20)

@@ -7,12 +7,10 @@ All addresses are bytes. Queries and results are f32 [heads, size] without gaps;
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
-from rung.kernels.cpu.compiled import Kernel, kernel
+from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel
 from rung.kernels.simd.generic import (
     add,
     exponential,
@@ -30,7 +28,6 @@ from rung.kernels.simd.generic import (
 )
 from rung.kernels.simd.rows import dot, dots, mix, row_width
 
-OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
 _LOWEST = np.float32(-3.0e38)
 _ONE = np.float32(1.0)
 

@@ -17,6 +17,9 @@ from typing import Any
 
 from numba import cfunc, types
 
+#: How functions are compiled that kernels call.
+OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
+
 _LOCK = threading.RLock()
 
 

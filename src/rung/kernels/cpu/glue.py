@@ -6,11 +6,10 @@ said otherwise.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
+from rung.kernels.cpu.compiled import OPTIONS
 from rung.kernels.simd.generic import (
     add,
     gelu,
@@ -28,7 +27,6 @@ from rung.kernels.simd.generic import (
     zero,
 )
 
-OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
 _ONE = np.float32(1.0)
 
 

@@ -6,19 +6,16 @@ Lengths are multiples of 16, strides are bytes between tokens. Threads take a fe
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
 from rung.kernels.cpu.attention import BLOCK
-from rung.kernels.cpu.compiled import Kernel, kernel
+from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel
 from rung.kernels.cpu.glue import add_to, gate, norm, rotate
 from rung.kernels.simd.generic import fetch_add, load, read_float, read_int
 from rung.kernels.simd.rows import row_width, store_row
 from rung.kernels.simd.scalar import call_address
 
-OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
 _ROWS = 8  # rows a thread takes at a time
 
 

@@ -1,4 +1,8 @@
-"""Weights in the layouts of ``layouts`` ("r16"): packing them, and the exact way back."""
+"""Weights in the layouts of ``layouts`` ("r16"): packing them, and the exact way back.
+
+Nothing here needs torch, and the compiled part holds no lock of the interpreter: ``start`` and ``fill`` may be called
+from threads of their own, for different rows of one weight too.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,17 @@ import numpy.typing as npt
 
 from rung import formats
 from rung.core.types import Format
-from rung.formats import Encoded
+from rung.formats import Encoded, codebook4
 from rung.kernels.cpu import arena
-from rung.kernels.cpu.groups import CODEBOOKS, codes_of
-from rung.kernels.cpu.layouts import GENERIC, ROWS, Layout, layout_of
-from rung.kernels.cpu.pack_codes import pack_codes, unpack_codes
-from rung.kernels.cpu.pack_native import NATIVE
+from rung.kernels.cpu.codebooks import CODEBOOKS, grid_codes
+from rung.kernels.cpu.compiled import Kernel
+from rung.kernels.cpu.layouts import GENERIC, ROWS, UNIT, Layout, layout_of
+from rung.kernels.cpu.pack_generic import PLAIN
+from rung.kernels.cpu.pack_grids import GRIDS
+from rung.kernels.cpu.pack_native import NATIVE, each_row
 
 Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
 
 #: Stored bytes that are packed at once; read pages of a mapped file are given back after each such slab.
 SLAB = 16 << 20
@@ -78,19 +85,13 @@ def pack(encoded: Encoded, threads: int = 1) -> Packed:
     Pages of a read-only mapped file are given back as soon as they are packed, so that the weight does not count
     twice in the resident memory.
     """
-    layout = layout_of(encoded.format)
-    rows, columns = encoded.shape
-    data = arena.empty(-(-rows // ROWS) * layout.group_bytes(columns))
-    packed = Packed(encoded.format, encoded.shape, layout, data, _table(encoded.format), threads=threads)
-    if encoded.format.nested:
-        packed.kept = {name: np.array(encoded.parts[name]) for name in ("absmax", "nested_absmax", "nested_offset")}
-    if encoded.format.name in GENERIC:
-        packed.source = encoded
+    packed = start(encoded, threads)
+    rows = encoded.shape[0]
     step = max(ROWS, SLAB // max(encoded.nbytes // max(rows, 1), 1) // ROWS * ROWS)
     with ThreadPoolExecutor(threads) as pool:
         for first in range(0, rows, step):
             last = min(first + step, rows)
-            list(pool.map(lambda part: _fill(packed, encoded, *part), _shares(first, last, threads)))
+            list(pool.map(lambda part: fill(packed, encoded, *part), _shares(first, last, threads)))
             _give_back(encoded, first, last)
     return packed
 
@@ -101,66 +102,89 @@ def _shares(first: int, last: int, threads: int) -> Iterable[tuple[int, int]]:
     return [(start, min(start + share, last)) for start in range(first, last, share)]
 
 
-def _fill(packed: Packed, encoded: Encoded, first: int, last: int) -> None:
-    """Packs the rows [first, last)."""
-    if packed.layout.name in NATIVE:
-        stored = encoded.parts["data"][first:last]
-        NATIVE[packed.layout.name][0].call(*_native_arguments(packed, stored), first, last)
+def start(encoded: Encoded, threads: int = 1) -> Packed:
+    """The packed weight without its rows, for ``fill``; ``threads`` will multiply with it."""
+    layout = layout_of(encoded.format)
+    rows, columns = encoded.shape
+    data = arena.empty(-(-rows // ROWS) * layout.group_bytes(columns))
+    packed = Packed(encoded.format, encoded.shape, layout, data, _table(encoded.format), threads=threads)
+    if encoded.format.nested:
+        packed.kept = {name: np.array(encoded.parts[name]) for name in ("absmax", "nested_absmax", "nested_offset")}
+    if encoded.format.name in GENERIC:
+        packed.source = encoded
+    return packed
+
+
+def fill(packed: Packed, encoded: Encoded, first: int, last: int) -> None:
+    """Packs the rows [first, last) of the weight that ``packed`` was started for; 16 divides ``first``."""
+    name = packed.format.name
+    stored = encoded.parts["data"].reshape(encoded.shape[0], -1)[first:last]
+    if name in GENERIC:
+        kernel = PLAIN[name] if name in PLAIN else GRIDS[name]
+        _move(packed, kernel, stored, first, packed.format.block, grid_codes(name).ctypes.data)
         return
-    step = max(1, (1 << 20) // packed.shape[1])
-    for start in range(first, last, step):
-        end = min(start + step, last)
-        made = codes_of(encoded, start, end)
-        pack_codes.call(*_code_arguments(packed, *made), start, end)
+    block = packed.layout.block
+    _move(packed, _native(packed)[0], stored, first, block, block // UNIT)
+    scales = _scales(encoded, first, last)
+    if scales is not None:
+        lanes = _lanes(packed)[first // ROWS :]
+        for lane in range(min(ROWS, last - first)):
+            of_lane = scales[lane::ROWS]
+            lanes[: len(of_lane), :, lane] = of_lane
 
 
-def _native_arguments(packed: Packed, stored: Bytes) -> tuple[int, ...]:
-    assert stored.strides[1] == 1
-    return stored.ctypes.data, stored.strides[0], packed.pointer, packed.group_bytes, packed.shape[1]
+def _native(packed: Packed) -> tuple[Kernel, Kernel]:
+    """The kernels that pack and unpack a row of a layout of its own."""
+    return NATIVE[packed.layout.name if packed.layout.name in NATIVE else "codebook"]
 
 
-def _code_arguments(
-    packed: Packed, codes: Bytes, scales: npt.NDArray[np.float32], minima: npt.NDArray[np.float32] | None
-) -> tuple[int, ...]:
-    layout = packed.layout
-    assert codes.flags.c_contiguous
-    assert scales.flags.c_contiguous
-    return (
-        codes.ctypes.data,
-        scales.ctypes.data,
-        0 if minima is None else minima.ctypes.data,
-        packed.pointer,
-        packed.group_bytes,
-        packed.shape[1],
-        packed.shape[1] if layout.row_header else layout.group,
-        layout.block,
-        int(layout.codes == "nibble"),
-        layout.row_header,
+def _move(packed: Packed, kernel: Kernel, stored: npt.NDArray[Any], first: int, block: int, extra: int) -> None:
+    """Calls a kernel of one row, with that last argument, for the rows from ``first`` on, which are ``stored``."""
+    assert stored.strides[1] == stored.itemsize == 1
+    rows, place = (first, first + len(stored)), packed.pointer + packed.layout.row_header
+    blocks = packed.shape[1] // block
+    each_row.call(
+        kernel.address, stored.ctypes.data, stored.strides[0], place, packed.group_bytes, blocks, extra, *rows
     )
+
+
+def _scales(encoded: Encoded, first: int, last: int) -> Floats | None:
+    """The float32 scales [rows, scales of a row] of rows that are not stored beside their codes."""
+    if "scale" in encoded.parts:
+        scale: Floats = encoded.parts["scale"][first:last, None]
+        return scale
+    if "absmax" in encoded.parts:
+        columns, block = encoded.shape[1], encoded.format.block
+        return codebook4.scales(encoded, first * columns // block, last * columns // block).reshape(last - first, -1)
+    return None
+
+
+def _lanes(packed: Packed) -> Floats:
+    """A view of those scales as they are packed: float32 [groups, scales of a row, 16]."""
+    layout = packed.layout
+    step = packed.group_bytes if layout.row_header else layout.block_bytes
+    lanes: Floats = packed.data.view(np.float32).reshape(packed.groups, -1, step // 4)[:, :, :ROWS]
+    return lanes
 
 
 def read_rows(packed: Packed, ids: Iterable[int]) -> Encoded:
     """Those rows of the weight as a weight of their own: every value is what the stored one decodes to."""
-    wanted = list(ids)
-    shape = (len(wanted), packed.shape[1])
+    wanted = np.array(list(ids), np.int64)
+    columns = packed.shape[1]
+    shape = (len(wanted), columns)
     if packed.source is not None:
         return Encoded(packed.format, shape, {"data": packed.source.parts["data"][wanted]})
-    layout = packed.layout
-    if layout.name in NATIVE:
-        stored = np.empty((len(wanted), packed.format.bytes((1, packed.shape[1]))), np.uint8)
-        for place, row in enumerate(wanted):
-            NATIVE[layout.name][1].call(*_native_arguments(packed, stored[place : place + 1]), row, row + 1)
-        return Encoded(packed.format, shape, {"data": stored})
-    codes = np.empty(shape, np.uint8)
-    scales = np.empty((len(wanted), shape[1] // (shape[1] if layout.row_header else layout.group)), np.float32)
-    for place, row in enumerate(wanted):
-        rows = slice(place, place + 1)
-        unpack_codes.call(*_code_arguments(packed, codes[rows], scales[rows], None), row, row + 1)
-    if layout.row_header:
-        return Encoded(packed.format, shape, {"data": (codes ^ 0x80).view(np.int8), "scale": scales[:, 0].copy()})
-    plain = formats.get(packed.format.name.removesuffix(":nested"))
-    pairs = codes.reshape(-1, 2)
-    return Encoded(plain, shape, {"data": (pairs[:, 0] << 4) | pairs[:, 1], "absmax": scales.reshape(-1)})
+    plain, layout = formats.get(packed.format.name.removesuffix(":nested")), packed.layout
+    width = {"rows": plain.bytes((1, columns)), "row_scale": columns, "flat": columns // 2}[plain.layout]
+    stored = np.empty((len(wanted), width), np.uint8)
+    for place, row in enumerate(wanted.tolist()):
+        _move(packed, _native(packed)[1], stored[place : place + 1], row, layout.block, layout.block // UNIT)
+    if plain.layout == "rows":
+        return Encoded(plain, shape, {"data": stored})
+    scales = np.ascontiguousarray(_lanes(packed)[wanted // ROWS, :, wanted % ROWS])
+    if plain.layout == "row_scale":
+        return Encoded(plain, shape, {"data": stored.view(np.int8), "scale": scales.reshape(-1)})
+    return Encoded(plain, shape, {"data": stored.reshape(-1), "absmax": scales.reshape(-1)})
 
 
 def unpack(packed: Packed) -> Encoded:

@@ -9,12 +9,11 @@ then the activations as the kernels want them.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 import numba
 import numpy as np
 
-from rung.kernels.cpu.compiled import Kernel, kernel
+from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel
 from rung.kernels.cpu.glue import add_to, cap, copy, gate, norm, rotate
 from rung.kernels.cpu.team import next_chunk
 from rung.kernels.simd.generic import (
@@ -26,8 +25,6 @@ from rung.kernels.simd.generic import (
     read_int,
 )
 from rung.kernels.simd.rows import row_width, store_row
-
-OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
 
 #: What a linear does before it: nothing, hidden = source, or hidden += source; then x = norm(hidden).
 PLAIN, START, ADD = range(3)

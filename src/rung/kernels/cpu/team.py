@@ -18,9 +18,8 @@ import numba
 import numpy as np
 from numba import types
 
+from rung.kernels.cpu.compiled import OPTIONS
 from rung.kernels.simd.generic import call_three, fetch_add, give_way, load_acquire, read_int, rest, write_int
-
-OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
 
 #: Turns of waiting before a thread gives its processor away: about 50 microseconds.
 _TURNS = 1000

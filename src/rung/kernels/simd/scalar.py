@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from rung.kernels.simd.vector import FLOAT, I8, I16, I32, I64, INT, VOID, instruction, load, store
+from rung.kernels.simd.vector import F16, F32, FLOAT, I8, I16, I32, I64, INT, VOID, instruction, load, store
 
 
 @instruction(INT, INT)
@@ -33,6 +33,18 @@ def read_u32(b, address):
 def read_i64(b, address):
     """One int64."""
     return load(b, address, I64)
+
+
+@instruction(FLOAT, INT)
+def half(b, bits):
+    """The float16 of the lowest two bytes, exact."""
+    return b.fpext(b.bitcast(b.trunc(bits, I16), F16), F32)
+
+
+@instruction(FLOAT, INT)
+def as_f32(b, bits):
+    """The float32 of the lowest four bytes."""
+    return b.bitcast(b.trunc(bits, I32), F32)
 
 
 @instruction(VOID, INT, INT)
