@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from rung.core.errors import RungError
     from rung.core.types import Device, Plan, Report
     from rung.public import card, devices, load, plan
+    from rung.run.simulate.context import simulate
+    from rung.run.simulate.defects import Defect
 
 _PUBLIC = {
+    "Defect": "rung.run.simulate.defects",
     "Device": "rung.core.types",
     "Plan": "rung.core.types",
     "Report": "rung.core.types",
@@ -29,9 +32,22 @@ _PUBLIC = {
     "devices": "rung.public",
     "load": "rung.public",
     "plan": "rung.public",
+    "simulate": "rung.run.simulate.context",
 }
 
-__all__ = ["Device", "Plan", "Report", "RungError", "__version__", "card", "devices", "load", "plan"]
+__all__ = [
+    "Defect",
+    "Device",
+    "Plan",
+    "Report",
+    "RungError",
+    "__version__",
+    "card",
+    "devices",
+    "load",
+    "plan",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> Any:

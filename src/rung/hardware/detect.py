@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from rung.core.types import Device
 from rung.hardware import remember
 from rung.hardware.families import cpu
 
+_pretended: list[Device] = []
+
 
 def devices(cached: bool = True) -> tuple[Device, ...]:
-    """The CPU, then the accelerators; never imports torch.
+    """The CPU, then the accelerators; never imports torch. A simulated card comes first and alone beside the CPU.
 
     What a cached probe found replaces what the driver declares and the catalogue says; ``cached=False`` leaves it out.
     """
+    if _pretended:
+        processor = cpu.identify()
+        return (*_pretended, remember.recall(processor) if cached else processor)
     found = (cpu.identify(), *accelerators())
     return tuple(remember.recall(device) for device in found) if cached else found
 
@@ -21,3 +29,13 @@ def accelerators() -> tuple[Device, ...]:
     from rung.hardware.families import cuda, mps, rocm, xpu
 
     return (*cuda.identify(), *rocm.identify(), *xpu.identify(), *mps.identify())
+
+
+@contextlib.contextmanager
+def pretended(device: Device) -> Iterator[None]:
+    """While in the block this machine has that card and no other."""
+    _pretended.append(device)
+    try:
+        yield
+    finally:
+        _pretended.remove(device)

@@ -1,0 +1,78 @@
+"""``rung.simulate``: the block in which a card is simulated, and everything that it puts in force and back."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from rung.core.errors import UsageError
+from rung.core.types import Device
+from rung.run.simulate.defects import Defect
+
+_in_force: Any = None
+_lock = threading.Lock()
+
+
+class simulate(contextlib.ContextDecorator):  # noqa: N801 (used as a function: rung.simulate)
+    """Simulates a card of the catalogue: as ``with rung.simulate("Quadro P2200"):`` or as a decorator.
+
+    ``name`` is a name of the catalogue (``sim:`` may stand before it) or a ``Device``; ``memory`` bytes or a text like
+    ``4.6GB`` that are free on it; ``software`` a build of torch, ``"torch 1.10+cu102"``; ``defects`` operations that
+    fail there. In the block the card is ``cuda`` (``xpu`` for Intel, ``mps`` for Apple) for torch and the first device
+    for rung; the block's value is the ``Device``. In force in all threads until the block ends.
+
+    Raises ``UnknownDevice``; ``UsageError`` for a CPU, a second simulation at the same time, or a real card in use.
+    """
+
+    def __init__(
+        self,
+        name: str | Device,
+        *,
+        memory: str | int | None = None,
+        software: str | None = None,
+        defects: Iterable[Defect] = (),
+    ) -> None:
+        from rung.run.simulate.card import describe
+
+        self.device = describe(name, memory, software)
+        self._defects = tuple(defects)
+        self._undo: contextlib.ExitStack | None = None
+
+    def _recreate_cm(self) -> simulate:
+        """For each call of a decorated function a block of its own."""
+        return simulate(self.device, defects=self._defects)
+
+    def __enter__(self) -> Device:
+        global _in_force
+        with _lock:
+            if _in_force is not None:
+                raise UsageError(
+                    f"{_in_force.device.name} is being simulated already.",
+                    ["one card is simulated at a time: inside it, cuda means that card"],
+                    ["leave the first block, then enter the second"],
+                )
+            _in_force = self
+        try:
+            from rung.run.simulate.enter import put_in_force
+
+            self._undo = put_in_force(self.device, self._defects)
+        except BaseException:
+            _in_force = None
+            raise
+        return self.device
+
+    def __exit__(self, *exception: Any) -> None:
+        global _in_force
+        assert self._undo is not None
+        try:
+            self._undo.close()
+        finally:
+            self._undo = None
+            _in_force = None
+
+
+def current() -> Device | None:
+    """The card that is being simulated, or None."""
+    return _in_force.device if _in_force is not None else None

@@ -1,0 +1,42 @@
+"""What no table knows but history did: an operation that raises, or computes wrong numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rung.core.errors import UsageError
+
+#: Kinds of operations that defects and refusals speak of, beside torch's own names of operations.
+KINDS = ("matmul", "attention", "convolution", "elementwise")
+DTYPES = ("f32", "f16", "bf16", "f64", "int8", "fp8")
+
+
+@dataclass(frozen=True)
+class Defect:
+    """An operation that fails on the simulated card.
+
+    ``op`` is ``matmul``, ``attention``, ``convolution``, ``elementwise``, torch's own name (``bmm``, ``_int_mm``), or
+    ``*``; ``dtype`` one of ``f32 f16 bf16 f64 int8 fp8`` or ``*``. It raises ``exception(text)``; without an exception
+    it returns NaN, as f16 does on some cards of the GTX 16 series. Raises ``UsageError`` for an unknown dtype.
+    """
+
+    op: str
+    dtype: str = "*"
+    exception: type[Exception] | None = None
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in (*DTYPES, "*"):
+            raise UsageError(
+                f"A defect has no dtype {self.dtype!r}.", [f"dtypes: {', '.join(DTYPES)}"], ['Defect("matmul", "f16")']
+            )
+        if self.exception is None and self.text:
+            raise UsageError(
+                f"The defect of {self.op} has a text and no exception to raise it with.",
+                ["without an exception a defect returns NaN and says nothing"],
+                [f'Defect("{self.op}", "{self.dtype}", RuntimeError, text)'],
+            )
+
+    def hits(self, op: str, kind: str, dtype: str) -> bool:
+        """Whether it concerns an operation of that name and kind in that dtype."""
+        return self.op in ("*", op, kind) and self.dtype in ("*", dtype)

@@ -1,0 +1,64 @@
+"""What a simulation puts in force, in order, each with its way back."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch.utils import _device
+
+from rung.core.errors import UsageError
+from rung.core.types import Device
+from rung.hardware import detect
+from rung.run.simulate import factories, generators, queries, serialization, threads
+from rung.run.simulate.autocast import Autocast
+from rung.run.simulate.defects import Defect
+from rung.run.simulate.dispatch import Dispatch
+from rung.run.simulate.patches import Patches
+from rung.run.simulate.tensors import Methods
+from rung.run.simulate.world import World
+
+
+def put_in_force(device: Device, defects: tuple[Defect, ...]) -> contextlib.ExitStack:
+    """Simulates the card from now on; closing what is returned puts everything back."""
+    world = World(device, defects)
+    _no_real_card_in_use(world.type)
+    with contextlib.ExitStack() as undo:
+        patches = Patches()
+        undo.callback(patches.undo)
+        undo.callback(_restore_default_device, world.type, _device.CURRENT_DEVICE)
+        methods, autocast = Methods(world), Autocast(world)
+        factories.install(methods, patches)
+        methods.install(patches)
+        patches.set(torch, "Generator", generators.generator_class(world))
+        queries.install(world, patches)
+        autocast.install(patches)
+        undo.callback(autocast.remove)
+        undo.callback(serialization.install(world))
+        undo.enter_context(detect.pretended(device))
+        facts: dict[Any, Any] = {}
+        threads.install(lambda: Dispatch(world, facts), patches)
+        world.active = True
+        undo.callback(setattr, world, "active", False)
+        undo.enter_context(threads.entered(lambda: Dispatch(world, facts)))
+        return undo.pop_all()
+
+
+def _restore_default_device(kind: str, before: torch.device | None) -> None:
+    """Takes back a default device that was set to the card and left so."""
+    if _device.CURRENT_DEVICE is not None and _device.CURRENT_DEVICE.type == kind:
+        torch.set_default_device(before)
+
+
+def _no_real_card_in_use(kind: str) -> None:
+    module = getattr(torch, kind)
+    if getattr(module, "is_initialized", lambda: False)():
+        raise UsageError(
+            f"A real {kind} device is in use in this process, and the simulated card would take its name.",
+            [f"torch.{kind}.is_initialized() is true: tensors may lie on the real device"],
+            [
+                "simulate in a fresh process, before anything touches the real device",
+                "CUDA_VISIBLE_DEVICES= python ...",
+            ],
+        )

@@ -1,0 +1,305 @@
+"""What ``torch.cuda`` answers about the simulated card: each method stands in for the function of its name."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from rung.core.types import Level
+from rung.run.simulate import streams
+from rung.run.simulate.patches import Patches
+from rung.run.simulate.world import World
+
+
+class Questions:
+    """What ``torch.cuda``, ``torch.xpu`` and ``torch.accelerator`` are asked alike."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.Stream: Any = type("Stream", (streams.Stream,), {"place": world.place})
+        self.Event = streams.Event
+        self._began = False
+
+    def is_available(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1
+
+    def current_device(self) -> int:
+        return 0
+
+    def set_device(self, device: Any) -> None:
+        if device is not None:
+            self._world.names_card(device)
+
+    def init(self) -> None:
+        self._began = True
+
+    def _lazy_init(self) -> None:
+        self._began = True
+
+    def is_initialized(self) -> bool:
+        return self._began or bool(self._world.allocator.stats()["reserved"])
+
+    def get_device_name(self, device: Any = None) -> str:
+        return self._world.device.name
+
+    def synchronize(self, device: Any = None) -> None:
+        """Nothing runs later here."""
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        world = self._world
+        used = world.runtime + world.allocator.stats()["reserved"]
+        return max(world.total - used, 0), world.total
+
+    def memory_allocated(self, device: Any = None) -> int:
+        return self._world.allocator.stats()["allocated"]
+
+    def max_memory_allocated(self, device: Any = None) -> int:
+        return self._world.allocator.stats()["peak_allocated"]
+
+    def memory_reserved(self, device: Any = None) -> int:
+        return self._world.allocator.stats()["reserved"]
+
+    def max_memory_reserved(self, device: Any = None) -> int:
+        return self._world.allocator.stats()["peak_reserved"]
+
+    def memory_stats(self, device: Any = None) -> dict[str, int]:
+        world = self._world
+        stats, counts = world.allocator.stats(), world.allocator.counts
+        found = {"num_alloc_retries": counts["retry"], "num_ooms": counts["out_of_memory"]}
+        names = {"allocated_bytes": "allocated", "reserved_bytes": "reserved", "requested_bytes": "asked"}
+        for name, held in (names | {"active": "active", "allocation": "active"}).items():
+            found[f"{name}.all.current"], found[f"{name}.all.peak"] = stats[held], stats[f"peak_{held}"]
+        found["allocation.all.allocated"], found["allocation.all.freed"] = counts["allocation"], counts["free"]
+        return found
+
+    def memory_summary(self, device: Any = None, abbreviated: bool = False) -> str:
+        stats = self._world.allocator.stats()
+        rows = [f"{name:<10} {stats[name]:>16,} {stats[f'peak_{name}']:>16,}" for name in ("allocated", "reserved")]
+        return "\n".join([f"simulated {self._world.device.name}, bytes: now, peak", *rows])
+
+    def reset_peak_memory_stats(self, device: Any = None) -> None:
+        self._world.allocator.reset_peaks()
+
+    def reset_max_memory_allocated(self, device: Any = None) -> None:
+        self._world.allocator.reset_peaks()
+
+    def reset_accumulated_memory_stats(self, device: Any = None) -> None:
+        self._world.allocator.counts.clear()
+
+    def empty_cache(self) -> None:
+        self._world.allocator.empty_cache()
+
+    def manual_seed(self, seed: int) -> None:
+        self._world.random.manual_seed(int(seed))
+
+    def manual_seed_all(self, seed: int) -> None:
+        self._world.random.manual_seed(int(seed))
+
+    def seed(self) -> None:
+        self._world.random.seed()
+
+    def seed_all(self) -> None:
+        self._world.random.seed()
+
+    def initial_seed(self) -> int:
+        return self._world.random.initial_seed()
+
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        return self._world.random.get_state()
+
+    def set_rng_state(self, new_state: torch.Tensor, device: Any = None) -> None:
+        self._world.random.set_state(new_state)
+
+    def get_rng_state_all(self) -> list[torch.Tensor]:
+        return [self.get_rng_state()]
+
+    def set_rng_state_all(self, new_states: Any) -> None:
+        for state in list(new_states)[:1]:
+            self.set_rng_state(state)
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def current_stream(self, device: Any = None) -> Any:
+        return self.Stream.current or self.Stream.default()
+
+    def default_stream(self, device: Any = None) -> Any:
+        return self.Stream.default()
+
+    def set_stream(self, stream: Any) -> None:
+        self.Stream.current = stream
+
+    def stream(self, stream: Any) -> Any:
+        return contextlib.nullcontext() if stream is None else stream
+
+    @contextlib.contextmanager
+    def device(self, device: Any) -> Iterator[None]:
+        self.set_device(device)
+        yield
+
+    def device_of(self, tensor: Any) -> Any:
+        return contextlib.nullcontext()
+
+
+class Cuda(Questions):
+    """``torch.cuda``, for NVIDIA and for AMD."""
+
+    def get_device_capability(self, device: Any = None) -> tuple[int, int]:
+        return self._world.capability
+
+    def get_arch_list(self) -> list[str]:
+        built = self._world.device.software.get("arch_list", "")
+        return built.split() if built else [self._world.device.arch.split("-")[0]]
+
+    def get_gencode_flags(self) -> str:
+        numbers = [arch.removeprefix("sm_") for arch in self.get_arch_list()]
+        return " ".join(f"-gencode compute=compute_{n},code=sm_{n}" for n in numbers)
+
+    def get_device_properties(self, device: Any = None) -> Any:
+        self.set_device(device)
+        return properties(self._world)
+
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        world = self._world
+        if world.device.kind == "rocm" or self.get_device_capability()[0] >= 8:
+            return world.cuda_version is None or world.cuda_version >= (11, 0)
+        # from torch 2.2 on it counts when a tensor can be made, which says nothing of products
+        return including_emulation and world.torch_version >= (2, 2)
+
+    def is_tf32_supported(self) -> bool:
+        return self._world.device.kind == "cuda" and self._world.capability >= (8, 0)
+
+    def is_current_stream_capturing(self) -> bool:
+        return False
+
+    def can_device_access_peer(self, device: Any, peer_device: Any) -> bool:
+        return False
+
+    def ipc_collect(self) -> None:
+        """No memory is shared with other processes."""
+
+
+class Xpu(Questions):
+    """``torch.xpu``."""
+
+    def get_device_capability(self, device: Any = None) -> dict[str, Any]:
+        return dict(vars(self.get_device_properties()))
+
+    def get_device_properties(self, device: Any = None) -> Any:
+        self.set_device(device)
+        world = self._world
+        f64 = world.device.capability("matmul.f64").level is not Level.ABSENT
+        return types.SimpleNamespace(
+            name=world.device.name, type="gpu", total_memory=world.total, has_fp16=True, has_fp64=f64
+        )
+
+    def is_bf16_supported(self) -> bool:
+        return self._world.device.capability("matmul.bf16").level is not Level.ABSENT
+
+
+class Mps:
+    """``torch.mps``."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._asked = Questions(world)
+        for name in (
+            "synchronize",
+            "empty_cache",
+            "device_count",
+            "get_rng_state",
+            "set_rng_state",
+            "manual_seed",
+            "seed",
+        ):
+            setattr(self, name, getattr(self._asked, name))
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+    def current_allocated_memory(self) -> int:
+        return self._asked.memory_allocated()
+
+    def driver_allocated_memory(self) -> int:
+        return self._world.runtime + self._asked.memory_reserved()
+
+    def recommended_max_memory(self) -> int:
+        return self._world.total
+
+
+def properties(world: World) -> Any:
+    """What ``get_device_properties`` tells; figures that the catalogue does not have are left out."""
+    major, minor = world.capability
+    amd = world.device.kind == "rocm"
+    found: dict[str, Any] = {
+        "name": world.device.name,
+        "major": major,
+        "minor": minor,
+        "total_memory": world.total,
+        "is_integrated": False,
+        "is_multi_gpu_board": False,
+        "warp_size": 64 if amd and world.device.arch.startswith("gfx9") else 32,
+    }
+    if amd:
+        found["gcnArchName"] = world.device.arch
+    if "multiprocessors" in world.device.details:
+        found["multi_processor_count"] = int(world.device.details["multiprocessors"])
+    return type("_CudaDeviceProperties", (types.SimpleNamespace,), {})(**found)
+
+
+def install(world: World, patches: Patches) -> None:
+    """Puts the answers in force in the modules of torch."""
+    if world.type == "mps":
+        answers: Any = Mps(world)
+        modules: tuple[Any, ...] = (torch.mps, torch.backends.mps)
+        common: Questions = answers._asked
+    else:
+        answers = common = Cuda(world) if world.type == "cuda" else Xpu(world)
+        top = getattr(torch, world.type)
+        modules = (top, *(getattr(top, name) for name in ("memory", "random", "streams") if hasattr(top, name)))
+    for module in modules:
+        for name in (n for n in dir(answers) if not n.startswith("__") and hasattr(module, n)):
+            patches.set(module, name, getattr(answers, name))
+    _install_accelerator(world, common, patches)
+    if world.type == "cuda":
+        _install_build(world, patches)
+
+
+def _install_accelerator(world: World, answers: Questions, patches: Patches) -> None:
+    there = torch.accelerator
+    names = {
+        "current_accelerator": lambda check_available=False: torch.device(world.type),
+        "current_device_index": answers.current_device,
+        "current_device_idx": answers.current_device,
+        "set_device_index": answers.set_device,
+        "set_device_idx": answers.set_device,
+        "get_memory_info": answers.mem_get_info,
+        "device_index": answers.device,
+    }
+    for name in there.__all__:
+        found = names.get(name) or getattr(answers, name, None)
+        if found is not None:
+            patches.set(there, name, found)
+
+
+def _install_build(world: World, patches: Patches) -> None:
+    """What torch says that it was built for."""
+    software = world.device.software
+    amd = world.device.kind == "rocm"
+    patches.set(torch.version, "hip", software.get("rocm", "6.4") if amd else None)
+    patches.set(torch.version, "cuda", None if amd else software.get("cuda", "12.6"))
+    patches.set(torch.backends.cuda, "is_built", lambda: True)
+    patches.set(torch.backends.cudnn, "is_available", lambda: True)
+    if hasattr(torch.cuda, "_exchange_device"):
+        patches.set(torch.cuda, "_exchange_device", lambda device: 0)
+        patches.set(torch.cuda, "_maybe_exchange_device", lambda device: 0)
