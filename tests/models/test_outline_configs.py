@@ -60,6 +60,17 @@ PUBLISHED = {
     "siglip-so400m-patch14-384": 877_960_498,
     "sd-1.5-text-encoder": 123_060_480,
     "sdxl-text-encoder-2": 694_659_840,
+    "sd-1.5-unet": "860M",
+    "sd-1.5-vae": 83_653_863,
+    "sdxl-unet": "2.6B",  # arXiv 2307.01952, table 1
+    "sd3.5-medium-transformer": "2.5B",
+    "sd3.5-large-transformer": "8.1B",
+    "flux.1-dev-transformer": "12B",
+    "ltx-video-2b-transformer": "1.9B",  # arXiv 2501.00103
+    "ltx-video-13b-transformer": "13B",
+    "wan2.1-vae": "127M",  # arXiv 2503.20314, table 2
+    "wan2.2-ti2v-5b-transformer": "5B",
+    "latte-1-transformer": "1.1B",
 }
 #: Weights that one token multiplies, as published; Mixtral, Qwen and DeepSeek count the embedding in.
 ACTIVE = {

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
-from rung.core.errors import BadFile
+from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.text import size
 from rung.models import arch
 from rung.models.card import ModelCard
@@ -17,6 +18,7 @@ from rung.models.files.jsonfile import SMALL, read_object
 from rung.models.files.shards import INDEX, STEM, weight_files, weight_map
 from rung.models.folder_card import folder_name
 from rung.models.open import open_card
+from rung.models.outlines import pipeline
 from rung.models.outlines.component import as_stored, describe
 from rung.models.outlines.roles import Roles
 from rung.models.outlines.values import OTHER, Component, Outline, Phase, Shape, plain, shape_of_decoder
@@ -28,12 +30,15 @@ _STEMS = (STEM, "diffusion_pytorch_model", "model.fp16", "diffusion_pytorch_mode
 
 
 def open_outline(path: str | Path) -> Outline:
-    """The outline of a GGUF file, a Hugging Face folder, a ``config.json`` alone or a safetensors index beside one.
+    """The outline of a GGUF file, a Hugging Face folder, a ``config.json`` alone, a safetensors index beside one, or a
+    pipeline of diffusers (its folder or ``model_index.json``).
 
     A configuration may have another name if it ends in ``.json`` and stands alone. Raises ``ModelNotFound``,
     ``BadFile``, ``UnsafeFile`` or ``UnknownArchitecture``.
     """
     place = Path(path).expanduser()
+    if place.is_dir() and pipeline.is_pipeline(place):
+        return pipeline.pipeline(place, folder_name(place), _part)
     if place.is_dir() and (place / "config.json").is_file():
         return _folder(place)
     if place.is_file() and place.suffix == ".json" and not head(place).startswith(b"GGUF"):
@@ -50,24 +55,44 @@ def _json(path: Path) -> Outline:
                 ways_out=["put the config.json of the model beside it"],
             )
         return _folder(path.parent)
+    if path.name == pipeline.INDEX:
+        return pipeline.pipeline(path.parent, folder_name(path.parent), _part)
     component = describe(read_object(path, SMALL), path.name)
     return plain(path.stem, "config", str(path), component)
 
 
 def _folder(folder: Path) -> Outline:
-    config, name = read_object(folder / "config.json", SMALL), folder_name(folder)
-    where = f"{name}/config.json"
-    runs = config.get("model_type") in (*arch.MODEL_TYPES, "gemma3") and not config.get("quantization_config")
-    stem = next((stem for stem in _STEMS if _has(folder, stem)), None)
-    if stem is None:
-        return plain(name, "config", str(folder), describe(config, where))
-    index = folder / f"{stem}{INDEX}"
-    if index.is_file() and not any(folder.glob(f"{stem}*.safetensors")):
-        return plain(name, "index", str(folder), _indexed(describe(config, where), index))
-    if runs and stem == STEM:
-        return _carded(open_card(folder))
-    files = weight_files(folder, stem)
-    return plain(name, "folder", str(folder), as_stored(describe(config, where), list(files.values()), name))
+    """The outline of a plain model, with its card where ``rung run`` builds it."""
+    name = folder_name(folder)
+    kind = read_object(folder / "config.json", SMALL).get("model_type")
+    if kind in (*arch.MODEL_TYPES, "gemma3") and _stem(folder) == STEM and not _is_index(folder, STEM):
+        with contextlib.suppress(UnknownArchitecture):  # quantised, say: its sizes are known all the same
+            return _carded(open_card(folder))
+    found = _part(folder, name)
+    stem = _stem(folder)
+    origin = "config" if not stem else "index" if _is_index(folder, stem) else "folder"
+    return plain(name, origin, str(folder), found)
+
+
+def _part(folder: Path, where: str) -> Component:
+    """The component in a folder: from its weights, else from an index of them, else from its configuration alone."""
+    described = describe(read_object(folder / "config.json", SMALL), f"{where}/config.json")
+    stem = _stem(folder)
+    if not stem:
+        return described
+    if _is_index(folder, stem):
+        return _indexed(described, folder / f"{stem}{INDEX}")
+    return as_stored(described, list(weight_files(folder, stem).values()), where)
+
+
+def _stem(folder: Path) -> str:
+    """What the names of the weight files begin with; empty where there are none."""
+    return next((stem for stem in _STEMS if _has(folder, stem)), "")
+
+
+def _is_index(folder: Path, stem: str) -> bool:
+    """Whether only the index is there, and none of its shards."""
+    return (folder / f"{stem}{INDEX}").is_file() and not any(folder.glob(f"{stem}*.safetensors"))
 
 
 def _has(folder: Path, stem: str) -> bool:

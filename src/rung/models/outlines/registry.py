@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from rung.core.registry import Registry
-from rung.models.outlines import bert, clip, deepseek, experts, t5, whisper
+from rung.models.outlines import (
+    bert,
+    clip,
+    deepseek,
+    experts,
+    pictures,
+    t5,
+    unet,
+    vae,
+    video,
+    video_vae,
+    whisper,
+)
 from rung.models.outlines.describing import Description
 
 __all__ = ["DESCRIPTIONS", "Description"]
@@ -11,6 +23,6 @@ __all__ = ["DESCRIPTIONS", "Description"]
 #: By ``model_type`` (transformers) or ``_class_name`` (diffusers); beside these those of ``rung.models.arch``.
 DESCRIPTIONS: Registry[Description] = Registry("description")
 
-for _module in (experts, deepseek, t5, bert, whisper, clip):
+for _module in (experts, deepseek, t5, bert, whisper, clip, unet, pictures, video, vae, video_vae):
     for _description in _module.DESCRIPTIONS:
         DESCRIPTIONS.register(_description.model_type, _description)
