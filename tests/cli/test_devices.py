@@ -93,7 +93,7 @@ def test_one_device_with_all_reasons(rung, cards):
 
 def test_a_card_that_is_not_here(rung, cards):
     said = rung("devices", "2080ti")
-    assert said.out.startswith("geforce-rtx-2080-ti  GeForce RTX 2080 Ti · sm_75 · 11.0 GB\n")
+    assert said.out.startswith("geforce-rtx-2080-ti  GeForce RTX 2080 Ti · sm_75 · 10.8 GB free of 11.0 GB\n")
     assert "not in this machine; from the catalogue (checked)" in said.out
     assert row(said.out, "matmul.bf16")[:2] == ["emulated", "catalogue"]
 

@@ -201,7 +201,7 @@ def test_an_earlier_probe_is_read_and_fresh_measures_again(monkeypatch, p2200):
 
 def test_a_simulated_device_is_not_measured(monkeypatch):
     monkeypatch.setattr(child, "run", lambda *a, **k: pytest.fail("nothing to run"))
-    device = catalog.simulated("p2200")
+    device = catalog.device("p2200")
     assert probe.probe(device, fresh=True) == device
 
 

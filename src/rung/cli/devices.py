@@ -72,7 +72,7 @@ def chosen(name: str) -> list[Device]:
     for device in here:
         if name in (device.id, device.kind):
             return [device]
-    return [catalog.simulated(name)]
+    return [catalog.device(name)]
 
 
 def _probed(device: Device) -> Device:

@@ -217,6 +217,9 @@ class Rung(Value):
 def _need(need: str, device: Device) -> Verdict:
     if need.startswith("package."):
         package = need.removeprefix("package.")
+        known = device.capability(need)
+        if known.level is Level.ABSENT:
+            return no(f"{package} does not compute on {device.name} ({known.source})", StepClass.UNAVAILABLE)
         if package in device.software:
             return YES
         return no(f"{package} is not installed: pip install 'rung[run]'", StepClass.UNAVAILABLE)

@@ -60,7 +60,7 @@ def device(
         free=free,
         bandwidth=product.bandwidth if same and product else None,
         peaks=FrozenDict(_rates(product) if same else {}),
-        capabilities=FrozenDict({c.name: c for c in (architecture.capabilities() if architecture else ())}),
+        capabilities=FrozenDict({c.name: c for c in (catalog.declared(architecture) if architecture else ())}),
         software=installed() | ({"driver": driver} if driver else {}),
         details=FrozenDict(facts),
     )

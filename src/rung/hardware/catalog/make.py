@@ -1,0 +1,133 @@
+"""A device from the catalogue: a product with a release of the software, as data to plan with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rung.core.errors import UsageError
+from rung.core.text import GB, parse_size
+from rung.core.types import Device
+from rung.core.value import FrozenDict
+from rung.hardware.catalog import names, own
+from rung.hardware.catalog.builds import Build, newest, parse
+from rung.hardware.catalog.capabilities import applies, capabilities
+from rung.hardware.catalog.rows import Architecture, Product, architectures, load
+
+#: Share of its memory that an idle card shows as free where nobody has looked. NVIDIA: the median of the rows that
+#: have a figure; AMD and Intel keep a few hundred MB; a Mac lets its GPU wire two thirds, from 36 GB on three quarters.
+_IDLE = {"cuda": 0.975, "rocm": 0.98, "xpu": 0.95}
+_LARGE_MAC = 36 * GB
+#: Bytes that a process takes on a GPU before any tensor, where no figure is known.
+RUNTIME = 400 * 2**20
+#: What a catalogue processor computes with beside torch: rung's own kernels.
+_CPU_PACKAGES = {"numba": "0.63.0", "llvmlite": "0.46.0"}
+
+
+def device(name: str, software: str | None = None, memory: str | int | None = None) -> Device:
+    """The device of that name as the catalogue knows it: not in this machine, for planning and simulation.
+
+    ``name`` is a product as drivers, shops and people write it (``p2200``, ``RTX3060 12GB``, ``p3.2xlarge``, with or
+    without ``sim:``), or a TOML file that describes a card. ``software`` names releases (``torch 1.10+cu102``); without
+    it the card gets the newest torch that still carries its code. ``memory`` replaces the card's, in bytes or as
+    ``4.6GB``. ``free`` is what a program finds on the idle card, ``details["runtime_bytes"]`` what it takes
+    before any tensor, ``details["note"]`` says what the name left open,
+    ``details["about"]`` what is known of the card beside its figures.
+
+    Raises ``UnknownDevice`` with the names that look most like it or the list that it fits, ``UsageError`` for
+    software that the catalogue does not know, ``BadFile`` for a file with wrong keys.
+    """
+    wanted = name.removeprefix("sim:").strip()
+    if wanted.endswith(".toml"):
+        product, architecture = own.read(wanted)
+        found = names.Match(product, product.memory)
+    else:
+        found = names.match(wanted)
+        architecture = architectures()[found.product.arch]
+    return build_device(found, architecture, software, _bytes(memory))
+
+
+def build_device(
+    found: names.Match, architecture: Architecture, software: str | None = None, memory: int | None = None
+) -> Device:
+    """The device of a product that was found; see ``device``."""
+    product = found.product
+    others: dict[str, str] = {}
+    build = newest(architecture.key) if software is None else None
+    if software is not None:
+        build, others = parse(software, architecture)
+    total = memory or found.memory
+    free, free_from = _free(product, architecture, total, memory is not None)
+    runtime, runtime_from = _runtime(architecture, build)
+    cores = int(product.units.get("shaders", 1)) if architecture.kind == "cpu" else None
+    details: dict[str, Any] = {
+        "rates": "table",
+        "catalogue": product.status,
+        "source": product.source,
+        "free_from": free_from,
+        "runtime_bytes": runtime,
+        "runtime_from": runtime_from,
+    }
+    details |= {"cores": cores, "threads": cores, "isa": architecture.key} if cores else {}
+    if build:
+        details["build"] = str(build)
+    if found.note:
+        details["note"] = found.note
+    if about := "; ".join(text for text in (product.note, architecture.note) if text):
+        details["about"] = about
+    identity = names.normal(product.name).replace(" ", "-")
+    if len(product.sizes) > 1 and found.memory != product.memory:
+        identity += f"-{found.memory // GB}gb"
+    return Device(
+        id=identity,
+        kind=architecture.kind,
+        name=product.name,
+        arch=architecture.machine or architecture.key,
+        memory=total,
+        free=free,
+        bandwidth=product.bandwidth,
+        peaks=FrozenDict(product.rates()),
+        capabilities=capabilities(architecture.key, build),
+        software=FrozenDict(_software(architecture, build, others)),
+        details=FrozenDict(details),
+        real=False,
+    )
+
+
+def _software(architecture: Architecture, build: Build | None, others: dict[str, str]) -> dict[str, str]:
+    found = build.software() if build else {}
+    return found | (_CPU_PACKAGES if architecture.kind == "cpu" else {}) | others
+
+
+def _free(product: Product, architecture: Architecture, total: int, replaced: bool) -> tuple[int | None, str]:
+    """Bytes that a program finds on the idle device, and where the figure comes from."""
+    if architecture.kind == "cpu":
+        return None, "nine tenths of memory"
+    if architecture.kind == "mps":
+        return total * 3 // 4 if total >= _LARGE_MAC else total * 2 // 3, "what macOS lets a GPU wire by default"
+    if not replaced and product.shown and total in product.sizes:
+        # one figure belongs to the size of the row, several to the sizes in their order
+        at = product.sizes.index(total) if len(product.shown) == len(product.sizes) else None
+        if at is not None:
+            return product.shown[at], "seen on idle cards" if product.seen else "as remembered of idle cards"
+    return int(total * _IDLE[architecture.kind]), f"{_IDLE[architecture.kind]:.1%} of memory, as other cards show"
+
+
+def _runtime(architecture: Architecture, build: Build | None) -> tuple[int, str]:
+    """Bytes of context, kernels and libraries on the device, with the source."""
+    if architecture.kind == "cpu":
+        return 0, "counted with the process"
+    for row in load("software.toml")["runtime"]:
+        if build and applies(row, architecture, build):
+            return int(row["mib"]) * 2**20, str(row["source"])
+    return RUNTIME, "no figure is known"
+
+
+def _bytes(memory: str | int | None) -> int | None:
+    if memory is None or isinstance(memory, int):
+        if memory is not None and memory <= 0:
+            raise UsageError(f"a device cannot have {memory} bytes of memory.", ways_out=['memory="4.6GB"'])
+        return memory
+    try:
+        return parse_size(memory)
+    except ValueError as error:
+        raise UsageError(f"{error}.") from None

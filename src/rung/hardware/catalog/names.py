@@ -1,0 +1,204 @@
+"""From what a person or a driver writes to the product that is meant, or a refusal with the names that are near."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rung.core.errors import UnknownDevice
+from rung.core.text import GB, close
+from rung.hardware.catalog.rows import Product, instances, products
+
+#: Names that people give to several chips; the newest product of the name is not what all of them mean.
+SHARED = {
+    "titan x": ("GeForce GTX TITAN X", "NVIDIA TITAN X Pascal"),
+    "rtx 4000": ("Quadro RTX 4000", "RTX 4000 Ada", "RTX 4000 SFF Ada", "RTX PRO 4000 Blackwell"),
+    "rtx 5000": ("Quadro RTX 5000", "RTX 5000 Ada", "RTX PRO 5000 Blackwell"),
+    "rtx 6000": ("Quadro RTX 6000", "RTX 6000 Ada", "RTX PRO 6000 Blackwell"),
+    "titan": ("GeForce GTX TITAN X", "NVIDIA TITAN X Pascal", "NVIDIA TITAN Xp", "NVIDIA TITAN V", "NVIDIA TITAN RTX"),
+}
+_MAKERS = re.compile(r"\b(nvidia|geforce|amd|intel|tesla|quadro|radeon|instinct|apple|graphics|corporation)\b")
+#: What drivers write beside a name and the catalogue does not.
+_LOOSE = re.compile(r"\b(generation|hbm3e?|gpu)\b")
+_MEMORY = re.compile(r"\b(\d+) ?gi?b\b")
+#: Words that tell boards with one chip apart.
+_BOARDS = re.compile(r"\b(\d+gb|pcie|sxm\d?|nvl)\b")
+_SERIES = re.compile(r"(?:gtx|rtx|rx|arc|pro|gt) (?=.*\d)")
+
+
+@dataclass(frozen=True)
+class Match:
+    """The product that a name means, the bytes of its memory, and a line where the name alone left a choice."""
+
+    product: Product
+    memory: int
+    note: str = ""
+
+
+def find(name: str) -> Product | None:
+    """The product of that name, as a driver or a person writes it: ``NVIDIA GeForce RTX 2080 Ti``, ``2080ti``."""
+    try:
+        return match(name).product
+    except UnknownDevice:
+        return None
+
+
+def match(name: str) -> Match:
+    """The product that ``name`` means; where several are sold under it, the commonest, with a note that says so.
+
+    Raises ``UnknownDevice``: with the list when the name fits different chips, else with the names that are near.
+    """
+    if cloud := _cloud().get(normal(name)):
+        product, memory, number = cloud
+        found = match(f"{product} {memory}GB" if memory else product)
+        note = f"{name} has {number} of these; this is one" if number > 1 else ""
+        return Match(found.product, found.memory, note)
+    wanted = normal(name)
+    if exact := _by_name().get(_joined(wanted)):
+        return _variant(exact, exact.memory, wanted)
+    short = _short(wanted)
+    if several := _shared().get(_bare(short)):
+        raise _ambiguous(name, several)
+    if known := _by_short().get(_joined(short)):
+        return _variant(known, known.memory, wanted)
+    if given := _MEMORY.search(wanted):
+        return _sized(name, wanted.replace(given[0], " "), int(given[1]) * GB)
+    return _guess(name, wanted)
+
+
+def normal(name: str) -> str:
+    """Lower case, words of letters, digits and plus signs with one space between them."""
+    return " ".join(re.sub(r"\(r\)|\(tm\)|[^a-z0-9+]+", " ", name.lower()).split())
+
+
+def _sized(name: str, rest: str, memory: int) -> Match:
+    """A name with a memory size in it: the product without it, if it is sold in that size."""
+    base = _short(normal(rest))
+    same = [p for p in products() if _joined(base) in _short_forms(p)]
+    fits = same + [p for p in products() if p not in same and _bare(base) == _bare(_base(p))]
+    if not fits:
+        return _guess(name, normal(name))
+    for product in fits:
+        if memory in product.sizes:
+            return Match(product, memory)
+    sizes = sorted({s for product in fits for s in product.sizes})
+    raise UnknownDevice(
+        f"{base} is not sold with {memory // GB} GB.",
+        [f"it is sold with {' and '.join(f'{s // GB} GB' for s in sizes)}"],
+        [f"rung devices {quoted(fits[0].name)}"],
+    )
+
+
+def _variant(product: Product, memory: int, wanted: str) -> Match:
+    """The product with a note, when its name alone does not say which of several variants is meant."""
+    if _MEMORY.search(wanted) and memory == product.memory and len(product.sizes) == 1:
+        return Match(product, memory)
+    others = []
+    if len(product.sizes) > 1:
+        others.append(" and ".join(f"{s // GB} GB" for s in product.sizes if s != memory))
+    full = {_joined(normal(n)) for n in (product.name,)} | {_joined(_short(normal(product.name)))}
+    if _joined(wanted) not in full:
+        others += [p.name for p in products() if p is not product and _base(p) == _base(product)]
+    note = f"{product.name} with {memory // GB} GB taken; there is also {', '.join(others)}" if others else ""
+    return Match(product, memory, note)
+
+
+def _guess(name: str, wanted: str) -> Match:
+    """Part of a name: the one product it fits, variants of one product, else a refusal."""
+    words = set(_short(wanted).split())
+    fits = [p for p in products() if words and words <= set(_words(p))]
+    if fits and all(_joined(_base(p)) == _joined(_base(fits[0])) and words >= set(_base(p).split()) for p in fits):
+        return _variant(fits[0], fits[0].memory, wanted)
+    if len(fits) > 1:
+        raise _ambiguous(name, [p.name for p in fits])
+    begins = [p.name for p in products() if len(wanted) > 2 and any(_short(wanted) in w for w in _words(p))]
+    if 1 < len(begins) < 12:
+        raise _ambiguous(name, begins)
+    forms = {form: p.name for p in products() for form in (*_short_spaced(p), normal(p.name))}
+    alike = close(_short(wanted), forms) + close(wanted, forms)
+    close_by = [*(p.name for p in fits), *begins[:1], *(forms[form] for form in alike)]
+    near = list(dict.fromkeys(close_by))[:3]
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    ways = [f"rung devices {quoted(near[0])}"] if near else []
+    raise UnknownDevice(
+        f"the catalogue has no device called {name!r}.{hint}", ways_out=[*ways, "rung devices --catalog"]
+    )
+
+
+def _ambiguous(name: str, several: Iterable[str]) -> UnknownDevice:
+    listed = list(several)
+    shown = ", ".join(listed[:12]) + (f" and {len(listed) - 12} more" if len(listed) > 12 else "")
+    return UnknownDevice(
+        f"{name!r} fits {len(listed)} different products.", [f"it fits: {shown}"], [f"rung devices {quoted(listed[0])}"]
+    )
+
+
+def quoted(name: str) -> str:
+    """The name as one word of a command line."""
+    return f'"{name}"' if " " in name else name
+
+
+def forms(product: Product) -> frozenset[str]:
+    """Every form, without spaces, that means this product and no other: whole name, short forms, aliases."""
+    whole = {_joined(normal(name)) for name in (product.name, *product.aliases)}
+    return frozenset(whole | _short_forms(product))
+
+
+@functools.cache
+def _by_name() -> Mapping[str, Product]:
+    return {_joined(normal(name)): p for p in reversed(products()) for name in (p.name, *p.aliases)}
+
+
+@functools.cache
+def _by_short() -> Mapping[str, Product]:
+    return {form: p for p in reversed(products()) for form in _short_forms(p)}
+
+
+@functools.cache
+def _cloud() -> Mapping[str, tuple[str, int, int]]:
+    return {normal(name): value for name, value in instances().items()}
+
+
+@functools.cache
+def _shared() -> Mapping[str, tuple[str, ...]]:
+    return {form: several for name, several in SHARED.items() for form in (_bare(name), _joined(name))}
+
+
+def _bare(short: str) -> str:
+    return _joined(_SERIES.sub("", short, count=1) if _SERIES.match(short) else short)
+
+
+@functools.cache
+def _short_spaced(product: Product) -> tuple[str, ...]:
+    found = []
+    for name in (product.name, *product.aliases):
+        short = _short(normal(name))
+        found += [short, _SERIES.sub("", short, count=1)] if _SERIES.match(short) else [short]
+    return tuple(dict.fromkeys(found))
+
+
+def _short_forms(product: Product) -> frozenset[str]:
+    return frozenset(_joined(form) for form in _short_spaced(product) if form)
+
+
+@functools.cache
+def _words(product: Product) -> tuple[str, ...]:
+    return tuple(word for form in _short_spaced(product) for word in form.split())
+
+
+@functools.cache
+def _base(product: Product) -> str:
+    """The short name without memory size and board: what variants of one product share."""
+    return " ".join(_BOARDS.sub(" ", _short(normal(product.name))).split())
+
+
+def _short(name: str) -> str:
+    """The normal form without the maker's words, SXM2 to SXM5 alike."""
+    bare = _LOOSE.sub(" ", _MAKERS.sub(" ", name))
+    return " ".join(re.sub(r"\bsxm\d\b", "sxm", bare).split())
+
+
+def _joined(name: str) -> str:
+    return name.replace(" ", "")
