@@ -24,8 +24,8 @@ def devices() -> tuple[Device, ...]:
 def device(name: str, software: str | None = None, memory: str | int | None = None) -> Device:
     """A device that need not be here, as the catalogue knows it: ``rung.device("p2200", software="torch 1.10+cu102")``.
 
-    ``name`` is a product, a cloud instance or a TOML file that describes a card; ``software`` names releases, by default
-    the newest torch that still carries the card's code; ``memory`` replaces the card's. Never imports torch.
+    ``name`` is a product, a cloud instance or a TOML file that describes a card; ``software`` names releases, by
+    default the newest torch that still carries the card's code; ``memory`` replaces the card's. Never imports torch.
     Raises ``UnknownDevice``, ``UsageError``, ``BadFile``; see ``rung.hardware.catalog.device``.
     """
     from rung.hardware import catalog

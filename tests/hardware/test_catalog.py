@@ -235,7 +235,9 @@ def test_a_device_of_the_catalogue():
     assert device.peaks["bf16"] == pytest.approx(0.54 * 3.82e12)  # relative to f32, as the architecture says
     assert device.details["rates"] == "table"
     assert device.free == 5059 * 2**20
-    assert device.software["torch"] == "2.14.0+cu126"
+    assert device.software["torch"] == "2.14.0"
+    assert device.software["cuda"] == "12.6"
+    assert device.software["arch_list"].split()[0] == "sm_50"
     assert [c.name for c in device.capabilities.values() if c.level is Level.UNKNOWN] == ["matmul.int8"]
     assert "dp4a" in device.capability("matmul.int8").source
 

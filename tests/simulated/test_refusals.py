@@ -128,5 +128,5 @@ def test_messages_are_those_of_the_version(software, words):
 
 
 def test_a_build_that_is_none():
-    with pytest.raises(rung.RungError, match="names no build of torch"):
+    with pytest.raises(rung.RungError, match="names no release of a package"):
         rung.simulate("v100", software="newest")

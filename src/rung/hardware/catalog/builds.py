@@ -63,11 +63,12 @@ class Build:
         return f"{self.ptx} as PTX" if self.ptx and version(self.ptx) <= capability else ""
 
     def software(self) -> dict[str, str]:
-        """``{"torch": "1.10.0", "cuda": "10.2"}`` and what a detected torch also says: ``torch_cuda``."""
-        whole = self.release if self.release.count(".") > 1 else f"{self.release}.0"
-        found = {"torch": f"{whole}+{self.name}" if self.name else whole}
+        """What a device says of it: ``{"torch": "1.10.0", "cuda": "10.2", "arch_list": "sm_37 sm_50 ..."}``."""
+        found = {"torch": self.release if self.release.count(".") > 1 else f"{self.release}.0"}
         if self.toolkit:
-            found |= {self.backend: self.toolkit, f"torch_{self.backend}": self.toolkit}
+            found["rocm" if self.backend == "hip" else self.backend] = self.toolkit
+            prefix = "sm_" if self.backend == "cuda" else ""
+            found["arch_list"] = " ".join(f"{prefix}{code.replace('.', '')}" for code in self.code)
         return found
 
 
