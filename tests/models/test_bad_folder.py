@@ -86,6 +86,15 @@ def test_a_strange_tensor_is_named(folder, checkpoints):
         open_card(folder)
 
 
+def test_two_tensors_for_one_place_are_named(folder, checkpoints):
+    state = {name: value.contiguous() for name, value in checkpoints("llama")[1].state_dict().items()}
+    twin = state["model.layers.1.mlp.up_proj.weight"].clone()
+    save_file({**state, "layers.1.mlp.up_proj.weight": twin}, folder / "model.safetensors")
+    with pytest.raises(BadFile, match="have the same place in the model") as error:
+        open_card(folder)
+    assert "model.layers.1.mlp.up_proj.weight" in str(error.value)
+
+
 def test_pickles_are_refused_with_the_way_out(folder, checkpoints):
     (folder / "model.safetensors").unlink()
     torch.save(checkpoints("llama")[1].state_dict(), folder / "pytorch_model.bin")

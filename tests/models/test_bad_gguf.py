@@ -151,6 +151,13 @@ def test_many_strings_cost_no_more_than_they_take(tmp_path, monkeypatch):
         read(tmp_path, data)
 
 
+def test_strings_are_counted_together(tmp_path, monkeypatch):
+    arrays = [text(key) + struct.pack("<IIQ", ARRAY, STRING, 60) + bytes(8 * 60) for key in ("k", "l")]
+    monkeypatch.setattr("rung.models.files.gguf.MOST_STRINGS", 119)
+    with pytest.raises(BadFile, match="claims 120 strings; rung reads up to 119"):
+        read(tmp_path, gguf(arrays, []))
+
+
 FOREIGN = {
     "an empty file": b"",
     "a zip archive": b"PK\x03\x04" + bytes(60),

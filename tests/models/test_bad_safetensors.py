@@ -46,6 +46,7 @@ CASES = {
     "2^60 elements": (file_of({"t": entry(shape=(2**60,))}), "has the shape"),
     "a product beyond everything": (file_of({"t": entry(shape=(2**59,) * 9)}), "needs another size"),
     "wrong size": (file_of({"t": entry(shape=(5,))}), r"needs another size"),
+    "room for more than the shape": (file_of({"t": entry(shape=(3,))}), "needs another size"),
     "offsets turned round": (file_of({"t": entry(offsets=(16, 0))}), "needs another size"),
     "one offset": (file_of({"t": entry(offsets=(16,))}), "has the offsets"),
     "past the end": (

@@ -98,6 +98,31 @@ def test_split_files(path, tmp_path):
         open_card(tmp_path / "alone.gguf")
 
 
+def test_parts_that_do_not_hold_all_tensors(tmp_path):
+    for path in sorted(FIXTURES[0].parent.glob("llama-split-*.gguf")):
+        data = path.read_bytes()
+        count = data.find(b"split.tensors.count") + len("split.tensors.count") + 4  # behind its type
+        if count > 40:
+            data = data[:count] + (99).to_bytes(4, "little") + data[count + 4 :]
+        (tmp_path / path.name).write_bytes(data)
+    with pytest.raises(BadFile, match=r"hold \d+ tensors, and should hold 99"):
+        open_card(tmp_path / path.name)
+
+
+@pytest.mark.parametrize("alignment", [8, 64, 4096])
+def test_other_alignments(tmp_path, alignment):
+    values = np.arange(4, dtype="<f4").tobytes()
+    infos = [handmade.info("a", (4,), 0, 0), handmade.info("b", (4,), 0, max(alignment, 16))]
+    pairs = [handmade.pair("general.alignment", U32, alignment)]
+    data = values.ljust(max(alignment, 16), b"\0") + values[::-1]
+    path = tmp_path / "x.gguf"
+    path.write_bytes(handmade.gguf(pairs, infos, data, alignment=alignment))
+    first, second = read_header(path).tensors
+    whole = path.read_bytes()
+    assert whole[first.offset : first.end] == values
+    assert whole[second.offset : second.end] == values[::-1]
+
+
 # ---- keys, one by one
 
 
