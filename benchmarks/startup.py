@@ -17,7 +17,7 @@ import time
 from os import environ
 
 COMMANDS: tuple[tuple[str, ...], ...] = (("--help",), ("--version",), ("devices",), ("run", "--help"), ("formats",))
-BAR = 0.3
+BAR, IMPORT_BAR = 0.3, 0.1
 HEAVY = ("torch", "numba", "triton", "transformers", "numpy")
 COUNT = """
 import atexit, sys
@@ -32,11 +32,11 @@ main()
 
 
 def seconds(arguments: tuple[str, ...], turns: int, variables: dict[str, str]) -> list[float]:
-    """Wall time of the process, once per turn."""
+    """Wall time of Python with these arguments, once per turn."""
     taken = []
     for _ in range(turns + 1):
         started = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "rung", *arguments], capture_output=True, check=True, env=variables)
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=True, env=variables)
         taken.append(time.perf_counter() - started)
     return taken[1:]
 
@@ -50,7 +50,7 @@ def modules(arguments: tuple[str, ...], variables: dict[str, str]) -> tuple[int,
 
 
 def main() -> None:
-    """Print one row per command, and ``devices`` once more with an empty cache."""
+    """Print one row per command, ``devices`` once more with an empty cache, and what ``import rung`` costs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=7)
     turns = parser.parse_args().turns
@@ -59,13 +59,19 @@ def main() -> None:
         cases = [(command, "", dict(environ)) for command in COMMANDS]
         cases.append((("devices",), " (no cache)", {**environ, "RUNG_CACHE": empty}))
         for command, note, variables in cases:
-            taken = seconds(command, turns, variables)
+            taken = seconds(("-m", "rung", *command), turns, variables)
             count, heavy = modules(command, variables)
             median = statistics.median(taken)
             print(
                 f"| rung {' '.join(command)}{note} | {median:.3f} | {min(taken):.3f} "
                 f"| {'yes' if median < BAR else 'no'} | {count} | {', '.join(heavy) or 'none'} |"
             )
+    bare, with_rung = (
+        statistics.median(seconds(("-c", code), turns, dict(environ))) for code in ("pass", "import rung")
+    )
+    cost = with_rung - bare
+    met = "yes" if cost < IMPORT_BAR else "no"
+    print(f"\nimport rung: {with_rung:.3f} s, {cost:.3f} of them beside Python's own; < {IMPORT_BAR} s: {met}")
 
 
 if __name__ == "__main__":

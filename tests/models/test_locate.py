@@ -294,6 +294,13 @@ def test_a_disk_that_is_too_small_is_said_before_the_download(server: Hub) -> No
     assert not any(path.endswith(".gguf") for _, path, _ in server.requests)
 
 
+def test_what_is_here_already_needs_no_room(server: Hub) -> None:
+    server.repositories["org/tiny"] = QUANTISED
+    first = locate("org/tiny:Q8_0")
+    server.sizes["tiny-Q8_0.gguf"] = 2**60
+    assert locate("org/tiny:Q8_0") == first
+
+
 def test_a_disk_that_fills_up_is_said(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
