@@ -191,6 +191,21 @@ def test_a_download_that_was_interrupted_goes_on_the_next_time(server: Hub, monk
     assert max(begins) > len(data) // 3
 
 
+def test_a_rest_that_is_longer_than_the_file_is_thrown_away(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repository has a shorter file under the same name by now, or the disk was full."""
+    from huggingface_hub import constants
+
+    data = bytes(range(256)) * 40_000
+    server.repositories["org/tiny"] = {"tiny-Q8_0.gguf": data}
+    first = locate("org/tiny:Q8_0").path
+    blob = first.resolve()
+    assert Path(constants.HF_HUB_CACHE) in blob.parents
+    blob.with_name(f"{blob.name}.rung.part").write_bytes(bytes(len(data) + 5))
+    first.unlink()
+    blob.unlink()
+    assert locate("org/tiny:Q8_0").path.read_bytes() == data
+
+
 def test_what_is_downloaded_is_not_fetched_again_and_serves_offline(server: Hub) -> None:
     server.repositories["org/tiny"] = QUANTISED
     first = locate("org/tiny:Q8_0")
