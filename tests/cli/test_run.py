@@ -144,15 +144,53 @@ def test_a_closed_pipe_is_no_error(model):
     assert "rung itself failed" not in done.stderr
 
 
-def test_ctrl_c_ends_with_130_and_no_traceback(model):
-    # a shell that starts the tests in the background has them ignore SIGINT, and their children with them
+# A shell that starts the tests in the background has them ignore SIGINT, and their children with them.
+SLOW = """
+import signal, sys, time
+from rung.core.types import resolve
+signal.signal(signal.SIGINT, signal.default_int_handler)
+owner, _, name = sys.argv[1].rpartition(".")
+owner = resolve(owner)
+plain = getattr(owner, name)
+def slow(*given):
+    print("now", file=sys.stderr, flush=True)
+    time.sleep(0.2)
+    return plain(*given)
+setattr(owner, name, slow)
+from rung.cli.app import main
+main(sys.argv[2:])
+"""
+LOADING, GENERATING = "rung.run.bind:Binder.hold", "rung.engine.decoder:Decoder.step"
+
+
+@pytest.mark.parametrize(
+    ("moment", "calls", "options", "partial"),
+    [(LOADING, 1, [], False), (GENERATING, 4, [], True), (GENERATING, 4, ["--json"], False)],
+    ids=["loading", "generating", "json"],
+)
+def test_ctrl_c_says_stopped_and_leaves_whole_lines(model, moment, calls, options, partial):
+    command = [sys.executable, "-c", SLOW, moment, "run", model, "the quick", *options]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for _ in range(calls):
+        while running.stderr.readline() != "now\n":
+            assert running.poll() is None
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert [line for line in err.splitlines() if line != "now"] == ["stopped"]
+    assert (len(out) > 1 and out.endswith("\n")) if partial else out == ""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2, 0.6])
+def test_ctrl_c_while_starting_says_stopped(model, seconds):
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     code = f"{heed}; from rung.cli.app import main; print('ready', flush=True); main(['run', {model!r}, 'the quick'])"
     running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stdout.readline() == "ready\n"
-    time.sleep(0.2)
+    time.sleep(seconds)
     running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=60)
+    assert err.splitlines()[-1] == "stopped"
     assert "Traceback" not in err
     assert running.returncode == 130
 

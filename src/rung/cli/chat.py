@@ -79,7 +79,6 @@ def _turn(talk: Conversation, text: str, quiet: bool, out: Any) -> None:
             result = show(answer, silent=False)
         except KeyboardInterrupt:
             result = answer.stop()
-            print(" …")
         talk.heard(result["text"])
         if not quiet:
             out.print(summary(result))

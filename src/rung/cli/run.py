@@ -201,16 +201,16 @@ def _answer(loaded: Model, wish: Wish, question: str) -> Generation:
 
 
 def show(answer: Generation, silent: bool) -> dict[str, Any]:
-    """Prints the pieces as they come, unless silent; returns the result."""
+    """Prints the pieces as they come, unless silent; returns the result. An answer that is cut short ends its line."""
     last = ""
-    for piece in answer:
-        if not silent:
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-        last = piece or last
-    if not silent:
-        sys.stdout.write("" if last.endswith("\n") else "\n")
-        sys.stdout.flush()
+    try:
+        for piece in answer:
+            if not silent:
+                print(piece, end="", flush=True)
+            last = piece or last
+    finally:
+        if last and not silent and not last.endswith("\n"):
+            print(flush=True)
     return answer.result
 
 
@@ -222,7 +222,7 @@ def summary(result: dict[str, Any]) -> str:
     if rate:
         parts.append(f"{rate:.1f} tokens/s")
     parts.append(f"first after {result['first_token_seconds']:.1f} s")
-    if result["stop_reason"] in ("length", "context"):
-        ends = {"length": "stopped at --max-tokens", "context": "the context is full"}
+    ends = {"length": "stopped at --max-tokens", "context": "the context is full", "stopped": "stopped"}
+    if result["stop_reason"] in ends:
         parts.append(ends[result["stop_reason"]])
     return " · ".join(parts)

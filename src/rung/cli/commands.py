@@ -1,0 +1,66 @@
+"""The commands of ``rung``: one file each, imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+#: In the order of ``rung --help``. Command ``x`` is the function ``x`` of the module ``rung.cli.x``.
+COMMANDS = ("run", "plan", "devices", "formats", "ladder")
+
+
+class Passed(Exception):
+    """Carries ``error`` past typer, which ends the program without a word on Ctrl-C and on a closed pipe."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, OSError, EOFError) as error:
+            raise Passed(error) from error
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from rung import __version__
+
+        typer.echo(f"rung {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Any model, on the device you have: plans, runs, steps down by itself, and says why.
+
+    --debug, anywhere on the line, shows the traceback of an error.
+    """
+
+
+def command_line(given: Sequence[str]) -> typer.Typer:
+    """The commands that these arguments may call: the one they begin with, else all. Called without arguments, it
+    runs them; raises ``Passed`` beside what a command raises."""
+    app = typer.Typer(
+        name="rung",
+        cls=_Commands,
+        help="Any model, on the device you have.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name in given[:1] if given and given[0] in COMMANDS else COMMANDS:
+        app.command()(getattr(importlib.import_module(f"rung.cli.{name}"), name))
+    return app
