@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rung import formats
 from rung.core.errors import DoesNotFit
-from rung.core.text import parse_size, size
+from rung.core.text import size
 from rung.core.types import Device
 from rung.models.card import ModelCard
 from rung.planning.arrange import Arrangement, arrange
@@ -50,8 +50,9 @@ def _command(card: ModelCard, request: Request, **changed: str | int | None) -> 
 
 def _budget(device: str, count: int) -> str:
     """A budget as ``--memory`` takes it, exactly: ``4.6GB``, ``cpu=300MB``."""
-    short = f"{round(count / 2**30, 1)}GB"
-    text = short if parse_size(short) == count else f"{count // 2**20}MB" if count % 2**20 == 0 else str(count)
+    short = round(count / 2**30, 1)
+    exact = int(short * 2**30) == count
+    text = f"{short}GB" if exact else f"{count // 2**20}MB" if count % 2**20 == 0 else str(count)
     return text if device == "*" else f"{device}={text}"
 
 
