@@ -32,12 +32,18 @@ class Model:
     """
 
     def __init__(
-        self, card: ModelCard, plan: Plan, devices: tuple[Device, ...], decoder: Decoder, journal: Journal
+        self,
+        card: ModelCard,
+        plan: Plan,
+        devices: tuple[Device, ...],
+        decoder: Decoder,
+        journal: Journal,
+        tokenizer: Tokenizer,
     ) -> None:
         self.card = card
         self.plan = plan
         self.devices = devices
-        self.tokenizer = Tokenizer.from_card(card)
+        self.tokenizer = tokenizer
         self._decoder = decoder
         self._journal = journal
         self._measured: dict[str, float] = {}
