@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from rung.core.errors import RungError
     from rung.core.types import Device, Plan, Report
-    from rung.public import card, device, devices, load, plan
+    from rung.public import card, check, device, devices, load, plan
     from rung.run.simulate.context import simulate
     from rung.run.simulate.defects import Defect
 
@@ -29,6 +29,7 @@ _PUBLIC = {
     "Report": "rung.core.types",
     "RungError": "rung.core.errors",
     "card": "rung.public",
+    "check": "rung.public",
     "device": "rung.public",
     "devices": "rung.public",
     "load": "rung.public",
@@ -44,6 +45,7 @@ __all__ = [
     "RungError",
     "__version__",
     "card",
+    "check",
     "device",
     "devices",
     "load",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rung.core.types import Device, Plan
     from rung.engine.model import Model
     from rung.models.card import ModelCard
+    from rung.planning.answer import Answer
 
 Budget = str | int | Mapping[str, str | int]
 
@@ -41,6 +42,27 @@ def card(path: str | PathLike[str]) -> ModelCard:
     from rung.engine.locating import card_of
 
     return card_of(str(path))
+
+
+def check(
+    model: str | PathLike[str],
+    devices: Sequence[str | Device] = (),
+    *,
+    software: str | None = None,
+    memory: Budget | None = None,
+    fits: bool = False,
+    **asked: Any,
+) -> Answer:
+    """Whether a model will run, where, in which format, how large and how fast, from its headers alone; no torch.
+
+    ``devices`` are names (``p2200``, ``3090+3060``, ``2x3090``, ``cpu``) or devices, by default those of this machine;
+    ``fits`` asks the whole catalogue. ``asked`` are the fields of ``rung.planning.answer.Question``: ``context batch
+    formats training optimizer rank sequence prompt_tokens``. Raises what ``card`` raises, ``UnknownDevice``,
+    ``UnknownFormat``, ``ContextTooLong``, ``UsageError``.
+    """
+    from rung.engine.checking import check_model
+
+    return check_model(str(model), devices, software=software, memory=memory, fits=fits, **asked)
 
 
 def plan(

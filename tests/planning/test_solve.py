@@ -43,7 +43,9 @@ def test_a_folder_takes_the_finest_fast_format_where_16_bits_are_slow():
     assert made.format == "q8_0"
     assert "faster here" in made.reasons[0]
     assert formats.get("q8_0").floor_db == max(
-        formats.get(c.format).floor_db for c in made.candidates if c.verdict and c.format not in ("bf16", "f16")
+        formats.get(c.format).floor_db
+        for c in made.candidates
+        if c.verdict and c.format not in ("bf16", "f16", "q4_k_m")
     )
 
 
@@ -58,7 +60,7 @@ def test_a_tight_budget_takes_the_finest_format_that_fits():
     made = plan(gemma_2b(), memory=roomy - 200 * 2**20)
     assert made.memory <= roomy - 200 * 2**20
     better = [
-        c for c in made.candidates if c.verdict and formats.get(c.format).floor_db > formats.get(made.format).floor_db
+        c for c in made.candidates if c.verdict and c.error_db > made.error_db and c.format not in ("bf16", "f16")
     ]
     assert not better
 
@@ -97,11 +99,9 @@ def test_what_does_not_fit_comes_with_ways_out_that_work():
     [
         ("gguf", (cpu(),), {"memory": "3GB", "context": 8192}),
         ("gguf", (cpu(),), {"memory": "1GB"}),
-        ("gguf", (cpu(),), {"memory": "1MB"}),
-        ("gguf", (cpu(),), {"memory": "7"}),
         ("gguf", (cpu(),), {"memory": "2700MB", "format": "q8_0", "context": 8000}),
         ("gguf", (p2200(), cpu(4)), {"memory": "cuda:0=2GB,cpu=1000000000"}),
-        ("folder", (cpu(),), {"memory": "2GB"}),
+        ("folder", (cpu(),), {"memory": "1700MB"}),
         ("folder", (cpu(3.5),), {"format": "bf16"}),
         ("folder", (p2200(), cpu()), {"device": "cuda:0", "format": "f32"}),
     ],

@@ -81,7 +81,7 @@ class Device(Value):
 
     ``memory`` and ``free`` are bytes, ``bandwidth`` bytes per second, ``peaks`` matrix operations per second
     by dtype. ``software`` maps packages (and ``driver``) to versions. ``details`` holds what is shown and
-    not decided on: cores, caches, NUMA, PCI id, where the rates come from (``rates``: probe or table).
+    not decided on: cores, caches, NUMA, PCI id. ``rates``: ``rung calibrate``'s, named as in ``rung.planning.time``.
     """
 
     id: str
@@ -96,6 +96,7 @@ class Device(Value):
     software: FrozenDict[str] = EMPTY
     details: FrozenDict[Any] = EMPTY
     real: bool = True
+    rates: FrozenDict[float] = EMPTY
 
     def capability(self, name: str) -> Capability:
         """What is known of a capability; unknown without a proof when nobody asked."""
@@ -279,18 +280,27 @@ class Ladder(Value):
 
 @dataclass(frozen=True)
 class MemoryUse(Value):
-    """Predicted bytes on one device, by what they hold."""
+    """Predicted bytes on one device, by what they hold; ``bound`` is how far the peak may lie above their total."""
 
     weights: int
     kv_cache: int
     activations: int
     workspace: int
     runtime: int
+    gradients: int = 0
+    optimizer: int = 0
+    bound: int = 0
 
     @property
     def total(self) -> int:
-        """Bytes in all."""
-        return self.weights + self.kv_cache + self.activations + self.workspace + self.runtime
+        """Bytes in all, as predicted."""
+        run = self.weights + self.kv_cache + self.activations + self.workspace + self.runtime
+        return run + self.gradients + self.optimizer
+
+    @property
+    def most(self) -> int:
+        """Bytes that a budget must hold: the prediction and its bound."""
+        return self.total + self.bound
 
 
 @dataclass(frozen=True)

@@ -32,18 +32,12 @@ class Model:
     """
 
     def __init__(
-        self,
-        card: ModelCard,
-        plan: Plan,
-        devices: tuple[Device, ...],
-        decoder: Decoder,
-        journal: Journal,
-        tokenizer: Tokenizer,
+        self, card: ModelCard, plan: Plan, devices: tuple[Device, ...], decoder: Decoder, journal: Journal
     ) -> None:
         self.card = card
         self.plan = plan
         self.devices = devices
-        self.tokenizer = tokenizer
+        self.tokenizer = Tokenizer.from_card(card)
         self._decoder = decoder
         self._journal = journal
         self._measured: dict[str, float] = {}
@@ -96,10 +90,8 @@ class Model:
 
     def fits(self, prompt: str | Messages) -> bool:
         """Whether a text that is continued, or messages, leave room for an answer of an eighth of the context."""
-        if isinstance(prompt, str):
-            ids = self.tokenizer.encode(prompt, special=True, bos=True)
-        else:
-            ids = self._ids(prompt)
+        text = isinstance(prompt, str)
+        ids = self.tokenizer.encode(prompt, special=True, bos=True) if text else self._ids(prompt)
         return len(ids) <= self.plan.context - max(self.plan.context // 8, 1)
 
     def _ids(self, messages: Messages) -> list[int]:

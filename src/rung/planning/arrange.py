@@ -2,85 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rung.core.types import Device, Format, MemoryUse, Placement
-from rung.models.card import ModelCard
+from rung.core.types import YES, Device, Format, Level, MemoryUse, Placement, Verdict, no
+from rung.planning.kitchen import Kitchen, Recipe
 from rung.planning.memory import memory_use
-from rung.planning.recipe import Weight, compute_dtype, recipe
+from rung.planning.recipe import Storage, Weight, compute_dtype
 from rung.planning.request import Request
+from rung.planning.subject import Subject
 from rung.planning.time import Rates, rates, split_rates
+
+_WIDE = ("bf16", "f16")
 
 
 @dataclass(frozen=True)
 class Arrangement:
     """One way to hold the model: its weights, layers by device and predicted rates."""
 
-    format: Format | None
+    storage: Storage
     dtype: str
     cache_dtype: str
     packed: bool
-    weights: tuple[Weight, ...]
+    recipe: Recipe
     placements: tuple[Placement, ...]
     rates: Rates
 
     @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The weights as the first device holds them."""
+        return self.recipe.weights
+
+    @property
     def over(self) -> int:
-        """Bytes above the budget, over all devices; zero or less when it fits."""
-        return max(p.memory.total - p.budget for p in self.placements)
+        """Bytes above the budget on the tightest device, the bound counted; zero or less when it fits."""
+        return max(p.memory.most - p.budget for p in self.placements)
+
+    @property
+    def name(self) -> str:
+        """The format's name, or ``stored``."""
+        return self.storage.name if self.storage is not None else "stored"
 
 
-def is_lossless(card: ModelCard, format: Format | None) -> bool:
+def is_lossless(subject: Subject, storage: Storage) -> bool:
     """Whether the weights are f32, so that everything is computed in f32."""
-    if format is not None:
-        return format.name == "f32"
-    return all(t.format == "f32" for t in card.tensors if len(t.shape) > 1)
+    if storage is not None:
+        return storage.name == "f32"
+    return all(t.format == "f32" for t in subject.tensors if len(t.shape) > 1)
+
+
+def computable(storage: Storage, device: Device) -> Verdict:
+    """Whether the device can multiply the 16-bit format that was asked for; a CPU's kernels read both."""
+    if not isinstance(storage, Format) or storage.name not in _WIDE or device.kind == "cpu":
+        return YES
+    found = device.capability(f"matmul.{storage.name}")
+    if found.level is not Level.ABSENT:
+        return YES
+    return no(f"{device.name} does not multiply {storage.name}" + (f": {found.source}" if found.source else ""))
 
 
 def arrange(
-    card: ModelCard, format: Format | None, devices: Sequence[Device], request: Request, context: int, packed: bool
+    kitchen: Kitchen, storage: Storage, devices: Sequence[Device], request: Request, context: int, packed: bool
 ) -> Arrangement:
     """The layers over the devices in their order: each takes as many as its budget holds, the last the rest."""
-    layers = len(card.decoder.layers)
-    lossless = is_lossless(card, format)
+    subject = kitchen.subject
+    layers, lossless = subject.layers, is_lossless(subject, storage)
     cache_dtype = "f32" if lossless else "f16"
-    dtype = compute_dtype(devices[0], lossless)
-    weights = recipe(card, format, devices[0], dtype, packed)
     placements: list[Placement] = []
     parts: list[tuple[Rates, int]] = []
     first = 0
-    for index, device in enumerate(devices):
-        mine = recipe(card, format, device, compute_dtype(device, lossless), packed) if index else weights
+    for device in devices:
+        mine = kitchen.recipe(storage, device, compute_dtype(device, lossless), packed)
         budget = request.budget(device.id, device.budget)
-        last = layers
-        use = memory_use(mine, card.decoder, device, first, last, context, cache_dtype)
-        if device is not devices[-1]:
-            last, use = _most(mine, card, device, first, context, cache_dtype, budget)
+
+        def use(last: int, mine: Recipe = mine, device: Device = device, first: int = first) -> MemoryUse:
+            held = mine.bytes(first, last)
+            return memory_use(held, subject, device, last - first, context, cache_dtype, request.batch)
+
+        last = layers if device is devices[-1] else _most(use, first, layers, budget)
         if last > first or device is devices[-1]:
-            placements.append(Placement(device.id, first, last, use, budget))
-            parts.append((rates(mine, card.decoder, device, context, cache_dtype), last - first))
+            placements.append(Placement(device.id, first, last, use(last), budget))
+            speed = rates(mine.groups, subject, device, context, cache_dtype, request.prompt_tokens, request.batch)
+            parts.append((speed, last - first))
         first = last
-    return Arrangement(
-        format, dtype, cache_dtype, packed, weights, tuple(placements), split_rates(parts, max(layers, 1))
-    )
+    dtype = compute_dtype(devices[0], lossless)
+    made = kitchen.recipe(storage, devices[0], dtype, packed)
+    return Arrangement(storage, dtype, cache_dtype, packed, made, tuple(placements), split_rates(parts, layers))
 
 
-def _most(
-    weights: tuple[Weight, ...],
-    card: ModelCard,
-    device: Device,
-    first: int,
-    context: int,
-    cache_dtype: str,
-    budget: int,
-) -> tuple[int, MemoryUse]:
+def _most(use: Callable[[int], MemoryUse], first: int, layers: int, budget: int) -> int:
     """The largest end of a range of layers that fits, by bisection: memory grows with every layer."""
-    low, high = first, len(card.decoder.layers)
+    low, high = first, layers
     while low < high:
         middle = (low + high + 1) // 2
-        if memory_use(weights, card.decoder, device, first, middle, context, cache_dtype).total <= budget:
+        if use(middle).most <= budget:
             low = middle
         else:
             high = middle - 1
-    return low, memory_use(weights, card.decoder, device, first, low, context, cache_dtype)
+    return low

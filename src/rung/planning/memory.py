@@ -1,28 +1,34 @@
-"""Predicted bytes of a model on a device, by what they hold."""
+"""Predicted bytes of a model on a device, by what they hold, and how far the truth may lie above them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from rung.core.types import Device, MemoryUse
-from rung.models.card import Decoder
-from rung.models.footprint import activation_bytes, cache_bytes
+from rung.core.types import Case, Device, MemoryUse
+from rung.core.value import FrozenDict
+from rung.models.footprint import CHUNK
+from rung.models.roles import layer_of
+from rung.ops import LADDERS
 from rung.planning.recipe import Weight
+from rung.planning.subject import Subject
 
 _MB = 2**20
-#: Resident bytes of the process before any weight: Python, torch, Numba and their compiled kernels, the tokenizer.
-#: Measured by benchmarks/language_model.py as the peak minus weights, cache and activations.
-_RUNTIME_CPU = 450 * _MB
-#: The CUDA context, cuBLAS and the kernels that torch loads; 250 to 600 MB by architecture and build.
-_RUNTIME_GPU = 400 * _MB
-#: Weights are read in windows; what is read and not yet given back, and the slab of a decoding rung.
-_WINDOW = 64 * _MB
-
-
-def layer_of(weight: Weight) -> int | None:
-    """The layer a weight belongs to, or None for the embedding, the last norm and the head."""
-    parts = weight.tensor.role.split(".")
-    return int(parts[1]) if parts[0] == "layers" else None
+#: Resident bytes of the process before any weight: Python, torch for CPUs, Numba and its compiled kernels.
+#: ``rung calibrate`` replaces it by what this machine shows (``Device.details["runtime_bytes"]``).
+RUNTIME_CPU = 345 * _MB
+#: The context of a GPU and the libraries that torch loads there, where nobody measured: 250 to 600 MB are usual.
+RUNTIME_GPU = 400 * _MB
+#: Bytes of a tokenizer for each token of its vocabulary: the piece, its number and its score, in three tables.
+_TOKEN = 230
+#: What the kernels keep beside the activations, and what is read of a file and not yet given back.
+_WORKSPACE = 8 * _MB
+#: Bytes for each token of the context beside the cache: angles of rotation, scores, the text and its tokens.
+_CONTEXT_TOKEN = 1800
+#: The largest slab of a weight that is decoded at once, in f32.
+_SLAB = 32 * _MB
+#: The truth may lie this far above: a share of what is estimated, and on a CPU what compiling new kernels takes.
+_BOUND_SHARE, _BOUND_CPU = 0.05, 96 * _MB
 
 
 def held(weights: Iterable[Weight], first: int, last: int, layers: int, tied: bool) -> list[Weight]:
@@ -33,26 +39,66 @@ def held(weights: Iterable[Weight], first: int, last: int, layers: int, tied: bo
     """
     found = []
     for weight in weights:
-        layer, role = layer_of(weight), weight.tensor.role
+        layer, role = layer_of(weight.tensor.role), weight.tensor.role
         starts, ends = first == 0, last == layers
         inside = layer is not None and first <= layer < last
         embeds = role == "embed" and (starts or (tied and ends))
-        if inside or embeds or (ends and role in ("norm", "head")):
+        if inside or embeds or (layer is None and ends and role != "embed"):
             found.append(weight)
     return found
 
 
 def memory_use(
-    weights: Iterable[Weight], decoder: Decoder, device: Device, first: int, last: int, context: int, cache_dtype: str
+    weights: tuple[int, int],
+    subject: Subject,
+    device: Device,
+    layers: int,
+    context: int,
+    cache_dtype: str,
+    batch: int = 1,
 ) -> MemoryUse:
-    """Bytes on one device that holds the layers [first, last), for a full context."""
-    layers = len(decoder.layers)
-    mine = held(weights, first, last, layers, decoder.tied_head)
-    slab = max((w.count * 4 for w in mine if w.packing == "stored" and len(w.tensor.shape) > 1), default=0)
-    return MemoryUse(
-        weights=sum(weight.bytes for weight in mine),
-        kv_cache=cache_bytes(decoder, context, cache_dtype, last - first),
-        activations=activation_bytes(decoder, context),
-        workspace=_WINDOW + min(slab, _WINDOW),
-        runtime=_RUNTIME_CPU if device.kind == "cpu" else _RUNTIME_GPU,
+    """Bytes on one device that holds so many layers, for a full context of ``batch`` sequences.
+
+    ``weights``: the bytes of the weights there and of their workspace.
+    """
+    return bounded(
+        MemoryUse(
+            weights=weights[0],
+            kv_cache=subject.cache_bytes(context, cache_dtype, layers, batch),
+            activations=subject.activation_bytes(context, batch, _converts(subject, device, context, cache_dtype)),
+            workspace=weights[1] + _CONTEXT_TOKEN * context,
+            runtime=runtime(subject, device),
+        ),
+        device,
     )
+
+
+def workspace(weights: Iterable[Weight]) -> int:
+    """Bytes that loading and multiplying need for a moment: a slab of the largest weight that is decoded first."""
+    decoded = (w.count * 4 for w in weights if w.rung in ("torch.decode", "ref") and w.multiplies)
+    return _WORKSPACE + min(max(decoded, default=0), _SLAB)
+
+
+def runtime(subject: Subject, device: Device) -> int:
+    """Bytes before any weight: measured, from the catalogue, or as is usual; on a CPU with the tokenizer."""
+    known = device.details.get("runtime_bytes")
+    if device.kind != "cpu":
+        return int(known or RUNTIME_GPU)
+    return int(known or RUNTIME_CPU) + (_TOKEN * subject.shape.vocabulary if subject.generates else 0)
+
+
+def bounded(use: MemoryUse, device: Device) -> MemoryUse:
+    """The same use with its error bound: weights and cache are counted, the rest is estimated."""
+    share = round(_BOUND_SHARE * (use.total - use.weights - use.kv_cache))
+    return replace(use, bound=max(share, _BOUND_CPU) if device.kind == "cpu" else share)
+
+
+def _converts(subject: Subject, device: Device, context: int, cache_dtype: str) -> bool:
+    """Whether attention there wants the cache in f32, with a mask, while a prompt is read."""
+    shape = subject.decoder
+    if shape is None:
+        return True
+    sizes = (min(CHUNK, context), context, shape.heads, shape.kv_heads, shape.head_dim)
+    options = FrozenDict({"window": None, "softcap": shape.attention_softcap})
+    rung = LADDERS["attention"].climb(device, Case("attention", cache_dtype, "f32", sizes, options)).rung
+    return rung is None or not rung.name.startswith("numba.")

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rung import formats
 from rung.core.types import YES, Case, Climb, Device, Format, Level, Part, no
 from rung.core.value import Value
 from rung.kernels.cpu.layouts import GENERIC, packed_bytes
-from rung.models.card import ModelCard, Tensor
+from rung.models.card import Tensor
+from rung.models.outlines.values import SCALE
+from rung.models.roles import layer_of
 from rung.ops import LADDERS
+from rung.planning.mixture import Mixture, Place
+from rung.planning.subject import Subject, is_table
 
 #: Formats with fewer bits than this keep the embedding and the head in a better one, as the usual mixtures do.
 _COARSE_BITS = 6.0
+#: Tensors that no file stores in blocks: convolutions, routers of experts, positions. They stay floats.
+_FLOATS = ("conv", "router", "positions", "types", "table", "bias")
+
+#: A format for every weight, llama.cpp's mixture of them, or None: as stored.
+Storage = Format | Mixture | None
 
 
 @dataclass(frozen=True)
@@ -27,10 +38,20 @@ class Weight(Value):
     bytes: int
     reason: str = ""
 
-    @property
+    @functools.cached_property
     def count(self) -> int:
         """Number of weights."""
         return math.prod(self.tensor.shape)
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it is a matrix, no norm or bias."""
+        return len(self.tensor.shape) > 1 and self.tensor.shape[0] > 1
+
+
+def storage_name(asked: Storage) -> str:
+    """``q4_k``, ``q4_k_m`` or ``stored``."""
+    return asked.name if asked is not None else "stored"
 
 
 def compute_dtype(device: Device, lossless: bool) -> str:
@@ -48,58 +69,97 @@ def compute_dtype(device: Device, lossless: bool) -> str:
     return "f32"
 
 
-def recipe(card: ModelCard, format: Format | None, device: Device, dtype: str, packed: bool) -> tuple[Weight, ...]:
-    """Every tensor of the model with its format, packing and rung; ``format`` None keeps what is stored.
+def recipe(subject: Subject, asked: Storage, device: Device, dtype: str, packed: bool) -> tuple[Weight, ...]:
+    """Every tensor of the model with its format, packing and rung; ``asked`` None keeps what is stored.
 
     ``packed`` False keeps every weight in its stored layout: smaller where a packing is wider, and slower.
     """
-    return tuple(_weight(card, tensor, format, device, dtype, packed) for tensor in card.tensors)
+    climbs: dict[tuple[str, tuple[int, ...]], Climb] = {}  # layers are alike: each class of weights climbs once
+
+    def climb(format: Format, shape: tuple[int, ...]) -> Climb:
+        key = (format.name, shape)
+        if key not in climbs:
+            climbs[key] = climb_linear(device, format, dtype, shape, packed)
+        return climbs[key]
+
+    stored = [t for t in subject.tensors if asked is None or not t.role.endswith(SCALE)]
+    return tuple(_weight(subject, tensor, asked, climb) for tensor in stored)
 
 
-def _weight(card: ModelCard, tensor: Tensor, format: Format | None, device: Device, dtype: str, packed: bool) -> Weight:
-    if len(tensor.shape) == 1 or tensor.shape[0] == 1:
+def _weight(
+    subject: Subject, tensor: Tensor, asked: Storage, climb_to: Callable[[Format, tuple[int, ...]], Climb]
+) -> Weight:
+    if len(tensor.shape) < 2 or tensor.shape[0] == 1:
         return Weight(tensor, formats.get("f32"), "stored", "ref", 4 * math.prod(tensor.shape))
-    chosen, reason = _format(tensor, format)
-    climb = climb_linear(device, chosen, dtype, tensor.shape, packed)
+    chosen, reason = _format(subject, tensor, asked)
+    climb = climb_to(chosen, tensor.shape)
     if climb.rung is None:
         return Weight(tensor, chosen, "stored", "", chosen.bytes(tensor.shape), climb.refusals[-1].reason)
-    packing = "stored" if tensor.role == "embed" and not card.decoder.tied_head else climb.rung.packing
+    looked_up = is_table(tensor.role) and not (tensor.role == "embed" and subject.tied)
+    packing = "stored" if looked_up else climb.rung.packing
     return Weight(tensor, chosen, packing, climb.rung.name, _held_bytes(tensor, chosen, packing), reason)
 
 
 def _held_bytes(tensor: Tensor, format: Format, packing: str) -> int:
     """Bytes in memory. A generic layout keeps the stored weight for the way back: free while it is a file's."""
-    stored = format.bytes(tensor.shape)
     if packing != "r16":
-        return stored
+        return tensor.bytes if format.name == tensor.format else format.bytes(tensor.shape)
     copied = format.name in GENERIC and format.name != tensor.format
-    return packed_bytes(format, tensor.shape) + (stored if copied else 0)
+    return packed_bytes(format, tensor.shape) + (format.bytes(tensor.shape) if copied else 0)
 
 
-def _format(tensor: Tensor, asked: Format | None) -> tuple[Format, str]:
+def _format(subject: Subject, tensor: Tensor, asked: Storage) -> tuple[Format, str]:
     if asked is None:
         return formats.get(tensor.format), ""
+    role, columns = tensor.role.rpartition(".")[2], tensor.shape[-1]
+    floats = role.endswith(_FLOATS) or len(tensor.shape) > 3
+    if floats and (isinstance(asked, Mixture) or asked.bits < 16):
+        return formats.get("f16"), "f16: no file stores it in blocks"
+    if isinstance(asked, Mixture):
+        return asked.format_at(_place(subject, tensor)), f"as in {asked.name.upper()} files"
     if asked.bits < _COARSE_BITS and tensor.role in ("embed", "head"):
-        better = next(f for f in map(formats.get, ("q6_k", "q8_0", "int8")) if f.divides(tensor.shape[-1]))
+        better = next(f for f in map(formats.get, ("q6_k", "q8_0", "int8")) if f.divides(columns))
         return better, f"{better.name}: the output head is kept finer than the rest"
-    if not asked.divides(tensor.shape[-1]):
-        better = formats.next_better(asked, tensor.shape[-1])
-        return better, f"{better.name}: blocks of {asked.block} do not divide rows of {tensor.shape[-1]}"
+    if not asked.divides(columns):
+        better = formats.next_better(asked, columns)
+        return better, f"{better.name}: blocks of {asked.block} do not divide rows of {columns}"
     return asked, ""
+
+
+def _place(subject: Subject, tensor: Tensor) -> Place:
+    shape = subject.shape
+    shared = shape.heads // shape.kv_heads if shape.kv_heads else 1
+    return Place(
+        role=tensor.role.rpartition(".")[2],
+        columns=tensor.shape[-1],
+        layer=layer_of(tensor.role) or 0,
+        layers=subject.layers,
+        shared=shared,
+        experts=shape.experts,
+        tied=subject.tied,
+        large=subject.layers == 80 and shared == 8,
+    )
 
 
 def climb_linear(device: Device, format: Format, dtype: str, shape: tuple[int, ...], packed: bool) -> Climb:
     """The rung that multiplies one row by such a weight there; without ``packed`` only those that take it as stored."""
-    rows, columns = shape[0], shape[-1]
+    rows, columns = shape[-2], shape[-1]
     case = Case("linear", format.name, dtype, (1, rows, columns))
     wider = no("would hold a wider copy of the weight")
     return LADDERS["linear"].climb(device, case, lambda rung: YES if packed or rung.packing == "stored" else wider)
+
+
+def is_linear(tensor: Tensor) -> bool:
+    """Whether it is a matrix of a layer, or a stack of them: no norm, table, head, convolution or router."""
+    role = tensor.role.rpartition(".")[2]
+    matrix = 2 <= len(tensor.shape) <= 3 and tensor.shape[0] > 1
+    return matrix and not is_table(tensor.role) and role != "head" and not role.endswith(_FLOATS)
 
 
 def parts(weights: tuple[Weight, ...], plan_format: str) -> tuple[Part, ...]:
     """The roles (without their layer's number) whose format is not the plan's own, with the reason."""
     found: dict[tuple[str, str], str] = {}
     for weight in weights:
-        if len(weight.tensor.shape) > 1 and weight.format.name != plan_format:
+        if weight.multiplies and weight.format.name != plan_format:
             found.setdefault((weight.tensor.role.rpartition(".")[2], weight.format.name), weight.reason)
     return tuple(Part(role, name, reason) for (role, name), reason in found.items())

@@ -13,14 +13,16 @@ from rung.core.value import FrozenDict, Value
 
 @dataclass(frozen=True)
 class Request(Value):
-    """``format`` a format's printed name; ``device`` a device id; ``memory`` bytes by device id, ``*`` for any;
-    ``context`` and ``threads`` counts. None: rung chooses."""
+    """``format`` a format's or a mixture's name; ``device`` a device id; ``memory`` bytes by device id, ``*`` for any;
+    ``context`` and ``threads`` counts. None: rung chooses. Speed is predicted for a prompt of ``prompt_tokens``."""
 
     format: str | None = None
     device: str | None = None
     memory: FrozenDict[int] = EMPTY
     context: int | None = None
     threads: int = 1
+    batch: int = 1
+    prompt_tokens: int = 512
 
     def budget(self, device: str, otherwise: int) -> int:
         """Bytes that the plan may use on a device."""

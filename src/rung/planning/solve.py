@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Sequence
 
-from rung import formats
 from rung.core.errors import ContextTooLong, DeviceError, UnknownDevice
 from rung.core.text import count, did_you_mean, size
 from rung.core.types import YES, Candidate, Device, Format, Level, Plan, Verdict, no
 from rung.models.card import ModelCard
-from rung.planning.arrange import Arrangement, arrange
-from rung.planning.error import combined_db, percent
-from rung.planning.recipe import parts
-from rung.planning.relax import does_not_fit
+from rung.planning.arrange import Arrangement, arrange, computable
+from rung.planning.error import percent
+from rung.planning.kitchen import Kitchen
+from rung.planning.mixture import storage
+from rung.planning.recipe import Storage, parts
+from rung.planning.relax import does_not_fit, groups_of
 from rung.planning.request import Request
+from rung.planning.subject import Subject
 
 #: Without --context a plan holds this many tokens, or fewer where the model or the memory ends.
 DEFAULT_CONTEXT = 4096
 #: A context below this is not chosen by itself: no conversation fits in it.
 SMALLEST_CONTEXT = 256
-#: Quantised formats that an unquantised folder may be stored in by itself.
-_QUANTISED = ("q8_0", "int8", "q6_k", "q5_k", "q4_k", "nf4", "q4_0")
-_SIXTEEN = ("bf16", "f16")
+#: Formats that an unquantised folder may be stored in by itself.
+SIXTEEN = ("bf16", "f16")
+FORMATS = (*SIXTEEN, "q8_0", "int8", "q6_k", "q5_k", "q4_k_m", "q4_k", "nf4", "q4_0")
 
 
 def solve(card: ModelCard, devices: Sequence[Device], request: Request) -> Plan:
@@ -36,19 +37,26 @@ def solve(card: ModelCard, devices: Sequence[Device], request: Request) -> Plan:
     Raises ``DoesNotFit`` with the smallest relaxations, ``ContextTooLong``, ``UnknownFormat``,
     ``UnknownDevice``, ``DeviceError`` for a device that was asked for and computes nothing here.
     """
+    kitchen = Kitchen(Subject.of_card(card))
     usable = _usable(card, devices, request)
-    contexts = _contexts(card, request)
+    contexts = contexts_of(kitchen.subject, request.context)
+    groups = groups_of(usable)
     tried: list[tuple[Arrangement, int, Verdict]] = []
+    wanted = storages(kitchen.subject, request.format)
     for context in contexts:
-        found = [(a, context, _verdict(a)) for a in _arrangements(card, usable, request, context)]
+        found = [
+            (a, context, verdict_of(a, group))
+            for format, group in itertools.product(wanted, groups)
+            for a in arrangements(kitchen, format, group, request, context)
+        ]
         tried = tried or found
         fitting = [a for a, _, verdict in found if verdict]
         if fitting:
-            best, reasons = _choose(card, fitting, request)
+            best, reasons = choose(kitchen.subject, fitting, request.format)
             if context < contexts[0]:
                 reasons = (*reasons, f"context {context:,}: {contexts[0]:,} tokens do not fit")
-            return _plan(card, best, context, request, reasons, found)
-    raise does_not_fit(card, usable, request, [a for a, _, _ in tried], contexts[0])
+            return _plan(kitchen.subject, best, context, request, reasons, found)
+    raise does_not_fit(kitchen, usable, request, [a for a, _, _ in tried], contexts[0])
 
 
 def _usable(card: ModelCard, devices: Sequence[Device], request: Request) -> tuple[Device, ...]:
@@ -80,112 +88,109 @@ def computes(device: Device) -> Verdict:
     return no(found[0].source or "nobody knows what it can do; rung devices --probe finds out")
 
 
-def _contexts(card: ModelCard, request: Request) -> list[int]:
-    if request.context is not None:
-        if request.context > card.decoder.context:
+def contexts_of(subject: Subject, asked: int | None) -> list[int]:
+    """The contexts to try, longest first: the one asked for, else ``DEFAULT_CONTEXT`` and its halves.
+
+    Raises ``ContextTooLong``.
+    """
+    most = subject.shape.context
+    if asked is not None:
+        if most and asked > most:
             raise ContextTooLong(
-                f"A context of {request.context:,} tokens is longer than the model allows.",
-                [f"{card.name} holds {count(card.decoder.context, 'token')}"],
-                [f"rung run {card.path} --context {card.decoder.context}"],
+                f"A context of {asked:,} tokens is longer than the model allows.",
+                [f"{subject.name} holds {count(most, 'token')}"],
+                [f"rung run {subject.path} --context {most}"],
             )
-        return [request.context]
-    largest = min(card.decoder.context, DEFAULT_CONTEXT)
+        return [asked]
+    largest = min(most or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
     smaller = itertools.takewhile(lambda c: c >= SMALLEST_CONTEXT, (largest >> step for step in range(1, 20)))
     return [largest, *smaller]
 
 
-def _formats(card: ModelCard, request: Request) -> list[Format | None]:
-    if request.format is not None and request.format != "stored":
-        return [formats.get(request.format)]
-    if card.kind == "gguf" or request.format == "stored":
+def storages(subject: Subject, asked: str | None) -> list[Storage]:
+    """What to try: the format asked for, else a file's own, or those that a folder may be stored in.
+
+    Raises ``UnknownFormat``.
+    """
+    if asked == "stored" or (asked is None and subject.kind == "gguf"):
         return [None]
-    return [formats.get(name) for name in (*_SIXTEEN, *_QUANTISED)]
+    return [storage(name) for name in ([asked] if asked else FORMATS)]
 
 
-def _arrangements(card: ModelCard, devices: Sequence[Device], request: Request, context: int) -> list[Arrangement]:
-    groups: list[tuple[Device, ...]] = [(device,) for device in devices]
-    if len(devices) > 1:
-        groups.append(tuple(devices))
-    found = []
-    for format, group in itertools.product(_formats(card, request), groups):
-        best = arrange(card, format, group, request, context, packed=True)
-        plain = arrange(card, format, group, request, context, packed=False)
-        found.append(best)
-        if best.over > 0 >= plain.over:  # the fast packing is too wide: stay with the stored layout
-            found.append(plain)
-    return found
+def arrangements(
+    kitchen: Kitchen, format: Storage, group: Sequence[Device], request: Request, context: int
+) -> list[Arrangement]:
+    """The arrangement with fast packings, and one without where only that fits."""
+    best = arrange(kitchen, format, group, request, context, packed=True)
+    if best.over <= 0 or not best.recipe.widened:
+        return [best]
+    plain = arrange(kitchen, format, group, request, context, packed=False)
+    return [best, plain] if plain.over <= 0 else [best]
 
 
-def _verdict(arrangement: Arrangement) -> Verdict:
-    unrunnable = [w for w in arrangement.weights if not w.rung]
-    if unrunnable:
-        return no(unrunnable[0].reason)
+def verdict_of(arrangement: Arrangement, group: Sequence[Device]) -> Verdict:
+    """Whether it would run there: every weight has a rung, every device multiplies the format, and it fits."""
+    if arrangement.recipe.refused:
+        return no(arrangement.recipe.refused.reason)
+    for device in group:
+        able = computable(arrangement.storage, device)
+        if not able:
+            return able
     if arrangement.over > 0:
-        tight = max(arrangement.placements, key=lambda p: p.memory.total - p.budget)
-        return no(f"needs {size(tight.memory.total)} of the {size(tight.budget)} on {tight.device}")
+        tight = max(arrangement.placements, key=lambda p: p.memory.most - p.budget)
+        return no(f"needs {size(tight.memory.most)} of the {size(tight.budget)} on {tight.device}")
     return YES
 
 
-def _choose(card: ModelCard, fitting: list[Arrangement], request: Request) -> tuple[Arrangement, tuple[str, ...]]:
-    if request.format is not None:
-        return _fastest(fitting), (f"{request.format}: as asked",)
-    if card.kind == "gguf":
+def choose(subject: Subject, fitting: list[Arrangement], format: str | None) -> tuple[Arrangement, tuple[str, ...]]:
+    """The best of what fits, and why."""
+    if format is not None:
+        return _fastest(fitting), (f"{format}: as asked",)
+    if subject.kind == "gguf":
         return _fastest(fitting), ("the formats are kept as they are stored",)
-    wide = [a for a in fitting if a.format is not None and a.format.name in _SIXTEEN]
+    wide = [a for a in fitting if a.name in SIXTEEN]
     quantised = [a for a in fitting if a not in wide]
     if wide and (not quantised or _fastest(wide).rates.decode >= _fastest(quantised).rates.decode / 2):
         best = _fastest(wide)
-        return best, (f"{_name(best)}: 16 bits fit and are fast enough here",)
-    fast = [a for a in quantised if _has_fast_rung(a)] or quantised
+        return best, (f"{best.name}: 16 bits fit and are fast enough here",)
+    fast = [a for a in quantised if a.recipe.fast] or quantised
     top = max(_floor(a) for a in fast)
     best = max((a for a in fast if _floor(a) == top), key=lambda a: (a.rates.decode, -a.placements[0].memory.total))
     why = "16 bits do not fit" if not wide else f"{best.rates.decode / _fastest(wide).rates.decode:.1f}x faster here"
-    return best, (f"{_stored(card)} → {_name(best)}: {why}, error {percent(_floor(best)):.1g} %",)
+    return best, (f"{_stored(subject)} → {best.name}: {why}, error {percent(_floor(best)):.1g} %",)
 
 
 def _fastest(arrangements: Iterable[Arrangement]) -> Arrangement:
-    return max(arrangements, key=lambda a: a.rates.decode)
-
-
-def _has_fast_rung(arrangement: Arrangement) -> bool:
-    return any(w.rung not in ("torch.decode", "ref") for w in arrangement.weights if len(w.tensor.shape) > 1)
+    return max(arrangements, key=lambda a: (a.rates.decode, a.name == a.dtype))
 
 
 def _floor(arrangement: Arrangement) -> float:
-    return arrangement.format.floor_db if arrangement.format is not None else math.inf
+    """The floor of the format itself; of a mixture, of all its weights together."""
+    if isinstance(arrangement.storage, Format):
+        return arrangement.storage.floor_db
+    return arrangement.recipe.error_db
 
 
-def _name(arrangement: Arrangement) -> str:
-    return arrangement.format.name if arrangement.format is not None else "stored"
-
-
-def _stored(card: ModelCard) -> str:
+def _stored(subject: Subject) -> str:
     """The format that holds most of the weights."""
     held: dict[str, int] = {}
-    for tensor in card.tensors:
+    for tensor in subject.tensors:
         held[tensor.format] = held.get(tensor.format, 0) + tensor.bytes
     return max(held, key=lambda name: held[name])
 
 
-def _error(card: ModelCard, arrangement: Arrangement) -> float:
-    """The weights' SQNR against the stored model: what a file lost before is not counted."""
-    if arrangement.format is None:
-        return math.inf
-    return combined_db((w.count, w.format.floor_db) for w in arrangement.weights if len(w.tensor.shape) > 1)
-
-
 def _plan(
-    card: ModelCard,
+    subject: Subject,
     best: Arrangement,
     context: int,
     request: Request,
     reasons: tuple[str, ...],
     found: list[tuple[Arrangement, int, Verdict]],
 ) -> Plan:
-    name = _name(best)
-    packings = {w.packing for w in best.weights if len(w.tensor.shape) > 1}
+    name = best.name
+    packings = {w.packing for w in best.weights if w.multiplies}
     return Plan(
-        model=card.name,
+        model=subject.name,
         format=name,
         dtype=best.dtype,
         cache_dtype=best.cache_dtype,
@@ -196,20 +201,20 @@ def _plan(
         threads=request.threads,
         decode_rate=best.rates.decode,
         prefill_rate=best.rates.prefill,
-        error_db=_error(card, best),
+        error_db=best.recipe.error_db,
         reasons=reasons,
-        candidates=tuple(_candidate(card, a, c, verdict) for a, c, verdict in found),
+        candidates=tuple(_candidate(a, c, verdict) for a, c, verdict in found),
     )
 
 
-def _candidate(card: ModelCard, arrangement: Arrangement, context: int, verdict: Verdict) -> Candidate:
+def _candidate(arrangement: Arrangement, context: int, verdict: Verdict) -> Candidate:
     return Candidate(
-        format=_name(arrangement),
+        format=arrangement.name,
         dtype=arrangement.dtype,
         placements=arrangement.placements,
         context=context,
         decode_rate=arrangement.rates.decode,
         prefill_rate=arrangement.rates.prefill,
-        error_db=_error(card, arrangement),
+        error_db=arrangement.recipe.error_db,
         verdict=verdict,
     )

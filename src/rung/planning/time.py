@@ -1,15 +1,22 @@
-"""Predicted tokens per second, from bytes, operations and the device's rates."""
+"""Predicted tokens per second, from bytes, operations and the device's rates.
+
+What ``rung calibrate`` measured stands in ``Device.rates``: ``numba.row q4_k`` (bytes of packed weights a second that
+one row of activations is multiplied with), ``numba.tile q4_k`` (operations a second with many rows), ``cache`` (bytes
+of keys and values a second), ``layer`` (seconds of a layer beside its linears). Where it has nothing the bandwidth and
+the peaks of the device are taken, and the shares of them that the kernels reach.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rung.core.types import Device
-from rung.models.card import Decoder
-from rung.models.footprint import cache_bytes
+from rung.core.types import Device, Proof
 from rung.planning.recipe import Weight
+from rung.planning.subject import Subject, is_table
 
+#: Tokens of the prompt that a speed is predicted for and after, where nobody says.
+PROMPT = 512
 #: Bytes per second and operations per second taken when nothing is measured and the catalogue is silent.
 _SLOWEST_BANDWIDTH = 15e9
 _SLOWEST_PEAK = 5e10
@@ -20,6 +27,9 @@ _BANDWIDTH_SHARE = 0.75
 _PEAK_SHARE = 0.5
 #: Seconds beside the linears per layer and token: norms, rope, attention's launch.
 _LAYER_SECONDS = 6e-5
+#: How far off a prediction may be: after rung calibrate, after a probe, from the catalogue alone.
+_CALIBRATED, _PROBED, _TABLE = 0.2, 0.35, 0.5
+_FLOATS = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -30,32 +40,85 @@ class Rates:
     prefill: float
 
 
-def rates(weights: Iterable[Weight], decoder: Decoder, device: Device, context: int, cache_dtype: str) -> Rates:
-    """Tokens per second of a model that lies on one device, with half the context filled."""
-    linear = [w for w in weights if len(w.tensor.shape) > 1 and (w.tensor.role != "embed" or decoder.tied_head)]
+@dataclass(frozen=True)
+class Group:
+    """The matrices that share a format, a rung and a use: weights and bytes that one token meets.
+
+    ``once``: the head and a tied embedding, which a prompt needs once and not at every token.
+    """
+
+    format: str
+    rung: str
+    once: bool
+    count: float
+    bytes: float
+
+
+def groups(weights: Iterable[Weight], subject: Subject) -> tuple[Group, ...]:
+    """What is multiplied for a token; of experts the share that a token visits, of look-up tables nothing."""
+    found: dict[tuple[str, str, bool], list[float]] = {}
+    for weight in weights:
+        role = weight.tensor.role
+        head = role == "head" or (role == "embed" and subject.tied)
+        if not weight.multiplies or (is_table(role) and not head):
+            continue
+        share = subject.experts_share if "experts" in role else 1.0
+        sums = found.setdefault((weight.format.name, weight.rung, head), [0.0, 0.0])
+        sums[0] += share * weight.count
+        sums[1] += share * weight.bytes
+    return tuple(Group(*key, *sums) for key, sums in found.items())
+
+
+def rates(
+    parts: Sequence[Group],
+    subject: Subject,
+    device: Device,
+    context: int,
+    cache_dtype: str,
+    prompt: int,
+    batch: int = 1,
+) -> Rates:
+    """Tokens per second of a model that lies on one device, in all ``batch`` sequences together.
+
+    ``prompt`` is the number of tokens read, after which decoding is timed.
+    """
     bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _BANDWIDTH_SHARE
-    decode = cache_bytes(decoder, context, cache_dtype) / 2 / bandwidth
-    prefill = 0.0
-    for weight in linear:
-        decode += _one_row(weight, device, bandwidth)
-        if weight.tensor.role not in ("embed", "head"):  # a prompt needs the head once, not at every token
-            prefill += 2 * weight.count / (_peak(weight, device) * _PEAK_SHARE)
-    overhead = _LAYER_SECONDS * len(decoder.layers)
-    return Rates(1 / (decode + overhead), 1 / (prefill + overhead / 8))
+    depth = min(prompt, context)
+    layer = device.rates.get("layer", _LAYER_SECONDS) * subject.layers
+    cache = subject.cache_bytes(depth, cache_dtype, subject.layers, batch) / device.rates.get("cache", bandwidth)
+    decode = cache + layer + sum(_one_row(group, device, bandwidth) for group in parts)
+    many = sum(2 * group.count / _peak(group, device) for group in parts if not group.once)
+    square = 2 * depth * subject.layers * subject.shape.heads * subject.shape.head_dim  # half of the square is masked
+    attention = square / (_peak_of("f32", device) * _PEAK_SHARE)
+    return Rates(batch / decode, 1 / (many + attention + layer / 8))
 
 
-def _one_row(weight: Weight, device: Device, bandwidth: float) -> float:
-    seconds = weight.bytes / bandwidth
-    if weight.rung in ("torch.decode", "ref") and weight.format.name not in ("f32", "f16", "bf16"):
+def uncertainty(device: Device) -> float:
+    """How far off the predicted speed may be, as a share of it."""
+    if device.rates:
+        return _CALIBRATED
+    probed = any(c.proof is Proof.PROBE for c in device.capabilities.values())
+    return _PROBED if probed else _TABLE
+
+
+def _one_row(group: Group, device: Device, bandwidth: float) -> float:
+    seconds = group.bytes / device.rates.get(f"{group.rung} {group.format}", bandwidth)
+    if group.rung in ("torch.decode", "ref") and group.format not in _FLOATS:
         if device.kind == "cpu":
-            return seconds + weight.count / _DECODED_PER_SECOND
-        return seconds + 8 * weight.count / bandwidth  # written once and read once more as 16- or 32-bit floats
+            return seconds + group.count / _DECODED_PER_SECOND
+        return seconds + 8 * group.count / bandwidth  # written once and read once more as 16- or 32-bit floats
     return seconds
 
 
-def _peak(weight: Weight, device: Device) -> float:
-    wanted = "int8" if weight.rung.startswith("numba") else "f32"
-    return device.peaks.get(wanted) or device.peaks.get("f32") or _SLOWEST_PEAK
+def _peak(group: Group, device: Device) -> float:
+    """Operations per second with many rows of activations."""
+    rung = "numba.tile" if group.rung == "numba.row" else group.rung
+    measured = device.rates.get(f"{rung} {group.format} many")
+    return measured or _peak_of("int8" if group.rung.startswith("numba.row") else "f32", device) * _PEAK_SHARE
+
+
+def _peak_of(dtype: str, device: Device) -> float:
+    return device.peaks.get(dtype) or device.peaks.get("f32") or _SLOWEST_PEAK
 
 
 def split_rates(parts: Iterable[tuple[Rates, int]], layers: int) -> Rates:

@@ -24,7 +24,7 @@ def identify(
     ``nvml`` stands in for the module ``pynvml`` in tests. A machine without the driver's library answers at once.
     ``CUDA_VISIBLE_DEVICES`` is honoured: positions (in the order of the bus), UUIDs or their beginnings.
     """
-    module = nvml or _library()
+    module = nvml or library()
     listed: list[Device] = []
     trouble = ""
     if module is not None:
@@ -38,7 +38,7 @@ def identify(
     return [_without_driver(number, card, trouble) for number, card in enumerate(cards)]
 
 
-def _library() -> Any | None:
+def library() -> Any | None:
     """``pynvml``, if the library that it needs can be loaded: the module alone costs 30 ms to import."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")

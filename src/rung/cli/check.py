@@ -1,0 +1,178 @@
+"""``rung check MODEL...``: will it run, where, in which format, with how much memory, how fast; from headers alone."""
+
+from __future__ import annotations
+
+import json as encoder
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rung.cli import options
+from rung.cli.output import console, print_json, table
+from rung.core.errors import RungError, UsageError
+
+if TYPE_CHECKING:
+    from rung.planning.answer import Answer, Choice
+
+_Models = Annotated[
+    list[str],
+    typer.Argument(help="GGUF files, Hugging Face folders, config.json files, or demo.", show_default=False),
+]
+_Devices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device",
+        help="cpu, cuda:0, a card of the catalogue (p2200), 3090+3060 or 2x3090 as one budget; repeat it for more.",
+        show_default=False,
+    ),
+]
+_Formats = Annotated[
+    list[str] | None,
+    typer.Option("--format", help="Only this format, or mixture like q4_k_m; repeat it.", show_default=False),
+]
+_Software = Annotated[
+    str | None,
+    typer.Option("--software", help="The build on a catalogue card: 'torch 1.10+cu102'.", show_default=False),
+]
+_Fits = Annotated[bool, typer.Option("--fits", help="Every card of the catalogue, and the smallest that runs it.")]
+_Batch = Annotated[int, typer.Option("--batch", help="Sequences at once.")]
+_Prompt = Annotated[int, typer.Option("--prompt-tokens", help="The prompt that speed is predicted for and after.")]
+_Training = Annotated[str | None, typer.Option("--training", help="lora or full.", show_default=False)]
+_Optimizer = Annotated[str, typer.Option("--optimizer", help="adamw, adamw8bit, lion, adafactor, momentum or sgd.")]
+_Rank = Annotated[int, typer.Option("--rank", help="Rank of the adapters.")]
+_Sequence = Annotated[int, typer.Option("--sequence", help="Tokens of a training sequence.")]
+_Html = Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.", show_default=False)]
+_Context = Annotated[
+    int | None, typer.Option("--context", help="Tokens that prompt and answer may have together.", show_default=False)
+]
+
+
+def check(
+    models: _Models,
+    device: _Devices = None,
+    format: _Formats = None,
+    software: _Software = None,
+    memory: options.Memory = None,
+    context: _Context = None,
+    batch: _Batch = 1,
+    prompt_tokens: _Prompt = 512,
+    fits: _Fits = False,
+    training: _Training = None,
+    optimizer: _Optimizer = "adamw",
+    rank: _Rank = 16,
+    sequence: _Sequence = 1024,
+    html: _Html = None,
+    json: options.Json = False,
+) -> None:
+    """Say whether models will run, where, in which format, with how much memory and how fast, without their weights.
+
+    Exit code 0: something would run; 1: nothing would; 2: the question is wrong.
+    """
+    from rung.cli.check_html import page, write
+    from rung.engine.checking import check_model
+
+    if fits and device:
+        raise UsageError("--fits asks the whole catalogue; --device names devices: one or the other.")
+    asked = {
+        "context": context,
+        "batch": batch,
+        "formats": tuple(format or ()),
+        "training": training,
+        "optimizer": optimizer,
+        "rank": rank,
+        "sequence": sequence,
+        "prompt_tokens": prompt_tokens,
+    }
+    answers = []
+    for number, model in enumerate(models):
+        try:
+            answer = check_model(model, tuple(device or ()), software=software, memory=memory, fits=fits, **asked)
+        except RungError as error:
+            error.exit_code = 2  # 1 means that nothing runs, and that was not found out
+            raise
+        answers.append(answer)
+        if json:
+            _print_object(answer, alone=len(models) == 1)
+            continue
+        if number:
+            console().print()
+        show(answer, fits)
+    if html:
+        write(html, page(answers))
+    if not all(answer.ok for answer in answers):
+        raise typer.Exit(1)
+
+
+def _print_object(answer: Answer, alone: bool) -> None:
+    """One document, or with several models one object a line."""
+    if alone:
+        print_json(answer.to_json())
+    else:
+        print(encoder.dumps(answer.to_json(), ensure_ascii=False))
+
+
+def show(answer: Answer, fits: bool = False) -> None:
+    """The answer as a table, the best choice and its command last."""
+    from rung.core.text import count, size
+
+    out = console()
+    tokens = f" · context {answer.context:,}" if answer.context else ""
+    out.print(f"{answer.model} · {count(answer.parameters, 'parameter')}{tokens}")
+    shown = _per_device(answer) if fits else list(answer.choices)
+    rows = table("format", "device", "memory", "free", "", "tokens/s", "prompt/s", "error", "")
+    for choice in shown:
+        speed, error = choice.speed, choice.to_json()["error_db"]
+        rows.add_row(
+            choice.format,
+            choice.device,
+            size(choice.memory.total),
+            size(choice.free),
+            choice.level,
+            _rate(speed.decode_tokens_per_second),
+            _rate(speed.prefill_tokens_per_second),
+            "none" if error is None else f"{error:.0f} dB",
+            choice.verdict.reason,
+        )
+    out.print(rows)
+    for line in _conclusion(answer, fits):
+        out.print(line)
+
+
+def _per_device(answer: Answer) -> list[Choice]:
+    """The best choice of every device that runs it, smallest memory first."""
+    found = [answer.choices[index] for index in answer.best_by_device.values() if index is not None]
+    return sorted(found, key=lambda choice: (choice.level == "slow", choice.free))
+
+
+def _conclusion(answer: Answer, fits: bool) -> list[str]:
+    from rung.core.text import size
+
+    lines = []
+    if fits:
+        able = _per_device(answer)
+        lines.append(f"{len(able)} of {len(answer.best_by_device)} cards of the catalogue run it.")
+        if able:
+            lines.append(f"→ the smallest: {able[0].device}, {able[0].format}, {size(able[0].memory.total)}")
+        return lines
+    for device, index in answer.best_by_device.items():
+        if index is None:
+            lines.append(f"→ {device}: nothing runs")
+            continue
+        best = answer.choices[index]
+        lines.append(f"→ {device}: {best.format}" + (f"   {best.command}" if best.command else ""))
+    way = next((choice.in_the_way for choice in answer.choices if choice.in_the_way), ())
+    if way:
+        held = ", ".join(f"{p['name']} ({p['pid']}) {size(p['bytes'])}" for p in way)
+        lines.append(f"It would fit on the idle device; in the way now: {held}")
+    if answer.relaxations:
+        lines.append("What would help")
+        for number, help in enumerate(answer.relaxations, 1):
+            lines.append(f"  {number}  {help.change}" + (f"   {help.command}" if help.command else ""))
+    return lines
+
+
+def _rate(rate: float | None) -> str:
+    if rate is None:
+        return ""
+    return f"{rate:.1f}" if rate < 100 else f"{rate:,.0f}"

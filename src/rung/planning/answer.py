@@ -1,0 +1,155 @@
+"""What ``rung check`` is asked and what it answers, as values with the JSON that scripts read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from rung.core.errors import UsageError
+from rung.core.text import did_you_mean
+from rung.core.types import EMPTY, MemoryUse, Verdict
+from rung.core.value import FrozenDict, Value
+from rung.planning.training import WAYS, optimizer_state
+
+#: What a measure may be at most: no machine holds more, and numbers stay numbers.
+_MOST = 10**9
+
+
+@dataclass(frozen=True)
+class Question(Value):
+    """What is asked; see ``rung check --help``.
+
+    ``formats`` are names of formats and mixtures (empty: those that rung itself would try); ``memory`` bytes by device
+    id, ``*`` for any; ``training`` lora or full; ``sequence`` the tokens of a training sequence.
+    """
+
+    context: int | None = None
+    batch: int = 1
+    formats: tuple[str, ...] = ()
+    memory: FrozenDict[int] = EMPTY
+    training: str | None = None
+    optimizer: str = "adamw"
+    rank: int = 16
+    sequence: int = 1024
+    prompt_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        for name in ("context", "batch", "rank", "sequence", "prompt_tokens"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= _MOST:
+                option = "--" + name.replace("_", "-")
+                raise UsageError(f"{option} {value} makes no sense: it is a number from 1 to 10^9.")
+        if self.training is not None and self.training not in WAYS:
+            raise UsageError(
+                f"There is no training called {self.training!r}.{did_you_mean(self.training, WAYS)}",
+                ["lora: adapters over frozen weights; full: all weights"],
+                ["rung check MODEL --training lora"],
+            )
+        optimizer_state(self.optimizer)
+
+
+@dataclass(frozen=True)
+class Speed(Value):
+    """Predicted tokens per second, None where there is no such thing; ``uncertainty`` is a share of them."""
+
+    prefill_tokens_per_second: float | None
+    decode_tokens_per_second: float | None
+    uncertainty: float
+    prompt_tokens: int
+
+
+@dataclass(frozen=True)
+class PhaseUse(Value):
+    """What resides while one phase of a pipeline runs."""
+
+    name: str
+    memory: MemoryUse
+
+
+@dataclass(frozen=True)
+class Choice(Value):
+    """One format on one device or group of devices.
+
+    ``fits`` is about memory alone, ``verdict`` says whether it would run; ``level`` is yes, slow or no. ``free`` is
+    the budget it was held against, over all its devices. ``error_db`` is infinite when nothing is lost.
+    ``command`` runs it; None where ``rung run`` does not build the model, and for training.
+    """
+
+    format: str
+    device: str
+    fits: bool
+    level: str
+    verdict: Verdict
+    memory: MemoryUse
+    free: int
+    speed: Speed
+    error_db: float
+    command: str | None
+    phases: tuple[PhaseUse, ...] = ()
+    in_the_way: tuple[FrozenDict[Any], ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """The choice as scripts read it."""
+        lossless = math.isinf(self.error_db)
+        made: dict[str, Any] = {
+            "format": self.format,
+            "device": self.device,
+            "fits": self.fits,
+            "level": self.level,
+            "verdict": {"ok": self.verdict.ok, "reason": self.verdict.reason},
+            "memory": memory_json(self.memory),
+            "free": self.free,
+            "speed": self.speed.to_json(),
+            "error_db": None if lossless else round(self.error_db, 1),
+            "command": self.command,
+        }
+        if self.phases:
+            made["phases"] = [{"name": p.name, "memory": memory_json(p.memory)} for p in self.phases]
+        if self.in_the_way:
+            made["in_the_way"] = [dict(process) for process in self.in_the_way]
+        return made
+
+
+def memory_json(use: MemoryUse) -> dict[str, int]:
+    """Bytes by what they hold, with their total."""
+    names = ("weights", "kv_cache", "activations", "workspace", "runtime", "gradients", "optimizer")
+    return {name: getattr(use, name) for name in names} | {"total": use.total}
+
+
+@dataclass(frozen=True)
+class Relaxation(Value):
+    """A smallest change that would make it fit: in words, and as a command where there is one."""
+
+    change: str
+    command: str | None = None
+
+
+@dataclass(frozen=True)
+class Answer(Value):
+    """All choices, refused ones included; ``best`` and ``best_by_device`` are indices in them."""
+
+    model: str
+    choices: tuple[Choice, ...]
+    best: int | None
+    best_by_device: FrozenDict[int | None]
+    relaxations: tuple[Relaxation, ...] = ()
+    parameters: int = 0
+    context: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether anything would run."""
+        return self.best is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as scripts read it."""
+        return {
+            "model": self.model,
+            "parameters": self.parameters,
+            "context": self.context,
+            "choices": [choice.to_json() for choice in self.choices],
+            "best": self.best,
+            "best_by_device": dict(self.best_by_device),
+            "relaxations": [relaxation.to_json() for relaxation in self.relaxations],
+        }

@@ -1,0 +1,311 @@
+"""Whether a model will run, on which device, in which format: (outline, devices, question) -> Answer; pure.
+
+For a language model that ``rung run`` builds this is the same arithmetic as its plan: recipe, memory, time and error
+of ``rung.planning``, one arrangement for each format and device.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rung.core.errors import UsageError
+from rung.core.text import size
+from rung.core.types import Device, Level, MemoryUse, StepClass, Verdict, no
+from rung.core.value import FrozenDict
+from rung.models.outlines.values import Outline
+from rung.planning.answer import Answer, Choice, PhaseUse, Question, Relaxation, Speed
+from rung.planning.arrange import Arrangement, arrange, computable
+from rung.planning.kitchen import Kitchen, Recipe
+from rung.planning.memory import memory_use
+from rung.planning.recipe import Storage, storage_name
+from rung.planning.relax import less_context, smaller_format, tenths
+from rung.planning.request import Request
+from rung.planning.solve import FORMATS, SIXTEEN, arrangements, choose, computes, contexts_of, storages, verdict_of
+from rung.planning.subject import Subject
+from rung.planning.time import uncertainty
+from rung.planning.training import trainable, training_use
+
+#: Fewer tokens a second than a person reads count as slow.
+SLOW = 3.0
+Group = tuple[Device, ...]
+#: Of what resides together one component computes at a time.
+_ONE_AT_A_TIME = ("activations", "workspace", "runtime", "bound")
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What every choice of one model shares."""
+
+    kitchens: dict[str, Kitchen]
+    outline: Outline
+    question: Question
+    request: Request
+    context: int
+
+    @property
+    def main(self) -> Kitchen:
+        """The model itself; of a pipeline the largest component."""
+        return max(self.kitchens.values(), key=lambda kitchen: kitchen.subject.parameters)
+
+
+def check(outline: Outline, devices: Sequence[Device | Group], question: Question) -> Answer:
+    """Every format on every device, refused ones included, the best of them, and what would help where none is.
+
+    A tuple of devices is one budget, its layers split in that order. Raises ``ContextTooLong``, ``UnknownFormat``,
+    ``UsageError`` (training of a pipeline).
+    """
+    groups = [(entry,) if isinstance(entry, Device) else entry for entry in devices]
+    case = _case(outline, question)
+    choices: list[Choice] = []
+    best: dict[str, int | None] = {}
+    picked: list[tuple[Arrangement, int]] = []
+    for group in groups:
+        rows = [_choice(case, format, group) for format in _storages(case)]
+        first, fitting = len(choices), []
+        for number, (choice, arrangement) in enumerate(rows):
+            choices.append(choice)
+            if choice.verdict:
+                fitting.append((arrangement, first + number))
+        index = _best(case, fitting)
+        best[group_id(group)] = index
+        picked += [pair for pair in fitting if pair[1] == index]
+    chosen = _best(case, picked)
+    helpful = _relaxations(case, groups, choices) if chosen is None else ()
+    return Answer(outline.name, tuple(choices), chosen, FrozenDict(best), helpful, outline.parameters, case.context)
+
+
+def group_id(group: Group) -> str:
+    """``cuda:0``, or ``3090+3060`` for one budget of several."""
+    return "+".join(device.id for device in group)
+
+
+def _case(outline: Outline, question: Question) -> _Case:
+    if outline.card is not None:
+        subjects = {outline.components[0].name: Subject.of_card(outline.card)}
+    else:
+        subjects = {c.name: Subject.of_component(c, outline.kind, outline.path) for c in outline.components}
+        subjects = {name: replace(s, name=outline.name) for name, s in subjects.items()}
+    if question.training and len(subjects) > 1:
+        raise UsageError(
+            f"{outline.name} is a pipeline; rung knows the memory of training for language models.",
+            ways_out=["rung check MODEL  without --training"],
+        )
+    kitchens = {name: Kitchen(subject) for name, subject in subjects.items()}
+    largest = max(subjects.values(), key=lambda subject: subject.parameters)
+    context = contexts_of(largest, question.context)[0]
+    request = Request(
+        memory=question.memory, context=context, batch=question.batch, prompt_tokens=question.prompt_tokens
+    )
+    return _Case(kitchens, outline, question, request, context)
+
+
+def _storages(case: _Case) -> list[Storage]:
+    """The formats of the question, else a file's own and those that are smaller, or those of an unquantised model."""
+    subject = case.main.subject
+    if case.question.formats:
+        return [storage for name in case.question.formats for storage in storages(subject, name)]
+    if case.question.training == "full":
+        return [storage for name in ("f32", "bf16", "f16") for storage in storages(subject, name)]
+    named = [storage for name in FORMATS for storage in storages(subject, name)]
+    if case.outline.kind != "gguf":
+        return named
+    smaller = [s for s in named if s is not None and _bits(s) * subject.parameters / 8 < case.outline.weight_bytes]
+    return [None, *smaller]
+
+
+def _bits(storage: Storage) -> float:
+    return float(getattr(storage, "bits", 0.0) or getattr(getattr(storage, "base", None), "bits", 0.0))
+
+
+def _choice(case: _Case, storage: Storage, group: Group) -> tuple[Choice, Arrangement]:
+    """One row of the answer."""
+    arrangement = arrangements(case.main, storage, group, case.request, case.context)[-1]
+    phases: tuple[PhaseUse, ...] = ()
+    recipes = [arrangement.recipe]
+    note = ""
+    if case.question.training:
+        arrangement, note = _trained(case, arrangement, group)
+    elif len(case.kitchens) > 1:
+        arrangement, phases = _phased(case, arrangement, group)
+        recipes = list(_recipes(case, arrangement, group[0]).values())
+    fits = arrangement.over <= 0
+    verdict = _verdict(case, arrangement, group)
+    slow = _slow(case, arrangement, group) if verdict else ""
+    reason = verdict.reason or slow or note
+    total = arrangement.placements[0].memory if len(arrangement.placements) == 1 else _sum(arrangement)
+    choice = Choice(
+        format=short(arrangement.name),
+        device=group_id(group),
+        fits=fits,
+        level="no" if not verdict else "slow" if slow else "yes",
+        verdict=replace(verdict, reason=reason),
+        memory=total,
+        free=sum(p.budget for p in arrangement.placements),
+        speed=_speed(case, arrangement, group),
+        error_db=min(recipe.error_db for recipe in recipes),
+        command=_command(case, arrangement, group),
+        phases=phases,
+    )
+    return choice, arrangement
+
+
+def short(format: str) -> str:
+    """A format's name without default parameters: ``nf4`` for ``nf4:64``."""
+    return format.removesuffix(":64") if format in ("nf4:64", "fp4:64") else format.replace(":64:nested", ":nested")
+
+
+def _verdict(case: _Case, arrangement: Arrangement, group: Group) -> Verdict:
+    for device in group:
+        for able in (computes(device), computable(arrangement.storage, device)):
+            if not able:
+                return able
+    if case.question.training:
+        able = trainable(case.question.training, arrangement.storage, case.main.subject)
+        if not able:
+            return able
+        if len(group) > 1:
+            return no("rung plans training on one device")
+    found = verdict_of(arrangement, group)
+    if not found and arrangement.over > 0:
+        emulated = _emulated(arrangement, group)
+        return no(f"{found.reason}{'; ' + emulated if emulated else ''}", StepClass.OUT_OF_MEMORY)
+    return found
+
+
+def _emulated(arrangement: Arrangement, group: Group) -> str:
+    """A sentence when a GPU among the devices multiplies a 16-bit format by conversion; kernels for CPUs read both."""
+    for device in group:
+        found = device.capability(f"matmul.{arrangement.name}")
+        if arrangement.name in SIXTEEN and device.kind != "cpu" and found.level is Level.EMULATED:
+            return f"{arrangement.name} is emulated there" + (f": {found.source}" if found.source else "")
+    return ""
+
+
+def _slow(case: _Case, arrangement: Arrangement, group: Group) -> str:
+    """Why it runs slowly, or nothing."""
+    if emulated := _emulated(arrangement, group):
+        return emulated
+    if case.main.subject.generates and not case.question.training and arrangement.rates.decode < SLOW:
+        return f"{arrangement.rates.decode:.2g} tokens/s, slower than one reads"
+    return ""
+
+
+def _sum(arrangement: Arrangement) -> MemoryUse:
+    uses = [vars(placement.memory) for placement in arrangement.placements]
+    return MemoryUse(**{name: sum(use[name] for use in uses) for name in uses[0]})
+
+
+def _speed(case: _Case, arrangement: Arrangement, group: Group) -> Speed:
+    prompt = min(case.question.prompt_tokens, case.context)
+    unsure = max(uncertainty(device) for device in group)
+    timed = len(case.kitchens) == 1 and not case.question.training
+    prefill = round(arrangement.rates.prefill, 1) if timed else None
+    decode = round(arrangement.rates.decode, 2) if timed and case.main.subject.generates else None
+    return Speed(prefill, decode, unsure, prompt)
+
+
+def _command(case: _Case, arrangement: Arrangement, group: Group) -> str | None:
+    """What runs it. A card of the catalogue is meant to be the first of its kind where the command runs."""
+    if case.question.training or case.main.subject.decoder is None:
+        return None
+    words = ["rung", "run", case.outline.path]
+    if arrangement.storage is not None:
+        words += ["--format", short(arrangement.name)]
+    words += ["--context", str(case.context)]
+    if len(group) == 1:
+        words += ["--device", group[0].id if group[0].real else _place(group[0])]
+    return shlex.join(words)
+
+
+def _place(device: Device) -> str:
+    return device.kind if device.kind in ("cpu", "mps") else f"{device.kind}:0"
+
+
+def _best(case: _Case, fitting: list[tuple[Arrangement, int]]) -> int | None:
+    """The index of the choice that ``rung run`` would take."""
+    if not fitting:
+        return None
+    if case.question.training or len(case.kitchens) > 1 or not case.main.subject.generates:
+        return max(fitting, key=lambda pair: (pair[0].recipe.error_db, -pair[0].placements[0].memory.total))[1]
+    asked = case.question.formats[0] if len(case.question.formats) == 1 else None
+    own = [pair for pair in fitting if pair[0].storage is None]
+    best, _ = choose(case.main.subject, [arrangement for arrangement, _ in own or fitting], asked)
+    return next(number for arrangement, number in fitting if arrangement is best)
+
+
+# ---- pipelines and training
+
+
+def _recipes(case: _Case, arrangement: Arrangement, device: Device) -> dict[str, Recipe]:
+    """The recipe of each component."""
+    return {
+        name: kitchen.recipe(arrangement.storage, device, arrangement.dtype, False)
+        for name, kitchen in case.kitchens.items()
+    }
+
+
+def _phased(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, tuple[PhaseUse, ...]]:
+    """The arrangement with the memory of its largest phase; components that it does not name are not resident."""
+    device = group[0]
+    recipes = _recipes(case, arrangement, device)
+    found = []
+    for phase in case.outline.phases:
+        uses = []
+        for name in phase.components:
+            subject = case.kitchens[name].subject
+            held = recipes[name].bytes(0, subject.layers)
+            uses.append(memory_use(held, subject, device, subject.layers, case.context, "f16", case.request.batch))
+        weights = sum(use.weights for use in uses)
+        one = {name: max(getattr(use, name) for use in uses) for name in _ONE_AT_A_TIME}
+        found.append(PhaseUse(phase.name, MemoryUse(weights=weights, kv_cache=0, **one)))
+    largest = max(found, key=lambda phase: phase.memory.most).memory
+    budget = sum(case.request.budget(d.id, d.budget) for d in group)
+    placement = replace(arrangement.placements[0], device=device.id, memory=largest, budget=budget)
+    return replace(arrangement, placements=(placement,)), tuple(found)
+
+
+def _trained(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, str]:
+    """The arrangement with the memory of a training step, checkpointed where it does not fit otherwise."""
+    asked, device = case.question, group[0]
+    budget = case.request.budget(device.id, device.budget)
+    made = case.main.recipe(arrangement.storage, device, arrangement.dtype, False)
+    uses = [
+        training_use(
+            made.weights,
+            case.main.subject,
+            device,
+            way=str(asked.training),
+            optimizer=asked.optimizer,
+            rank=asked.rank,
+            batch=asked.batch,
+            sequence=asked.sequence,
+            checkpointing=checkpointing,
+        )
+        for checkpointing in (False, True)
+    ]
+    plain, lean = uses
+    use = plain if plain.most <= budget else lean
+    note = f"with gradient checkpointing; {size(plain.total)} without" if use is lean else "without checkpointing"
+    placement = replace(arrangement.placements[0], device=device.id, memory=use, budget=budget)
+    return replace(arrangement, placements=(placement,)), note
+
+
+def _relaxations(case: _Case, groups: Sequence[Group], choices: Sequence[Choice]) -> tuple[Relaxation, ...]:
+    """The smallest changes that would make something fit: less context, a smaller format, more memory."""
+    tight = [choice for choice in choices if not choice.fits and choice.verdict.step is StepClass.OUT_OF_MEMORY]
+    if not tight:
+        return ()
+    closest = min(tight, key=lambda choice: choice.memory.most - choice.free)
+    found = []
+    if len(case.kitchens) == 1 and not case.question.training and case.main.subject.decoder is not None:
+        request = replace(case.request, format=closest.format if case.question.formats else None)
+        storage = next(s for s in _storages(case) if short(storage_name(s)) == closest.format)
+        tried = arrange(case.main, storage, groups[0], case.request, case.context, False)
+        less = less_context(case.main, groups, request, case.context)
+        found += [Relaxation("a shorter context", command) for command in less]
+        smaller = smaller_format(case.main, groups, request, case.context, tried)
+        found += [Relaxation("a smaller format", command) for command in smaller]
+    found.append(Relaxation(f"a device or budget of {tenths(closest.memory.most)} GB, for {closest.format}"))
+    return tuple(found)

@@ -1,0 +1,87 @@
+"""Recipes of one model with what is asked of them again and again, made once for all devices that hold it alike."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from rung.core.types import Device
+from rung.planning.error import combined_db
+from rung.planning.memory import held, workspace
+from rung.planning.recipe import Storage, Weight, recipe
+from rung.planning.subject import Subject
+from rung.planning.time import Group, groups
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Every weight of a model as a device would hold it, and sums over them."""
+
+    subject: Subject
+    weights: tuple[Weight, ...]
+
+    @functools.cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """What is multiplied for a token."""
+        return groups(self.weights, self.subject)
+
+    @functools.cached_property
+    def refused(self) -> Weight | None:
+        """A weight that no rung takes."""
+        return next((weight for weight in self.weights if not weight.rung), None)
+
+    @functools.cached_property
+    def fast(self) -> bool:
+        """Whether a rung multiplies without decoding first."""
+        return any(w.rung not in ("torch.decode", "ref") for w in self.weights if w.multiplies)
+
+    @functools.cached_property
+    def widened(self) -> bool:
+        """Whether a weight is held in another layout than the stored one."""
+        return any(weight.packing != "stored" for weight in self.weights)
+
+    @functools.cached_property
+    def error_db(self) -> float:
+        """The weights' SQNR against the stored model: what a file lost before is not counted."""
+        return combined_db(
+            (w.count, math.inf if w.format.name == w.tensor.format else w.format.floor_db)
+            for w in self.weights
+            if w.multiplies
+        )
+
+    @functools.cached_property
+    def _whole(self) -> tuple[int, int]:
+        return sum(weight.bytes for weight in self.weights), workspace(self.weights)
+
+    def bytes(self, first: int, last: int) -> tuple[int, int]:
+        """Bytes of the weights of the layers [first, last), with what lies around them, and of their workspace."""
+        layers = self.subject.layers
+        if (first, last) == (0, layers):
+            return self._whole
+        mine = held(self.weights, first, last, layers, self.subject.tied)
+        return sum(weight.bytes for weight in mine), workspace(mine)
+
+
+class Kitchen:
+    """The recipes of one model."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self._made: dict[object, Recipe] = {}
+        self._kinds: dict[int, tuple[Device, object]] = {}
+
+    def recipe(self, storage: Storage, device: Device, dtype: str, packed: bool) -> Recipe:
+        """The weights as that device would hold them."""
+        key = (storage, self._kind(device), dtype, packed)
+        if key not in self._made:
+            self._made[key] = Recipe(self.subject, recipe(self.subject, storage, device, dtype, packed))
+        return self._made[key]
+
+    def _kind(self, device: Device) -> object:
+        """What the choice of rungs depends on: devices that can do the same with the same packages hold it alike."""
+        key = id(device)
+        if key not in self._kinds:
+            levels = frozenset((name, found.level) for name, found in device.capabilities.items())
+            self._kinds[key] = device, (device.kind, device.arch == "x86_64", levels, frozenset(device.software))
+        return self._kinds[key][1]

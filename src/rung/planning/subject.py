@@ -1,0 +1,104 @@
+"""What is planned: the tensors of a network and the measures that its memory and time depend on."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from rung.core.value import Value
+from rung.models.card import Decoder, ModelCard, Tensor
+from rung.models.footprint import WIDTH, activation_bytes, cache_bytes
+from rung.models.outlines.values import OTHER, TABLES, Component, Shape, shape_of_decoder
+
+#: Roles of components that write text, and so hold a cache and have a speed of decoding.
+GENERATES = ("decoder", "encoder-decoder")
+#: Tokens that a denoiser or image encoder sees where its shape does not say: an image of 1024 x 1024 in patches of 16.
+_IMAGE_TOKENS = 4096
+#: Pixels of the image that an autoencoder decodes, and the channels of f16 that are alive at full size in it.
+_PIXELS, _CHANNELS = 1024 * 1024, 3 * 128
+
+
+@dataclass(frozen=True)
+class Subject(Value):
+    """One network to plan for.
+
+    ``decoder`` is set for those that ``rung run`` builds; the plan then counts what its engine does. ``tied``: the
+    head is the embedding. ``path`` is what a command would name.
+    """
+
+    name: str
+    path: str
+    kind: str
+    role: str
+    tensors: tuple[Tensor, ...]
+    shape: Shape
+    decoder: Decoder | None
+    tied: bool
+
+    @classmethod
+    def of_card(cls, card: ModelCard) -> Subject:
+        """The language model of a card."""
+        shape = shape_of_decoder(card.decoder)
+        return cls(
+            card.name, card.path, card.kind, "decoder", card.tensors, shape, card.decoder, card.decoder.tied_head
+        )
+
+    @classmethod
+    def of_component(cls, component: Component, kind: str, path: str) -> Subject:
+        """One component of an outline; what its files hold beside the model is left out."""
+        tensors = tuple(tensor for tensor in component.tensors if tensor.role != OTHER)
+        heads = any(tensor.role == "head" for tensor in tensors)
+        tied = component.role in GENERATES and not heads
+        return cls(component.name, path, kind, component.role, tensors, component.shape, component.decoder, tied)
+
+    @property
+    def layers(self) -> int:
+        """Layers that can lie on different devices."""
+        return max(self.shape.layers + self.shape.encoder_layers, 1)
+
+    @property
+    def generates(self) -> bool:
+        """Whether it writes text token by token."""
+        return self.role in GENERATES
+
+    @functools.cached_property
+    def parameters(self) -> int:
+        """Number of weights."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
+
+    @property
+    def experts_share(self) -> float:
+        """The share of the experts that one token visits."""
+        return self.shape.experts_per_token / self.shape.experts if self.shape.experts else 1.0
+
+    def cache_bytes(self, context: int, dtype: str, layers: int, batch: int = 1) -> int:
+        """Bytes of keys and values of that many layers for ``batch`` sequences of ``context`` tokens."""
+        if self.decoder is not None:
+            return batch * cache_bytes(self.decoder, context, dtype, layers)
+        if not self.generates:
+            return 0
+        return batch * self.shape.cached(context) * WIDTH[dtype] * layers // self.layers
+
+    def activation_bytes(self, context: int, batch: int = 1, converted: bool = True) -> int:
+        """The most bytes of activations alive at once; for other networks than decoders an estimate of the same kind.
+
+        ``converted``: see ``rung.models.footprint``. Prompts of a batch are read one after the other.
+        """
+        if self.decoder is not None:
+            return (
+                activation_bytes(self.decoder, context, converted=converted) + 8 * (batch - 1) * self.shape.vocabulary
+            )
+        if self.role == "autoencoder":
+            return 2 * _CHANNELS * _PIXELS * batch
+        shape = self.shape
+        tokens = min(context, 512) if self.generates else shape.context or shape.encoder_context or _IMAGE_TOKENS
+        tokens = min(tokens, _IMAGE_TOKENS)
+        wide = max(shape.feed_forward, shape.experts_per_token * shape.expert_feed_forward, 4 * shape.hidden)
+        attention = 4 * shape.heads * shape.head_dim or 4 * shape.hidden
+        return 4 * batch * (tokens * (2 * shape.hidden + max(3 * wide, attention)) + 2 * shape.vocabulary)
+
+
+def is_table(role: str) -> bool:
+    """Whether one row of the tensor is looked up for a token, instead of multiplying it."""
+    return role.rpartition(".")[2] in TABLES

@@ -1,0 +1,110 @@
+"""Predicted bytes of training a language model: full, or low-rank adapters over frozen weights.
+
+Sources: weights, gradients and moments in bytes per trained weight as in ZeRO (Rajbhandari et al. 2020, section 3: 16
+bytes with mixed-precision Adam); activations kept for the backward pass as in Korthikanti et al. 2022 (with fused
+attention, which keeps no scores), counted anew for gated feed-forward parts; adapters as in LoRA (Hu et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rung.core.errors import UsageError
+from rung.core.text import did_you_mean
+from rung.core.types import YES, Device, MemoryUse, Verdict, no
+from rung.planning.memory import bounded, runtime
+from rung.planning.recipe import Storage, Weight, is_linear
+from rung.planning.subject import Subject
+
+WAYS = ("lora", "full")
+#: Bytes of state for each trained weight: moments in f32, or in blocks of 8 bits; factored ones count as nothing.
+OPTIMIZERS: Mapping[str, int] = {"adamw": 8, "adamw8bit": 2, "lion": 4, "adafactor": 0, "momentum": 4, "sgd": 0}
+_FLOATS = {"f32": 4, "bf16": 2, "f16": 2}
+#: Bytes of logits for each token and word of the vocabulary: 16 bits, f32 for the loss, and its gradient.
+_LOGITS = 10
+
+
+def optimizer_state(name: str) -> int:
+    """Bytes of state for each trained weight. Raises ``UsageError`` for an optimiser that nobody knows."""
+    if name not in OPTIMIZERS:
+        raise UsageError(
+            f"There is no optimizer {name!r}.{did_you_mean(name, OPTIMIZERS)}",
+            [f"known: {', '.join(OPTIMIZERS)}"],
+            ["rung check MODEL --training lora --optimizer adamw"],
+        )
+    return OPTIMIZERS[name]
+
+
+def trainable(way: str, storage: Storage, subject: Subject) -> Verdict:
+    """Whether a model stored so can be trained so: all weights must be floats to be moved themselves."""
+    if not subject.generates:
+        return no(f"rung knows the training of language models, and this is a network of the kind {subject.role}")
+    if way == "full":
+        name = storage.name if storage is not None else ""
+        stored = {tensor.format for tensor in subject.tensors} if storage is None else {name}
+        if not stored <= set(_FLOATS):
+            return no("full training moves the weights themselves: they must be f32, bf16 or f16, not in blocks")
+    return YES
+
+
+def training_use(
+    weights: Iterable[Weight],
+    subject: Subject,
+    device: Device,
+    *,
+    way: str,
+    optimizer: str,
+    rank: int,
+    batch: int,
+    sequence: int,
+    checkpointing: bool,
+) -> MemoryUse:
+    """Bytes on one device while a step of ``batch`` sequences of ``sequence`` tokens is trained.
+
+    Trained weights of 16 bits have a copy in f32 beside them, which counts as the optimiser's; adapters are f32.
+    The workspace is the largest layer: its weight in 16 bits when it is stored in blocks, else its gradient.
+    """
+    held = list(weights)
+    state = optimizer_state(optimizer)
+    if way == "full":
+        trained = sum(weight.count for weight in held)
+        wide = [_FLOATS.get(w.format.name, 2) if w.multiplies else 4 for w in held]
+        gradients = sum(weight.count * width for weight, width in zip(held, wide, strict=True))
+        copies = sum(4 * weight.count for weight, width in zip(held, wide, strict=True) if width == 2)
+        adapters = 0
+    else:
+        trained = adapter_weights(held, rank)
+        gradients, copies, adapters = 4 * trained, 0, 4 * trained
+    use = MemoryUse(
+        weights=sum(weight.bytes for weight in held) + adapters,
+        kv_cache=0,
+        activations=activation_bytes(subject, batch, sequence, checkpointing),
+        workspace=2 * max(weight.count for weight in held),
+        runtime=runtime(subject, device),
+        gradients=gradients,
+        optimizer=state * trained + copies,
+    )
+    return bounded(use, device)
+
+
+def adapter_weights(weights: Iterable[Weight], rank: int) -> int:
+    """Weights of adapters of that rank on every linear layer; the embedding and the head have none."""
+    return sum(rank * (w.tensor.shape[-2] + w.tensor.shape[-1]) * _stack(w) for w in weights if is_linear(w.tensor))
+
+
+def _stack(weight: Weight) -> int:
+    """How many matrices a tensor holds: the experts of a layer may lie in one."""
+    return weight.count // (weight.tensor.shape[-2] * weight.tensor.shape[-1])
+
+
+def activation_bytes(subject: Subject, batch: int, sequence: int, checkpointing: bool) -> int:
+    """Bytes kept for the backward pass, in 16 bits; with checkpointing a layer's input each, and one layer whole."""
+    shape = subject.shape
+    experts = max(shape.experts_per_token, 1) if shape.experts else 0
+    wide = shape.feed_forward if not experts else experts * (shape.expert_feed_forward or shape.feed_forward)
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    # inputs of two norms and their results, queries, keys, values, what attention gives, gate, up and their product
+    layer = 4 * shape.hidden + 2 * q + 2 * kv + 4 * wide
+    tokens = batch * sequence
+    kept = subject.layers * shape.hidden + layer if checkpointing else subject.layers * layer
+    return tokens * (2 * kept + _LOGITS * shape.vocabulary)

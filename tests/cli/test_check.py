@@ -1,0 +1,156 @@
+"""``rung check``: tables, JSON, the page, exit codes, bad questions; without torch and quickly."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from rung.engine import checking
+from rung.hardware import catalog
+
+CONFIG = {
+    "model_type": "gemma", "hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 18,
+    "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 256000,
+    "max_position_embeddings": 8192, "torch_dtype": "bfloat16", "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@pytest.fixture
+def gemma(tmp_path):
+    """A folder with nothing but the configuration of Gemma 2B."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    return str(tmp_path)
+
+
+def test_a_configuration_alone_on_a_card(rung, gemma):
+    said = rung("check", gemma, "--device", "p2200")
+    assert said.code == 0
+    lines = said.out.splitlines()
+    assert "2,506,172,416 parameters" in lines[0]
+    assert "needs" in next(line for line in lines if line.startswith("f16"))
+    assert re.search(r"→ quadro-p2200: \w+ +rung run .* --format \w+ --context 4096 --device cuda:0", lines[-1])
+
+
+def test_exit_code_1_and_what_would_help_where_nothing_runs(rung, gemma):
+    said = rung("check", gemma, "--device", "gtx 750 ti", "--memory", "1GB")
+    assert said.code == 1
+    assert "nothing runs" in said.out
+    assert "a device or budget of" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--batch", "0"), "--batch 0"),
+        (("--device", "p2020"), "Quadro P2200"),
+        (("--device", "p2200", "--device", "quadro p2200"), "named twice"),
+        (("--device", "0x3090"), "number of devices"),
+        (("--format", "q4_k_mm"), "q4_k_m"),
+        (("--context", "9000"), "9,000 tokens"),
+        (("--training", "some"), "lora"),
+        (("--training", "lora", "--optimizer", "adamq"), "adamw"),
+        (("--software", "torch", "--device", "p2200"), ""),
+        (("--fits", "--device", "p2200"), "--fits"),
+        (("--memory", "lots"), "is not a size"),
+    ],
+)
+def test_bad_questions_end_with_2_and_say_why(rung, gemma, arguments, words):
+    said = rung("check", gemma, *arguments)
+    assert said.code == 2
+    assert words in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"num_hidden_layers": 0}, {"num_hidden_layers": 10**12}, {"num_attention_heads": -8}, {"hidden_size": "wide"},
+        {"model_type": "nobody"}, {"vocab_size": -1},
+    ],
+)  # fmt: skip
+def test_a_configuration_that_cannot_be_is_a_bad_question(rung, tmp_path, changed):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | changed), encoding="utf-8")
+    said = rung("check", str(tmp_path), "--device", "p2200")
+    assert said.code == 2
+    assert said.err
+    assert "rung itself failed" not in said.err
+
+
+def test_a_model_that_is_not_there(rung, tmp_path):
+    assert rung("check", str(tmp_path / "no.gguf")).code == 2
+
+
+def test_several_models_are_one_object_a_line(rung, gemma, model):
+    said = rung("check", gemma, model, "--json", "--device", "p2200")
+    first, second = map(json.loads, said.out.splitlines())
+    assert len(first["choices"]) > 5
+    assert second["choices"][0]["format"] == "stored"
+
+
+def test_one_model_on_this_machine(rung, model):
+    answer = json.loads(rung("check", model, "--json").out)
+    best = answer["choices"][answer["best"]]
+    assert best["command"].startswith(f"rung run {model} ")
+    assert rung("plan", *best["command"].split()[2:]).code == 0, "the command is one that works"
+
+
+def test_the_page_is_one_file_that_asks_nobody(rung, gemma, tmp_path):
+    page = tmp_path / "page.html"
+    assert rung("check", gemma, "--device", "p2200", "--device", "3090+3060", "--html", str(page)).code == 0
+    text = page.read_text(encoding="utf-8")
+    assert "quadro-p2200" in text
+    assert "geforce-rtx-3090+" in text
+    assert not re.search(r"https?://|<script|<link|<img|url\(", re.sub(r"<dd>.*?</dd>", "", text))
+    for level in re.findall(r'<td class="(\w+)[^"]*"><details><summary>(?:best: )?(\w+)', text):
+        assert level[0] == level[1], "a colour never stands alone"
+    assert text.count("<details>") == text.count("</details>") == 20
+
+
+def test_a_page_escapes_what_a_file_is_called(rung, tmp_path):
+    folder = tmp_path / "<script>alert(1)<"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    page = tmp_path / "page.html"
+    rung("check", str(folder), "--device", "p2200", "--html", str(page))
+    assert "<script" not in page.read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written(rung, gemma, tmp_path):
+    said = rung("check", gemma, "--device", "p2200", "--html", str(tmp_path / "no" / "page.html"))
+    assert said.code == 2
+    assert "cannot be written" in said.err
+
+
+def test_the_whole_catalogue(rung, gemma):
+    answer = json.loads(rung("check", gemma, "--fits", "--json", "--format", "nf4").out)
+    assert len(answer["best_by_device"]) == len(catalog.products())
+    said = rung("check", gemma, "--fits", "--format", "nf4").out
+    assert f"of {len(catalog.products())} cards of the catalogue run it" in said
+
+
+def test_the_processes_in_the_way_are_named(monkeypatch, rung, gemma, tmp_path):
+    """It would fit on the idle CPU; something else holds the memory."""
+    from dataclasses import replace
+
+    here = checking._here()[0]
+    full = replace(here, memory=64 * 2**30, free=2**20)
+    monkeypatch.setattr(checking, "_here", lambda: (full,))
+    answer = json.loads(rung("check", gemma, "--json", "--format", "q8_0").out)
+    processes = answer["choices"][0]["in_the_way"]
+    assert processes == sorted(processes, key=lambda process: -process["bytes"])
+    assert processes[0].keys() == {"pid", "name", "bytes"}
+    assert "in the way now" in rung("check", gemma, "--format", "q8_0").out
+
+
+def test_it_loads_neither_torch_nor_numba(gemma):
+    script = (
+        "import sys, json\nfrom rung.cli.app import main\n"
+        f"try: main(['check', {gemma!r}, '--device', 'p2200', '--json'])\n"
+        "except SystemExit as ended: print(json.dumps([ended.code, 'torch' in sys.modules, 'numba' in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, False, False]

@@ -1,0 +1,229 @@
+"""``check``: agrees with the plan of ``rung run``, refuses with reasons, names the smallest changes."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from rung.core.errors import ContextTooLong, UnknownFormat, UsageError
+from rung.core.types import StepClass
+from rung.core.value import FrozenDict
+from rung.hardware import catalog
+from rung.models.card import Tensor
+from rung.models.outlines.values import Component, Outline, Phase, Shape, plain, shape_of_decoder
+from rung.planning import Request, solve
+from rung.planning.answer import Question
+from rung.planning.check import SLOW, check
+from tests.planning.cards import cpu, gemma_2b, p2200
+
+GB = 2**30
+MEMORY = {"weights", "kv_cache", "activations", "workspace", "runtime", "gradients", "optimizer", "total"}
+
+
+def outline(format="bf16", kind="folder", layers=18):
+    card = gemma_2b(format, kind, layers)
+    component = Component("model", "gemma", "decoder", card.tensors, shape_of_decoder(card.decoder), card.decoder)
+    return plain(card.name, kind, card.path, component, card)
+
+
+def only(model, device, **asked):
+    """The one choice of a question with one format."""
+    (choice,) = check(model, [device], Question(**asked)).choices
+    return choice
+
+
+@pytest.mark.parametrize("device", [cpu(), cpu(3.0), cpu(2.2), p2200(), catalog.device("v100")], ids=lambda d: d.id)
+@pytest.mark.parametrize(("format", "kind"), [("bf16", "folder"), ("q8_0", "gguf")])
+def test_check_and_run_agree(device, format, kind):
+    """The same format, memory, speed and error, whatever is best; and a plan exists exactly where a choice is ok."""
+    model = outline(format, kind)
+    answer = check(model, [device], Question(context=2048))
+    stored = kind == "gguf"
+    own = [c for c in answer.choices if c.format == "stored"] if stored else answer.choices
+    if not any(c.verdict for c in own):
+        assert not stored or answer.best != 0
+        return
+    best = answer.choices[answer.best]
+    made = solve(model.card, (device,), Request(context=2048))
+    assert best.format == made.format.removesuffix(":64")
+    assert best.memory == made.placements[0].memory
+    assert best.speed.decode_tokens_per_second == pytest.approx(made.decode_rate, abs=0.01)
+    assert best.error_db == made.error_db
+    for candidate in made.candidates:
+        choice = next(c for c in answer.choices if c.format == candidate.format.removesuffix(":64"))
+        if candidate.verdict:
+            assert choice.verdict
+
+
+def test_gemma_on_a_p2200():
+    """The founding case: bf16 emulated and too big, f16 too big, a quantised format is best and fits."""
+    answer = check(outline(), [catalog.device("p2200")], Question(context=4096))
+    by_format = {choice.format: choice for choice in answer.choices}
+    assert not by_format["bf16"].fits
+    assert "emulated" in by_format["bf16"].verdict.reason
+    assert not by_format["f16"].fits
+    best = answer.choices[answer.best]
+    assert best.format not in ("bf16", "f16")
+    assert best.memory.total < 5059 * 2**20
+    old = check(outline(), [catalog.device("p2200", "torch 1.10+cu102")], Question(formats=("bf16",))).choices[0]
+    assert not old.verdict
+    assert "BFloat16" in old.verdict.reason
+    assert old.verdict.step is not StepClass.OUT_OF_MEMORY
+
+
+def test_the_json_has_the_promised_keys():
+    data = json.loads(json.dumps(check(outline(), [cpu(), p2200()], Question()).to_json(), allow_nan=False))
+    assert data.keys() >= {"choices", "best", "best_by_device", "relaxations"}
+    for choice in data["choices"]:
+        assert choice.keys() >= {
+            "format", "device", "fits", "level", "verdict", "memory", "speed", "error_db", "command",
+        }  # fmt: skip
+        assert choice["memory"].keys() == MEMORY
+        assert choice["memory"]["total"] == sum(choice["memory"][name] for name in MEMORY - {"total"})
+        assert choice["level"] in ("yes", "slow", "no")
+        assert choice["verdict"]["ok"] == (choice["level"] != "no")
+        assert choice["verdict"]["ok"] or choice["verdict"]["reason"]
+        assert ":64" not in choice["format"]
+    assert data["best_by_device"].keys() == {"cpu", "cuda:0"}
+    assert all(data["choices"][index]["device"] == device for device, index in data["best_by_device"].items())
+    assert data["best"] in data["best_by_device"].values()
+
+
+def test_fits_is_about_memory_alone():
+    old = only(outline(), catalog.device("v100", "torch 1.10+cu102"), formats=("bf16",))
+    assert old.fits == (old.memory.most <= old.free)
+    small = only(outline(), cpu(1.5), formats=("q8_0",))
+    assert (small.fits, small.level) == (False, "no")
+
+
+def test_what_fits_fits_with_its_error_bound():
+    need = only(outline(), cpu(), formats=("q8_0",)).memory
+    assert only(outline(), cpu(), formats=("q8_0",), memory=FrozenDict({"*": need.most})).fits
+    assert not only(outline(), cpu(), formats=("q8_0",), memory=FrozenDict({"*": need.most - 1})).fits
+
+
+def test_batch_and_context_are_in_the_cache():
+    one = only(outline(), cpu(), formats=("q8_0",), context=1024)
+    four = only(outline(), cpu(), formats=("q8_0",), context=1024, batch=4)
+    assert four.memory.kv_cache == 4 * one.memory.kv_cache == 4 * 2 * 18 * 256 * 1024 * 2
+    assert four.memory.weights == one.memory.weights
+
+
+def test_two_cards_hold_what_one_does_not():
+    pair = (replace(p2200(), id="a"), replace(p2200(), id="b"))
+    alone = check(outline(), [pair[0]], Question(formats=("bf16",))).choices[0]
+    both = check(outline(), [pair], Question(formats=("bf16",))).choices[0]
+    assert not alone.fits
+    assert both.fits
+    assert both.device == "a+b"
+    assert both.free == 2 * alone.free
+    assert both.memory.runtime == 2 * alone.memory.runtime
+
+
+def test_slow_says_why():
+    choice = only(outline(), replace(cpu(), bandwidth=3e9), formats=("bf16",))
+    assert choice.level == "slow"
+    assert choice.speed.decode_tokens_per_second < SLOW
+    assert "tokens/s" in choice.verdict.reason
+
+
+def test_where_nothing_fits_the_relaxations_help():
+    model, small = outline(), cpu(1.4)
+    answer = check(model, [small], Question(context=4096))
+    assert answer.best is None
+    assert dict(answer.best_by_device) == {"cpu": None}
+    more = answer.relaxations[-1].change.split(" GB")[0].rpartition(" ")[2]
+    assert (
+        check(model, [small], Question(context=4096, memory=FrozenDict({"*": int(float(more) * GB)}))).best is not None
+    )
+
+
+def test_llama_cpp_mixtures_are_sized_by_their_recipes():
+    """Q4_K_M of Gemma 2B: tied head in q6_k, half of the down projections finer, and so above q4_k."""
+    coarse, mixed = (only(outline(), p2200(), formats=(name,)).memory.weights for name in ("q4_k", "q4_k_m"))
+    assert coarse < mixed < 1.1 * coarse
+
+
+def test_training():
+    """Full: 16 bytes a weight with Adam; LoRA: adapters alone are trained; blocks cannot be trained themselves."""
+    count = outline().parameters
+    big = replace(p2200(), memory=80 * GB, free=80 * GB)
+    full = only(outline(), big, formats=("bf16",), training="full", batch=1, sequence=512)
+    assert full.memory.gradients == pytest.approx(2 * count, rel=0.01)
+    assert full.memory.weights + full.memory.gradients + full.memory.optimizer == pytest.approx(16 * count, rel=0.01)
+    assert full.command is None
+    lora = only(outline(), big, formats=("nf4",), training="lora", rank=16, sequence=512)
+    adapters = 18 * 16 * (2 * (2048 + 2048) + 2 * (2048 + 256) + 3 * (2048 + 16384))
+    assert (lora.memory.gradients, lora.memory.optimizer) == (4 * adapters, 8 * adapters)
+    blocks = only(outline(), big, formats=("nf4",), training="full")
+    assert "blocks" in blocks.verdict.reason
+    assert not blocks.verdict
+
+
+def test_training_takes_checkpoints_where_it_does_not_fit_without():
+    card, asked = catalog.device("v100"), {"formats": ("f16",), "training": "lora", "sequence": 2048, "batch": 2}
+    roomy = only(outline(), replace(card, free=80 * GB), **asked)
+    tight = only(outline(), replace(card, free=roomy.memory.total - GB), **asked)
+    assert "without checkpointing" in roomy.verdict.reason
+    assert "with gradient checkpointing" in tight.verdict.reason
+    assert tight.memory.activations < roomy.memory.activations
+
+
+def pipeline():
+    def part(name, role, rows):
+        weight = Tensor("layers.0.linear", "w", (rows, 4096), "f16", 0, 0, rows * 4096 * 2)
+        return Component(name, name, role, (weight,), Shape(layers=1, hidden=4096, heads=32, head_dim=128))
+
+    parts = (
+        part("text_encoder", "encoder", 40960),
+        part("transformer", "denoiser", 20480),
+        part("vae", "autoencoder", 64),
+    )
+    phases = (Phase("encode", ("text_encoder",)), Phase("denoise", ("transformer",)), Phase("decode", ("vae",)))
+    return Outline("pipe", "pipeline", "pipe", parts, phases)
+
+
+def test_a_pipeline_needs_its_largest_phase():
+    choice = only(pipeline(), p2200(), formats=("f16",))
+    assert [phase.name for phase in choice.phases] == ["encode", "denoise", "decode"]
+    assert choice.memory == max((phase.memory for phase in choice.phases), key=lambda memory: memory.most)
+    assert choice.phases[0].memory.weights == 40960 * 4096 * 2
+    assert choice.speed.decode_tokens_per_second is None
+    assert [p["name"] for p in choice.to_json()["phases"]] == ["encode", "denoise", "decode"]
+    with pytest.raises(UsageError, match="pipeline"):
+        check(pipeline(), [p2200()], Question(training="lora"))
+
+
+def test_experts_that_a_token_does_not_visit_cost_memory_and_no_time():
+    def mixture(experts, visited):
+        shape = Shape(1, 1024, 8, 8, 128, 4096, 1000, 4096, experts, visited, 4096)
+        tensor = Tensor("layers.0.experts_down", "w", (experts, 1024, 4096), "f16", 0, 0, experts * 1024 * 4096 * 2)
+        return plain("moe", "config", "moe", Component("model", "moe", "decoder", (tensor,), shape))
+
+    dense, sparse = (only(mixture(64, n), p2200(), formats=("f16",), prompt_tokens=1) for n in (64, 2))
+    assert dense.memory.weights == sparse.memory.weights
+    assert sparse.speed.decode_tokens_per_second > 8 * dense.speed.decode_tokens_per_second
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"batch": 0}, {"context": 0}, {"rank": -1}, {"sequence": 10**12}, {"training": "half"}, {"optimizer": "adam9"}],
+)
+def test_senseless_questions_are_refused(asked):
+    with pytest.raises(UsageError):
+        check(outline(), [cpu()], Question(**asked))
+
+
+def test_other_bad_questions():
+    with pytest.raises(ContextTooLong, match="9,000"):
+        check(outline(), [cpu()], Question(context=9000))
+    with pytest.raises(UnknownFormat, match="Did you mean"):
+        check(outline(), [cpu()], Question(formats=("q4_k_mm",)))
+
+
+def test_nothing_is_lost_where_the_format_is_the_stored_one():
+    assert math.isinf(only(outline(), cpu(), formats=("bf16",)).error_db)
+    assert check(outline(), [cpu()], Question(formats=("bf16",))).to_json()["choices"][0]["error_db"] is None
