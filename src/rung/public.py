@@ -85,7 +85,14 @@ def plan(
 
     found = card_or_path if isinstance(card_or_path, ModelCard) else card(card_or_path)
     return make_plan(
-        found, format=format, device=device, memory=memory, context=context, threads=threads, devices=devices
+        found,
+        format=format,
+        device=device,
+        memory=memory,
+        context=context,
+        threads=threads,
+        devices=devices,
+        catalogue=True,
     )[0]
 
 

@@ -130,3 +130,22 @@ def test_messages_are_those_of_the_version(software, words):
 def test_a_build_that_is_none():
     with pytest.raises(rung.RungError, match="names no release of a package"):
         rung.simulate("v100", software="newest")
+
+
+@pytest.mark.parametrize(
+    ("name", "software", "words"),
+    [
+        ("Quadro P2200", "torch 2.9+cu130", "CUDA error: no kernel image is available for execution on the device"),
+        ("RX 580", "torch 2.9+rocm6.4", "HIP error: invalid device function"),
+    ],
+)
+def test_a_build_without_code_for_the_card(name, software, words):
+    """Copies and memory need no kernel; the first kernel is refused."""
+    with rung.simulate(name, software=software):
+        x = torch.ones(3).cuda()
+        assert x.view(3, 1).cpu().sum() == 3
+        with pytest.raises(RuntimeError, match=words) as caught:
+            x + 1
+        found = classify(caught.value)
+        assert found is not None
+        assert found.signature.step is StepClass.UNSUPPORTED

@@ -273,7 +273,7 @@ def test_questions_that_make_no_sense(card):
     assert torch.ones(1).cuda().device == CUDA
     with pytest.raises(UnknownDevice, match="Did you mean"):
         rung.simulate("quadro p220")
-    with pytest.raises(UsageError, match="memory"):
+    with pytest.raises(UsageError, match="is not a size"):
         rung.simulate("v100", memory="lots")
     with pytest.raises(UsageError, match="dtype"):
         rung.Defect("matmul", "half")

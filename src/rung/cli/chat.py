@@ -68,7 +68,7 @@ def _command(text: str, talk: Conversation, devices: Sequence[Device], out: Any)
 
 
 def _turn(talk: Conversation, text: str, quiet: bool, out: Any) -> None:
-    from rung.cli.run import show, summary
+    from rung.cli.run import is_simulated, show, summary
     from rung.core.errors import RungError
 
     try:
@@ -80,6 +80,7 @@ def _turn(talk: Conversation, text: str, quiet: bool, out: Any) -> None:
         except KeyboardInterrupt:
             result = answer.stop()
         talk.heard(result["text"])
+        result["simulated"] = is_simulated(talk.model)
         if not quiet:
             out.print(summary(result))
     except RungError as error:

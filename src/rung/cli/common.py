@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from rung.core.errors import UnknownDevice
 from rung.core.text import did_you_mean, size
@@ -31,7 +32,22 @@ def device_words(device: Device) -> str:
         cores = int(device.details.get("cores", 1))
         free = device.free if device.free is not None else device.memory
         return f"CPU, {cores} {'core' if cores == 1 else 'cores'}, {size(free)} free"
-    return f"{device.name}, {size(device.memory)}"
+    return f"{'' if device.real else 'simulated '}{device.name}, {size(device.memory)}"
+
+
+@contextlib.contextmanager
+def simulated(device: str | None) -> Iterator[str | None]:
+    """While in the block the card of ``sim:NAME`` is simulated; its value is the id to compute on.
+
+    Any other id is passed on. Raises ``UnknownDevice``.
+    """
+    if device is None or not device.startswith("sim:"):
+        yield device
+        return
+    from rung.run.simulate.context import simulate
+
+    with simulate(device) as card:
+        yield card.id
 
 
 def plan_line(plan: Plan, devices: Sequence[Device]) -> str:

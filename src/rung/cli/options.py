@@ -17,7 +17,10 @@ Format = Annotated[
     typer.Option("--format", help="Store the weights in this format (rung formats lists them).", show_default=False),
 ]
 Device = Annotated[
-    str | None, typer.Option("--device", help="Use this device (rung devices lists them).", show_default=False)
+    str | None,
+    typer.Option(
+        "--device", help="Use this device (rung devices lists them); sim:p2200 simulates a card.", show_default=False
+    ),
 ]
 Memory = Annotated[
     str | None,

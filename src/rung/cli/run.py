@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -144,6 +144,13 @@ def _prompt(model: str | None, prompt: str | None, json: bool) -> str | None:
 
 
 def _run(wish: Wish) -> None:
+    from rung.cli.common import simulated
+
+    with simulated(wish.load["device"]) as device:
+        _run_there(replace(wish, load={**wish.load, "device": device}))
+
+
+def _run_there(wish: Wish) -> None:
     from rung.cli import chat
     from rung.cli.output import console, print_json
 
@@ -157,6 +164,7 @@ def _run(wish: Wish) -> None:
     if question is not None:
         answer = _answer(loaded, wish, question)
         result = show(answer, wish.json)
+        result["simulated"] = is_simulated(loaded)
         if wish.json:
             print_json(result)
             return
@@ -186,6 +194,12 @@ def _load(wish: Wish, err: Any) -> tuple[Model, tuple[Device, ...]]:
             on_plan=lambda plan, devices: said(plan_line(plan, devices)),
         )
     return loaded, loaded.devices
+
+
+def is_simulated(loaded: Model) -> bool:
+    """Whether a device of the plan is simulated, so that times say nothing of it."""
+    used = {placement.device for placement in loaded.plan.placements}
+    return any(not device.real for device in loaded.devices if device.id in used)
 
 
 def step_line(step: StepDown) -> str:
@@ -222,6 +236,8 @@ def summary(result: dict[str, Any]) -> str:
     if rate:
         parts.append(f"{rate:.1f} tokens/s")
     parts.append(f"first after {result['first_token_seconds']:.1f} s")
+    if result["simulated"]:
+        parts.append("simulated: the times are not the card's")
     ends = {"length": "stopped at --max-tokens", "context": "the context is full", "stopped": "stopped"}
     if result["stop_reason"] in ends:
         parts.append(ends[result["stop_reason"]])

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from rung.core.errors import UnknownDevice
 from rung.core.types import Device, Plan
 from rung.engine import system
 from rung.hardware import detect
+from rung.hardware.named import by_name
 from rung.models.card import ModelCard
 from rung.planning import Request, solve
 from rung.planning.request import parse_memory
@@ -23,12 +25,22 @@ def make_plan(
     threads: int | None = None,
     devices: Sequence[Device] | None = None,
     on_probe: Callable[[Device], None] = lambda device: None,
+    catalogue: bool = False,
 ) -> tuple[Plan, tuple[Device, ...]]:
     """The plan for a card, and the devices it was made for (by default those of this machine, probed once).
 
+    With ``catalogue``, for plans that nobody is about to run, ``device`` may name a card that is not here.
     Where torch or numba is missing nothing can be probed: the plan is for this machine with them, and says so.
     Raises ``DoesNotFit``, ``ContextTooLong``, ``UnknownFormat``, ``UnknownDevice``, ``UsageError``.
     """
+    if device is not None and devices is None and (card_named := by_name(device)) is not None:
+        if not catalogue:
+            raise UnknownDevice(
+                f"{card_named.name} is not in this machine.",
+                [f"devices here: {', '.join(d.id for d in detect.devices())}"],
+                [f"rung run {card.path} --device sim:{device.removeprefix('sim:')}   simulates it", "rung devices"],
+            )
+        device, devices = card_named.id, (card_named,)
     request = Request(
         format=format,
         device=device,

@@ -16,12 +16,17 @@ from rung.hardware import detect
 def threads(asked: int | None) -> int:
     """Threads to compute with: asked for, else ``RUNG_THREADS``, else the cores that cgroup and affinity allow."""
     chosen: int | None = asked or THREADS.read()
-    return chosen or int(detect.devices(cached=False)[0].details.get("cores", 1))
+    return chosen or int(_processor().details.get("cores", 1))
+
+
+def _processor() -> Device:
+    """The processor of this machine; a card may be listed before it."""
+    return next(device for device in detect.devices(cached=False) if device.kind == "cpu")
 
 
 def missing_software() -> list[str]:
     """Which of torch and numba, without which no model runs, are not installed."""
-    software = detect.devices(cached=False)[0].software
+    software = _processor().software
     return [name for name in ("torch", "numba") if name not in software]
 
 
@@ -44,7 +49,7 @@ def proven_devices(on_probe: Callable[[Device], None]) -> tuple[Device, ...]:
     found = []
     for device in detect.devices():
         proved = any(c.proof is Proof.PROBE for c in device.capabilities.values())
-        if not proved and device.capability("matmul.f32").level is not Level.ABSENT:
+        if device.real and not proved and device.capability("matmul.f32").level is not Level.ABSENT:
             from rung.run.probe import probe
 
             on_probe(device)

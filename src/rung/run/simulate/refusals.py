@@ -152,7 +152,8 @@ def check_attention(world: World, dtype: torch.dtype) -> None:
     allowed = torch.backends.cuda
     if world.device.kind != "cuda" or allowed.math_sdp_enabled() or allowed.mem_efficient_sdp_enabled():
         return
-    if world.capability < (8, 0) or dtype not in (torch.float16, torch.bfloat16):
+    flash = world.device.capability("attention.flash").level is not Level.ABSENT
+    if not flash or dtype not in (torch.float16, torch.bfloat16):
         raise RuntimeError("No available kernel. Aborting execution.")
 
 

@@ -67,8 +67,8 @@ class World:
     @property
     def lacks_code(self) -> str:
         """The reason when the assumed build has no code for this card at all; empty when it has."""
-        found = [self.device.capability(f"elementwise.{dtype}") for dtype in ("f32", "f16")]
-        return found[0].source if all(c.level is Level.ABSENT for c in found) else ""
+        code = self.device.capability("code")
+        return code.source if code.level is Level.ABSENT else ""
 
     def names_card(self, device: object) -> bool | None:
         """Whether a device argument means the card (True), the host (False), or something else (None).

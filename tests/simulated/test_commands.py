@@ -1,0 +1,66 @@
+"""``sim:NAME`` in the commands that compute, and names of the catalogue in those that reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import rung as package
+from rung.core.errors import UnknownDevice
+from tests.cli.conftest import rung  # noqa: F401  the fixture that calls a command
+
+MODEL = str(Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-q8_0.gguf")
+QUESTION = (MODEL, "the", "--raw", "--max-tokens", "4", "--temperature", "0")
+
+
+def test_run_computes_on_the_simulated_card(rung):  # noqa: F811
+    said = rung("run", *QUESTION, "--device", "sim:p2200")
+    assert said.code == 0, said.err
+    assert "simulated Quadro P2200, 5.0 GB" in said.err
+    assert "simulated: the times are not the card's" in said.err
+    assert said.out == rung("run", *QUESTION, "--device", "cpu", "--format", "stored").out
+    assert not torch.cuda.is_available()
+
+
+def test_the_answer_as_json_says_what_ran_and_that_it_was_simulated(rung):  # noqa: F811
+    said = rung("run", *QUESTION, "--device", "sim:2080ti", "--json")
+    result = json.loads(said.out)
+    assert result["simulated"] is True
+    assert result["report"]["rungs"]["linear q8_0"] == "torch.decode"
+    assert result["plan"]["placements"][0]["device"] == "cuda:0"
+
+
+def test_a_bare_name_that_is_not_here_gets_the_hint(rung):  # noqa: F811
+    said = rung("run", *QUESTION, "--device", "p2200")
+    assert said.code == 2
+    assert "Quadro P2200 is not in this machine." in said.err
+    assert "--device sim:p2200" in said.err
+
+
+def test_an_unknown_name_after_sim(rung):  # noqa: F811
+    said = rung("run", *QUESTION, "--device", "sim:p220")
+    assert said.code == 2
+    assert "Did you mean" in said.err
+
+
+@pytest.mark.parametrize("name", ["p2200", "sim:p2200"])
+def test_commands_that_reason_take_both_names(rung, name):  # noqa: F811
+    assert "Quadro P2200" in rung("plan", MODEL, "--device", name).out
+    assert "Quadro P2200" in rung("ladder", "linear", "q8_0", "--device", name).out
+    assert "Quadro P2200" in rung("devices", name).out
+    assert package.plan(MODEL, device=name).placements[0].device == "quadro-p2200"
+
+
+def test_a_model_is_loaded_inside_the_block_or_not_at_all():
+    with pytest.raises(UnknownDevice, match="not in this machine"):
+        package.load(MODEL, device="sim:p2200")
+    with package.simulate("RTX 2080 Ti"):
+        model = package.load(MODEL)
+        assert model.plan.placements[0].device == "cuda:0"
+        assert torch.cuda.memory_allocated() > 0
+        there = model.logits([1, 5, 9])
+    here = package.load(MODEL, device="cpu").logits([1, 5, 9])  # with activations in int8 instead of f16
+    assert (there - here).norm() < 0.03 * here.norm()
