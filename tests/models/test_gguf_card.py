@@ -152,6 +152,14 @@ def test_missing_keys_mean_what_llama_cpp_takes_them_for(tmp_path):
         ({"tokenizer.ggml.model": (STRING, "gpt2"), "tokenizer.ggml.pre": (STRING, "llama-bpe")}, (None, True, (2,))),
         ({"tokenizer.ggml.tokens": (ARRAY, (STRING, ["<|im_end|>", "<end_of_turn>", "x"]))}, (1, True, (0, 1, 2))),
         ({"tokenizer.ggml.tokens": (ARRAY, (STRING, ["<|end|>", "<|return|>", "<|call|>"]))}, (1, True, (1, 2))),
+        ({"tokenizer.ggml.tokens": (ARRAY, (STRING, ["<|plamo:eos|>", "x", "</s>"]))}, (1, True, (2,))),
+        (
+            {
+                "tokenizer.ggml.tokens": (ARRAY, (STRING, ["<|plamo:eos|>", "x", "</s>"])),
+                "tokenizer.ggml.eos_token_id": (U32, 0),
+            },
+            (1, True, (0,)),
+        ),
         ({"tokenizer.ggml.tokens": None, "tokenizer.ggml.model": None}, (None, False, ())),
     ],
 )

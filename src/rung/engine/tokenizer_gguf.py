@@ -15,16 +15,11 @@ from rung.core.errors import BadFile
 from rung.engine.tokenizer_pieces import byte_letters_to_bytes, is_byte_token
 from rung.engine.tokenizer_pre import DEFAULT, PRE_TOKENIZERS, PreTokenizer
 from rung.engine.tokenizer_spm import SPACE, ScoreMerger
+from rung.models.vocabulary import DEFAULT_IDS, END_TEXTS, false_ends
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _BLANKS = " \t\n\v\f\r"
 
-# Tokens that end an answer whatever their type says, by their text.
-_ENDS = frozenset(
-    {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"}
-    | {"<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<eos>", "[e~["}
-    | {"<end_of_utterance>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>"}
-)
 # Of each group the first token that is there, unless the file gives the id.
 _LAST_OF_A_FILE = {
     "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
@@ -47,7 +42,6 @@ _AROUND_A_HOLE = {
     )
 }
 _SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
-_DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unknown": 0}, "gpt2": {"bos": 11, "eos": 11}}
 
 
 @dataclass(frozen=True)
@@ -131,7 +125,7 @@ class GgufTokenizer:
 
     def special_id(self, name: str) -> int | None:
         """The id of ``bos``, ``eos``, ``unknown``, ``padding``, ``eot`` ..., as given or as llama.cpp takes it."""
-        default = _DEFAULT_IDS.get(self.kind, {}).get(name)
+        default = DEFAULT_IDS.get(self.kind, {}).get(name)
         for value in (self._get(f"{name}_token_id"), default):
             if isinstance(value, int) and 0 <= value < self.size:
                 return value
@@ -148,7 +142,7 @@ class GgufTokenizer:
 
     def _name_ends(self) -> None:
         """Finds the tokens that end an answer, and gives tokens that look like control tokens that type."""
-        ends = {self.ids[text] for text in _ENDS if text in self.ids}
+        ends = {self.ids[text] for text in END_TEXTS if text in self.ids}
         controls = set(ends)
         for key, texts in (_LAST_OF_A_FILE | _AROUND_A_HOLE).items():
             given = self.special_id(key)
@@ -162,17 +156,10 @@ class GgufTokenizer:
             if text in self.ids:
                 self.kinds[self.ids[text]] = USER_DEFINED
         ends.update(given for name in ("eos", "eot", "eom") if (given := self.special_id(name)) is not None)
-        self.end_tokens = frozenset(self._without_false_ends(ends))
-
-    def _without_false_ends(self, ends: set[int]) -> set[int]:
-        texts = {self.texts[number] for number in ends}
-        if "<|end|>" in texts and ({"<|return|>", "<|call|>"} <= texts or {"<|calls|>", "<|flush|>"} <= texts):
-            ends = ends - {self.ids["<|end|>"]}  # there it closes a part of the answer
-            self.kinds[self.ids["<|end|>"]] = USER_DEFINED
-        if "</s>" in texts and texts & {"<|tool_response>", "<|plamo:eos|>"}:
-            ends = ends - {self.ids["</s>"]}  # there it is an HTML tag
-            self.kinds[self.ids["</s>"]] = NORMAL
-        return ends
+        false = false_ends(self.texts[number] for number in ends)
+        for text in false:
+            self.kinds[self.ids[text]] = USER_DEFINED if text == "<|end|>" else NORMAL
+        self.end_tokens = frozenset(number for number in ends if self.texts[number] not in false)
 
     def _special_tokens(self) -> list[Special]:
         name = str(self._meta.get("general.name", "")).lower()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rung.core.errors import BadFile
 from rung.models.files.arrays import Strings
 from rung.models.settings import Settings, token_ids
@@ -12,18 +14,26 @@ END_TEXTS = (
     *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<eos>", "[e~["),
     *("<end_of_utterance>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>"),
 )
-#: Where all of a set are there, the token after it closes a part of an answer and not the answer.
+#: Beside all of a set, the token after it ends no answer: it closes a part of one, or is an HTML tag.
 _FALSE_ENDS = (
     ({"<|return|>", "<|call|>"}, "<|end|>"),
     ({"<|calls|>", "<|flush|>"}, "<|end|>"),
     ({"<|tool_response>"}, "</s>"),
+    ({"<|plamo:eos|>"}, "</s>"),
 )
-_DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2}, "gpt2": {"bos": 11, "eos": 11}}
+#: Ids of special tokens that a file does not give, by the kind of its tokenizer.
+DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unknown": 0}, "gpt2": {"bos": 11, "eos": 11}}
 #: Pre-tokenizers whose texts begin with BOS unless the file says otherwise.
 _ADD_BOS = (
     *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"),
     *("tekken", "chameleon"),
 )
+
+
+def false_ends(texts: Iterable[str]) -> set[str]:
+    """Which of the texts of a file's end tokens end no answer there."""
+    found = set(texts)
+    return {false for others, false in _FALSE_ENDS if others <= found} & found
 
 
 class Vocabulary:
@@ -48,18 +58,18 @@ class Vocabulary:
     def special(self, name: str) -> int | None:
         """The id of ``bos``, ``eos``, ``eot`` or ``eom``: as given, else llama.cpp's default, else None."""
         given = token_ids(self._meta.raw(f"{name}_token_id"), self._size)
-        default = _DEFAULT_IDS.get(str(self._kind), {}).get(name)
+        default = DEFAULT_IDS.get(str(self._kind), {}).get(name)
         return next(iter(given or token_ids(default, self._size)), None)
 
     @property
     def ends(self) -> tuple[int, ...]:
         """The ids at which generation stops."""
-        named = self._tokens.find(END_TEXTS) if isinstance(self._tokens, Strings) else {}
-        for others, false in _FALSE_ENDS:
-            if others <= named.keys():
-                named.pop(false, None)
         given = {token for name in ("eos", "eot", "eom") if (token := self.special(name)) is not None}
-        return tuple(sorted(given | set(named.values())))
+        if not isinstance(self._tokens, Strings):
+            return tuple(sorted(given))
+        texts = {token: self._tokens[token] for token in given | set(self._tokens.find(END_TEXTS).values())}
+        false = false_ends(texts.values())
+        return tuple(sorted(token for token, text in texts.items() if text not in false))
 
     @property
     def adds_bos(self) -> bool:
