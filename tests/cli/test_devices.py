@@ -105,13 +105,90 @@ def test_a_name_that_is_no_device(rung, cards):
     assert "Did you mean GeForce RTX 2080 Ti" in said.err
 
 
-@pytest.mark.parametrize("name", [(), ("cpu",), ("p2200",)])
-def test_json_is_a_list_of_devices_and_nothing_else(rung, cards, name):
-    said = rung("devices", *name, "--json")
+@pytest.mark.parametrize("words", [(), ("--catalog", "rtx 3060 12gb")])
+def test_json_is_a_list_of_devices_and_nothing_else(rung, cards, words):
+    said = rung("devices", *words, "--json")
     (device,) = json.loads(said.out)
     again = Device.from_json(device)
     assert again.to_json() == device
-    assert again.real is (name != ("p2200",))
+    assert again.real is (words == ())
+
+
+@pytest.mark.parametrize("name", ["cpu", "p2200", "m1", "7900xtx", "zen4", "sim:t4"])
+def test_json_of_one_device_is_that_device_in_full(rung, cards, name):
+    device = json.loads(rung("devices", name, "--json").out)
+    assert all(set(found) == {"level", "proof", "source"} for found in device["capabilities"].values())
+    assert device["real"] or device["capabilities"]["matmul.f32"]["level"] == "native"
+    for row in device["software"]:
+        assert set(row) == {"package", "version", "feature", "runs", "min_arch", "reason", "source"}
+        assert row["runs"] in ("yes", "no", "slow", "unknown")
+        assert row["runs"] == "yes" or row["reason"]
+        assert row["source"] or row["package"] == "torch"
+    packages = {row["package"] for row in device["software"]}
+    assert packages >= {"torch", "bitsandbytes", "flash-attn", "triton", "llama.cpp", "vLLM"}
+    assert device["details"]["free_from"] if name != "cpu" else device["real"]
+
+
+def test_software_beside_a_card(rung, cards):
+    new = json.loads(rung("devices", "p2200", "--json").out)
+    old = json.loads(rung("devices", "p2200", "--json", "--software", "torch 1.10+cu102").out)
+    assert new["capabilities"]["matmul.bf16"]["level"] == "emulated"
+    assert old["capabilities"]["matmul.bf16"]["level"] == "absent"
+    assert old["build"] == "torch 1.10+cu102"
+    assert old["packages"]["cuda"] == "10.2"
+    assert rung("ladder", "linear", "q4_0", "--device", "v100", "--software", "torch 2.11+cu128").code == 0
+    said = rung("devices", "cpu", "--software", "torch 2.3")
+    assert (said.code, said.out) == (2, "")
+    assert "is here and has the software that is installed" in said.err
+    assert rung("devices", "--software", "torch 2.3").code == 2
+
+
+def test_the_catalogue_is_listed_and_narrowed(rung, cards):
+    said = rung("devices", "--catalog")
+    assert said.code == 0
+    assert len(said.out.splitlines()) > 240
+    for wanted, name in (("3060", "GeForce RTX 3060 12GB"), ("sm_61", "Quadro P2200"), ("amd", "Instinct MI50")):
+        found = [product["name"] for product in json.loads(rung("devices", "--catalog", wanted, "--json").out)]
+        assert name in found
+        assert len(found) < 120
+    assert rung("devices", "--catalog", "zzzz").code == 2
+
+
+def test_an_architecture_is_no_device_but_lists_its_products(rung, cards):
+    said = rung("devices", "sm_61")
+    assert said.code == 2
+    assert "rung devices --catalog sm_61" in said.err
+    assert rung("devices", "--catalog", "sm_61").code == 0
+
+
+def test_capabilities_are_listed_with_what_they_mean(rung, cards):
+    meanings = json.loads(rung("devices", "--capabilities", "--json").out)
+    for name in ("p2200", "zen4", "m1"):
+        device = json.loads(rung("devices", name, "--json").out)
+        assert set(device["capabilities"]) <= set(meanings)
+    assert "matmul.bf16" in rung("devices", "--capabilities").out
+
+
+def test_what_a_name_left_open_is_said_in_one_line(rung, cards):
+    assert "GeForce RTX 3060 12GB with 12 GB taken" in rung("devices", "3060").out
+
+
+def test_a_plan_for_a_card_that_is_not_here(rung, cards):
+    made = json.loads(rung("plan", "demo", "--device", "p2200", "--json").out)
+    assert made["placements"][0]["device"] == "quadro-p2200"
+    said = rung("plan", "demo", "--device", "rx 5700 xt")
+    assert (said.code, said.out) == (1, "")
+    assert "no released torch carries device code for gfx1010" in said.err
+
+
+def test_a_device_file(rung, cards, tmp_path):
+    file = tmp_path / "my-card.toml"
+    file.write_text(
+        'name = "My card"\narch = "sm_86"\nmemory = 24\nbandwidth = 600\npeaks = { f32 = 20 }\nfree = 23.5\n'
+    )
+    device = json.loads(rung("devices", str(file), "--json").out)
+    assert (device["name"], device["memory"], device["free"]) == ("My card", 24 << 30, round(23.5 * 2**30))
+    assert device["capabilities"]["matmul.bf16"]["level"] == "native"
 
 
 def test_probing_measures_again_and_keeps_it(rung, cards, monkeypatch):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
@@ -12,11 +14,27 @@ from urllib.parse import unquote
 COMMIT = "c0ffee" * 6 + "beef"
 
 
+class Sparse:
+    """A file as long as it says it is: ``head``, and zeros from there on."""
+
+    def __init__(self, head: bytes, length: int) -> None:
+        self.head, self.length = head, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(self.length)
+        return self.head[start:stop].ljust(min(stop - start, 2**27), b"\0")
+
+
 class Hub:
     """The few endpoints of the hub that ``huggingface_hub`` asks for models."""
 
     def __init__(self) -> None:
-        self.repositories: dict[str, dict[str, bytes]] = {}
+        self.repositories: dict[str, dict[str, bytes | Sparse]] = {}
+        self.lie = ""  # about ranges: whole, shifted, longer, short, drip, drip_list, bomb
+        self.sent = 0  # bytes of bodies
         self.sizes: dict[str, int] = {}  # what the listing claims, where it is not the length
         self.status: dict[str, tuple[int, str]] = {}  # repository: status and error code
         self.break_after: int | None = None  # bytes after which the next download breaks off
@@ -53,24 +71,49 @@ class Hub:
         if api:
             siblings = [{"rfilename": name, "size": self.sizes.get(name, len(data))} for name, data in files.items()]
             found = {"id": repository, "sha": COMMIT, "siblings": siblings}
+            if self.lie in ("drip_list", "bomb"):
+                return self.endless(request, b" " * (2**20 if self.lie == "bomb" else 1))
             return self.send(request, 200, json.dumps(found).encode(), {}, body)
         name = "/".join(parts[4:])
         if name not in files:
             return self.send(request, 404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT}, body)
         return self.send_file(request, files[name], body)
 
-    def send_file(self, request: BaseHTTPRequestHandler, data: bytes, body: bool) -> None:
-        etag = f'"{hashlib.sha256(data).hexdigest()}"'
+    def send_file(self, request: BaseHTTPRequestHandler, data: bytes | Sparse, body: bool) -> None:
+        etag = f'"{hashlib.sha256(data if isinstance(data, bytes) else data.head).hexdigest()}"'
         headers = {"X-Repo-Commit": COMMIT, "ETag": etag, "Accept-Ranges": "bytes"}
-        start = 0
+        start, stop, status = 0, len(data), 200
         asked = request.headers.get("Range")
-        if asked and body:
-            start = int(asked.removeprefix("bytes=").split("-")[0])
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        rest, limit = data[start:], None
+        if asked and body and self.lie != "whole":
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            start, stop, status = int(first), min(int(last) + 1 if last else stop, stop), 206
+            start, stop = (start + 8, stop + 8) if self.lie == "shifted" else (start, stop)
+            length = len(data) + (self.lie == "longer")
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{length}"
+        if self.lie == "drip" and asked and body:
+            return self.endless(request, b"\0", headers, status)
+        if self.lie == "short" and status == 206:
+            stop = start + (stop - start) // 2
+        rest, limit = data[start:stop], None
         if body and self.break_after is not None:
             limit, self.break_after = self.break_after, None
-        self.send(request, 206 if start else 200, rest, headers, body, limit)
+        self.sent += len(rest) if body else 0
+        return self.send(request, status, rest, headers, body, limit)
+
+    @staticmethod
+    def endless(
+        request: BaseHTTPRequestHandler, piece: bytes, headers: dict[str, str] | None = None, status: int = 200
+    ) -> None:
+        """An answer without an end, until the other side has had enough."""
+        request.send_response(status)
+        for key, value in (headers or {}).items():
+            request.send_header(key, value)
+        request.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(10_000):
+                request.wfile.write(piece)
+                request.wfile.flush()
+                time.sleep(0.02 if len(piece) == 1 else 0)
 
     @staticmethod
     def send(
@@ -86,7 +129,8 @@ class Hub:
             request.send_header(key, value)
         request.end_headers()
         if body:
-            request.wfile.write(data[:limit])
+            with contextlib.suppress(ConnectionError):  # the other side has what it wanted
+                request.wfile.write(data[:limit])
         if limit is not None:
             request.wfile.flush()
             request.connection.shutdown(2)

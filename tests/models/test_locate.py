@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +20,6 @@ from rung.models import hub
 from rung.models.locate import BESIDE_WEIGHTS, locate
 
 GB = 2**30
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    from huggingface_hub import constants
-
-    found = Hub()
-    monkeypatch.setattr(constants, "ENDPOINT", found.url)
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", found.url + "/{repo_id}/resolve/{revision}/{filename}"
-    )
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setenv("HF_ENDPOINT", found.url)
-    monkeypatch.chdir(tmp_path)
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
 
 
 QUANTISED = {

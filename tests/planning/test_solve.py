@@ -99,6 +99,8 @@ def test_what_does_not_fit_comes_with_ways_out_that_work():
     [
         ("gguf", (cpu(),), {"memory": "3GB", "context": 8192}),
         ("gguf", (cpu(),), {"memory": "1GB"}),
+        ("gguf", (cpu(),), {"memory": "1MB"}),
+        ("gguf", (cpu(),), {"memory": "7"}),
         ("gguf", (cpu(),), {"memory": "2700MB", "format": "q8_0", "context": 8000}),
         ("gguf", (p2200(), cpu(4)), {"memory": "cuda:0=2GB,cpu=1000000000"}),
         ("folder", (cpu(),), {"memory": "1700MB"}),

@@ -5,25 +5,33 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from rung.core.errors import UnknownDevice
-from rung.core.text import did_you_mean, size
+from rung.core.errors import UnknownDevice, UsageError
+from rung.core.text import size
 from rung.core.types import Device, Plan
 
 
-def pick_device(name: str | None) -> Device:
-    """The device of that id on this machine, by default the CPU; raises ``UnknownDevice``."""
-    from rung.hardware import detect
+def pick_device(name: str | None, software: str | None = None) -> Device:
+    """The device of that id on this machine, by default the CPU, else the one of the catalogue; for what only reasons.
 
-    found = detect.devices()
-    for device in found:
-        if device.id == (name or "cpu") or (device.kind == name and device.id.endswith(":0")):
-            return device
-    ids = [device.id for device in found]
-    raise UnknownDevice(
-        f"There is no device {name!r} here.{did_you_mean(name or '', ids)}",
-        [f"devices here: {', '.join(ids)}"],
-        ["rung devices"],
-    )
+    Raises ``UnknownDevice``, ``UsageError`` for software beside a device that is here, ``BadFile`` for a device file.
+    """
+    from rung.hardware import catalog, detect
+
+    here = detect.devices()
+    for device in here:
+        if name in (None, device.id) or (device.kind == name and device.id.split(":")[-1] in ("0", device.id)):
+            if software is None:
+                return device
+            raise UsageError(
+                f"{device.id} is here and has the software that is installed; --software goes with the catalogue.",
+                ways_out=[f'rung devices p2200 --software "{software}"'],
+            )
+    assert name is not None
+    try:
+        return catalog.device(name, software)
+    except UnknownDevice as error:
+        facts = (*error.facts, f"devices here: {', '.join(device.id for device in here)}")
+        raise UnknownDevice(error.cause, facts, error.ways_out) from None
 
 
 def device_words(device: Device) -> str:

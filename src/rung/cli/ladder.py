@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def ladder(
     op: Annotated[str, typer.Argument(help="linear, embedding, attention or decode_step.")],
     format: Annotated[str, typer.Argument(help="A format of rung formats; for attention that of the cache.")] = "q4_0",
-    device: options.Device = None,
+    device: options.Reasoned = None,
+    software: options.Software = None,
     json: options.Json = False,
 ) -> None:
     """Show the rungs of an op, best first: chosen, ready, or the reason why not."""
@@ -32,7 +33,7 @@ def ladder(
             [f"ops: {', '.join(LADDERS)}"],
             ["rung ladder linear q4_k"],
         )
-    where = pick_device(device)
+    where = pick_device(device, software)
     name = get(format).name
     found = []
     for label, case in _cases(op, name):

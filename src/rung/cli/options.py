@@ -37,4 +37,20 @@ Offline = Annotated[bool, typer.Option("--offline", help="Never ask the model hu
 Revision = Annotated[
     str | None, typer.Option("--revision", help="Branch, tag or commit of a hub model.", show_default=False)
 ]
+Software = Annotated[
+    str | None,
+    typer.Option(
+        "--software",
+        help='Releases that a card of the catalogue has: "torch 1.10+cu102", "torch 2.3, bitsandbytes 0.42".',
+        show_default=False,
+    ),
+]
+Reasoned = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        help="Use this device: one that is here, or one of the catalogue that need not be (rung devices --catalog).",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -13,7 +13,8 @@ from rung.cli.output import console, print_json, table
 def plan(
     model: Annotated[str, typer.Argument(help="A GGUF file, a Hugging Face folder, demo, or a hub name.")],
     format: options.Format = None,
-    device: options.Device = None,
+    device: options.Reasoned = None,
+    software: options.Software = None,
     memory: options.Memory = None,
     context: options.Context = None,
     threads: options.Threads = None,
@@ -22,14 +23,24 @@ def plan(
     json: options.Json = False,
 ) -> None:
     """Show the plan for a model without loading it: format, device, memory and speed, and what was refused."""
-    from rung.cli.common import part_lines, plan_line
+    from rung.cli.common import part_lines, pick_device, plan_line
     from rung.core.text import size
     from rung.core.types import Candidate
     from rung.engine.locating import card_of
     from rung.engine.planning import make_plan
 
     card = card_of(model, offline=offline, revision=revision)
-    made, devices = make_plan(card, format=format, device=device, memory=memory, context=context, threads=threads)
+    picked = pick_device(device, software) if device or software else None
+    elsewhere = (picked,) if picked and not picked.real else None
+    made, devices = make_plan(
+        card,
+        format=format,
+        device=picked.id if picked else None,
+        memory=memory,
+        context=context,
+        threads=threads,
+        devices=elsewhere,
+    )
     if json:
         print_json(made.to_json())
         return

@@ -1,11 +1,15 @@
-"""The parts of a decoder, read from the model's files, encoded where the plan says so, and bound to rungs."""
+"""The parts of a decoder, read from the model's files, encoded where the plan says so, and bound to rungs.
+
+Importing torch takes longer than anything else that comes before the first token, so weights are read, encoded and
+packed beside it by a thread of their own; nothing here imports torch before a part is asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-
-import torch
-from torch import Tensor
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from rung import formats
 from rung.core.types import Case, Device, Placement, Plan
@@ -16,19 +20,29 @@ from rung.models.reader import Reader
 from rung.planning.mixture import storage
 from rung.planning.recipe import Weight, compute_dtype, recipe
 from rung.planning.subject import Subject
-from rung.run.bind import Attention, Binder, Embedding, Linear, Step
+from rung.run.bind import Attention, Binder, Embedding, Held, Linear, Step
 from rung.run.journal import Journal
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _MANY = 256
 
 
 def torch_device(device: str) -> torch.device:
     """Where torch computes for a device id; ``cpu:1`` is a second budget on the same processor."""
+    import torch
+
     return torch.device("cpu") if device.split(":")[0] == "cpu" else torch.device(device)
 
 
 class BoundParts:
-    """See ``rung.ops.decode_step.parts.Parts``. ``progress`` is called with (bytes done, bytes in all)."""
+    """See ``rung.ops.decode_step.parts.Parts``. A context manager: reading starts when it is entered and ends at the
+    latest when it is left.
+
+    ``progress`` is called with (bytes of matrices done, bytes in all) from the thread that reads.
+    """
 
     def __init__(
         self,
@@ -40,7 +54,10 @@ class BoundParts:
         progress: Callable[[int, int], None],
     ) -> None:
         self.card, self.plan, self._reader, self._progress = card, plan, reader, progress
-        self._done, self._all = 0, card.weight_bytes
+        self._done, self._all = 0, 0
+        self._thread = ThreadPoolExecutor(1, "rung-reader")
+        self._held: dict[str, Future[Held]] = {}
+        self._rows: Future[Encoded] | None = None
         by_id = {device.id: device for device in devices}
         subject = Subject.of_card(card)
         format = None if plan.format == "stored" else storage(plan.format)
@@ -57,6 +74,22 @@ class BoundParts:
             self._binders[device.id].prove(self._cases(weights, placement, dtype))
         self._head: Linear | None = None
         self._packings: set[str] = set()
+
+    def __enter__(self) -> Self:
+        first, last = self.plan.placements[0].device, self.plan.placements[-1].device
+        tied = self.card.decoder.tied_head
+        multiplied = [t for t in self.card.tensors if len(t.shape) > 1 and (tied or t.role != "embed")]
+        self._all = sum(tensor.bytes for tensor in multiplied)
+        if not tied or first != last:  # a copy of its own, or the same weight on another device
+            self._all += self.card.tensor("embed").bytes
+            self._rows = self._thread.submit(self._encoded, "embed", first)
+        self._held = {tensor.role: self._thread.submit(self._hold, tensor.role) for tensor in multiplied}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(cancel_futures=True)
 
     def _cases(self, weights: Sequence[Weight], placement: Placement, dtype: str) -> Iterator[Case]:
         """Every class of cases that this model will ask for on one device."""
@@ -76,11 +109,9 @@ class BoundParts:
                 yield Case("attention", self.plan.cache_dtype, "f32", sizes, FrozenDict(options))
 
     def _place(self, role: str) -> str:
-        """The device that holds a role's tensor."""
+        """The device that computes with a role's tensor: with ``embed``, where it is multiplied, as a tied head."""
         parts = role.split(".")
-        if parts[0] == "layers":
-            return self._device_of(int(parts[1]))
-        return self.plan.placements[0 if role == "embed" else -1].device
+        return self._device_of(int(parts[1])) if parts[0] == "layers" else self.plan.placements[-1].device
 
     def _device_of(self, layer: int) -> str:
         return next(p.device for p in self.plan.placements if p.first <= layer < p.last)
@@ -95,24 +126,23 @@ class BoundParts:
 
     def vector(self, role: str) -> Tensor:
         """A norm's weight or a bias: f32, one dimension, on the device of its layer."""
-        tensor = self.card.tensor(role)
-        values = formats.decode(self._reader.read(tensor)).reshape(-1)
-        self._advance(tensor.bytes)
+        import torch
+
+        values = formats.decode(self._reader.read(self.card.tensor(role))).reshape(-1)
         return torch.from_numpy(values).to(torch_device(self._place(role)))
 
     def linear(self, role: str) -> Linear:
         """x [T, in] -> [T, out]; ``head`` gives the embedding's matrix when the head is tied."""
         if role == "head" and self.card.decoder.tied_head:
             return self._tied()
-        return self._bind(role, self._place(role))
+        return self._bind(role)
 
     def look_up(self) -> Embedding:
         """ids [T] int64 -> the rows of ``embed`` [T, hidden] f32."""
-        first, last = self.plan.placements[0].device, self.plan.placements[-1].device
-        binder = self._binders[first]
-        if self.card.decoder.tied_head and first == last:
+        binder = self._binders[self.plan.placements[0].device]
+        if self._rows is None:
             return Embedding(binder, tied=self._tied())
-        return Embedding(binder, encoded=self._encoded("embed", first))
+        return Embedding(binder, encoded=self._rows.result())
 
     def attention(self, layer: int) -> Attention:
         """The attention of a layer; one object serves one query and many."""
@@ -140,22 +170,25 @@ class BoundParts:
 
     def _tied(self) -> Linear:
         if self._head is None:
-            self._head = self._bind("embed", self.plan.placements[-1].device)
+            self._head = self._bind("embed")
         return self._head
 
-    def _bind(self, role: str, device: str) -> Linear:
-        linear = self._binders[device].linear(self._encoded(role, device))
+    def _bind(self, role: str) -> Linear:
+        linear = self._binders[self._place(role)].linear(self._held.pop(role).result())
         self._packings.add(linear.packing)
-        self._reader.done(self.card.tensor(role))
         return linear
+
+    def _hold(self, role: str) -> Held:
+        """The tensor in the format of the plan, packed on the device of its layer."""
+        device = self._place(role)
+        held = self._binders[device].hold(self._encoded(role, device))
+        self._reader.done(self.card.tensor(role))
+        return held
 
     def _encoded(self, role: str, device: str) -> Encoded:
         """The tensor in the format of the plan; encoded now when it is stored in another one."""
         tensor = self.card.tensor(role)
         stored = self._reader.read(tensor)
-        self._advance(tensor.bytes)
-        return formats.convert(stored, self._weights[device][role].format, tensor.name, self.plan.threads)
-
-    def _advance(self, count: int) -> None:
-        self._done += count
+        self._done += tensor.bytes
         self._progress(self._done, self._all)
+        return formats.convert(stored, self._weights[device][role].format, tensor.name, self.plan.threads)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rung.core.types import Device, Plan, StepDown
 from rung.engine import system
 from rung.engine.locating import card_of
-from rung.engine.model import Model
 from rung.engine.planning import make_plan
 from rung.models.card import ModelCard
 from rung.planning.request import parse_memory
 from rung.planning.solve import computes
 from rung.run.journal import Journal
+
+if TYPE_CHECKING:
+    from rung.engine.model import Model
 
 Progress = Callable[[str, int, int], None]
 
@@ -68,16 +71,23 @@ def _bind(card: ModelCard, plan: Plan, devices: Sequence[Device], journal: Journ
     note = target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
     if note:
         journal.notes.append(note)
-    import torch
-
+    import rung.kernels.cpu.packing  # noqa: F401  the thread of the parts needs it, and torch takes longer
     from rung.engine.bound import BoundParts
-    from rung.engine.decoder import Decoder
     from rung.models.reader import Reader
-    from rung.ops.decode_step.network import Network
 
-    torch.set_num_threads(plan.threads)
-    with Reader(card) as reader:
-        parts = BoundParts(card, plan, devices, reader, journal, lambda done, total: progress("reading", done, total))
+    def read(done: int, total: int) -> None:
+        progress("reading", done, total)
+
+    with Reader(card) as reader, BoundParts(card, plan, devices, reader, journal, read) as parts:
+        import torch
+
+        from rung.engine.decoder import Decoder
+        from rung.engine.model import Model
+        from rung.engine.tokenizer import Tokenizer
+        from rung.ops.decode_step.network import Network
+
+        torch.set_num_threads(plan.threads)
+        tokenizer = Tokenizer.from_card(card)
         network = Network(card.decoder, parts, plan.context)
     decoder = Decoder(network, plan.context, plan.cache_dtype, parts.step(), plan.threads)
-    return Model(card, plan, tuple(devices), decoder, journal)
+    return Model(card, plan, tuple(devices), decoder, journal, tokenizer)

@@ -32,12 +32,18 @@ class Model:
     """
 
     def __init__(
-        self, card: ModelCard, plan: Plan, devices: tuple[Device, ...], decoder: Decoder, journal: Journal
+        self,
+        card: ModelCard,
+        plan: Plan,
+        devices: tuple[Device, ...],
+        decoder: Decoder,
+        journal: Journal,
+        tokenizer: Tokenizer,
     ) -> None:
         self.card = card
         self.plan = plan
         self.devices = devices
-        self.tokenizer = Tokenizer.from_card(card)
+        self.tokenizer = tokenizer
         self._decoder = decoder
         self._journal = journal
         self._measured: dict[str, float] = {}
@@ -90,8 +96,10 @@ class Model:
 
     def fits(self, prompt: str | Messages) -> bool:
         """Whether a text that is continued, or messages, leave room for an answer of an eighth of the context."""
-        text = isinstance(prompt, str)
-        ids = self.tokenizer.encode(prompt, special=True, bos=True) if text else self._ids(prompt)
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt, special=True, bos=True)
+        else:
+            ids = self._ids(prompt)
         return len(ids) <= self.plan.context - max(self.plan.context // 8, 1)
 
     def _ids(self, messages: Messages) -> list[int]:

@@ -44,11 +44,11 @@ def listing(repository: str, revision: str | None, offline: bool) -> tuple[Listi
     if offline or constants.HF_HUB_OFFLINE:
         return _local(repository, revision, "--offline: the hub is not asked"), []
     try:
-        with _errors(repository, revision):
+        with errors_of_the_hub(repository, revision):
             found = huggingface_hub.HfApi().model_info(
                 repository, revision=revision, files_metadata=True, timeout=_SECONDS
             )
-    except _Unreachable as unreachable:
+    except Unreachable as unreachable:
         try:
             local = _local(repository, revision, unreachable.cause)
         except HubError:
@@ -67,7 +67,7 @@ def fetch(listed: Listing, names: Iterable[str], progress: Progress | None = Non
     if listed.folder is not None:
         return [listed.folder / name for name in names]
     _check_room(listed, names)
-    with _errors(listed.repository, listed.revision):
+    with errors_of_the_hub(listed.repository, listed.revision):
         return [_fetch(listed, name, _bar(name, progress)) for name in names]
 
 
@@ -125,13 +125,13 @@ def _disk_full(repository: str, facts: list[str]) -> HubError:
     return HubError(f"{repository} does not fit on the disk.", facts, ways)
 
 
-class _Unreachable(HubError):
+class Unreachable(HubError):
     """No network, or no hub at its other end."""
 
 
 @contextmanager
-def _errors(repository: str, revision: str | None) -> Any:
-    """Turns the errors of ``huggingface_hub`` and its transport into rung's."""
+def errors_of_the_hub(repository: str, revision: str | None) -> Any:
+    """Turns the errors of ``huggingface_hub`` and its transport into rung's: ``HubError`` or ``ModelNotFound``."""
     try:
         yield
     except RungError:
@@ -175,7 +175,7 @@ def _translate(error: Exception, repository: str, revision: str | None) -> RungE
         return HubError(f"The hub failed on {repository} with status {status}.", [_line(error)], again)
     transport = type(error).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "requests")
     if transport or isinstance(error, (ConnectionError, TimeoutError, errors.LocalEntryNotFoundError)):
-        return _Unreachable("The model hub cannot be reached.", [_line(error)], again)
+        return Unreachable("The model hub cannot be reached.", [_line(error)], again)
     if isinstance(error, (errors.FileMetadataError, OSError)):
         return HubError(f"Downloading {repository} failed.", [_line(error)], again)
     return None

@@ -18,6 +18,8 @@ from rung.models.hub import Listing, Progress, fetch, listing
 #: What a model takes beside its weights, at the least.
 BESIDE_WEIGHTS = 600 * 2**20
 PREFERRED = "Q4_K_M"
+#: A budget in bytes that every model is within.
+_ANY = 2**62
 
 _HUB = re.compile(r"([A-Za-z0-9][\w.-]*)/([\w.-]+)(?:(?::([\w.-]+))|/(.+\.gguf))?")
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.\w+$)")
@@ -69,16 +71,13 @@ def locate(
     path = Path(name).expanduser()
     if path.exists():
         return Location(path)
-    found = _HUB.fullmatch(name)
-    looks_local = name.startswith((".", "/", "~")) or (found and name.endswith(".gguf") and not found[4])
-    if found is None or looks_local:
-        raise _nowhere(name, path)
-    repository = f"{found[1]}/{found[2]}"
+    found = repository_of(name)
+    if found is None:
+        raise nowhere(name, path)
+    repository, label, file = found
     listed, notes = listing(repository, revision, offline)
-    if found[4]:
-        files = _parts(listed, found[4])
-    elif found[3]:
-        files = _labelled(listed, found[3])
+    if label or file:
+        files = gguf_files(listed, label, file)
     elif _is_folder(listed):
         fetched = fetch(listed, _folder_files(listed), progress)
         return Location(fetched[0].parent, tuple(notes))
@@ -89,7 +88,26 @@ def locate(
     return Location(fetch(listed, files, progress)[0], tuple(notes))
 
 
-def _nowhere(name: str, path: Path) -> ModelNotFound:
+def repository_of(name: str) -> tuple[str, str | None, str | None] | None:
+    """The repository, the quantisation and the file that a name of the hub says; None where it looks like a path."""
+    found = _HUB.fullmatch(name)
+    looks_local = name.startswith((".", "/", "~")) or (found and name.endswith(".gguf") and not found[4])
+    return None if found is None or looks_local else (f"{found[1]}/{found[2]}", found[3], found[4])
+
+
+def gguf_files(listed: Listing, label: str | None, file: str | None) -> list[str]:
+    """The files of a model of a GGUF repository in order: the named one, the quantisation, else Q4_K_M or the largest.
+
+    Raises ``ModelNotFound`` with what is there, or ``HubError`` when parts are missing.
+    """
+    if file:
+        return _parts(listed, file)
+    if label:
+        return _labelled(listed, label)
+    return list(_best(listed, _ANY)[0].files)
+
+
+def nowhere(name: str, path: Path) -> ModelNotFound:
     facts = ["names of the hub look like google/gemma-2b, or ORG/REPO:Q4_K_M, or ORG/REPO/file.gguf"]
     try:
         names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []

@@ -15,11 +15,13 @@ from rung.models import arch
 from rung.models.card import ModelCard
 from rung.models.files.foreign import head
 from rung.models.files.jsonfile import SMALL, read_object
-from rung.models.files.shards import INDEX, STEM, weight_files, weight_map
+from rung.models.files.shards import INDEX, STEM, read_index, weight_files, weight_map
 from rung.models.folder_card import folder_name
+from rung.models.locate import nowhere
 from rung.models.open import open_card
 from rung.models.outlines import pipeline
 from rung.models.outlines.component import as_stored, describe
+from rung.models.outlines.repository import outline_of_repository
 from rung.models.outlines.roles import Roles
 from rung.models.outlines.values import OTHER, Component, Outline, Phase, Shape, plain, shape_of_decoder
 
@@ -29,14 +31,39 @@ __all__ = ["OTHER", "Component", "Outline", "Phase", "Shape", "open_outline"]
 _STEMS = (STEM, "diffusion_pytorch_model", "model.fp16", "diffusion_pytorch_model.fp16")
 
 
-def open_outline(path: str | Path) -> Outline:
-    """The outline of a GGUF file, a Hugging Face folder, a ``config.json`` alone, a safetensors index beside one, or a
-    pipeline of diffusers (its folder or ``model_index.json``).
+#: Seconds that the hub may take for all that is asked of it.
+SECONDS = 30.0
 
-    A configuration may have another name if it ends in ``.json`` and stands alone. Raises ``ModelNotFound``,
-    ``BadFile``, ``UnsafeFile`` or ``UnknownArchitecture``.
+
+def open_outline(
+    path: str | Path, *, offline: bool = False, revision: str | None = None, seconds: float = SECONDS
+) -> Outline:
+    """The outline of a GGUF file, a Hugging Face folder, a ``config.json`` alone, a safetensors index beside one, a
+    pipeline of diffusers (its folder or ``model_index.json``), or one of these on the hub (``ORG/REPO``,
+    ``ORG/REPO:Q4_K_M``, ``ORG/REPO/file.gguf``), of which a few headers are fetched within ``seconds``.
+
+    What exists as a path is that path. A configuration may have another name if it ends in ``.json`` and stands alone.
+    ``offline``: of the hub only what was downloaded before. Raises ``ModelNotFound``, ``BadFile``, ``UnsafeFile``,
+    ``UnknownArchitecture`` or ``HubError``.
     """
-    place = Path(path).expanduser()
+    if not _exists(path):
+        found = outline_of_repository(
+            str(path), _open_place, offline=offline, revision=revision, seconds=seconds, stems=_STEMS
+        )
+        if found is None:
+            raise nowhere(str(path)[:200], Path(str(path)[:200].replace("\0", "")))
+        return found
+    return _open_place(Path(path).expanduser())
+
+
+def _exists(path: str | Path) -> bool:
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # too long, a NUL, the home of a user who is not there
+        return False
+
+
+def _open_place(place: Path) -> Outline:
     if place.is_dir() and pipeline.is_pipeline(place):
         return pipeline.pipeline(place, folder_name(place), _part)
     if place.is_dir() and (place / "config.json").is_file():
@@ -110,7 +137,7 @@ def _indexed(component: Component, index: Path) -> Component:
     if roles.missing:
         first = ", ".join(list(roles.missing)[:8])
         raise BadFile(f"{index.name} does not belong to its config.json", [f"missing: {first}"])
-    metadata = read_object(index).get("metadata")
+    metadata = read_index(index).get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
     if isinstance(total, int) and total < component.weight_bytes:
         raise BadFile(

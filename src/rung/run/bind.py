@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
-
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import DeviceLost, NoRung, OutOfMemory
-from rung.core.types import YES, Case, Climb, Device, Ladder, Rung, StepClass, StepDown, Verdict, no
+from rung.core.types import YES, Case, Climb, Device, Format, Ladder, Rung, StepClass, StepDown, Verdict, no, resolve
 from rung.core.value import FrozenDict
 from rung.diagnosis import Match, classify
 from rung.formats import Encoded
@@ -16,6 +15,11 @@ from rung.ops import LADDERS
 from rung.run import selfcheck
 from rung.run.journal import Journal
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Functions (encoded, threads) -> state of the packings that are made without torch, which can be imported meanwhile.
+PACKERS = {"r16": "rung.kernels.cpu.packing:pack"}
 #: Calls with at most this many rows are one class of shapes, calls with more are another.
 FEW = 8
 _MANY = 256
@@ -86,9 +90,33 @@ class Binder:
             return no("would hold a wider copy of the weight than the budget allows")
         return self._proofs.get((rung, selfcheck.class_of(case)), YES)
 
-    def linear(self, encoded: Encoded) -> Linear:
+    def hold(self, encoded: Encoded) -> Held:
+        """The weight, packed for the rungs that multiply it by few and by many rows of activations.
+
+        Takes the best packing that has a rung for both, so that a weight is held once. Raises ``NoRung``.
+        """
+        rows, columns = encoded.shape
+        few_case, many_case = (
+            Case("linear", encoded.format.name, self.dtype, (count, rows, columns)) for count in (1, _MANY)
+        )
+        unpaired: set[str] = set()
+        while True:
+            few = self.choose(few_case, lambda name: name not in unpaired)
+            shared = self.record(few_case, few).packing
+            many = self.choose(many_case, shared.__eq__)
+            if many.rung is not None:
+                break
+            unpaired.add(shared)
+        rungs = (self.record(few_case, few), self.record(many_case, many))
+        if shared in PACKERS:
+            state = resolve(PACKERS[shared])(encoded, self.threads)
+        else:
+            state = rungs[0].load().prepare(encoded, dtype=self.dtype, threads=self.threads)
+        return Held(encoded.format, encoded.shape, (few_case, many_case), rungs, state)
+
+    def linear(self, weight: Encoded | Held) -> Linear:
         """The weight bound for few and for many rows of activations."""
-        return Linear(self, encoded)
+        return Linear(self, weight if isinstance(weight, Held) else self.hold(weight))
 
     def attention(self, heads: int, kv_heads: int, head_dim: int, cache_dtype: str, **options: Any) -> Attention:
         """Attention of one layer; ``options`` are window and softcap."""
@@ -140,35 +168,30 @@ def _lost(device: Device, found: Match) -> DeviceLost:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A weight ``shape`` [out, in] in the packing that its two rungs share: those for few and for many rows."""
+
+    format: Format
+    shape: tuple[int, int]
+    cases: tuple[Case, Case]
+    rungs: tuple[Rung, Rung]
+    state: Any
+
+
 class Linear:
     """A weight [out, in] bound to rungs for few and many rows, which share one packing of it."""
 
-    def __init__(self, binder: Binder, encoded: Encoded) -> None:
+    def __init__(self, binder: Binder, held: Held) -> None:
         self._binder = binder
-        rows, columns = encoded.shape
-        self.format = encoded.format
-        self.shape = (rows, columns)
-        self._cases = tuple(
-            Case("linear", encoded.format.name, binder.dtype, (count, rows, columns)) for count in (1, _MANY)
-        )
-        self._bind(encoded)
+        self.format, self.shape, self._cases = held.format, held.shape, held.cases
+        self._bind(held)
 
-    def _bind(self, encoded: Encoded) -> None:
-        """Takes the best packing that has a rung for both classes of shapes, so that a weight is held once."""
-        few_case, many_case = self._cases
-        unpaired: set[str] = set()
-        while True:
-            few = self._binder.choose(few_case, lambda name: name not in unpaired)
-            shared = self._binder.record(few_case, few).packing
-            many = self._binder.choose(many_case, shared.__eq__)
-            if many.rung is not None:
-                break
-            unpaired.add(shared)
-        self.rungs = (self._binder.record(few_case, few), self._binder.record(many_case, many))
-        few_rung, many_rung = (rung.load() for rung in self.rungs)
-        self._restore = few_rung.restore
-        self.state = few_rung.prepare(encoded, dtype=self._binder.dtype, threads=self._binder.threads)
-        self._few, self._many = few_rung.apply, many_rung.apply
+    def _bind(self, held: Held) -> None:
+        self.rungs, self.state = held.rungs, held.state
+        few, many = (rung.load() for rung in held.rungs)
+        self._restore = few.restore
+        self._few, self._many = few.apply, many.apply
 
     @property
     def packing(self) -> str:
@@ -188,7 +211,7 @@ class Linear:
             return result
         except Exception as error:
             self._binder.failed(self.rungs[0 if few else 1], self._cases[0 if few else 1], error)
-        self._bind(self.encoded())
+        self._bind(self._binder.hold(self.encoded()))
         return self(x)
 
 

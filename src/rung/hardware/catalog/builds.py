@@ -115,7 +115,7 @@ def parse(text: str, architecture: Architecture) -> tuple[Build, dict[str, str]]
     """
     chosen, others = None, {}
     for part in (part.strip() for part in text.split(",")):
-        found = re.fullmatch(r"([A-Za-z][\w.-]*?)?\s*(?:==|=)?\s*v?(\d+(?:\.\d+)*)(?:\+(\w[\w.]*))?", part)
+        found = re.fullmatch(r"([A-Za-z][\w.-]*?)?\s*(?:==|=)?\s*[vb]?(\d+(?:\.\d+)*)(?:\+(\w[\w.]*))?", part)
         if not found:
             raise UsageError(
                 f"{part!r} names no release of a package.",
@@ -140,7 +140,7 @@ def _torch(release: str, name: str | None, architecture: Architecture) -> Build:
         known = sorted({b.release for b in builds()}, key=version)
         raise UsageError(
             f"The catalogue knows torch {known[0]} to {known[-1]}, not {release}.{did_you_mean(release, known)}",
-            ways_out=[f'rung devices {architecture.key} --software "torch {known[-1]}"'],
+            ways_out=[f'rung devices t4 --software "torch {known[-1]}"'],
         )
     fits = [b for b in same if b.name == name] if name else _plain(same, architecture)
     if not fits:
@@ -161,7 +161,8 @@ def _plain(same: list[Build], architecture: Architecture) -> list[Build]:
 
 def _package(name: str) -> str:
     """The name that the catalogue has for a package, in whatever case it is written."""
-    known = {row["package"].lower().replace("_", "-"): row["package"] for row in features()}
+    packages = {"CTranslate2", *(row["package"] for row in features())}
+    known = {package.lower(): package for package in packages}
     if name not in known:
         raise UsageError(
             f"The catalogue knows no package {name!r}.{did_you_mean(name, [*known, 'torch'])}",
@@ -171,5 +172,5 @@ def _package(name: str) -> str:
 
 
 def features() -> list[Mapping[str, Any]]:
-    """The rows of ``[[feature]]``, with the packages of ``[[compute]]`` not among them."""
+    """The rows of ``[[feature]]``."""
     return list(load("software.toml").get("feature", ()))

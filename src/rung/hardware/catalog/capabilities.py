@@ -141,7 +141,8 @@ def _units(architecture: Architecture) -> Iterator[Capability]:
     yield Capability("dot8", Level.NATIVE if architecture.dot8 else Level.ABSENT, Proof.TABLE, text)
     levels = {"native": Level.NATIVE, "slow": Level.EMULATED, "none": Level.ABSENT}
     if architecture.f16 in levels:
-        rate = f": {architecture.f16_rate:g} of f32's rate" if architecture.f16_rate else ""
+        factor = architecture.f16_rate or 1
+        rate = f": {f'1/{1 / factor:.0f}' if factor < 1 else f'{factor:g} times'} of f32's rate"
         yield Capability("arithmetic.f16", levels[architecture.f16], Proof.TABLE, source + rate)
 
 

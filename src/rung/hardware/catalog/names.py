@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rung.core.errors import UnknownDevice
-from rung.core.text import GB, close
-from rung.hardware.catalog.rows import Product, instances, products
+from rung.core.text import GB, close, count
+from rung.hardware.catalog.rows import Product, architectures, instances, products
 
 #: Names that people give to several chips; the newest product of the name is not what all of them mean.
 SHARED = {
@@ -25,7 +25,7 @@ _LOOSE = re.compile(r"\b(generation|hbm3e?|gpu)\b")
 _MEMORY = re.compile(r"\b(\d+) ?gi?b\b")
 #: Words that tell boards with one chip apart.
 _BOARDS = re.compile(r"\b(\d+gb|pcie|sxm\d?|nvl)\b")
-_SERIES = re.compile(r"(?:gtx|rtx|rx|arc|pro|gt) (?=.*\d)")
+_SERIES = re.compile(r"(?:gtx|rtx|rx|arc|pro|gt|core|ryzen \d|epyc|xeon platinum|xeon gold|xeon) (?=.*\d)")
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,12 @@ def _variant(product: Product, memory: int, wanted: str) -> Match:
 
 def _guess(name: str, wanted: str) -> Match:
     """Part of a name: the one product it fits, variants of one product, else a refusal."""
+    if key := _architectures().get(_joined(wanted)):
+        number = sum(1 for p in products() if p.arch == key)
+        raise UnknownDevice(
+            f"{key} is an architecture; the catalogue has {count(number, 'product')} with it.",
+            ways_out=[f"rung devices --catalog {key}"],
+        )
     words = set(_short(wanted).split())
     fits = [p for p in products() if words and words <= set(_words(p))]
     if fits and all(_joined(_base(p)) == _joined(_base(fits[0])) and words >= set(_base(p).split()) for p in fits):
@@ -159,6 +165,11 @@ def _by_short() -> Mapping[str, Product]:
 @functools.cache
 def _cloud() -> Mapping[str, tuple[str, int, int]]:
     return {normal(name): value for name, value in instances().items()}
+
+
+@functools.cache
+def _architectures() -> Mapping[str, str]:
+    return {_joined(normal(key)): key for key in architectures()}
 
 
 @functools.cache

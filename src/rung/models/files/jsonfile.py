@@ -15,10 +15,10 @@ LIMIT = 2 * 2**20
 SMALL = 2**19
 
 
-def parse_object(data: bytes, what: str) -> dict[str, Any]:
-    """The object in ``data`` (at most ``LIMIT`` bytes). Raises ``BadFile``, which names it as ``what``."""
-    if len(data) > LIMIT:
-        raise BadFile(f"{what} is {size(len(data))} of JSON; rung reads up to {size(LIMIT)}")
+def parse_object(data: bytes, what: str, limit: int = LIMIT) -> dict[str, Any]:
+    """The object in ``data`` (at most ``limit`` bytes). Raises ``BadFile``, which names it as ``what``."""
+    if len(data) > limit:
+        raise BadFile(f"{what} is {size(len(data))} of JSON; rung reads up to {size(limit)}")
     try:
         value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=lambda pairs: _unique(pairs, what))
     except UnicodeDecodeError as error:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rung.core.errors import BadFile, ModelNotFound
 from rung.core.text import count as counted
+from rung.core.text import size
 from rung.models.files.foreign import PICKLE_SUFFIXES, unsafe
-from rung.models.files.jsonfile import read_object
+from rung.models.files.jsonfile import LIMIT, parse_object, read_bounded
 from rung.models.files.safetensors import read_header
 from rung.models.files.tensors import Stored
 
@@ -15,6 +17,8 @@ from rung.models.files.tensors import Stored
 STEM = "model"
 INDEX = ".safetensors.index.json"
 _MOST_SHARDS = 1024
+LONGEST_INDEX = 16 * 2**20
+_CONTAINERS = 8
 
 
 def weight_files(folder: Path, stem: str = STEM) -> dict[Path, tuple[Stored, ...]]:
@@ -43,9 +47,20 @@ def weight_files(folder: Path, stem: str = STEM) -> dict[Path, tuple[Stored, ...
     return files
 
 
+def read_index(path: Path) -> dict[str, Any]:
+    """An index of shards, longer than other JSON where experts are stored one by one (DeepSeek-V3: 9 MB).
+
+    What makes parsed JSON large are containers, and an index has two. Raises ``BadFile``.
+    """
+    data = read_bounded(path, LONGEST_INDEX)
+    if len(data) > LIMIT and (b"[" in data or data.count(b"{") > _CONTAINERS):
+        raise BadFile(f"{path.name} is {size(len(data))} long and no index of tensors and file names")
+    return parse_object(data, path.name, LONGEST_INDEX)
+
+
 def weight_map(index: Path) -> dict[str, str]:
     """The shard of each tensor, as an index says. Raises ``BadFile``."""
-    mapping = read_object(index).get("weight_map")
+    mapping = read_index(index).get("weight_map")
     if not isinstance(mapping, dict) or not mapping or not all(map(_is_plain, mapping.values())):
         raise BadFile(f"{index.name} of {index.parent.name} has no weight_map of tensors and file names")
     return mapping

@@ -28,8 +28,8 @@ def is_pipeline(folder: Path) -> bool:
 def pipeline(folder: Path, name: str, part: Callable[[Path, str], Component]) -> Outline:
     """The outline of a pipeline; ``part(folder, where)`` gives the component in a folder of its own.
 
-    Phases: ``encode`` (text and pictures to context), ``denoise`` and ``decode`` (latents to pictures): what encodes can
-    be dropped before the denoiser is needed. Raises ``BadFile`` where a component is missing.
+    Phases: ``encode`` (text and pictures to context), ``denoise`` and ``decode`` (latents to pictures): what encodes
+    can be dropped before the denoiser is needed. Raises ``BadFile`` where a component is missing.
     """
     named = components(read_object(folder / INDEX, SMALL), f"{name}/{INDEX}")
     missing = [one for one in named if not (folder / one / "config.json").is_file()]

@@ -1,0 +1,194 @@
+"""Which released packages run on a device: their features with the reason of every no, CTranslate2's fallbacks too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rung.core.types import Device, Level
+from rung.core.value import Value
+from rung.hardware.catalog.builds import features
+from rung.hardware.catalog.rows import Architecture, architectures, load, version
+
+_RUNS = {Level.NATIVE: "yes", Level.EMULATED: "slow", Level.ABSENT: "no", Level.UNKNOWN: "unknown"}
+#: The CTranslate2 whose wheel was looked into: 5.0 and 5.2 are not in it, though its documentation says 3.5 and newer.
+_CT2, _CT2_CODE, _CT2_PTX = "4.8.5", "5.3 6.0 6.1 7.0 7.5 8.0 8.6", "8.6"
+#: Capabilities that torch is asked for most, with what they are called there.
+_TORCH = {
+    "code": "device code",
+    "matmul.f32": "float32 matrix products",
+    "matmul.f16": "float16 matrix products",
+    "matmul.bf16": "bfloat16 matrix products",
+    "matmul.int8": "int8 matrix products (_int_mm)",
+    "matmul.fp8": "float8 matrix products (_scaled_mm)",
+    "attention.flash": "flash attention (scaled_dot_product_attention)",
+    "compile": "torch.compile",
+}
+
+
+@dataclass(frozen=True)
+class Support(Value):
+    """Whether a feature of a release runs on a device: ``yes``, ``no``, ``slow`` or ``unknown``, with the reason.
+
+    ``min_arch`` is the lowest architecture that it runs on, where its maker names one (``sm_75``).
+    """
+
+    package: str
+    version: str
+    feature: str
+    runs: str
+    min_arch: str | None
+    reason: str
+    source: str
+
+
+def support(device: Device) -> tuple[Support, ...]:
+    """What is known of released software on that device, torch first.
+
+    A package that ``device.software`` names is looked up in that release, the others in their newest; where the newest
+    does not run, the newest that does is listed too. Nothing but torch is known of an architecture that is not in the
+    catalogue.
+    """
+    architecture = _architecture(device)
+    found = list(_torch(device))
+    if architecture:
+        found += _features(device, architecture)
+        found += _compute_types(device, architecture)
+    return tuple(found)
+
+
+def _architecture(device: Device) -> Architecture | None:
+    """The catalogue's architecture of a device; a processor that is here has the best whose instruction sets it has."""
+    key = str(device.details.get("isa", device.arch))
+    if known := architectures().get(key):
+        return known
+    here = {
+        name.removeprefix("isa.")
+        for name, c in device.capabilities.items()
+        if name.startswith("isa.") and c.level is Level.NATIVE
+    }
+    fits = [a for a in architectures().values() if a.machine == device.arch and set(a.isa) <= here]
+    return max(fits, key=lambda a: len(a.isa), default=None)
+
+
+def _torch(device: Device) -> Iterator[Support]:
+    build = str(device.details.get("build", "")).removeprefix("torch ") or device.software.get("torch", "none")
+    for name, feature in _TORCH.items():
+        found = device.capability(name)
+        if name in ("code", "compile", "attention.flash") and found.level is Level.UNKNOWN:
+            continue  # nobody has asked: a processor has no flash kernels to speak of
+        reason, _, source = found.source.partition(": https://")
+        text = "" if found.level is Level.NATIVE else reason or "no measurement is known"
+        where = f"https://{source}" if source else "architectures.toml and software.toml" if found.source else ""
+        yield Support("torch", build, feature, _RUNS[found.level], None, text, where)
+
+
+def _features(device: Device, architecture: Architecture) -> Iterator[Support]:
+    sources = load("software.toml")["sources"]
+    done: set[tuple[str, str]] = set()
+    for row in features():
+        package, feature = row["package"], row["feature"]
+        if architecture.kind not in row.get("kinds", architecture.kind):
+            continue
+        asked = device.software.get(package)
+        if asked is None and (package, feature) in done:
+            continue
+        if asked is not None and not _covers(row, asked):
+            continue
+        runs, reason = _row(row, architecture)
+        newest = "before" not in row
+        if not newest and asked is None and runs in ("no", "unknown"):
+            continue  # an older release that does not run either is no news
+        if runs in ("yes", "slow") or asked is not None:
+            done.add((package, feature))
+        lowest = f"sm_{row['cc'].replace('.', '')}" if architecture.kind == "cuda" else None
+        yield Support(
+            package, asked or row["version"], feature, runs, lowest, reason, sources.get(row["source"], row["source"])
+        )
+
+
+def _covers(row: Mapping[str, Any], asked: str) -> bool:
+    at = _numbers(asked)
+    return _numbers(row["since"]) <= at and ("before" not in row or at < _numbers(row["before"]))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text))
+
+
+def _row(row: Mapping[str, Any], architecture: Architecture) -> tuple[str, str]:
+    """yes, no, slow or unknown for one feature, with the reason of all but yes."""
+    capability = architecture.capability
+    if capability is None:
+        return _listed(row, architecture)
+    cc = architecture.cc
+    if capability < version(row["cc"]):
+        return "no", row.get("reason", f"needs compute capability {row['cc']}, this is {cc}")
+    if "cc_below" in row and capability >= version(row["cc_below"]):
+        return "no", f"does not know compute capability {row['cc_below']} and newer"
+    if "code" in row and not runs_on(row["code"], row.get("ptx", ""), capability):
+        return "no", f"has device code for {row['code']}: none of it runs on {cc}"
+    if "slow_below" in row and (capability < version(row["slow_below"]) or _bare_turing(row, architecture)):
+        return "slow", row["slow"]
+    return "yes", ""
+
+
+def _bare_turing(row: Mapping[str, Any], architecture: Architecture) -> bool:
+    """A GTX 16 has compute capability 7.5 without the matrix units that 7.5 stands for."""
+    return row["slow_below"] == "7.5" and not architecture.units
+
+
+def runs_on(code: str, ptx: str, capability: tuple[int, int]) -> bool:
+    """Whether code runs on a compute capability: own major number, minor not above; ``9.0a`` on 9.0 only; PTX later."""
+    for image in code.split():
+        at = version(image.rstrip("a"))
+        exact = image.endswith("a")
+        if at == capability if exact else at[0] == capability[0] and at[1] <= capability[1]:
+            return True
+    return bool(ptx) and version(ptx) <= capability
+
+
+def _listed(row: Mapping[str, Any], architecture: Architecture) -> tuple[str, str]:
+    """The answer of a row for another vendor: a word, perhaps with a sentence, or the targets that it is built for."""
+    word, _, reason = str(row[architecture.kind]).partition(": ")
+    if word in ("yes", "no", "slow", "unknown"):
+        text = {"yes": "", "no": "not for this hardware", "slow": "slow there", "unknown": "nobody has said"}
+        return word, reason or text[word]
+    if architecture.key in word.split():
+        return "yes", ""
+    if architecture.override in word.split():
+        return "yes", f"with the code of {architecture.override}: HSA_OVERRIDE_GFX_VERSION"
+    return "no", f"built for {word}"
+
+
+def _compute_types(device: Device, architecture: Architecture) -> Iterator[Support]:
+    """What CTranslate2 computes in when a model stored in a type is loaded; asked for by name it refuses the others."""
+    asked = device.software.get("CTranslate2", _CT2)
+    source = load("software.toml")["sources"]["ct2"]
+    capability = architecture.capability
+    missing = ""
+    if capability and not runs_on(_CT2_CODE, _CT2_PTX, capability):
+        missing = f"the wheel of {_CT2} has device code for {_CT2_CODE}: none of it runs on {architecture.cc}"
+    for name, resolved in compute_types(device, architecture).items():
+        runs, reason = "yes", ""
+        if missing:
+            runs, reason = "no", missing
+        elif name != resolved:
+            runs, reason = "no", f"falls back to {resolved} on load; asked for by name it is refused"
+        yield Support("CTranslate2", asked, f"compute type {name}", runs, None, reason, source)
+
+
+def compute_types(device: Device, architecture: Architecture) -> Mapping[str, str]:
+    """CTranslate2's fallback for each stored type on that hardware; empty where it does not run at all."""
+    capability = architecture.capability
+    for row in load("software.toml")["compute"]:
+        if row["kind"] != architecture.kind or row.get("machine", architecture.machine) != architecture.machine:
+            continue
+        if row.get("maker") == "intel" and not re.search(r"intel|xeon|^core", device.name, re.IGNORECASE):
+            continue
+        if "cc" in row and capability is not None and capability < version(row["cc"]):
+            continue
+        return dict(row["types"])
+    return {}
