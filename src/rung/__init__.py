@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rung.public import card, check, device, devices, load, plan
     from rung.run.simulate.context import simulate
     from rung.run.simulate.defects import Defect
+    from rung.run.trace import Trace, trace
 
 _PUBLIC = {
     "Defect": "rung.run.simulate.defects",
@@ -28,6 +29,7 @@ _PUBLIC = {
     "Plan": "rung.core.types",
     "Report": "rung.core.types",
     "RungError": "rung.core.errors",
+    "Trace": "rung.run.trace",
     "card": "rung.public",
     "check": "rung.public",
     "device": "rung.public",
@@ -35,6 +37,7 @@ _PUBLIC = {
     "load": "rung.public",
     "plan": "rung.public",
     "simulate": "rung.run.simulate.context",
+    "trace": "rung.run.trace",
 }
 
 __all__ = [
@@ -43,6 +46,7 @@ __all__ = [
     "Plan",
     "Report",
     "RungError",
+    "Trace",
     "__version__",
     "card",
     "check",
@@ -51,6 +55,7 @@ __all__ = [
     "load",
     "plan",
     "simulate",
+    "trace",
 ]
 
 

@@ -13,6 +13,7 @@
     │   ├── UnsafeFile          a pickle: reading it could run code
     │   ├── UnknownArchitecture a model type that rung does not build
     │   └── TemplateError       a chat template that fails, loops or reaches for what it must not
+    ├── CannotTrace             a module that decides on the values of tensors, of which a trace has none
     ├── CannotEncode            values that a format cannot hold: NaN, Inf, a scale that overflows
     ├── DoesNotFit              no plan within the budget; carries the smallest relaxations
     ├── SoftwareMissing         a package or build that is not here
@@ -98,6 +99,12 @@ class UnknownArchitecture(ModelError):
 
 class TemplateError(ModelError):
     """A chat template that fails, loops or reaches for what it must not."""
+
+
+class CannotTrace(RungError):
+    """A module that decides on the values of tensors, of which a trace has none; the line is among the facts."""
+
+    usual_ways = ("decide it on a number or a shape, or trace the submodules on either side of that line",)
 
 
 class CannotEncode(RungError):
