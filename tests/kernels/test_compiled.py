@@ -38,6 +38,14 @@ def test_a_second_start_compiles_nothing_and_a_damaged_cache_costs_only_time(tmp
     assert json.loads(third.stdout) == [False] * 7, third.stderr
 
 
+def test_a_full_disk_costs_the_cache_and_no_kernel(tmp_path):
+    """A limit on the size of files stands for the disk; the kernel calls others that are kept too."""
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+    kernel = "from rung.kernels.cpu.attention import attend_f16; print(attend_f16.from_cache)"
+    done = _run(full + kernel, RUNG_CACHE=str(tmp_path))
+    assert done.stdout.split() == ["False"], done.stderr
+
+
 def test_a_cache_that_cannot_be_written_is_said():
     code = "from rung.kernels.cpu import target; print(target.configure.__wrapped__(1))"
     assert "cannot be written" in _run(code, RUNG_CACHE="/proc/rung").stdout

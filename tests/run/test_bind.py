@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ import torch
 
 from rung import formats
 from rung.core.errors import DeviceLost, NoRung, OutOfMemory
-from rung.core.types import Device, Ladder, Rung, StepClass
+from rung.core.types import Case, Device, Ladder, Rung, StepClass
 from rung.core.value import FrozenDict
+from rung.run import selfcheck
 from rung.run.bind import Binder
+from rung.run.child import Outcome
 from rung.run.journal import Journal
 from tests.run import bad_rungs
 
@@ -105,6 +108,61 @@ def test_a_proof_is_kept_on_disk(monkeypatch):
     bound("GOOD")
     monkeypatch.setattr("rung.run.child.run", lambda *a, **k: pytest.fail("a second child was started"))
     bound("GOOD")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kept"),
+    [
+        (Outcome("raised", error="OSError: [Errno 28] No space left on device"), False),
+        (Outcome("crashed", error="the process was killed, as the kernel does when memory runs out"), False),
+        (Outcome("timeout", error="no answer within 120 s"), False),
+        (Outcome("crashed", error="segmentation fault"), True),
+        (Outcome("returned", {"ok": False, "reason": "value (0, 41) is 1.9 instead of 1.3"}), True),
+    ],
+    ids=["disk", "memory", "time", "crash", "wrong"],
+)
+def test_what_the_moment_did_is_checked_again_and_a_finding_is_kept(monkeypatch, outcome, kept):
+    asked = []
+
+    def run(jobs, limit):
+        asked.append(len(jobs))
+        return [outcome] * len(jobs)
+
+    monkeypatch.setattr("rung.run.child.run", run)
+    for _ in range(2):
+        linear, journal = bound("GOOD")
+        assert {rung.name for rung in linear.rungs} == {"ref"}
+        assert {s.step for s in journal.report(FrozenDict(), FrozenDict()).steps} == {StepClass.BROKEN}
+    assert asked == [1] * (1 if kept else 2)
+
+
+def test_a_proof_is_of_one_class_of_cases(monkeypatch):
+    """What was found out about few rows says nothing of many, of another format or another dtype."""
+    rung = bad_rungs.ladder("GOOD").rungs[0]
+    cases = [
+        Case("linear", "q8_0", "f32", (1, 48, 64)),
+        Case("linear", "q8_0", "f32", (256, 48, 64)),
+        Case("linear", "q4_0", "f32", (1, 48, 64)),
+        Case("linear", "q8_0", "bf16", (1, 48, 64)),
+    ]
+    asked = []
+
+    def run(jobs, limit):
+        asked.append(len(jobs))
+        return [Outcome("returned", {"ok": True, "reason": ""})] * len(jobs)
+
+    monkeypatch.setattr("rung.run.child.run", run)
+    for case in cases:
+        selfcheck.prove(CPU, [(rung, case)])
+    assert asked == [1, 1, 1, 1]
+    selfcheck.prove(CPU, [(rung, replace(case, shape=(case.shape[0], 96, 128))) for case in cases])
+    assert asked == [1, 1, 1, 1]
+    for other in (replace(CPU, software=FrozenDict({"torch": "1"})), replace(CPU, name="another")):
+        selfcheck.prove(other, [(rung, cases[0])])
+    monkeypatch.setattr(selfcheck, "_source_hash", lambda: "changed")
+    selfcheck.prove(CPU, [(rung, cases[0])])
+    selfcheck.prove(CPU, [(replace(rung, version=2), cases[0])])
+    assert asked == [1] * 8
 
 
 def test_no_rung_raises_with_the_trail():

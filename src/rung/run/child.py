@@ -43,6 +43,18 @@ class Job(Value):
         return cls(function, FrozenDict(arguments))
 
 
+#: Words of an error that says nothing about what was tried.
+_OF_THE_MOMENT = (
+    "out of memory",
+    "memory runs out",
+    "MemoryError",
+    "No space left on device",
+    "ModuleNotFoundError",
+    "no child process",
+    "the child did not start",
+)
+
+
 @dataclass(frozen=True)
 class Outcome(Value):
     """What became of a job.
@@ -60,6 +72,11 @@ class Outcome(Value):
     def ok(self) -> bool:
         """Whether the function returned."""
         return self.how == "returned"
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the trouble was the moment's (memory or disk full, no process to be had), and no finding."""
+        return self.how == "skipped" or (not self.ok and any(words in self.error for words in _OF_THE_MOMENT))
 
 
 class _Died(Exception):

@@ -139,20 +139,9 @@ def _capability(name: str, outcome: Outcome, source: str) -> Capability:
     if outcome.ok and not outcome.value:
         return Capability(name, Level.NATIVE, Proof.PROBE, source)
     reason = str(outcome.value) if outcome.ok else _reason(outcome)
-    if outcome.how == "skipped" or (not outcome.ok and any(words in outcome.error for words in _NOT_TRIED)):
+    if outcome.says_nothing:
         return Capability(name, Level.UNKNOWN, Proof.NONE, reason)
     return Capability(name, Level.ABSENT, Proof.PROBE, reason)
-
-
-#: Words of an error that says nothing about the device.
-_NOT_TRIED = (
-    "out of memory",
-    "memory runs out",
-    "MemoryError",
-    "ModuleNotFoundError",
-    "no child process",
-    "the child did not start",
-)
 
 
 def _reason(outcome: Outcome) -> str:

@@ -56,8 +56,8 @@ def prove(
 ) -> dict[tuple[Rung, str], Verdict]:
     """Verdicts for rungs, by (rung, class of the case); what has no verdict on disk is checked in one child.
 
-    ``ref`` is the specification and is not checked. A check that ran out of time counts for this run only:
-    the machine may have been busy.
+    ``ref`` is the specification and is not checked. A check that ran out of time, memory or disk counts for this run
+    only: the machine may have been busy.
     """
     verdicts: dict[tuple[Rung, str], Verdict] = {}
     missing: list[tuple[Rung, Case]] = []
@@ -77,7 +77,7 @@ def prove(
         say(f"Compiling and checking {count(len(jobs), 'kernel')} for this machine, once.")
     for (rung_, case), outcome in zip(missing, child.run(jobs, _LIMIT) if jobs else [], strict=True):
         verdict = _verdict(outcome)
-        if outcome.how != "timeout":
+        if outcome.how != "timeout" and not outcome.says_nothing:
             proofs.write(_key(device, rung_, case), verdict.to_json())
         verdicts[(rung_, class_of(case))] = verdict
     return verdicts

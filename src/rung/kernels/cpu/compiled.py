@@ -6,6 +6,7 @@ compiled once and not for each mix of formats.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -16,11 +17,23 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import cfunc, types
+from numba.core import caching
 
 #: How functions are compiled that kernels call.
 OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
 
 _LOCK = threading.RLock()
+
+_keep = caching.Cache.save_overload
+
+
+def _keep_if_possible(cache: Any, signature: Any, code: Any) -> None:
+    """On a full disk the code is used all the same: Numba itself would raise where a kernel is first called."""
+    with contextlib.suppress(OSError):
+        _keep(cache, signature, code)
+
+
+caching.Cache.save_overload = _keep_if_possible
 
 
 class Kernel:
