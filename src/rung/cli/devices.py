@@ -30,7 +30,10 @@ def devices(
     probe: Annotated[bool, typer.Option("--probe", help="Measure now what each device can do (about 10 s).")] = False,
     json: options.Json = False,
 ) -> None:
-    """List the devices of this machine and what each can compute: measured, from the catalogue, or unknown."""
+    """List the devices here and what each can compute.
+
+    Measured, from the catalogue, or unknown; never a yes without a proof.
+    """
     if capabilities:
         _capabilities(json)
     elif catalog:

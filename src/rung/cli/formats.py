@@ -7,7 +7,10 @@ from rung.cli.output import console, print_json, table
 
 
 def formats(json: options.Json = False) -> None:
-    """List the formats in which weights are stored: size, block, and the least quality of an encoded weight."""
+    """List the formats in which weights are stored.
+
+    Size, block, and the least quality of an encoded weight.
+    """
     from rung.formats import FORMATS
 
     if json:

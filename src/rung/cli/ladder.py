@@ -20,7 +20,10 @@ def ladder(
     software: options.Software = None,
     json: options.Json = False,
 ) -> None:
-    """Show the rungs of an op, best first: chosen, ready, or the reason why not."""
+    """Show which implementations of an op run, and why not.
+
+    Best first: chosen, ready, or the reason why not.
+    """
     from rung.cli.common import pick_device
     from rung.core.errors import UsageError
     from rung.core.text import did_you_mean

@@ -17,7 +17,7 @@ def console(stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     wide = None if stream.isatty() else 200
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=wide, markup=False)
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=wide, markup=False, emoji=False)
 
 
 def table(*headings: str) -> Table:

@@ -22,7 +22,10 @@ def plan(
     revision: options.Revision = None,
     json: options.Json = False,
 ) -> None:
-    """Show the plan for a model without loading it: format, device, memory and speed, and what was refused."""
+    """Show the plan for a model without loading it.
+
+    Format, device, memory and speed, and what was refused with the reason.
+    """
     from rung.cli.common import part_lines, pick_device, plan_line
     from rung.core.text import size
     from rung.core.types import Candidate
