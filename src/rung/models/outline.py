@@ -19,7 +19,7 @@ from rung.models.files.shards import INDEX, STEM, read_index, weight_files, weig
 from rung.models.folder_card import folder_name
 from rung.models.locate import nowhere
 from rung.models.open import open_card
-from rung.models.outlines import pipeline
+from rung.models.outlines import gguf, pipeline
 from rung.models.outlines.component import as_stored, describe
 from rung.models.outlines.repository import outline_of_repository
 from rung.models.outlines.roles import Roles
@@ -70,7 +70,13 @@ def _open_place(place: Path) -> Outline:
         return _folder(place)
     if place.is_file() and place.suffix == ".json" and not head(place).startswith(b"GGUF"):
         return _json(place)
-    return _carded(open_card(place))
+    try:
+        return _carded(open_card(place))
+    except UnknownArchitecture:  # one that rung does not run, but may know
+        found = gguf.experts(place) if place.is_file() else None
+        if found is None:
+            raise
+        return found
 
 
 def _json(path: Path) -> Outline:
