@@ -201,7 +201,6 @@ def test_pci_ids():
         ("Quadro P2200", "int8", "unknown"),
         ("Tesla P100 PCIe", "f16", "native"),
         ("Tesla P100 PCIe", "bf16", "unknown"),
-        ("Radeon RX 5700 XT", "f16", "absent"),
         ("Tesla V100 SXM2", "f16", "native"),
         ("Tesla V100 SXM2", "bf16", "emulated"),
         ("Tesla V100 SXM2", "int8", "unknown"),
@@ -271,3 +270,17 @@ def test_importing_the_catalogue_reads_no_file():
     code = "import sys, rung.hardware.catalog; print('tomllib' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_the_whole_catalogue_is_quick():
+    code = """
+import time
+start = time.process_time()
+from rung.hardware import catalog
+[catalog.device(product.name) for product in catalog.products()]
+print(time.process_time() - start)
+"""
+    best = min(
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) for _ in range(3)
+    )
+    assert best < 0.3  # 0.1 s on an idle machine, all products with all their capabilities

@@ -25,6 +25,9 @@ def devices(
     catalog: Annotated[
         bool, typer.Option("--catalog", help="List the catalogue; NAME narrows it: a word of a name, sm_86, amd.")
     ] = False,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="With --catalog: what its rows rest on and which nobody has checked.")
+    ] = False,
     software: options.Software = None,
     capabilities: Annotated[bool, typer.Option("--capabilities", help="List what a capability's name means.")] = False,
     probe: Annotated[bool, typer.Option("--probe", help="Measure now what each device can do (about 10 s).")] = False,
@@ -36,6 +39,10 @@ def devices(
     """
     if capabilities:
         _capabilities(json)
+    elif catalog and sources:
+        from rung.cli.catalogue_page import page
+
+        print(page(), end="")
     elif catalog:
         _catalog(name, json)
     elif name:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rung.cli import options
 from rung.cli.output import console, print_json, table
 
-if TYPE_CHECKING:
-    from rung.core.types import Case
-
 
 def ladder(
-    op: Annotated[str, typer.Argument(help="linear, embedding, attention or decode_step.")],
+    op: Annotated[str, typer.Argument(help="linear, embedding, attention or decode_step.")] = "linear",
     format: Annotated[str, typer.Argument(help="A format of rung formats; for attention that of the cache.")] = "q4_0",
     device: options.Reasoned = None,
     software: options.Software = None,
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="Print the rung of every op on the whole catalogue, as a page of Markdown.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Show which implementations of an op run, and why not.
@@ -25,11 +25,15 @@ def ladder(
     Best first: chosen, ready, or the reason why not.
     """
     from rung.cli.common import pick_device
+    from rung.cli.fallbacks import cases, page
     from rung.core.errors import UsageError
     from rung.core.text import did_you_mean
     from rung.formats import get
     from rung.ops import LADDERS
 
+    if matrix:
+        print(page(), end="")
+        return
     if op not in LADDERS:
         raise UsageError(
             f"There is no op {op!r}.{did_you_mean(op, LADDERS)}",
@@ -39,7 +43,7 @@ def ladder(
     where = pick_device(device, software)
     name = get(format).name
     found = []
-    for label, case in _cases(op, name):
+    for label, case in cases(op, name):
         taken = False
         for rung in LADDERS[op].rungs:
             verdict = rung.verdict(case, where)
@@ -54,20 +58,3 @@ def ladder(
         rows.add_row(row["case"], row["rung"], row["state"], row["reason"])
     console().print(f"{op} {name} on {where.name} ({where.id})")
     console().print(rows)
-
-
-def _cases(op: str, format: str) -> list[tuple[str, Case]]:
-    """The classes of shapes that the rungs of an op are chosen for."""
-    from rung.core.types import Case
-    from rung.core.value import FrozenDict
-
-    if op == "linear":
-        return [(f"{m} {'row' if m == 1 else 'rows'}", Case(op, format, "f32", (m, 4096, 4096))) for m in (1, 256)]
-    if op == "attention":
-        return [
-            (f"{q} {'query' if q == 1 else 'queries'}", Case(op, format, "f32", (q, 512, 8, 8, 128))) for q in (1, 256)
-        ]
-    if op == "embedding":
-        return [("look up", Case(op, format, "f32", (1, 32000, 4096)))]
-    options = FrozenDict({"head_dim": 128, "packings": ("r16",), "devices": 1})
-    return [("token", Case(op, format, "f32", (32, 4096, 11008, 32000), options))]

@@ -54,7 +54,10 @@ class Build:
         capability = architecture.capability
         if capability is None:
             target = architecture.machine or architecture.key
-            return next((code for code in (target, architecture.override) if code in self.code), "")
+            if target in self.code:
+                return target
+            newer = architecture.override_below and version(self.release) >= version(architecture.override_below)
+            return architecture.override if architecture.override in self.code and not newer else ""
         if self.backend != "cuda":
             return ""
         fits = [code for code in self.code if version(code)[0] == capability[0] and version(code)[1] <= capability[1]]

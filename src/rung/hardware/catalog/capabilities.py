@@ -142,7 +142,8 @@ def _units(architecture: Architecture) -> Iterator[Capability]:
     levels = {"native": Level.NATIVE, "slow": Level.EMULATED, "none": Level.ABSENT}
     if architecture.f16 in levels:
         factor = architecture.f16_rate or 1
-        rate = f": {f'1/{1 / factor:.0f}' if factor < 1 else f'{factor:g} times'} of f32's rate"
+        share = f"1/{1 / factor:.0f} of" if factor < 1 else f"{factor:g} times" if factor > 1 else ""
+        rate = f" at {share} f32's rate".replace("  ", " ") if architecture.f16_rate else ""
         yield Capability("arithmetic.f16", levels[architecture.f16], Proof.TABLE, source + rate)
 
 

@@ -27,7 +27,8 @@ class Architecture:
     ``matmul`` maps dtypes to levels, ``notes`` to a sentence about them; ``units`` are the dtypes of the matrix
     units; ``dot8`` the int8 dot instruction; ``f16`` is native, slow, none or empty (not known). ``isa`` are the
     instruction sets of a CPU and ``machine`` what it calls itself; ``platform`` (jetson, aarch64) says which builds
-    are made for it; ``override`` is the gfx target whose code runs there when ROCm is told so.
+    are made for it; ``override`` is the gfx target whose code runs there when ROCm is
+    told so, with torch below ``override_below``.
     """
 
     key: str
@@ -56,6 +57,7 @@ class Architecture:
     machine: str = ""
     platform: str = ""
     override: str = ""
+    override_below: str = ""
 
     @property
     def capability(self) -> tuple[int, int] | None:

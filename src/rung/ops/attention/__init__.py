@@ -57,8 +57,8 @@ LADDER = register_ladder(
         (
             _compiled("numba.decode", "numba_decode", "check_decode"),
             _compiled("numba.prefill", "numba_prefill", "check_vectors"),
-            Rung("attention", "torch.sdpa", "rung.ops.attention.torch_sdpa:RUNG"),
-            Rung("attention", "ref", "rung.ops.attention.ref:RUNG"),
+            Rung("attention", "torch.sdpa", "rung.ops.attention.torch_sdpa:RUNG", needs=("package.torch",)),
+            Rung("attention", "ref", "rung.ops.attention.ref:RUNG", needs=("package.torch",)),
         ),
     )
 )

@@ -58,7 +58,7 @@ LADDER = register_ladder(
         (
             _compiled("numba.step", "numba_step", "check_step", "isa.avx512_vnni"),
             _compiled("numba.glue", "numba_glue", "check_glue", "isa.avx2"),
-            Rung("decode_step", "ref", "rung.ops.decode_step.ref:RUNG"),
+            Rung("decode_step", "ref", "rung.ops.decode_step.ref:RUNG", needs=("package.torch",)),
         ),
     )
 )

@@ -1,0 +1,129 @@
+"""The fallback matrix: which rung every op stands on, on every architecture of the catalogue, in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rung.core.types import Case, Climb, Device
+from rung.formats import FORMATS
+from rung.hardware import catalog
+from rung.ops import LADDERS
+
+#: What an op is asked to compute in; attention and whole tokens take and give f32 on every rung.
+_DTYPES = {"linear": ("f32", "f16", "bf16")}
+#: Formats of the KV cache, which stand where the other ops have the weight's.
+_CACHES = ("f32", "f16")
+_HEAD = """# Fallbacks
+
+Which rung every op stands on, on every product of the catalogue, in every format: `rung ladder --matrix` prints this
+page from the ladders and the catalogue, and a test compares them. A product has the newest torch that still carries
+code for it. Products whose answers are the same stand together; below each table is why the rungs above were not
+taken. `rung ladder linear q4_k --device p2200` shows one of them.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: an op, a class of shapes, what is computed in, the formats, and the outcome of the climb."""
+
+    op: str
+    case: str
+    dtype: str
+    formats: tuple[str, ...]
+    rung: str
+    refusals: tuple[tuple[str, str], ...]
+
+
+def cases(op: str, format: str, dtype: str = "f32") -> list[tuple[str, Case]]:
+    """The classes of shapes that the rungs of an op are chosen for, of a model of 7 billion parameters."""
+    from rung.core.value import FrozenDict
+
+    if op == "linear":
+        return [(f"{m} {'row' if m == 1 else 'rows'}", Case(op, format, dtype, (m, 4096, 4096))) for m in (1, 256)]
+    if op == "attention":
+        return [
+            (f"{q} {'query' if q == 1 else 'queries'}", Case(op, format, dtype, (q, 512, 8, 8, 128))) for q in (1, 256)
+        ]
+    if op == "embedding":
+        return [("look up", Case(op, format, dtype, (1, 32000, 4096)))]
+    options = FrozenDict({"head_dim": 128, "packings": ("r16",), "devices": 1})
+    return [("token", Case(op, format, dtype, (32, 4096, 11008, 32000), options))]
+
+
+def climbs(device: Device) -> Iterator[tuple[str, Case, Climb]]:
+    """Every climb on a device, with what its case is called: all ops, formats, shapes and dtypes."""
+    for op, ladder in LADDERS.items():
+        for format in FORMATS if op in ("linear", "embedding") else _CACHES:
+            for dtype in _DTYPES.get(op, ("f32",)):
+                for label, case in cases(op, format, dtype):
+                    yield label, case, ladder.climb(device, case)
+
+
+def page() -> str:
+    """The matrix as Markdown."""
+    groups: dict[tuple[Row, ...], list[str]] = {}
+    for key, device in _devices().items():
+        groups.setdefault(_rows(device), []).append(key)
+    parts = [_HEAD]
+    for rows, keys in groups.items():
+        products = [p for p in catalog.products() if p.arch in keys]
+        first = ", ".join(p.name for p in products[:3]) + (
+            f" and {len(products) - 3} more" if len(products) > 3 else ""
+        )
+        parts += [f"\n## {', '.join(keys)}\n\n{first}.\n\n", *_table(rows)]
+    return "".join(parts)
+
+
+def _devices() -> Mapping[str, Device]:
+    """A device for each architecture that a product has."""
+    found: dict[str, Device] = {}
+    for product in catalog.products():
+        if product.arch not in found:
+            found[product.arch] = catalog.device(product.name)
+    return found
+
+
+def _rows(device: Device) -> tuple[Row, ...]:
+    found: dict[tuple[str, str, str, str, tuple[tuple[str, str], ...]], list[str]] = {}
+    for label, case, climb in climbs(device):
+        refusals = tuple((r.rung, _plain(r.reason, device, case)) for r in climb.refusals)
+        rung = climb.rung.name if climb.rung else "none"
+        found.setdefault((case.op, label, case.dtype, rung, refusals), []).append(case.format)
+    return tuple(
+        Row(op, label, dtype, tuple(formats), rung, refusals)
+        for (op, label, dtype, rung, refusals), formats in found.items()
+    )
+
+
+def _plain(reason: str, device: Device, case: Case) -> str:
+    """The reason without what differs between devices and formats that have the same answer."""
+    kind = "a GPU" if device.kind != "cpu" else "a CPU"
+    architecture = str(device.details.get("isa", device.arch))
+    words = {
+        device.name: "it",
+        f"runs on cpu, not on {device.kind}": f"not on {kind}",
+        f"for {case.format}": "for that format",
+    }
+    for word, plain in {**words, architecture: "it"}.items():
+        reason = reason.replace(word, plain)
+    return reason
+
+
+def _table(rows: Iterable[Row]) -> Iterator[str]:
+    yield "| op | case | computes in | formats | rung |\n|---|---|---|---|---|\n"
+    reasons: dict[tuple[str, str], None] = {}
+    for row in rows:
+        yield f"| {row.op} | {row.case} | {row.dtype} | {_formats(row)} | `{row.rung}` |\n"
+        reasons.update(dict.fromkeys(row.refusals))
+    yield "\n"
+    for rung in dict.fromkeys(name for name, _ in reasons):
+        yield f"- `{rung}`: {'; '.join(reason for name, reason in reasons if name == rung)}\n"
+
+
+def _formats(row: Row) -> str:
+    known = tuple(FORMATS) if row.op in ("linear", "embedding") else _CACHES
+    if row.formats == known:
+        return "all" if row.op in ("linear", "embedding") else " ".join(known)
+    missing = [name for name in known if name not in row.formats]
+    return f"all but {' '.join(missing)}" if len(missing) < len(row.formats) else " ".join(row.formats)
