@@ -64,3 +64,25 @@ def test_a_model_is_loaded_inside_the_block_or_not_at_all():
         there = model.logits([1, 5, 9])
     here = package.load(MODEL, device="cpu").logits([1, 5, 9])  # with activations in int8 instead of f16
     assert (there - here).norm() < 0.03 * here.norm()
+
+
+def test_wrong_numbers_are_found_by_the_self_check_on_the_card():
+    """A card that multiplies f16 to NaN without a word: the rung is left before it is used."""
+    import numpy as np
+
+    from rung import formats
+    from rung.core.types import StepClass
+    from rung.core.value import FrozenDict
+    from rung.run.bind import Binder
+    from rung.run.journal import Journal
+
+    values = np.random.default_rng(1).standard_normal((48, 64), dtype=np.float32)
+    encoded = formats.encode(values, formats.get("q8_0"), "w")
+    with package.simulate("GTX 1660", defects=[package.Defect("matmul", "f16")]) as card:
+        journal = Journal()
+        linear = Binder(card, journal, dtype="f16").linear(encoded)
+        assert [r.name for r in linear.rungs] == ["ref", "ref"]
+        assert torch.isfinite(linear(torch.ones(3, 64, device="cuda"))).all()
+    (step,) = {(s.rung, s.step, s.to) for s in journal.report(FrozenDict(), FrozenDict()).steps}
+    assert step == ("torch.decode", StepClass.BROKEN, "ref")
+    assert "NaN" in journal.report(FrozenDict(), FrozenDict()).steps[0].reason

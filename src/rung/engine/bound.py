@@ -22,6 +22,7 @@ from rung.planning.recipe import Weight, compute_dtype, recipe
 from rung.planning.subject import Subject
 from rung.run.bind import Attention, Binder, Embedding, Held, Linear, Step
 from rung.run.journal import Journal
+from rung.run.places import torch_name
 
 if TYPE_CHECKING:
     import torch
@@ -31,10 +32,10 @@ _MANY = 256
 
 
 def torch_device(device: str) -> torch.device:
-    """Where torch computes for a device id; ``cpu:1`` is a second budget on the same processor."""
+    """Where torch computes for a device id."""
     import torch
 
-    return torch.device("cpu") if device.split(":")[0] == "cpu" else torch.device(device)
+    return torch.device(torch_name(device))
 
 
 class BoundParts:

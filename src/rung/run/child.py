@@ -264,13 +264,24 @@ def serve(requests: int, answers: int, parent: int) -> None:
 
 
 def _answer(job: Job) -> str:
+    outcome = here(job)
+    try:
+        return json.dumps(outcome.to_json())
+    except TypeError as error:  # what it returned has no form in JSON
+        return json.dumps(_raised(error).to_json())
+
+
+def here(job: Job) -> Outcome:
+    """Runs a job in this process; what it raises is its outcome."""
     try:
         module, _, name = job.function.partition(":")
-        value = getattr(importlib.import_module(module), name)(**job.arguments)
-        return json.dumps(Outcome("returned", value).to_json())
+        return Outcome("returned", getattr(importlib.import_module(module), name)(**job.arguments))
     except Exception as error:
-        text = f"{type(error).__name__}: {error}".strip().removesuffix(":")
-        return json.dumps(Outcome("raised", error=text).to_json())
+        return _raised(error)
+
+
+def _raised(error: Exception) -> Outcome:
+    return Outcome("raised", error=f"{type(error).__name__}: {error}".strip().removesuffix(":"))
 
 
 def _die_with(parent: int) -> None:

@@ -52,12 +52,12 @@ def weights(format: str, rows: int, columns: int) -> Encoded:
     return Encoded(chosen, (rows, columns), {"data": np.ascontiguousarray(np.concatenate(kept)[:rows])})
 
 
-def perform(rung: dict[str, Any], case: dict[str, Any]) -> dict[str, Any]:
-    """The verdict on one rung for one class of cases, as JSON: ``{ok, reason}``."""
+def perform(rung: dict[str, Any], case: dict[str, Any], place: str = "cpu") -> dict[str, Any]:
+    """The verdict on one rung for one class of cases as JSON, ``{ok, reason}``; ``place`` is torch's device."""
     chosen, asked = Rung.from_json(rung), Case.from_json(case)
     checks = {"linear": _linear, "embedding": _embedding, "attention": _attention, "decode_step": _step}
     check = checks[asked.op]
-    reason = check(chosen, asked)
+    reason = check(chosen, asked, place)
     return {"ok": not reason, "reason": reason}
 
 
@@ -66,7 +66,7 @@ def _columns(format: str) -> int:
     return 512 if block in (0, 1) else math.lcm(block, 256)
 
 
-def _linear(rung: Rung, case: Case) -> str:
+def _linear(rung: Rung, case: Case, place: str) -> str:
     columns = _columns(case.format)
     encoded = weights(case.format, _OUT, columns)
     dense = torch.from_numpy(formats.decode(encoded)).double()
@@ -76,22 +76,24 @@ def _linear(rung: Rung, case: Case) -> str:
         x = torch.from_numpy(np.random.default_rng(rows).standard_normal((rows, columns), dtype=np.float32))
         want = x.double() @ dense.T
         scale = x.double().norm(dim=1)[:, None] * dense.norm(dim=1)[None, :] / math.sqrt(columns)
-        reason = compare(implementation.apply(state, x), want, scale, tolerance(rung.name, case.format, case.dtype))
+        got = implementation.apply(state, x.to(place)).cpu()
+        reason = compare(got, want, scale, tolerance(rung.name, case.format, case.dtype))
         if reason:
             return f"{rows} rows: {reason}"
     return ""
 
 
-def _embedding(rung: Rung, case: Case) -> str:
+def _embedding(rung: Rung, case: Case, place: str) -> str:
     encoded = weights(case.format, _OUT, _columns(case.format))
     dense = torch.from_numpy(formats.decode(encoded))
     implementation = rung.load()
     state = implementation.prepare(encoded, dtype=case.dtype, threads=2)
     ids = torch.tensor([0, 17, _OUT - 1, 17])
-    return compare(implementation.look_up(state, ids), dense[ids], dense[ids].abs().amax(1, keepdim=True), 1e-6)
+    got = implementation.look_up(state, ids.to(place)).cpu()
+    return compare(got, dense[ids], dense[ids].abs().amax(1, keepdim=True), 1e-6)
 
 
-def _attention(rung: Rung, case: Case) -> str:
+def _attention(rung: Rung, case: Case, place: str) -> str:
     queries, _, heads, kv_heads, size = case.shape
     queries = min(queries, 5)
     generator = torch.Generator().manual_seed(_SEED)
@@ -107,7 +109,7 @@ def _attention(rung: Rung, case: Case) -> str:
             "window": case.options.get("window"),
             "softcap": case.options.get("softcap"),
         }
-        got = rung.load().apply(q, k, v, **options)
+        got = rung.load().apply(q.to(place), k.to(place), v.to(place), **options).cpu()
         want = LADDERS["attention"].rung("ref").load().apply(q.double(), k.double(), v.double(), **options)
         reason = compare(got, want, want.abs().amax(-1, keepdim=True), 1e-3)
         if reason:
@@ -115,7 +117,7 @@ def _attention(rung: Rung, case: Case) -> str:
     return ""
 
 
-def _step(rung: Rung, case: Case) -> str:
+def _step(rung: Rung, case: Case, place: str) -> str:
     """Every token of a tiny decoder; both compute with the same int8 products, so only the order of sums differs."""
     got = tiny.steps(rung.load(), case)
     want = tiny.steps(LADDERS["decode_step"].rung("ref").load(), case)

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.run.simulate import placement, refusals
 from rung.run.simulate.allocator import Block
-from rung.run.simulate.placement import UNDECIDED, Mark
+from rung.run.simulate.placement import UNDECIDED, Mark, wanting
 from rung.run.simulate.world import World
 
 _CPU = torch.device("cpu")
@@ -44,6 +44,9 @@ class Facts:
         schema = func._schema
         self.name = func._schema.name.split("::")[1]
         self.kind = _kind(self.name)
+        self.composite = func._can_decompose() and torch._C._dispatch_has_kernel_for_dispatch_key(
+            func.name(), "CompositeImplicitAutograd"
+        )
         self.mixes = self.name in _MIXES
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.arguments = [argument.name for argument in schema.arguments]
@@ -127,6 +130,9 @@ class Dispatch(TorchDispatchMode):
         facts = self._facts.get(func)
         if facts is None:
             facts = self._facts[func] = Facts(world, func)
+        if facts.composite:  # in inference mode: seen again by its parts
+            with wanting(world, wanted), self:
+                return func.decompose(*args, **kwargs)
         given = list(_tensors(args, kwargs))
         marks = [placement.mark(tensor) for tensor in given]
         there = [m.__class__ is Mark and m.world is world for m in marks]

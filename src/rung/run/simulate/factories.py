@@ -14,7 +14,8 @@ from torch.utils import _device
 from rung.run.simulate import placement
 from rung.run.simulate.generators import check_generator
 from rung.run.simulate.patches import Patches
-from rung.run.simulate.tensors import Methods, wanting
+from rung.run.simulate.placement import wanting
+from rung.run.simulate.tensors import Methods
 from rung.run.simulate.world import World
 
 #: They lie where their argument lies, unless told otherwise; torch's own list has only the others.

@@ -6,6 +6,8 @@ lives as long as its storage, and gives the card's memory back with it.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,3 +94,14 @@ def settle(tensor: Tensor) -> None:
     """Makes an undecided tensor one of the host."""
     if tensor.layout is torch.strided and mark(tensor) is UNDECIDED:
         del tensor.untyped_storage().__dict__[_ATTRIBUTE]
+
+
+@contextlib.contextmanager
+def wanting(world: World, card: bool | None) -> Iterator[None]:
+    """While in the block, operations of this thread put their results on the card (True) or the host (False)."""
+    before = world.local.wanted
+    world.local.wanted = card
+    try:
+        yield
+    finally:
+        world.local.wanted = before

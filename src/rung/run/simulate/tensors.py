@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,20 +9,10 @@ from torch import Tensor
 
 from rung.run.simulate import placement
 from rung.run.simulate.patches import Patches
+from rung.run.simulate.placement import wanting
 from rung.run.simulate.world import World
 
 _PINNED = "_rung_pinned"
-
-
-@contextlib.contextmanager
-def wanting(world: World, card: bool | None) -> Iterator[None]:
-    """While in the block, operations of this thread put their results on the card (True) or the host (False)."""
-    before = world.local.wanted
-    world.local.wanted = card
-    try:
-        yield
-    finally:
-        world.local.wanted = before
 
 
 class _Move(torch.autograd.Function):

@@ -1,0 +1,241 @@
+"""The five failures that rung was founded on: each first fails as in its report, then runs."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import rung
+from rung import formats
+from rung.core.types import Capability, Level, Proof, StepClass
+from rung.core.value import FrozenDict
+from rung.diagnosis import classify
+from rung.run.bind import Binder
+from rung.run.journal import Journal
+from rung.run.simulate.card import describe
+from tests.planning.cards import gemma_2b
+from tests.simulated import rungs
+from tests.tiny import gguf_vocabulary, tiny_checkpoint, tiny_model
+
+GEMM_EX = (
+    "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx( handle, opa, opb, m, n, k, &falpha, a, "
+    "CUDA_R_16F, lda, b, CUDA_R_16F, ldb, &fbeta, c, CUDA_R_16F, ldc, CUDA_R_32F, CUBLAS_GEMM_DFALT_TENSOR_OP)`"
+)
+CMMA = r"Cmma on inputs Float\(F16\) and outputs Float\(F32\) with shape m=16, n=16, k=16 not supported"
+BF16 = "at::cuda::blas::gemm: not implemented for struct c10::BFloat16"
+IGEMMLT = "igemmlt not available (probably built with NO_CUBLASLT)"
+
+
+def weight(rows=64, columns=256, seed=3):
+    return np.random.default_rng(seed).standard_normal((rows, columns), dtype=np.float32) / 16
+
+
+def activations(columns, rows=5, seed=4):
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+
+
+def decibels(got, want):
+    """How far the error lies below the values."""
+    got, want = torch.as_tensor(got).double(), torch.as_tensor(want).double()
+    return float(10 * torch.log10(want.square().sum() / (got - want).square().sum().clamp_min(1e-300)))
+
+
+def steps(journal):
+    return [(s.rung, s.step, s.to) for s in journal.report(FrozenDict(), FrozenDict()).steps]
+
+
+def known(error):
+    found = classify(error)
+    assert found is not None
+    return found.signature.step
+
+
+class Through(torch.nn.Module):
+    """A linear layer of a model, bound to a ladder."""
+
+    weight = None
+
+    def __init__(self, bound):
+        super().__init__()
+        self.bound = bound
+
+    def forward(self, x):
+        return self.bound(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+
+
+def t5():
+    import transformers
+
+    config = transformers.T5Config(
+        vocab_size=64, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, dropout_rate=0.0
+    )
+    torch.manual_seed(2)
+    return transformers.T5EncoderModel(config).eval()
+
+
+def replaced(model, make):
+    """A copy of the model with every linear layer made anew."""
+    made = copy.deepcopy(model)
+    for name, module in list(made.named_modules()):
+        if isinstance(module, torch.nn.Linear):
+            parent, _, last = name.rpartition(".")
+            setattr(made.get_submodule(parent), last, make(module))
+    return made
+
+
+def test_latte_the_text_encoder_in_four_bits_on_a_2080_ti():
+    encoder, ids = t5(), torch.tensor([[3, 9, 27, 1]])
+    nf4 = formats.get("nf4")
+
+    def quantised(layer):
+        return formats.encode(layer.weight.detach().numpy(), nf4, "w")
+
+    plain = replaced(encoder, lambda layer: _dense(formats.decode(quantised(layer))))
+    refused = rung.Defect("matmul", "f16", RuntimeError, GEMM_EX)
+    with torch.inference_mode(), rung.simulate("RTX 2080 Ti", defects=[refused]) as card:
+        naive = copy.deepcopy(encoder).half().cuda()
+        with pytest.raises(RuntimeError, match=r"CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx") as caught:
+            naive(ids.cuda())
+        assert known(caught.value) is StepClass.UNSUPPORTED
+
+        journal = Journal()
+        binder = Binder(card, journal, dtype="f16")
+        running = replaced(encoder, lambda layer: Through(binder.linear(quantised(layer)))).cuda()
+        got = running(ids.cuda()).last_hidden_state
+        assert got.device.type == "cuda"
+        assert steps(journal) == [("torch.decode", StepClass.BROKEN, "ref")]
+        layer = encoder.encoder.block[0].layer[0].SelfAttention.q
+        x = activations(64)
+        assert decibels(binder.linear(quantised(layer))(x.cuda()).cpu(), x @ layer.weight.T) > nf4.floor_db
+    with torch.inference_mode():
+        torch.testing.assert_close(got.cpu(), plain(ids).last_hidden_state, rtol=1e-4, atol=1e-4)
+
+
+def _dense(values):
+    layer = torch.nn.Linear(values.shape[1], values.shape[0], bias=False)
+    layer.weight.data = torch.from_numpy(values)
+    return layer
+
+
+def test_brush_a_matrix_unit_that_is_missing_on_a_3060():
+    q8 = formats.get("q8_0")
+    encoded, x = formats.encode(weight(), q8, "w"), activations(256)
+    want = x @ torch.from_numpy(weight()).T
+    with rung.simulate("RTX 3060") as card:
+        with pytest.raises(RuntimeError, match=CMMA) as caught:
+            rungs.CMMA.apply(encoded, x.cuda())
+        assert known(caught.value) is StepClass.UNSUPPORTED
+
+        ladder = rungs.ladder("cmma.tile", "CMMA", needs=(rungs.CMMA_NEED,))
+        binder = Binder(card, Journal(), dtype="f16", ladders={"linear": ladder})
+        linear = binder.linear(encoded)
+        assert [r.name for r in linear.rungs] == ["torch.decode"] * 2  # what nobody has proved is not tried
+        assert decibels(linear(x.cuda()).cpu(), want) > q8.floor_db
+
+        # a table that promises the unit: the self-check finds out, and the report says so
+        promised = card.with_capabilities([Capability(rungs.CMMA_NEED, Level.NATIVE, Proof.TABLE, "a table")])
+        journal = Journal()
+        linear = Binder(promised, journal, dtype="f16", ladders={"linear": ladder}).linear(encoded)
+        assert steps(journal)[0] == ("cmma.tile", StepClass.BROKEN, "torch.decode")
+        assert "Cmma on inputs" in journal.report(FrozenDict(), FrozenDict()).steps[0].reason
+        assert decibels(linear(x.cuda()).cpu(), want) > q8.floor_db
+
+
+def test_bitsandbytes_a_merge_into_int8_on_a_v100():
+    int8 = formats.get("int8")
+    base = weight(64, 64)
+    generator = np.random.default_rng(5)
+    delta = (generator.standard_normal((64, 4)) @ generator.standard_normal((4, 64)) / 100).astype(np.float32)
+    encoded = formats.encode(base, int8, "w")
+    codes = {name: torch.from_numpy(part) for name, part in encoded.parts.items() if part.dtype == np.int8}
+    (stored,) = codes.values()
+    with rung.simulate("V100", defects=[rung.Defect("_int_mm", "int8", NotImplementedError, IGEMMLT)]):
+        # how the weight was brought back: the identity multiplied by it, in int8
+        with pytest.raises(NotImplementedError, match=re.escape(IGEMMLT)) as caught:
+            torch._int_mm(torch.eye(64, dtype=torch.int8, device="cuda"), stored.view(64, 64).cuda().T)
+        assert known(caught.value) is StepClass.UNSUPPORTED
+
+        merged = torch.from_numpy(formats.decode(encoded)).cuda() + torch.from_numpy(delta).cuda()
+        again = formats.encode(merged.cpu().numpy(), int8, "w")
+    want = base + delta
+    assert decibels(merged.cpu(), want) > int8.floor_db
+    assert decibels(formats.decode(again), want) > int8.floor_db - 3  # rounded twice: the errors of both add
+
+
+def test_llamafile_code_whose_body_was_compiled_away():
+    q8 = formats.get("q8_0")
+    encoded, x = formats.encode(weight(), q8, "w"), activations(256)
+    want = x @ torch.from_numpy(weight()).T
+    words = r"vec_dot_q8_0_q8_1_impl has no device code compatible with CUDA arch 600.*500,600,700,750,800,900"
+    with rung.simulate("Quadro P2200") as card:
+        with pytest.raises(RuntimeError, match=words) as caught:
+            rungs.MMQ.apply(encoded, x.cuda())
+        assert known(caught.value) is StepClass.UNSUPPORTED
+
+        journal = Journal()
+        linear = Binder(card, journal, dtype="f32", ladders={"linear": rungs.ladder("ggml.mmq", "MMQ")}).linear(encoded)
+        assert steps(journal) == [("ggml.mmq", StepClass.BROKEN, "torch.decode")]
+        assert decibels(linear(x.cuda()).cpu(), want) > q8.floor_db
+
+        # a rung that names its need is not even tried: the build has no code with dp4a for this card
+        knowing = rungs.ladder("ggml.mmq", "MMQ", needs=("code.dot8",))
+        binder = Binder(card, Journal(), dtype="f32", ladders={"linear": knowing})
+        assert binder.linear(encoded).rungs[0].name == "torch.decode"
+        refusal = knowing.climb(card, binder.linear(encoded)._cases[0]).refusals[0]
+        assert "compiled without dp4a" in refusal.reason
+    with rung.simulate("RTX 3060") as card:
+        journal = Journal()
+        linear = Binder(card, journal, dtype="f32", ladders={"linear": rungs.ladder("ggml.mmq", "MMQ")}).linear(encoded)
+        assert linear.rungs[0].name == "ggml.mmq"
+        assert steps(journal) == []
+
+
+def test_gemma_bf16_is_refused_on_a_p2200():
+    model, ids = tiny_model("gemma"), torch.tensor([[2, 7, 11]])
+    with rung.simulate("Quadro P2200", software="torch 1.10+cu102"):
+        naive = copy.deepcopy(model).to(torch.bfloat16).cuda()
+        with pytest.raises(RuntimeError, match=BF16) as caught:
+            naive(ids.cuda())
+        assert known(caught.value) is StepClass.UNSUPPORTED
+
+
+def test_gemma_then_is_too_big_in_f16():
+    import transformers
+
+    config = transformers.GemmaConfig(
+        vocab_size=256_000, hidden_size=2048, intermediate_size=16_384, num_hidden_layers=18, num_attention_heads=8,
+        num_key_value_heads=1, head_dim=256,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.GemmaForCausalLM(config).half()
+    with rung.simulate("Quadro P2200", software="torch 1.10+cu102"):
+        with pytest.raises(torch.cuda.OutOfMemoryError, match="CUDA out of memory") as caught:
+            model.to_empty(device="cuda")
+        assert known(caught.value) is StepClass.OUT_OF_MEMORY
+
+
+def test_gemma_then_runs_quantised(tmp_path):
+    card = describe("Quadro P2200", software="torch 1.10+cu102")
+    plan = rung.plan(gemma_2b("bf16"), devices=[card], context=4096)
+    refused = {c.format: c.verdict.reason for c in plan.candidates if not c.verdict}
+    assert {"bf16", "f16"} <= set(refused)
+    assert "does not multiply bf16" in refused["bf16"]
+    assert refused["f16"].startswith("needs")
+    assert formats.get(plan.format).bits < 16
+    assert plan.placements[0].memory.total < card.budget
+
+    model = tiny_checkpoint(tmp_path, "gemma")
+    gguf_vocabulary(tmp_path)
+    ids = [2, 7, 11, 40]
+    with torch.inference_mode():
+        want = model(torch.tensor([ids])).logits[0]
+    with rung.simulate("Quadro P2200", software="torch 1.10+cu102"):
+        loaded = rung.load(tmp_path, format=plan.format, device="cuda:0")
+        got = loaded.logits(ids)
+        taken = loaded.report.rungs
+    assert taken[f"linear {plan.format}"] == "torch.decode"
+    assert decibels(got, want) > formats.get(plan.format).floor_db - 15  # four layers of rounding and a head
