@@ -125,7 +125,17 @@ def _fits(product: Product, wanted: str) -> bool:
     from rung.hardware import catalog
 
     row = catalog.architectures()[product.arch]
-    words = f"{product.name} {' '.join(product.aliases)} {row.key} {row.vendor} {row.kind} {row.generation}".lower()
+    names = (
+        product.name,
+        *product.aliases,
+        row.key,
+        row.vendor,
+        row.kind,
+        row.generation,
+        product.status,
+        product.source,
+    )
+    words = " ".join(names).lower()
     spaced = words.replace(" ", "")
     return all(word in words for word in wanted.lower().split()) or wanted.lower().replace(" ", "") in spaced
 

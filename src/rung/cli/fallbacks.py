@@ -67,12 +67,14 @@ def page() -> str:
         groups.setdefault(_rows(device), []).append(key)
     parts = [_HEAD]
     for rows, keys in groups.items():
-        products = [p for p in catalog.products() if p.arch in keys]
-        first = ", ".join(p.name for p in products[:3]) + (
-            f" and {len(products) - 3} more" if len(products) > 3 else ""
-        )
-        parts += [f"\n## {', '.join(keys)}\n\n{first}.\n\n", *_table(rows)]
+        parts += [f"\n## {', '.join(keys)}\n\n{_chips(keys)}\n\n", *_table(rows)]
     return "".join(parts)
+
+
+def _chips(keys: Iterable[str]) -> str:
+    """What these architectures are, in the words of their rows."""
+    rows = [catalog.architectures()[key] for key in keys]
+    return "; ".join(f"{row.generation}: {row.chips}" for row in rows) + "."
 
 
 def _devices() -> Mapping[str, Device]:

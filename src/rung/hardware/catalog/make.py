@@ -13,8 +13,9 @@ from rung.hardware.catalog.builds import Build, newest, parse
 from rung.hardware.catalog.capabilities import applies, capabilities
 from rung.hardware.catalog.rows import Architecture, Product, architectures, load
 
-#: Share of its memory that an idle card shows as free where nobody has looked. NVIDIA: the median of the rows that
-#: have a figure; AMD and Intel keep a few hundred MB; a Mac lets its GPU wire two thirds, from 36 GB on three quarters.
+#: Share of its memory that an idle card shows as free where nobody has looked. NVIDIA: below the median (0.983) of the
+#: rows that have a figure; AMD and Intel keep a few hundred MB; a Mac lets its GPU wire two thirds, from 36 GB on three
+#: quarters.
 _IDLE = {"cuda": 0.975, "rocm": 0.98, "xpu": 0.95}
 _LARGE_MAC = 36 * GB
 #: Bytes that a process takes on a GPU before any tensor, where no figure is known.
