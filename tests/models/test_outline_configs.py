@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from pathlib import Path
 
 import meta_models
 import pytest
@@ -124,6 +126,14 @@ def test_there_are_at_least_forty_and_each_type_is_among_them():
     kinds = {meta_models.config(n).get("model_type") or meta_models.config(n)["_class_name"] for n in REFERENCES}
     assert set(DESCRIPTIONS) <= kinds
     assert set(REFERENCES) == set(meta_models.names())
+
+
+def test_the_page_names_every_type_and_counts_right():
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    described = page[page.index("## What can be described") : page.index("## Phases")]
+    assert [kind for kind in known() if not re.search(rf"\b{kind}\b", described)] == []
+    assert f"holds {len(REFERENCES)} configurations" in page
+    assert f"Of {len(PUBLISHED)} the published total" in page
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -179,3 +179,20 @@ def test_a_language_model_of_transformers():
     assert found.flops == 2 * tokens * weights + attention
     assert found.outputs == 4 * tokens * 128
     assert found.parameters == sum(value.numel() for value in model.parameters())
+
+
+def test_a_mixture_of_experts():
+    """Each token visits two of eight experts; the class that asks which ones were chosen cannot be traced."""
+    config = transformers.MixtralConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, vocab_size=128
+    )
+    with torch.device("meta"):
+        model = transformers.MixtralForCausalLM(config).bfloat16()
+    tokens = torch.zeros(1, 16, dtype=torch.long)
+    found = rung.trace(model, tokens, use_cache=False)
+    grouped = next(operation for operation in found.operations if operation.name == "_grouped_mm")
+    assert grouped.flops == 2 * 2 * 16 * 2 * (3 * 64 * 128)
+    config._experts_implementation = "eager"
+    with pytest.raises(CannotTrace) as error:
+        rung.trace(model, tokens, use_cache=False)
+    assert "expert_hit" in error.value.facts[0]

@@ -27,6 +27,10 @@ from rung.core.errors import CannotTrace
 from rung.core.value import Value
 
 _OURS = tuple(str(Path(module).parent) for module in (torch.__file__, __file__) if module)
+_FLOPS = {
+    **flop_registry,
+    torch.ops.aten._grouped_mm: lambda a, b, *more, out_val, **named: 2 * out_val.numel() * a.shape[-1],
+}
 _SDPA = torch.nn.functional.scaled_dot_product_attention
 _TO_PYTHON = (torch.Tensor.tolist, torch.Tensor.numpy)
 _ELSEWHERE = (torch.Tensor.cuda, torch.Tensor.cpu, torch.Tensor.xpu)
@@ -39,7 +43,7 @@ class Operation(Value):
     """All calls of one operation of torch: how many, their floating-point operations, and bytes read and written.
 
     Only matrix products, convolutions and attention count floating-point operations (a multiplication and an addition
-    are two, by ``torch.utils.flop_counter``). Views and in-place results move no bytes of their own.
+    are two, by ``torch.utils.flop_counter``). Views move no bytes.
     """
 
     name: str
@@ -143,9 +147,9 @@ class _Watch(TorchDispatchMode):
         before = _tensors((args, kwargs))
         result = self._call(func, args, kwargs, known=not any(value.is_meta for value in before))
         after = _tensors(result)
-        count = flop_registry.get(func._overloadpacket)
+        count = _FLOPS.get(func._overloadpacket)
         flops = int(count(*args, **kwargs, out_val=result)) if count else 0
-        moved = 0 if func.is_view else sum(map(_bytes, before)) + sum(map(_bytes, after))
+        moved = 0 if _is_alias(func, before, after) else sum(map(_bytes, before)) + sum(map(_bytes, after))
         self.count(func.overloadpacket.__name__, flops, moved)
         for value in after:
             self._hold(value.untyped_storage())
@@ -189,6 +193,12 @@ class _Watch(TorchDispatchMode):
 
     def _free(self, size: int) -> None:
         self._alive -= size
+
+
+def _is_alias(func: Any, before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
+    """Whether an operation only looks at its inputs in another shape."""
+    storages = {value.untyped_storage()._cdata for value in before}
+    return not func._schema.is_mutable and all(value.untyped_storage()._cdata in storages for value in after)
 
 
 class _Functions(TorchFunctionMode):
