@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import gc
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rung.core.types import Device, Plan, StepDown
@@ -65,13 +68,32 @@ def load(
     return _bind(card, plan, found, Journal(on_step, on_note), progress)
 
 
+@contextlib.contextmanager
+def _importing() -> Iterator[None]:
+    """Large packages are imported here while another thread packs weights.
+
+    What an import makes stays: looking for garbage takes a tenth of torch's. The other thread waits for the
+    interpreter every few milliseconds of work, by default 5 ms each time.
+    """
+    collecting, interval = gc.isenabled(), sys.getswitchinterval()
+    gc.disable()
+    sys.setswitchinterval(0.0005)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        if collecting:
+            gc.enable()
+
+
 def _bind(card: ModelCard, plan: Plan, devices: Sequence[Device], journal: Journal, progress: Progress) -> Model:
     from rung.kernels.cpu import target
 
     note = target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
     if note:
         journal.notes.append(note)
-    import rung.kernels.cpu.packing  # noqa: F401  the thread of the parts needs it, and torch takes longer
+    with _importing():
+        import rung.kernels.cpu.packing  # noqa: F401  the thread of the parts needs it, and torch takes longer
     from rung.engine.bound import BoundParts
     from rung.models.reader import Reader
 
@@ -79,12 +101,13 @@ def _bind(card: ModelCard, plan: Plan, devices: Sequence[Device], journal: Journ
         progress("reading", done, total)
 
     with Reader(card) as reader, BoundParts(card, plan, devices, reader, journal, read) as parts:
-        import torch
+        with _importing():
+            import torch
 
-        from rung.engine.decoder import Decoder
-        from rung.engine.model import Model
-        from rung.engine.tokenizer import Tokenizer
-        from rung.ops.decode_step.network import Network
+            from rung.engine.decoder import Decoder
+            from rung.engine.model import Model
+            from rung.engine.tokenizer import Tokenizer
+            from rung.ops.decode_step.network import Network
 
         torch.set_num_threads(plan.threads)
         tokenizer = Tokenizer.from_card(card)
