@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 
 from rung.core.errors import UnknownDevice, UsageError
 from rung.core.text import size
 from rung.core.types import Device, Plan
+
+#: How devices of this machine are called; every other name is one of the catalogue.
+_ID = re.compile(r"(?:cpu|cuda|rocm|xpu|mps)(?::\d+)?")
 
 
 def pick_device(name: str | None, software: str | None = None) -> Device:
@@ -17,21 +21,22 @@ def pick_device(name: str | None, software: str | None = None) -> Device:
     """
     from rung.hardware import catalog, detect
 
+    if name is not None and not _ID.fullmatch(name):
+        return catalog.device(name, software)
     here = detect.devices()
     for device in here:
-        if name in (None, device.id) or (device.kind == name and device.id.split(":")[-1] in ("0", device.id)):
+        if device.id == (name or "cpu") or (device.kind == name and device.id.endswith(":0")):
             if software is None:
                 return device
             raise UsageError(
                 f"{device.id} is here and has the software that is installed; --software goes with the catalogue.",
                 ways_out=[f'rung devices p2200 --software "{software}"'],
             )
-    assert name is not None
-    try:
-        return catalog.device(name, software)
-    except UnknownDevice as error:
-        facts = (*error.facts, f"devices here: {', '.join(device.id for device in here)}")
-        raise UnknownDevice(error.cause, facts, error.ways_out) from None
+    raise UnknownDevice(
+        f"There is no device {name!r} here.",
+        [f"devices here: {', '.join(device.id for device in here)}"],
+        ["rung devices", "rung devices --catalog"],
+    )
 
 
 def device_words(device: Device) -> str:

@@ -116,9 +116,9 @@ def _catalog(wanted: str, json: bool) -> None:
     if json:
         print_json([catalog.device(product.name).to_json() for product in found])
         return
-    out = console()
-    out.print(views.listing(found))
-    out.print(f"\n{count(len(found), 'product')}. One in full: rung devices {catalog.quoted(found[0].name)}")
+    for line in views.listing(found):
+        typer.echo(line)
+    typer.echo(f"\n{count(len(found), 'product')}. One in full: rung devices {catalog.quoted(found[0].name)}")
 
 
 def _fits(product: Product, wanted: str) -> bool:
