@@ -51,6 +51,8 @@ def check(
     software: str | None = None,
     memory: Budget | None = None,
     fits: bool = False,
+    offline: bool = False,
+    revision: str | None = None,
     **asked: Any,
 ) -> Answer:
     """Whether a model will run, where, in which format, how large and how fast, from its headers alone; no torch.
@@ -62,7 +64,9 @@ def check(
     """
     from rung.engine.checking import check_model
 
-    return check_model(str(model), devices, software=software, memory=memory, fits=fits, **asked)
+    return check_model(
+        str(model), devices, software=software, memory=memory, fits=fits, offline=offline, revision=revision, **asked
+    )
 
 
 def plan(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _Models = Annotated[
     list[str],
-    typer.Argument(help="GGUF files, Hugging Face folders, config.json files, or demo.", show_default=False),
+    typer.Argument(help="GGUF files, folders, pipelines, config.json files, hub names, or demo.", show_default=False),
 ]
 _Devices = Annotated[
     list[str] | None,
@@ -63,6 +63,8 @@ def check(
     rank: _Rank = 16,
     sequence: _Sequence = 1024,
     html: _Html = None,
+    offline: options.Offline = False,
+    revision: options.Revision = None,
     json: options.Json = False,
 ) -> None:
     """Say whether models will run, where, in which format, with how much memory and how fast, without their weights.
@@ -83,6 +85,8 @@ def check(
         "rank": rank,
         "sequence": sequence,
         "prompt_tokens": prompt_tokens,
+        "offline": offline,
+        "revision": revision,
     }
     answers = []
     for number, model in enumerate(models):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.core.errors import UnknownDevice, UsageError
+from rung.core.settings import OFFLINE
 from rung.core.types import Device
 from rung.core.value import FrozenDict
 from rung.engine import system
@@ -32,24 +33,27 @@ def check_model(
     software: str | None = None,
     memory: str | int | Mapping[str, str | int] | None = None,
     fits: bool = False,
+    offline: bool = False,
+    revision: str | None = None,
     **asked: Any,
 ) -> Answer:
     """The answer for one model on devices by name (default: this machine; ``fits``: the whole catalogue).
 
-    ``asked`` are the fields of ``Question``. Raises what opening the model, naming devices and checking raise.
+    Of a model on the hub a few headers are fetched; ``asked`` are the fields of ``Question``. Raises what opening the
+    model, naming devices and checking raise.
     """
-    outline = outline_of(model)
+    outline = outline_of(model, offline=offline, revision=revision)
     question = Question(memory=parse_memory(memory), **asked)
     groups = catalogue(software) if fits else groups_of(devices, software)
     answer = check(outline, groups, question)
     return occupied(answer, groups)
 
 
-def outline_of(name: str) -> Outline:
-    """The outline of ``demo``, a file, a folder or a configuration; only headers are read."""
+def outline_of(name: str, *, offline: bool = False, revision: str | None = None) -> Outline:
+    """The outline of ``demo``, a file, a folder, a configuration or a hub name; only headers are read."""
     if name == DEMO and not Path(name).exists():
         return open_outline(demo_path())
-    return open_outline(name)
+    return open_outline(name, offline=bool(offline or OFFLINE.read()), revision=revision)
 
 
 def catalogue(software: str | None) -> list[Group]:

@@ -66,7 +66,24 @@ def sources() -> str:
 def recall(device: Device) -> Device:
     """The device with what its last probe found, or as it is when there is none that still holds."""
     found = read(device)
-    return apply(device, found) if found else device
+    known = apply(device, found) if found else device
+    rates = proofs.read(_rates_key(device))
+    return replace(known, rates=FrozenDict(rates)) if _are_rates(rates) else known
+
+
+def write_rates(device: Device, rates: Mapping[str, float]) -> str:
+    """Keeps what ``rung calibrate`` measured; returns a sentence when it could not be kept."""
+    return proofs.write(_rates_key(device), dict(rates))
+
+
+def _rates_key(device: Device) -> dict[str, str]:
+    """Rates hold for what a probe's findings hold for; those do not change what the key is made of."""
+    here = replace(device, capabilities=FrozenDict({}))
+    return {**key(here), "what": "rates"}
+
+
+def _are_rates(data: object) -> bool:
+    return isinstance(data, dict) and all(isinstance(rate, float) and rate > 0 for rate in data.values())
 
 
 def read(device: Device) -> Findings | None:

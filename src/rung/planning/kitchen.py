@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from rung.core.types import Device
+from rung.ops import LADDERS
 from rung.planning.error import combined_db
 from rung.planning.memory import held, workspace
 from rung.planning.recipe import Storage, Weight, recipe
@@ -82,6 +83,13 @@ class Kitchen:
         """What the choice of rungs depends on: devices that can do the same with the same packages hold it alike."""
         key = id(device)
         if key not in self._kinds:
-            levels = frozenset((name, found.level) for name, found in device.capabilities.items())
-            self._kinds[key] = device, (device.kind, device.arch == "x86_64", levels, frozenset(device.software))
+            levels = tuple(device.capability(name).level for name in _ASKED if not name.startswith("package."))
+            packages = tuple(name.removeprefix("package.") in device.software for name in _ASKED)
+            self._kinds[key] = device, (device.kind, levels, packages)
         return self._kinds[key][1]
+
+
+#: What the rungs of linear and their checks ask of a device.
+_ASKED = tuple(
+    sorted({"matmul.f16", "matmul.bf16", *(need for rung in LADDERS["linear"].rungs for need in rung.needs)})
+)

@@ -1,9 +1,9 @@
 """Predicted tokens per second, from bytes, operations and the device's rates.
 
-What ``rung calibrate`` measured stands in ``Device.rates``: ``numba.row q4_k`` (bytes of packed weights a second that
-one row of activations is multiplied with), ``numba.tile q4_k`` (operations a second with many rows), ``cache`` (bytes
-of keys and values a second), ``layer`` (seconds of a layer beside its linears). Where it has nothing the bandwidth and
-the peaks of the device are taken, and the shares of them that the kernels reach.
+What ``rung calibrate`` measured stands in ``Device.rates``, by the rung that takes one row and the format:
+``numba.row q4_k`` (bytes of held weights a second with one row of activations), ``numba.row q4_k many`` (operations a
+second with many), ``cache`` (bytes of keys and values a second), ``layer`` (seconds of a layer beside its linears).
+Where it has nothing the bandwidth and the peaks of the device are taken, and the shares of them that kernels reach.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ def uncertainty(device: Device) -> float:
 def _one_row(group: Group, device: Device, bandwidth: float) -> float:
     seconds = group.bytes / device.rates.get(f"{group.rung} {group.format}", bandwidth)
     if group.rung in ("torch.decode", "ref") and group.format not in _FLOATS:
+        if f"{group.rung} {group.format}" in device.rates:
+            return seconds
         if device.kind == "cpu":
             return seconds + group.count / _DECODED_PER_SECOND
         return seconds + 8 * group.count / bandwidth  # written once and read once more as 16- or 32-bit floats
@@ -112,8 +114,7 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
 
 def _peak(group: Group, device: Device) -> float:
     """Operations per second with many rows of activations."""
-    rung = "numba.tile" if group.rung == "numba.row" else group.rung
-    measured = device.rates.get(f"{rung} {group.format} many")
+    measured = device.rates.get(f"{group.rung} {group.format} many")
     return measured or _peak_of("int8" if group.rung.startswith("numba.row") else "f32", device) * _PEAK_SHARE
 
 

@@ -1,0 +1,68 @@
+"""``rung calibrate``: rates of real decoders over random weights, kept for the plans of this device and no other."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.planning.cards import cpu, gemma_2b
+
+from rung import formats
+from rung.core.types import Device
+from rung.engine import calibrate
+from rung.hardware import detect, remember
+from rung.models.card import Tensor
+from rung.planning import Request, solve
+from rung.planning.time import uncertainty
+
+
+@pytest.mark.parametrize("name", calibrate.FORMATS)
+def test_random_weights_have_the_shape_and_the_bytes_of_a_file(name):
+    card = calibrate._card(name, 256, 512, 1, 64)
+    reader = calibrate._Random(card)
+    for role in ("embed", "layers.0.down"):
+        tensor = card.tensor(role)
+        read = reader.read(tensor)
+        assert read.shape == tensor.shape
+        assert read.nbytes == formats.get(name).bytes(tensor.shape) == tensor.bytes
+        assert formats.decode(read).std() == pytest.approx(tensor.shape[1] ** -0.5, rel=0.2)
+    norm = reader.read(Tensor("norm", "norm", (256,), "f32", 0, 0, 1024))
+    assert norm.shape == (1, 256)
+
+
+def test_rates_are_measured_for_what_the_plan_runs(monkeypatch):
+    """On this machine, with small models: every rate is there, above zero, under the rung that the plan takes."""
+    monkeypatch.setattr(calibrate, "FORMATS", ("q8_0",))
+    for name, value in (("_HIDDEN", 128), ("_WIDE", 256), ("_LAYERS", 2), ("_DEPTH", 64), ("_PROMPT", 16)):
+        monkeypatch.setattr(calibrate, name, value)
+    device = detect.devices()[0]
+    heard = []
+    found = calibrate.calibrate(device, 1, heard.append)
+    assert heard == ["layers", "q8_0", "context"]
+    (rung,) = {name.rpartition(" q8_0")[0] for name in found if name.endswith("q8_0")}
+    assert found.keys() == {"layer", "cache", f"{rung} q8_0", f"{rung} q8_0 many"}
+    assert all(rate > 0 for rate in found.values())
+
+
+def test_what_was_measured_is_remembered_for_this_device(monkeypatch, tmp_path):
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
+    device = cpu()
+    assert remember.write_rates(device, {"layer": 1e-5}) == ""
+    assert dict(remember.recall(device).rates) == {"layer": 1e-5}
+    assert not remember.recall(replace(device, name="another")).rates
+    for file in (tmp_path / "proofs").glob("*.json"):
+        data = json.loads(file.read_text(encoding="utf-8"))
+        file.write_text(json.dumps({**data, "value": {"layer": "fast"}}), encoding="utf-8")
+    assert not remember.recall(device).rates
+
+
+def test_plans_use_the_rates():
+    """A slower measured kernel makes a slower prediction, and a surer one."""
+    plain: Device = cpu()
+    known = replace(plain, rates=remember.FrozenDict({"layer": 1e-5, "numba.row q8_0": 5e9}))
+    rates = [solve(gemma_2b("q8_0", "gguf"), (device,), Request()).decode_rate for device in (plain, known)]
+    weights = solve(gemma_2b("q8_0", "gguf"), (known,), Request()).placements[0].memory.weights
+    assert rates[1] == pytest.approx(5e9 / weights, rel=0.1)
+    assert rates[1] < rates[0]
+    assert uncertainty(known) < uncertainty(plain)
