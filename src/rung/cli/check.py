@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as encoder
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -76,7 +76,7 @@ def check(
 
     if fits and device:
         raise UsageError("--fits asks the whole catalogue; --device names devices: one or the other.")
-    asked = {
+    asked: dict[str, Any] = {
         "context": context,
         "batch": batch,
         "formats": tuple(format or ()),
