@@ -155,6 +155,9 @@ def test_memory_and_runtime():
     assert device.memory == 4 << 30
     assert device.free < device.memory
     assert rung.device("rtx 6000 ada").details["runtime_bytes"] == 426 << 20  # unsloth-zoo#1053
+    assert rung.device("p2200", "torch 1.10+cu102").details["runtime_bytes"] == 721 << 20  # pytorch#55277
+    assert rung.device("3090", "torch 1.10+cu113").details["runtime_bytes"] == 1687 << 20  # the same
+    assert rung.device("v100", "torch 1.10+cu102").details["runtime_bytes"] == 1007 << 20  # pytorch#28394
     assert rung.device("7900 xtx").details["runtime_bytes"] == 400 << 20
     assert rung.device("7900 xtx").details["runtime_from"] == "no figure is known"
     for wrong in (0, -1, "much", "0GB"):
