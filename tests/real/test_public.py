@@ -16,6 +16,7 @@ import torch
 import rung
 from rung.core.errors import ContextTooLong, DoesNotFit, UnknownDevice, UnknownFormat, UsageError
 from rung.core.text import parse_size
+from rung.engine.chat import Template
 from rung.engine.load import load as load_on
 from tests.fixtures import references
 
@@ -124,6 +125,26 @@ def test_chat_goes_on_from_what_the_cache_holds(demo: Any, monkeypatch: pytest.M
     list(second)
     turn = second.result["prompt_tokens"] - answer.result["prompt_tokens"] - len(answer.result["tokens"])
     assert fed == [turn]
+
+
+def test_system_text_and_one_bos_reach_the_model(demo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[list[int], bool]] = []
+    monkeypatch.setattr(demo, "_start", lambda ids, options, goes_on: started.append((ids, goes_on)))
+    user = {"role": "user", "content": "hello"}
+    for source in (demo.card.chat_template, "{{ bos_token }}{{ messages | tojson }}", "{{ messages | tojson }}"):
+        monkeypatch.setattr(demo, "_template", Template(source, demo.tokenizer.named))
+        started.clear()
+        demo.generate("hello", system="Be brief.")
+        demo.chat([{"role": "system", "content": "Be brief."}, user])
+        demo.generate("hello")
+        demo.generate("hello", raw=True)
+        (first, _), (second, _), (plain, _), (raw, _) = started
+        assert first == second != plain
+        assert "be brief." in demo.tokenizer.decode(first).lower()
+        assert "be brief." not in demo.tokenizer.decode(plain).lower()
+        assert raw == demo.tokenizer.encode("hello", special=True, bos=True)
+        assert [ids.count(demo.tokenizer.bos) for ids, _ in started] == [1] * 4
+        assert [goes_on for _, goes_on in started] == [False, False, False, True]
 
 
 def test_chat_without_a_template_is_refused_with_a_way_out(model: Any) -> None:

@@ -96,10 +96,7 @@ class Model:
 
     def fits(self, prompt: str | Messages) -> bool:
         """Whether a text that is continued, or messages, leave room for an answer of an eighth of the context."""
-        if isinstance(prompt, str):
-            ids = self.tokenizer.encode(prompt, special=True, bos=True)
-        else:
-            ids = self._ids(prompt)
+        ids = self.tokenizer.encode(prompt, special=True, bos=True) if isinstance(prompt, str) else self._ids(prompt)
         return len(ids) <= self.plan.context - max(self.plan.context // 8, 1)
 
     def _ids(self, messages: Messages) -> list[int]:
