@@ -61,9 +61,7 @@ class Allocator:
             self._split(block, rounded)
             block.asked, block.free = size, False
             self.counts["allocation"] += 1
-            self._add("allocated", block.size)
-            self._add("asked", size)
-            self._add("active", 1)
+            self._count(block.size, size, 1)
             return block
 
     def release(self, block: Block) -> None:
@@ -76,7 +74,7 @@ class Allocator:
             self._drain()
             for block in [b for b in self._free if b.before is None and b.after is None]:
                 self._free.discard(block)
-                self._add("reserved", -block.size)
+                self._count(0, 0, 0, -block.size)
 
     def stats(self) -> dict[str, int]:
         """``allocated``, ``reserved``, ``asked`` (bytes) and ``active`` (blocks) now, and ``peak_`` of each."""
@@ -90,18 +88,23 @@ class Allocator:
             self._drain()
             self._peaks = dict(self._stats)
 
-    def _add(self, name: str, amount: int) -> None:
-        self._stats[name] += amount
-        self._peaks[name] = max(self._peaks[name], self._stats[name])
+    def _count(self, allocated: int, asked: int, active: int, reserved: int = 0) -> None:
+        stats, peaks = self._stats, self._peaks
+        stats["allocated"] += allocated
+        stats["asked"] += asked
+        stats["active"] += active
+        stats["reserved"] += reserved
+        if allocated > 0 or reserved > 0:
+            for name, value in stats.items():
+                if value > peaks[name]:
+                    peaks[name] = value
 
     def _drain(self) -> None:
         while self._released:
             block = self._released.popleft()
             if not block.size or block.free:
                 continue
-            self._add("allocated", -block.size)
-            self._add("asked", -block.asked)
-            self._add("active", -1)
+            self._count(-block.size, -block.asked, -1)
             self.counts["free"] += 1
             block.free, block.asked = True, 0
             self._free.add(self._merged(block))
@@ -142,7 +145,7 @@ class Allocator:
         if self._stats["reserved"] + whole > self.capacity:
             self.counts["out_of_memory"] += 1
             raise Full(size)
-        self._add("reserved", whole)
+        self._count(0, 0, 0, whole)
         return Block(whole, small)
 
     def _split(self, block: Block, size: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from rung.run.simulate.placement import UNDECIDED, Mark, wanting
 from rung.run.simulate.world import World
 
 _CPU = torch.device("cpu")
+_NONE: dict[str, Any] = {}
 _MATMUL = (
     "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr", "_int_mm", "_scaled_mm",
     "_addmm_activation", "linear", "matmul",
@@ -50,6 +51,7 @@ class Facts:
         self.mixes = self.name in _MIXES
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.arguments = [argument.name for argument in schema.arguments]
+        self.sized = self.name in (*_SIZE_FIRST, *_SIZE_SECOND, *_SAME_SIZE)
         self.view = any(a.alias_info is not None and not a.alias_info.is_write for a in schema.arguments)
         self.launches = not (
             self.view or self.name.startswith(("empty", "new_empty", "_to_copy", "copy_", "set_", "lift"))
@@ -84,8 +86,6 @@ class Facts:
         dtype = kwargs.get("dtype")
         if self.name in _SAME_SIZE:
             return int(args[0].numel()) * (dtype or args[0].dtype).itemsize
-        if self.name not in _SIZE_FIRST and self.name not in _SIZE_SECOND:
-            return None
         sizes = [a for a in args if isinstance(a, (list, tuple))]
         if not sizes:
             return None
@@ -117,7 +117,7 @@ class Dispatch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Runs the operation on the CPU, as the card would."""
-        kwargs = kwargs or {}
+        kwargs = kwargs or _NONE
         world = self.world
         if not world.active:  # a thread that outlives the simulation
             return func(*args, **kwargs)
@@ -133,7 +133,7 @@ class Dispatch(TorchDispatchMode):
         if facts.composite:  # in inference mode: seen again by its parts
             with wanting(world, wanted), self:
                 return func.decompose(*args, **kwargs)
-        given = list(_tensors(args, kwargs))
+        given = _tensors(args, kwargs)
         marks = [placement.mark(tensor) for tensor in given]
         there = [m.__class__ is Mark and m.world is world for m in marks]
         card = any(there)
@@ -143,7 +143,7 @@ class Dispatch(TorchDispatchMode):
         if not (card or target):
             result = func(*args, **kwargs)
             if not given or all(m is UNDECIDED for m in marks):
-                for tensor in _tensors((result,), {}):
+                for tensor in _results(result):
                     (placement.leave_open if wanted is None else placement.settle)(tensor)
             return result
         return self._on_card(func, facts, args, kwargs, given, there, target)
@@ -172,7 +172,7 @@ class Dispatch(TorchDispatchMode):
         elif facts.kind == "attention":
             refusals.check_attention(world, dtype)
         block: Block | None = None
-        size = facts.bytes(args, kwargs) if target else None
+        size = facts.bytes(args, kwargs) if target and facts.sized else None
         if size is not None:
             block = world.allocate(size)
         try:
@@ -181,16 +181,16 @@ class Dispatch(TorchDispatchMode):
             if block is not None:
                 world.allocator.release(block)
             raise
-        if target:
+        if target and (block is not None or not facts.view or not there):
             self._claim(result, block)
         if world.defects and facts.spoils(dtype):
-            for tensor in _tensors((result,), {}):
+            for tensor in _results(result):
                 if tensor.is_floating_point():
                     tensor.fill_(float("nan"))
         return result
 
     def _claim(self, result: Any, block: Block | None) -> None:
-        for tensor in _tensors((result,), {}):
+        for tensor in _results(result):
             if block is not None and not placement.on_card(self.world, tensor):
                 placement.claim(self.world, tensor, block)
                 block = None
@@ -236,6 +236,14 @@ class Dispatch(TorchDispatchMode):
                 raise refusals.mixed_devices(world, op, renamed.get(name, name), "cpu", str(world.place))
 
 
+def _dtype(given: list[Tensor], there: list[bool]) -> torch.dtype | None:
+    """What an operation computes in: the first dtype on the card that capabilities are named after."""
+    for tensor, on in zip(given, there, strict=True):
+        if on and (dtype := tensor.dtype) in refusals.DTYPE_NAMES:
+            return dtype
+    return None
+
+
 def _argument(facts: Facts, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     for name, value in (*zip(facts.arguments, args, strict=False), *kwargs.items()):
         if value is tensor or (isinstance(value, (list, tuple)) and any(v is tensor for v in value)):
@@ -243,14 +251,17 @@ def _argument(facts: Facts, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[
     return ""
 
 
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    for value in args:
+def _tensors(values: Iterable[Any], named: dict[str, Any] = _NONE) -> list[Tensor]:
+    """The tensors among arguments or results, those in lists too."""
+    found: list[Tensor] = []
+    for value in (*values, *named.values()) if named else values:
         if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            for inner in value:
-                if isinstance(inner, Tensor):
-                    yield inner
-    for value in kwargs.values():
-        if isinstance(value, Tensor):
-            yield value
+            found.append(value)
+        elif value.__class__ is list or value.__class__ is tuple:
+            found += [inner for inner in value if isinstance(inner, Tensor)]
+    return found
+
+
+def _results(result: Any) -> list[Tensor]:
+    """The tensors that an operation returned."""
+    return [result] if isinstance(result, Tensor) else _tensors(result) if isinstance(result, (list, tuple)) else []
