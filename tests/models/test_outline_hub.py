@@ -12,6 +12,7 @@ from handmade import STRING, llama
 from hub_server import Sparse
 
 from rung.core.errors import BadFile, HubError, ModelNotFound
+from rung.models.locate import locate
 from rung.models.outline import Outline, open_outline
 from rung.models.outlines.component import describe
 
@@ -204,6 +205,20 @@ def test_no_network(server, monkeypatch):
         open_outline("a/b")
     with pytest.raises(HubError, match="not downloaded"):
         open_outline("a/b", offline=True)
+
+
+def test_without_a_network_what_was_downloaded_is_known(server, checkpoints, monkeypatch):
+    from huggingface_hub import constants
+
+    folder, _ = checkpoints("llama")
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    server.repositories["a/b"] = files
+    locate("a/b")
+    whole = open_outline(folder)
+    assert tensors_of(open_outline("a/b", offline=True)) == tensors_of(whole)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    found = open_outline("a/b")
+    assert (found.kind, found.name, tensors_of(found)) == ("folder", "a/b", tensors_of(whole))
 
 
 def test_names_that_are_no_place(server, tmp_path):

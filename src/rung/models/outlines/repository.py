@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rung.core.errors import BadFile, ModelNotFound, RungError
+from rung.core.errors import BadFile, HubError, ModelNotFound, RungError
 from rung.models.files.jsonfile import read_object
 from rung.models.files.shards import INDEX, LONGEST_INDEX, read_index, weight_map
-from rung.models.hub import Listing, listing
+from rung.models.hub import Listing, Unreachable, listing
 from rung.models.hub_ranges import Ranges
 from rung.models.locate import gguf_files, repository_of
 from rung.models.outlines import pipeline
@@ -24,10 +24,10 @@ Open = Callable[[Path], Outline]
 def outline_of_repository(
     name: str, open_path: Open, *, offline: bool, revision: str | None, seconds: float, stems: tuple[str, ...]
 ) -> Outline | None:
-    """The outline of ``ORG/REPO``, ``ORG/REPO:Q4_K_M`` or ``ORG/REPO/file.gguf``; None for other names.
+    """The outline of ``ORG/REPO``, ``ORG/REPO:Q4_K_M``, ``ORG/REPO/file.gguf``; None for other names.
 
-    ``open_path`` opens local places, ``stems`` begin the names of weight files. ``offline``: what was downloaded
-    before. Raises ``HubError``, ``ModelNotFound`` and what ``open_path`` raises.
+    ``open_path`` opens local places, ``stems`` begin the names of weight files. ``offline``, or no hub in
+    reach: what was downloaded before. Raises ``HubError``, ``ModelNotFound`` and what ``open_path`` raises.
     """
     found = repository_of(name)
     if found is None:
@@ -36,7 +36,14 @@ def outline_of_repository(
     if offline:
         return _downloaded(listing(repository, revision, offline=True)[0], label, file, open_path)
     ranges = Ranges(repository, revision, seconds)
-    listed = ranges.listing()
+    try:
+        listed = ranges.listing()
+    except Unreachable as unreachable:
+        try:
+            downloaded = listing(repository, revision, offline=True)[0]
+        except HubError:
+            raise unreachable from None
+        return _downloaded(downloaded, label, file, open_path)
     with tempfile.TemporaryDirectory(prefix="rung-headers-") as folder:
         mirror = Mirror(ranges, listed, Path(folder))
         place = _gguf(listed, mirror, label, file) or _folder(listed, mirror, Path(folder), open_path, stems)
