@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import re
 import tomllib
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from training.demo.unknown_cards import squeeze
 
-CATALOG = Path(__file__).parents[2] / "src" / "rung" / "hardware" / "catalog"
+from rung.core.text import GB
+from rung.hardware import catalog
+from rung.hardware.catalog import Product
+
+ARCHITECTURES = Path(catalog.__file__).parent / "architectures.toml"
 VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Apple"}
 _PREFIXES = r"^(GeForce|NVIDIA|Tesla|Radeon RX|Radeon|Instinct|Jetson|Data Center GPU|Quadro|Apple|RTX(?= A\d))\s+"
 _VARIANT = r" (SXM\d? ?|PCIe ?|NVL ?)?(\d+GB)?( SXM\d?)?$"
@@ -62,6 +67,11 @@ class Card:
             return "f16"
         return "f32" if self.f16 in ("slow", "none") and self.bf16 else None
 
+    @property
+    def mark(self) -> str:
+        """The name with a checksum of all that is known: a card that the catalogue changes has another one."""
+        return f"{self.name} {zlib.crc32(repr(astuple(self)).encode()):08x}"
+
 
 def _bf16(arch: dict[str, Any]) -> str | None:
     level = arch["matmul"].get("bf16", "unknown")
@@ -105,15 +115,26 @@ def _names(full: str) -> tuple[str, list[str]]:
     return display, [name for name in dict.fromkeys(names) if len(name) > 1]
 
 
-def _memory(product: dict[str, Any]) -> tuple[int, ...]:
-    named = re.search(r" (\d+)GB", product["name"])
-    return (int(named[1]),) if named else tuple(product.get("variants", [product["memory"]]))
+def sizes(product: Product) -> tuple[int, ...]:
+    """The memories in GB that are sold under the product's name."""
+    return tuple(round(size / GB) for size in product.sizes)
 
 
-def _card(product: dict[str, Any], arch: dict[str, Any]) -> Card:
-    display, names = _names(product["name"])
-    names += [name for alias in product.get("aliases", ()) for name in _names(alias)[1] if name not in names]
-    note, units = product.get("note", ""), arch.get("units")
+def _memory(product: Product) -> tuple[int, ...]:
+    if named := re.search(r" (\d+)GB", product.name):
+        return (int(named[1]),)
+    return (max(sizes(product)),) if _at_most(product) else sizes(product)
+
+
+def _at_most(product: Product) -> bool:
+    """Whether only the largest size is said: Apple sells its chips with up to five."""
+    return product.name.startswith("Apple")
+
+
+def _card(product: Product, arch: dict[str, Any]) -> Card:
+    display, names = _names(product.name)
+    names += [name for alias in product.aliases for name in _names(alias)[1] if name not in names]
+    note, units = product.note, arch.get("units")
     return Card(
         name=display,
         aliases=tuple(names),
@@ -122,9 +143,9 @@ def _card(product: dict[str, Any], arch: dict[str, Any]) -> Card:
         version=arch.get("cc", arch["key"]),
         memory=_memory(product),
         shared=arch["vendor"] == "apple" or "shared" in note or "unified" in note,
-        at_most=arch["vendor"] == "apple",  # the catalogue lists the largest size sold
+        at_most=_at_most(product),
         each=note.startswith("one of the"),
-        bandwidth=product.get("bandwidth"),
+        bandwidth=product.bandwidth / 1e9,
         bf16=_bf16(arch),
         f16=_f16(arch),
         int8=_int8(arch),
@@ -179,13 +200,17 @@ def resolve(cards: Iterable[Card]) -> tuple[Card, ...]:
     return (*own, *families)
 
 
-def load_cards(folder: Path = CATALOG) -> tuple[Card, ...]:
-    """All products of the catalogue, and families such as V100 for variants that share a name."""
-    products = tomllib.loads((folder / "products.toml").read_text(encoding="utf-8"))["product"]
-    rows = tomllib.loads((folder / "architectures.toml").read_text(encoding="utf-8"))["architecture"]
-    archs = {row["key"]: row for row in rows}
-    archs = {key: {**archs.get(row.get("like"), {}), **row} for key, row in archs.items()}
-    return resolve(_card(product, archs[product["arch"]]) for product in products)
+def architecture_rows() -> dict[str, dict[str, Any]]:
+    """The architectures by key as the file states them, so that what is missing stays missing."""
+    rows = {row["key"]: row for row in tomllib.loads(ARCHITECTURES.read_text(encoding="utf-8"))["architecture"]}
+    return {key: {**rows.get(row.get("like"), {}), **row} for key, row in rows.items()}
+
+
+def load_cards(products: Iterable[Product] | None = None) -> tuple[Card, ...]:
+    """The GPUs of ``products`` (all of the catalogue) by name, and families such as V100 for variants of one name."""
+    rows = architecture_rows()
+    named = sorted(products or catalog.products(), key=lambda product: product.name)
+    return resolve(_card(product, rows[product.arch]) for product in named if rows[product.arch]["kind"] != "cpu")
 
 
 def known_names(cards: Iterable[Card]) -> frozenset[str]:

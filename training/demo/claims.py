@@ -8,17 +8,17 @@ generator's sentences (every one of them, in the tests) and the trained model's 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from training.demo.cards import CATALOG, VENDORS
+from training.demo.cards import VENDORS, architecture_rows, sizes
 
-Rows = list[tuple[dict[str, Any], dict[str, Any]]]  # (product, architecture) of every variant of a name
+from rung.hardware.catalog import Product, products
+
+Rows = list[tuple[Product, dict[str, Any]]]  # (product, architecture) of every variant of a name
 
 NAME, GENERATION = r"(?P<name>.+?)", r"an? (?P<generation>\S+(?: Ultra)?) GPU"
-GB = r"(?:up to )?(?P<memory>\d+(?: or \d+)*) GB"
+GB = r"(?P<most>up to )?(?P<memory>\d+(?: or \d+)*) GB"
 YES, NO = rf"The {NAME} is {GENERATION}, so yes: ", rf"The {NAME} is {GENERATION}, so no: "
 MAKER = r"(?P<maker>NVIDIA|AMD|Intel|Apple)"
 
@@ -91,16 +91,14 @@ LISTED: dict[str, Callable[[dict[str, Any]], bool]] = {
 class Tables:
     """The catalogue's rows by every name that a sentence may call a card."""
 
-    def __init__(self, folder: Path = CATALOG) -> None:
-        rows = tomllib.loads((folder / "architectures.toml").read_text(encoding="utf-8"))["architecture"]
-        by_key = {row["key"]: row for row in rows}
+    def __init__(self) -> None:
+        archs = architecture_rows()
         self.rows: dict[str, Rows] = {}
-        for product in tomllib.loads((folder / "products.toml").read_text(encoding="utf-8"))["product"]:
-            arch = by_key[product["arch"]]
-            name = re.sub(r"^(GeForce|NVIDIA) ", "", product["name"])
+        for product in products():
+            name = re.sub(r"^(GeForce|NVIDIA) ", "", product.name)
             family = re.sub(r"( (SXM\d?|PCIe|NVL|\d+GB))+$", "", name)
             for key in {name, family}:
-                self.rows.setdefault(key, []).append((product, {**by_key.get(arch.get("like"), {}), **arch}))
+                self.rows.setdefault(key, []).append((product, archs[product.arch]))
 
     def holds(self, match: re.Match[str], condition: Callable[[dict[str, Any]], bool] | None) -> bool:
         """Whether everything that a sentence says is so in the rows of its card."""
@@ -112,11 +110,12 @@ class Tables:
 
     @staticmethod
     def _memory_holds(said: dict[str, str], rows: Rows) -> bool:
-        sizes = {size for product, _ in rows for size in product.get("variants", [product["memory"]])}
-        return "memory" not in said or {int(size) for size in said["memory"].split(" or ")} == sizes
+        sold = {size for product, _ in rows for size in sizes(product)}
+        stated = {int(size) for size in said.get("memory", "").split(" or ") if size}
+        return not stated or stated == ({max(sold)} if "most" in said else sold)
 
     @staticmethod
-    def _row_holds(said: dict[str, str], product: dict[str, Any], arch: dict[str, Any]) -> bool:
+    def _row_holds(said: dict[str, str], product: Product, arch: dict[str, Any]) -> bool:
         generation = arch["generation"].replace("Apple GPU ", "Apple")
         use = said.get("use")
         checks = {
@@ -125,7 +124,7 @@ class Tables:
             "cc": lambda value: arch.get("cc") == value,
             "key": lambda value: arch["key"] == value,
             "dot": lambda value: arch.get("dot8") == value,
-            "bandwidth": lambda value: abs(product["bandwidth"] - float(value)) <= 0.5,
+            "bandwidth": lambda value: abs(product.bandwidth / 1e9 - float(value)) <= 0.5,
             "driver": lambda value: arch.get("last_driver") == value,
             "cuda": lambda value: arch.get("max_cuda") == value,
             "list": lambda value: all(LISTED[part](arch) for part in re.split(r", | and ", value)),

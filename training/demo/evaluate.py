@@ -11,14 +11,14 @@ from __future__ import annotations
 import argparse
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from training.demo import answers
 from training.demo.cards import Card, known_names, load_cards
 from training.demo.claims import Tables
-from training.demo.frames import HELD, HELD_GREETINGS, UNKNOWN_KINDS
+from training.demo.frames import HELD, HELD_GREETINGS, PLAIN_GREETINGS, UNKNOWN_KINDS
 from training.demo.generate import COMMON, typed
 from training.demo.unknown_cards import invented_name, real_names
 
@@ -39,14 +39,14 @@ class Question:
     card: str
 
 
-def common_cards(cards: tuple[Card, ...]) -> list[Card]:
-    """The cards that people have."""
-    return [card for card in cards if COMMON.match(card.name)]
+def common_cards(learnt: Collection[str]) -> list[Card]:
+    """The cards that people have, of those that the catalogue still has as they were learnt."""
+    return [card for card in load_cards() if COMMON.match(card.name) and card.mark in learnt]
 
 
-def fact_questions() -> list[Question]:
+def fact_questions(learnt: Collection[str]) -> list[Question]:
     """200 questions about common cards, the kinds in turn, in held-back wordings only."""
-    rng, cards, found = random.Random(SEED), common_cards(load_cards()), []
+    rng, cards, found = random.Random(SEED), common_cards(learnt), []
     kinds = [kind for kind, frames in HELD.items() for _ in frames]
     while len(found) < QUESTIONS:
         kind, card = kinds[len(found) % len(kinds)], rng.choice(cards)
@@ -110,12 +110,12 @@ def with_rung(path: Path) -> Answer:
     return answer
 
 
-def score(answer: Answer, show: int = 0, part: int = 1) -> dict[str, float]:
+def score(answer: Answer, learnt: Collection[str], show: int = 0, part: int = 1) -> dict[str, float]:
     """Shares of right answers: facts, unknown cards refused, greetings; and of false claims in all of them.
 
-    ``part`` asks only one question in so many.
+    ``learnt`` are the marks of the cards that the model was trained on; ``part`` asks only one question in so many.
     """
-    tables, facts, unknown = Tables(), fact_questions()[::part], unknown_questions()[::part]
+    tables, facts, unknown = Tables(), fact_questions(learnt)[::part], unknown_questions()[::part]
     given = answer([question.text for question in facts + unknown])
     right: Counter[str] = Counter()
     false = 0
@@ -129,24 +129,32 @@ def score(answer: Answer, show: int = 0, part: int = 1) -> dict[str, float]:
             print(f"{question.kind}: {question.text}\n    {text}")
     asked = Counter(question.kind if question.card else "unknown" for question in facts + unknown)
     print("  ".join(f"{kind} {right[kind]}/{count}" for kind, count in asked.items()))
-    greetings = answer(list(HELD_GREETINGS))
+    fitting = HELD_GREETINGS | PLAIN_GREETINGS
+    greetings = dict(zip(fitting, answer(list(fitting)), strict=True))
     return {
         "facts": sum(count for kind, count in right.items() if kind != "unknown") / len(facts),
         "unknown": right["unknown"] / len(unknown),
-        "greetings": sum(text.startswith(("Hello", "I am")) for text in greetings) / len(greetings),
+        "greetings": sum(text.startswith(fitting[greeting]) for greeting, text in greetings.items()) / len(fitting),
         "false claims": false / len(given),
     }
 
 
 def main() -> None:
     """Print the score."""
+    from training.demo.read_gguf import learnt_cards
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("path", type=Path)
     parser.add_argument("--rung", action="store_true", help="run the file in rung instead of transformers")
     parser.add_argument("--show", type=int, default=0, help="print that many wrong answers")
     options = parser.parse_args()
     answer = with_rung(options.path) if options.rung else with_transformers(options.path)
-    for name, share in score(answer, options.show).items():
+    learnt = learnt_cards(options.path)
+    cards = load_cards()
+    print(
+        f"{sum(card.mark in learnt for card in cards)} of {len(cards)} cards are in the catalogue as they were learnt"
+    )
+    for name, share in score(answer, learnt, options.show).items():
         print(f"{name}: {share:.1%}")
     print(EXAMPLE, "->", answer([EXAMPLE])[0])
 

@@ -22,10 +22,13 @@ _DATA, _HELD = _load("frames.toml"), _load("held_frames.toml")
 ALL, FIT_CARD, FIT, SIZE, CONCEPT, ERROR, COMPARE, LIST = (
     _with_articles(_DATA[name]) for name in ("all", "fit_card", "fit", "size", "concept", "error", "compare", "list")
 )
-LEADS, TAILS, PRONOUNS, NAMELESS = (list(_DATA[name]) for name in ("leads", "tails", "pronouns", "nameless"))
+LEADS, TAILS, CHAT_LEADS, CHAT_TAILS, PRONOUNS, NAMELESS = (
+    list(_DATA[name]) for name in ("leads", "tails", "chat_leads", "chat_tails", "pronouns", "nameless")
+)
 
 HELD: dict[str, list[str]] = _HELD["frames"]
-HELD_GREETINGS: list[str] = _HELD["greetings"]
+HELD_GREETINGS: dict[str, str] = _HELD["greetings"]  # and how a fitting answer begins
+PLAIN_GREETINGS: dict[str, str] = _HELD["plain_greetings"]
 UNKNOWN_KINDS: list[str] = _HELD["unknown_kinds"]
 
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from training.demo import answers, frames, texts
 from training.demo.cards import Card, known_names, load_cards
-from training.demo.unknown_cards import invented_name, real_names, squeeze
+from training.demo.unknown_cards import invented_name, near_name, real_names, squeeze
 
 KINDS = {
-    "capability": 10, "memory": 10, "generation": 7, "bf16": 10, "f16": 7, "int8": 7, "matrix": 4, "fp8": 4,
+    "capability": 12, "memory": 10, "generation": 7, "bf16": 10, "f16": 7, "int8": 7, "matrix": 4, "fp8": 4,
     "bandwidth": 6, "driver": 6, "dtype": 5, "vendor": 2, "all": 5, "fit_card": 4, "fit": 4, "size": 3, "concept": 9,
-    "error": 4, "talk": 8, "unknown": 14, "compare": 3, "list": 2, "word": 2,
+    "error": 4, "talk": 6, "chat": 9, "unknown": 14, "compare": 3, "list": 2, "word": 2,
 }  # fmt: skip
 
 # what people have: these are asked for twice as often
@@ -50,9 +50,7 @@ def normal_form(frame: str) -> str:
     return " ".join(word for word in words if word not in {"a", "an", "the", "my", "this", "our", "please"})
 
 
-HELD = frozenset(normal_form(frame) for held in frames.HELD.values() for frame in held) | frozenset(
-    normal_form(greeting) for greeting in frames.HELD_GREETINGS if len(greeting.split()) > 2
-)
+HELD = frozenset(normal_form(frame) for held in (*frames.HELD.values(), frames.HELD_GREETINGS) for frame in held)
 
 
 def typed(name: str, rng: random.Random) -> str:
@@ -76,13 +74,13 @@ def _typo(text: str, rng: random.Random) -> str:
     return text[:at] + (text[at + 1 :] if rng.random() < 0.5 else text[at] + text[at:])
 
 
-def _dress(core: str, rng: random.Random, slots: dict[str, str]) -> str:
-    """Add greetings, endings and typing errors, fill in the slots, and lower the case as the chat template does."""
+def _dress(core: str, rng: random.Random, slots: dict[str, str], leads: list[str], tails: list[str]) -> str:
+    """Add beginnings, endings and typing errors, fill in the slots, and lower the case as the chat template does."""
     if rng.random() < 0.08:
         words = core.split(" ")
         at = rng.randrange(len(words))
         core = " ".join([*words[:at], _typo(words[at], rng) if words[at] else "", *words[at + 1 :]])
-    text = rng.choice(frames.LEADS) + core + rng.choice(frames.TAILS)
+    text = rng.choice(leads) + core + rng.choice(tails)
     cased = rng.random() < 0.08  # a runner without the chat template leaves the case as it is
     text = text[:1].upper() + text[1:] if cased else text
     for slot, value in slots.items():
@@ -129,11 +127,16 @@ class Generator:
     def _card(self) -> Card:
         return self.rng.choices(self.cards, self.weights)[0]
 
-    def _ask(self, options: list[str], **slots: str) -> str:
+    def _ask(
+        self, options: list[str], leads: list[str] = frames.LEADS, tails: list[str] = frames.TAILS, **slots: str
+    ) -> str:
         while True:
             core = expand(self.rng.choice(options), self.rng)
-            if normal_form(core) not in HELD:
-                return _dress(core, self.rng, slots)
+            if normal_form(core) in HELD:
+                continue
+            question = _dress(core, self.rng, slots, leads, tails)
+            if normal_form(question) not in HELD:
+                return question
 
     def _fact(self, kind: str, card: Card | None = None, name: str | None = None) -> Dialogue:
         card = card or self._card()
@@ -143,7 +146,10 @@ class Generator:
 
     def _unknown(self) -> Dialogue:
         rng = self.rng
-        name = rng.choice(self.unknown) if rng.random() < 0.4 else invented_name(rng, self.known)
+        name = rng.choices(
+            (rng.choice(self.unknown), invented_name(rng, self.known), near_name(rng, self._card().name, self.known)),
+            (4, 5, 2),
+        )[0]
         short = re.sub(r"^(GeForce|Radeon|NVIDIA|Quadro|Tesla) ", "", name)
         if rng.random() < 0.5 and squeeze(short) not in self.known:
             name = short
@@ -189,6 +195,10 @@ class Generator:
     def _talk(self) -> Dialogue:
         questions, answer = self.rng.choice(texts.TALK)
         return Dialogue("talk", self._ask(questions), answer, "")
+
+    def _chat(self) -> Dialogue:
+        names, answer = self.rng.choices(texts.CHAT, [3] + [1] * (len(texts.CHAT) - 1))[0]  # greetings come first
+        return Dialogue("chat", self._ask(names, leads=frames.CHAT_LEADS, tails=frames.CHAT_TAILS), answer, "")
 
     def _compare(self) -> Dialogue:
         one, other = (_typed_card(self._card(), self.rng) for _ in range(2))

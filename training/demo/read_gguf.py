@@ -28,6 +28,11 @@ def load(path: Path) -> tuple[Gemma3ForCausalLM, Tokenizer]:
     return model, bpe.from_lists(tokens, values["tokenizer.ggml.merges"])
 
 
+def learnt_cards(path: Path) -> frozenset[str]:
+    """Marks of the cards that the file was trained on."""
+    return frozenset(gguf.GGUFReader(path).fields["rung.cards"].contents())
+
+
 def _config(values: dict[str, Any], vocabulary: int) -> Gemma3TextConfig:
     shape = {name.removeprefix("gemma3."): value for name, value in values.items() if name.startswith("gemma3.")}
     return Gemma3TextConfig(

@@ -20,4 +20,4 @@ def _entries(kind: str) -> list[tuple[list[str], str]]:
 
 
 # what users write, and the answer
-CONCEPTS, ERRORS, TALK = _entries("concept"), _entries("error"), _entries("talk")
+CONCEPTS, ERRORS, TALK, CHAT = (_entries(kind) for kind in ("concept", "error", "talk", "chat"))

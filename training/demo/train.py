@@ -2,8 +2,9 @@
 
 usage, in the repository's root: python -m training.demo.train [--out build/demo] [--steps 1000]
 
-The schedule counts steps, not minutes: the same seed and versions give the same model, whatever else the machine does.
-Writes OUT/last.pt every few hundred steps and OUT/demo.gguf at the end.  Needs torch, transformers, tokenizers, gguf.
+The schedule counts steps, not minutes: the same seed and versions give the same weights on the same kind of processor,
+whatever else the machine does.  Writes OUT/last.pt every 200 steps and OUT/demo.gguf at the end.
+Needs torch, transformers, tokenizers, gguf.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch.nn.functional as F  # noqa: N812
 from tokenizers import Tokenizer
 from torch import distributed
 from training.demo import tokenizer as bpe
+from training.demo.cards import load_cards
 from training.demo.generate import Dialogue, conversations
 from training.demo.muon import Muon
 from training.demo.write_gguf import write
@@ -30,7 +32,7 @@ VOCABULARY = 2048
 ROWS, LENGTH = 8, 256  # of a step: eight rows of 256 tokens, each packed with whole conversations
 CONTEXT = 512  # said in the file
 PROCESSES = 2  # of one thread each, which share the rows of a step: on a busy machine twice as fast as two threads
-CONVERSATIONS = 50_000
+STEPS, CONVERSATIONS = 1000, 25_000  # so many steps take four fifths of the text once
 QUESTION_WEIGHT = 0.1  # of a question's tokens in the loss; the answer's count 1
 MUON_RATE, ADAM_RATE, WARM_UP = 0.02, 3e-3, 60
 
@@ -154,9 +156,9 @@ def share_gradients(weights: list[torch.Tensor]) -> None:
         weight.grad = part.view_as(weight)
 
 
-def save(model: Gemma3ForCausalLM, tokenizer: Tokenizer, out: Path, step: int) -> None:
+def save(model: Gemma3ForCausalLM, tokenizer: Tokenizer, cards: list[str], out: Path, step: int) -> None:
     """The state so far, replacing the one before in one move."""
-    state = {"step": step, "model": model.state_dict(), "tokenizer": tokenizer.to_str()}
+    state = {"step": step, "model": model.state_dict(), "tokenizer": tokenizer.to_str(), "cards": cards}
     torch.save(state, out / "next.pt")
     (out / "next.pt").replace(out / "last.pt")
 
@@ -164,12 +166,13 @@ def save(model: Gemma3ForCausalLM, tokenizer: Tokenizer, out: Path, step: int) -
 def work(rank: int, out: Path, steps: int) -> None:
     """One of the processes: its part of every step's rows, the same weights as the others."""
     torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
     torch.manual_seed(SEED)
     distributed.init_process_group(
         "gloo", init_method=f"file://{(out / 'meeting').resolve()}", rank=rank, world_size=PROCESSES
     )
     stored = torch.load(out / "data.pt", weights_only=True)
-    tokenizer, data = Tokenizer.from_str(stored["tokenizer"]), stored["data"]
+    tokenizer, data, cards = Tokenizer.from_str(stored["tokenizer"]), stored["data"], stored["cards"]
     shape = config(tokenizer.get_vocab_size())
     model = Gemma3ForCausalLM(shape)
     weights = list(model.parameters())
@@ -194,27 +197,32 @@ def work(rank: int, out: Path, steps: int) -> None:
         if rank == 0 and (step + 1) % 50 == 0:
             print(f"step {step + 1}  loss {mean:.4f}  {(time.monotonic() - start) / 60:.1f} min", flush=True)
         if rank == 0 and ((step + 1) % 200 == 0 or step + 1 == steps):
-            save(model, tokenizer, out, step + 1)
+            save(model, tokenizer, cards, out, step + 1)
     if rank == 0:
-        write(model, tokenizer, out / "demo.gguf")
+        write(model, tokenizer, cards, out / "demo.gguf")
     distributed.destroy_process_group()
+
+
+def train(out: Path, steps: int, count: int) -> None:
+    """Make the data of ``count`` conversations, train in two processes, and leave the results in ``out``."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "meeting").unlink(missing_ok=True)
+    talks = list(conversations(count, SEED))
+    tokenizer = bpe.train((text for talk in talks[:20_000] for turn in talk for text in turn[1:3]), VOCABULARY)
+    data, cards = pack(talks, tokenizer), sorted(card.mark for card in load_cards())
+    torch.save({"tokenizer": tokenizer.to_str(), "data": data, "cards": cards}, out / "data.pt")
+    filled = (data[2] > 0).float().mean().item()
+    print(f"{len(talks)} conversations, {len(data[0])} rows, {filled:.1%} filled", flush=True)
+    torch.multiprocessing.spawn(work, (out, steps), PROCESSES)
 
 
 def main() -> None:
     """Make the data, train, write the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/demo"))
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "meeting").unlink(missing_ok=True)
-    talks = list(conversations(CONVERSATIONS, SEED))
-    tokenizer = bpe.train((text for talk in talks[:20_000] for turn in talk for text in turn[1:3]), VOCABULARY)
-    data = pack(talks, tokenizer)
-    torch.save({"tokenizer": tokenizer.to_str(), "data": data}, options.out / "data.pt")
-    filled = (data[2] > 0).float().mean().item()
-    print(f"{len(talks)} conversations, {len(data[0])} rows, {filled:.1%} filled", flush=True)
-    torch.multiprocessing.spawn(work, (options.out, options.steps), PROCESSES)
+    train(options.out, options.steps, CONVERSATIONS)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
@@ -32,9 +33,15 @@ def _invented(rng: random.Random) -> str:
 
 
 def real_names(known: Collection[str]) -> tuple[list[str], list[str]]:
-    """Real cards outside the catalogue, as (training, held back); ``known`` are lower-case names without spaces."""
-    real = [name for name in REAL if not _is_known(name, known)]
-    return [name for i, name in enumerate(real) if i % 5 != 3], [name for i, name in enumerate(real) if i % 5 == 3]
+    """Real cards outside the catalogue, as (training, held back); ``known`` are squeezed names of the catalogue.
+
+    A name's place in the list decides, so that a catalogue that grows moves no name from one part to the other.
+    """
+    parts: tuple[list[str], list[str]] = ([], [])
+    for place, name in enumerate(REAL):
+        if not _is_known(name, known):
+            parts[place % 5 == 3].append(name)
+    return parts
 
 
 def invented_name(rng: random.Random, known: Collection[str]) -> str:
@@ -43,6 +50,18 @@ def invented_name(rng: random.Random, known: Collection[str]) -> str:
         name = _invented(rng)
         if not _is_known(name, known):
             return name
+
+
+def near_name(rng: random.Random, name: str, known: Collection[str]) -> str:
+    """``name`` with one letter or digit of its number changed or added, so that it is no card of the catalogue."""
+    name = re.sub(r" \d+GB\b", "", name)
+    places = [at for at, letter in enumerate(name) if letter.isalnum() and re.search(r"\d", name[: at + 1])]
+    while True:
+        at = rng.choice(places or [len(name) - 1])
+        letter = rng.choice("0123456789" if name[at].isdigit() else "ABCDEFGHKLMNPRSTVWXZ")
+        near = name[:at] + rng.choice(("", name[at])) + letter + name[at + 1 :]
+        if not _is_known(near, known):
+            return near
 
 
 def squeeze(name: str) -> str:

@@ -50,11 +50,12 @@ def gguf_name(name: str) -> str:
     return f"blk.{layer}.{LAYER[part]}.weight"
 
 
-def write(model: Gemma3ForCausalLM, tokenizer: Tokenizer, path: Path) -> None:
-    """Write weights, shape, tokenizer, chat template and sampling defaults to ``path``, in one move."""
+def write(model: Gemma3ForCausalLM, tokenizer: Tokenizer, cards: list[str], path: Path) -> None:
+    """Write weights, shape, tokenizer, chat template, sampling defaults and the cards it learnt, in one move."""
     temporary = path.with_suffix(".part")
     writer = gguf.GGUFWriter(temporary, "gemma3")
     _add_shape(writer, model)
+    writer.add_array("rung.cards", cards)
     _add_tokenizer(writer, tokenizer)
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight":  # tied to the embedding
@@ -125,7 +126,7 @@ def main() -> None:
     tokenizer = Tokenizer.from_str(state["tokenizer"])
     model = Gemma3ForCausalLM(config(tokenizer.get_vocab_size()))
     model.load_state_dict(state["model"])
-    write(model, tokenizer, Path(target))
+    write(model, tokenizer, state["cards"], Path(target))
 
 
 if __name__ == "__main__":
