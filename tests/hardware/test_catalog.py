@@ -284,3 +284,16 @@ print(time.process_time() - start)
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) for _ in range(3)
     )
     assert best < 0.3  # 0.1 s on an idle machine, all products with all their capabilities
+
+
+#: MiB as nvidia-smi prints them for idle cards on public pages, "0MiB / 5059MiB".
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("p2200", 5059), ("quadro p2000", 5059), ("gtx 1080", 8119), ("1080 ti", 11178), ("p100", 16280), ("p40", 22919),
+     ("k80", 11441), ("2080 ti", 11019), ("rtx 2060", 5934), ("t4", 15109), ("rtx 3080", 10018), ("3090", 24268),
+     ("a10", 22731), ("a6000", 48685), ("a100", 40536), ("a100 80gb", 81251)],
+)  # fmt: skip
+def test_free_memory_is_what_the_driver_shows(name, shown):
+    device = catalog.device(name)
+    assert device.free == shown * 2**20
+    assert device.details["free_from"] == "seen on idle cards"
