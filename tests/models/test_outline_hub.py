@@ -138,9 +138,9 @@ def test_a_gguf_file_of_the_hub_that_is_none(server):
 @pytest.mark.parametrize(
     ("lie", "error", "match"),
     [
-        ("shifted", HubError, "contradicts itself"),
-        ("longer", HubError, "contradicts itself"),
-        ("short", HubError, "contradicts itself|failed|cannot be reached"),
+        ("shifted", HubError, "asked for byte 0 on, it gave bytes 8-"),
+        ("longer", HubError, "in the list of files"),
+        ("short", HubError, "were asked for"),
         ("drip", HubError, "within 1 seconds"),
         ("drip_list", HubError, "within 1 seconds"),
         ("bomb", BadFile, "says more than"),
@@ -151,8 +151,8 @@ def test_servers_that_lie_or_never_end(server, lie, error, match):
     server.lie = lie
     began = time.monotonic()
     with pytest.raises(error, match=match):
-        open_outline("a/b", seconds=1.0)
-    assert time.monotonic() - began < 5
+        open_outline("a/b", seconds=1.0 if "drip" in lie else 30.0)
+    assert time.monotonic() - began < 20
 
 
 def test_a_server_without_ranges_gives_the_beginning_and_is_left(server, tmp_path):

@@ -27,6 +27,8 @@ class Ranges:
     """
 
     def __init__(self, repository: str, revision: str | None, seconds: float) -> None:
+        import huggingface_hub.utils  # noqa: F401  # its import is no fault of the hub's
+
         self.repository = repository
         self.revision = revision
         self.seconds = seconds
