@@ -1,4 +1,4 @@
-"""Autoencoders of pictures: ``AutoencoderKL`` of Stable Diffusion and FLUX, and its kin for video by frames."""
+"""The autoencoder of pictures: ``AutoencoderKL`` of Stable Diffusion, FLUX and Latte."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rung.models.outlines.values import Shape
 from rung.models.settings import Settings
 
 
-def resnet(at: Parts, inner: int, outer: int) -> None:
+def _resnet(at: Parts, inner: int, outer: int) -> None:
     """Two convolutions with norms before them, and one past them where the width changes."""
     at.norm("norm1", inner)
     at.conv("conv1", inner, outer, 3, 3)
@@ -29,17 +29,17 @@ def _middle(at: Parts, hidden: int, *, attends: bool) -> None:
     if attends:
         _attention(at / "attentions.0", hidden)
     for index in (0, 1):
-        resnet(at / f"resnets.{index}", hidden, hidden)
+        _resnet(at / f"resnets.{index}", hidden, hidden)
 
 
-def encoder(at: Parts, config: Settings, channels: list[int], *, attends: bool) -> None:
+def _encoder(at: Parts, config: Settings, channels: list[int], *, attends: bool) -> None:
     """From pictures to twice as many numbers as a latent has: means and variances."""
     count, inner = config.integer("layers_per_block", most=64), channels[0]
     at.conv("conv_in", width(config, "in_channels"), inner, 3, 3)
     for depth, outer in enumerate(channels):
         block = at / f"down_blocks.{depth}"
         for index in range(count):
-            resnet(block / f"resnets.{index}", inner if index == 0 else outer, outer)
+            _resnet(block / f"resnets.{index}", inner if index == 0 else outer, outer)
         if depth < len(channels) - 1:
             block.conv("downsamplers.0.conv", outer, outer, 3, 3)
         inner = outer
@@ -55,7 +55,7 @@ def _decoder(at: Parts, config: Settings, channels: list[int], *, attends: bool)
     for depth, outer in enumerate(channels):
         block = at / f"up_blocks.{depth}"
         for index in range(count):
-            resnet(block / f"resnets.{index}", inner if index == 0 else outer, outer)
+            _resnet(block / f"resnets.{index}", inner if index == 0 else outer, outer)
         if depth < len(channels) - 1:
             block.conv("upsamplers.0.conv", outer, outer, 3, 3)
         inner = outer
@@ -77,7 +77,7 @@ def _kl(config: Settings, parts: Parts) -> Shape:
         if len(texts(config, key)) != len(channels):
             raise config.bad(key, config.raw(key), f"a list of {len(channels)}")
     attends = config.flag("mid_block_add_attention", True)
-    encoder(parts / "encoder", config, channels, attends=attends)
+    _encoder(parts / "encoder", config, channels, attends=attends)
     _decoder(parts / "decoder", config, channels, attends=attends)
     if config.flag("use_quant_conv", True):
         parts.conv("quant_conv", 2 * latent, 2 * latent, 1, 1)

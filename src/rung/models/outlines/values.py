@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rung.core.value import Value
@@ -166,9 +165,3 @@ def shape_of_decoder(decoder: Decoder) -> Shape:
         context=decoder.context,
         windows=tuple(layer.window for layer in decoder.layers),
     )
-
-
-def unique(names: Iterable[str]) -> str | None:
-    """The first name that is there twice, or None."""
-    seen: set[str] = set()
-    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]

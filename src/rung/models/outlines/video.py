@@ -70,13 +70,13 @@ def _pictures(parts: Parts, config: Settings, hidden: int) -> None:
     size = width(config, "image_dim")
     image = parts / "condition_embedder.image_embedder"
     image.norm("norm1", size)
-    feed_forward_between(image / "ff", size, hidden)
+    _narrowing(image / "ff", size, hidden)
     image.norm("norm2", hidden)
     if "pos_embed_seq_len" in config:
         image.tensor("pos_embed", "table", 1, width(config, "pos_embed_seq_len"), size)
 
 
-def feed_forward_between(at: Parts, inner: int, outer: int) -> None:
+def _narrowing(at: Parts, inner: int, outer: int) -> None:
     """A feed-forward part that keeps its width and changes it at the end."""
     at.linear("net.0.proj", inner, inner, role="up")
     at.linear("net.2", inner, outer, role="down")
