@@ -227,3 +227,9 @@ def test_other_bad_questions():
 def test_nothing_is_lost_where_the_format_is_the_stored_one():
     assert math.isinf(only(outline(), cpu(), formats=("bf16",)).error_db)
     assert check(outline(), [cpu()], Question(formats=("bf16",))).to_json()["choices"][0]["error_db"] is None
+
+
+def test_what_is_decoded_first_needs_slabs():
+    """bf16 on a CPU is read in place by few rows and decoded for many: two slabs of 32 MB; packed weights need none."""
+    wide, packed = (only(outline(), cpu(), formats=(name,)).memory.workspace for name in ("bf16", "q8_0"))
+    assert wide - packed == 64 * 2**20

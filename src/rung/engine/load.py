@@ -89,6 +89,8 @@ def _importing() -> Iterator[None]:
 def _bind(card: ModelCard, plan: Plan, devices: Sequence[Device], journal: Journal, progress: Progress) -> Model:
     from rung.kernels.cpu import target
 
+    if plan.packing == "stored":
+        system.keep_heap_whole()
     note = target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
     if note:
         journal.notes.append(note)

@@ -12,6 +12,9 @@ from rung.core.settings import THREADS
 from rung.core.types import Device, Level, Proof
 from rung.hardware import detect
 
+#: M_MMAP_THRESHOLD of glibc's malloc.h.
+_MMAP_THRESHOLD = -3
+
 
 def threads(asked: int | None) -> int:
     """Threads to compute with: asked for, else ``RUNG_THREADS``, else the cores that cgroup and affinity allow."""
@@ -68,3 +71,14 @@ def peak_memory() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if os.uname().sysname == "Darwin" else peak * 1024
+
+
+def keep_heap_whole() -> None:
+    """Has large arrays mapped and unmapped one by one, where glibc would keep them in its heap, which then has holes.
+
+    Slabs that are decoded while a prompt is read made the peak of a bf16 model of 600 MB 250 MB higher.
+    """
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 2 << 20)

@@ -27,6 +27,8 @@ _WORKSPACE = 8 * _MB
 _CONTEXT_TOKEN = 1800
 #: The largest slab of a weight that is decoded at once, in f32.
 _SLAB = 32 * _MB
+#: Rungs that decode a slab before they multiply many rows; that of stored floats takes few by itself.
+_DECODING = ("torch.decode", "ref", "numba.stored")
 #: The truth may lie this far above: a share of what is estimated, and on a CPU what compiling new kernels takes.
 _BOUND_SHARE, _BOUND_CPU = 0.05, 96 * _MB
 
@@ -74,9 +76,10 @@ def memory_use(
 
 
 def workspace(weights: Iterable[Weight]) -> int:
-    """Bytes that loading and multiplying need for a moment: a slab of the largest weight that is decoded first."""
-    decoded = (w.count * 4 for w in weights if w.rung in ("torch.decode", "ref") and w.multiplies)
-    return _WORKSPACE + min(max(decoded, default=0), _SLAB)
+    """Bytes that loading and multiplying need for a moment: a slab of the largest weight that is decoded before many
+    rows are multiplied with it, in f32 and once more in what is computed in."""
+    decoded = (w.count * 4 for w in weights if w.rung in _DECODING and w.multiplies)
+    return _WORKSPACE + 2 * min(max(decoded, default=0), _SLAB)
 
 
 def runtime(subject: Subject, device: Device) -> int:
