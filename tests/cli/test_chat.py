@@ -43,10 +43,11 @@ class Model:
 
     def __init__(self, template: str | None = "{{ messages }}", room: int = 10**6) -> None:
         self.card = SimpleNamespace(chat_template=template)
-        self.plan = SimpleNamespace(context=64)
+        self.plan = SimpleNamespace(context=64, placements=())
         self.prompts: list[Any] = []
         self.answers: list[list[Any]] = []
         self.room = room
+        self.devices = ()
 
     def _length(self, prompt: Any) -> int:
         return len(prompt) if isinstance(prompt, str) else sum(len(message["content"]) for message in prompt)
