@@ -62,6 +62,13 @@ def test_the_same_seed_gives_the_same_text(rung, model):
     assert ask("3") != ask("4")
 
 
+def test_system_text_stands_before_the_prompt_where_there_is_no_template(rung, model):
+    def count(*arguments):
+        return json.loads(rung("run", model, *arguments, "--json", "--max-tokens", "1").out)["prompt_tokens"]
+
+    assert count("the quick", "--system", "the model") == count("the model\n\nthe quick") > count("the quick")
+
+
 def test_stdin_is_the_prompt_of_a_named_model(rung, model):
     named = json.loads(rung("run", model, "--json", "--max-tokens", "3", stdin="the quick").out)
     given = json.loads(rung("run", model, "the quick", "--json", "--max-tokens", "3").out)

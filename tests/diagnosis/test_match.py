@@ -50,6 +50,18 @@ def test_a_chain_is_read_to_its_root():
     assert found.signature.step is StepClass.UNSUPPORTED
 
 
+def test_of_two_known_errors_in_a_chain_the_root_counts():
+    try:
+        try:
+            raise MemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        except MemoryError as root:
+            raise RuntimeError("CUDA error: no kernel image is available for execution on the device") from root
+    except RuntimeError as error:
+        found = classify(error)
+    assert found is not None
+    assert found.signature.step is StepClass.OUT_OF_MEMORY
+
+
 def test_a_memory_error_plans_again():
     found = classify(MemoryError())
     assert found is not None

@@ -77,6 +77,13 @@ def test_what_is_left_of_a_large_vocabulary_is_what_transformers_leaves(options:
     assert np.allclose(weights / weights.sum(), wanted[ids], rtol=1e-9)
 
 
+def test_what_reaches_top_p_exactly_is_enough() -> None:
+    values = np.zeros(4, np.float32)
+    assert (reference(values, [], {"temperature": 1.0, "top_p": 0.5}) > 0).sum() == 2
+    ids, _ = Sampler(Sampling(temperature=1.0, top_p=0.5))._candidates(values, 0.0)
+    assert len(ids) == 2
+
+
 def test_temperature_zero_is_the_likeliest_token_whatever_else_is_said() -> None:
     values = logits(1000)
     best = int(values.argmax())

@@ -177,6 +177,12 @@ def test_a_context_ends_an_answer_and_refuses_a_longer_prompt() -> None:
     with pytest.raises(ContextTooLong) as caught:
         model.generate("the model number " * 20)
     assert any("--context" in way for way in caught.value.ways_out)
+    words = "the model number " * 20
+    held = [len(model.tokenizer.encode(words[:end], special=True, bos=True)) for end in range(len(words))]
+    assert {23, 24} <= set(held)
+    list(model.generate(words[: held.index(23)], max_tokens=1))
+    with pytest.raises(ContextTooLong, match="has 24 tokens, the context holds 24"):
+        model.generate(words[: held.index(24)])
     with pytest.raises(ContextTooLong):
         model.logits([1] * 25)
     assert model.logits([1] * 24).shape[0] == 24
@@ -215,7 +221,7 @@ def test_layers_over_two_devices_give_the_same_logits() -> None:
     """Two budgets on one processor, each too small for the whole model."""
     whole = load_on(str(LAYERS), device="cpu")
     (placement,) = whole.plan.placements
-    budget = placement.memory.total - placement.memory.weights // 4
+    budget = placement.memory.most - placement.memory.weights // 4
     cpu = whole.devices[0]
     split = load_on(
         str(LAYERS),
@@ -226,7 +232,7 @@ def test_layers_over_two_devices_give_the_same_logits() -> None:
     first, second = split.plan.placements
     assert (first.device, second.device) == ("cpu", "cpu:1")
     assert 0 == first.first < first.last == second.first < second.last == len(whole.card.decoder.layers)
-    assert all(one.memory.total <= one.budget == budget for one in split.plan.placements)
+    assert all(one.memory.most <= one.budget == budget for one in split.plan.placements)
     found = references.agreement(whole.logits(IDS).numpy(), split.logits(IDS).numpy())
     assert found.divergence < references.F32_DIVERGENCE
     texts = ["".join(one.generate("the model", temperature=0, max_tokens=20)) for one in (whole, split)]
