@@ -86,3 +86,15 @@ def test_wrong_numbers_are_found_by_the_self_check_on_the_card():
     (step,) = {(s.rung, s.step, s.to) for s in journal.report(FrozenDict(), FrozenDict()).steps}
     assert step == ("torch.decode", StepClass.BROKEN, "ref")
     assert "NaN" in journal.report(FrozenDict(), FrozenDict()).steps[0].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "id"), [("RX 7900 XTX", "rocm:0"), ("Arc A770", "xpu:0"), ("M1 Pro", "mps")], ids=["amd", "intel", "apple"]
+)
+def test_a_model_runs_on_the_cards_of_every_vendor(name, id):
+    here = package.load(MODEL, device="cpu").logits([1, 5, 9])
+    with package.simulate(name):
+        model = package.load(MODEL)
+        assert model.plan.placements[0].device == id
+        there = model.logits([1, 5, 9])
+    assert (there - here).norm() < 0.03 * here.norm()
