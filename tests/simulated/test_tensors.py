@@ -242,6 +242,8 @@ def test_everything_is_put_back_after_an_exception():
     assert kept[0].device == CPU
     assert (kept[0] + 1).tolist() == [2, 2]
     assert not torch.is_autocast_enabled("cpu")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.softmax(torch.ones(2, dtype=torch.bfloat16), 0).dtype == torch.bfloat16
     if not torch.cuda.is_available():
         with pytest.raises((AssertionError, RuntimeError)):
             torch.zeros(1, device="cuda")

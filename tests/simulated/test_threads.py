@@ -46,9 +46,10 @@ def test_a_thread_that_outlives_the_block_computes_on_the_host():
 
     def late():
         go.wait(20)
-        found.append((torch.ones(2) + 1).device.type)
+        found.append((kept + 1).device.type)
 
-    with rung.simulate("v100"):
+    with rung.simulate("v100", defects=[rung.Defect("elementwise", "f32", RuntimeError, "refused on the card")]):
+        kept = torch.empty(2, device="cuda")
         thread = threading.Thread(target=late)
         thread.start()
     go.set()

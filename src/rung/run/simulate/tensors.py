@@ -34,7 +34,6 @@ class Methods:
     def __init__(self, world: World) -> None:
         self.world = world
         self._to, self._type, self._numpy = Tensor.to, Tensor.type, Tensor.numpy
-        self._deep = torch.UntypedStorage.clone
 
     def install(self, patches: Patches) -> None:
         """Puts them in force."""
@@ -53,7 +52,6 @@ class Methods:
             patches.set(Tensor, name, _method(getattr(self, name)))
         if kind in ("cuda", "xpu"):
             patches.set(Tensor, kind, _method(self.to_card))
-        patches.set(torch.UntypedStorage, "clone", _method(self.clone_storage))
 
     def to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """``Tensor.to``."""
@@ -137,13 +135,6 @@ class Methods:
 
     def record_stream(self, tensor: Tensor, stream: Any) -> None:
         """``Tensor.record_stream``: nothing runs later here."""
-
-    def clone_storage(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
-        """``UntypedStorage.clone``, which deep copies go through."""
-        made = self._deep(storage)
-        if placement.storage_on_card(self.world, storage):
-            placement.claim_storage(self.world, made)
-        return made
 
 
 def _method(bound: Any) -> Any:
