@@ -147,6 +147,15 @@ def test_system_text_and_one_bos_reach_the_model(demo: Any, monkeypatch: pytest.
         assert [goes_on for _, goes_on in started] == [False, False, False, True]
 
 
+def test_an_answer_begins_a_text_and_a_continuation_goes_on(demo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a tokenizer puts a space before a text, an answer must not begin with it, and a continuation must."""
+    starts: list[bool] = []
+    monkeypatch.setattr("rung.engine.model.TextStream", lambda tokenizer, stops, *, start: starts.append(start))
+    demo.generate("hello")
+    demo.generate("hello", raw=True)
+    assert starts == [True, False]
+
+
 def test_chat_without_a_template_is_refused_with_a_way_out(model: Any) -> None:
     with pytest.raises(UsageError, match="no chat template") as caught:
         model.chat([{"role": "user", "content": "hello"}])
