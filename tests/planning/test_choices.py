@@ -64,7 +64,8 @@ def test_a_split_with_a_tied_head_holds_the_embedding_twice():
     card = gemma_2b("q8_0", "gguf")
     whole = plan(card, cpu()).placements[0].memory.weights
     first, second = plan(card, cpu(2.2), cpu(2.2, "cpu:1")).placements
-    assert first.memory.weights + second.memory.weights == whole + card.tensor("embed").bytes
+    twice = first.memory.weights + second.memory.weights - whole
+    assert 0 <= twice - card.tensor("embed").bytes < 2 << 20, "in huge pages"
 
 
 def test_a_weight_that_is_encoded_and_then_widened_is_held_twice():

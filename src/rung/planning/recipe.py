@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rung import formats
 from rung.core.types import YES, Case, Climb, Device, Format, Level, Part, no
 from rung.core.value import Value
+from rung.kernels.cpu.arena import HUGE
 from rung.kernels.cpu.layouts import GENERIC, packed_bytes
 from rung.models.card import Tensor
 from rung.models.outlines.values import SCALE
@@ -22,6 +23,9 @@ from rung.planning.subject import Subject, is_table
 _COARSE_BITS = 6.0
 #: Tensors that no file stores in blocks: convolutions, routers of experts, positions. They stay floats.
 _FLOATS = ("conv", "router", "positions", "types", "table", "bias")
+
+#: Packed weights above this have huge pages of their own, the last of which is resident whole (``kernels.cpu.arena``).
+OWN_MAPPING = 16 << 20
 
 #: A format for every weight, llama.cpp's mixture of them, or None: as stored.
 Storage = Format | Mixture | None
@@ -105,7 +109,10 @@ def _held_bytes(tensor: Tensor, format: Format, packing: str) -> int:
     if packing != "r16":
         return tensor.bytes if format.name == tensor.format else format.bytes(tensor.shape)
     copied = format.name in GENERIC and format.name != tensor.format
-    return packed_bytes(format, tensor.shape) + (format.bytes(tensor.shape) if copied else 0)
+    packed = packed_bytes(format, tensor.shape)
+    if packed > OWN_MAPPING:
+        packed = -(-packed // HUGE) * HUGE
+    return packed + (format.bytes(tensor.shape) if copied else 0)
 
 
 def _format(subject: Subject, tensor: Tensor, asked: Storage) -> tuple[Format, str]:
