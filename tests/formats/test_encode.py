@@ -300,3 +300,22 @@ def test_scales_in_float32_hold_the_largest_weights(name: str) -> None:
     fmt = formats.get(name)
     # MXFP4 cannot round the largest ones up: 4 * 2^126 is infinite.
     assert sqnr(weights, round_trip(weights, fmt)) >= fmt.floor_db - (1.0 if name == "mxfp4" else 0.4)
+
+
+@pytest.mark.parametrize(("name", "levels"), [("q4_1", 16), ("q5_1", 32)])
+def test_a_minimum_that_float16_rounds_up_leaves_no_weight_below_it(name, levels):
+    """Weights that differ by less than float16 can say: the minimum is rounded down, and a code reaches each."""
+    weights = (1.0007 + np.linspace(0, 1e-5, 32, dtype=np.float32))[None]
+    assert np.float16(weights[0, 0]) > weights[0, 0]
+    decoded = formats.decode(formats.encode(weights, formats.get(name)))
+    assert np.abs(decoded - weights).max() < 2.0**-10 / (levels - 1)
+
+
+@pytest.mark.parametrize("name", [name for name, fmt in formats.FORMATS.items() if fmt.encodes])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_weights_are_left_as_they_were(name, rows):
+    fmt = formats.get(name)
+    weights = np.random.default_rng(0).standard_normal((rows, max(fmt.block, 32)), dtype=np.float32)
+    before = weights.copy()
+    formats.encode(weights, fmt)
+    np.testing.assert_array_equal(weights, before)

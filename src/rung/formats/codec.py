@@ -172,10 +172,11 @@ def columns(weights: Floats, group: int) -> Floats:
     """Groups of ``group`` weights from [n, b] in columns: [group, (b / group) n], the groups j of all rows together.
 
     Reductions over a group and factors of groups then run over long contiguous rows: 10 times as fast in numpy.
+    Always a copy: who packs works in it, and a single group would be a view of the caller's weights.
     """
     count, length = weights.shape
     turned = weights.reshape(count, length // group, group).transpose(2, 1, 0)
-    return np.ascontiguousarray(turned).reshape(group, -1)
+    return np.array(turned, np.float32, order="C").reshape(group, -1)
 
 
 def peaks(low: Floats, high: Floats) -> Floats:
