@@ -304,11 +304,11 @@ def test_scales_in_float32_hold_the_largest_weights(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "levels"), [("q4_1", 16), ("q5_1", 32)])
 def test_a_minimum_that_float16_rounds_up_leaves_no_weight_below_it(name, levels):
-    """Weights that differ by less than float16 can say: the minimum is rounded down, and a code reaches each."""
-    weights = (1.0007 + np.linspace(0, 1e-5, 32, dtype=np.float32))[None]
-    assert np.float16(weights[0, 0]) > weights[0, 0]
+    """The scale is too small for float16: the minimum is rounded down, and a code reaches each weight."""
+    weights = np.linspace(1.0006, 1.0014, 32, dtype=np.float32)[None]
+    assert weights[0, 0] < np.float16(weights[0, 0]) < weights[0, -1]
     decoded = formats.decode(formats.encode(weights, formats.get(name)))
-    assert np.abs(decoded - weights).max() < 2.0**-10 / (levels - 1)
+    assert np.abs(decoded - weights).max() < (weights[0, -1] - 1) / (levels - 1)
 
 
 @pytest.mark.parametrize("name", [name for name, fmt in formats.FORMATS.items() if fmt.encodes])
