@@ -1,13 +1,15 @@
 """Packing and the exact way back, sizes, and the pages of mapped files."""
 
 import mmap
+import weakref
 
 import numpy as np
 import pytest
 
 from rung import formats
 from rung.formats import Encoded
-from rung.kernels.cpu import layouts
+from rung.kernels.cpu import layouts, packing
+from rung.kernels.cpu.codebooks import grid_codes
 from rung.kernels.cpu.packing import pack, read_rows, unpack
 
 from ..ops.conformance import FORMATS, weight
@@ -77,15 +79,39 @@ def test_a_generic_layout_holds_the_decoded_weight(name):
     """Scale times code plus minimum, bit for bit; of random blocks, so that every field counts."""
     format = formats.get(name)
     encoded = weight(formats.get(name), 83, 2 * max(format.block, 256))
-    if format.encodes:  # blocks that no encoder writes
-        generator = np.random.default_rng(3)
-        data = generator.integers(0, 256, encoded.parts["data"].shape, dtype=np.uint8)
-        blocks = data.reshape(-1).view(formats.layout(format))
-        for field in {"d", "m", "dmin"} & set(blocks.dtype.names):
+    generator = np.random.default_rng(3)
+    data = generator.integers(0, 256, encoded.parts["data"].shape, dtype=np.uint8)
+    blocks = data.reshape(-1).view(formats.layout(format))
+    for field in {"d", "m", "dmin"} & set(blocks.dtype.names):
+        if blocks[field].dtype.kind == "f":
             blocks[field] = generator.standard_normal(blocks.shape)
-        encoded = Encoded(format, encoded.shape, {"data": data})
+    encoded = Encoded(format, encoded.shape, {"data": data})
     with np.errstate(all="ignore"):
         assert np.array_equal(_as_read(pack(encoded, 2)), formats.decode(encoded), equal_nan=True)
+
+
+def test_the_grid_outlives_the_kernel_that_reads_it(monkeypatch):
+    """Threads that ask for a grid first at the same time each get an array that nothing else keeps."""
+    freed = []
+
+    def fresh(name):
+        made = grid_codes(name).copy()
+        weakref.finalize(made, freed.append, name)
+        return made
+
+    move = packing._move
+
+    def watched(*arguments):
+        assert not freed
+        move(*arguments)
+        freed.clear()
+
+    monkeypatch.setattr(packing, "grid_codes", fresh)
+    monkeypatch.setattr(packing, "_move", watched)
+    encoded = weight(formats.get("iq3_s"), 33, 256)
+    packed = packing.start(encoded)
+    packing.fill(packed, encoded, 0, 33)
+    assert np.array_equal(_as_read(packed), formats.decode(encoded))
 
 
 def test_a_mapped_file_gives_its_pages_back(tmp_path, monkeypatch):

@@ -187,7 +187,7 @@ def pack_mxfp4(stored, place, lane, blocks, table):
 def _half_e4m3(byte):
     """Half the value of an unsigned e4m3, its top bit ignored; 0x7f stands for zero."""
     exponent, mantissa = byte >> 3 & 15, byte & 7
-    if byte & 127 == 127:
+    if byte == 127:  # 0xff is 480, as in the reference decoder
         return np.float32(0)
     if exponent == 0:
         return np.float32(mantissa) * np.float32(2.0**-10)

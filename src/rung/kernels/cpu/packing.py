@@ -121,7 +121,8 @@ def fill(packed: Packed, encoded: Encoded, first: int, last: int) -> None:
     stored = encoded.parts["data"].reshape(encoded.shape[0], -1)[first:last]
     if name in GENERIC:
         kernel = PLAIN[name] if name in PLAIN else GRIDS[name]
-        _move(packed, kernel, stored, first, packed.format.block, grid_codes(name).ctypes.data)
+        codes = grid_codes(name)  # held here: threads that ask first at the same time each get an array of their own
+        _move(packed, kernel, stored, first, packed.format.block, codes.ctypes.data)
         return
     block = packed.layout.block
     _move(packed, _native(packed)[0], stored, first, block, block // UNIT)
