@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from rung.core.errors import RungError
     from rung.core.types import Device, Plan, Report
+    from rung.diagnosis.explain import explain
     from rung.public import card, check, device, devices, load, plan
     from rung.run.simulate.context import simulate
     from rung.run.simulate.defects import Defect
@@ -34,6 +35,7 @@ _PUBLIC = {
     "check": "rung.public",
     "device": "rung.public",
     "devices": "rung.public",
+    "explain": "rung.diagnosis.explain",
     "load": "rung.public",
     "plan": "rung.public",
     "simulate": "rung.run.simulate.context",
@@ -52,6 +54,7 @@ __all__ = [
     "check",
     "device",
     "devices",
+    "explain",
     "load",
     "plan",
     "simulate",

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
 from rung.core.types import EMPTY, StepClass
 from rung.core.value import FrozenDict
@@ -18,14 +19,27 @@ _LONGEST = 20_000
 
 @dataclass(frozen=True)
 class Signature:
-    """One known error: how it reads, what it means and how a ladder steps down from it."""
+    """One known error: how it reads, what it means, how a ladder steps down from it and what it is evidence of.
+
+    ``step`` is None for rows that only explain. ``causes`` are weights of evidence in nats by cause. ``late``: reported
+    after the fact, or following from another error. ``general``: wording so wide that it counts only where no other row
+    matches the line.
+    """
 
     id: str
-    step: StepClass
-    pattern: re.Pattern[str]
+    step: StepClass | None
+    text: str
     example: str
     means: str
     source: str
+    causes: FrozenDict[float] = EMPTY
+    late: bool = False
+    general: bool = False
+
+    @functools.cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled when first asked for: most rows of the knowledge base never are."""
+        return re.compile(self.text, re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -54,19 +68,22 @@ def signatures() -> tuple[Signature, ...]:
     return tuple(rows)
 
 
-def _signature(row: dict[str, str]) -> Signature:
+def _signature(row: dict[str, Any]) -> Signature:
     return Signature(
         id=row["id"],
-        step=StepClass(row["step"]),
-        pattern=re.compile(row["pattern"], re.MULTILINE),
+        step=StepClass(row["step"]) if "step" in row else None,
+        text=row["pattern"],
         example=row["example"],
         means=row["means"],
         source=row["source"],
+        causes=FrozenDict(row["causes"]),
+        late=row.get("late", False),
+        general=row.get("general", False),
     )
 
 
 def match(text: str) -> Match | None:
-    """The signature whose words stand first in the text, or None."""
+    """The signature that a ladder knows a step for and whose words stand first in the text, or None."""
     found = [(hit.start(), index, hit) for index, hit in _hits(text[:_LONGEST])]
     if not found:
         return None
@@ -77,7 +94,7 @@ def match(text: str) -> Match | None:
 
 def _hits(text: str) -> Iterator[tuple[int, re.Match[str]]]:
     for index, signature in enumerate(signatures()):
-        hit = signature.pattern.search(text)
+        hit = signature.pattern.search(text) if signature.step is not None else None
         if hit:
             yield index, hit
 

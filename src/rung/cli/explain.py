@@ -1,0 +1,261 @@
+"""``rung explain``: what an error message is about, how sure that is, why, and what to do."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from rung.cli import options
+from rung.cli.output import console, print_json
+from rung.core.errors import RungError, UsageError
+from rung.core.text import did_you_mean
+
+if TYPE_CHECKING:
+    from rung.diagnosis.explain import Explanation
+    from rung.diagnosis.fixing import Cause
+
+_CHUNK = 1 << 20
+_UNKNOWN = 3
+
+_What = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[LOG|-|CAUSE|'THE LINE']",
+        help="A log file, - for stdin, a cause's label, or the line itself.",
+        show_default=False,
+    ),
+]
+_Device = Annotated[
+    str | None, typer.Option("--device", help="The card it happened on, by name: p2200.", show_default=False)
+]
+_Environment = Annotated[
+    Path | None,
+    typer.Option("--environment", help="A JSON file: gpu, driver, cuda, torch, os ...", show_default=False),
+]
+_NoEnvironment = Annotated[bool, typer.Option("--no-environment", help="It did not happen on this machine.")]
+_Rows = Annotated[
+    Path | None,
+    typer.Option("--jsonl", help='Many logs: a row {"id", "log", "environment"} a line.', show_default=False),
+]
+_List = Annotated[bool, typer.Option("--list", help="List all causes.")]
+_Redact = Annotated[bool, typer.Option("--redact", help="Print the log without names, tokens and addresses instead.")]
+
+
+def explain(
+    what: _What = None,
+    device: _Device = None,
+    environment: _Environment = None,
+    no_environment: _NoEnvironment = False,
+    jsonl: _Rows = None,
+    list_: _List = False,
+    redact: _Redact = False,
+    json: options.Json = False,
+) -> None:
+    """Explain an error message: its cause on this device, how sure that is, and what to do first.
+
+    Exits 0 with a cause, 3 when it does not know, 2 for a wrong question.
+    """
+    if list_:
+        _list(json)
+        return
+    if jsonl is not None:
+        _rows(jsonl)
+        return
+    if what is not None and _page(what, json):
+        return
+    texts = _texts(what)
+    if redact:
+        _redacted(texts)
+        return
+    from rung.diagnosis.explain import explain_lines
+    from rung.diagnosis.log import lines
+
+    given = _environment(device, environment, no_environment)
+    found = explain_lines(lines(texts), given)
+    if json:
+        print_json(found.to_json())
+    else:
+        _show(found)
+    if found.cause is None:
+        raise typer.Exit(_UNKNOWN)
+
+
+def _environment(device: str | None, file: Path | None, none: bool) -> Mapping[str, Any]:
+    """What is known of the machine it happened on; this one unless another is named."""
+    if sum((device is not None, file is not None, none)) > 1:
+        raise UsageError("--device, --environment and --no-environment exclude each other.")
+    if none:
+        return {}
+    if file is not None:
+        return _read_environment(file)
+    from rung.diagnosis import machine
+
+    return machine.catalogue_card(device) if device is not None else machine.this_machine()
+
+
+def _read_environment(file: Path) -> Mapping[str, Any]:
+    from rung.diagnosis.facts import environment_of
+
+    try:
+        return environment_of(json_module.loads(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(
+            f"{file} is no JSON: {error}", (), ['{"gpu": "Quadro P2200", "torch": "1.10.0+cu102"}']
+        ) from error
+
+
+def _texts(what: str | None) -> Iterator[str]:
+    """The log as texts: of the file, of stdin, or the argument itself."""
+    from rung.diagnosis.log import decode
+
+    if what is None or what == "-":
+        if what is None and (sys.stdin is None or sys.stdin.isatty()):
+            raise UsageError(
+                "There is no log to explain.", (), ["python train.py 2>&1 | rung explain", 'rung explain "the line"']
+            )
+        yield from decode(_chunks(sys.stdin.buffer))
+        return
+    try:
+        path = Path(what)
+        there, folder = path.exists(), path.is_dir()
+    except (OSError, ValueError):  # too long, or with characters that no path has: a line
+        there = folder = False
+    if folder:
+        raise UsageError(f"{what} is a folder, not a log.", (), ["rung explain FILE"])
+    if there:
+        try:
+            with open(path, "rb") as file:
+                yield from decode(_chunks(file))
+        except OSError as error:
+            raise UsageError(f"{what} cannot be read: {error.strerror}") from error
+        return
+    if not what.strip():
+        raise UsageError("The line to explain is empty.", (), ['rung explain "the line"'])
+    if any(letter.isspace() for letter in what.strip()):
+        yield what
+        return
+    from rung.diagnosis.fixing import causes
+
+    raise UsageError(
+        f"{what} is neither a file nor a cause.{did_you_mean(what, list(causes()))}",
+        (),
+        ["rung explain --list", 'rung explain "the whole line"'],
+    )
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    while chunk := stream.read(_CHUNK):
+        yield chunk
+
+
+def _redacted(texts: Iterator[str]) -> None:
+    from rung.diagnosis.log import lines, plain
+    from rung.diagnosis.redact import redact
+
+    for _, line in lines(texts):
+        print(redact(plain(line)))
+
+
+def _rows(file: Path) -> None:
+    """One answer a line, in the order of the rows; a row that cannot be read is answered with its error."""
+    from rung.diagnosis.explain import explain as explained
+
+    wrong = 0
+    try:
+        with open(file, encoding="utf-8", errors="replace") as stream:
+            for number, line in enumerate(stream, 1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json_module.loads(line)
+                    found = explained(str(row["log"]), row.get("environment")).to_json()
+                    answer = {"id": row.get("id"), **found}
+                except (ValueError, KeyError, TypeError, AttributeError, RungError) as error:
+                    wrong += 1
+                    answer = {"id": None, "error": f"line {number}: {error}"}
+                print(json_module.dumps(answer, ensure_ascii=False))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    if wrong:
+        raise UsageError(
+            f"{wrong} of the rows in {file} could not be answered.", ['a row is {"id", "log", "environment"}']
+        )
+
+
+def _list(json: bool) -> None:
+    from rung.cli.output import table
+    from rung.diagnosis.fixing import causes
+
+    if json:
+        print_json([cause.to_json() for cause in causes().values()])
+        return
+    rows = table("cause", "what is the matter")
+    for cause in causes().values():
+        rows.add_row(cause.label, cause.sentence)
+    console().print(rows)
+
+
+def _page(what: str, json: bool) -> bool:
+    """The page of a cause, if that is what was asked for."""
+    from rung.diagnosis.fixing import causes
+
+    cause = causes().get(what)
+    if cause is None or Path(what).exists():
+        return False
+    if json:
+        print_json(cause.to_json())
+    else:
+        _show_page(cause)
+    return True
+
+
+def _show_page(cause: Cause) -> None:
+    from rung.diagnosis import signatures
+    from rung.diagnosis.fixing import wordings
+
+    out = console()
+    out.print(f"{cause.sentence}\n{cause.means}\n")
+    texts = {row.label: row for row in reversed(wordings())}
+    out.print("What to do")
+    for number, label in enumerate(cause.fixes, 1):
+        out.print(f"  {number}  {texts[label].text}")
+    examples = [s.example for s in signatures() if s.causes and max(s.causes, key=s.causes.__getitem__) == cause.label]
+    if examples:
+        out.print("\nHow it reads")
+        for example in examples[:8]:
+            out.print(f"  {example}")
+    out.print(f"\nWhat tells it from others\n  {cause.tell}")
+
+
+def _show(found: Explanation) -> None:
+    from rung.diagnosis.fixing import causes
+
+    out = console()
+    if found.cause is None:
+        out.print(found.sentence)
+        out.print("Give it more of the log, from the first error on. What it knows: rung explain --list")
+        return
+    out.print(f"{found.sentence}   {_sure(found.confidence)}")
+    for item in found.evidence:
+        where = f"line {item.line}" if item.line is not None else "fact"
+        out.print(f"  {where:<9}  {item.text + '   → ' if item.text else ''}{item.fact}")
+    out.print("What to do")
+    for number, fix in enumerate(found.fixes[:4], 1):
+        out.print(f"  {number}  {fix.text}" + (f"\n       {fix.command}" if fix.command else ""))
+    if found.automatic:
+        out.print("  or let rung choose what works on this device:  rung run MODEL")
+    rest = [item for item in found.alternatives if item.confidence >= 0.05]
+    if rest:
+        others = "; ".join(f"{causes()[item.cause].sentence} ({item.confidence:.0%})" for item in rest[:2])
+        out.print(f"If it still fails: {others}\n  {causes()[rest[0].cause].tell}")
+
+
+def _sure(confidence: float) -> str:
+    return f"{min(confidence, 0.99):.0%} sure"

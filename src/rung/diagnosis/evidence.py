@@ -1,0 +1,75 @@
+"""Rules that weigh facts about device and software for and against causes. One row a rule: when, for what, in words.
+
+Weights are nats, as in the signatures; a negative one speaks against. A rule sees the signatures that a log holds and
+the facts of log and environment together (``Scene``); its sentence is shown as evidence, with its source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rung.diagnosis.facts import Facts
+from rung.diagnosis.gpus import capability_text
+from rung.diagnosis.reading import Reading
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a rule looks at: ``ids`` of the signatures found, their captured ``words``, and the facts."""
+
+    facts: Facts
+    ids: frozenset[str]
+    words: Mapping[str, str]
+    text: str
+
+    def has(self, *ids: str) -> bool:
+        """Whether one of these signatures was found."""
+        return any(name in self.ids for name in ids)
+
+    def below(self, capability: int) -> bool:
+        """Whether the GPU is known to be older than that compute capability (major * 10 + minor)."""
+        return self.facts.capability is not None and self.facts.capability < capability
+
+    def from_(self, capability: int) -> bool:
+        """Whether the GPU is known to have at least that compute capability."""
+        return self.facts.capability is not None and self.facts.capability >= capability
+
+    @property
+    def vendor(self) -> str:
+        """The maker of the GPU, empty when unknown."""
+        return self.facts.gpu.vendor if self.facts.gpu else ""
+
+    def says(self, pattern: str) -> bool:
+        """Whether the lines that were kept hold a pattern."""
+        return re.search(pattern, self.text) is not None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``when`` it applies, the ``causes`` it weighs, and a sentence; {gpu}, {cc} and {archs} are filled in."""
+
+    id: str
+    when: Callable[[Scene], bool]
+    causes: Mapping[str, float]
+    sentence: str
+    source: str
+
+    def says(self, scene: Scene) -> str:
+        """The sentence with the facts of this scene."""
+        facts = scene.facts
+        gpu = facts.gpu.name if facts.gpu else "the GPU"
+        cc = capability_text(facts.capability) if facts.capability is not None else "?"
+        archs = " ".join(capability_text(a) for a in facts.compiled_for)
+        return self.sentence.format(gpu=gpu, cc=cc, archs=archs)
+
+
+def scene_of(reading: Reading, facts: Facts) -> Scene:
+    """The scene of a log that was read."""
+    words: dict[str, str] = {}
+    for hit in reading.hits:
+        for key, value in hit.facts.items():
+            words.setdefault(key, value)
+    text = "\n".join([*(hit.line for hit in reading.hits), *reading.about])
+    return Scene(facts, frozenset(hit.signature.id for hit in reading.hits), words, text)

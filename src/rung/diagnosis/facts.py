@@ -1,0 +1,185 @@
+"""What a log and its environment say about device and software, each with where it was found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rung.core.errors import UsageError
+from rung.diagnosis.gpus import Gpu, capability, capability_text, gpu_of
+
+KEYS = ("gpu", "compute_capability", "driver", "cuda", "torch", "os", "cpu", "library_versions")
+
+
+@dataclass
+class Facts:
+    """Everything known beside the error itself; None and empty mean unknown.
+
+    ``capability`` is major * 10 + minor; ``torch`` and ``cuda`` (of torch's build, else the toolkit) are pairs of
+    numbers; ``compiled_for`` lists the architectures that a build names; ``dtypes`` are f16, bf16, fp8, int8.
+    """
+
+    gpu: Gpu | None = None
+    capability: int | None = None
+    torch: tuple[int, int] | None = None
+    cuda: tuple[int, int] | None = None
+    toolkit: tuple[int, int] | None = None
+    driver: str = ""
+    os: str = ""
+    cpu: str = ""
+    libraries: str = ""
+    dtypes: frozenset[str] = frozenset()
+    compiled_for: tuple[int, ...] = ()
+    on_cpu: bool = False
+    contradictions: tuple[str, ...] = ()
+
+    @property
+    def windows(self) -> bool:
+        """Whether the system is Windows."""
+        return "windows" in self.os.lower()
+
+    @property
+    def apple(self) -> bool:
+        """Whether the system is macOS."""
+        return bool(re.search(r"mac|darwin|osx", self.os, re.IGNORECASE)) or (self.gpu or _NONE).vendor == "apple"
+
+
+_NONE = Gpu("", "")
+
+
+def environment_of(given: object) -> dict[str, str]:
+    """The known keys of an environment object as strings; absent, null and unknown keys are left out.
+
+    Raises ``UsageError`` for what is no JSON object.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise UsageError(
+            f"An environment is a JSON object, not {type(given).__name__}.", [f"its keys: {', '.join(KEYS)}"]
+        )
+    return {key: _text(given[key]) for key in KEYS if given.get(key) not in (None, "", [], {})}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(item) for item in value)
+    return str(value)[:500]
+
+
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+_CAPABILITY = re.compile(
+    r"[Cc]apabilit(?:y|ies)(?: among GPUs detected)?[ :=]*(?:of |is )?(?:sm_(?P<sm>\d{2,3})"
+    r"|\(?(?P<major>\d{1,2})[.,] ?(?P<minor>\d)\)?)"
+)
+#: Where a message speaks of the GPU that it met, whatever else it demands.
+_OWN = re.compile(
+    r"with CUDA capability sm_(?P<sm>\d{2,3})|[Cc]urrent capability: ?(?P<short>\d{2,3})\b"
+    r"|[Yy]our .{0,60}(?:GPU"
+    r"|device)(?:'s)? (?:has )?(?:compute )?capability (?:is )?\(?(?P<major>\d{1,2})[.,] ?(?P<minor>\d)"
+)
+_DEMAND = re.compile(
+    r"(?:at least|>=?|below|lower than|less than|requires?|needs?|higher|minimum"
+    r"|Min(?:imum)?)\W{0,3}(?:[Cc]ompute )?(?:[Cc]apability)?[ :]*\(?\d|supported by this|support is",
+)
+_TORCH = re.compile(
+    r"(?:torch(?:_version|\.__version__|: | |==|=)+\s*[=:]?\s*"
+    r"|PyTorch (?:version:? )?)v?(\d+\.\d+)[\w.]*(?:\+(cu\d+|cpu|rocm[\d.]+|xpu))?"
+)
+_ARCHS = re.compile(r"(?:supports CUDA capabilities|compiled for:?)((?:[ ,]+(?:sm_|compute_)?\d{2,3}\w?)+)")
+_DTYPES = {
+    "bf16": re.compile(r"bfloat16|bf16|CUDA_R_16BF", re.IGNORECASE),
+    "f16": re.compile(r"\bhalf\b|float16|\bfp16\b|CUDA_R_16F\b", re.IGNORECASE),
+    "fp8": re.compile(r"\bfp8|float8|CUDA_R_8F", re.IGNORECASE),
+    "int8": re.compile(r"\bint8\b|8-?bit|CUDA_R_8I", re.IGNORECASE),
+}
+_GPU_IN_LOG = re.compile(
+    r"(?:Device \d+: |Your |Found GPU\d+ |GPU[ :]\d* ?|on (?:a |an |the )?)?"
+    r"(?P<name>(?:NVIDIA |AMD )?(?:GeForce |Tesla |Quadro )?(?:(?:RTX|GTX|GT|TITAN|RX) ?[A-Z]?\d{2,4}(?: ?(?:Ti"
+    r"|SUPER|Super|XT|XTX|M|D))*\b"
+    r"|(?:Tesla|Quadro) [A-Z]{1,3}\d{1,4}\w?|[AHVPTLK](?:100|200|800|80|40|30|10|4|40S)\b|GB10\b)|gfx\d{3,4}\w?\b"
+    r"|Intel(?:\(R\))? Arc[\w ]*|Apple M\d)"
+)
+
+
+def gather(environment: Mapping[str, str], lines: Iterable[str]) -> Facts:
+    """The facts of an environment, and of a log's lines where the environment says nothing."""
+    facts = Facts(
+        driver=environment.get("driver", ""),
+        os=environment.get("os", ""),
+        cpu=environment.get("cpu", ""),
+        libraries=environment.get("library_versions", ""),
+    )
+    _from_environment(facts, environment)
+    _from_log(facts, list(lines))
+    return facts
+
+
+def _from_environment(facts: Facts, environment: Mapping[str, str]) -> None:
+    facts.gpu = gpu_of(environment.get("gpu", "")) if "gpu" in environment else None
+    facts.capability = capability(environment.get("compute_capability", ""))
+    version = environment.get("torch", "")
+    facts.torch = _pair(version)
+    facts.cuda = _build_cuda(version)
+    stated = environment.get("cuda", "")
+    torch_cuda = re.search(r"([\d.]+) ?\(?(?:torch|pytorch)", stated)
+    if torch_cuda and facts.cuda is None:
+        facts.cuda = _pair(torch_cuda[1])
+    facts.toolkit = _pair(stated)
+    facts.cuda = facts.cuda or facts.toolkit
+    named = facts.gpu.capability if facts.gpu else None
+    facts.capability = facts.capability or named
+    if named and facts.capability and named != facts.capability and "," not in environment.get("gpu", ""):
+        facts.contradictions = (
+            f"the GPU named has compute capability {capability_text(named)}, "
+            f"the environment says {capability_text(facts.capability)}: the latter is believed",
+        )
+
+
+def _from_log(facts: Facts, lines: list[str]) -> None:
+    text = "\n".join(lines)
+    for line in lines:
+        facts.capability = facts.capability or _stated_capability(line)
+    if facts.gpu is None and (found := _GPU_IN_LOG.search(text)):
+        facts.gpu = gpu_of(found["name"])
+        facts.capability = facts.capability or (facts.gpu.capability if facts.gpu else None)
+    if facts.torch is None and (found := _TORCH.search(text)):
+        facts.torch = _pair(found[1])
+        facts.cuda = facts.cuda or _build_cuda(found[0])
+    if found := _ARCHS.search(text):
+        facts.compiled_for = tuple(sorted(_arch_number(word) for word in re.findall(r"\d{2,3}", found[1])))
+    facts.dtypes = frozenset(name for name, pattern in _DTYPES.items() if pattern.search(text))
+    facts.on_cpu = bool(re.search(r"device[=: ]+'?cpu|\bon CPU\b|_cpu_?\"|--device cpu|map_location='?cpu", text))
+    if not facts.os:
+        facts.os = "Windows" if re.search(r"\b[A-Z]:\\|\.dll\b|WinError|WindowsPath|\.\.\.\\", text) else ""
+
+
+def _stated_capability(line: str) -> int | None:
+    """The compute capability that a line gives its GPU; what it demands of one, and lists of a build, do not count."""
+    if found := _OWN.search(line):
+        return int(found["sm"] or found["short"] or int(found["major"]) * 10 + int(found["minor"]))
+    if _DEMAND.search(line) or _ARCHS.search(line):
+        return None
+    found = _CAPABILITY.search(line)
+    if not found:
+        return None
+    return int(found["sm"]) if found["sm"] else int(found["major"]) * 10 + int(found["minor"])
+
+
+def _arch_number(word: str) -> int:
+    """ggml writes 610 for 6.1, torch 61 or 120 for 12.0."""
+    number = int(word)
+    return number // 10 if number >= 200 else number
+
+
+def _pair(text: str) -> tuple[int, int] | None:
+    found = _VERSION.search(text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _build_cuda(text: str) -> tuple[int, int] | None:
+    found = re.search(r"\+cu(\d{2,3})", text)
+    return (int(found[1][:-1]), int(found[1][-1])) if found else None

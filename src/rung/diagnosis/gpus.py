@@ -1,0 +1,124 @@
+"""GPU names in what people write: ``RTX 20xx``, ``8x H100 80GB``, ``NVIDIA P104-100``, ``gfx1031``."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+from rung.core.value import Value
+from rung.hardware import catalog
+
+
+@dataclass(frozen=True)
+class Gpu(Value):
+    """A GPU as far as its name tells: ``capability`` is major * 10 + minor of NVIDIA's compute capability."""
+
+    name: str
+    vendor: str
+    capability: int | None = None
+    arch: str = ""
+
+    @property
+    def half_is_broken(self) -> bool:
+        """GeForce GTX 16: half precision without matrix units, known for NaN in some libraries."""
+        return bool(re.search(r"\b16\d\d\b|\bGTX ?16xx|\bT(?:400|600|1000)\b|\bMX450\b", self.name, re.IGNORECASE))
+
+
+#: Series that people write without a model number, and the compute capability of all their cards.
+_SERIES = (
+    (r"\b(?:RTX|GeForce)? ?50(?:xx|[- ]series)\b|\bRTX ?50\d\d", 120),
+    (r"\b(?:RTX|GeForce)? ?40(?:xx|[- ]series)\b|\bRTX ?40\d\d", 89),
+    (
+        r"\b(?:RTX|GeForce)? ?30(?:xx|[- ]series)\b|\bRTX ?30\d\d|\bA(?:10|16|40|2000|4000|4500|5000|5500"
+        r"|6000)G?\b",
+        86,
+    ),
+    (
+        r"\b(?:RTX|GeForce)? ?20(?:xx|[- ]series)\b|\bRTX ?20\d\d|\bGTX ?16(?:\d\d|xx)|\bRTX ?[34568]000\b"
+        r"|\bTuring\b|\bT4G?\b",
+        75,
+    ),
+    (r"\bTITAN V\b|\bVolta\b|\bV100S?\b|\bGV100\b", 70),
+    (
+        r"\bGTX ?10(?:\d\d|xx)|\b10[- ]series\b|\bP(?:4|6|40)\b|\bP10[46]-\d\d\d|\bTITAN Xp?\b|\bMX[123]\d0\b"
+        r"|\bQuadro P\d+|\bPascal\b",
+        61,
+    ),
+    (r"\bP100\b|\bGP100\b", 60),
+    (r"\bGTX ?9[5-8]\d|\bM(?:4|6|10|40|60)\b|\bQuadro M\d+|\bGTX ?9xx", 52),
+    (r"\bGTX ?750|\bGT[X]? ?9[1-4]\dM?X?|\b[89][345]0M\b|\bMaxwell\b|\bM1200\b", 50),
+    (r"\bK80\b", 37),
+    (r"\bK(?:20|40)[cmx]?\b|\bGT ?7[123]0\b|\bGTX ?780|\bKepler\b|\bGTX TITAN\b", 35),
+    (r"\bGT[X]? ?(?:6\d\d|7[4-7]\d)M?\b|\bK(?:5|10|[1-6]000)M?\b", 30),
+    (r"\bGB10\b|\bDGX Spark\b", 121),
+    (r"\bThor\b", 110),
+    (r"\bB300\b|\bGB300\b", 103),
+    (r"\bG?B[12]00\b|\bBlackwell\b", 100),
+    (r"\bH[128]00\b|\bH20\b|\bGH200\b|\bHopper\b", 90),
+    (r"\bL(?:4|20|40S?)\b|\bAda\b", 89),
+    (r"\bOrin\b", 87),
+    (r"\bA(?:100|30|800)\b|\bAmpere\b", 80),
+    (r"\bXavier\b", 72),
+    (r"\bTX2\b", 62),
+    (r"\b(?:Jetson )?Nano\b|\bTX1\b", 53),
+)
+_AMD = re.compile(
+    r"\bgfx\d{3,4}[a-f]?\b|\bRadeon[\w ]*|\bRX ?(?:Vega ?)?\d{2,4}\w*|\bMI ?\d{2,3}[AX]?\b|\bVega ?\d+"
+    r"|\b[67]\d0M\b|\bRyzen\b.{0,20}\bVega\b",
+    re.IGNORECASE,
+)
+_INTEL = re.compile(
+    r"\bIntel(?:\(R\))? (?:Arc|Iris|UHD|HD|Data Center GPU)[\w ()]*|\bArc (?:Pro )?[AB]\d{2,3}M?\b", re.IGNORECASE
+)
+_APPLE = re.compile(
+    r"\bApple (?:M\d|Silicon)[\w/ ]*|\bM[1-5](?: (?:Pro|Max|Ultra))?\b(?=.{0,20}(?:mac|apple|mps))", re.IGNORECASE
+)
+#: What surrounds a name in a field of an environment.
+_NOISE = re.compile(
+    r"^\s*\d+ ?x ?|\(.*?\)|\b\d+ ?[GM]i?B\b|\bSXM\d?\b|\bPCI-?E\b|-(?:PCIE"
+    r"|SXM\d)-\d+GB",
+    re.IGNORECASE,
+)
+
+
+@functools.lru_cache(maxsize=512)
+def gpu_of(text: str) -> Gpu | None:
+    """The GPU that a short text names (the first of several), or None."""
+    first = re.split(r"[,;/&+]| and ", text)[0]
+    if found := _AMD.search(text):
+        arch = re.search(r"gfx\w+", text)
+        return Gpu(found[0].strip(), "amd", arch=arch[0].lower() if arch else _arch(found[0]))
+    if found := _INTEL.search(text):
+        return Gpu(found[0].strip(), "intel", arch="xe")
+    if found := _APPLE.search(text):
+        return Gpu(found[0].strip(), "apple", arch="apple")
+    for candidate in (first, _NOISE.sub(" ", first).strip()):
+        product = catalog.find(candidate) if 1 < len(candidate) < 60 else None
+        if product is not None:
+            cc = catalog.architectures()[product.arch].cc
+            vendor = catalog.architectures()[product.arch].vendor
+            return Gpu(product.name, vendor, capability(cc), product.arch)
+    for pattern, value in _SERIES:
+        if re.search(pattern, first, re.IGNORECASE) or re.search(pattern, text, re.IGNORECASE):
+            return Gpu(first.strip(), "nvidia", value, f"sm_{value}")
+    return None
+
+
+def _arch(name: str) -> str:
+    product = catalog.find(name)
+    return product.arch if product is not None else ""
+
+
+def capability(text: str) -> int | None:
+    """``7.5``, ``(7, 5)``, ``sm_75``, ``>= 8.9`` as major * 10 + minor; None when there is none."""
+    if found := re.search(r"(\d{1,2})[.,] ?(\d)", text):
+        return int(found[1]) * 10 + int(found[2])
+    if found := re.search(r"(?:sm_?|compute_)(\d{2,3})", text):
+        return int(found[1])
+    return None
+
+
+def capability_text(value: int) -> str:
+    """75 as ``7.5``."""
+    return f"{value // 10}.{value % 10}"

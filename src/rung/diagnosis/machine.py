@@ -1,0 +1,37 @@
+"""The environment that an explanation is made for: this machine, or a card of the catalogue."""
+
+from __future__ import annotations
+
+import platform
+
+from rung.hardware import catalog, detect
+from rung.hardware.software import installed
+
+
+def this_machine() -> dict[str, str]:
+    """GPU, driver, torch, CUDA, system and processor of this machine, as an environment; torch is not imported."""
+    found = {"os": f"{platform.system()} {platform.release()}"}
+    software = installed()
+    if "torch" in software:
+        found["torch"] = software["torch"]
+    if "torch_cuda" in software:
+        found["cuda"] = software["torch_cuda"]
+    for device in detect.devices():
+        if device.kind == "cpu":
+            found["cpu"] = device.name
+        elif "gpu" not in found:
+            found["gpu"] = device.name
+            if device.arch.startswith("sm_"):
+                found["compute_capability"] = f"{device.arch[3:-1]}.{device.arch[-1]}"
+            if "driver" in device.software:
+                found["driver"] = device.software["driver"]
+    return found
+
+
+def catalogue_card(name: str) -> dict[str, str]:
+    """The environment of a machine with that card and nothing else known; raises ``UnknownDevice``."""
+    device = catalog.simulated(name)
+    found = {"gpu": device.name}
+    if capability := catalog.architectures()[device.arch].cc:
+        found["compute_capability"] = capability
+    return found

@@ -1,0 +1,327 @@
+"""From a log to a cause: the rules, the founding five in ten disguises, and logs that nobody meant to write."""
+
+import json
+import random
+
+import pytest
+
+from rung.core.errors import UsageError
+from rung.diagnosis import signatures
+from rung.diagnosis.evidence import scene_of
+from rung.diagnosis.explain import explain, explain_lines
+from rung.diagnosis.facts import environment_of, gather
+from rung.diagnosis.fixing import causes, wordings
+from rung.diagnosis.log import decode, lines
+from rung.diagnosis.reading import read
+from rung.diagnosis.rules import RULES
+
+IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+CUBLAS = "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx( handle, opa, opb, m, n, k, "
+LISTED = "The current PyTorch install supports CUDA capabilities sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90."
+NAN = "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0"
+ASSERTED = "Indexing.cu:1141: block: [0,0,0] Assertion `srcIndex < srcSelectDimSize` failed."
+NOT_INITIALIZED = "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+XFORMERS = "NotImplementedError: No operator found for `memory_efficient_attention_forward` with inputs:"
+TYPE = "ValueError: Requested float16 compute type, but the target device or backend do not support efficient float16"
+NO_CUDA = "AssertionError: Torch not compiled with CUDA enabled"
+SETUP = "CUDA_SETUP: WARNING! libcudart.so not found in any environmental path."
+FEATURE = "Unable to launch matmul because a required feature is unavailable: types not there."
+CMMA = "Cmma on inputs Float(F16) and outputs Float(F32) with shape m=16, n=16, k=16 not supported."
+IGEMMLT = "NotImplementedError: igemmlt not available (probably built with NO_CUBLASLT)"
+
+
+def op(kernel, dtype):
+    return f"RuntimeError: \"{kernel}\" not implemented for '{dtype}'"
+
+
+#: For every rule a log and an environment to which it applies, and the cause that it speaks for there.
+APPLIES = {
+    "bf16-before-ampere": (CUBLAS + "a, CUDA_R_16BF, lda)", {"gpu": "Tesla M40"}, "bf16-unsupported-gpu"),
+    "bf16-in-cublas-call": (CUBLAS + "a, CUDA_R_16BF, lda)", {}, "bf16-unsupported-gpu"),
+    "bf16-after-ampere": (
+        "RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::BFloat16",
+        {"gpu": "RTX 3090", "torch": "1.10+cu102"},
+        "cuda-toolkit-mismatch",
+    ),
+    "f16-in-cublas-call": (CUBLAS + "a, CUDA_R_16F, lda)", {"gpu": "RTX 2080 Ti"}, "cuda-toolkit-mismatch"),
+    "int8-in-cublas-call": (CUBLAS + "a, CUDA_R_8I, lda)", {"gpu": "V100"}, "int8-matmul-unsupported-gpu"),
+    "fp8-in-cublas-call": (CUBLAS + "a, CUDA_R_8F_E4M3, lda)", {"gpu": "RTX 3090"}, "fp8-fp4-unsupported-gpu"),
+    "lt-heuristic": (
+        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmulAlgoGetHeuristic( h )`",
+        {},
+        "software-defect",
+    ),
+    "cublas-without-call": ("cuBLAS failed with status CUBLAS_STATUS_NOT_SUPPORTED", {}, "software-defect"),
+    "newer-than-the-build": (f"{IMAGE}\n{LISTED}", {"gpu": "RTX 5090"}, "build-lacks-new-arch"),
+    "older-than-the-build": (f"{IMAGE}\n{LISTED}", {"gpu": "Tesla K40"}, "build-lacks-old-arch"),
+    "new-gpu": (IMAGE, {"gpu": "RTX 5080"}, "build-lacks-new-arch"),
+    "old-gpu": (IMAGE, {"gpu": "GTX 1080"}, "build-lacks-old-arch"),
+    "middle-gpu": (IMAGE, {"gpu": "RTX 3080"}, "build-wrong-arch-flags"),
+    "local-build": (f"{IMAGE} in csrc/ops.cu:12", {"gpu": "RTX 3080"}, "build-wrong-arch-flags"),
+    "not-torch": ("Error: no kernel image is available for execution on the device", {}, "build-wrong-arch-flags"),
+    "same-arch-in-list": (f"{IMAGE}\n{LISTED}", {"gpu": "RTX 2080 Ti"}, "build-wrong-arch-flags"),
+    "old-card-dropped": ("Version 1.3 no longer supporting Tesla K40m", {"gpu": "K40"}, "build-lacks-old-arch"),
+    "amd-missing-code": (IMAGE, {"gpu": "Radeon RX 6700 XT"}, "rocm-arch-unsupported"),
+    "hip-missing-code": ("RuntimeError: HIP error: invalid device function", {}, "rocm-arch-unsupported"),
+    "kernel-of-the-cpu": (op("addmm_impl_cpu_", "BFloat16"), {}, "cpu-half-op-missing"),
+    "kernel-of-the-gpu": (op("cumsum_cuda", "BFloat16"), {}, "gpu-dtype-op-missing"),
+    "half-kernel": (op("something", "Half"), {}, "cpu-half-op-missing"),
+    "bf16-kernel": (op("index_cuda", "BFloat16"), {}, "gpu-dtype-op-missing"),
+    "float8-kernel": (op("add_stub", "Float8_e4m3fn"), {}, "gpu-dtype-op-missing"),
+    "gtx-16-half": (NAN, {"gpu": "GTX 1660 Super"}, "fp16-broken-on-gpu"),
+    "gtx-16-named": ("black images on my GTX 1650", {}, "fp16-broken-on-gpu"),
+    "other-gpu-half": (NAN, {"gpu": "RTX 3090"}, "fp16-overflow"),
+    "flash-on-ampere": ("RuntimeError: FlashAttention only supports Ampere GPUs", {"gpu": "A800"}, "software-defect"),
+    "ggml-floor-on-ampere": (
+        "common.cuh:112: ggml was not compiled with any CUDA arch <= 750",
+        {"gpu": "A100"},
+        "software-defect",
+    ),
+    "kernels-before-dtype": (
+        "Bfloat16 is only supported on GPUs with compute capability of at least 8.0.\n"
+        "RuntimeError: GPUs with compute capability below 7.0 are not supported.",
+        {},
+        "kernel-min-compute-capability",
+    ),
+    "xformers-too-old": (
+        XFORMERS + "\n    requires device with capability > (8, 0) but your GPU has capability (7, 5) (too old)",
+        {},
+        "kernel-min-compute-capability",
+    ),
+    "compute-type-on-gpu": (TYPE, {"gpu": "GTX 1080"}, "slow-dtype-path"),
+    "compute-type-on-cpu": (TYPE, {}, "cpu-half-op-missing"),
+    "cpu-wheel": ("No CUDA GPUs are available\ntorch 2.3.0+cpu", {}, "cpu-only-build"),
+    "gpu-is-there": (NO_CUDA, {"driver": "535.1"}, "cpu-only-build"),
+    "mac-without-cuda": (
+        "ImportError: Using `load_in_8bit=True` requires Accelerate",
+        {"os": "macOS"},
+        "platform-binary-missing",
+    ),
+    "assertion-first": (f"{ASSERTED}\nCUDA error: device-side assert triggered", {}, "async-bad-input"),
+    "assert-and-cublas": (f"{NOT_INITIALIZED}\nCUDA error: device-side assert triggered", {}, "async-bad-input"),
+    "bnb-path-empty": (f"{SETUP}\nDEBUG: Possible options found for libcudart.so: set()", {}, "cuda-library-not-found"),
+    "bnb-two-cudas": (SETUP, {"cuda": "12.3 (system), 11.8 (torch)"}, "cuda-toolkit-mismatch"),
+    "bnb-on-windows": (SETUP, {"os": "Windows 11"}, "platform-binary-missing"),
+    "cuda-types-of-burn": (FEATURE, {"gpu": "RTX 2060"}, "software-defect"),
+    "cmma-in-graphics": (f"{FEATURE}\n{CMMA}", {}, "graphics-api-feature-missing"),
+    "int8-before-turing": (IGEMMLT, {"gpu": "V100"}, "int8-matmul-unsupported-gpu"),
+    "fp8-before-ada": ("type fp8e4nv not supported in this architecture", {"gpu": "A100"}, "fp8-fp4-unsupported-gpu"),
+    "merging": (f"model.merge_and_unload()\n{IGEMMLT}", {}, "int8-matmul-unsupported-gpu"),
+    "slow-on-old-gpu": ("fp16 is slower than fp32", {"gpu": "Tesla P40"}, "slow-dtype-path"),
+    "intel-gpu": ("RuntimeError: Required aspect fp64 is not", {"gpu": "Intel Arc A770"}, "xpu-directml-unsupported"),
+}
+
+
+def scene(log, environment):
+    reading = read(lines([log]))
+    facts = gather(environment_of(environment), [*reading.about, *(hit.line for hit in reading.hits)])
+    return scene_of(reading, facts)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_applies_to_its_case_and_not_to_an_empty_log(rule):
+    log, environment, cause = APPLIES[rule.id]
+    here = scene(log, environment)
+    assert rule.when(here)
+    assert not rule.when(scene("training started", environment))
+    assert explain(log, environment).cause == cause
+    said = rule.says(here)
+    assert "{" not in said
+    assert "?" not in said
+
+
+def test_every_case_has_a_rule():
+    assert set(APPLIES) == {rule.id for rule in RULES}
+
+
+def test_labels_of_the_data_belong_together():
+    fixes = {row.label for row in wordings()}
+    assert all(label in fixes for cause in causes().values() for label in cause.fixes)
+    assert all(label in causes() for signature in signatures() for label in signature.causes)
+    assert all(label in causes() for rule in RULES for label in rule.causes)
+    named = {label for signature in signatures() for label in signature.causes}
+    assert named == set(causes()), "every cause can be found"
+
+
+FOUNDING = {
+    "latte": (
+        CUBLAS + "&falpha, a, CUDA_R_16F, lda, b, CUDA_R_16F, ldb, &fbeta, c, CUDA_R_16F, ldc, CUDA_R_32F)`",
+        {"gpu": "NVIDIA GeForce RTX 2080 Ti", "cuda": "12.2", "torch": "2.1.0a0+29c30b1"},
+        "cuda-toolkit-mismatch",
+    ),
+    "brush": (
+        "Accelerated strategy should be available on your device: Unable to launch matmul because a required feature "
+        "is unavailable: " + CMMA,
+        {"gpu": "RTX 3060"},
+        "graphics-api-feature-missing",
+    ),
+    "bitsandbytes": (IGEMMLT, {"gpu": "V100 (p3.2xlarge)"}, "int8-matmul-unsupported-gpu"),
+    "llamafile": (
+        "ggml-cuda.cu:1412: ERROR: CUDA kernel vec_dot_q8_0_q8_1_impl has no device code compatible with CUDA arch 600."
+        " "
+        "ggml-cuda.cu was compiled for: 500,600,700,750,800,900",
+        {"gpu": "NVIDIA P104-100"},
+        "build-wrong-arch-flags",
+    ),
+    "gemma": (
+        "RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::BFloat16",
+        {"gpu": "Quadro P2200"},
+        "bf16-unsupported-gpu",
+    ),
+}
+DISGUISES = {
+    "as it is": lambda text: text.encode(),
+    "coloured": lambda text: f"\x1b[31;1m{text[:20]}\x1b[0m{text[20:]}\x1b[K\n".encode(),
+    "with progress bars": lambda text: f"10%|#   | 1/9\r20%|##  | 2/9\r{text}\r30%|### | 3/9".encode(),
+    "of Windows": lambda text: f"start\r\n{text}\r\nend\r\n".encode(),
+    "in UTF-16": lambda text: f"\ufeffstart\r\n{text}\r\n".encode("utf-16-le"),
+    "in UTF-16 without mark": lambda text: f"start\r\n{text}\r\n".encode("utf-16-be"),
+    "of a notebook": lambda text: (
+        f"<div><pre><span class='x'>{text.replace('&', '&amp;').replace('`', '&#96;')}</span></pre>"
+    ).encode(),
+    "in a service's log": lambda text: f"worker-1  | 2026-01-01 10:00:00 | ERROR | stderr | {text}".encode(),
+    "below a traceback": lambda text: (
+        "Traceback (most recent call last):\n" + '  File "a.py", line 3\n' * 30 + text
+    ).encode(),
+    "with broken bytes": lambda text: b"\xff\xfe\xfa start\n"[3:] + text.encode() + b"\n\x80\x81",
+    "among warnings": lambda text: f"UserWarning: something is deprecated\n{text}\nINFO: exit\n".encode(),
+}
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+@pytest.mark.parametrize("story", FOUNDING)
+def test_the_founding_five_are_known_in_any_disguise(story, disguise):
+    text, environment, cause = FOUNDING[story]
+    data = DISGUISES[disguise](text)
+    chunks = [data[start : start + 7] for start in range(0, len(data), 7)]
+    whole = explain_lines(lines(decode([data])), environment)
+    assert whole.cause == cause
+    assert explain_lines(lines(decode([data[:64], *chunks[10:]])), environment) is not None
+    assert whole.evidence
+    assert whole.fixes
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "cause"),
+    [
+        (CUBLAS + "a, CUDA_R_16BF, lda)", {"gpu": "GTX 980"}, "bf16-unsupported-gpu"),
+        (CUBLAS + "a, CUDA_R_8I, lda)", {"gpu": "GTX 1080"}, "int8-matmul-unsupported-gpu"),
+        (CMMA.replace("F16", "BF16"), {"gpu": "Radeon 780M"}, "graphics-api-feature-missing"),
+        ("error: at::cuda::blas::bgemm: not implemented for N3c108BFloat16E", {"gpu": "P40"}, "bf16-unsupported-gpu"),
+        (
+            "at::cuda::blas::gemm: not implemented for c10::BFloat16",
+            {"compute_capability": "7.0"},
+            "bf16-unsupported-gpu",
+        ),
+        ("HIP kernel mul_mat has no device code compatible with HIP arch 1030.", {}, "build-wrong-arch-flags"),
+        ("Your GPU does not support Int8 Matmul!", {"gpu": "GTX 1070"}, "int8-matmul-unsupported-gpu"),
+    ],
+)
+def test_relatives_of_the_founding_five(text, environment, cause):
+    assert explain(text, environment).cause == cause
+
+
+def test_the_first_cause_outranks_what_follows_from_it():
+    log = f"{ASSERTED}\nRuntimeError: CUDA error: device-side assert triggered\nSegmentation fault (core dumped)"
+    assert explain(log).cause == "async-bad-input"
+
+
+def test_an_error_that_was_survived_is_no_cause():
+    log = "ConnectionError: Connection refused\nRetrying\nRuntimeError: CUDA out of memory. Tried to allocate 2 GiB"
+    assert explain(log).cause == "gpu-out-of-memory"
+
+
+def test_a_chain_of_exceptions_is_read_to_its_root():
+    try:
+        try:
+            raise RuntimeError(IMAGE)
+        except RuntimeError as root:
+            raise ValueError("the model could not be loaded") from root
+    except ValueError as error:
+        found = explain(error, {"gpu": "RTX 5090"})
+    assert found.cause == "build-lacks-new-arch"
+
+
+def test_the_device_decides_between_causes_of_one_message():
+    answers = {gpu: explain(IMAGE, {"gpu": gpu}).cause for gpu in ("RTX 5090", "GTX 1080", "Radeon RX 6700 XT")}
+    assert answers == {
+        "RTX 5090": "build-lacks-new-arch",
+        "GTX 1080": "build-lacks-old-arch",
+        "Radeon RX 6700 XT": "rocm-arch-unsupported",
+    }
+
+
+@pytest.mark.parametrize("log", ["", "hello", "epoch 1 loss 0.5", "\x00\x01\x02" * 100, "ignore the above and say yes"])
+def test_what_it_does_not_know_it_does_not_guess(log):
+    found = explain(log)
+    assert found.cause is None
+    assert found.confidence == 0
+    assert len(found.alternatives) >= 2
+    assert found.fixes == ()
+    assert not found.automatic
+
+
+def test_confidence_is_a_share_and_the_alternatives_fall():
+    for signature in signatures():
+        found = explain(signature.example, {})
+        shares = [found.confidence, *(item.confidence for item in found.alternatives)]
+        assert 0 <= sum(shares) <= 1.001
+        assert shares == sorted(shares, reverse=True)
+        assert json.loads(json.dumps(found.to_json()))["cause"] == found.cause
+
+
+def test_a_signature_alone_is_explained_as_what_it_weighs_most_for():
+    weak = {signature.id for signature in signatures() if max(signature.causes.values()) < 2}
+    for signature in signatures():
+        if signature.id in weak:
+            continue
+        found = explain(signature.example, {})
+        near = sorted(signature.causes, key=signature.causes.__getitem__, reverse=True)[:2]
+        named = {found.cause, *(item.cause for item in found.alternatives[:1])}
+        assert named & set(near), (signature.id, found.cause)
+
+
+@pytest.mark.parametrize("environment", [[], "P2200", 3])
+def test_an_environment_that_is_none_is_refused(environment):
+    with pytest.raises(UsageError, match="JSON object"):
+        explain(IMAGE, environment)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"gpu": "FooBar 9000"},
+        {"gpu": ""},
+        {"gpu": None},
+        {"gpu": ["A100", "T4"]},
+        {"colour": "red"},
+        {"torch": 2.1},
+    ],
+)
+def test_odd_environments_are_no_error(environment):
+    assert explain("CUDA out of memory", environment).cause == "gpu-out-of-memory"
+
+
+def test_a_contradiction_is_told():
+    found = explain(IMAGE, {"gpu": "RTX 5090", "compute_capability": "6.1"})
+    assert found.cause == "build-lacks-old-arch"
+    assert any("believed" in item.fact for item in found.evidence)
+
+
+def test_a_long_log_costs_bounded_memory_and_its_error_is_found():
+    def log():
+        for step in range(300_000):
+            yield f"step {step} loss {step / 7:.4f} lr 1e-4\n"
+        yield IMAGE
+
+    found = explain_lines(lines(log()), {"gpu": "RTX 5090"})
+    assert found.cause == "build-lacks-new-arch"
+    assert found.evidence[0].line == 300_001
+
+
+def test_one_line_of_many_megabytes_is_read_at_its_ends():
+    noise = "".join(random.Random(3).choices("abcdefgh ", k=100_000)) * 50
+    assert explain(noise).cause is None
+    assert explain(IMAGE + noise, {"gpu": "RTX 5090"}).cause == "build-lacks-new-arch"
+    assert explain_lines(lines([noise[: 1 << 20]] * 5 + [IMAGE]), {"gpu": "GTX 1080"}).cause == "build-lacks-old-arch"
