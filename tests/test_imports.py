@@ -106,6 +106,7 @@ def _loaded(code: str) -> set[str]:
         "from rung.cli.app import main; main(['devices'])",
         "from rung.cli.app import main; main(['run', '--help'])",
         "from rung.cli.app import main; main(['formats'])",
+        "from rung.cli.app import main; main(['explain', 'CUDA out of memory', '--device', 'p2200'])",
         "import rung.ops",
     ],
 )

@@ -17,7 +17,6 @@ from rung.core.text import did_you_mean
 
 if TYPE_CHECKING:
     from rung.diagnosis.explain import Explanation
-    from rung.diagnosis.fixing import Cause
 
 _CHUNK = 1 << 20
 _UNKNOWN = 3
@@ -205,6 +204,7 @@ def _list(json: bool) -> None:
 def _page(what: str, json: bool) -> bool:
     """The page of a cause, if that is what was asked for."""
     from rung.diagnosis.fixing import causes
+    from rung.diagnosis.pages import page
 
     cause = causes().get(what)
     if cause is None or Path(what).exists():
@@ -212,26 +212,8 @@ def _page(what: str, json: bool) -> bool:
     if json:
         print_json(cause.to_json())
     else:
-        _show_page(cause)
+        print(page(cause), end="")
     return True
-
-
-def _show_page(cause: Cause) -> None:
-    from rung.diagnosis import signatures
-    from rung.diagnosis.fixing import wordings
-
-    out = console()
-    out.print(f"{cause.sentence}\n{cause.means}\n")
-    texts = {row.label: row for row in reversed(wordings())}
-    out.print("What to do")
-    for number, label in enumerate(cause.fixes, 1):
-        out.print(f"  {number}  {texts[label].text}")
-    examples = [s.example for s in signatures() if s.causes and max(s.causes, key=s.causes.__getitem__) == cause.label]
-    if examples:
-        out.print("\nHow it reads")
-        for example in examples[:8]:
-            out.print(f"  {example}")
-    out.print(f"\nWhat tells it from others\n  {cause.tell}")
 
 
 def _show(found: Explanation) -> None:

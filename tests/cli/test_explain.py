@@ -1,0 +1,143 @@
+"""``rung explain``: what it takes as a log, its exit codes, its JSON, and what it refuses."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from rung.cli.app import main
+
+IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+KEYS = {"cause", "confidence", "fixes", "automatic", "alternatives", "evidence"}
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command line; returns exit code, stdout, stderr."""
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            main(["explain", *map(str, arguments)])
+        said = capsys.readouterr()
+        return stopped.value.code or 0, said.out, said.err
+
+    return call
+
+
+def test_a_line_is_explained_on_a_card(run):
+    code, out, _ = run(IMAGE, "--device", "rtx 5090")
+    assert code == 0
+    first, *rest = out.splitlines()
+    assert "older than this GPU" in first
+    assert "sure" in first
+    assert any("RTX 5090 has compute capability 12.0" in line for line in rest)
+    assert any(line.strip().startswith("pip install -U torch --index-url https://") for line in rest)
+
+
+def test_a_file_is_a_log_and_lines_are_numbered(run, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text(f"loading\nstep 1\n{IMAGE}\n", encoding="utf-16")
+    code, out, _ = run(log, "--device", "gtx 1080", "--json")
+    found = json.loads(out)
+    assert (code, found["cause"], set(found)) == (0, "build-lacks-old-arch", KEYS)
+    assert found["evidence"][0]["line"] == 3
+    assert {"label", "text", "command"} == set(found["fixes"][0])
+    assert len(found["alternatives"]) >= 2
+
+
+def test_stdin_is_a_log():
+    command = [sys.executable, "-m", "rung", "explain", "--no-environment", "--json"]
+    done = subprocess.run(command, input=b"CUDA out of memory. Tried", capture_output=True, check=True)
+    assert json.loads(done.stdout)["cause"] == "gpu-out-of-memory"
+
+
+def test_an_unknown_log_exits_with_3(run):
+    code, out, _ = run("all is well today", "--json")
+    found = json.loads(out)
+    assert (code, found["cause"], found["confidence"]) == (3, None, 0)
+
+
+def test_an_environment_replaces_this_machine_wholly(run, tmp_path):
+    file = tmp_path / "environment.json"
+    file.write_text(json.dumps({"gpu": "8x H100 80GB", "compute_capability": None, "colour": "red"}))
+    code, out, _ = run(IMAGE, "--environment", file, "--json")
+    assert code == 0
+    assert json.loads(out)["cause"] == "build-lacks-new-arch"
+
+
+def test_a_label_is_its_page(run):
+    code, out, _ = run("driver-too-old")
+    assert code == 0
+    assert "older than the program needs" in out
+    assert "unsupported toolchain" in out
+
+
+def test_the_list_holds_every_cause(run):
+    _, out, _ = run("--list", "--json")
+    assert len(json.loads(out)) == 37
+
+
+def test_many_rows_are_answered_as_one_by_one(run, tmp_path):
+    rows = [
+        {"id": "a", "log": IMAGE, "environment": {"gpu": "RTX 5090"}},
+        {"id": "b", "log": "hello", "environment": {}},
+        {"id": "c", "log": "Illegal instruction (core dumped)"},
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    code, out, _ = run("--jsonl", file)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert (code, [row["id"] for row in found]) == (0, ["a", "b", "c"])
+    assert [row["cause"] for row in found] == ["build-lacks-new-arch", None, "cpu-instruction-missing"]
+    assert all(set(row) == KEYS | {"id"} for row in found)
+
+
+def test_a_broken_row_does_not_cost_the_others(run, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"id": 1, "log": "Illegal instruction"}\nnot json\n[1]\n{"id": 2}\n')
+    code, out, err = run("--jsonl", file)
+    assert code == 2
+    assert len(out.splitlines()) == 4
+    assert "3 of the rows" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing-like-this"], "neither a file nor a cause"),
+        (["driver-too-od"], "driver-too-old"),
+        (["/"], "is a folder"),
+        (["  "], "is empty"),
+        ([IMAGE, "--device", "no such card"], "no device called"),
+        ([IMAGE, "--environment", "/nowhere.json"], "cannot be read"),
+        ([IMAGE, "--device", "t4", "--no-environment"], "exclude each other"),
+        (["--jsonl", "/nowhere.jsonl"], "cannot be read"),
+    ],
+)
+def test_a_wrong_question_exits_with_2_and_says_why(run, arguments, said):
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "not json", '"P2200"'])
+def test_an_environment_that_is_none_exits_with_2(run, tmp_path, text):
+    file = tmp_path / "environment.json"
+    file.write_text(text)
+    code, _, err = run(IMAGE, "--environment", file)
+    assert (code, "JSON" in err) == (2, True)
+
+
+def test_a_redacted_log_holds_no_names_and_no_tokens(run, tmp_path):
+    log = tmp_path / "log"
+    log.write_text(
+        "File /home/anna/project/train.py\nC:\\Users\\Anna\\model.bin\nHF_TOKEN=hf_abcdefghijklmnop\n"
+        "https://anna:secret@example.org/x from 192.168.4.7 by anna.b@example.org\napi_key: 'sk-123456789012345'\n"
+    )
+    code, out, _ = run(log, "--redact")
+    assert code == 0
+    for private in ("anna", "Anna", "hf_abc", "secret@", "192.168.4.7", "sk-123", "example.org/x from 192"):
+        assert private not in out
+    assert "/home/<user>/project/train.py" in out

@@ -1,0 +1,25 @@
+"""``docs/errors/`` says what the data say."""
+
+from pathlib import Path
+
+import pytest
+
+from rung.diagnosis.fixing import causes
+from rung.diagnosis.pages import page, write
+
+DOCS = Path(__file__).parents[2] / "docs" / "errors"
+
+
+def test_the_pages_are_those_of_the_data(tmp_path):
+    write(tmp_path)
+    made = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
+    kept = {file.name: file.read_text(encoding="utf-8") for file in DOCS.iterdir()}
+    assert made == kept, "run: python -m rung.diagnosis.pages docs/errors"
+
+
+@pytest.mark.parametrize("cause", causes().values(), ids=lambda cause: cause.label)
+def test_a_page_names_what_to_do_and_how_it_reads(cause):
+    text = page(cause)
+    assert all(f"`{label}`" in text for label in cause.fixes)
+    assert "## How it reads" in text
+    assert cause.tell in text
