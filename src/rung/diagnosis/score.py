@@ -10,7 +10,7 @@ from rung.diagnosis.reading import Hit
 
 #: Softmax temperature and the weight of "none of the known": fitted by benchmarks/explain.py on the corpus, grouped by
 #: repository, so that a stated probability is the share of right answers.
-TEMPERATURE = 1.0
+TEMPERATURE = 1.3
 UNKNOWN = 1.0
 #: The second, third ... signature for one cause count this much less each: they say the same once more.
 _REPEATED = 0.5
