@@ -109,6 +109,43 @@ APPLIES = {
     "merging": (f"model.merge_and_unload()\n{IGEMMLT}", {}, "int8-matmul-unsupported-gpu"),
     "slow-on-old-gpu": ("fp16 is slower than fp32", {"gpu": "Tesla P40"}, "slow-dtype-path"),
     "intel-gpu": ("RuntimeError: Required aspect fp64 is not", {"gpu": "Intel Arc A770"}, "xpu-directml-unsupported"),
+    "build-before-gpu": (IMAGE, {"gpu": "RTX 3090", "torch": "1.7.0+cu101"}, "build-lacks-new-arch"),
+    "build-after-gpu": (
+        f"grads = grads[sel]\n{IMAGE}",
+        {"gpu": "RTX 5090", "torch": "2.7.1+cu128"},
+        "build-wrong-arch-flags",
+    ),
+    "named-cuda-call": (f"    model = model.cuda()\n{NO_CUDA}", {}, "not-a-compatibility-problem"),
+    "mac-asked-for-cuda": (NO_CUDA, {"os": "macOS"}, "not-a-compatibility-problem"),
+    "in-a-container": ("GPU is not detected", {"os": "Docker on Ubuntu"}, "gpu-not-visible"),
+    "cpu-version-named": ("torch 2.4.1+cpu, torch.cuda.is_available() is False", {}, "cpu-only-build"),
+    "amd-crash": ("Segmentation fault (core dumped)", {"gpu": "gfx1102"}, "rocm-arch-unsupported"),
+    "cublas-in-environment": (
+        NOT_INITIALIZED,
+        {"library_versions": "nvidia-cublas-cu11 11.10.3.66"},
+        "cuda-toolkit-mismatch",
+    ),
+    "float8-matmul": (op("addmm_cuda", "Float8_e4m3fn"), {}, "fp8-fp4-unsupported-gpu"),
+    "fp8-method": (
+        "The quantization method fp8 is not supported for the current GPU. Minimum capability: 89.",
+        {},
+        "fp8-fp4-unsupported-gpu",
+    ),
+    "kernel-on-a-gpu": (op("something_new", "BFloat16"), {"gpu": "RTX 3090"}, "gpu-dtype-op-missing"),
+    "cublas-translated": (CUBLAS, {"library_versions": "ZLUDA 3.9"}, "software-defect"),
+    "new-gpu-cublas": ("cuBLAS failed with status CUBLAS_STATUS_NOT_SUPPORTED", {"gpu": "RTX 5090"}, "software-defect"),
+    "half-named-in-nan": ("fp16 gives black images, bf16 works", {}, "fp16-overflow"),
+    "ptx-by-compiler": (
+        "triton: Feature '.m16n8k16' requires .target sm_80 or higher",
+        {},
+        "compiler-arch-unsupported",
+    ),
+    "speeds-of-dtypes": ("fp16: 3.4 it/s", {}, "slow-dtype-path"),
+    "after-the-loss-scale": (
+        "Gradient overflow. Skipping step, loss scaler 0 reducing loss scale to 5e-324\nZeroDivisionError: division",
+        {},
+        "fp16-overflow",
+    ),
 }
 
 

@@ -22,26 +22,29 @@ class Gpu(Value):
     @property
     def half_is_broken(self) -> bool:
         """GeForce GTX 16: half precision without matrix units, known for NaN in some libraries."""
-        return bool(re.search(r"\b16\d\d\b|\bGTX ?16xx|\bT(?:400|600|1000)\b|\bMX450\b", self.name, re.IGNORECASE))
+        return bool(
+            re.search(r"\b16[356]0(?:ti|s|super)?\b|\b16xx|\bT(?:400|600|1000)\b|\bMX450\b", self.name, re.IGNORECASE)
+        )
 
 
 #: Series that people write without a model number, and the compute capability of all their cards.
 _SERIES = (
-    (r"\b(?:RTX|GeForce)? ?50(?:xx|[- ]series)\b|\bRTX ?50\d\d", 120),
-    (r"\b(?:RTX|GeForce)? ?40(?:xx|[- ]series)\b|\bRTX ?40\d\d", 89),
+    (r"\b(?:RTX|GeForce)? ?50(?:xx|[- ]series)\b|\b(?:RTX ?)?50[5-9]0", 120),
+    (r"\b(?:RTX|GeForce)? ?40(?:xx|[- ]series)\b|\b(?:RTX ?)?40[5-9]0", 89),
     (
-        r"\b(?:RTX|GeForce)? ?30(?:xx|[- ]series)\b|\bRTX ?30\d\d|\bA(?:10|16|40|2000|4000|4500|5000|5500"
+        r"\b(?:RTX|GeForce)? ?30(?:xx|[- ]series)\b|\b(?:RTX ?)?30[5-9]0|\bA(?:10|16|40|2000|4000|4500|5000|5500"
         r"|6000)G?\b",
         86,
     ),
     (
-        r"\b(?:RTX|GeForce)? ?20(?:xx|[- ]series)\b|\bRTX ?20\d\d|\bGTX ?16(?:\d\d|xx)|\bRTX ?[34568]000\b"
-        r"|\bTuring\b|\bT4G?\b",
+        r"\b(?:RTX|GeForce)? ?20(?:xx|[- ]series)\b|\b(?:RTX ?)?20[678]0|\b(?:GTX ?)?16(?:[356]0|xx)"
+        r"|\bRTX ?[34568]000\b|\bTuring\b|\bT4G?\b",
         75,
     ),
     (r"\bTITAN V\b|\bVolta\b|\bV100S?\b|\bGV100\b", 70),
     (
-        r"\bGTX ?10(?:\d\d|xx)|\b10[- ]series\b|\bP(?:4|6|40)\b|\bP10[46]-\d\d\d|\bTITAN Xp?\b|\bMX[123]\d0\b"
+        r"\bGTX ?10(?:\d\d|xx)|\b10[5-8]0 ?Ti\b|\b10xx\b|\b10[- ]series\b|\bP(?:4|6|40)\b"
+        r"|\bP10[46]-\d\d\d|\bTITAN Xp?\b|\bMX[123]\d0\b"
         r"|\bQuadro P\d+|\bPascal\b",
         61,
     ),

@@ -38,8 +38,8 @@ class Signature:
 
     @functools.cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Compiled when first asked for: most rows of the knowledge base never are."""
-        return re.compile(self.text, re.MULTILINE)
+        """Compiled when first asked for: most rows never are. Titles and chats retype messages in any case."""
+        return re.compile(self.text, re.MULTILINE | re.IGNORECASE)
 
 
 @dataclass(frozen=True)

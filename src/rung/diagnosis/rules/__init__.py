@@ -1,0 +1,8 @@
+"""The rules by subject; see ``evidence.py`` for what a rule is. To add one: a row there and its case in the tests."""
+
+from __future__ import annotations
+
+from rung.diagnosis.evidence import Rule
+from rung.diagnosis.rules import builds, dtypes, kernels
+
+RULES: tuple[Rule, ...] = (*builds.RULES, *dtypes.RULES, *kernels.RULES)

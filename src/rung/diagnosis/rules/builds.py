@@ -1,0 +1,248 @@
+"""Which build meets which device, driver and system."""
+
+from __future__ import annotations
+
+from rung.diagnosis.evidence import Rule, Scene
+from rung.diagnosis.gpus import capability
+from rung.diagnosis.rules.known import LATE, MISSING
+from rung.hardware import catalog
+
+_NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
+_TORCH = "torch, build configuration of the wheels"
+_CATALOGUE = "NVIDIA, CUDA toolkit release notes, first toolkit of an architecture"
+_NO_GPU = ("torch-without-cuda", "no-cuda-device", "deserialize-cuda", "cuda-init-unknown")
+_UNSEEN = ("is-available-false", "gpu-unused-symptom", "gpu-hidden", "no-cuda-device", "cuda-init-unknown")
+_BITSANDBYTES = ("bnb-setup-path", "bnb-required-library", "bnb-native-missing", "bnb-cpu-library", "bnb-setup-failed")
+_WRONG_CODE = ("cublas-execution-failed", "cudnn-not-initialized", "find-engine", "legacy-cublas-program-failed")
+#: Extensions that are compiled apart from torch.
+_EXTENSION = (
+    r"(?i)ggml|llama_cpp|llama-cpp|llama\.cpp|csrc|setup\.py|docker|build_ext|_ext\b|rasteriz|pointnet|\.cu:\d+"
+    r"|_cuda_kernel|im2col|mmcv|detectron|tiny-?cuda|tcnn|apex|deepspeed|gsplat|simple.knn|cudaCheckError|darknet"
+    r"|correlation|kernel_wrapper|roi_?align|deform|spconv|torch_scatter|exllama|auto_?gptq|awq_"
+)
+
+
+def _newer_than_build(scene: Scene) -> bool:
+    facts = scene.facts
+    return bool(facts.capability and facts.compiled_for and facts.capability > max(facts.compiled_for))
+
+
+def _older_than_build(scene: Scene) -> bool:
+    facts = scene.facts
+    return bool(facts.capability and facts.compiled_for and facts.capability < min(facts.compiled_for))
+
+
+def _first_cuda(value: int | None) -> tuple[int, int] | None:
+    """The first toolkit that compiles for a compute capability, as the catalogue has it."""
+    for row in catalog.architectures().values():
+        if value is not None and row.vendor == "nvidia" and capability(row.cc) == value and row.min_cuda:
+            major, _, minor = row.min_cuda.partition(".")
+            return int(major), int(minor or 0)
+    return None
+
+
+def _cuda_before_gpu(scene: Scene) -> bool:
+    first = _first_cuda(scene.facts.capability)
+    return first is not None and scene.facts.cuda is not None and scene.facts.cuda < first
+
+
+def _torch_knows_gpu(scene: Scene) -> bool:
+    first = _first_cuda(scene.facts.capability)
+    facts = scene.facts
+    return first is not None and facts.torch is not None and facts.cuda is not None and facts.cuda >= first
+
+
+def _gpu_is_there(scene: Scene) -> bool:
+    there = scene.vendor == "nvidia" or bool(scene.facts.driver) or scene.facts.cuda is not None
+    return scene.has("torch-without-cuda") and there
+
+
+def _two_cudas(scene: Scene) -> bool:
+    found = (scene.facts.toolkit, scene.facts.cuda)
+    return scene.has("bnb-setup-path") and None not in found and found[0] != found[1]
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "newer-than-the-build",
+        lambda s: _newer_than_build(s) and s.has("torch-arch-warning", "torch-arch-list", *MISSING),
+        {"build-lacks-new-arch": 3.5, "build-lacks-old-arch": -3, "build-wrong-arch-flags": -1},
+        "{gpu} has compute capability {cc}; the build holds code for {archs} only",
+        _TORCH,
+    ),
+    Rule(
+        "older-than-the-build",
+        lambda s: _older_than_build(s) and s.has("torch-arch-warning", "torch-arch-list", *MISSING),
+        {"build-lacks-old-arch": 3.5, "build-lacks-new-arch": -3, "build-wrong-arch-flags": -1},
+        "{gpu} has compute capability {cc}; the build holds code for {archs} only",
+        _TORCH,
+    ),
+    Rule(
+        "new-gpu",
+        lambda s: s.from_(89) and s.has("torch-arch-warning", *MISSING),
+        {"build-lacks-new-arch": 2, "build-lacks-old-arch": -3},
+        "{gpu} has compute capability {cc}: newer than many builds",
+        _TORCH,
+    ),
+    Rule(
+        "old-gpu",
+        lambda s: s.below(70) and s.has("torch-arch-warning", "cudnn-arch", "cublas-arch-mismatch", *MISSING),
+        {"build-lacks-old-arch": 2, "build-lacks-new-arch": -3},
+        "{gpu} has compute capability {cc}: newer builds have dropped it",
+        _TORCH,
+    ),
+    Rule(
+        "middle-gpu",
+        lambda s: s.from_(70) and s.below(89) and s.has(*MISSING),
+        {"build-wrong-arch-flags": 1.5, "build-lacks-old-arch": -0.7, "build-lacks-new-arch": -0.7},
+        "{gpu} has compute capability {cc}, which the official builds hold",
+        _TORCH,
+    ),
+    Rule(
+        "local-build",
+        lambda s: s.has(*MISSING) and s.says(_EXTENSION),
+        {"build-wrong-arch-flags": 2},
+        "the code that is missing belongs to an extension that was compiled apart",
+        "ggml and torch extensions are compiled for a list of architectures",
+    ),
+    Rule(
+        "not-torch",
+        lambda s: s.has("cuda-no-kernel-image") and not s.says("RuntimeError: CUDA error|PyTorch|torch"),
+        {"build-wrong-arch-flags": 1.2},
+        "the message is not torch's: a program with kernels of its own raised it",
+        "CUDA runtime, cudaErrorNoKernelImageForDevice",
+    ),
+    Rule(
+        "same-arch-in-list",
+        lambda s: s.facts.capability is not None and s.facts.capability in s.facts.compiled_for and s.has(*MISSING),
+        {"build-wrong-arch-flags": 3},
+        "the build lists {cc}, and yet the code is not there",
+        _TORCH,
+    ),
+    Rule(
+        "old-card-dropped",
+        lambda s: s.below(61) and s.has("no-longer-supporting-gpu"),
+        {"build-lacks-old-arch": 2.5},
+        "{gpu} has compute capability {cc}",
+        _NVIDIA,
+    ),
+    Rule(
+        "amd-missing-code",
+        lambda s: s.vendor == "amd" and s.has(*MISSING, "triton-lowering"),
+        {"rocm-arch-unsupported": 4},
+        "{gpu} is an AMD GPU: the ROCm build holds no code for it",
+        "AMD, ROCm compatibility matrix",
+    ),
+    Rule(
+        "hip-missing-code",
+        lambda s: s.has(*MISSING) and s.says(r"\bHIP error|\bhip[A-Z]|\bROCm\b"),
+        {"rocm-arch-unsupported": 3},
+        "the message is HIP's, AMD's runtime",
+        "HIP runtime",
+    ),
+    Rule(
+        "ggml-floor-on-ampere",
+        lambda s: s.from_(80) and s.has("ggml-arch-floor"),
+        {"software-defect": 1.5},
+        "{gpu} has compute capability {cc}, above the floor named: the comparison itself is wrong",
+        "https://github.com/ggml-org/llama.cpp/issues/15589",
+    ),
+    Rule(
+        "cpu-wheel",
+        lambda s: s.says(r"\+cpu\b") and s.has(*_NO_GPU),
+        {"cpu-only-build": 4, "gpu-not-visible": -2},
+        "the torch installed is a CPU build (+cpu)",
+        _TORCH,
+    ),
+    Rule(
+        "gpu-is-there",
+        _gpu_is_there,
+        {"cpu-only-build": 1.5},
+        "there is an NVIDIA GPU or CUDA here, so the build is in the way",
+        _TORCH,
+    ),
+    Rule(
+        "mac-without-cuda",
+        lambda s: s.facts.apple and s.has("requires-accelerate", "bnb-cpu-library", "bnb-setup-failed"),
+        {"platform-binary-missing": 2.5},
+        "there is no CUDA on macOS",
+        "Apple, macOS",
+    ),
+    Rule(
+        "bnb-path-empty",
+        lambda s: s.has("bnb-setup-path") and s.says(r"libcudart\.so: set\(\)") and not s.facts.windows,
+        {"cuda-library-not-found": 1.5},
+        "bitsandbytes found no CUDA run time anywhere",
+        "bitsandbytes, cuda_setup",
+    ),
+    Rule(
+        "bnb-two-cudas",
+        _two_cudas,
+        {"cuda-toolkit-mismatch": 2.5},
+        "the system has another CUDA than torch was built with",
+        "bitsandbytes, cuda_setup",
+    ),
+    Rule(
+        "bnb-on-windows",
+        lambda s: s.facts.windows and s.has(*_BITSANDBYTES),
+        {"platform-binary-missing": 2.5},
+        "older bitsandbytes has no libraries for Windows",
+        "bitsandbytes, release notes of 0.43",
+    ),
+    Rule(
+        "build-before-gpu",
+        lambda s: _cuda_before_gpu(s) and s.has(*MISSING, *_WRONG_CODE),
+        {"build-lacks-new-arch": 3, "build-wrong-arch-flags": -1, "cuda-toolkit-mismatch": -1},
+        "{gpu} has compute capability {cc}, which the CUDA of this build does not know yet",
+        _CATALOGUE,
+    ),
+    Rule(
+        "build-after-gpu",
+        lambda s: _torch_knows_gpu(s) and s.from_(100) and s.has("cuda-no-kernel-image"),
+        {"build-wrong-arch-flags": 2, "build-lacks-new-arch": -1.5},
+        "the torch installed holds code for {gpu}: what lacks it was compiled apart",
+        _TORCH,
+    ),
+    Rule(
+        "named-cuda-call",
+        lambda s: s.has("torch-without-cuda") and s.says(r"\.cuda\(\)|device ?= ?.cuda|\.to\(.cuda"),
+        {"not-a-compatibility-problem": 1.4},
+        "the program asks for CUDA by name",
+        "torch, Tensor.cuda",
+    ),
+    Rule(
+        "mac-asked-for-cuda",
+        lambda s: s.facts.apple and s.has("torch-without-cuda", "deserialize-cuda"),
+        {"not-a-compatibility-problem": 1.5, "cpu-only-build": -0.5},
+        "there is no CUDA on macOS: the program must ask for another device",
+        "Apple, macOS",
+    ),
+    Rule(
+        "in-a-container",
+        lambda s: s.has(*_UNSEEN) and s.about(r"(?i)docker|container|podman|\bwsl|kubernetes|\bvm\b|proxmox"),
+        {"gpu-not-visible": 1.5, "cpu-only-build": -0.5},
+        "the program runs in a container or a virtual machine",
+        "NVIDIA container toolkit",
+    ),
+    Rule(
+        "cpu-version-named",
+        lambda s: s.has("cpu-build-installed") and s.has("is-available-false", "gpu-unused-symptom"),
+        {"cpu-only-build": 2},
+        "the torch installed is a CPU build (+cpu)",
+        _TORCH,
+    ),
+    Rule(
+        "amd-crash",
+        lambda s: s.has("crash", "gpu-fell-off") and (s.facts.gpu is not None and s.facts.gpu.arch.startswith("gfx")),
+        {"rocm-arch-unsupported": 3},
+        "{gpu} is an AMD GPU: code for another one crashes on it",
+        "AMD, ROCm compatibility matrix",
+    ),
+    Rule(
+        "cublas-in-environment",
+        lambda s: s.has(*LATE) and s.about(r"nvidia[-_]cublas|LD_LIBRARY_PATH|cublas \d|cublas-cu"),
+        {"cuda-toolkit-mismatch": 1.8},
+        "a cuBLAS of its own is named beside torch",
+        "torch, loader of the NVIDIA wheels",
+    ),
+)

@@ -1,0 +1,206 @@
+"""Which dtype meets which device."""
+
+from __future__ import annotations
+
+import re
+
+from rung.diagnosis.evidence import Rule, Scene
+from rung.diagnosis.rules.known import NAN
+
+_NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
+_BF16 = ("cublas-not-supported", "torch-bf16-gemm-build", "bf16-symptom", "find-engine")
+_FP8 = ("triton-no-fp8", "scaled-mm-gate", "fp8-gate", "triton-lowering")
+#: Names of kernels that only the CPU has.
+_OF_CPU = (
+    r"_?cpu|KernelImpl|_vml|lastdim|unfolded2d|baddbmm|^addmm(?!_cuda)|_with_gemm|slow_conv|RoundKernel|host_softmax"
+    r"|compute_indices_weights|clamp_m\w+_scalar|GeluKernel"
+)
+
+
+def _kernel(scene: Scene, pattern: str) -> bool:
+    return scene.has("torch-dtype-not-implemented") and bool(re.search(pattern, scene.words.get("kernel", "")))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "bf16-before-ampere",
+        lambda s: "bf16" in s.facts.dtypes and s.below(80) and s.has(*_BF16),
+        {"bf16-unsupported-gpu": 3.5, "cuda-toolkit-mismatch": -1},
+        "{gpu} has compute capability {cc}; bfloat16 matrices need 8.0, or a torch that emulates them",
+        _NVIDIA,
+    ),
+    Rule(
+        "bf16-in-cublas-call",
+        lambda s: s.has("cublas-not-supported") and s.says("CUDA_R_16BF") and not s.from_(80),
+        {"bf16-unsupported-gpu": 2.5},
+        "the refused multiplication is in bfloat16 (CUDA_R_16BF)",
+        "cuBLAS documentation, cublasGemmEx",
+    ),
+    Rule(
+        "bf16-after-ampere",
+        lambda s: s.from_(80) and s.has("torch-bf16-gemm-build", "bf16-symptom", "bf16-autocast-refused"),
+        {"bf16-unsupported-gpu": -3, "cuda-toolkit-mismatch": 1.5, "gpu-dtype-op-missing": 1},
+        "{gpu} has compute capability {cc} and multiplies bfloat16, so the build is in the way",
+        _NVIDIA,
+    ),
+    Rule(
+        "f16-in-cublas-call",
+        lambda s: s.has("cublas-not-supported") and s.says(r"CUDA_R_16F\b"),
+        {"cuda-toolkit-mismatch": 1.5},
+        "half precision is multiplied by every GPU since 5.3, so another cuBLAS than torch's own may answer",
+        "cuBLAS documentation, cublasGemmEx",
+    ),
+    Rule(
+        "int8-in-cublas-call",
+        lambda s: s.has("cublas-not-supported") and s.says("CUDA_R_8I|abType 3"),
+        {"int8-matmul-unsupported-gpu": 3.5},
+        "the refused multiplication is in int8",
+        "cuBLAS documentation, cublasLtMatmul",
+    ),
+    Rule(
+        "fp8-in-cublas-call",
+        lambda s: s.has("cublas-not-supported") and s.says("CUDA_R_8F"),
+        {"fp8-fp4-unsupported-gpu": 3.2, "kernel-shape-constraint": 1},
+        "the refused multiplication is in 8-bit floating point (CUDA_R_8F)",
+        "cuBLAS documentation, cublasLtMatmul",
+    ),
+    Rule(
+        "lt-heuristic",
+        lambda s: (
+            s.has("cublas-not-supported") and s.says("cublasLtMatmul") and not s.says("CUDA_R_8|CUDA_R_16BF|abType 3")
+        ),
+        {"software-defect": 1.6, "kernel-shape-constraint": 1},
+        "cuBLASLt found no algorithm for this layout: a choice of the library, or a shape",
+        "cuBLAS documentation, cublasLtMatmulAlgoGetHeuristic",
+    ),
+    Rule(
+        "cublas-without-call",
+        lambda s: s.has("cublas-not-supported") and not s.says("when calling"),
+        {"software-defect": 1},
+        "the program calls cuBLAS itself and does not say how",
+        "cuBLAS documentation, cublasStatus_t",
+    ),
+    Rule(
+        "kernel-of-the-cpu",
+        lambda s: _kernel(s, _OF_CPU),
+        {"cpu-half-op-missing": 3, "gpu-dtype-op-missing": -2},
+        "the kernel that is missing is the CPU's",
+        "torch, names of ATen's kernels",
+    ),
+    Rule(
+        "kernel-of-the-gpu",
+        lambda s: _kernel(
+            s,
+            r"cuda|_out_frame|upsample|interpolat|index_|scatter|fft|reduce|nll_loss|cdist|grid_sampl|roi_"
+            r"|_gpu|_out_template|nms|cublas|cusolver|multinomial|deform|im2col_(?!cpu)",
+        ),
+        {"gpu-dtype-op-missing": 3, "cpu-half-op-missing": -1.5},
+        "the kernel that is missing is the GPU's",
+        "torch, names of ATen's kernels",
+    ),
+    Rule(
+        "half-kernel",
+        lambda s: s.has("torch-dtype-not-implemented") and s.words.get("dtype", "").lower() == "half",
+        {"cpu-half-op-missing": 1},
+        "half precision is what CPUs lack most often",
+        "torch, AT_DISPATCH macros",
+    ),
+    Rule(
+        "bf16-kernel",
+        lambda s: s.has("torch-dtype-not-implemented") and s.words.get("dtype", "").lower() == "bfloat16",
+        {"gpu-dtype-op-missing": 0.8},
+        "bfloat16 kernels came to GPUs one by one",
+        "torch, AT_DISPATCH macros",
+    ),
+    Rule(
+        "float8-kernel",
+        lambda s: s.has("torch-dtype-not-implemented") and s.words.get("dtype", "").lower().startswith("float8"),
+        {"gpu-dtype-op-missing": 2},
+        "8-bit floating point has few kernels anywhere",
+        "torch, AT_DISPATCH macros",
+    ),
+    Rule(
+        "gtx-16-half",
+        lambda s: s.facts.gpu is not None and s.facts.gpu.half_is_broken and s.has(*NAN, "dtype-expected-found"),
+        {"fp16-broken-on-gpu": 5, "fp16-overflow": -1.5, "dtype-mix": -1.5},
+        "{gpu} gives NaN in half precision in several libraries",
+        "https://github.com/pytorch/pytorch/issues/58123",
+    ),
+    Rule(
+        "gtx-16-named",
+        lambda s: s.says(r"(?i)\bGTX ?16(?:\d\d|xx)\w*|\b16[356]0 ?(?:S|Super|Ti)?\b|\b16xx\b") and s.has(*NAN),
+        {"fp16-broken-on-gpu": 3},
+        "a GeForce GTX 16 is named: half precision gives NaN there in several libraries",
+        "https://github.com/pytorch/pytorch/issues/58123",
+    ),
+    Rule(
+        "other-gpu-half",
+        lambda s: s.facts.gpu is not None and not s.facts.gpu.half_is_broken and s.has(*NAN),
+        {"fp16-overflow": 0.8, "fp16-broken-on-gpu": -1},
+        "{gpu} computes half precision correctly",
+        _NVIDIA,
+    ),
+    Rule(
+        "int8-before-turing",
+        lambda s: s.below(75) and s.has("int8-refused", "bitsandbytes-no-cublaslt", "int8-slow"),
+        {"int8-matmul-unsupported-gpu": 1.5},
+        "{gpu} has compute capability {cc}; int8 matrix units came with 7.5",
+        _NVIDIA,
+    ),
+    Rule(
+        "fp8-before-ada",
+        lambda s: s.below(89) and "fp8" in s.facts.dtypes and s.has(*_FP8),
+        {"fp8-fp4-unsupported-gpu": 1.5, "compiler-arch-unsupported": -0.5},
+        "{gpu} has compute capability {cc}; 8-bit floating point came with 8.9",
+        _NVIDIA,
+    ),
+    Rule(
+        "float8-matmul",
+        lambda s: _kernel(s, "addmm|mm_|matmul|bmm") and s.words.get("dtype", "").lower().startswith("float8"),
+        {"fp8-fp4-unsupported-gpu": 6, "gpu-dtype-op-missing": -4},
+        "the product is in 8-bit floating point, which plain matrix kernels do not take",
+        "torch, Blas.cpp",
+    ),
+    Rule(
+        "fp8-method",
+        lambda s: (
+            s.has("quantisation-min-capability")
+            and s.says(r"(?i)method \S*(?:fp8|fp4|modelopt)|capability: (?:89|90|100)\b")
+        ),
+        {"fp8-fp4-unsupported-gpu": 2.6, "kernel-min-compute-capability": -1.5},
+        "the format asked for is 8- or 4-bit floating point",
+        "vLLM, quantization",
+    ),
+    Rule(
+        "kernel-on-a-gpu",
+        lambda s: s.vendor == "nvidia" and s.has("torch-dtype-not-implemented") and not _kernel(s, _OF_CPU),
+        {"gpu-dtype-op-missing": 1.5},
+        "{gpu} is named, and the kernel is not one of the CPU",
+        "torch, names of ATen's kernels",
+    ),
+    Rule(
+        "cublas-translated",
+        lambda s: s.has("cublas-not-supported") and (s.vendor == "amd" or s.about("(?i)zluda")),
+        {"software-defect": 2.5, "cuda-toolkit-mismatch": -1},
+        "a translation of CUDA for another maker's GPU answers here",
+        "ZLUDA",
+    ),
+    Rule(
+        "new-gpu-cublas",
+        lambda s: s.has("cublas-not-supported") and s.from_(100) and not s.says("when calling"),
+        {"software-defect": 1.5},
+        "{gpu} is newer than the layouts that the library asks for",
+        "cuBLAS documentation, cublasLtMatmul",
+    ),
+    Rule(
+        "half-named-in-nan",
+        lambda s: (
+            s.has(*NAN)
+            and s.says(r"(?i)\b(?:bf16|bfloat16)\b.{0,40}(?:ok|works?|fine|right|normal)")
+            and not s.says(r"(?i)\b16[356]0")
+        ),
+        {"fp16-overflow": 1},
+        "bfloat16, which has a wider range, is right",
+        "IEEE 754 binary16 and bfloat16",
+    ),
+)

@@ -1,0 +1,123 @@
+"""Hand-written kernels, late errors, speed, and what particular programs choose."""
+
+from __future__ import annotations
+
+from rung.diagnosis.evidence import Rule, Scene
+from rung.diagnosis.rules.known import LATE
+
+_NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
+_SLOW = ("slow-symptom", "slow-wording", "speed-figures", "speeds-compared", "emulated-symptom")
+
+
+def _xformers_too_old(scene: Scene) -> bool:
+    asked = scene.has("xformers-none", "xformers-trace") and scene.has("requires-device-capability")
+    return asked and not scene.has("xformers-no-cuda")
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "flash-on-ampere",
+        lambda s: s.from_(80) and s.has("flash-ampere"),
+        {"software-defect": 3.5, "kernel-min-compute-capability": -3},
+        "{gpu} has compute capability {cc}, which flash-attention takes: the check itself is wrong",
+        "flash-attention, requirements",
+    ),
+    Rule(
+        "kernels-before-dtype",
+        lambda s: s.has("capability-floor") and s.has("bf16-gate"),
+        {"kernel-min-compute-capability": 3.5},
+        "the program's kernels need a newer GPU, whatever the dtype",
+        "vLLM, supported hardware",
+    ),
+    Rule(
+        "xformers-too-old",
+        _xformers_too_old,
+        {"kernel-min-compute-capability": 2.5},
+        "each of xFormers' kernels was refused for the GPU's age",
+        "xFormers, ops/fmha",
+    ),
+    Rule(
+        "compute-type-on-gpu",
+        lambda s: s.has("compute-type-refused") and (s.facts.capability is not None or s.says(r"device=.?cuda")),
+        {"slow-dtype-path": 1.5},
+        "the GPU is known, and this dtype is slow on it",
+        "CTranslate2, types.cc",
+    ),
+    Rule(
+        "compute-type-on-cpu",
+        lambda s: s.has("compute-type-refused") and s.facts.capability is None and s.facts.gpu is None,
+        {"cpu-half-op-missing": 1},
+        "no GPU is known: CPUs have no fast half precision",
+        "CTranslate2, types.cc",
+    ),
+    Rule(
+        "assertion-first",
+        lambda s: s.has("index-assertion") and s.has(*LATE),
+        {"async-bad-input": 2},
+        "an assertion about an index came first; what follows is its consequence",
+        "CUDA, asynchronous errors",
+    ),
+    Rule(
+        "assert-and-cublas",
+        lambda s: s.has("cublas-not-initialized") and s.says("device-side assert"),
+        {"async-bad-input": 2.5, "gpu-out-of-memory": -2},
+        "a device-side assert broke the context before cuBLAS was asked",
+        "CUDA, asynchronous errors",
+    ),
+    Rule(
+        "cuda-types-of-burn",
+        lambda s: s.has("matmul-feature") and s.facts.capability is not None and not s.has("cmma-not-supported"),
+        {"software-defect": 1},
+        "the GPU is known: the choice of kernel is the library's",
+        "cubecl",
+    ),
+    Rule(
+        "cmma-in-graphics",
+        lambda s: s.has("matmul-feature") and s.has("cmma-not-supported"),
+        {"graphics-api-feature-missing": 1.5},
+        "matrix units are a feature that the interface must offer",
+        "cubecl, Cmma",
+    ),
+    Rule(
+        "merging",
+        lambda s: s.has("merge-call") and s.has("bitsandbytes-no-cublaslt"),
+        {"quantized-lora-merge": -1},
+        "the multiplication that the merge needs is refused",
+        "PEFT, merge through an int8 product",
+    ),
+    Rule(
+        "slow-on-old-gpu",
+        lambda s: s.has(*_SLOW) and s.facts.capability is not None,
+        {"slow-dtype-path": 1},
+        "{gpu} has compute capability {cc}",
+        _NVIDIA,
+    ),
+    Rule(
+        "intel-gpu",
+        lambda s: s.vendor == "intel" and s.has("xpu-other", "xpu-fp64", "directml-npu", "operator-not-registered"),
+        {"xpu-directml-unsupported": 2},
+        "{gpu} is an Intel GPU",
+        "Intel, XPU backend",
+    ),
+    Rule(
+        "ptx-by-compiler",
+        lambda s: s.has("ptx-feature") and s.says("(?i)triton|inductor|tmp/torchinductor"),
+        {"compiler-arch-unsupported": 1.6},
+        "the kernel was made by a compiler at run time",
+        "Triton",
+    ),
+    Rule(
+        "speeds-of-dtypes",
+        lambda s: s.has("speed-figures", "speeds-compared") and bool(s.facts.dtypes),
+        {"slow-dtype-path": 1},
+        "the speed of a dtype was measured",
+        "wording of reports",
+    ),
+    Rule(
+        "after-the-loss-scale",
+        lambda s: s.has("loss-scale") and s.has("python-bug"),
+        {"fp16-overflow": 4, "not-a-compatibility-problem": -3},
+        "the division by zero follows from the loss scale",
+        "apex, amp/scaler.py",
+    ),
+)
