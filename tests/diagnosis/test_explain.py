@@ -27,6 +27,7 @@ NO_CUDA = "AssertionError: Torch not compiled with CUDA enabled"
 SETUP = "CUDA_SETUP: WARNING! libcudart.so not found in any environmental path."
 FEATURE = "Unable to launch matmul because a required feature is unavailable: types not there."
 CMMA = "Cmma on inputs Float(F16) and outputs Float(F32) with shape m=16, n=16, k=16 not supported."
+FUNCTIONALITY = "cuBLAS error 15 at ggml-cuda.cu:7956: the requested functionality is not supported"
 IGEMMLT = "NotImplementedError: igemmlt not available (probably built with NO_CUBLASLT)"
 
 
@@ -141,6 +142,10 @@ APPLIES = {
         "compiler-arch-unsupported",
     ),
     "speeds-of-dtypes": ("fp16: 3.4 it/s", {}, "slow-dtype-path"),
+    "triton-on-windows": ("No module named 'triton'", {"os": "Windows 11"}, "platform-binary-missing"),
+    "functionality-of-old-gpu": (FUNCTIONALITY, {"gpu": "GTX 980"}, "kernel-min-compute-capability"),
+    "functionality-of-new-gpu": (FUNCTIONALITY, {"gpu": "RTX 3090"}, "software-defect"),
+    "functionality-of-fp8": (f"{FUNCTIONALITY}\n./gemm -t fp8", {}, "fp8-fp4-unsupported-gpu"),
     "after-the-loss-scale": (
         "Gradient overflow. Skipping step, loss scaler 0 reducing loss scale to 5e-324\nZeroDivisionError: division",
         {},

@@ -233,7 +233,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "amd-crash",
-        lambda s: s.has("crash", "gpu-fell-off") and (s.facts.gpu is not None and s.facts.gpu.arch.startswith("gfx")),
+        lambda s: s.has("crash", "gpu-fell-off") and (s.vendor == "amd" or s.says("(?i)rocm|gfx\\d{3}")),
         {"rocm-arch-unsupported": 3},
         "{gpu} is an AMD GPU: code for another one crashes on it",
         "AMD, ROCm compatibility matrix",
@@ -244,5 +244,12 @@ RULES: tuple[Rule, ...] = (
         {"cuda-toolkit-mismatch": 1.8},
         "a cuBLAS of its own is named beside torch",
         "torch, loader of the NVIDIA wheels",
+    ),
+    Rule(
+        "triton-on-windows",
+        lambda s: s.facts.windows and s.words.get("package", "").startswith("triton"),
+        {"platform-binary-missing": 3},
+        "Triton ships no binary for Windows",
+        "https://pypi.org/project/triton/",
     ),
 )

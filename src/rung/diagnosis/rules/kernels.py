@@ -120,4 +120,29 @@ RULES: tuple[Rule, ...] = (
         "the division by zero follows from the loss scale",
         "apex, amp/scaler.py",
     ),
+    Rule(
+        "functionality-of-old-gpu",
+        lambda s: (
+            s.has("functionality-not-supported", "cublas-not-supported") and s.below(60) and not s.says("_R_16BF")
+        ),
+        {"kernel-min-compute-capability": 3},
+        "{gpu} has compute capability {cc}; products of 16- and 8-bit numbers came later",
+        _NVIDIA,
+    ),
+    Rule(
+        "functionality-of-new-gpu",
+        lambda s: (
+            s.has("functionality-not-supported") and (s.from_(75) or s.about("(?i)zluda")) and not s.says("(?i)fp8")
+        ),
+        {"software-defect": 2.2, "kernel-min-compute-capability": -1.5},
+        "the GPU multiplies these types: the call is the library's choice",
+        _NVIDIA,
+    ),
+    Rule(
+        "functionality-of-fp8",
+        lambda s: s.has("functionality-not-supported") and "fp8" in s.facts.dtypes,
+        {"fp8-fp4-unsupported-gpu": 3},
+        "the multiplication is in 8-bit floating point",
+        "cuBLAS documentation, cublasLtMatmul",
+    ),
 )
