@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -93,24 +93,63 @@ _FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
 )
 
 
+#: Where the device or the words around change it; these outrank the rows above.
+_BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
+    ("slow-dtype-path", lambda s: s.has("fast-kernel-not-built"), ("build-from-source", "install-matching-build")),
+    (
+        "slow-dtype-path",
+        lambda s: s.below(70) or s.has("compute-type-refused"),
+        ("use-fp32", "use-other-backend"),
+    ),
+    ("build-lacks-old-arch", lambda s: s.below(37), ("build-from-source", "use-cpu", "change-hardware")),
+    (
+        "platform-binary-missing",
+        lambda s: s.facts.apple and not s.has("wrong-platform"),
+        ("use-cpu", "change-hardware"),
+    ),
+    (
+        "platform-binary-missing",
+        lambda s: s.says("(?i)triton|torch.compile"),
+        ("use-fallback-kernel", "install-matching-build"),
+    ),
+    ("fp16-overflow", lambda s: s.says(r"(?i)\bvae\b"), ("upcast-part", "use-fp32")),
+    ("fp16-overflow", lambda s: s.below(80), ("use-fp32", "upcast-part")),
+    (
+        "rocm-arch-unsupported",
+        lambda s: s.says(r"\bgfx9\d\d\b|Vega"),
+        ("downgrade-library", "set-environment-override"),
+    ),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.says(r"undefined symbol: _*(?:nvJit|cublas|cudnn)|libnvJitLink|cuDNN version incompat"),
+        ("set-library-path", "install-matching-build"),
+    ),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.says("(?i)flash|sage|xformers|memory_efficient"),
+        ("use-fallback-kernel", "change-quantization"),
+    ),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.says(r"(?i)\bawq|gptq|marlin|quanti[sz]"),
+        ("change-quantization", "use-other-backend"),
+    ),
+    ("compiler-arch-unsupported", lambda s: s.below(70), ("use-fallback-kernel", "use-other-backend")),
+    (
+        "format-or-arch-unknown",
+        lambda s: s.says("(?i)no longer supported|magic|engine plan|please rebuild"),
+        ("requantize-or-reconvert", "upgrade-library"),
+    ),
+    ("mps-dtype-unsupported", lambda s: s.has("mps-not-implemented"), ("use-cpu", "set-environment-override")),
+    ("mps-dtype-unsupported", lambda s: s.has("mps-other"), ("use-fp32", "upgrade-library")),
+)
+
+
 def _order(cause: str, scene: Scene) -> list[str]:
-    labels = list(causes()[cause].fixes)
-    first: list[str] = []
-    for named, signature, order in _FIRST:
-        if named == cause and scene.has(signature):
-            first = list(order)
-            break
-    if cause == "slow-dtype-path" and (scene.below(70) or scene.has("compute-type-refused")):
-        first = ["use-fp32", "use-other-backend"]
-    if cause == "build-lacks-old-arch" and scene.below(37):
-        first = ["build-from-source", "use-cpu", "change-hardware"]
-    if cause == "platform-binary-missing" and scene.facts.apple:
-        first = ["use-cpu", "change-hardware"]
-    if cause == "fp16-overflow" and scene.below(80):
-        first = ["use-fp32", "upcast-part"]
-    if cause == "rocm-arch-unsupported" and scene.says(r"\bgfx9\d\d\b|Vega"):
-        first = ["downgrade-library", "set-environment-override"]
-    return list(dict.fromkeys([*first, *labels]))
+    by_signature = (order for named, signature, order in _FIRST if named == cause and scene.has(signature))
+    by_fact = (order for named, when, order in _BY_FACT if named == cause and when(scene))
+    first = next(by_fact, None) or next(by_signature, ())
+    return list(dict.fromkeys([*first, *causes()[cause].fixes]))
 
 
 def _worded(label: str, scene: Scene) -> Fix:
