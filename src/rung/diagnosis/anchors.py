@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-#: Shorter words stand in too many lines to be worth the look-up.
+#: Bytes: shorter words stand in too many lines to be worth the look-up (a Chinese character counts three).
 _SHORTEST = 3
 _parser: Any = re._parser  # type: ignore[attr-defined]  # the standard library's own: there is no public one
 
@@ -14,7 +14,7 @@ _parser: Any = re._parser  # type: ignore[attr-defined]  # the standard library'
 def anchors(pattern: str) -> frozenset[str]:
     """Lower-case words of which every match holds at least one; empty when there are none long enough."""
     words = _needed(_parser.parse(pattern, re.MULTILINE))
-    return words if words and min(map(len, words)) >= _SHORTEST else frozenset()
+    return words if words and min(map(_length, words)) >= _SHORTEST else frozenset()
 
 
 def _needed(tree: Sequence[tuple[Any, Any]]) -> frozenset[str]:
@@ -45,4 +45,8 @@ def _needed_of(name: str, argument: Any) -> frozenset[str]:
 
 
 def _worth(words: frozenset[str]) -> tuple[int, int]:
-    return min(map(len, words)), -len(words)
+    return min(map(_length, words)), -len(words)
+
+
+def _length(word: str) -> int:
+    return len(word.encode())

@@ -18,6 +18,8 @@ _REMEMBERED = 200_000
 #: Matched lines that are kept, the first ones: what comes later follows from them.
 _KEPT = 400
 _CONTEXT = 60
+#: Letters by which anchors are looked up: each line is cut into all of its pieces of this length once.
+_PIECE = 2
 _DIGITS = str.maketrans("", "", "0123456789")
 _ABOUT = re.compile(
     r"capabilit|compiled for|torch|cuda|driver|gpu|device|nvidia|radeon|gfx|arc |apple|windows|\.dll|dtype|half"
@@ -88,7 +90,11 @@ def _matches(line: str) -> list[tuple[Signature, re.Match[str]]]:
     low = line.lower()
     found = []
     always, index = _index()
-    tried = {id(signature): signature for word, rows in index if word in low for signature in rows}
+    tried: dict[int, Signature] = {}
+    for piece in {low[start : start + _PIECE] for start in range(len(low))} & index.keys():
+        for word, rows in index[piece]:
+            if word in low:
+                tried |= {id(signature): signature for signature in rows}
     for signature in (*always, *tried.values()):
         match = signature.pattern.search(line)
         if match:
@@ -97,14 +103,18 @@ def _matches(line: str) -> list[tuple[Signature, re.Match[str]]]:
 
 
 @functools.cache
-def _index() -> tuple[tuple[Signature, ...], tuple[tuple[str, tuple[Signature, ...]], ...]]:
-    """Signatures without an anchor, and those that each anchor stands for."""
+def _index() -> tuple[tuple[Signature, ...], dict[str, list[tuple[str, tuple[Signature, ...]]]]]:
+    """Signatures without an anchor; and by the last letters of each anchor, the anchor and what it stands for."""
     always: list[Signature] = []
     by_word: dict[str, list[Signature]] = {}
     for signature in signatures():
         words = anchors(signature.text)
-        if not words:
+        if not words or min(map(len, words)) < _PIECE:
             always.append(signature)
+            continue
         for word in words:
             by_word.setdefault(word, []).append(signature)
-    return tuple(always), tuple((word, tuple(rows)) for word, rows in by_word.items())
+    by_piece: dict[str, list[tuple[str, tuple[Signature, ...]]]] = {}
+    for word, rows in by_word.items():
+        by_piece.setdefault(word[-_PIECE:], []).append((word, tuple(rows)))
+    return tuple(always), by_piece

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from rung.diagnosis.evidence import Rule
 from rung.diagnosis.reading import Hit
 
-#: Softmax temperature and the weight of "none of the known". Grouped by repository the corpus asks for 1.0, but its rows
-#: were read while signatures were written: threads that nobody had read are right less often, so stated shares are lower.
+#: Softmax temperature and the weight of "none of the known". By repository the corpus asks for 1.0, but its rows were
+#: read while signatures were written: threads that nobody had read come out right less often, so it is higher.
 TEMPERATURE = 1.3
 UNKNOWN = 1.0
 #: The second, third ... signature for one cause count this much less each: they say the same once more.
