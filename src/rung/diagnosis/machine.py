@@ -30,7 +30,7 @@ def this_machine() -> dict[str, str]:
 
 def catalogue_card(name: str) -> dict[str, str]:
     """The environment of a machine with that card and nothing else known; raises ``UnknownDevice``."""
-    device = catalog.simulated(name)
+    device = catalog.device(name)
     found = {"gpu": device.name}
     if capability := catalog.architectures()[device.arch].cc:
         found["compute_capability"] = capability

@@ -13,7 +13,12 @@ _CATALOGUE = "NVIDIA, CUDA toolkit release notes, first toolkit of an architectu
 _NO_GPU = ("torch-without-cuda", "no-cuda-device", "deserialize-cuda", "cuda-init-unknown")
 _UNSEEN = ("is-available-false", "gpu-unused-symptom", "gpu-hidden", "no-cuda-device", "cuda-init-unknown")
 _BITSANDBYTES = ("bnb-setup-path", "bnb-required-library", "bnb-native-missing", "bnb-cpu-library", "bnb-setup-failed")
-_WRONG_CODE = ("cublas-execution-failed", "cudnn-not-initialized", "find-engine", "legacy-cublas-program-failed")
+_WRONG_CODE = (
+    "cublas-execution-failed",
+    "cudnn-not-initialized",
+    "cudnn-not-supported",
+    "legacy-cublas-program-failed",
+)
 #: Extensions that are compiled apart from torch.
 _EXTENSION = (
     r"(?i)ggml|llama_cpp|llama-cpp|llama\.cpp|csrc|setup\.py|docker|build_ext|_ext\b|rasteriz|pointnet|\.cu:\d+"

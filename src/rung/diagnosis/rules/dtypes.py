@@ -8,8 +8,8 @@ from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.rules.known import NAN
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
-_BF16 = ("cublas-not-supported", "torch-bf16-gemm-build", "bf16-symptom", "find-engine")
-_FP8 = ("triton-no-fp8", "scaled-mm-gate", "fp8-gate", "triton-lowering")
+_BF16 = ("cublas-not-supported", "torch-bf16-gemm-build", "bf16-symptom", "cudnn-not-supported")
+_FP8 = ("triton-no-fp8", "torch-fp8-gemm", "fp8-gate", "triton-lowering")
 #: Names of kernels that only the CPU has.
 _OF_CPU = (
     r"_?cpu|KernelImpl|_vml|lastdim|unfolded2d|baddbmm|^addmm(?!_cuda)|_with_gemm|slow_conv|RoundKernel|host_softmax"

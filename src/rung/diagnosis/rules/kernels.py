@@ -94,7 +94,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "intel-gpu",
-        lambda s: s.vendor == "intel" and s.has("xpu-other", "xpu-fp64", "directml-npu", "operator-not-registered"),
+        lambda s: s.vendor == "intel" and s.has("xpu-other", "xpu-no-f64", "directml-npu", "operator-not-registered"),
         {"xpu-directml-unsupported": 2},
         "{gpu} is an Intel GPU",
         "Intel, XPU backend",
