@@ -8,7 +8,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rung.core.types import Device, Plan, StepDown
+from rung.core.errors import DoesNotFit, OutOfMemory
+from rung.core.text import size
+from rung.core.types import Device, Plan, StepClass, StepDown
+from rung.diagnosis import classify
 from rung.engine import system
 from rung.engine.locating import card_of
 from rung.engine.planning import make_plan
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
     from rung.engine.model import Model
 
 Progress = Callable[[str, int, int], None]
+
+#: When a memory is full although the plan fitted (others may have taken it), the next plan may hold this share of what
+#: the last one wanted beside the runtime, which does not shrink; so many times.
+_LESS, _TIMES = 0.8, 3
 
 
 def load(
@@ -48,16 +55,20 @@ def load(
     system.need_software()
     budget = max(parse_memory(memory).values(), default=None)
     card = card_of(name, offline=offline, revision=revision, budget=budget, progress=progress, on_note=on_note)
-    plan, found = make_plan(
-        card,
-        format=format,
-        device=device,
-        memory=memory,
-        context=context,
-        threads=threads,
-        devices=devices,
-        on_probe=lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, once."),
-    )
+
+    def planned(memory: str | int | Mapping[str, str | int] | None) -> tuple[Plan, tuple[Device, ...]]:
+        return make_plan(
+            card,
+            format=format,
+            device=device,
+            memory=memory,
+            context=context,
+            threads=threads,
+            devices=devices,
+            on_probe=lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, once."),
+        )
+
+    plan, found = planned(memory)
     if device is None:
         for other in found:
             if not (able := computes(other)):
@@ -65,7 +76,53 @@ def load(
     on_plan(plan, found)
     for group in card.skipped:
         on_note(f"not used: {group}")
-    return _bind(card, plan, found, Journal(on_step, on_note), progress)
+    journal = Journal(on_step, on_note)
+    for _ in range(_TIMES):
+        try:
+            return _bind(card, plan, found, journal, progress)
+        except Exception as error:
+            reason = _full(error)
+            if not reason:
+                raise
+        plan, found = _planned_again(plan, found, reason, planned, journal)
+        on_plan(plan, found)
+    return _bind(card, plan, found, journal, progress)
+
+
+def _planned_again(
+    plan: Plan,
+    devices: Sequence[Device],
+    reason: str,
+    planned: Callable[[Mapping[str, str | int]], tuple[Plan, tuple[Device, ...]]],
+    journal: Journal,
+) -> tuple[Plan, tuple[Device, ...]]:
+    """A plan that wants less than the one for which there was no room; raises ``OutOfMemory`` when there is none."""
+    uses = {p.device: p.memory for p in plan.placements}
+    try:
+        smaller, found = planned({d: int(m.most - (1 - _LESS) * (m.total - m.runtime)) for d, m in uses.items()})
+    except DoesNotFit as error:
+        names = " and ".join(d.name for d in devices if d.id in uses)
+        raise OutOfMemory(
+            f"The memory of {names} is full, and no smaller plan is left.",
+            [reason, *error.facts],
+            ["close what else uses it, then try again", *error.ways_out],
+        ) from error
+    journal.step(_step_down(plan, smaller, reason))
+    return smaller, found
+
+
+def _full(error: Exception) -> str:
+    """The reason in words if an error means that a memory is full; empty for any other."""
+    if isinstance(error, OutOfMemory):
+        return error.facts[0] if error.facts else error.cause
+    found = classify(error)
+    return found.reason if found is not None and found.signature.step is StepClass.OUT_OF_MEMORY else ""
+
+
+def _step_down(before: Plan, after: Plan, reason: str) -> StepDown:
+    """From one plan to a smaller one."""
+    words = [f"{plan.format}, {size(plan.memory)}, context {plan.context:,}" for plan in (before, after)]
+    return StepDown("plan", words[0], before.placements[0].device, StepClass.OUT_OF_MEMORY, reason, words[1])
 
 
 @contextlib.contextmanager
