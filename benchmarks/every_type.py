@@ -22,6 +22,8 @@ import rung
 import synthetic
 
 MODEL = "llama-0.3b"
+#: The peer's environment: rung's engine asks OpenMP for passive waiting in this process, which would slow llama.cpp down.
+PEER = dict(os.environ)
 TYPES = [kind.name.lower() for kind in synthetic.TYPES]
 
 
@@ -42,7 +44,11 @@ def _llama(program: Path, path: Path, arguments: argparse.Namespace) -> float:
     """Tokens per second of llama-bench."""
     what = ["-p", "0", "-n", str(arguments.decode), "-d", str(arguments.prompt), "-t", str(arguments.threads)]
     done = subprocess.run(
-        [str(program), "-m", str(path), *what, "-r", "1", "-o", "json"], capture_output=True, text=True, check=True
+        [str(program), "-m", str(path), *what, "-r", "1", "-o", "json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=PEER,
     )
     return float(json.loads(done.stdout)[0]["avg_ts"])
 
