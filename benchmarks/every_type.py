@@ -22,7 +22,7 @@ import rung
 import synthetic
 
 MODEL = "llama-0.3b"
-#: The peer's environment: rung's engine asks OpenMP for passive waiting in this process, which would slow llama.cpp down.
+#: The peer's environment: rung asks OpenMP for passive waiting in this process, which would slow llama.cpp down.
 PEER = dict(os.environ)
 TYPES = [kind.name.lower() for kind in synthetic.TYPES]
 
