@@ -332,6 +332,20 @@ def test_a_name_that_is_nearly_a_local_file_is_guessed(tmp_path: Path, monkeypat
     assert caught.value.ways_out == ("rung run demo",)
 
 
+def test_what_is_no_model_is_not_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("training", "gemma-2b"):
+        Path(folder).mkdir()
+    Path("gemma-2b/config.json").write_text("{}")
+    Path("missing.txt").write_text("")
+    with pytest.raises(ModelNotFound) as caught:
+        locate("missing")
+    assert caught.value.ways_out == ("rung run demo",)
+    with pytest.raises(ModelNotFound) as caught:
+        locate("gemma2b")
+    assert caught.value.ways_out == ("rung run gemma-2b",)
+
+
 def test_the_environment_variables_of_the_hub_are_honoured(server: Hub, tmp_path: Path) -> None:
     server.repositories["org/tiny"] = QUANTISED
     program = "from rung.models.locate import locate; import sys; print(locate('org/tiny:Q2_K').path)"

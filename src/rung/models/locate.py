@@ -107,7 +107,15 @@ def gguf_files(listed: Listing, label: str | None, file: str | None) -> list[str
     return list(_best(listed, _ANY)[0].files)
 
 
+def _may_be_model(path: Path) -> bool:
+    """Whether a name is worth proposing: a file of weights, or a folder that holds a configuration or such a file."""
+    if path.is_dir():
+        return any(any(path.glob(pattern)) for pattern in ("config.json", "model_index.json", "*.gguf"))
+    return path.suffix in (".gguf", ".safetensors")
+
+
 def nowhere(name: str, path: Path) -> ModelNotFound:
+    """The error for a name that is nothing, with the models here whose names are near."""
     facts = ["names of the hub look like google/gemma-2b, or ORG/REPO:Q4_K_M, or ORG/REPO/file.gguf"]
     try:
         names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -115,7 +123,8 @@ def nowhere(name: str, path: Path) -> ModelNotFound:
         names, facts = [], [*facts, f"{path.parent} cannot be listed: {error.strerror}"]
     by_lower = {entry.lower(): str(path.parent / entry) for entry in [*names, "demo"]}
     near = [by_lower[entry] for entry in close(path.name, by_lower)]
-    ways = [f"rung run {entry}" for entry in near if entry != name] or ["rung run demo"]
+    models = [entry for entry in near if entry != name and (entry == "demo" or _may_be_model(Path(entry)))]
+    ways = [f"rung run {entry}" for entry in models] or ["rung run demo"]
     return ModelNotFound(f"{name!r} is neither a file, a folder nor a name on the model hub.", facts, ways)
 
 
