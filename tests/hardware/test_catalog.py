@@ -125,11 +125,17 @@ def test_names_are_unique_and_mean_one_product():
     assert [form for form, times in forms.items() if times > 1] == []
 
 
-def test_only_amd_shares_pci_ids_and_two_boards_of_one_chip():
+def test_only_amd_shares_pci_ids_and_boards_of_one_chip():
+    #: A2 and A16; Quadro RTX 6000 and 8000; two sizes of the RTX 5060 Ti and of the Arc A770
+    known = {"10de:25b6", "10de:1e30", "10de:2d04", "8086:56a0"}
     shared = Counter(identifier for product in PRODUCTS for identifier in product.pci)
-    for identifier, times in shared.items():
-        if times > 1:
-            assert identifier.startswith("1002:") or identifier == "10de:25b6", identifier  # A2 and A16
+    assert {i for i, times in shared.items() if times > 1 and not i.startswith("1002:")} == known
+
+
+def test_cards_that_are_in_slots_have_a_pci_id():
+    """But for modules and processors, and the one whose id nobody has listed."""
+    without = [p.name for p in PRODUCTS if not p.pci and ARCHITECTURES[p.arch].kind in ("cuda", "rocm", "xpu")]
+    assert {name for name in without if not name.startswith("Jetson")} == {"Instinct MI60"}
 
 
 @pytest.mark.parametrize(
@@ -187,7 +193,9 @@ def test_pci_ids():
     assert catalog.by_pci(0x10DE, 0xFFFF) is None
     assert catalog.by_pci(0x1002, 0x744C) is None  # three products share it
     assert catalog.by_pci(0x1002, 0x744C, 20 * GB).name == "Radeon RX 7900 XT"
-    assert catalog.pci_name(0x1002, 0x744C) == "Radeon RX 7900 XT / Radeon RX 7900 XTX"
+    assert catalog.pci_name(0x1002, 0x744C) == "Radeon RX 7900 XT / Radeon RX 7900 XTX / Radeon RX 7900 GRE"
+    assert catalog.by_pci(0x10DE, 0x2D04, 8 * GB).name == "GeForce RTX 5060 Ti 8GB"
+    assert catalog.by_pci(0x10DE, 0x2504).name == "GeForce RTX 3060 12GB"  # Lite Hash Rate
     assert catalog.pci_name(0x10DE, 0xFFFF) == ""
 
 

@@ -6,18 +6,21 @@ from rung.hardware import catalog
 from rung.hardware.catalog.support import compute_types, support
 
 #: A card for each column of the tables below.
-CARDS = {"Volta": "v100", "Turing": "t4", "Ampere": "a100", "Ada": "4090", "Hopper": "h100", "CPU": "sapphire rapids"}
+CARDS = {
+    "Volta": "v100", "Turing": "t4", "Ampere": "a100", "Ada": "4090", "Hopper": "h100", "AMD": "mi300x",
+    "Intel": "arc a770", "CPU": "sapphire rapids",
+}  # fmt: skip
 
 #: https://docs.vllm.ai/en/v0.11.2/features/quantization/ (supported hardware), the release before the rows' own.
 VLLM = """
-AWQ                    no  yes yes yes yes yes
-GPTQ                   yes yes yes yes yes yes
-Marlin (GPTQ/AWQ/FP8)  no  no  yes yes yes no
-INT8 (W8A8)            no  yes yes yes yes yes
-FP8 (W8A8)             no  no  no  yes yes no
-bitsandbytes           yes yes yes yes yes no
-DeepSpeedFP            yes yes yes yes yes no
-GGUF                   yes yes yes yes yes no
+AWQ                    no  yes yes yes yes no  yes yes
+GPTQ                   yes yes yes yes yes no  yes yes
+Marlin (GPTQ/AWQ/FP8)  no  no  yes yes yes no  no  no
+INT8 (W8A8)            no  yes yes yes yes no  no  yes
+FP8 (W8A8)             no  no  no  yes yes yes no  no
+bitsandbytes           yes yes yes yes yes no  no  no
+DeepSpeedFP            yes yes yes yes yes no  no  no
+GGUF                   yes yes yes yes yes yes no  no
 """
 #: docs/quantization.md of CTranslate2, "Implicit type conversion on load".
 CT2 = """

@@ -17,9 +17,13 @@ in full with the source of each capability.
 ## How a figure comes about
 
 - **Memory, bandwidth, rates.** Vendors' figures at boost clock, dense. A row that counts as *checked* carries
-  shaders, clock, bus width and memory rate, and its figures were computed again from these within 3 %; a test does
-  it. *Recalled* rows carry units too, but these were not looked up again. The rest are figures of data sheets. All
-  are upper bounds: a probe usually measures less.
+  shaders, clock, bus width and memory rate, from the vendor's data sheet (*computed*) or from TechPowerUp's table
+  (*techpowerup*), and its figures were computed again from these within 3 %; a test does it. *Recalled* rows carry
+  units too, but these were not looked up again. The rest are figures of data sheets. All are upper bounds: a probe
+  usually measures less. Where two sources differ, the note of the row says so.
+- **Held against others.** Of the rows from data sheets, all that TechPowerUp lists agree with it in shaders, clock
+  and bandwidth within 3 %, but for the MI300X and the Arc A770 16GB (512 GB/s there, 560 at Intel). llama.cpp,
+  which reads every weight once a token, reached 51 to 84 % of the catalogue's bandwidth on eleven cards.
 - **Free memory** is what a program finds on an idle card, less than what is printed on the box: the driver keeps
   some, and so does error correction (Tesla T4: 15,109 of 16,384 MiB). *Seen*: in public `nvidia-smi` output of an
   idle card, `0MiB / 5059MiB`. Newer drivers print the whole memory as total and show what they keep as reserved; the
