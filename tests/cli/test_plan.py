@@ -66,3 +66,25 @@ def test_a_ladder_shows_every_rung_with_one_chosen_and_a_reason_for_each_no(rung
     table = rung("ladder", op, name).out
     assert table.startswith(f"{op} {name} on ")
     assert all(row["rung"] in table and row["reason"] in table for row in found)
+
+
+@pytest.mark.parametrize(
+    ("device", "format", "dtype"),
+    [("v100", "q4_k", "f16"), ("3090", "q4_k", "bf16"), ("p2200", "q4_k", "f32"), ("v100", "f32", "f32")],
+)
+def test_a_ladder_is_asked_in_what_a_plan_computes_in(rung, device, format, dtype):
+    found = json.loads(rung("ladder", "linear", format, "--device", device, "--json").out)
+    assert found["dtype"] == dtype
+    assert rung("ladder", "linear", format, "--device", device).out.splitlines()[0].endswith(f" in {dtype}")
+    assert json.loads(rung("ladder", "attention", "f16", "--device", device, "--json").out)["dtype"] == "f32"
+
+
+def test_a_ladder_is_asked_in_the_dtype_that_is_named(rung):
+    def chosen(*options):
+        found = json.loads(rung("ladder", "linear", "q4_k", "--device", "k80", *options, "--json").out)["rungs"]
+        return {row["rung"] for row in found if row["state"] == "chosen"}
+
+    assert chosen() == chosen("--dtype", "f32") == {"torch.decode"}
+    assert chosen("--dtype", "bf16") == {"ref"}  # it multiplies none
+    assert "attention is not computed in 'f16'." in rung("ladder", "attention", "f16", "--dtype", "f16").err
+    assert rung("ladder", "linear", "q4_k", "--dtype", "half").code == 2

@@ -10,8 +10,8 @@ from rung.formats import FORMATS
 from rung.hardware import catalog
 from rung.ops import LADDERS
 
-#: What an op is asked to compute in; attention and whole tokens take and give f32 on every rung.
-_DTYPES = {"linear": ("f32", "f16", "bf16")}
+#: What an op is asked to compute in; all others take and give f32 on every rung.
+DTYPES = {"linear": ("f32", "f16", "bf16")}
 #: Formats of the KV cache, which stand where the other ops have the weight's.
 _CACHES = ("f32", "f16")
 _HEAD = """# Fallbacks
@@ -55,7 +55,7 @@ def climbs(device: Device) -> Iterator[tuple[str, Case, Climb]]:
     """Every climb on a device, with what its case is called: all ops, formats, shapes and dtypes."""
     for op, ladder in LADDERS.items():
         for format in FORMATS if op in ("linear", "embedding") else _CACHES:
-            for dtype in _DTYPES.get(op, ("f32",)):
+            for dtype in DTYPES.get(op, ("f32",)):
                 for label, case in cases(op, format, dtype):
                     yield label, case, ladder.climb(device, case)
 

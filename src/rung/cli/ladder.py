@@ -15,6 +15,14 @@ def ladder(
     format: Annotated[str, typer.Argument(help="A format of rung formats; for attention that of the cache.")] = "q4_0",
     device: options.Reasoned = None,
     software: options.Software = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype",
+            help="Compute in f32, f16 or bf16; by default in what a plan takes on that device.",
+            show_default=False,
+        ),
+    ] = None,
     matrix: Annotated[
         bool, typer.Option("--matrix", help="Print the rung of every op on the whole catalogue, as a page of Markdown.")
     ] = False,
@@ -25,11 +33,12 @@ def ladder(
     Best first: chosen, ready, or the reason why not.
     """
     from rung.cli.common import pick_device
-    from rung.cli.fallbacks import cases, page
+    from rung.cli.fallbacks import DTYPES, cases, page
     from rung.core.errors import UsageError
     from rung.core.text import did_you_mean
     from rung.formats import get
     from rung.ops import LADDERS
+    from rung.planning.recipe import compute_dtype
 
     if matrix:
         print(page(), end="")
@@ -42,8 +51,16 @@ def ladder(
         )
     where = pick_device(device, software)
     name = get(format).name
+    possible = DTYPES.get(op, ("f32",))
+    if dtype is not None and dtype not in possible:
+        raise UsageError(
+            f"{op} is not computed in {dtype!r}.",
+            [f"it is computed in: {', '.join(possible)}"],
+            [f"rung ladder {op} {format} --dtype {possible[0]}"],
+        )
+    computed = dtype or (compute_dtype(where, lossless=name == "f32") if len(possible) > 1 else "f32")
     found = []
-    for label, case in cases(op, name):
+    for label, case in cases(op, name, computed):
         taken = False
         for rung in LADDERS[op].rungs:
             verdict = rung.verdict(case, where)
@@ -51,10 +68,10 @@ def ladder(
             taken = taken or bool(verdict)
             found.append({"case": label, "rung": rung.name, "state": state, "reason": verdict.reason})
     if json:
-        print_json({"op": op, "format": name, "device": where.id, "rungs": found})
+        print_json({"op": op, "format": name, "device": where.id, "dtype": computed, "rungs": found})
         return
     rows = table("case", "rung", "", "")
     for row in found:
         rows.add_row(row["case"], row["rung"], row["state"], row["reason"])
-    console().print(f"{op} {name} on {where.name} ({where.id})")
+    console().print(f"{op} {name} on {where.name} ({where.id}) in {computed}")
     console().print(rows)
