@@ -2,7 +2,9 @@
 
     python benchmarks/simulate.py [--card v100] [--rounds 3]
 
-Prints the ratio of processor times of this thread and the cost of an operation in microseconds; the best of the rounds.
+Prints the ratio of processor times of this thread and the cost of an operation in microseconds, the best of the
+rounds, with the bar: less than twice the time where the plain step takes 20 ms or more, else at most 30 us an
+operation.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import rung
 
+RATIO, LONG, COST = 2.0, 0.020, 30e-6
 #: (hidden size, layers, tokens)
 SIZES = ((64, 2, 4), (256, 4, 64), (512, 4, 128), (1024, 4, 128))
 
@@ -73,7 +76,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     torch.set_num_threads(1)  # the work of other threads would not be seen
-    print(f"{'model':24} {'step':8} {'operations':>10} {'plain ms':>9} {'ratio':>6} {'us/op':>6}")
+    print(f"{'model':24} {'step':8} {'operations':>10} {'plain ms':>9} {'ratio':>6} {'us/op':>6}  bar")
     for hidden, layers, tokens in SIZES:
         model, ids = llama(hidden, layers), torch.randint(0, 512, (1, tokens))
         for step in (train, forward):
@@ -87,9 +90,11 @@ def main() -> None:
                     step(there, moved)
                     rows.append((best(lambda: step(there, moved)) / plain, plain))  # noqa: B023
             ratio, plain = min(rows)
-            cost = (ratio - 1) * plain / count.operations * 1e6
+            cost = (ratio - 1) * plain / count.operations
+            bar, held = (f"< {RATIO:g} x", ratio < RATIO) if plain >= LONG else (f"<= {1e6 * COST:g} us", cost <= COST)
             name = f"{hidden} x {layers}, {tokens} tokens"
-            print(f"{name:24} {step.__name__:8} {count.operations:>10} {1e3 * plain:>9.1f} {ratio:>6.2f} {cost:>6.1f}")
+            figures = f"{count.operations:>10} {1e3 * plain:>9.1f} {ratio:>6.2f} {1e6 * cost:>6.1f}"
+            print(f"{name:24} {step.__name__:8} {figures}  {bar}: {'held' if held else 'missed'}")
 
 
 if __name__ == "__main__":

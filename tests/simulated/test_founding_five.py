@@ -219,7 +219,7 @@ def test_gemma_then_is_too_big_in_f16():
 
 
 def test_gemma_then_runs_quantised(tmp_path):
-    card = describe("Quadro P2200", software="torch 1.10+cu102")
+    (card,) = describe(["Quadro P2200"], software="torch 1.10+cu102")
     plan = rung.plan(gemma_2b("bf16"), devices=[card], context=4096)
     refused = {c.format: c.verdict.reason for c in plan.candidates if not c.verdict}
     assert {"bf16", "f16"} <= set(refused)

@@ -10,7 +10,7 @@ from rung.core.types import Level, StepClass
 from rung.diagnosis import classify
 from rung.hardware import catalog
 from rung.run.simulate.card import describe
-from rung.run.simulate.dispatch import Facts
+from rung.run.simulate.operations import Operation
 from rung.run.simulate.world import World
 
 CARDS = {
@@ -22,16 +22,16 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f
 @pytest.mark.parametrize(("arch", "name"), CARDS.items(), ids=CARDS)
 def test_every_architecture_refuses_what_the_catalogue_says_and_nothing_else(arch, name):
     """Asked without entering a simulation: each product would cost a second."""
-    world = World(describe(name, None, None))
+    card = World(describe([name])).card
     operations = {
         "matmul": [torch.ops.aten.mm.default, torch.ops.aten.bmm.default],
         "attention": [torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default],
     }
     for kind, funcs in operations.items():
         for dtype, torch_dtype in DTYPES.items():
-            level = world.device.capability(f"{kind}.{dtype}").level
+            level = card.device.capability(f"{kind}.{dtype}").level
             for func in funcs:
-                failure = Facts(world, func).failure(torch_dtype)
+                failure = Operation(func).failure(card, torch_dtype)
                 assert (failure is not None) == (level is Level.ABSENT), (kind, dtype, level)
                 if failure is not None:
                     found = classify(failure())

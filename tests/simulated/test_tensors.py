@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rung
-from rung.core.errors import UnknownDevice, UsageError
+from rung.core.errors import BadFile, RungError, UnknownDevice, UsageError
 
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
 
@@ -31,6 +31,10 @@ WAYS = {
     "to(other)": lambda: torch.ones(2).to(torch.zeros(1, device="cuda")),
     "type": lambda: torch.ones(2).type("torch.cuda.HalfTensor"),
     "device=0": lambda: torch.zeros(2, device=0),
+    "device(0)": lambda: torch.zeros(2, device=torch.device(0)),
+    "device(cuda, 0)": lambda: torch.zeros(2).to(torch.device("cuda", 0)),
+    "device(type=)": lambda: torch.zeros(2).to(torch.device(type="cuda", index=0)),
+    "accelerator": lambda: torch.zeros(2).to(torch.accelerator.current_accelerator()),
     "tensor": lambda: torch.tensor([1.0], device="cuda"),
     "as_tensor": lambda: torch.as_tensor(torch.ones(2), device="cuda"),
     "arange": lambda: torch.arange(3, device="cuda"),
@@ -70,6 +74,25 @@ def test_what_stays_on_the_host_says_so(card):
         assert not made.is_cuda
     assert torch.empty(2, device="meta").cuda is not None
     assert torch.zeros(2, device="meta").device.type == "meta"
+
+
+def test_the_class_of_devices_is_the_one_that_it_was():
+    real = torch.device
+    with rung.simulate("v100"):
+        inside = torch.device
+        assert torch.device(0) == real("cuda", 0)
+        assert isinstance(real("cpu"), torch.device)
+        assert not isinstance("cpu", torch.device)
+        assert {real: "known"}[torch.device] == {torch.device: "known"}[type(real("cpu"))] == "known"
+        assert torch.device | None
+        assert pickle.loads(pickle.dumps(torch.device("cuda:0"))) == CUDA
+        with torch.device(0):
+            assert torch.zeros(1).device == CUDA
+    assert torch.device is real
+    assert inside("cpu") == CPU  # a module that was imported inside has it still
+    if not torch.accelerator.is_available():
+        with pytest.raises(RuntimeError):
+            inside(0)
 
 
 def test_a_copy_is_a_copy_and_nothing_is_copied_twice(card):
@@ -275,6 +298,10 @@ def test_questions_that_make_no_sense(card):
     assert torch.ones(1).cuda().device == CUDA
     with pytest.raises(UnknownDevice, match="Did you mean"):
         rung.simulate("quadro p220")
+    with pytest.raises(UnknownDevice, match="fits 3 different products"):
+        rung.simulate("rtx 6000")
+    with pytest.raises(UsageError, match="only GPUs are simulated"):
+        rung.simulate("epyc 7763")
     with pytest.raises(UsageError, match="is not a size"):
         rung.simulate("v100", memory="lots")
     with pytest.raises(UsageError, match="dtype"):
@@ -283,6 +310,20 @@ def test_questions_that_make_no_sense(card):
         rung.Defect("matmul", "f16", text="boom")
     with pytest.raises(RuntimeError, match="invalid device ordinal"):
         torch.ones(1).to("cuda:1")
+
+
+def test_a_card_of_one_s_own(tmp_path):
+    text = 'name = "My card"\narch = "sm_86"\nmemory = 3\nbandwidth = 300\npeaks = { f32 = 9 }\n'
+    file = tmp_path / "my-card.toml"
+    file.write_text(text)
+    with rung.simulate(str(file)):
+        assert torch.cuda.get_device_name() == "My card"
+        assert torch.cuda.get_device_capability() == (8, 6)
+    file.write_text(text.replace("bandwidth", "bandwith"))
+    with pytest.raises(BadFile, match="bandwith"):
+        rung.simulate(str(file))
+    with pytest.raises(RungError, match="no-card"):
+        rung.simulate(str(tmp_path / "no-card.toml"))
 
 
 def test_a_real_card_in_use_is_not_shadowed(monkeypatch):

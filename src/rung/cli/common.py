@@ -50,7 +50,7 @@ def device_words(device: Device) -> str:
 
 @contextlib.contextmanager
 def simulated(device: str | None) -> Iterator[str | None]:
-    """While in the block the card of ``sim:NAME`` is simulated; its value is the id to compute on.
+    """While in the block the card of ``sim:NAME`` is simulated; its value is the id to compute on, None for several.
 
     Any other id is passed on. Raises ``UnknownDevice``.
     """
@@ -59,8 +59,9 @@ def simulated(device: str | None) -> Iterator[str | None]:
         return
     from rung.run.simulate.context import simulate
 
-    with simulate(device) as card:
-        yield card.id
+    simulation = simulate(device)
+    with simulation as card:
+        yield card.id if len(simulation.devices) == 1 else None
 
 
 def plan_line(plan: Plan, devices: Sequence[Device]) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rung.core.errors import UnknownDevice, UsageError
+from rung.core.errors import UsageError
 from rung.core.settings import OFFLINE
 from rung.core.types import Device
 from rung.core.value import FrozenDict
@@ -20,10 +19,6 @@ from rung.models.outlines.values import Outline
 from rung.planning.answer import Answer, Choice, Question
 from rung.planning.check import Group, check, group_id
 from rung.planning.request import parse_memory
-
-#: ``2x3090``: two of a kind.
-_SEVERAL = re.compile(r"(\d{1,2})\s*[x*]\s*(.+)")
-_MOST_DEVICES = 64
 
 
 def check_model(
@@ -84,13 +79,7 @@ def _here() -> tuple[Device, ...]:
 
 
 def _group(name: str, here: Sequence[Device], software: str | None) -> Group:
-    found: list[Device] = []
-    for part in name.split("+"):
-        several = _SEVERAL.fullmatch(part.strip())
-        count, wanted = (int(several[1]), several[2]) if several else (1, part)
-        if not 1 <= count <= _MOST_DEVICES:
-            raise UnknownDevice(f"{part.strip()!r} is no number of devices from 1 to {_MOST_DEVICES}.")
-        found += [_one(wanted.strip(), here, software)] * count
+    found = [_one(wanted, here, software) for wanted in catalog.several(name)]
     ids = [device.id for device in found]
     if len(found) > 1:  # budgets are kept by id
         found = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from rung.core.text import GB
 from rung.hardware.catalog.capabilities import NAMES, declared
 from rung.hardware.catalog.make import device
-from rung.hardware.catalog.names import find, quoted
+from rung.hardware.catalog.names import find, quoted, several
 from rung.hardware.catalog.rows import DTYPES, VENDORS, Architecture, Product, architectures, products, sources
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "pci_name",
     "products",
     "quoted",
+    "several",
     "sources",
 ]
 

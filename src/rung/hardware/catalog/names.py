@@ -27,6 +27,10 @@ _MEMORY = re.compile(r"\b(\d+) ?gi?b\b")
 _BOARDS = re.compile(r"\b(\d+gb|pcie|sxm\d?|nvl)\b")
 _SERIES = re.compile(r"(?:gtx|rtx|rx|arc|pro|gt|core|ryzen \d|epyc|xeon platinum|xeon gold|xeon) (?=.*\d)")
 
+#: ``2x3090``: two of a kind.
+_SEVERAL = re.compile(r"(\d{1,2})\s*[x*]\s*(.+)")
+_MOST = 64
+
 
 @dataclass(frozen=True)
 class Match:
@@ -66,6 +70,20 @@ def match(name: str) -> Match:
     if given := _MEMORY.search(wanted):
         return _sized(name, wanted.replace(given[0], " "), int(given[1]) * GB)
     return _guess(name, wanted)
+
+
+def several(name: str) -> list[str]:
+    """The names that ``3090+3060`` and ``2x3090`` are made of; any other name alone. Raises ``UnknownDevice``."""
+    if (name.endswith(".toml") and "+" not in name) or find(name.removeprefix("sim:")):  # Ryzen AI Max+ 395 is one
+        return [name]
+    wanted: list[str] = []
+    for part in (part.strip() for part in name.removeprefix("sim:").split("+")):
+        found = _SEVERAL.fullmatch(part)
+        count, one = (int(found[1]), found[2]) if found else (1, part)
+        if not 1 <= count <= _MOST:
+            raise UnknownDevice(f"{part!r} is no number of devices from 1 to {_MOST}.")
+        wanted += [one] * count
+    return wanted
 
 
 def normal(name: str) -> str:

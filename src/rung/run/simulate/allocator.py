@@ -1,15 +1,21 @@
-"""The memory of a simulated card, divided as torch's caching allocator divides it.
+"""The memory of a card, divided as torch's caching allocator divides it (``c10/cuda/CUDACachingAllocator.cpp``).
 
-Sizes and rules are those of ``c10/cuda/CUDACachingAllocator.cpp``: requests are rounded to 512 bytes; up to 1 MB they
-share segments of 2 MB, up to 10 MB segments of 20 MB, above that a segment is the request rounded to 2 MB. A block goes
-to the smallest free one that holds it; what is left over is split off; neighbours that are free grow together. Segments
-stay reserved when they are free, until ``empty_cache`` or until the memory runs out.
+Requests are rounded up to 512 bytes. Up to 1 MB they come out of segments of 2 MB, below 10 MB out of segments of
+20 MB, above that out of segments of their own, a multiple of 2 MB. The smallest free piece that is large enough is
+taken, and split when enough of it is left; neighbours that are free grow together. Segments stay reserved when they
+are free, until ``empty_cache`` or until the memory runs out.
+
+What was given back waits under its size for the next request of that size, as most programs ask for the same again
+and again. It grows together with its neighbours only before a new segment would be reserved: torch does so at once,
+so that there, and not here, a smaller piece may be cut out of it meanwhile.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from bisect import bisect_left, insort
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MB = 2**20
@@ -26,11 +32,12 @@ class Full(Exception):
         self.size = size
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Block:
     """A piece of a segment; ``before`` and ``after`` are its neighbours there. ``asked`` is what was requested."""
 
     size: int
+    address: int
     small: bool
     asked: int = 0
     free: bool = False
@@ -38,123 +45,172 @@ class Block:
     after: Block | None = field(default=None, repr=False)
 
 
-class Allocator:
-    """``capacity`` bytes; every number is in bytes. Safe in threads; ``release`` may be called by a finaliser."""
+class _Free:
+    """Free pieces in the order in which they are taken: the smallest first, of one size that at the lowest address."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self) -> None:
+        self._order: list[tuple[int, int]] = []
+        self._blocks: dict[int, Block] = {}
+
+    def put(self, block: Block) -> None:
+        insort(self._order, (block.size, block.address))
+        self._blocks[block.address] = block
+
+    def take(self, size: int) -> Block | None:
+        """The first of at least that many bytes."""
+        at = bisect_left(self._order, (size, 0))
+        return self._blocks.pop(self._order.pop(at)[1]) if at < len(self._order) else None
+
+    def drop(self, block: Block) -> None:
+        del self._order[bisect_left(self._order, (block.size, block.address))]
+        del self._blocks[block.address]
+
+    def whole(self) -> list[Block]:
+        """Those that are a whole segment."""
+        return [block for block in self._blocks.values() if block.before is None and block.after is None]
+
+
+class Allocator:
+    """``capacity`` bytes; every number is in bytes. Safe in threads; ``release`` may be called by a finaliser.
+
+    ``full`` makes the exception for a request of so many bytes that cannot be met.
+    """
+
+    def __init__(self, capacity: int, full: Callable[[int], Exception] = Full) -> None:
         self.capacity = capacity
+        self._full = full
         self.counts: Counter[str] = Counter()
+        self.allocated = self.reserved = self.asked = self.active = 0
         self._lock = threading.RLock()
-        self._free: set[Block] = set()
+        self._free = {True: _Free(), False: _Free()}  # by Block.small
         self._released: deque[Block] = deque()  # by finalisers, which may run in the middle of anything
-        self._stats = dict.fromkeys(("allocated", "reserved", "asked", "active"), 0)
-        self._peaks = dict(self._stats)
+        #: Gives a block back; counted at the next question or request.
+        self.release: Callable[[Block], None] = self._released.append
+        self._waiting: defaultdict[int, list[Block]] = defaultdict(list)  # by size
+        self._end = 0  # of the addresses that were given out
+        self._peaks = self._now()
 
     def allocate(self, size: int) -> Block:
         """A block for ``size`` bytes; raises ``Full``. Nothing is taken for 0 bytes."""
         with self._lock:
-            self._drain()
+            if self._released:
+                self._drain()
             if not size:
-                return Block(0, True)
+                return Block(0, 0, True)
             rounded = -(-size // _ROUND) * _ROUND
-            block = self._fitting(rounded) or self._segment(rounded)
-            self._split(block, rounded)
-            block.asked, block.free = size, False
+            waiting = self._waiting[rounded]
+            block = waiting.pop() if waiting else self._cut(rounded)
+            block.asked = size
+            self.allocated += block.size
+            self.asked += size
+            self.active += 1
             self.counts["allocation"] += 1
-            self._count(block.size, size, 1)
+            peaks = self._peaks
+            if self.allocated > peaks["allocated"]:
+                peaks["allocated"] = self.allocated
+            if self.asked > peaks["asked"]:
+                peaks["asked"] = self.asked
+            if self.active > peaks["active"]:
+                peaks["active"] = self.active
             return block
-
-    def release(self, block: Block) -> None:
-        """Gives a block back; counted at the next question or request."""
-        self._released.append(block)
 
     def empty_cache(self) -> None:
         """Gives back every segment in which nothing is held."""
         with self._lock:
             self._drain()
-            for block in [b for b in self._free if b.before is None and b.after is None]:
-                self._free.discard(block)
-                self._count(0, 0, 0, -block.size)
+            self._merge()
+            for pool in self._free.values():
+                for block in pool.whole():
+                    pool.drop(block)
+                    self.reserved -= block.size
 
     def stats(self) -> dict[str, int]:
         """``allocated``, ``reserved``, ``asked`` (bytes) and ``active`` (blocks) now, and ``peak_`` of each."""
         with self._lock:
             self._drain()
-            return self._stats | {f"peak_{name}": value for name, value in self._peaks.items()}
+            return self._now() | {f"peak_{name}": value for name, value in self._peaks.items()}
 
     def reset_peaks(self) -> None:
         """Peaks start again at what is held now."""
         with self._lock:
             self._drain()
-            self._peaks = dict(self._stats)
+            self._peaks = self._now()
 
-    def _count(self, allocated: int, asked: int, active: int, reserved: int = 0) -> None:
-        stats, peaks = self._stats, self._peaks
-        stats["allocated"] += allocated
-        stats["asked"] += asked
-        stats["active"] += active
-        stats["reserved"] += reserved
-        if allocated > 0 or reserved > 0:
-            for name, value in stats.items():
-                if value > peaks[name]:
-                    peaks[name] = value
+    def _now(self) -> dict[str, int]:
+        return {"allocated": self.allocated, "reserved": self.reserved, "asked": self.asked, "active": self.active}
 
     def _drain(self) -> None:
+        """Counts what was given back and lets it wait."""
         while self._released:
             block = self._released.popleft()
-            if not block.size or block.free:
-                continue
-            self._count(-block.size, -block.asked, -1)
-            self.counts["free"] += 1
-            block.free, block.asked = True, 0
-            self._free.add(self._merged(block))
+            if block.asked:
+                self.allocated -= block.size
+                self.asked -= block.asked
+                self.active -= 1
+                self.counts["free"] += 1
+                block.asked = 0
+                self._waiting[block.size].append(block)
+
+    def _merge(self) -> None:
+        """Frees what waits."""
+        for blocks in self._waiting.values():
+            for block in blocks:
+                block.free = True
+                self._free[block.small].put(self._merged(block))
+            blocks.clear()
+
+    def _cut(self, size: int) -> Block:
+        """A block of that size out of free ones or a new segment."""
+        free = self._free[size <= _SMALL]
+        block = free.take(size)
+        if block is None:
+            self._merge()
+            block = free.take(size) or self._segment(size)
+        if block.size != size:
+            self._split(block, size)
+        block.free = False
+        return block
 
     def _merged(self, block: Block) -> Block:
         """The block grown together with the neighbours that are free."""
         before, after = block.before, block.after
         if after is not None and after.free:
-            self._free.discard(after)
-            block.size += after.size
-            block.after = after.after
-            if block.after is not None:
-                block.after.before = block
+            self._free[block.small].drop(after)
+            self._join(block, after)
         if before is not None and before.free:
-            self._free.discard(before)
-            before.size += block.size
-            before.after = block.after
-            if before.after is not None:
-                before.after.before = before
+            self._free[block.small].drop(before)
+            self._join(before, block)
             return before
         return block
 
-    def _fitting(self, size: int) -> Block | None:
-        small = size <= _SMALL
-        found = min(
-            (b for b in self._free if b.small is small and b.size >= size), key=lambda block: block.size, default=None
-        )
-        if found is not None:
-            self._free.discard(found)
-        return found
+    @staticmethod
+    def _join(block: Block, after: Block) -> None:
+        block.size += after.size
+        block.after = after.after
+        if block.after is not None:
+            block.after.before = block
 
     def _segment(self, size: int) -> Block:
         small = size <= _SMALL
         whole = _SMALL_SEGMENT if small else _LARGE_SEGMENT if size < _LARGE else -(-size // (2 * MB)) * 2 * MB
-        if self._stats["reserved"] + whole > self.capacity:
+        if self.reserved + whole > self.capacity:
             self.counts["retry"] += 1
             self.empty_cache()
-        if self._stats["reserved"] + whole > self.capacity:
+        if self.reserved + whole > self.capacity:
             self.counts["out_of_memory"] += 1
-            raise Full(size)
-        self._count(0, 0, 0, whole)
-        return Block(whole, small)
+            raise self._full(size)
+        self.reserved += whole
+        self._peaks["reserved"] = max(self._peaks["reserved"], self.reserved)
+        self._end += whole
+        return Block(whole, self._end - whole, small)
 
     def _split(self, block: Block, size: int) -> None:
         """Splits off what is left of the block: from 512 bytes of a small one, above 1 MB of a large one."""
         left = block.size - size
         if left < _ROUND or (not block.small and left <= _SMALL):
             return
-        rest = Block(left, block.small, free=True, before=block, after=block.after)
+        rest = Block(left, block.address + size, block.small, free=True, before=block, after=block.after)
         if block.after is not None:
             block.after.before = rest
         block.size, block.after = size, rest
-        self._free.add(rest)
+        self._free[block.small].put(rest)

@@ -16,52 +16,55 @@ _lock = threading.Lock()
 
 
 class simulate(contextlib.ContextDecorator):  # noqa: N801 (used as a function: rung.simulate)
-    """Simulates a card of the catalogue: as ``with rung.simulate("Quadro P2200"):`` or as a decorator.
+    """Simulates cards of the catalogue: as ``with rung.simulate("Quadro P2200"):`` or as a decorator.
 
-    ``name`` is a name of the catalogue (``sim:`` may stand before it) or a ``Device``; ``memory`` bytes or a text like
-    ``4.6GB`` that are free on it; ``software`` a build of torch, ``"torch 1.10+cu102"``; ``defects`` operations that
-    fail there. In the block the card is ``cuda`` (``xpu`` for Intel, ``mps`` for Apple) for torch and the first device
-    for rung; the block's value is the ``Device``. In force in all threads until the block ends.
+    A name is one of the catalogue or a device file (``sim:`` may stand before it), or a ``Device``; several names are
+    several cards in one machine, ``cuda:0``, ``cuda:1`` in that order, and so is ``"2x3090"``. ``memory``: bytes or a
+    text like ``4.6GB`` that are free on each; ``software`` a build of torch, ``"torch 1.10+cu102"``; ``defects``
+    operations that fail there. In the block the cards are ``cuda`` (``xpu`` for Intel, ``mps`` for Apple) for torch
+    and the first devices for rung; the block's value is the first ``Device``, ``rung.devices()`` has all. In force in
+    all threads until the block ends.
 
-    Raises ``UnknownDevice``; ``UsageError`` for a CPU, a second simulation at the same time, or a real card in use.
+    Raises ``UnknownDevice``; ``UsageError`` for a CPU, cards that no one torch drives, a second simulation at the same
+    time, or a real card in use.
     """
 
     def __init__(
         self,
-        name: str | Device,
-        *,
+        *names: str | Device,
         memory: str | int | None = None,
         software: str | None = None,
         defects: Iterable[Defect] = (),
     ) -> None:
         from rung.run.simulate.card import describe
 
-        self.device = describe(name, memory, software)
+        self.devices = describe(names, memory, software)
         self._defects = tuple(defects)
         self._undo: contextlib.ExitStack | None = None
 
     def _recreate_cm(self) -> simulate:
         """For each call of a decorated function a block of its own."""
-        return simulate(self.device, defects=self._defects)
+        return simulate(*self.devices, defects=self._defects)
 
     def __enter__(self) -> Device:
         global _in_force
         with _lock:
             if _in_force is not None:
+                names = " and ".join(device.name for device in _in_force.devices)
                 raise UsageError(
-                    f"{_in_force.device.name} is being simulated already.",
-                    ["one card is simulated at a time: inside it, cuda means that card"],
-                    ["leave the first block, then enter the second"],
+                    f"{names} is being simulated already.",
+                    ["there is one simulation at a time: inside it, cuda means its cards"],
+                    ["leave the first block, then enter the second", 'rung.simulate("3090", "3060")   both at once'],
                 )
             _in_force = self
         try:
             from rung.run.simulate.enter import put_in_force
 
-            self._undo = put_in_force(self.device, self._defects)
+            self._undo = put_in_force(self.devices, self._defects)
         except BaseException:
             _in_force = None
             raise
-        return self.device
+        return self.devices[0]
 
     def __exit__(self, *exception: Any) -> None:
         global _in_force
@@ -74,5 +77,5 @@ class simulate(contextlib.ContextDecorator):  # noqa: N801 (used as a function: 
 
 
 def current() -> Device | None:
-    """The card that is being simulated, or None."""
-    return _in_force.device if _in_force is not None else None
+    """The first card that is being simulated, or None."""
+    return _in_force.devices[0] if _in_force is not None else None

@@ -11,18 +11,19 @@ from torch.utils import _device
 from rung.core.errors import UsageError
 from rung.core.types import Device
 from rung.hardware import detect
-from rung.run.simulate import factories, generators, queries, serialization, threads
+from rung.run.simulate import compiling, factories, generators, queries, remembered, serialization, threads
 from rung.run.simulate.autocast import Autocast
 from rung.run.simulate.defects import Defect
 from rung.run.simulate.dispatch import Dispatch
+from rung.run.simulate.operations import Operation
 from rung.run.simulate.patches import Patches
 from rung.run.simulate.tensors import Methods
 from rung.run.simulate.world import World
 
 
-def put_in_force(device: Device, defects: tuple[Defect, ...]) -> contextlib.ExitStack:
-    """Simulates the card from now on; closing what is returned puts everything back."""
-    world = World(device, defects)
+def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> contextlib.ExitStack:
+    """Simulates the cards from now on; closing what is returned puts everything back."""
+    world = World(devices, defects)
     _no_real_card_in_use(world.type)
     with contextlib.ExitStack() as undo:
         patches = Patches()
@@ -36,12 +37,16 @@ def put_in_force(device: Device, defects: tuple[Defect, ...]) -> contextlib.Exit
         autocast.install(patches)
         undo.callback(autocast.remove)
         undo.callback(serialization.install(world))
-        undo.enter_context(detect.pretended(device))
-        facts: dict[Any, Any] = {}
-        threads.install(lambda: Dispatch(world, facts), patches)
+        undo.callback(compiling.install(world, patches))
+        for device in devices:
+            undo.enter_context(detect.pretended(device))
+        remembered.forget()
+        undo.callback(remembered.forget)
+        operations: dict[Any, Operation] = {}
+        threads.install(lambda: Dispatch(world, operations), patches)
         world.active = True
         undo.callback(setattr, world, "active", False)
-        undo.enter_context(threads.entered(lambda: Dispatch(world, facts)))
+        undo.enter_context(threads.entered(lambda: Dispatch(world, operations)))
         return undo.pop_all()
 
 

@@ -14,9 +14,9 @@ from torch.utils import _device
 from rung.run.simulate import placement
 from rung.run.simulate.generators import check_generator
 from rung.run.simulate.patches import Patches
-from rung.run.simulate.placement import wanting
+from rung.run.simulate.placement import card_of, wanting
 from rung.run.simulate.tensors import Methods
-from rung.run.simulate.world import World
+from rung.run.simulate.world import HOST, Card, World
 
 #: They lie where their argument lies, unless told otherwise; torch's own list has only the others.
 _LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
@@ -24,6 +24,7 @@ _NEW = ("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full", "
 #: They take data that is there already, which may have to be copied to the card.
 _WITH_DATA = ("tensor", "as_tensor", "asarray")
 
+_DEVICE = torch.device
 _in_force: Methods | None = None
 
 
@@ -46,6 +47,7 @@ def install(methods: Methods, patches: Patches) -> None:
         patches.set(owner, name, _placing(getattr(owner, name), follows, name in _WITH_DATA))
     for name in _NEW:
         patches.set(Tensor, name, _placing(getattr(Tensor, name), True, False))
+    patches.set(torch, "device", device_class(methods.world))
     patches.set(torch._C._nn, "_parse_to", _parsing(methods.world, torch._C._nn._parse_to))
     patches.set(sys.modules[__name__], "_in_force", methods)
 
@@ -65,19 +67,19 @@ def _placing(real: Callable[..., Any], follows: bool, with_data: bool) -> Callab
         if device is None and not follows:
             device = _default_device()
         data = args[0] if args and isinstance(args[0], Tensor) else None
-        card = methods.world.names_card(device)
-        if card is None and (device is not None or (data is not None and (follows or with_data))):
+        place = methods.world.find(device)
+        if place is None and (device is not None or (data is not None and (follows or with_data))):
             return real(*args, **kwargs)
-        check_generator(methods.world, kwargs.get("generator"), bool(card))
+        check_generator(methods.world, kwargs.get("generator"), place or HOST)
         kwargs["device"] = "cpu"
         pinned = kwargs.pop("pin_memory", False)
-        with wanting(methods.world, bool(card)):
+        with wanting(methods.world, place or HOST):
             result = real(*args, **kwargs)
-        if not card or not isinstance(result, Tensor):
+        if not isinstance(place, Card) or not isinstance(result, Tensor):
             return methods.pinned(result) if pinned else result
         if with_data and (data is not None or hasattr(args[0], "__array__")):
-            return result if placement.on_card(methods.world, result) else methods.moved(result, True, {})
-        placement.claim(methods.world, result)
+            return result if card_of(methods.world, result) is place else methods.moved(result, place, {})
+        placement.claim(place, result)
         return result
 
     return made
@@ -96,8 +98,32 @@ def _parsing(world: World, real: Callable[..., Any]) -> Callable[..., Any]:
     """``Module.to`` with a number: without a GPU torch does not know what it means."""
 
     def parsed(*args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], int) and world.names_card(args[0]):
-            args = (world.place, *args[1:])
+        if args and isinstance(args[0], int) and isinstance(place := world.find(args[0]), Card):
+            args = (place.place, *args[1:])
         return real(*args, **kwargs)
 
     return parsed
+
+
+def device_class(world: World) -> type:
+    """What stands in for ``torch.device``: it makes the same devices, and takes a bare number as the card's.
+
+    Modules that are imported meanwhile keep it, so it goes on to work; it equals what it stands for, as in a table.
+    """
+
+    class Meta(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, _DEVICE)
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> torch.device:
+            if world.active and len(args) == 1 and isinstance(args[0], int):
+                return _DEVICE(world.type, args[0])
+            return _DEVICE(*args, **kwargs)
+
+        def __eq__(cls, other: object) -> bool:
+            return other is cls or other is _DEVICE
+
+        def __hash__(cls) -> int:
+            return hash(_DEVICE)
+
+    return Meta("device", (), {"__doc__": _DEVICE.__doc__, "__module__": "torch"})

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from rung.run.simulate.world import World
+from rung.run.simulate.world import Card, Host, World
 
 _REAL = torch.Generator
 
@@ -19,7 +19,8 @@ def generator_class(world: World) -> type:
             return isinstance(instance, _REAL)
 
         def __call__(cls, device: Any = None) -> torch.Generator:
-            return CardGenerator(world) if world.names_card(device) else _REAL(device or "cpu")
+            card = world.find(device) if world.active else None
+            return CardGenerator(card) if isinstance(card, Card) else _REAL(device or "cpu")
 
     return Meta("Generator", (), {"__doc__": _REAL.__doc__})
 
@@ -27,24 +28,23 @@ def generator_class(world: World) -> type:
 class CardGenerator(_REAL):
     """A generator on the simulated card."""
 
-    world: World
+    card: Card
 
-    def __new__(cls, world: World) -> CardGenerator:
+    def __new__(cls, card: Card) -> CardGenerator:
         made = super().__new__(cls)
-        made.world = world
+        made.card = card
         return made
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         """The card."""
-        return self.world.place
+        return self.card.place
 
 
-def check_generator(world: World, generator: Any, card: bool) -> None:
-    """Raises torch's error for a generator of the other device."""
+def check_generator(world: World, generator: Any, place: Card | Host) -> None:
+    """Raises torch's error for a generator of another kind of device."""
     if generator is None:
         return
-    there = isinstance(generator, CardGenerator)
-    if there is not card:
-        wanted, found = (world.type, "cpu") if card else ("cpu", world.type)
-        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
+    found = world.type if isinstance(generator, CardGenerator) else "cpu"
+    if found != place.type:
+        raise RuntimeError(f"Expected a '{place.type}' device type for generator but found '{found}'")

@@ -1,4 +1,4 @@
-"""Which tensors lie on the card: a mark on their storage.
+"""Where tensors lie: a mark on the storage of those that lie on a card.
 
 The storage itself is ordinary memory, so that autograd, views, ``.data`` and references work as they always do. A mark
 lives as long as its storage, and gives the card's memory back with it.
@@ -6,18 +6,14 @@ lives as long as its storage, and gives the card's memory back with it.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rung.run.simulate import refusals
-
-if TYPE_CHECKING:
-    from rung.run.simulate.allocator import Block
-    from rung.run.simulate.world import World
+from rung.run.simulate.allocator import Block
+from rung.run.simulate.world import HOST, Card, Host, World
 
 _ATTRIBUTE = "_rung_mark"
 
@@ -29,59 +25,71 @@ _real_is_cpu = torch._C.TensorBase.is_cpu.__get__  # type: ignore[attr-defined]
 class Mark:
     """The memory of a card that a storage stands for."""
 
-    __slots__ = ("block", "world")
+    __slots__ = ("block", "card")
 
-    def __init__(self, world: World, block: Block) -> None:
-        self.world, self.block = world, block
+    def __init__(self, card: Card, block: Block) -> None:
+        self.card, self.block = card, block
 
     def __del__(self) -> None:
-        self.world.allocator.release(self.block)
+        self.card.release(self.block)
 
 
-#: The mark of a tensor that torch made inside of an operation: it goes where it is used first.
-UNDECIDED = object()
+#: Where a tensor lies that torch made inside of an operation: it goes where it is used first.
+UNDECIDED = Host()
 
 
-def mark(tensor: Tensor) -> Any:
-    """The mark of a tensor's storage: ``Mark``, ``UNDECIDED`` or None. A sparse tensor bears it itself."""
+def where(world: World, tensor: Tensor) -> Card | Host:
+    """Where a tensor lies, or ``UNDECIDED``. A sparse tensor bears its mark itself."""
     try:
-        return tensor.untyped_storage().__dict__.get(_ATTRIBUTE)
+        found = tensor.untyped_storage().__dict__.get(_ATTRIBUTE)
     except (NotImplementedError, RuntimeError):  # no storage: sparse, or a wrapper
-        return tensor.__dict__.get(_ATTRIBUTE)
+        found = tensor.__dict__.get(_ATTRIBUTE)
+    if found is None:
+        return HOST
+    if found is UNDECIDED:
+        return UNDECIDED
+    return found.card if found.card.world is world else HOST
 
 
-def on_card(world: World, tensor: Tensor) -> bool:
-    """Whether a tensor lies on the simulated card."""
-    found = mark(tensor)
-    return found.__class__ is Mark and found.world is world
+def card_of(world: World, tensor: Tensor) -> Card | None:
+    """The card that a tensor lies on."""
+    found = where(world, tensor)
+    return found if isinstance(found, Card) else None
 
 
-def claim(world: World, tensor: Tensor, block: Block | None = None) -> None:
-    """Puts a tensor's storage on the card, where it is not there yet.
+def claim(card: Card, tensor: Tensor, block: Block | None = None) -> bool:
+    """Puts a tensor's storage on the card where it lies on none yet, and says whether it did.
 
     ``block`` is memory taken before. Raises torch's error when the memory is full or the card has no such dtype.
     """
-    if not _real_is_cpu(tensor) or on_card(world, tensor):
-        return
-    refusals.check_dtype(world, tensor.dtype)
+    if not _real_is_cpu(tensor):
+        return False
+    size = None
     try:
         bearer: Any = tensor.untyped_storage()
-        size = bearer.nbytes()
     except (NotImplementedError, RuntimeError):
         bearer, size = tensor, tensor._values().numel() * tensor.element_size() if tensor.is_sparse else 0
-    bearer.__dict__[_ATTRIBUTE] = Mark(world, block if block is not None else world.allocate(size))
+    marks = bearer.__dict__
+    found = marks.get(_ATTRIBUTE)
+    if found.__class__ is Mark and found.card.world is card.world:
+        return False
+    refusals.check_dtype(card, tensor.dtype)
+    if block is None:
+        block = card.allocate(bearer.nbytes() if size is None else size)
+    marks[_ATTRIBUTE] = Mark(card, block)
+    return True
 
 
-def claim_storage(world: World, storage: torch.UntypedStorage) -> None:
+def claim_storage(card: Card, storage: torch.UntypedStorage) -> None:
     """Puts a storage on the card."""
-    if not isinstance(storage.__dict__.get(_ATTRIBUTE), Mark):
-        storage.__dict__[_ATTRIBUTE] = Mark(world, world.allocate(storage.nbytes()))
+    if card_of_storage(card.world, storage) is None:
+        storage.__dict__[_ATTRIBUTE] = Mark(card, card.allocate(storage.nbytes()))
 
 
-def storage_on_card(world: World, storage: torch.UntypedStorage) -> bool:
-    """Whether a storage lies on the simulated card."""
+def card_of_storage(world: World, storage: torch.UntypedStorage) -> Card | None:
+    """The card that a storage lies on."""
     found = storage.__dict__.get(_ATTRIBUTE)
-    return found.__class__ is Mark and found.world is world
+    return found.card if isinstance(found, Mark) and found.card.world is world else None
 
 
 def leave_open(tensor: Tensor) -> None:
@@ -92,16 +100,21 @@ def leave_open(tensor: Tensor) -> None:
 
 def settle(tensor: Tensor) -> None:
     """Makes an undecided tensor one of the host."""
-    if tensor.layout is torch.strided and mark(tensor) is UNDECIDED:
+    if tensor.layout is torch.strided and tensor.untyped_storage().__dict__.get(_ATTRIBUTE) is UNDECIDED:
         del tensor.untyped_storage().__dict__[_ATTRIBUTE]
 
 
-@contextlib.contextmanager
-def wanting(world: World, card: bool | None) -> Iterator[None]:
-    """While in the block, operations of this thread put their results on the card (True) or the host (False)."""
-    before = world.local.wanted
-    world.local.wanted = card
-    try:
-        yield
-    finally:
-        world.local.wanted = before
+class wanting:  # noqa: N801 (a block: with wanting(...))
+    """While in the block, operations of this thread put their results there."""
+
+    __slots__ = ("_before", "_local", "_place")
+
+    def __init__(self, world: World, place: Card | Host) -> None:
+        self._local, self._place = world.local, place
+
+    def __enter__(self) -> None:
+        self._before = self._local.wanted
+        self._local.wanted = self._place
+
+    def __exit__(self, *_: object) -> None:
+        self._local.wanted = self._before

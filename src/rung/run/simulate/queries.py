@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ import torch
 from rung.core.types import Level
 from rung.run.simulate import streams
 from rung.run.simulate.patches import Patches
-from rung.run.simulate.world import World
+from rung.run.simulate.world import Card, World
 
 
 class Questions:
@@ -20,7 +19,7 @@ class Questions:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.Stream: Any = type("Stream", (streams.Stream,), {"place": world.place})
+        self.Stream: Any = type("Stream", (streams.Stream,), {"world": world})
         self.Event = streams.Event
         self._began = False
 
@@ -28,14 +27,13 @@ class Questions:
         return True
 
     def device_count(self) -> int:
-        return 1
+        return len(self._world.cards)
 
     def current_device(self) -> int:
-        return 0
+        return self._world.card.index
 
     def set_device(self, device: Any) -> None:
-        if device is not None:
-            self._world.names_card(device)
+        self._world.local.current = self._world.asked(device).index
 
     def init(self) -> None:
         self._began = True
@@ -44,34 +42,34 @@ class Questions:
         self._began = True
 
     def is_initialized(self) -> bool:
-        return self._began or bool(self._world.allocator.stats()["reserved"])
+        return self._began or any(card.allocator.stats()["reserved"] for card in self._world.cards)
 
     def get_device_name(self, device: Any = None) -> str:
-        return self._world.device.name
+        return self._world.asked(device).device.name
 
     def synchronize(self, device: Any = None) -> None:
         """Nothing runs later here."""
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        world = self._world
-        used = world.runtime + world.allocator.stats()["reserved"]
-        return max(world.total - used, 0), world.total
+        card = self._world.asked(device)
+        used = card.runtime + card.allocator.stats()["reserved"]
+        return max(card.total - used, 0), card.total
 
     def memory_allocated(self, device: Any = None) -> int:
-        return self._world.allocator.stats()["allocated"]
+        return self._world.asked(device).allocator.stats()["allocated"]
 
     def max_memory_allocated(self, device: Any = None) -> int:
-        return self._world.allocator.stats()["peak_allocated"]
+        return self._world.asked(device).allocator.stats()["peak_allocated"]
 
     def memory_reserved(self, device: Any = None) -> int:
-        return self._world.allocator.stats()["reserved"]
+        return self._world.asked(device).allocator.stats()["reserved"]
 
     def max_memory_reserved(self, device: Any = None) -> int:
-        return self._world.allocator.stats()["peak_reserved"]
+        return self._world.asked(device).allocator.stats()["peak_reserved"]
 
     def memory_stats(self, device: Any = None) -> dict[str, int]:
-        world = self._world
-        stats, counts = world.allocator.stats(), world.allocator.counts
+        allocator = self._world.asked(device).allocator
+        stats, counts = allocator.stats(), allocator.counts
         found = {"num_alloc_retries": counts["retry"], "num_ooms": counts["out_of_memory"]}
         names = {"allocated_bytes": "allocated", "reserved_bytes": "reserved", "requested_bytes": "asked"}
         for name, held in (names | {"active": "active", "allocation": "active"}).items():
@@ -80,49 +78,53 @@ class Questions:
         return found
 
     def memory_summary(self, device: Any = None, abbreviated: bool = False) -> str:
-        stats = self._world.allocator.stats()
+        card = self._world.asked(device)
+        stats = card.allocator.stats()
         rows = [f"{name:<10} {stats[name]:>16,} {stats[f'peak_{name}']:>16,}" for name in ("allocated", "reserved")]
-        return "\n".join([f"simulated {self._world.device.name}, bytes: now, peak", *rows])
+        return "\n".join([f"simulated {card.device.name}, bytes: now, peak", *rows])
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
-        self._world.allocator.reset_peaks()
+        self._world.asked(device).allocator.reset_peaks()
 
     def reset_max_memory_allocated(self, device: Any = None) -> None:
-        self._world.allocator.reset_peaks()
+        self._world.asked(device).allocator.reset_peaks()
 
     def reset_accumulated_memory_stats(self, device: Any = None) -> None:
-        self._world.allocator.counts.clear()
+        self._world.asked(device).allocator.counts.clear()
 
     def empty_cache(self) -> None:
-        self._world.allocator.empty_cache()
+        for card in self._world.cards:
+            card.allocator.empty_cache()
 
     def manual_seed(self, seed: int) -> None:
-        self._world.random.manual_seed(int(seed))
+        self._world.card.random.manual_seed(int(seed))
 
     def manual_seed_all(self, seed: int) -> None:
-        self._world.random.manual_seed(int(seed))
+        for card in self._world.cards:
+            card.random.manual_seed(int(seed))
 
     def seed(self) -> None:
-        self._world.random.seed()
+        self._world.card.random.seed()
 
     def seed_all(self) -> None:
-        self._world.random.seed()
+        for card in self._world.cards:
+            card.random.seed()
 
     def initial_seed(self) -> int:
-        return self._world.random.initial_seed()
+        return self._world.card.random.initial_seed()
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        return self._world.random.get_state()
+        return self._world.asked(device).random.get_state()
 
     def set_rng_state(self, new_state: torch.Tensor, device: Any = None) -> None:
-        self._world.random.set_state(new_state)
+        self._world.asked(device).random.set_state(new_state)
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
-        return [self.get_rng_state()]
+        return [card.random.get_state() for card in self._world.cards]
 
     def set_rng_state_all(self, new_states: Any) -> None:
-        for state in list(new_states)[:1]:
-            self.set_rng_state(state)
+        for card, state in zip(self._world.cards, new_states, strict=False):
+            card.random.set_state(state)
 
     def _is_in_bad_fork(self) -> bool:
         return False
@@ -139,42 +141,42 @@ class Questions:
     def stream(self, stream: Any) -> Any:
         return contextlib.nullcontext() if stream is None else stream
 
-    @contextlib.contextmanager
-    def device(self, device: Any) -> Iterator[None]:
-        self.set_device(device)
-        yield
+    def _exchange_device(self, device: int) -> int:
+        """Makes that card the current one, unless it is negative; returns the one before. For ``torch.cuda.device``."""
+        before = self._world.local.current
+        if device >= 0:
+            self.set_device(device)
+        return before
 
-    def device_of(self, tensor: Any) -> Any:
-        return contextlib.nullcontext()
+    _maybe_exchange_device = _exchange_device
 
 
 class Cuda(Questions):
     """``torch.cuda``, for NVIDIA and for AMD."""
 
     def get_device_capability(self, device: Any = None) -> tuple[int, int]:
-        return self._world.capability
+        return self._world.asked(device).capability
 
     def get_arch_list(self) -> list[str]:
-        built = self._world.device.software.get("arch_list", "")
-        return built.split() if built else [self._world.device.arch.split("-")[0]]
+        built = self._world.card.device.software.get("arch_list", "")
+        return built.split() if built else [self._world.card.device.arch.split("-")[0]]
 
     def get_gencode_flags(self) -> str:
         numbers = [arch.removeprefix("sm_") for arch in self.get_arch_list()]
         return " ".join(f"-gencode compute=compute_{n},code=sm_{n}" for n in numbers)
 
     def get_device_properties(self, device: Any = None) -> Any:
-        self.set_device(device)
-        return properties(self._world)
+        return properties(self._world.asked(device))
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
-        world = self._world
-        if world.device.kind == "rocm" or self.get_device_capability()[0] >= 8:
-            return world.cuda_version is None or world.cuda_version >= (11, 0)
+        card = self._world.card
+        if card.device.kind == "rocm" or card.capability[0] >= 8:
+            return card.cuda_version is None or card.cuda_version >= (11, 0)
         # from torch 2.2 on it counts when a tensor can be made, which says nothing of products
-        return including_emulation and world.torch_version >= (2, 2)
+        return including_emulation and card.torch_version >= (2, 2)
 
     def is_tf32_supported(self) -> bool:
-        return self._world.device.kind == "cuda" and self._world.capability >= (8, 0)
+        return self._world.card.device.kind == "cuda" and self._world.card.capability >= (8, 0)
 
     def is_current_stream_capturing(self) -> bool:
         return False
@@ -193,15 +195,14 @@ class Xpu(Questions):
         return dict(vars(self.get_device_properties()))
 
     def get_device_properties(self, device: Any = None) -> Any:
-        self.set_device(device)
-        world = self._world
-        f64 = world.device.capability("matmul.f64").level is not Level.ABSENT
+        card = self._world.asked(device)
+        f64 = card.device.capability("matmul.f64").level is not Level.ABSENT
         return types.SimpleNamespace(
-            name=world.device.name, type="gpu", total_memory=world.total, has_fp16=True, has_fp64=f64
+            name=card.device.name, type="gpu", total_memory=card.total, has_fp16=True, has_fp64=f64
         )
 
     def is_bf16_supported(self) -> bool:
-        return self._world.device.capability("matmul.bf16").level is not Level.ABSENT
+        return self._world.card.device.capability("matmul.bf16").level is not Level.ABSENT
 
 
 class Mps:
@@ -231,29 +232,30 @@ class Mps:
         return self._asked.memory_allocated()
 
     def driver_allocated_memory(self) -> int:
-        return self._world.runtime + self._asked.memory_reserved()
+        return self._world.card.runtime + self._asked.memory_reserved()
 
     def recommended_max_memory(self) -> int:
-        return self._world.total
+        return self._world.card.total
 
 
-def properties(world: World) -> Any:
+def properties(card: Card) -> Any:
     """What ``get_device_properties`` tells; figures that the catalogue does not have are left out."""
-    major, minor = world.capability
-    amd = world.device.kind == "rocm"
+    major, minor = card.capability
+    device = card.device
+    amd = device.kind == "rocm"
     found: dict[str, Any] = {
-        "name": world.device.name,
+        "name": device.name,
         "major": major,
         "minor": minor,
-        "total_memory": world.total,
+        "total_memory": card.total,
         "is_integrated": False,
         "is_multi_gpu_board": False,
-        "warp_size": 64 if amd and world.device.arch.startswith("gfx9") else 32,
+        "warp_size": 64 if amd and device.arch.startswith("gfx9") else 32,
     }
     if amd:
-        found["gcnArchName"] = world.device.arch
-    if "multiprocessors" in world.device.details:
-        found["multi_processor_count"] = int(world.device.details["multiprocessors"])
+        found["gcnArchName"] = device.arch
+    if "multiprocessors" in device.details:
+        found["multi_processor_count"] = int(device.details["multiprocessors"])
     return type("_CudaDeviceProperties", (types.SimpleNamespace,), {})(**found)
 
 
@@ -284,7 +286,7 @@ def _install_accelerator(world: World, answers: Questions, patches: Patches) -> 
         "set_device_index": answers.set_device,
         "set_device_idx": answers.set_device,
         "get_memory_info": answers.mem_get_info,
-        "device_index": answers.device,
+        "device_index": getattr(getattr(torch, world.type), "device", contextlib.nullcontext),
     }
     for name in there.__all__:
         found = names.get(name) or getattr(answers, name, None)
@@ -294,12 +296,9 @@ def _install_accelerator(world: World, answers: Questions, patches: Patches) -> 
 
 def _install_build(world: World, patches: Patches) -> None:
     """What torch says that it was built for."""
-    software = world.device.software
-    amd = world.device.kind == "rocm"
+    software = world.card.device.software
+    amd = world.card.device.kind == "rocm"
     patches.set(torch.version, "hip", software.get("rocm", "6.4") if amd else None)
     patches.set(torch.version, "cuda", None if amd else software.get("cuda", "12.6"))
     patches.set(torch.backends.cuda, "is_built", lambda: True)
     patches.set(torch.backends.cudnn, "is_available", lambda: True)
-    if hasattr(torch.cuda, "_exchange_device"):
-        patches.set(torch.cuda, "_exchange_device", lambda device: 0)
-        patches.set(torch.cuda, "_maybe_exchange_device", lambda device: 0)

@@ -13,7 +13,7 @@ import torch
 from rung.core.types import Level
 
 if TYPE_CHECKING:
-    from rung.run.simulate.world import World
+    from rung.run.simulate.world import Card, World
 
 DTYPE_NAMES = {
     torch.float32: "f32",
@@ -32,23 +32,23 @@ _ASYNCHRONOUS = (
 )
 
 
-def refusal(world: World, op: str, kind: str, dtype: str) -> Callable[[], Exception] | None:
+def refusal(card: Card, op: str, kind: str, dtype: str) -> Callable[[], Exception] | None:
     """What makes the error for an operation of that name, kind and dtype on this card; None when it runs there."""
-    if world.lacks_code:
-        return lambda: _no_code(world)
-    if world.device.capability(f"{'matmul' if kind == 'convolution' else kind}.{dtype}").level is not Level.ABSENT:
+    if card.lacks_code:
+        return lambda: _no_code(card)
+    if card.device.capability(f"{'matmul' if kind == 'convolution' else kind}.{dtype}").level is not Level.ABSENT:
         return None
-    if world.type == "xpu" and dtype == "f64":
+    if card.type == "xpu" and dtype == "f64":
         return lambda: RuntimeError("Required aspect fp64 is not supported on the device")
     if kind in ("matmul", "attention"):
-        return lambda: _no_product(world, op, kind, dtype)
+        return lambda: _no_product(card, op, kind, dtype)
     if kind == "convolution":
-        return lambda: _no_convolution(world)
+        return lambda: _no_convolution(card)
     return None
 
 
-def _no_product(world: World, op: str, kind: str, dtype: str) -> Exception:
-    if world.type == "mps":
+def _no_product(card: Card, op: str, kind: str, dtype: str) -> Exception:
+    if card.type == "mps":
         if dtype == "bf16":
             return TypeError("BFloat16 is not supported on MPS")
         return NotImplementedError(
@@ -57,27 +57,22 @@ def _no_product(world: World, op: str, kind: str, dtype: str) -> Exception:
             "temporary fix, you can set the environment variable `PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as "
             "a fallback."
         )
-    if world.type == "xpu":
+    if card.type == "xpu":
         return RuntimeError("could not create a primitive descriptor for a matmul primitive")
     if dtype == "int8":
-        return _no_int8(world)
+        return _no_int8(card)
     if dtype == "fp8":
         return RuntimeError(
             "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+"
         )
     batched = kind == "attention" or op in _BATCHED
-    if (
-        dtype == "bf16"
-        and world.device.kind == "cuda"
-        and world.cuda_version is not None
-        and world.cuda_version < (11, 0)
-    ):
+    if dtype == "bf16" and card.device.kind == "cuda" and card.cuda_version is not None and card.cuda_version < (11, 0):
         # ATen/cuda/CUDABlas.cpp before CUDA 11; a compiler of Microsoft writes "struct", others mangle the name
         return RuntimeError(
             f"at::cuda::blas::{'bgemm' if batched else 'gemm'}: not implemented for struct c10::BFloat16"
         )
     kinds = _CUDA_TYPES[dtype]
-    library, status = ("hipblas", "HIPBLAS") if world.device.kind == "rocm" else ("cublas", "CUBLAS")
+    library, status = ("hipblas", "HIPBLAS") if card.device.kind == "rocm" else ("cublas", "CUBLAS")
     call = (
         f"{library}GemmStridedBatchedEx(handle, opa, opb, (int)m, (int)n, (int)k, (void*)&falpha, a, {kinds}, "
         f"(int)lda, stridea, b, {kinds}, (int)ldb, strideb, (void*)&fbeta, c, {kinds}, (int)ldc, stridec, "
@@ -89,8 +84,8 @@ def _no_product(world: World, op: str, kind: str, dtype: str) -> Exception:
     return RuntimeError(f"CUDA error: {status}_STATUS_NOT_SUPPORTED when calling `{call}`")
 
 
-def _no_int8(world: World) -> Exception:
-    status = "HIPBLAS" if world.device.kind == "rocm" else "CUBLAS"
+def _no_int8(card: Card) -> Exception:
+    status = "HIPBLAS" if card.device.kind == "rocm" else "CUBLAS"
     return RuntimeError(
         f"CUDA error: {status}_STATUS_NOT_SUPPORTED when calling `cublasLtMatmulAlgoGetHeuristic( ltHandle, "
         "computeDesc.descriptor(), Adesc.descriptor(), Bdesc.descriptor(), Cdesc.descriptor(), Cdesc.descriptor(), "
@@ -98,36 +93,39 @@ def _no_int8(world: World) -> Exception:
     )
 
 
-def _no_convolution(world: World) -> Exception:
-    if world.torch_version < (2, 0):
+def _no_convolution(card: Card) -> Exception:
+    if card.torch_version < (2, 0):
         return RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED")
     return RuntimeError("GET was unable to find an engine to execute this computation")
 
 
-def _no_code(world: World) -> Exception:
-    if world.device.kind == "rocm":
+def _no_code(card: Card) -> Exception:
+    if card.device.kind == "rocm":
         return RuntimeError(f"HIP error: invalid device function\n{_ASYNCHRONOUS}".replace("CUDA_", "AMD_SERIALIZE_"))
     text = f"CUDA error: no kernel image is available for execution on the device\n{_ASYNCHRONOUS}"
     return (
-        getattr(torch, "AcceleratorError", RuntimeError)(text) if world.torch_version >= (2, 8) else RuntimeError(text)
+        getattr(torch, "AcceleratorError", RuntimeError)(text) if card.torch_version >= (2, 8) else RuntimeError(text)
     )
 
 
-def no_such_device(world: World) -> Exception:
+def no_such_device(world: World, index: int) -> Exception:
     """For ``cuda:1`` where there is one card."""
     if world.type == "cuda":
         return RuntimeError(f"CUDA error: invalid device ordinal\n{_ASYNCHRONOUS}")
-    return RuntimeError(f"The device index is out of range. It must be in [0, 1), but got 1 for {world.type}.")
+    return RuntimeError(
+        f"The device index is out of range. It must be in [0, {len(world.cards)}), but got {index} for {world.type}."
+    )
 
 
-def mixed_devices(world: World, op: str, argument: str, place: str, other: str) -> Exception:
+def mixed_devices(card: Card, op: str, argument: str, place: str) -> Exception:
     """For tensors on two devices; ``argument`` is empty where torch's iterators do not name it."""
+    other = str(card.place)
     if not argument:
         return RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {other} and {place}!"
         )
-    method = f"wrapper_{world.type.upper()}_{op}"
-    if world.torch_version >= (2, 8):
+    method = f"wrapper_{card.type.upper()}_{op}"
+    if card.torch_version >= (2, 8):
         return RuntimeError(
             f"Expected all tensors to be on the same device, but got {argument} is on {place}, different from other "
             f"tensors on {other} (when checking argument in method {method})"
@@ -138,50 +136,50 @@ def mixed_devices(world: World, op: str, argument: str, place: str, other: str) 
     )
 
 
-def check_dtype(world: World, dtype: torch.dtype) -> None:
+def check_dtype(card: Card, dtype: torch.dtype) -> None:
     """Raises what torch raises for a dtype that a kind of device does not hold at all."""
-    if world.type == "mps" and dtype in (torch.float64, torch.complex128):
+    if card.type == "mps" and dtype in (torch.float64, torch.complex128):
         raise TypeError(
             "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
             "Please use float32 instead."
         )
 
 
-def check_attention(world: World, dtype: torch.dtype) -> None:
+def check_attention(card: Card, dtype: torch.dtype) -> None:
     """Raises what torch raises when the one attention kernel that is allowed does not run on the card."""
     allowed = torch.backends.cuda
-    if world.device.kind != "cuda" or allowed.math_sdp_enabled() or allowed.mem_efficient_sdp_enabled():
+    if card.device.kind != "cuda" or allowed.math_sdp_enabled() or allowed.mem_efficient_sdp_enabled():
         return
-    flash = world.device.capability("attention.flash").level is not Level.ABSENT
+    flash = card.device.capability("attention.flash").level is not Level.ABSENT
     if not flash or dtype not in (torch.float16, torch.bfloat16):
         raise RuntimeError("No available kernel. Aborting execution.")
 
 
-def out_of_memory(world: World, size: int) -> Exception:
+def out_of_memory(card: Card, size: int) -> Exception:
     """torch's error for a request of ``size`` bytes, worded as the assumed version words it."""
-    stats = world.allocator.stats()
+    stats = card.allocator.stats()
     held, reserved = stats["allocated"], stats["reserved"]
-    free = max(world.allocator.capacity - reserved, 0)
-    words = {"cuda": "HIP" if world.device.kind == "rocm" else "CUDA", "xpu": "XPU"}.get(world.type, "MPS")
-    if world.type == "mps":
+    free = max(card.allocator.capacity - reserved, 0)
+    words = {"cuda": "HIP" if card.device.kind == "rocm" else "CUDA", "xpu": "XPU"}.get(card.type, "MPS")
+    if card.type == "mps":
         return RuntimeError(
-            f"MPS backend out of memory (MPS allocated: {_size(held)}, other allocations: {_size(world.runtime)}, max "
-            f"allowed: {_size(world.total)}). Tried to allocate {_size(size)} on private pool. Use "
+            f"MPS backend out of memory (MPS allocated: {_size(held)}, other allocations: {_size(card.runtime)}, max "
+            f"allowed: {_size(card.total)}). Tried to allocate {_size(size)} on private pool. Use "
             "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations (may cause system "
             "failure)."
         )
-    if world.torch_version < (2, 1):
+    if card.torch_version < (2, 1):
         text = (
-            f"{words} out of memory. Tried to allocate {_size(size)} (GPU 0; {_size(world.total)} total capacity; "
-            f"{_size(held)} already allocated; {_size(free)} free; {_size(reserved)} reserved in total by PyTorch) If "
-            "reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.  See "
-            f"documentation for Memory Management and PYTORCH_{words}_ALLOC_CONF"
+            f"{words} out of memory. Tried to allocate {_size(size)} (GPU {card.index}; {_size(card.total)} total "
+            f"capacity; {_size(held)} already allocated; {_size(free)} free; {_size(reserved)} reserved in total by "
+            "PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.  "
+            f"See documentation for Memory Management and PYTORCH_{words}_ALLOC_CONF"
         )
     else:
         text = (
-            f"{words} out of memory. Tried to allocate {_size(size)}. GPU 0 has a total capacity of "
-            f"{_size(world.total)} of which {_size(free)} is free. Including non-PyTorch memory, this process has "
-            f"{_size(reserved + world.runtime)} memory in use. Of the allocated memory {_size(held)} is allocated by "
+            f"{words} out of memory. Tried to allocate {_size(size)}. GPU {card.index} has a total capacity of "
+            f"{_size(card.total)} of which {_size(free)} is free. Including non-PyTorch memory, this process has "
+            f"{_size(reserved + card.runtime)} memory in use. Of the allocated memory {_size(held)} is allocated by "
             f"PyTorch, and {_size(reserved - held)} is reserved by PyTorch but unallocated. If reserved but "
             f"unallocated memory is large try setting PYTORCH_{words}_ALLOC_CONF=expandable_segments:True to avoid "
             "fragmentation.  See documentation for Memory Management  "

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from rung.run.simulate.placement import claim_storage, storage_on_card
-from rung.run.simulate.world import World
+from rung.run.simulate.placement import card_of_storage, claim_storage
+from rung.run.simulate.world import Card, World
 
 #: Asked before torch's own kinds of devices, which begin at 10.
 _PRIORITY = 5
@@ -18,12 +18,16 @@ def install(world: World) -> Callable[[], None]:
     """Puts it in force; returns what takes it out again."""
 
     def tag(storage: Any) -> str | None:
-        return str(world.place) if storage_on_card(world, _untyped(storage)) else None
+        card = card_of_storage(world, _untyped(storage))
+        return str(card.place) if card else None
 
     def restore(storage: Any, location: str) -> Any:
-        if location.split(":")[0] != world.type or not world.names_card(location):
+        kind, _, index = location.partition(":")
+        if kind != world.type or int(index or 0) >= len(world.cards):  # torch has words for a card that is not there
             return None
-        claim_storage(world, _untyped(storage))
+        card = world.find(location)
+        assert isinstance(card, Card)
+        claim_storage(card, _untyped(storage))
         return storage
 
     torch.serialization.register_package(_PRIORITY, tag, restore)

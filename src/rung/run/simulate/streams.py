@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import torch
+from rung.run.simulate.world import World
 
 
 class Stream:
     """Stands in for ``torch.cuda.Stream`` and ``torch.xpu.Stream``; also the ``with torch.cuda.stream(...)`` block."""
 
-    place = torch.device("cuda", 0)
+    world: World
     current: Stream | None = None
     first: Stream | None = None
 
     def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-        self.device = type(self).place
+        self.device = self.world.asked(device).place
         self.priority = priority
 
     @property

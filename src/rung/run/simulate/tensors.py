@@ -9,8 +9,8 @@ from torch import Tensor
 
 from rung.run.simulate import placement
 from rung.run.simulate.patches import Patches
-from rung.run.simulate.placement import wanting
-from rung.run.simulate.world import World
+from rung.run.simulate.placement import card_of, wanting
+from rung.run.simulate.world import HOST, Card, Host, World
 
 _PINNED = "_rung_pinned"
 
@@ -19,13 +19,13 @@ class _Move(torch.autograd.Function):
     """A copy to the other side; its gradient takes the way back."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, mover: Methods, card: bool, options: dict[str, Any]) -> Tensor:
-        ctx.mover, ctx.card, ctx.dtype = mover, not card, tensor.dtype
-        return mover.copied(tensor, card, options)
+    def forward(ctx: Any, tensor: Tensor, mover: Methods, place: Card | Host, options: dict[str, Any]) -> Tensor:
+        ctx.mover, ctx.place, ctx.dtype = mover, placement.where(mover.world, tensor), tensor.dtype
+        return mover.copied(tensor, place, options)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.mover.moved(gradient, ctx.card, {"dtype": ctx.dtype}), None, None, None
+        return ctx.mover.moved(gradient, ctx.place, {"dtype": ctx.dtype}), None, None, None
 
 
 class Methods:
@@ -38,16 +38,19 @@ class Methods:
     def install(self, patches: Patches) -> None:
         """Puts them in force."""
         world, kind = self.world, self.world.type
-        on_card = placement.on_card
 
         def device(tensor: Tensor) -> torch.device:
-            real = placement.real_device(tensor)
-            return world.place if real.type == "cpu" and on_card(world, tensor) else real
+            card = card_of(world, tensor)
+            return card.place if card else placement.real_device(tensor)
+
+        def get_device(tensor: Tensor) -> int:
+            card = card_of(world, tensor)
+            return card.index if card else -1
 
         patches.set(Tensor, "device", property(device))
         patches.set(Tensor, "is_cpu", property(lambda tensor: device(tensor).type == "cpu"))
-        patches.set(Tensor, f"is_{kind}", property(lambda tensor: device(tensor).type == kind))
-        patches.set(Tensor, "get_device", lambda tensor: 0 if on_card(world, tensor) else -1)
+        patches.set(Tensor, f"is_{kind}", property(lambda tensor: card_of(world, tensor) is not None))
+        patches.set(Tensor, "get_device", get_device)
         for name in ("to", "cpu", "type", "numpy", "pin_memory", "is_pinned", "record_stream"):
             patches.set(Tensor, name, _method(getattr(self, name)))
         if kind in ("cuda", "xpu"):
@@ -67,33 +70,33 @@ class Methods:
             device = first if args else kwargs.pop("device", None)
             positional = ("dtype", "non_blocking", "copy")
         options = dict(zip(positional, args[1:], strict=False)) | kwargs
-        card = self.world.names_card(device)
-        if card is None:
+        place = self.world.find(device)
+        if place is None:
             return self._to(tensor, device, **options)
-        if card is placement.on_card(self.world, tensor):
+        if place is (card_of(self.world, tensor) or HOST):
             return self._to(tensor, "cpu", **options)
-        return self.moved(tensor, card, options)
+        return self.moved(tensor, place, options)
 
     def to_card(self, tensor: Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Tensor:
         """``Tensor.cuda``, ``Tensor.xpu``."""
-        return self.to(tensor, self.world.place if device is None else device, **kwargs)
+        return self.to(tensor, self.world.type if device is None else device, **kwargs)
 
     def cpu(self, tensor: Tensor, **kwargs: Any) -> Tensor:
         """``Tensor.cpu``."""
         return self.to(tensor, "cpu", **kwargs)
 
-    def moved(self, tensor: Tensor, card: bool, options: dict[str, Any]) -> Tensor:
-        """A copy on the other side, with a gradient where one is wanted."""
+    def moved(self, tensor: Tensor, place: Card | Host, options: dict[str, Any]) -> Tensor:
+        """A copy in another place, with a gradient where one is wanted."""
         if tensor.requires_grad and torch.is_grad_enabled():
-            return _Move.apply(tensor, self, card, options)
-        return self.copied(tensor, card, options)
+            return _Move.apply(tensor, self, place, options)
+        return self.copied(tensor, place, options)
 
-    def copied(self, tensor: Tensor, card: bool, options: dict[str, Any]) -> Tensor:
-        """A copy on the card or on the host."""
-        with wanting(self.world, card):
+    def copied(self, tensor: Tensor, place: Card | Host, options: dict[str, Any]) -> Tensor:
+        """A copy on a card or on the host."""
+        with wanting(self.world, place):
             made = self._to(tensor, "cpu", **{**options, "copy": True, "non_blocking": False})
-        if card:
-            placement.claim(self.world, made)  # where no operation was seen: an empty or a wrapped tensor
+        if isinstance(place, Card):
+            placement.claim(place, made)  # where no operation was seen: an empty or a wrapped tensor
         return made
 
     def type(self, tensor: Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -101,24 +104,24 @@ class Methods:
         prefix = f"torch.{self.world.type}."
         if dtype is None:
             name = self._type(tensor)
-            return name.replace("torch.", prefix, 1) if placement.on_card(self.world, tensor) else name
+            return name.replace("torch.", prefix, 1) if card_of(self.world, tensor) else name
         if isinstance(dtype, str) and dtype.startswith(prefix):
             host = "torch." + dtype.removeprefix(prefix)
-            return self.to(self._type(tensor, host, *args, **kwargs), self.world.place)
+            return self.to(self._type(tensor, host, *args, **kwargs), self.world.type)
         return self._type(tensor, dtype, *args, **kwargs)
 
     def numpy(self, tensor: Tensor, **kwargs: Any) -> Any:
         """``Tensor.numpy``, which does not read the memory of a card."""
-        if placement.on_card(self.world, tensor):
+        if card := card_of(self.world, tensor):
             raise TypeError(
-                f"can't convert {self.world.place} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
+                f"can't convert {card.place} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
                 "host memory first."
             )
         return self._numpy(tensor, **kwargs)
 
     def pin_memory(self, tensor: Tensor, device: Any = None) -> Tensor:
         """``Tensor.pin_memory``: a copy that says that it is pinned."""
-        if placement.on_card(self.world, tensor):
+        if card_of(self.world, tensor):
             raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
         if self.is_pinned(tensor):
             return tensor

@@ -1,19 +1,20 @@
-"""What one simulation knows: the card, its memory, its defects; and whether it is still in force."""
+"""What one simulation knows: its cards, each with its memory, its defects; and whether it is still in force."""
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from rung.core.types import Device, Level
 from rung.run.probes.start import TORCH_KINDS
 from rung.run.simulate import refusals
-from rung.run.simulate.allocator import Allocator, Block, Full
+from rung.run.simulate.allocator import Allocator, Block
 from rung.run.simulate.defects import Defect
 
+_DEVICE = torch.device  # the real one, whatever stands in for it
 #: The CUDA context and the libraries that torch loads, where the catalogue has no figure for the card and build.
 _RUNTIME = 400 * 2**20
 #: What cuBLAS takes at the first product (aten/src/ATen/cuda/CUDABlas.cpp: 32 MB from compute capability 9.0 on,
@@ -21,27 +22,30 @@ _RUNTIME = 400 * 2**20
 _WORKSPACE, _WORKSPACE_HOPPER = 8_519_680, 32 << 20
 
 
-class _Local(threading.local):
-    #: Where the Python call that is being served wants its tensors: True the card, False the host, None as inputs lie.
-    wanted: bool | None = None
+class Host:
+    """The processor's memory, where a tensor lies that lies on no card."""
+
+    place = torch.device("cpu")
+    type = "cpu"
 
 
-class World:
-    """A card and everything that is kept about it while it is simulated."""
+HOST = Host()
 
-    def __init__(self, device: Device, defects: Iterable[Defect] = ()) -> None:
-        self.device = device
-        self.defects = tuple(defects)
-        self.active = False
-        #: torch's word for the kind: cuda (AMD too), xpu or mps.
-        self.type = TORCH_KINDS[device.kind]
-        self.place = torch.device(self.type, 0)
+
+class Card:
+    """One of the simulated cards: what it is, its memory and its random state. ``place`` is its device in torch."""
+
+    def __init__(self, world: World, device: Device, index: int) -> None:
+        self.world, self.device, self.index = world, device, index
+        self.type = world.type
+        self.place = torch.device(world.type, index)
         self.total = device.budget if device.free is not None else device.memory
         self.runtime = int(device.details.get("runtime_bytes", _RUNTIME))
-        self.allocator = Allocator(max(self.total - self.runtime, 0))
-        self.local = _Local()
+        self.allocator = Allocator(max(self.total - self.runtime, 0), lambda size: refusals.out_of_memory(self, size))
+        #: Memory of the card for so many bytes; raises what torch raises when it is full.
+        self.allocate = self.allocator.allocate
+        self.release = self.allocator.release
         self.random = torch.Generator()
-        self.chance = threading.RLock()  # held while the card's random state stands in for the processor's
         self._workspace: Block | None = None
 
     @property
@@ -70,37 +74,64 @@ class World:
         code = self.device.capability("code")
         return code.source if code.level is Level.ABSENT else ""
 
-    def names_card(self, device: object) -> bool | None:
-        """Whether a device argument means the card (True), the host (False), or something else (None).
+    def use_workspace(self) -> None:
+        """Takes what cuBLAS takes at the first product and keeps."""
+        if self._workspace is None and self.device.kind == "cuda":
+            self._workspace = self.allocate(_WORKSPACE_HOPPER if self.capability >= (9, 0) else _WORKSPACE)
 
-        Raises torch's own error for a card that is not there, ``cuda:1``.
+
+class _Local(threading.local):
+    """What each thread has for itself."""
+
+    #: Where the Python call that is being served wants its tensors; None: as inputs lie.
+    wanted: Card | Host | None = None
+    #: The number of the card that is meant where none is named.
+    current = 0
+
+
+class World:
+    """The cards that are simulated together, numbered in their order, and what they share."""
+
+    def __init__(self, devices: Sequence[Device], defects: Iterable[Defect] = ()) -> None:
+        self.defects = tuple(defects)
+        self.active = False
+        #: torch's word for the kind: cuda (AMD too), xpu or mps.
+        self.type = TORCH_KINDS[devices[0].kind]
+        self.local = _Local()
+        self.chance = threading.RLock()  # held while a card's random state stands in for the processor's
+        self.cards = tuple(Card(self, device, index) for index, device in enumerate(devices))
+
+    @property
+    def card(self) -> Card:
+        """The current card of this thread."""
+        return self.cards[self.local.current]
+
+    def find(self, device: object) -> Card | Host | None:
+        """The place that a device argument means; None for no device, or one of another kind (meta).
+
+        Raises torch's own error for a card that is not there.
         """
         if device is None:
             return None
         if isinstance(device, int) and not isinstance(device, bool):
             kind, index = self.type, device
         else:
-            asked = device if isinstance(device, torch.device) else torch.device(str(device))
-            kind, index = asked.type, asked.index or 0
+            asked = device if isinstance(device, _DEVICE) else _DEVICE(str(device))
+            kind, index = asked.type, asked.index
         if kind == "cpu":
-            return False
+            return HOST
         if kind != self.type:
             return None
-        if index != 0:
-            raise refusals.no_such_device(self)
-        return True
+        if index is None:
+            return self.card
+        if not 0 <= index < len(self.cards):
+            raise refusals.no_such_device(self, index)
+        return self.cards[index]
 
-    def allocate(self, size: int) -> Block:
-        """Memory of the card for ``size`` bytes; raises what torch raises when it is full."""
-        try:
-            return self.allocator.allocate(size)
-        except Full as full:
-            raise refusals.out_of_memory(self, full.size) from None
-
-    def use_workspace(self) -> None:
-        """Takes what cuBLAS takes at the first product and keeps."""
-        if self._workspace is None and self.device.kind == "cuda":
-            self._workspace = self.allocate(_WORKSPACE_HOPPER if self.capability >= (9, 0) else _WORKSPACE)
+    def asked(self, device: object) -> Card:
+        """The card that a question of ``torch.cuda`` is about; the current one where none is named."""
+        found = self.find(device)
+        return found if isinstance(found, Card) else self.card
 
 
 def version(text: str) -> tuple[int, int]:
