@@ -67,15 +67,14 @@ def explain(
         return
     if what is not None and _page(what, json):
         return
-    texts = _texts(what)
+    chunks = _log(what)
     if redact:
-        _redacted(texts)
+        _redacted(chunks)
         return
-    from rung.diagnosis.explain import explain_lines
-    from rung.diagnosis.log import lines
+    from rung.diagnosis.explain import explain_log
 
     given = _environment(device, environment, no_environment)
-    found = explain_lines(lines(texts), given)
+    found = explain_log(chunks, given)
     if json:
         print_json(found.to_json())
     else:
@@ -110,16 +109,16 @@ def _read_environment(file: Path) -> Mapping[str, Any]:
         ) from error
 
 
-def _texts(what: str | None) -> Iterator[str]:
-    """The log as texts: of the file, of stdin, or the argument itself."""
-    from rung.diagnosis.log import decode
+def _log(what: str | None) -> Iterator[bytes]:
+    """The log in UTF-8: of the file, of stdin, or the argument itself."""
+    from rung.diagnosis.log import utf8
 
     if what is None or what == "-":
         if what is None and (sys.stdin is None or sys.stdin.isatty()):
             raise UsageError(
                 "There is no log to explain.", (), ["python train.py 2>&1 | rung explain", 'rung explain "the line"']
             )
-        yield from decode(_chunks(sys.stdin.buffer))
+        yield from utf8(_chunks(sys.stdin.buffer))
         return
     try:
         path = Path(what)
@@ -131,14 +130,14 @@ def _texts(what: str | None) -> Iterator[str]:
     if there:
         try:
             with open(path, "rb") as file:
-                yield from decode(_chunks(file))
+                yield from utf8(_chunks(file))
         except OSError as error:
             raise UsageError(f"{what} cannot be read: {error.strerror}") from error
         return
     if not what.strip():
         raise UsageError("The line to explain is empty.", (), ['rung explain "the line"'])
     if any(letter.isspace() for letter in what.strip()):
-        yield what
+        yield what.encode("utf-8", "replace")
         return
     from rung.diagnosis.fixing import causes
 
@@ -154,11 +153,11 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-def _redacted(texts: Iterator[str]) -> None:
+def _redacted(chunks: Iterator[bytes]) -> None:
     from rung.diagnosis.log import lines, plain
     from rung.diagnosis.redact import redact
 
-    for _, line in lines(texts):
+    for _, line in lines(chunks):
         print(redact(plain(line)))
 
 

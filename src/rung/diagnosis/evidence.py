@@ -7,22 +7,30 @@ the facts of log and environment together (``Scene``); its sentence is shown as 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rung.diagnosis.facts import Facts
 from rung.diagnosis.gpus import capability_text
-from rung.diagnosis.reading import Reading
+from rung.diagnosis.reading import Hit, Reading
+
+#: Matched lines whose words count.
+_MATCHED = 20
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What a rule looks at: ``ids`` of the signatures found, their captured ``words``, and the facts."""
+    """What a rule looks at: ``ids`` of the signatures found, their captured ``words``, and the facts.
+
+    ``text`` is all that was kept of the log, ``said`` what stood in the matched lines and in the last ones.
+    """
 
     facts: Facts
+    hits: Sequence[Hit]
     ids: frozenset[str]
     words: Mapping[str, str]
     text: str
+    said: str
 
     def has(self, *ids: str) -> bool:
         """Whether one of these signatures was found."""
@@ -77,5 +85,7 @@ def scene_of(reading: Reading, facts: Facts) -> Scene:
     for hit in reading.hits:
         for key, value in hit.facts.items():
             words.setdefault(key, value)
-    text = "\n".join([*(hit.line for hit in reading.hits), *reading.about])
-    return Scene(facts, frozenset(hit.signature.id for hit in reading.hits), words, text)
+    matched = dict.fromkeys(hit.line for hit in reading.hits)
+    text = "\n".join([*matched, *reading.about])
+    said = "\n".join(dict.fromkeys([*list(matched)[:_MATCHED], *reading.last]))
+    return Scene(facts, reading.hits, frozenset(hit.signature.id for hit in reading.hits), words, text, said)

@@ -11,16 +11,17 @@ from rung.core.value import Value
 from rung.diagnosis.evidence import Rule, Scene, scene_of
 from rung.diagnosis.facts import environment_of, gather
 from rung.diagnosis.fixing import Fix, causes, fixes_for
-from rung.diagnosis.log import lines
-from rung.diagnosis.reading import Hit, Reading, read
+from rung.diagnosis.reading import Hit, read
 from rung.diagnosis.rules import RULES
 from rung.diagnosis.score import probabilities, weights
+from rung.diagnosis.words import votes, words_of
 
-#: Below this probability rung says that it does not know.
-_LEAST = 0.25
+#: Below this probability rung says that it does not know, and where it is likelier that nothing of it is the matter.
+_LEAST = 0.15
 #: From here on ``rung run`` is said to repair a cause by itself.
 _SURE = 0.9
 _SHOWN = 5
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -71,22 +72,27 @@ def explain(text_or_exception: str | BaseException, environment: Mapping[str, An
     """
     if isinstance(text_or_exception, BaseException):
         text_or_exception = "".join(traceback.format_exception(text_or_exception))
-    return explain_lines(lines([text_or_exception]), environment)
+    data = text_or_exception.encode("utf-8", "replace")
+    return explain_log((data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK)), environment)
 
 
-def explain_lines(numbered: Iterable[tuple[int, str]], environment: Mapping[str, Any] | None = None) -> Explanation:
-    """As ``explain``, from (line number, line); goes through them once in bounded memory."""
+def explain_log(chunks: Iterable[bytes], environment: Mapping[str, Any] | None = None) -> Explanation:
+    """As ``explain``, from a stream in UTF-8 (``log.utf8`` makes it so); goes through it once in bounded memory."""
+    found = scene(chunks, environment)
+    rules = [rule for rule in RULES if rule.when(found)]
+    return _judge(found, rules, probabilities(weights(found.hits, rules), votes(words_of(found))))
+
+
+def scene(chunks: Iterable[bytes], environment: Mapping[str, Any] | None = None) -> Scene:
+    """What is known of a log in UTF-8 and its environment before anything is concluded."""
     given = environment_of(environment)
-    reading = read(numbered)
-    facts = gather(given, [*reading.about, *(hit.line for hit in reading.hits)])
-    scene = scene_of(reading, facts)
-    rules = [rule for rule in RULES if rule.when(scene)]
-    return _judge(reading, scene, rules, probabilities(weights(reading.hits, rules)))
+    reading = read(chunks)
+    return scene_of(reading, gather(given, [*reading.about, *(hit.line for hit in reading.hits)]))
 
 
-def _judge(reading: Reading, scene: Scene, rules: list[Rule], found: Mapping[str, float]) -> Explanation:
+def _judge(scene: Scene, rules: list[Rule], found: Mapping[str, float]) -> Explanation:
     ranked = list(found.items())
-    known = bool(ranked) and ranked[0][1] >= _LEAST
+    known = bool(ranked) and ranked[0][1] >= max(_LEAST, 1 - sum(found.values()))
     others = ranked[1:] if known else ranked
     alternatives = [Alternative(cause, round(share, 4)) for cause, share in others[:4]]
     named = {item.cause for item in alternatives} | ({ranked[0][0]} if known else set())
@@ -94,7 +100,7 @@ def _judge(reading: Reading, scene: Scene, rules: list[Rule], found: Mapping[str
         if len(alternatives) < 2 and label not in named:
             alternatives.append(Alternative(label, 0.0))
     if not known:
-        return Explanation(None, 0.0, (), False, tuple(alternatives), _evidence(reading, scene, rules, None))
+        return Explanation(None, 0.0, (), False, tuple(alternatives), _evidence(scene, rules, None))
     cause, confidence = ranked[0]
     return Explanation(
         cause=cause,
@@ -102,14 +108,14 @@ def _judge(reading: Reading, scene: Scene, rules: list[Rule], found: Mapping[str
         fixes=fixes_for(cause, scene),
         automatic=causes()[cause].automatic and confidence >= _SURE,
         alternatives=tuple(alternatives),
-        evidence=_evidence(reading, scene, rules, cause),
+        evidence=_evidence(scene, rules, cause),
     )
 
 
-def _evidence(reading: Reading, scene: Scene, rules: list[Rule], cause: str | None) -> tuple[Evidence, ...]:
+def _evidence(scene: Scene, rules: list[Rule], cause: str | None) -> tuple[Evidence, ...]:
     """What speaks for the cause: lines in their order, then facts, then what was contradicted."""
     found: dict[str, Hit] = {}
-    for hit in reading.hits:
+    for hit in scene.hits:
         if cause is None or hit.signature.causes.get(cause, 0) > 0:
             found.setdefault(hit.signature.id, hit)
     best = sorted(found.values(), key=lambda hit: -hit.signature.causes.get(cause or "", 0))[:_SHOWN]

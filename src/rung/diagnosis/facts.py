@@ -17,13 +17,14 @@ class Facts:
     """Everything known beside the error itself; None and empty mean unknown.
 
     ``capability`` is major * 10 + minor; ``torch`` and ``cuda`` (of torch's build, else the toolkit) are pairs of
-    numbers; ``compiled_for`` lists the architectures that a build names; ``dtypes`` are f16, bf16, fp8, int8.
+    numbers; ``build`` is torch's as the catalogue names it (2.9, cu130); ``compiled_for`` lists the architectures that a build names; ``dtypes`` are f16, bf16, fp8, int8.
     """
 
     gpu: Gpu | None = None
     capability: int | None = None
     torch: tuple[int, int] | None = None
     cuda: tuple[int, int] | None = None
+    build: tuple[str, str] | None = None
     toolkit: tuple[int, int] | None = None
     driver: str = ""
     os: str = ""
@@ -126,7 +127,7 @@ def _from_environment(facts: Facts, environment: Mapping[str, str]) -> None:
     facts.capability = capability(environment.get("compute_capability", ""))
     version = environment.get("torch", "")
     facts.torch = _pair(version)
-    facts.cuda = _build_cuda(version)
+    facts.cuda, facts.build = _build_cuda(version), _build(version)
     stated = environment.get("cuda", "")
     torch_cuda = re.search(r"([\d.]+) ?\(?(?:torch|pytorch)", stated)
     if torch_cuda and facts.cuda is None:
@@ -151,7 +152,7 @@ def _from_log(facts: Facts, lines: list[str]) -> None:
         facts.capability = facts.capability or (facts.gpu.capability if facts.gpu else None)
     if facts.torch is None and (found := _TORCH.search(text)):
         facts.torch = _pair(found[1])
-        facts.cuda = facts.cuda or _build_cuda(found[0])
+        facts.cuda, facts.build = facts.cuda or _build_cuda(found[0]), _build(found[0])
     if found := _ARCHS.search(text):
         facts.compiled_for = tuple(sorted(_arch_number(word) for word in re.findall(r"\d{2,3}", found[1])))
     facts.dtypes = frozenset(name for name, pattern in _DTYPES.items() if pattern.search(text))
@@ -186,3 +187,8 @@ def _pair(text: str) -> tuple[int, int] | None:
 def _build_cuda(text: str) -> tuple[int, int] | None:
     found = re.search(r"\+cu(\d{2,3})", text)
     return (int(found[1][:-1]), int(found[1][-1])) if found else None
+
+
+def _build(text: str) -> tuple[str, str] | None:
+    found = re.search(r"(\d+\.\d+)[\w.]*\+(cu\d{2,3})", text)
+    return (found[1], found[2]) if found else None

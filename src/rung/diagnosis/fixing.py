@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
-from typing import Any
 
 from rung.core.value import Value
 from rung.diagnosis.evidence import Scene
 from rung.diagnosis.gpus import capability_text
+from rung.diagnosis.tables import tables
 
 
 @dataclass(frozen=True)
@@ -49,19 +47,13 @@ class Wording:
 @functools.cache
 def causes() -> Mapping[str, Cause]:
     """All causes by label."""
-    return {row["label"]: Cause(**{**row, "fixes": tuple(row["fixes"])}) for row in _rows("causes.toml", "cause")}
+    return {row["label"]: Cause(**{**row, "fixes": tuple(row["fixes"])}) for row in tables()["cause"]}
 
 
 @functools.cache
 def wordings() -> tuple[Wording, ...]:
     """All wordings of fixes, in the order of the file."""
-    return tuple(Wording(**row) for row in _rows("fixes.toml", "fix"))
-
-
-def _rows(file: str, key: str) -> list[dict[str, Any]]:
-    text = (resources.files("rung.diagnosis") / file).read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = tomllib.loads(text)[key]
-    return rows
+    return tuple(Wording(**row) for row in tables()["fix"])
 
 
 def fixes_for(cause: str, scene: Scene) -> tuple[Fix, ...]:

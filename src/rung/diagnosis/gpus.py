@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 
 from rung.core.value import Value
-from rung.hardware import catalog
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,8 @@ _NOISE = re.compile(
 @functools.lru_cache(maxsize=512)
 def gpu_of(text: str) -> Gpu | None:
     """The GPU that a short text names (the first of several), or None."""
+    from rung.hardware import catalog  # it takes longer than everything else here: only where a name is to be found
+
     first = re.split(r"[,;/&+]| and ", text)[0]
     if found := _AMD.search(text):
         arch = re.search(r"gfx\w+", text)
@@ -109,6 +110,8 @@ def gpu_of(text: str) -> Gpu | None:
 
 
 def _arch(name: str) -> str:
+    from rung.hardware import catalog
+
     product = catalog.find(name)
     return product.arch if product is not None else ""
 

@@ -7,7 +7,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
-#: Characters of a line that are read, at its beginning and at its end.
+#: Bytes of a line that are read, at its beginning and at its end.
 _HEAD, _TAIL = 4_000, 1_000
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _MARKUP = re.compile(r"</?(?:span|pre|div|p|b|i|code|font|br|a)\b[^<>]{0,300}>", re.IGNORECASE)
@@ -28,43 +28,50 @@ def encoding_of(head: bytes) -> str:
     return "utf-8"
 
 
-def decode(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Text of a stream of bytes; bytes that are no text become replacement characters."""
+def utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The stream as UTF-8, whatever it was written in; bytes that are no text stay as they are."""
     decoder: codecs.IncrementalDecoder | None = None
+    known = False
     for chunk in chunks:
-        if decoder is None:
-            decoder = codecs.getincrementaldecoder(encoding_of(chunk))(errors="replace")
-        yield decoder.decode(chunk)
+        if not known:
+            known, encoding = True, encoding_of(chunk)
+            if encoding != "utf-8":
+                decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        yield chunk if decoder is None else decoder.decode(chunk).encode("utf-8", "replace")
 
 
-def lines(texts: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """(line number from 1, line) of a stream of texts; a carriage return begins a new state of the same line.
+def blocks(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """(number of its first line from 1, some whole lines) of a stream in UTF-8, each line as it is but for the longest.
 
-    A line longer than 5,000 characters keeps its first 4,000 and its last 1,000.
+    A line that goes on over chunks keeps its first 4,000 and its last 1,000 bytes.
     """
-    number, rest = 1, ""
-    for text in texts:
-        pieces = (rest + text).split("\n")
-        rest = _shortened(pieces.pop())
-        for piece in pieces:
-            yield from _states(number, piece)
-            number += 1
+    number, rest = 1, b""
+    for chunk in chunks:
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            block = rest + chunk[:end]
+            yield number, block[:-1]
+            number, rest = number + block.count(b"\n"), b""
+        rest = _shortened(rest + chunk[end:])
     if rest:
-        yield from _states(number, rest)
+        yield number, rest
 
 
-def _shortened(line: str) -> str:
-    return line if len(line) <= _HEAD + _TAIL else line[:_HEAD] + " " + line[-_TAIL:]
+def _shortened(line: bytes) -> bytes:
+    return line if len(line) <= _HEAD + _TAIL else line[:_HEAD] + b" " + line[-_TAIL:]
 
 
-def _states(number: int, line: str) -> Iterator[tuple[int, str]]:
-    line = _shortened(line)
-    if "\r" not in line:
-        yield number, line
-        return
-    for state in line.split("\r"):
-        if state:
-            yield number, state
+def states(line: bytes) -> list[str]:
+    """What a line showed, one after the other: a carriage return begins a new state of the same line."""
+    return [_shortened(state).decode("utf-8", "replace") for state in line.split(b"\r") if state]
+
+
+def lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, str]]:
+    """(line number from 1, line or state of a line) of a stream in UTF-8."""
+    for first, block in blocks(chunks):
+        for number, line in enumerate(block.split(b"\n"), first):
+            for state in states(line) or [""]:
+                yield number, state
 
 
 def plain(line: str) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import resources
-from typing import Any
 
 from rung.core.types import EMPTY, StepClass
 from rung.core.value import FrozenDict
+from rung.diagnosis.tables import tables
 
 #: Bytes of a message that are searched; what makes an error recognisable stands near its beginning.
 _LONGEST = 20_000
@@ -21,7 +19,8 @@ _LONGEST = 20_000
 class Signature:
     """One known error: how it reads, what it means, how a ladder steps down from it and what it is evidence of.
 
-    ``step`` is None for rows that only explain. ``causes`` are weights of evidence in nats by cause. ``late``: reported
+    ``step`` is None for rows that only explain. ``causes`` are weights of evidence in nats by cause. A
+    line matches only if it holds one of the ``anchors`` (in lower case), where there are any. ``late``: reported
     after the fact, or following from another error. ``general``: wording so wide that it counts only where no other row
     matches the line.
     """
@@ -33,6 +32,7 @@ class Signature:
     means: str
     source: str
     causes: FrozenDict[float] = EMPTY
+    anchors: tuple[str, ...] = ()
     late: bool = False
     general: bool = False
 
@@ -59,26 +59,20 @@ class Match:
 @functools.cache
 def signatures() -> tuple[Signature, ...]:
     """All signatures, in the order of their files and rows."""
-    folder = resources.files("rung.diagnosis") / "signatures"
-    rows: list[Signature] = []
-    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if file.name.endswith(".toml"):
-            data = tomllib.loads(file.read_text(encoding="utf-8"))
-            rows += [_signature(row) for row in data["signature"]]
-    return tuple(rows)
-
-
-def _signature(row: dict[str, Any]) -> Signature:
-    return Signature(
-        id=row["id"],
-        step=StepClass(row["step"]) if "step" in row else None,
-        text=row["pattern"],
-        example=row["example"],
-        means=row["means"],
-        source=row["source"],
-        causes=FrozenDict(row["causes"]),
-        late=row.get("late", False),
-        general=row.get("general", False),
+    return tuple(
+        Signature(
+            id=row["id"],
+            step=StepClass(row["step"]) if "step" in row else None,
+            text=row["pattern"],
+            example=row["example"],
+            means=row["means"],
+            source=row["source"],
+            causes=FrozenDict(row["causes"]),
+            anchors=tuple(row["anchors"]),
+            late=row.get("late", False),
+            general=row.get("general", False),
+        )
+        for row in tables()["signature"]
     )
 
 

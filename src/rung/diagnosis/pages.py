@@ -1,6 +1,6 @@
 """The page of each cause, made from the data: printed by ``rung explain CAUSE``, kept in ``docs/errors/``.
 
-usage: python -m rung.diagnosis.pages docs/errors
+After each change of the data: python -m rung.diagnosis.pages docs/errors
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rung.diagnosis.fixing import Cause, causes, wordings
 from rung.diagnosis.match import signatures
+from rung.diagnosis.tables import made
 
 _EXAMPLES = 8
 
@@ -44,4 +45,5 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    (Path(__file__).parent / "tables.json").write_text(made(), encoding="utf-8")
     write(Path(sys.argv[1]))

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rung.core.types import EMPTY
 from rung.core.value import FrozenDict
-from rung.diagnosis.anchors import anchors
-from rung.diagnosis.log import plain
+from rung.diagnosis.log import blocks, plain, states
 from rung.diagnosis.match import Signature, signatures
 
-#: Kinds of lines (digits apart) that are remembered as seen: beyond, a log repeats nothing worth remembering.
-_REMEMBERED = 200_000
+#: Kinds of lines (digits apart) that are remembered as seen. A log that has more repeats nothing: from there on only
+#: lines with one of these words are looked at, so that a gigabyte of them costs no more than one of training.
+_REMEMBERED = 100_000
+_STEMS = tuple(b"error fail support cuda invalid exception assert kill memory missing cannot unable illegal abort".split())
 #: Matched lines that are kept, the first ones: what comes later follows from them.
 _KEPT = 400
 _CONTEXT = 60
+#: Last lines, and characters of each, whose words count beside those of matched lines.
+_LAST, _LAST_LENGTH = 20, 600
 #: Letters by which anchors are looked up: each line is cut into all of its pieces of this length once.
 _PIECE = 2
-_DIGITS = str.maketrans("", "", "0123456789")
+_DIGITS = b"0123456789"
 _ABOUT = re.compile(
     r"capabilit|compiled for|torch|cuda|driver|gpu|device|nvidia|radeon|gfx|arc |apple|windows|\.dll|dtype|half"
     r"|float|bit",
@@ -49,29 +53,40 @@ class Hit:
 
 @dataclass
 class Reading:
-    """What is kept of a log: hits in the order of its lines, lines about device and software, and its size."""
+    """What is kept of a log: hits in the order of its lines, lines about device and software, and the last lines."""
 
     hits: list[Hit] = field(default_factory=list)
     about: list[str] = field(default_factory=list)
-    count: int = 0
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST))
 
 
-def read(numbered: Iterable[tuple[int, str]]) -> Reading:
-    """Goes through (number, line) once; memory stays bounded whatever the size."""
+def read(chunks: Iterable[bytes]) -> Reading:
+    """Goes through a stream in UTF-8 once; memory stays bounded whatever its size."""
     reading = Reading()
-    seen: set[str] = set()
-    for number, raw in numbered:
-        reading.count = number
-        key = raw.translate(_DIGITS)
-        if key in seen:
+    seen: set[int] = set()
+    for first, block in blocks(chunks):
+        kinds = list(map(hash, block.translate(None, _DIGITS).split(b"\n")))
+        if seen.issuperset(kinds):
             continue
-        if len(seen) < _REMEMBERED:
-            seen.add(key)
-        _look(reading, number, plain(raw))
+        full = len(seen) > _REMEMBERED
+        for offset, line in enumerate(block.split(b"\n")):
+            if kinds[offset] in seen or (full and not _telling(line)):
+                continue
+            if len(seen) < 2 * _REMEMBERED:
+                seen.add(kinds[offset])
+            for state in states(line):
+                _look(reading, first + offset, plain(state))
     return reading
 
 
+def _telling(line: bytes) -> bool:
+    """Whether a line of a log that repeats nothing is worth a look."""
+    low = line.lower()
+    return any(stem in low for stem in _STEMS)
+
+
 def _look(reading: Reading, number: int, line: str) -> None:
+    reading.last.append(line[:_LAST_LENGTH])
     if len(reading.hits) < _KEPT:
         found = _matches(line)
         specific = [item for item in found if not item[0].general] or found
@@ -80,8 +95,7 @@ def _look(reading: Reading, number: int, line: str) -> None:
             facts = FrozenDict({key: value for key, value in match.groupdict().items() if value})
             reading.hits.append(Hit(signature, number, line.strip()[:600], match[0][:200], facts, survived, warning))
         if survived and not specific and reading.hits and reading.hits[-1].number >= number - 2:
-            last = reading.hits[-1]
-            reading.hits[-1] = Hit(last.signature, last.number, last.line, last.words, last.facts, True, last.warning)
+            reading.hits[-1] = replace(reading.hits[-1], survived=True)
     if len(reading.about) < _CONTEXT and _ABOUT.search(line):
         reading.about.append(line[:1_000])
 
@@ -108,7 +122,7 @@ def _index() -> tuple[tuple[Signature, ...], dict[str, list[tuple[str, tuple[Sig
     always: list[Signature] = []
     by_word: dict[str, list[Signature]] = {}
     for signature in signatures():
-        words = anchors(signature.text)
+        words = signature.anchors
         if not words or min(map(len, words)) < _PIECE:
             always.append(signature)
             continue

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from rung.core.types import EMPTY
 from rung.diagnosis.evidence import Rule
 from rung.diagnosis.reading import Hit
 
-#: Softmax temperature and the weight of "none of the known". By repository the corpus asks for 1.0, but its rows were
-#: read while signatures were written: threads that nobody had read come out right less often, so it is higher.
-TEMPERATURE = 1.3
-UNKNOWN = 1.0
+#: Softmax temperature and the weight of "none of the known": fitted on messages that nobody had read when signatures
+#: and words were made.
+TEMPERATURE = 0.85
+UNKNOWN = -2.0
+#: What the words alone say counts in full, and more, where no signature weighs as much as ``_CLEAR``; beside one, less.
+ALONE, BESIDE, _CLEAR = 1.3, 0.4, 2.0
 #: The second, third ... signature for one cause count this much less each: they say the same once more.
 _REPEATED = 0.5
 _WARNING, _SURVIVED, _LATE = 0.6, 0.25, 0.5
@@ -43,12 +46,17 @@ def _damped(found: list[float]) -> float:
     return sum(weight * _REPEATED**place for place, weight in enumerate(sorted(found, reverse=True)))
 
 
-def probabilities(total: Mapping[str, float]) -> dict[str, float]:
-    """Probability by cause, falling; what is missing to 1 is that it is none of them."""
-    scores = {cause: weight / TEMPERATURE for cause, weight in total.items()}
-    scores[""] = UNKNOWN / TEMPERATURE
+def probabilities(total: Mapping[str, float], learned: Mapping[str, float] = EMPTY) -> dict[str, float]:
+    """Probability by cause, falling; what is missing to 1 is that it is none of them.
+
+    ``learned`` are logarithms of probabilities by the words, under the empty label for none of the causes.
+    """
+    share = BESIDE if max(total.values(), default=0.0) >= _CLEAR else ALONE
+    labels = {"", *total, *learned}
+    scores = {label: (total.get(label, 0.0) + share * learned.get(label, 0.0)) / TEMPERATURE for label in labels}
+    scores[""] += UNKNOWN / TEMPERATURE
     top = max(scores.values())
-    powers = {cause: math.exp(score - top) for cause, score in scores.items()}
+    powers = {label: math.exp(score - top) for label, score in scores.items()}
     whole = sum(powers.values())
-    ranked = sorted(powers.items(), key=lambda item: -item[1])
-    return {cause: power / whole for cause, power in ranked if cause}
+    ranked = sorted(powers.items(), key=lambda item: (-item[1], item[0]))
+    return {label: power / whole for label, power in ranked if label}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.gpus import capability
 from rung.diagnosis.rules.known import LATE, MISSING
-from rung.hardware import catalog
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
 _TORCH = "torch, build configuration of the wheels"
+_WHEELS = "the catalogue of torch's releases: rung devices CARD --software TORCH"
 _CATALOGUE = "NVIDIA, CUDA toolkit release notes, first toolkit of an architecture"
 _NO_GPU = ("torch-without-cuda", "no-cuda-device", "deserialize-cuda", "cuda-init-unknown")
 _UNSEEN = ("is-available-false", "gpu-unused-symptom", "gpu-hidden", "no-cuda-device", "cuda-init-unknown")
@@ -39,22 +41,41 @@ def _older_than_build(scene: Scene) -> bool:
 
 def _first_cuda(value: int | None) -> tuple[int, int] | None:
     """The first toolkit that compiles for a compute capability, as the catalogue has it."""
-    for row in catalog.architectures().values():
-        if value is not None and row.vendor == "nvidia" and capability(row.cc) == value and row.min_cuda:
+    from rung.hardware import catalog  # rarely asked, and slow to read
+
+    for row in catalog.architectures().values() if value is not None else ():
+        if row.vendor == "nvidia" and capability(row.cc) == value and row.min_cuda:
             major, _, minor = row.min_cuda.partition(".")
             return int(major), int(minor or 0)
     return None
 
 
 def _cuda_before_gpu(scene: Scene) -> bool:
-    first = _first_cuda(scene.facts.capability)
+    first = _first_cuda(scene.facts.capability) if scene.facts.cuda else None
     return first is not None and scene.facts.cuda is not None and scene.facts.cuda < first
 
 
-def _torch_knows_gpu(scene: Scene) -> bool:
-    first = _first_cuda(scene.facts.capability)
+@functools.cache
+def _reach(release: str, name: str, value: int) -> int | None:
+    """Where a compute capability lies for a released build of torch: 0 it runs there, 1 newer, -1 older than its code;
+    None when the catalogue does not know."""
+    from rung.hardware.catalog import architectures
+    from rung.hardware.catalog.builds import builds
+
+    rows = architectures().values()
+    architecture = next((row for row in rows if row.vendor == "nvidia" and capability(row.cc) == value), None)
+    build = next((b for b in builds() if (b.release, b.name, b.platform) == (release, name, "")), None)
+    if architecture is None or build is None:
+        return None
+    return 0 if build.image(architecture) else 1 if value > max(filter(None, map(capability, build.code))) else -1
+
+
+def _released(scene: Scene) -> int | None:
     facts = scene.facts
-    return first is not None and facts.torch is not None and facts.cuda is not None and facts.cuda >= first
+    asked = scene.has("torch-arch-warning", "legacy-cublas-program-failed", *MISSING)
+    if not asked or facts.build is None or facts.capability is None:
+        return None
+    return _reach(*facts.build, facts.capability)
 
 
 def _gpu_is_there(scene: Scene) -> bool:
@@ -196,17 +217,31 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "build-before-gpu",
-        lambda s: _cuda_before_gpu(s) and s.has(*MISSING, *_WRONG_CODE),
+        lambda s: s.has(*MISSING, *_WRONG_CODE) and _cuda_before_gpu(s),
         {"build-lacks-new-arch": 3, "build-wrong-arch-flags": -1, "cuda-toolkit-mismatch": -1},
         "{gpu} has compute capability {cc}, which the CUDA of this build does not know yet",
         _CATALOGUE,
     ),
     Rule(
-        "build-after-gpu",
-        lambda s: _torch_knows_gpu(s) and s.from_(100) and s.has("cuda-no-kernel-image"),
-        {"build-wrong-arch-flags": 2, "build-lacks-new-arch": -1.5},
+        "released-before-gpu",
+        lambda s: _released(s) == 1,
+        {"build-lacks-new-arch": 3, "build-wrong-arch-flags": -2, "build-lacks-old-arch": -2},
+        "{gpu} has compute capability {cc}, newer than all that this release of torch holds code for",
+        _WHEELS,
+    ),
+    Rule(
+        "released-without-gpu",
+        lambda s: _released(s) == -1,
+        {"build-lacks-old-arch": 4, "build-wrong-arch-flags": -2, "build-lacks-new-arch": -2},
+        "{gpu} has compute capability {cc}, which this release of torch holds no code for any more",
+        _WHEELS,
+    ),
+    Rule(
+        "released-for-gpu",
+        lambda s: _released(s) == 0,
+        {"build-wrong-arch-flags": 2.4, "build-lacks-new-arch": -2, "build-lacks-old-arch": -1.5},
         "the torch installed holds code for {gpu}: what lacks it was compiled apart",
-        _TORCH,
+        _WHEELS,
     ),
     Rule(
         "named-cuda-call",

@@ -37,6 +37,13 @@ RULES: tuple[Rule, ...] = (
         "cuBLAS documentation, cublasGemmEx",
     ),
     Rule(
+        "bf16-in-ptx",
+        lambda s: s.has("ptx-bf16") and not s.from_(80),
+        {"bf16-unsupported-gpu": 2.4},
+        "the instruction that is missing is bfloat16's",
+        "NVIDIA, PTX ISA",
+    ),
+    Rule(
         "bf16-after-ampere",
         lambda s: s.from_(80) and s.has("torch-bf16-gemm-build", "bf16-symptom", "bf16-autocast-refused"),
         {"bf16-unsupported-gpu": -3, "cuda-toolkit-mismatch": 1.5, "gpu-dtype-op-missing": 1},
@@ -82,7 +89,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "kernel-of-the-cpu",
-        lambda s: _kernel(s, _OF_CPU),
+        lambda s: _kernel(s, _OF_CPU) and not _kernel(s, "cuda"),
         {"cpu-half-op-missing": 3, "gpu-dtype-op-missing": -2},
         "the kernel that is missing is the CPU's",
         "torch, names of ATen's kernels",
@@ -173,7 +180,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "kernel-on-a-gpu",
-        lambda s: s.vendor == "nvidia" and s.has("torch-dtype-not-implemented") and not _kernel(s, _OF_CPU),
+        lambda s: s.vendor == "nvidia" and s.has("torch-dtype-not-implemented") and (not _kernel(s, _OF_CPU) or _kernel(s, "cuda")),
         {"gpu-dtype-op-missing": 1.5},
         "{gpu} is named, and the kernel is not one of the CPU",
         "torch, names of ATen's kernels",

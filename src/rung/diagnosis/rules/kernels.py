@@ -107,6 +107,13 @@ RULES: tuple[Rule, ...] = (
         "Triton",
     ),
     Rule(
+        "image-by-compiler",
+        lambda s: s.has("invalid-ptx") and s.about("(?i)triton|inductor|ptxas"),
+        {"compiler-arch-unsupported": 2.5},
+        "the kernel was made by a compiler at run time",
+        "Triton",
+    ),
+    Rule(
         "speeds-of-dtypes",
         lambda s: s.has("speed-figures", "speeds-compared") and bool(s.facts.dtypes),
         {"slow-dtype-path": 1},

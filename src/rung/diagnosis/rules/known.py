@@ -7,6 +7,7 @@ MISSING = (
     "cuda-no-kernel-image",
     "no-kernel-image-short",
     "cuda-invalid-device-function",
+    "invalid-device-function-short",
     "legacy-invalid-device-function",
     "machine-capability-refused",
     "torch-arch-range",

@@ -1,0 +1,96 @@
+"""Learns ``src/rung/diagnosis/words.table``: which words speak for which cause of ``rung explain``.
+
+usage: python benchmarks/explain_words.py ROWS.jsonl ...
+
+Rows hold log, environment and cause (null or empty: nothing is the matter); repositories that ``explain.py`` holds back
+are left out, the examples of the signatures are learned as well. A multinomial logistic regression on the presence of
+words, by AdaGrad, with a penalty on the weights; what is small is dropped. Takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from explain import held
+
+import rung.diagnosis
+from rung.diagnosis import signatures
+from rung.diagnosis.explain import scene
+from rung.diagnosis.words import words_of
+
+PASSES, RATE, PENALTY = 6, 0.5, 0.01
+#: A word must stand in so many rows; smaller weights are not kept.
+SEEN, KEPT = 2, 0.3
+
+Row = dict[str, Any]
+Table = tuple[list[str], dict[str, dict[int, float]]]
+
+
+def rows_of(files: Iterable[Path]) -> list[Row]:
+    """The rows of files but for those held back, and the signatures' own examples."""
+    found = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    found = [row for row in found if not ("repository" in row and held(row))]
+    for known in signatures():
+        found.append({"log": known.example, "environment": {}, "cause": max(known.causes, key=known.causes.__getitem__)})
+    return found
+
+
+def words_of_row(row: Row) -> set[str]:
+    """The words by which a row is known, as ``rung explain`` sees them."""
+    return words_of(scene([row["log"].encode("utf-8", "replace")], row["environment"]))
+
+
+def learn(rows: Sequence[Row], words: Sequence[set[str]]) -> Table:
+    """The causes and, by word, the weight for the cause at each place."""
+    causes = ["", *sorted({row["cause"] for row in rows} - {"", None})]
+    counts = Counter(word for found in words for word in found)
+    places = {word: place for place, word in enumerate(sorted(w for w, count in counts.items() if count >= SEEN))}
+    sparse = [np.array(sorted(places[word] for word in found if word in places), dtype=np.int64) for found in words]
+    targets = [causes.index(row["cause"] or "") for row in rows]
+    weights, squares = np.zeros((len(places), len(causes))), np.full((len(places), len(causes)), 1e-2)
+    order = np.random.default_rng(0)
+    for _ in range(PASSES):
+        for row in order.permutation(len(rows)):
+            index = sparse[row]
+            if not len(index):
+                continue
+            scale = 1 / np.sqrt(len(index))
+            scores = weights[index].sum(0) * scale
+            shares = np.exp(scores - scores.max())
+            shares /= shares.sum()
+            shares[targets[row]] -= 1
+            slope = shares * scale + PENALTY * weights[index]
+            squares[index] += slope * slope
+            weights[index] -= RATE * slope / np.sqrt(squares[index])
+    kept = {
+        word: {int(c): round(float(weights[place, c]), 1) for c in np.flatnonzero(abs(weights[place]) >= KEPT)}
+        for word, place in places.items()
+    }
+    return causes, {word: found for word, found in kept.items() if found}
+
+
+def written(table: Table) -> str:
+    """The table as the file holds it."""
+    causes, words = table
+    lines = [" ".join(cause or "-" for cause in causes)]
+    lines += [word + "\t" + " ".join(f"{place}:{nats:g}" for place, nats in found.items()) for word, found in words.items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Learns from the files named and writes the table."""
+    rows = rows_of(map(Path, sys.argv[1:]))
+    table = learn(rows, [words_of_row(row) for row in rows])
+    text = written(table)
+    (Path(rung.diagnosis.__file__).parent / "words.table").write_text(text, encoding="utf-8")
+    print(f"{len(rows)} rows, {len(table[1])} words, {len(text)} bytes")
+
+
+if __name__ == "__main__":
+    main()

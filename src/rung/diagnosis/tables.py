@@ -1,0 +1,36 @@
+"""The rows of signatures, causes and fixes. People edit the TOML files; a program reads ``tables.json``, made from them.
+
+Reading TOML and taking patterns apart costs 0.2 s, the JSON a hundredth of it. ``pages.py`` writes it with the pages; a
+test holds that it is current.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from importlib import resources
+from typing import Any
+
+_HERE = resources.files("rung.diagnosis")
+
+
+@functools.cache
+def tables() -> dict[str, list[dict[str, Any]]]:
+    """``signature``, ``cause`` and ``fix``: the rows in the order of their files; a signature has its ``anchors``."""
+    found: dict[str, list[dict[str, Any]]] = json.loads((_HERE / "tables.json").read_text(encoding="utf-8"))
+    return found
+
+
+def made() -> str:
+    """What ``tables.json`` is to hold."""
+    import tomllib
+
+    from rung.diagnosis.anchors import anchors
+
+    files = sorted((_HERE / "signatures").iterdir(), key=lambda file: file.name)
+    read = [tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml")]
+    rows = [row | {"anchors": sorted(anchors(row["pattern"]))} for data in read for row in data["signature"]]
+    found = {"signature": rows}
+    for key, file in (("cause", "causes.toml"), ("fix", "fixes.toml")):
+        found[key] = tomllib.loads((_HERE / file).read_text(encoding="utf-8"))[key]
+    return json.dumps(found, ensure_ascii=False, indent=0) + "\n"

@@ -1,0 +1,72 @@
+"""Words that speak for causes: numbers learned from public threads. Weak evidence, but there is some in every message.
+
+``words.table`` holds them: a line of causes (a dash for "none of them"), then a word, a tab and its weights as
+``place:nats``. ``benchmarks/explain_words.py`` learns them; a word is one or two words of the log as it stands, a part
+of a name in it, or a fact with ``=`` before it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from importlib import resources
+
+from rung.diagnosis.evidence import Scene
+from rung.diagnosis.facts import Facts
+
+#: Generations of NVIDIA GPUs, by their first compute capability.
+_GENERATIONS = (120, 100, 90, 89, 80, 75, 70, 60, 50, 30)
+_WORD = re.compile(r"[a-z][a-z_0]+|[\u4e00-\u9fff]")
+_PART = re.compile(r"[A-Z]{3,}|[A-Z]?[a-z]{2,}")
+_NUMBER = re.compile(r"\d+")
+
+
+def words_of(scene: Scene) -> set[str]:
+    """The words, pairs of words and parts of names of a log (numbers as 0), and the facts."""
+    found = _WORD.findall(_NUMBER.sub("0", scene.said.lower()))
+    pairs = (f"{one} {two}" for one, two in zip(found, found[1:], strict=False))
+    return {*found, *pairs, *map(str.lower, _PART.findall(scene.said)), *_facts(scene.facts)}
+
+
+def _facts(facts: Facts) -> Iterable[str]:
+    if facts.gpu is not None:
+        yield f"={facts.gpu.vendor}"
+    if facts.capability is not None:
+        yield f"={next((first for first in _GENERATIONS if facts.capability >= first), 0)}"
+    for name, there in (
+        ("=windows", facts.windows),
+        ("=apple", facts.apple),
+        ("=half is broken", facts.gpu is not None and facts.gpu.half_is_broken),
+        ("=on the processor", facts.on_cpu),
+        ("=driver", bool(facts.driver)),
+    ):
+        if there:
+            yield name
+    yield from (f"={dtype}" for dtype in facts.dtypes)
+
+
+@functools.cache
+def _table() -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """The causes, and the weights of each word as they are written."""
+    text = (resources.files("rung.diagnosis") / "words.table").read_text(encoding="utf-8")
+    first, _, rest = text.partition("\n")
+    labels = tuple("" if label == "-" else label for label in first.split())
+    return labels, dict(line.split("\t") for line in rest.splitlines())
+
+
+def votes(words: Iterable[str]) -> dict[str, float]:
+    """The logarithm of each cause's probability by its words alone; empty when no word is known."""
+    labels, rows = _table()
+    known = [rows[word] for word in words if word in rows]
+    if not known:
+        return {}
+    total = [0.0] * len(labels)
+    for row in known:
+        for item in row.split():
+            place, _, weight = item.partition(":")
+            total[int(place)] += float(weight)
+    scores = [weight / math.sqrt(len(known)) for weight in total]
+    whole = math.log(sum(map(math.exp, scores)))
+    return {label: score - whole for label, score in zip(labels, scores, strict=True)}
