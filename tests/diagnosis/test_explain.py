@@ -7,12 +7,10 @@ import pytest
 
 from rung.core.errors import UsageError
 from rung.diagnosis import signatures
-from rung.diagnosis.evidence import scene_of
-from rung.diagnosis.explain import explain, explain_lines
-from rung.diagnosis.facts import environment_of, gather
+from rung.diagnosis.explain import explain, explain_log
+from rung.diagnosis.explain import scene as scene_of
 from rung.diagnosis.fixing import causes, wordings
-from rung.diagnosis.log import decode, lines
-from rung.diagnosis.reading import read
+from rung.diagnosis.log import utf8
 from rung.diagnosis.rules import RULES
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
@@ -106,15 +104,37 @@ APPLIES = {
     "cuda-types-of-burn": (FEATURE, {"gpu": "RTX 2060"}, "software-defect"),
     "cmma-in-graphics": (f"{FEATURE}\n{CMMA}", {}, "graphics-api-feature-missing"),
     "int8-before-turing": (IGEMMLT, {"gpu": "V100"}, "int8-matmul-unsupported-gpu"),
+    "int8-since-turing": (
+        "Internal Error (Networks with QuantizeLayer/DequantizeLayer layers require hardware with Int8 support.)",
+        {"gpu": "L4"},
+        "build-lacks-new-arch",
+    ),
     "fp8-before-ada": ("type fp8e4nv not supported in this architecture", {"gpu": "A100"}, "fp8-fp4-unsupported-gpu"),
     "merging": (f"model.merge_and_unload()\n{IGEMMLT}", {}, "int8-matmul-unsupported-gpu"),
     "slow-on-old-gpu": ("fp16 is slower than fp32", {"gpu": "Tesla P40"}, "slow-dtype-path"),
     "intel-gpu": ("Required aspect fp64 is not supported", {"gpu": "Intel Arc A770"}, "xpu-directml-unsupported"),
     "build-before-gpu": (IMAGE, {"gpu": "RTX 3090", "torch": "1.7.0+cu101"}, "build-lacks-new-arch"),
-    "build-after-gpu": (
+    "released-before-gpu": (IMAGE, {"gpu": "RTX 5090", "torch": "2.5.1+cu124"}, "build-lacks-new-arch"),
+    "released-without-gpu": (IMAGE, {"gpu": "Tesla V100", "torch": "2.9.0+cu130"}, "build-lacks-old-arch"),
+    "released-for-gpu": (
         f"grads = grads[sel]\n{IMAGE}",
         {"gpu": "RTX 5090", "torch": "2.7.1+cu128"},
         "build-wrong-arch-flags",
+    ),
+    "bf16-in-ptx": (
+        "triton: ptxas a.ptx, line 77; error : Feature '.bf16' requires .target sm_80 or higher",
+        {"gpu": "T4"},
+        "bf16-unsupported-gpu",
+    ),
+    "image-by-compiler": (
+        "RuntimeError: Triton Error [CUDA]: device kernel image is invalid",
+        {"gpu": "RTX 5090"},
+        "compiler-arch-unsupported",
+    ),
+    "floor-of-compiler": (
+        "triton.compiler.errors.CompilationError: at 42:15: sm_61 not supported",
+        {},
+        "compiler-arch-unsupported",
     ),
     "named-cuda-call": (f"    model = model.cuda()\n{NO_CUDA}", {}, "not-a-compatibility-problem"),
     "mac-asked-for-cuda": (NO_CUDA, {"os": "macOS"}, "not-a-compatibility-problem"),
@@ -155,9 +175,7 @@ APPLIES = {
 
 
 def scene(log, environment):
-    reading = read(lines([log]))
-    facts = gather(environment_of(environment), [*reading.about, *(hit.line for hit in reading.hits)])
-    return scene_of(reading, facts)
+    return scene_of([log.encode()], environment)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -236,9 +254,9 @@ def test_the_founding_five_are_known_in_any_disguise(story, disguise):
     text, environment, cause = FOUNDING[story]
     data = DISGUISES[disguise](text)
     chunks = [data[start : start + 7] for start in range(0, len(data), 7)]
-    whole = explain_lines(lines(decode([data])), environment)
+    whole = explain_log(utf8([data]), environment)
     assert whole.cause == cause
-    assert explain_lines(lines(decode([data[:64], *chunks[10:]])), environment) is not None
+    assert explain_log(utf8([data[:70], *chunks[10:]]), environment) == whole
     assert whole.evidence
     assert whole.fixes
 
@@ -354,10 +372,10 @@ def test_a_contradiction_is_told():
 def test_a_long_log_costs_bounded_memory_and_its_error_is_found():
     def log():
         for step in range(300_000):
-            yield f"step {step} loss {step / 7:.4f} lr 1e-4\n"
-        yield IMAGE
+            yield f"step {step} loss {step / 7:.4f} lr 1e-4\n".encode()
+        yield IMAGE.encode()
 
-    found = explain_lines(lines(log()), {"gpu": "RTX 5090"})
+    found = explain_log(log(), {"gpu": "RTX 5090"})
     assert found.cause == "build-lacks-new-arch"
     assert found.evidence[0].line == 300_001
 
@@ -366,4 +384,5 @@ def test_one_line_of_many_megabytes_is_read_at_its_ends():
     noise = "".join(random.Random(3).choices("abcdefgh ", k=100_000)) * 50
     assert explain(noise).cause is None
     assert explain(IMAGE + noise, {"gpu": "RTX 5090"}).cause == "build-lacks-new-arch"
-    assert explain_lines(lines([noise[: 1 << 20]] * 5 + [IMAGE]), {"gpu": "GTX 1080"}).cause == "build-lacks-old-arch"
+    ends = [noise[: 1 << 20].encode()] * 5 + [IMAGE.encode()]
+    assert explain_log(ends, {"gpu": "GTX 1080"}).cause == "build-lacks-old-arch"

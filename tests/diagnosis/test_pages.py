@@ -1,11 +1,13 @@
 """``docs/errors/`` says what the data say."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from rung.diagnosis.fixing import causes
 from rung.diagnosis.pages import page, write
+from rung.diagnosis.tables import made, tables
 
 DOCS = Path(__file__).parents[2] / "docs" / "errors"
 
@@ -15,6 +17,10 @@ def test_the_pages_are_those_of_the_data(tmp_path):
     made = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
     kept = {file.name: file.read_text(encoding="utf-8") for file in DOCS.iterdir()}
     assert made == kept, "run: python -m rung.diagnosis.pages docs/errors"
+
+
+def test_the_table_that_programs_read_is_that_of_the_rows():
+    assert json.loads(made()) == tables(), "run: python -m rung.diagnosis.pages docs/errors"
 
 
 @pytest.mark.parametrize("cause", causes().values(), ids=lambda cause: cause.label)

@@ -17,7 +17,7 @@ from rung.diagnosis.score import probabilities, weights
 from rung.diagnosis.words import votes, words_of
 
 #: Below this probability rung says that it does not know, and where it is likelier that nothing of it is the matter.
-_LEAST = 0.15
+_LEAST = 0.1
 #: From here on ``rung run`` is said to repair a cause by itself.
 _SURE = 0.9
 _SHOWN = 5
@@ -106,10 +106,15 @@ def _judge(scene: Scene, rules: list[Rule], found: Mapping[str, float]) -> Expla
         cause=cause,
         confidence=round(confidence, 4),
         fixes=fixes_for(cause, scene),
-        automatic=causes()[cause].automatic and confidence >= _SURE,
+        automatic=causes()[cause].automatic and confidence >= _SURE and _named(cause, scene),
         alternatives=tuple(alternatives),
         evidence=_evidence(scene, rules, cause),
     )
+
+
+def _named(cause: str, scene: Scene) -> bool:
+    """Whether an error says so itself: on words and guesses nothing is repaired."""
+    return any(cause in hit.signature.causes and not hit.signature.general for hit in scene.hits)
 
 
 def _evidence(scene: Scene, rules: list[Rule], cause: str | None) -> tuple[Evidence, ...]:

@@ -17,7 +17,8 @@ class Facts:
     """Everything known beside the error itself; None and empty mean unknown.
 
     ``capability`` is major * 10 + minor; ``torch`` and ``cuda`` (of torch's build, else the toolkit) are pairs of
-    numbers; ``build`` is torch's as the catalogue names it (2.9, cu130); ``compiled_for`` lists the architectures that a build names; ``dtypes`` are f16, bf16, fp8, int8.
+    numbers; ``build`` is torch's as the catalogue names it (2.9, cu130); ``compiled_for`` lists the architectures that
+    a build names; ``dtypes`` are f16, bf16, fp8, int8.
     """
 
     gpu: Gpu | None = None
@@ -97,6 +98,11 @@ _DTYPES = {
     "fp8": re.compile(r"\bfp8|float8|CUDA_R_8F", re.IGNORECASE),
     "int8": re.compile(r"\bint8\b|8-?bit|CUDA_R_8I", re.IGNORECASE),
 }
+#: Paths and names that only one system has.
+_SYSTEMS = (
+    ("Windows", re.compile(r"\b[A-Z]:\\|\.dll\b|WinError|WindowsPath|\.\.\.\\")),
+    ("macOS", re.compile(r"(?<![\w.])/Users/\w|/opt/homebrew/|\.dylib\b|macosx_")),
+)
 _GPU_IN_LOG = re.compile(
     r"(?:Device \d+: |Your |Found GPU\d+ |GPU[ :]\d* ?|on (?:a |an |the )?)?"
     r"(?P<name>\b(?:NVIDIA |AMD )?(?:GeForce |Tesla |Quadro )?(?:(?:RTX|GTX|GT|TITAN|RX) ?[A-Z]?\d{2,4}(?:xx)?"
@@ -157,8 +163,7 @@ def _from_log(facts: Facts, lines: list[str]) -> None:
         facts.compiled_for = tuple(sorted(_arch_number(word) for word in re.findall(r"\d{2,3}", found[1])))
     facts.dtypes = frozenset(name for name, pattern in _DTYPES.items() if pattern.search(text))
     facts.on_cpu = bool(re.search(r"device[=: ]+'?cpu|\bon CPU\b|_cpu_?\"|--device cpu|map_location='?cpu", text))
-    if not facts.os:
-        facts.os = "Windows" if re.search(r"\b[A-Z]:\\|\.dll\b|WinError|WindowsPath|\.\.\.\\", text) else ""
+    facts.os = facts.os or next((name for name, pattern in _SYSTEMS if pattern.search(text)), "")
 
 
 def _stated_capability(line: str) -> int | None:

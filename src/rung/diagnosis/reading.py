@@ -16,7 +16,9 @@ from rung.diagnosis.match import Signature, signatures
 #: Kinds of lines (digits apart) that are remembered as seen. A log that has more repeats nothing: from there on only
 #: lines with one of these words are looked at, so that a gigabyte of them costs no more than one of training.
 _REMEMBERED = 100_000
-_STEMS = tuple(b"error fail support cuda invalid exception assert kill memory missing cannot unable illegal abort".split())
+_STEMS = tuple(
+    b"error fail support cuda invalid exception assert kill memory missing cannot unable illegal abort".split()
+)
 #: Matched lines that are kept, the first ones: what comes later follows from them.
 _KEPT = 400
 _CONTEXT = 60

@@ -12,7 +12,7 @@ from rung.diagnosis.reading import Hit
 #: Softmax temperature and the weight of "none of the known": fitted on messages that nobody had read when signatures
 #: and words were made.
 TEMPERATURE = 0.85
-UNKNOWN = -2.0
+UNKNOWN = -1.0
 #: What the words alone say counts in full, and more, where no signature weighs as much as ``_CLEAR``; beside one, less.
 ALONE, BESIDE, _CLEAR = 1.3, 0.4, 2.0
 #: The second, third ... signature for one cause count this much less each: they say the same once more.

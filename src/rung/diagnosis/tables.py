@@ -1,4 +1,4 @@
-"""The rows of signatures, causes and fixes. People edit the TOML files; a program reads ``tables.json``, made from them.
+"""The rows of signatures, causes and fixes. People edit the TOML files, programs read ``tables.json``, made from them.
 
 Reading TOML and taking patterns apart costs 0.2 s, the JSON a hundredth of it. ``pages.py`` writes it with the pages; a
 test holds that it is current.

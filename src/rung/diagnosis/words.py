@@ -8,6 +8,7 @@ of a name in it, or a fact with ``=`` before it.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -26,7 +27,7 @@ _NUMBER = re.compile(r"\d+")
 def words_of(scene: Scene) -> set[str]:
     """The words, pairs of words and parts of names of a log (numbers as 0), and the facts."""
     found = _WORD.findall(_NUMBER.sub("0", scene.said.lower()))
-    pairs = (f"{one} {two}" for one, two in zip(found, found[1:], strict=False))
+    pairs = map(" ".join, itertools.pairwise(found))
     return {*found, *pairs, *map(str.lower, _PART.findall(scene.said)), *_facts(scene.facts)}
 
 

@@ -155,7 +155,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "amd-missing-code",
         lambda s: s.vendor == "amd" and s.has(*MISSING, "triton-lowering"),
-        {"rocm-arch-unsupported": 4},
+        {"rocm-arch-unsupported": 4, "build-lacks-new-arch": -2, "build-lacks-old-arch": -2},
         "{gpu} is an AMD GPU: the ROCm build holds no code for it",
         "AMD, ROCm compatibility matrix",
     ),
@@ -190,7 +190,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "mac-without-cuda",
         lambda s: s.facts.apple and s.has("requires-accelerate", "bnb-cpu-library", "bnb-setup-failed"),
-        {"platform-binary-missing": 2.5},
+        {"platform-binary-missing": 3.5},
         "there is no CUDA on macOS",
         "Apple, macOS",
     ),
@@ -274,7 +274,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "amd-crash",
         lambda s: s.has("crash", "gpu-fell-off") and (s.vendor == "amd" or s.says("(?i)rocm|gfx\\d{3}")),
-        {"rocm-arch-unsupported": 3},
+        {"rocm-arch-unsupported": 3.6},
         "{gpu} is an AMD GPU: code for another one crashes on it",
         "AMD, ROCm compatibility matrix",
     ),

@@ -67,7 +67,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "fp8-in-cublas-call",
         lambda s: s.has("cublas-not-supported") and s.says("CUDA_R_8F"),
-        {"fp8-fp4-unsupported-gpu": 3.2, "kernel-shape-constraint": 1},
+        {"fp8-fp4-unsupported-gpu": 3.8, "kernel-shape-constraint": 1},
         "the refused multiplication is in 8-bit floating point (CUDA_R_8F)",
         "cuBLAS documentation, cublasLtMatmul",
     ),
@@ -135,9 +135,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "gtx-16-named",
-        lambda s: s.says(r"(?i)\bGTX ?16(?:\d\d|xx)\w*|\b16[356]0 ?(?:S|Super|Ti)?\b|\b16xx\b") and s.has(*NAN),
+        lambda s: (
+            s.says(
+                r"(?i)\bGTX ?16(?:\d\d|xx)\w*|\b16[356]0 ?(?:S|Super|Ti)?\b|\b16xx\b|\bT(?:400|600|1000)\b|\bMX450\b"
+            )
+            and s.has(*NAN)
+        ),
         {"fp16-broken-on-gpu": 3},
-        "a GeForce GTX 16 is named: half precision gives NaN there in several libraries",
+        "a GeForce GTX 16 or its kin is named: half precision gives NaN there in several libraries",
         "https://github.com/pytorch/pytorch/issues/58123",
     ),
     Rule(
@@ -152,6 +157,13 @@ RULES: tuple[Rule, ...] = (
         lambda s: s.below(75) and s.has("int8-refused", "bitsandbytes-no-cublaslt", "int8-slow"),
         {"int8-matmul-unsupported-gpu": 1.5},
         "{gpu} has compute capability {cc}; int8 matrix units came with 7.5",
+        _NVIDIA,
+    ),
+    Rule(
+        "int8-since-turing",
+        lambda s: s.from_(75) and s.has("tensorrt-int8"),
+        {"build-lacks-new-arch": 3.5, "int8-matmul-unsupported-gpu": -2.5},
+        "{gpu} has compute capability {cc} and int8 matrix units: the release is older than the GPU",
         _NVIDIA,
     ),
     Rule(
@@ -180,7 +192,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "kernel-on-a-gpu",
-        lambda s: s.vendor == "nvidia" and s.has("torch-dtype-not-implemented") and (not _kernel(s, _OF_CPU) or _kernel(s, "cuda")),
+        lambda s: (
+            s.vendor == "nvidia"
+            and s.has("torch-dtype-not-implemented")
+            and (not _kernel(s, _OF_CPU) or _kernel(s, "cuda"))
+        ),
         {"gpu-dtype-op-missing": 1.5},
         "{gpu} is named, and the kernel is not one of the CPU",
         "torch, names of ATen's kernels",

@@ -102,8 +102,15 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "ptx-by-compiler",
         lambda s: s.has("ptx-feature") and s.says("(?i)triton|inductor|tmp/torchinductor"),
-        {"compiler-arch-unsupported": 1.6},
+        {"compiler-arch-unsupported": 2.4},
         "the kernel was made by a compiler at run time",
+        "Triton",
+    ),
+    Rule(
+        "floor-of-compiler",
+        lambda s: s.has("requires-sm", "capability-floor") and s.says("(?i)triton.compiler|inductor|CompilationError"),
+        {"compiler-arch-unsupported": 3.5, "kernel-min-compute-capability": -1},
+        "it is the compiler that refuses",
         "Triton",
     ),
     Rule(
