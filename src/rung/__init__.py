@@ -13,12 +13,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from rung.hub.register import install as _install
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rung.core.errors import RungError
     from rung.core.types import Device, Plan, Report
     from rung.diagnosis.explain import explain
+    from rung.hub.transformers import QuantizationConfig
+    from rung.nn.quantise import quantize
     from rung.public import card, check, device, devices, load, plan
     from rung.run.simulate.context import simulate
     from rung.run.simulate.defects import Defect
@@ -28,6 +32,7 @@ _PUBLIC = {
     "Defect": "rung.run.simulate.defects",
     "Device": "rung.core.types",
     "Plan": "rung.core.types",
+    "QuantizationConfig": "rung.hub.transformers",
     "Report": "rung.core.types",
     "RungError": "rung.core.errors",
     "Trace": "rung.run.trace",
@@ -38,6 +43,7 @@ _PUBLIC = {
     "explain": "rung.diagnosis.explain",
     "load": "rung.public",
     "plan": "rung.public",
+    "quantize": "rung.nn.quantise",
     "simulate": "rung.run.simulate.context",
     "trace": "rung.run.trace",
 }
@@ -46,6 +52,7 @@ __all__ = [
     "Defect",
     "Device",
     "Plan",
+    "QuantizationConfig",
     "Report",
     "RungError",
     "Trace",
@@ -57,6 +64,7 @@ __all__ = [
     "explain",
     "load",
     "plan",
+    "quantize",
     "simulate",
     "trace",
 ]
@@ -68,6 +76,9 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(_PUBLIC[name]), name)
     globals()[name] = value
     return value
+
+
+_install()
 
 
 def __dir__() -> list[str]:

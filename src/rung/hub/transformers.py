@@ -1,0 +1,254 @@
+"""transformers: ``from_pretrained(..., quantization_config=rung.QuantizationConfig(format="nf4"))``.
+
+Weights are encoded one after the other while they are loaded. What is saved loads again without naming a config, once
+``rung`` has been imported (``rung.hub.register`` sees to that).
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.core_model_loading import ConversionOps
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from rung import formats
+from rung.core.errors import UsageError
+from rung.hub.register import TABLE
+from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
+from rung.nn.quantise import Wanted, check_shapes, check_values, put, replacement, wanted_layers
+from rung.nn.weight import encode
+
+METHOD = "rung"
+
+
+class Method(StrEnum):
+    """The name of the method; an enumeration, because diffusers reads its ``value``."""
+
+    RUNG = METHOD
+
+
+class QuantizationConfig(QuantizationConfigMixin):
+    """How ``from_pretrained`` is to quantise; the arguments are those of ``rung.quantize``.
+
+    Raises ``UnknownFormat``, and ``UsageError`` for an unknown argument or dtype.
+    """
+
+    def __init__(
+        self,
+        format: str = "nf4",
+        skip: list[str] | tuple[str, ...] = (),
+        embeddings: str | None = None,
+        compute_dtype: torch.dtype | str | None = None,
+        **saved: Any,
+    ) -> None:
+        unknown = saved.keys() - {"quant_method"}
+        if unknown:
+            raise UsageError(
+                f"rung.QuantizationConfig has no argument {', '.join(sorted(unknown))}",
+                ["it has format, skip, embeddings and compute_dtype"],
+            )
+        self.quant_method: Any = Method.RUNG
+        self.format = formats.get(format).name
+        self.embeddings = None if embeddings is None else formats.get(embeddings).name
+        self.skip = list(skip)
+        self.compute_dtype = None if compute_dtype is None else str(compute_dtype).removeprefix("torch.")
+        self.dtype()
+
+    def dtype(self) -> torch.dtype | None:
+        """``compute_dtype`` as torch's."""
+        if self.compute_dtype is None:
+            return None
+        found = getattr(torch, self.compute_dtype, None)
+        if not isinstance(found, torch.dtype) or not found.is_floating_point:
+            raise UsageError(f"compute_dtype is {self.compute_dtype}; it is float32, bfloat16 or float16")
+        return found
+
+
+class Quantizer(HfQuantizer):
+    """What transformers asks while it loads, saves and trains."""
+
+    requires_calibration = False
+    quantization_config: QuantizationConfig
+
+    def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
+        config = self.quantization_config
+        outer = None if config.embeddings is None else formats.get(config.embeddings)
+        wanted = wanted_layers(model, formats.get(config.format), tuple(config.skip), outer)
+        if not wanted:
+            raise UsageError(f"{type(model).__name__} has no layer to quantise: skip leaves none")
+        for each in wanted:
+            check_shapes(each)
+        self._groups = _groups(wanted, model.all_tied_weights_keys)
+        self._of = {key: group for group in self._groups for key in group.names()}
+        if self.pre_quantized:
+            for group in self._groups:
+                group.put(model, group.empty(), config.dtype())
+            _tie(model, self._groups)
+        else:
+            targets = {f"{each.name}.weight" for group in self._groups for each in group.layers}
+            for name in targets & model.all_tied_weights_keys.keys():
+                del model.all_tied_weights_keys[name]
+        return model
+
+    def param_needs_quantization(self, model: nn.Module, param_name: str, **kwargs: Any) -> bool:
+        """Whether a parameter of the checkpoint is to be encoded."""
+        return not self.pre_quantized and param_name in self._of
+
+    def get_quantize_ops(self) -> ConversionOps:
+        """The operation that encodes it."""
+        return _Encode(self)
+
+    def encode(self, model: Any, name: str, values: Tensor, missing: set[str]) -> dict[str, Tensor]:
+        """Encodes a parameter, puts the layer in place once it is whole, and returns its parts by name."""
+        group = self._of[name]
+        group.take(name, values)
+        missing.difference_update(group.names())
+        if not group.whole():
+            return {}
+        return group.put(model, group.held, self.quantization_config.dtype())
+
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
+        if not self.pre_quantized:  # what the checkpoint lacks was initialised, and stays plain
+            plain = [each.name for group in self._groups if not group.done for each in group.layers]
+            self.quantization_config.skip += plain
+            self._groups = [group for group in self._groups if group.done]
+            _tie(model, self._groups)
+        return model
+
+    def is_serializable(self, **kwargs: Any) -> bool:
+        """Saved as the parts are."""
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        """Adapters can be trained on top."""
+        return True
+
+    @property
+    def is_compileable(self) -> bool:
+        """Its layers are operators to ``torch.compile``."""
+        return True
+
+    def _dequantize(self, model: Any, dtype: torch.dtype | None = None) -> nn.Module:
+        made: dict[int, nn.Module] = {}
+        for name, layer in list(model.named_modules(remove_duplicate=False)):
+            if isinstance(layer, QuantLinear | QuantEmbedding | QuantExperts):
+                plain = made.setdefault(id(layer), layer.dequantize().to(dtype))
+                put(model, name, plain)
+        del model._tied_weights_keys
+        model.tie_weights()
+        return model
+
+
+class _Encode(ConversionOps):
+    """A weight that was just read becomes the parts of a layer."""
+
+    def __init__(self, quantizer: Quantizer) -> None:
+        self.quantizer = quantizer
+
+    def convert(self, input_dict: dict[str, Any], *patterns: Any, **context: Any) -> Any:
+        """The tensor of ``input_dict`` as parts, under the names that the layer keeps them by."""
+        (value,) = input_dict.values()
+        values = value[0] if isinstance(value, list) else value
+        missing = context.get("missing_keys")
+        name, model = context["full_layer_name"], context["model"]
+        return self.quantizer.encode(model, name, values, set() if missing is None else missing)
+
+
+class _Group:
+    """Layers that share their weights (a tied head and its embedding), and those weights once they are encoded."""
+
+    def __init__(self, layers: list[Wanted]) -> None:
+        self.layers, self.done = layers, False
+        self.held: list[QuantWeight] = []
+        self._taken: dict[str, list[QuantWeight]] = {}
+
+    def _parameters(self) -> tuple[str, ...]:
+        experts = len(self.layers[0].weights) > 1
+        return ("gate_up_proj", "down_proj") if experts else ("weight",)
+
+    def names(self) -> list[str]:
+        """The names of their parameters in a checkpoint."""
+        return [f"{each.name}.{parameter}" for each in self.layers for parameter in self._parameters()]
+
+    def take(self, name: str, values: Tensor) -> None:
+        """Encodes one of the parameters; a second one for the same place (a head beside its embedding) is ignored."""
+        parameter = name.rpartition(".")[2]
+        if parameter in self._taken:
+            return
+        slices = values if values.ndim == 3 else [values]
+        names = [f"{name}[{index}]" if values.ndim == 3 else name for index in range(len(slices))]
+        for each, weight in zip(names, slices, strict=True):
+            check_values(each, weight)
+        self._taken[parameter] = [
+            QuantWeight.of(encode(weight, self.layers[0].format, each), values.dtype, values.device)
+            for each, weight in zip(names, slices, strict=True)
+        ]
+        if self.whole():
+            self.held = [weight for parameter in self._parameters() for weight in self._taken[parameter]]
+
+    def whole(self) -> bool:
+        """Whether all parameters are there."""
+        return len(self._taken) == len(self._parameters())
+
+    def empty(self) -> list[QuantWeight]:
+        """Weights without values, for a checkpoint that has their parts."""
+        chosen = self.layers[0].format
+        return [QuantWeight.empty(chosen, (w.shape[0], w.shape[1]), w.dtype) for _, w in self.layers[0].weights]
+
+    def put(self, model: Any, held: list[QuantWeight], dtype: torch.dtype | None) -> dict[str, Tensor]:
+        """Puts the layers into the model and returns the parts by their names there."""
+        if self.done:
+            return {}
+        self.done = True
+        parts: dict[str, Tensor] = {}
+        for each in self.layers:
+            layer: Any = replacement(each.module, held, dtype)
+            for module in layer.modules():
+                module._is_hf_initialized = True  # or transformers would fill the weights with random values
+            put(model, each.name, layer)
+            if each is self.layers[0]:
+                ids = {id(part) for weight in held for part in weight.parameters()}
+                parts = {f"{each.name}.{n}": p for n, p in layer.named_parameters() if id(p) in ids}
+        return parts
+
+
+def _groups(wanted: list[Wanted], tied: dict[str, str]) -> list[_Group]:
+    """Layers by the weights they share; the embedding of a tied head comes first."""
+    found: dict[str, list[Wanted]] = {}
+    for each in wanted:
+        name = f"{each.name}.weight"
+        found.setdefault(tied.get(name, name), []).append(each)
+    return [_Group(sorted(layers, key=lambda each: isinstance(each.module, nn.Linear))) for layers in found.values()]
+
+
+def _tie(model: Any, groups: list[_Group]) -> None:
+    """Tells transformers which parts are tied, instead of the weights that they have taken the place of."""
+    names = {each.name for group in groups for each in group.layers}
+    mapping = {
+        target: source
+        for target, source in (getattr(model, "_tied_weights_keys", None) or {}).items()
+        if target.rpartition(".")[0] not in names and source.rpartition(".")[0] not in names
+    }
+    for group in groups:
+        source, *targets = group.layers
+        for target in targets:
+            for part, _ in model.get_submodule(f"{source.name}.stored").named_parameters():
+                mapping[f"{target.name}.stored.{part}"] = f"{source.name}.stored.{part}"
+    model._tied_weights_keys = mapping
+    model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
+
+
+def register(table: Any) -> None:
+    """Adds the method to transformers' table of quantisers."""
+    if METHOD not in table.AUTO_QUANTIZER_MAPPING:
+        table.register_quantization_config(METHOD)(QuantizationConfig)
+        table.register_quantizer(METHOD)(Quantizer)
+
+
+register(sys.modules[TABLE])

@@ -1,0 +1,7 @@
+"""Layers whose weights are held in a format, and turning those of a module into them (``rung.quantize``)."""
+
+from rung.nn.experts import QuantExperts
+from rung.nn.layers import QuantEmbedding, QuantLinear
+from rung.nn.weight import QuantWeight
+
+__all__ = ["QuantEmbedding", "QuantExperts", "QuantLinear", "QuantWeight"]

@@ -1,0 +1,171 @@
+"""Weights of layers bound to rungs of ``linear`` and ``embedding``, outside of the layers.
+
+A layer holds nothing but its parts. What a rung packs privately is kept here for as long as those parts live, and made
+again when they have been moved or changed: so neither copies nor state dictionaries, casts or moves can see it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import warnings
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from rung.core.errors import UsageError
+from rung.core.types import Device, Format, Level, Proof, StepDown
+from rung.formats import Encoded
+from rung.hardware import detect
+from rung.kernels.gpu import decoders
+from rung.kernels.gpu.stored import Stored
+from rung.run.bind import Binder, Embedding, Linear
+from rung.run.journal import Journal
+from rung.run.places import torch_name
+from rung.run.probe import probe
+from rung.run.simulate.context import current
+
+#: What rungs compute in, by torch's dtype.
+DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_SIZES = {"scale", "absmax", "nested_absmax", "nested_offset"}
+
+_lock = threading.RLock()
+_states: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_log = logging.getLogger("rung")
+
+
+def _say(step: StepDown) -> None:
+    warnings.warn(
+        f"{step.op}: {step.rung} is not used on {step.device} ({step.step}: {step.reason}); {step.to} is",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+journal = Journal(on_step=_say, on_note=_log.info)
+
+
+@dataclass(eq=False)
+class State:
+    """A weight as rungs see it: ``stored`` shares memory with the parts, ``linears`` and ``rows`` are bound to rungs.
+
+    ``key`` tells whether the parts are still the same.
+    """
+
+    key: tuple[tuple[int, int], ...]
+    stored: Stored
+    linears: dict[torch.dtype, Linear] = field(default_factory=dict)
+    rows: Embedding | None = None
+
+
+def _key(parts: dict[str, Tensor]) -> tuple[tuple[int, int], ...]:
+    return tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in parts.values())
+
+
+def state(parts: dict[str, Tensor], format: Format, shape: tuple[int, int]) -> State:
+    """The state of a weight; a new one when its parts are not those of the last call.
+
+    Raises ``UsageError`` for parts in another dtype than the format's: a cast has destroyed the scales.
+    """
+    codes, key = parts["data"], _key(parts)
+    found: State | None = _states.get(codes)
+    if found is None or found.key != key:
+        with _lock:
+            found = _states[codes] = State(key, _stored(parts, format, shape))
+    return found
+
+
+def _stored(parts: dict[str, Tensor], format: Format, shape: tuple[int, int]) -> Stored:
+    from rung.nn.weight import parts_of
+
+    for name, (size, dtype) in parts_of(format, shape).items():
+        if parts[name].dtype != dtype or tuple(parts[name].shape) != size:
+            raise UsageError(
+                f"the part {name} of a weight in {format.name} is {list(parts[name].shape)} in {parts[name].dtype}"
+                f" and should be {list(size)} in {dtype}",
+                ["something has cast or replaced the scales behind the layer's back"],
+                ["with FSDP leave param_dtype of MixedPrecisionPolicy at None and cast the model instead"],
+            )
+    device = parts["data"].device
+    whole = device.type == "cpu" or decoders.find(format) is None
+    host = {name: part.detach().cpu().numpy() for name, part in parts.items() if whole or name in _SIZES}
+    here = {name: part.detach() for name, part in parts.items()}
+    return Stored(Encoded(format, shape, host), torch.float32, torch.get_num_threads(), {str(device): here})
+
+
+def linear(bound: State, x: Tensor) -> Linear:
+    """The weight bound for activations like ``x``. What one dtype has packed, all of them share."""
+    found = bound.linears.get(x.dtype)
+    if found is not None:
+        return found
+    with _lock:
+        shared = next((other for other in bound.linears.values() if other.packing != "stored"), None)
+        bound.linears[x.dtype] = shared or _bind(bound, x)
+        return bound.linears[x.dtype]
+
+
+def _bind(bound: State, x: Tensor) -> Linear:
+    made = _binder(x.device, DTYPES[x.dtype]).linear(_whole(bound))
+    if isinstance(made.state, Stored):
+        made.state.parts.update(bound.stored.parts)
+    return made
+
+
+def embedding(bound: State, ids: Tensor) -> Embedding:
+    """The weight bound for looking rows up; read as it is stored."""
+    with _lock:
+        if bound.rows is None:
+            bound.rows = Embedding(_binder(ids.device, "f32"), encoded=_whole(bound))
+            if isinstance(bound.rows.state, Stored):
+                bound.rows.state.parts.update(bound.stored.parts)
+        return bound.rows
+
+
+def _whole(bound: State) -> Encoded:
+    """The weight on the host, its codes too."""
+    encoded = bound.stored.encoded
+    if "data" in encoded.parts:
+        return encoded
+    (parts,) = bound.stored.parts.values()
+    return Encoded(encoded.format, encoded.shape, {name: part.cpu().numpy() for name, part in parts.items()})
+
+
+def multiplies(place: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a probe proved that matrices are multiplied there in that dtype at a speed worth having."""
+    if dtype in (torch.float32, torch.float64):
+        return True
+    return _device(place).capability(f"matmul.{DTYPES[dtype]}").level is Level.NATIVE if dtype in DTYPES else False
+
+
+def _binder(place: torch.device, dtype: str) -> Binder:
+    return _binder_of(_device(place), dtype, torch.get_num_threads())
+
+
+@functools.cache
+def _binder_of(device: Device, dtype: str, threads: int) -> Binder:
+    return Binder(device, journal, dtype=dtype, threads=threads)
+
+
+def _device(place: torch.device) -> Device:
+    return _device_of(place.type, place.index or 0, current())
+
+
+@functools.cache
+def _device_of(kind: str, index: int, card: Device | None) -> Device:
+    """The device that torch means, probed now where no probe has been before; ``card`` is the simulated one, if any."""
+    alike = []
+    for device in detect.devices():
+        named = torch.device(torch_name(device.id))
+        if named.type == kind:
+            alike.append(device)
+            if (named.index or 0) == index:
+                break
+    device = alike[-1]
+    proved = any(c.proof is Proof.PROBE for c in device.capabilities.values())
+    if device.real and not proved and device.capability("matmul.f32").level is not Level.ABSENT:
+        _log.info("Finding out what %s can do: about 10 seconds, once.", device.name)
+        device = probe(device)
+    return device

@@ -1,0 +1,153 @@
+"""Layers whose weights are held in a format: what torch's layers compute with the decoded weight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rung.core.errors import UsageError
+from rung.nn import product
+from rung.nn.weight import Decoded, QuantWeight
+
+
+class QuantLinear(nn.Linear):
+    """``y = x W^T + b`` with W [out, in] in a format; takes the place of ``torch.nn.Linear``.
+
+    ``weight`` shows decoded values (see ``Decoded``); the parts are the parameters of ``stored``. Computes in the
+    dtype of x, or in ``compute_dtype``. In training, and wherever a gradient to x is asked for, it computes what a
+    plain layer with the decoded weight does; otherwise the rung of the ladder may quantise activations. ``threshold``
+    above 0: columns of x with a larger magnitude than that are left out of this (LLM.int8(), arXiv:2208.07339).
+    """
+
+    def __init__(
+        self,
+        stored: QuantWeight,
+        bias: Tensor | None = None,
+        compute_dtype: torch.dtype | None = None,
+        threshold: float = 0.0,
+    ) -> None:
+        nn.Module.__init__(self)
+        self.out_features, self.in_features = stored.shape
+        self.stored = stored
+        self.compute_dtype, self.threshold = compute_dtype, threshold
+        self.register_parameter("bias", _bias(bias))
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The decoded weight [out, in]; only its use decodes it."""
+        return Decoded(self.stored)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]"""
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        given = x if self.compute_dtype is None else x.to(self.compute_dtype)
+        outliers = self.threshold > 0 and not self.training
+        y = _with_outliers(given, self.stored, self.threshold) if outliers else self._product(given)
+        if self.bias is not None:
+            y = y + self.bias.to(y.dtype)
+        return y.to(x.dtype)
+
+    def _product(self, x: Tensor) -> Tensor:
+        return product.linear(x, self.stored, exact=self.training)
+
+    def dequantize(self) -> nn.Linear:
+        """A plain layer with the decoded weight and the same bias."""
+        bias = self.bias is not None
+        plain = nn.Linear(self.in_features, self.out_features, bias, device="meta", dtype=self.stored.dtype)
+        plain.weight = nn.Parameter(self.stored.decode())
+        if bias:
+            plain.bias = self.bias
+        return plain.train(self.training)
+
+    def extra_repr(self) -> str:
+        """Shown between the brackets."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def _with_outliers(x: Tensor, stored: QuantWeight, threshold: float) -> Tensor:
+    """Columns of x that hold a magnitude above the threshold are multiplied as they are, the others by the ladder."""
+    flat = x.reshape(-1, stored.shape[1])
+    columns = (flat.abs() > threshold).any(dim=0).nonzero()[:, 0]
+    if not len(columns):
+        return product.linear(x, stored, exact=False)
+    rest = x.index_fill(-1, columns, 0)
+    apart = nn.functional.linear(x[..., columns], stored.decode(x.dtype)[:, columns])
+    return product.linear(rest, stored, exact=False) + apart
+
+
+def _bias(bias: Tensor | None) -> nn.Parameter | None:
+    if bias is None or isinstance(bias, nn.Parameter):
+        return bias
+    return nn.Parameter(bias)
+
+
+class QuantEmbedding(nn.Embedding):
+    """Rows of a weight [vocabulary, hidden] in a format; takes the place of ``torch.nn.Embedding``.
+
+    A tied head shares ``stored``. The result has the dtype of the weight, or ``compute_dtype``; ``embed_scale`` is
+    what rows are multiplied with (Gemma's embeddings).
+    """
+
+    def __init__(
+        self,
+        stored: QuantWeight,
+        padding_idx: int | None = None,
+        compute_dtype: torch.dtype | None = None,
+        embed_scale: float | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        self.num_embeddings, self.embedding_dim = stored.shape
+        self.padding_idx, self.max_norm, self.norm_type = padding_idx, None, 2.0
+        self.scale_grad_by_freq = self.sparse = False
+        self.stored, self.compute_dtype, self.embed_scale = stored, compute_dtype, embed_scale
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The decoded weight [vocabulary, hidden]; only its use decodes it."""
+        return Decoded(self.stored)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """int [...] -> [..., hidden]. Raises ``UsageError`` for an id outside of the vocabulary."""
+        if not torch.compiler.is_compiling() and ids.numel():
+            low, high = int(ids.min()), int(ids.max())
+            if low < 0 or high >= self.num_embeddings:
+                raise UsageError(
+                    f"id {low if low < 0 else high} is outside of the vocabulary of {self.num_embeddings}",
+                    ["tokenizer and model do not belong together, or padding has an id of its own"],
+                )
+        rows = product.look_up(ids.long(), self.stored).to(self.compute_dtype or self.stored.dtype)
+        return rows if self.embed_scale is None else _scaled(rows, self.embed_scale)
+
+    def dequantize(self) -> nn.Embedding:
+        """A plain embedding with the decoded weight, which multiplies by ``embed_scale`` where there is one."""
+        shape = (self.num_embeddings, self.embedding_dim, self.padding_idx)
+        if self.embed_scale is None:
+            plain = nn.Embedding(*shape, device="meta", dtype=self.stored.dtype)
+        else:
+            plain = ScaledEmbedding(*shape, embed_scale=self.embed_scale, device="meta", dtype=self.stored.dtype)
+        plain.weight = nn.Parameter(self.stored.decode())
+        return plain.train(self.training)
+
+    def extra_repr(self) -> str:
+        """Shown between the brackets."""
+        return f"{self.num_embeddings}, {self.embedding_dim}"
+
+
+class ScaledEmbedding(nn.Embedding):
+    """An embedding whose rows are multiplied by ``embed_scale``."""
+
+    def __init__(self, *shape: Any, embed_scale: float, **options: Any) -> None:
+        super().__init__(*shape, **options)
+        self.embed_scale = embed_scale
+
+    def forward(self, input: Tensor) -> Tensor:
+        """int [...] -> [..., hidden]"""
+        return _scaled(super().forward(input), self.embed_scale)
+
+
+def _scaled(rows: Tensor, scale: float) -> Tensor:
+    """Times the scale, which is rounded to the dtype of the rows first, as Gemma's models do."""
+    return rows * torch.tensor(scale, dtype=rows.dtype, device=rows.device)

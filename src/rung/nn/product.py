@@ -1,0 +1,123 @@
+"""Products with, and rows of, weights that are held in a format; as operators that ``torch.compile`` sees.
+
+Two ways: exact products decode the weight and let torch multiply, with gradients to the activations; others go through
+the ladder, whose rungs may quantise the activations. Training and whatever wants a gradient takes the exact one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear as torch_linear
+
+from rung import formats
+from rung.nn import bound
+from rung.nn.weight import QuantWeight, parts_of
+
+Parts = list[Tensor]
+
+
+def linear(x: Tensor, weight: QuantWeight, exact: bool) -> Tensor:
+    """x [..., columns] times the weight [rows, columns]: [..., rows], in the dtype of x."""
+    rows, columns = weight.shape
+    flat = x.reshape(-1, columns)
+    wants = torch.is_grad_enabled() and x.requires_grad
+    if exact or wants or x.dtype not in bound.DTYPES:
+        y = product(flat, list(weight.parts().values()), weight.format.name, rows, columns, False)
+    elif torch.compiler.is_compiling():
+        y = infer(flat, list(weight.parts().values()), weight.format.name, rows, columns)
+    else:
+        y = _infer(flat, weight)
+    return y.reshape(*x.shape[:-1], rows)
+
+
+def look_up(ids: Tensor, weight: QuantWeight) -> Tensor:
+    """ids int64 [...] -> rows f32 [..., columns]."""
+    rows, columns = weight.shape
+    found = rows_of(ids.reshape(-1), list(weight.parts().values()), weight.format.name, rows, columns)
+    return found.reshape(*ids.shape, columns)
+
+
+def decode(weight: QuantWeight, first: int, last: int, dtype: torch.dtype) -> Tensor:
+    """The rows [first, last) of the weight; a new tensor."""
+    state = bound.state(weight.parts(), weight.format, weight.shape)
+    return _decode(state, first, last, weight.device, dtype)
+
+
+def _decode(state: bound.State, first: int, last: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return state.stored.decode(first, last, device, dtype)
+
+
+def _state(parts: Parts, format: str, rows: int, columns: int) -> bound.State:
+    chosen = formats.get(format)
+    return bound.state(dict(zip(parts_of(chosen, (rows, columns)), parts, strict=True)), chosen, (rows, columns))
+
+
+def _infer(x: Tensor, weight: QuantWeight) -> Tensor:
+    state = bound.state(weight.parts(), weight.format, weight.shape)
+    return bound.linear(state, x)(x)
+
+
+@torch.library.custom_op("rung::product", mutates_args=())
+def product(x: Tensor, parts: Parts, format: str, rows: int, columns: int, transposed: bool) -> Tensor:
+    """x [M, columns] W^T, or x [M, rows] W when ``transposed``; W [rows, columns] decoded, sums as torch's.
+
+    Where the device has no fast product in the dtype of x, computes in float32.
+    """
+    state = _state(parts, format, rows, columns)
+    dtype = x.dtype if bound.multiplies(x.device, x.dtype) else torch.float32
+    given, step = x.to(dtype), state.stored.step
+    y = torch.zeros(len(x), columns if transposed else rows, dtype=dtype, device=x.device)
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
+        part = _decode(state, first, last, x.device, dtype)
+        if transposed:
+            y.addmm_(given[:, first:last], part)
+        else:
+            y[:, first:last] = torch_linear(given, part)
+    return y.to(x.dtype)
+
+
+@product.register_fake
+def _(x: Tensor, parts: Parts, format: str, rows: int, columns: int, transposed: bool) -> Tensor:
+    return x.new_empty(x.shape[0], columns if transposed else rows)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, parts, *ctx.rest = inputs
+    ctx.save_for_backward(*parts)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    parts = list(ctx.saved_tensors)
+    *shape, transposed = ctx.rest
+    return product(grad, parts, *shape, not transposed), [None] * len(parts), None, None, None, None
+
+
+product.register_autograd(_backward, setup_context=_keep)
+
+
+@torch.library.custom_op("rung::infer", mutates_args=())
+def infer(x: Tensor, parts: Parts, format: str, rows: int, columns: int) -> Tensor:
+    """x [M, columns] W^T through the ladder; without gradients."""
+    return bound.linear(_state(parts, format, rows, columns), x)(x)
+
+
+@infer.register_fake
+def _(x: Tensor, parts: Parts, format: str, rows: int, columns: int) -> Tensor:
+    return x.new_empty(x.shape[0], rows)
+
+
+@torch.library.custom_op("rung::rows", mutates_args=())
+def rows_of(ids: Tensor, parts: Parts, format: str, rows: int, columns: int) -> Tensor:
+    """ids int64 [T] -> rows f32 [T, columns] of the weight; each row is decoded once."""
+    state = _state(parts, format, rows, columns)
+    distinct, place = torch.unique(ids, return_inverse=True)
+    return bound.embedding(state, ids)(distinct)[place]
+
+
+@rows_of.register_fake
+def _(ids: Tensor, parts: Parts, format: str, rows: int, columns: int) -> Tensor:
+    return ids.new_empty(ids.shape[0], columns, dtype=torch.float32)

@@ -1,0 +1,226 @@
+"""``rung.quantize``: the layers of a module are replaced by layers whose weights are held in a format."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from rung import formats
+from rung.core.errors import CannotEncode, UsageError
+from rung.core.text import count, did_you_mean
+from rung.core.types import Format
+from rung.nn import experts
+from rung.nn.experts import QuantExperts
+from rung.nn.layers import QuantEmbedding, QuantLinear
+from rung.nn.weight import QuantWeight, encode
+
+#: Layers whose forward is torch's own; what another subclass adds to it nobody knows.
+_LINEAR = (nn.Linear, NonDynamicallyQuantizableLinear)
+#: Names of output heads, for modules that do not say which layer it is.
+_HEADS = ("lm_head", "embed_out")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A layer that is to be held in a format: its name, and its weights [rows, columns] with theirs."""
+
+    name: str
+    module: nn.Module
+    format: Format
+    weights: tuple[tuple[str, Tensor], ...]
+
+
+def quantize(
+    module: nn.Module,
+    format: str,
+    skip: Iterable[str] = (),
+    embeddings: str | None = None,
+    compute_dtype: torch.dtype | None = None,
+) -> nn.Module:
+    """Replaces the linear layers and fused experts of a module by ones that hold their weights in ``format``.
+
+    Embeddings and the output head stay as they are, unless ``embeddings`` names a format for them; a head tied to an
+    embedding then shares its weight. ``skip`` are names, whole parts of names, or patterns with ``*`` and ``?``:
+    ``lm_head``, ``layers.0``, ``*_proj``. Layers compute in the dtype of their input, or in ``compute_dtype``.
+    Returns the module, which is changed in place: wholly or, when something is raised, not at all. A single
+    ``nn.Linear`` or ``nn.Embedding`` is not changed; its replacement is returned.
+
+    Raises ``UnknownFormat``; ``UsageError`` for a pattern that matches nothing, for what is quantised already, weights
+    on the meta device, rows that the format does not divide, layers of size zero, nothing to quantise; ``CannotEncode``
+    for NaN and Inf, with the tensor's name.
+    """
+    chosen = formats.get(format)
+    outer = None if embeddings is None else formats.get(embeddings)
+    wanted = wanted_layers(module, chosen, tuple(skip), outer)
+    if not wanted:
+        raise UsageError(f"{type(module).__name__} has no layer to quantise: neither linear layers nor fused experts")
+    for each in wanted:
+        check(each)
+    held: dict[int, QuantWeight] = {}  # by the tensor that is replaced: tied layers share one weight
+    for each in wanted:
+        for name, weight in each.weights:
+            if id(weight) not in held:
+                encoded = encode(weight, each.format, name)
+                held[id(weight)] = QuantWeight.of(encoded, weight.dtype, weight.device)
+    made: dict[int, nn.Module] = {}
+    for each in wanted:
+        if id(each.module) not in made:
+            mine = [held[id(weight)] for _, weight in each.weights]
+            made[id(each.module)] = replacement(each.module, mine, compute_dtype)
+        if not each.name:
+            return made[id(each.module)]
+        put(module, each.name, made[id(each.module)])
+    return module
+
+
+def wanted_layers(module: nn.Module, format: Format, skip: tuple[str, ...], outer: Format | None) -> list[Wanted]:
+    """The layers to quantise, in order: embeddings and heads to ``outer``, or not when that is None.
+
+    Raises ``UsageError`` for a pattern that matches no layer, and for a layer that is quantised already.
+    """
+    named = [(name, layer) for name, layer in module.named_modules(remove_duplicate=False) if kind_of(layer)]
+    heads = _heads(module, named)
+    found: list[Wanted] = []
+    for name, layer in named:
+        if any(matches(name, pattern) for pattern in skip):
+            continue
+        kind = kind_of(layer)
+        if kind == "quantised":
+            raise _already(name or type(layer).__name__, layer)
+        chosen = outer if name and (kind == "embedding" or name in heads) else format
+        if chosen is not None:
+            found.append(Wanted(name, layer, chosen, _weights(name, layer, kind)))
+    known = [name for name, _ in named]
+    for pattern in skip:
+        if not any(matches(name, pattern) for name in known):
+            raise UsageError(
+                f"skip: {pattern!r} matches no layer.{did_you_mean(pattern, known)}",
+                [f"{count(len(known), 'layer')}, {', '.join(known[:3])} among them"] if known else [],
+                ["write a name, whole parts of one, or a pattern with * and ?"],
+            )
+    return found
+
+
+def kind_of(layer: nn.Module) -> str:
+    """``linear``, ``embedding``, ``experts``, ``quantised``, or nothing."""
+    if isinstance(layer, QuantLinear | QuantEmbedding | QuantExperts):
+        return "quantised"
+    if type(layer) in _LINEAR:
+        return "linear"
+    if type(layer) is nn.Embedding or (isinstance(layer, nn.Embedding) and hasattr(layer, "embed_scale")):
+        return "embedding"
+    return "experts" if experts.recognised(layer) else ""
+
+
+def _already(name: str, layer: nn.Module) -> UsageError:
+    held = sorted({weight.format.name for weight in layer.modules() if isinstance(weight, QuantWeight)})
+    return UsageError(
+        f"{name} is quantised already, to {', '.join(held)}",
+        ["quantising twice would lose twice"],
+        ["begin with the model that it was made from, or leave it out with skip"],
+    )
+
+
+def _heads(module: nn.Module, named: list[tuple[str, nn.Module]]) -> set[str]:
+    """Names of output heads: what the module says, layers that share an embedding's weight, and usual names."""
+    ask: Callable[[], nn.Module | None] = getattr(module, "get_output_embeddings", lambda: None)
+    head = ask()
+    tied = {id(layer.weight) for _, layer in named if kind_of(layer) == "embedding"}
+    return {
+        name
+        for name, layer in named
+        if kind_of(layer) == "linear"
+        and (layer is head or id(layer.weight) in tied or name.rpartition(".")[2] in _HEADS)
+    }
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern means a name, or whole parts of it."""
+    return fnmatch.fnmatchcase(f".{name}.", f"*.{pattern}.*")
+
+
+def _weights(name: str, layer: nn.Module, kind: str) -> tuple[tuple[str, Tensor], ...]:
+    """The weights of a layer with their names: one, or two for each expert."""
+    if kind != "experts":
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
+        return ((f"{name}.weight".lstrip("."), weight),)
+    return tuple(
+        (f"{name}.{part}[{number}]".lstrip("."), weight)
+        for part in experts.NAMES
+        for number, weight in enumerate(getattr(layer, part))
+    )
+
+
+def check(wanted: Wanted) -> None:
+    """Raises what ``quantize`` says for a layer that cannot be quantised."""
+    for name, weight in wanted.weights:
+        if weight.is_meta:
+            raise UsageError(f"{name} is on the meta device: it has a shape and no values", (), ["load it first"])
+    check_shapes(wanted)
+    for name, weight in wanted.weights:
+        check_values(name, weight)
+
+
+def check_shapes(wanted: Wanted) -> None:
+    """Raises ``UsageError`` where a layer can be seen not to fit without looking at its values."""
+    format, leave_out = wanted.format, f"leave it out:  skip=[{wanted.name!r}]"
+    if not format.encodes:
+        raise UsageError(f"rung reads {format.name} and does not write it", ways_out=["rung formats"])
+    if kind_of(wanted.module) == "experts" and not (able := experts.computable(wanted.module)):
+        raise UsageError(f"{wanted.name} cannot be quantised: {able.reason}", (), [leave_out])
+    if getattr(wanted.module, "max_norm", None) is not None:
+        raise UsageError(f"{wanted.name} scales its rows while it reads them (max_norm)", (), [leave_out])
+    for name, weight in wanted.weights:
+        if weight.numel() == 0:
+            raise UsageError(f"{name} has no weights: its shape is {list(weight.shape)}", (), [leave_out])
+        if not format.divides(weight.shape[1]):
+            other = formats.next_better(format, weight.shape[1]).name
+            raise UsageError(
+                f"{format.name} cannot store {name}: its blocks of {format.block} do not divide rows of"
+                f" {weight.shape[1]}",
+                (),
+                [leave_out, f"quantise to {other}, the next better format that divides it"],
+            )
+
+
+def check_values(name: str, weight: Tensor) -> None:
+    """Raises ``CannotEncode`` for a weight with NaN or Inf."""
+    finite = torch.isfinite(weight.detach())
+    if not bool(finite.all()):
+        row, column = torch.nonzero(~finite)[0].tolist()
+        raise CannotEncode(
+            f"row {row} of {name} holds {'NaN' if bool(weight[row, column].isnan()) else 'Inf'}",
+            [f"first met at column {column}"],
+            ["load the weights again: they are damaged, or were saved after a training run had diverged"],
+        )
+
+
+def replacement(layer: nn.Module, held: list[QuantWeight], compute_dtype: torch.dtype | None) -> nn.Module:
+    """The layer that takes the place of ``layer``, with those weights and everything else as it is there."""
+    made: nn.Module
+    if isinstance(layer, nn.Linear):
+        made = QuantLinear(held[0], layer.bias, compute_dtype)
+    elif isinstance(layer, nn.Embedding):
+        made = QuantEmbedding(held[0], layer.padding_idx, compute_dtype, _scale_of(layer))
+    else:
+        middle = len(held) // 2
+        made = QuantExperts(layer, held[:middle], held[middle:], compute_dtype)
+    return made.train(layer.training)
+
+
+def _scale_of(layer: nn.Embedding) -> float | None:
+    """What Gemma's embeddings multiply rows with; the number of that name is there on the meta device too."""
+    scale = getattr(layer, "scalar_embed_scale", getattr(layer, "embed_scale", None))
+    return None if scale is None else float(scale)
+
+
+def put(module: nn.Module, name: str, layer: nn.Module) -> None:
+    """Makes ``layer`` the submodule of that name."""
+    parent, _, last = name.rpartition(".")
+    setattr(module.get_submodule(parent), last, layer)

@@ -1,0 +1,322 @@
+"""What the optimisers of ``rung.nn.optim`` share: their rules, the state of each parameter, and a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from rung.core.errors import UsageError
+from rung.nn import state8
+from rung.nn.state8 import BLOCK, blocks, codebook
+
+#: Under this key bitsandbytes hides what FSDP must not gather.
+_WRAPPED = "__bnb_optimizer_quant_state__"
+_QUANTISED = ("qmap1", "qmap2", "state1", "state2", "absmax1", "absmax2", "unorm_vec")
+#: Values that are updated at once: bounds the float32 copies of the state.
+_PIECE = 4096 * BLOCK
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one step of one parameter goes by; ``step`` counts from 1."""
+
+    lr: float
+    betas: tuple[float, ...]
+    eps: float
+    weight_decay: float
+    alpha: float
+    step: int
+
+
+#: (parameter, gradient, states, settings) float32 [n] -> the update, and what it is multiplied with beside the learning
+#: rate; changes the states.
+Update = Callable[[Tensor, Tensor, list[Tensor], Settings], tuple[Tensor, float]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An optimiser: its update, which of its states have a sign, and whether weight decay goes into the gradient."""
+
+    update: Update
+    signed: tuple[bool, ...]
+    coupled: bool
+
+
+def _adam(p: Tensor, g: Tensor, states: list[Tensor], s: Settings) -> tuple[Tensor, float]:
+    """arXiv:1412.6980; with decoupled weight decay arXiv:1711.05101, with a trust ratio LAMB, arXiv:1904.00962."""
+    m, v = states
+    m.mul_(s.betas[0]).add_(g, alpha=1 - s.betas[0])
+    v.mul_(s.betas[1]).addcmul_(g, g, value=1 - s.betas[1])
+    first, second = 1 - s.betas[0] ** s.step, math.sqrt(1 - s.betas[1] ** s.step)
+    return m / (v.sqrt() + s.eps * second), second / first
+
+
+def _ademamix(p: Tensor, g: Tensor, states: list[Tensor], s: Settings) -> tuple[Tensor, float]:
+    """arXiv:2409.03137: a fast and a slow mean of the gradient."""
+    fast, slow, v = states
+    fast.mul_(s.betas[0]).add_(g, alpha=1 - s.betas[0])
+    slow.mul_(s.betas[2]).add_(g, alpha=1 - s.betas[2])
+    v.mul_(s.betas[1]).addcmul_(g, g, value=1 - s.betas[1])
+    mean = fast / (1 - s.betas[0] ** s.step) + s.alpha * slow
+    return mean / (v.sqrt() / math.sqrt(1 - s.betas[1] ** s.step) + s.eps), 1.0
+
+
+def _lion(p: Tensor, g: Tensor, states: list[Tensor], s: Settings) -> tuple[Tensor, float]:
+    """arXiv:2302.06675: the sign of an interpolated mean."""
+    (m,) = states
+    update = (m * s.betas[0] + g * (1 - s.betas[0])).sign_()
+    m.mul_(s.betas[1]).add_(g, alpha=1 - s.betas[1])
+    return update, 1.0
+
+
+def _momentum(p: Tensor, g: Tensor, states: list[Tensor], s: Settings) -> tuple[Tensor, float]:
+    """SGD with momentum; with a trust ratio LARS, arXiv:1708.03888."""
+    (m,) = states
+    m.mul_(s.betas[0] if s.step > 1 else 0).add_(g)
+    return m.clone(), 1.0
+
+
+def _rmsprop(p: Tensor, g: Tensor, states: list[Tensor], s: Settings) -> tuple[Tensor, float]:
+    """A running mean of squares, without correction of its start."""
+    (v,) = states
+    v.mul_(s.betas[0]).addcmul_(g, g, value=1 - s.betas[0])
+    return g / (v.sqrt() + s.eps), 1.0
+
+
+def _adagrad(p: Tensor, g: Tensor, states: list[Tensor], s: Settings) -> tuple[Tensor, float]:
+    """The sum of all squares so far."""
+    (v,) = states
+    v.addcmul_(g, g)
+    return g / (v.sqrt() + s.eps), 1.0
+
+
+ADAM = Rule(_adam, (True, False), coupled=False)
+ADEMAMIX = Rule(_ademamix, (True, True, False), coupled=False)
+LION = Rule(_lion, (True,), coupled=False)
+MOMENTUM = Rule(_momentum, (True,), coupled=True)
+RMSPROP = Rule(_rmsprop, (True,), coupled=True)
+ADAGRAD = Rule(_adagrad, (True,), coupled=True)
+
+
+class GlobalOptimManager:
+    """Settings of single parameters, for all optimisers; there is one, ``get_instance()``."""
+
+    _instance: GlobalOptimManager | None = None
+
+    def __init__(self) -> None:
+        self._settings: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+    @classmethod
+    def get_instance(cls) -> GlobalOptimManager:
+        """The one manager."""
+        if cls._instance is None:
+            cls._instance = cls()
+        return cls._instance
+
+    def override_config(
+        self,
+        parameters: Tensor | Iterable[Tensor],
+        key: str | None = None,
+        value: Any = None,
+        key_value_dict: dict[str, Any] | None = None,
+    ) -> None:
+        """Sets ``key`` (``optim_bits``, ``lr``, ``betas`` ...) or several at once for these parameters."""
+        given = key_value_dict if key_value_dict is not None else {key: value}
+        for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
+            self._settings.setdefault(parameter, {}).update(given)
+
+    def register_module_override(self, module: nn.Module, param_name: str, config: dict[str, Any]) -> None:
+        """The same for the parameter of that name of a module."""
+        self.override_config(getattr(module, param_name), key_value_dict=config)
+
+    def of(self, parameter: Tensor) -> dict[str, Any]:
+        """What was set for a parameter."""
+        found: dict[str, Any] = self._settings.get(parameter, {})
+        return found
+
+
+class Optimizer8bit(torch.optim.Optimizer):
+    """What all of them share; ``optim_bits`` 32 holds the state as it is."""
+
+    _rule: Rule
+    _bits: int | None = None  # of classes that leave no choice
+
+    def __init__(
+        self,
+        params: Any,
+        defaults: dict[str, Any],
+        optim_bits: int,
+        min_8bit_size: int,
+        max_unorm: float = 0.0,
+        is_paged: bool = False,
+    ) -> None:
+        for name in ("lr", "eps", "weight_decay"):
+            if not defaults[name] >= 0.0:
+                raise UsageError(f"{name} is {defaults[name]}; it must not be negative")
+        if not all(0.0 <= beta < 1.0 for beta in defaults["betas"]):
+            raise UsageError(f"betas (momentum, alpha) are {defaults['betas']}; each must be in 0 ... 1, below 1")
+        if is_paged:
+            raise UsageError(
+                "paged state needs the managed memory of CUDA, which this optimiser does not use",
+                ["8-bit state is a quarter of the size: it may fit without paging"],
+                ["is_paged=False"],
+            )
+        bits = self._bits or optim_bits
+        if bits not in (8, 32):
+            raise UsageError(f"optim_bits is {bits}; it is 8 or 32")
+        self._settings = {"optim_bits": bits, "min_8bit_size": min_8bit_size, "max_unorm": max_unorm}
+        super().__init__(params, defaults)
+
+    def _config(self, group: dict[str, Any], p: Tensor) -> dict[str, Any]:
+        return {"alpha": 0.0, **self._settings, **group, **GlobalOptimManager.get_instance().of(p)}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step for every parameter with a gradient; returns what ``closure`` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None and p.numel():
+                    self._update(p, self._config(group, p))
+        return loss
+
+    def _update(self, p: Tensor, config: dict[str, Any]) -> None:
+        state = self.state[p]
+        if not state:
+            state.update(self._new_state(p, config))
+        state["step"] += 1
+        flat, grad = p.detach().contiguous().view(-1), p.grad
+        assert grad is not None
+        gradient = grad.contiguous().view(-1)
+        limit = config["max_unorm"]
+        largest = limit * float(flat.float().norm()) if limit > 0 else 0.0
+        piece = len(flat) if limit > 0 else _PIECE
+        for first in range(0, len(flat), piece):
+            part = slice(first, first + piece)
+            norm = self._update_piece(flat[part], gradient[part].float(), state, part, config, largest)
+            if limit > 0:
+                state["unorm_vec"].fill_(norm)
+        if flat.data_ptr() != p.data_ptr():
+            p.copy_(flat.view_as(p))
+
+    def _update_piece(
+        self, p: Tensor, g: Tensor, state: dict[str, Any], part: slice, config: dict[str, Any], largest: float
+    ) -> float:
+        """Updates a piece of a parameter and of its state; returns the norm of the update where one is asked for."""
+        values, rule = p.float(), self._rule
+        settings = self._at(state["step"], config)
+        decay = settings.weight_decay
+        if decay and rule.coupled:
+            g = g.add(values, alpha=decay)
+        states = _read(state, part, rule)
+        update, factor = rule.update(values, g, states, settings)
+        _write(state, part, rule, states)
+        if decay and not rule.coupled:
+            values = values * (1 - settings.lr * decay)
+        norm = float(update.norm()) if config["max_unorm"] > 0 else 0.0
+        if norm > largest > 0:
+            factor *= largest / norm
+        p.copy_(values.add(update, alpha=-settings.lr * factor))
+        return norm
+
+    def _at(self, step: int, config: dict[str, Any]) -> Settings:
+        """The settings of a step; those that change with it are scheduled here."""
+        return Settings(
+            config["lr"], tuple(config["betas"]), config["eps"], config["weight_decay"], config["alpha"], step
+        )
+
+    def _new_state(self, p: Tensor, config: dict[str, Any]) -> dict[str, Any]:
+        small = p.numel() < config["min_8bit_size"] or config["optim_bits"] == 32
+        kind, state = torch.float32 if small else torch.uint8, {"step": 0}
+        made: dict[str, Any] = state
+        for number, count in enumerate(_counts(self._rule), 1):
+            lead = (2,) if count == 2 else ()
+            made[f"state{number}"] = torch.zeros((*lead, *p.shape), dtype=kind, device=p.device)
+            if not small:
+                made[f"qmap{number}"] = codebook(number == 1, p.device)
+                made[f"absmax{number}"] = torch.zeros((*lead, blocks(p.numel())), device=p.device)
+        if config["max_unorm"] > 0:
+            made["unorm_vec"] = torch.zeros(1, device=p.device)
+        return made
+
+    def state_dict(self) -> dict[str, Any]:
+        """As bitsandbytes lays it out."""
+        whole = super().state_dict()
+        whole["state"] = {
+            number: {
+                **{name: value for name, value in state.items() if name not in _QUANTISED},
+                _WRAPPED: {name: value for name, value in state.items() if name in _QUANTISED},
+            }
+            for number, state in whole["state"].items()
+        }
+        return whole
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes a state dictionary of this optimiser or of bitsandbytes' of the same name.
+
+        Raises ``UsageError`` when it belongs to parameters of another size.
+        """
+        super().load_state_dict({**state_dict, "state": {}})  # torch would cast codes to the dtype of the parameter
+        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+        own = [p for group in self.param_groups for p in group["params"]]
+        for number, p in zip(numbers, own, strict=True):
+            saved = dict(state_dict["state"].get(number, {}))
+            saved |= saved.pop(_WRAPPED, {})
+            if not saved:
+                continue
+            if saved["state1"].numel() != p.numel() * _counts(self._rule)[0]:
+                raise UsageError(
+                    f"the state of parameter {number} has {saved['state1'].numel()} values, the parameter {p.numel()}",
+                    ["it was saved for another model, or by another optimiser"],
+                )
+            self.state[p] = {
+                name: value.detach().to(p.device, copy=True) if isinstance(value, Tensor) else value
+                for name, value in saved.items()
+            }
+            self.state[p]["step"] = int(saved["step"])
+
+
+def _counts(rule: Rule) -> tuple[int, ...]:
+    """How many states ``state1`` (and ``state2``) hold: AdEMAMix keeps both means in the first."""
+    return (2, 1) if len(rule.signed) == 3 else (1,) * len(rule.signed)
+
+
+def _slots(state: dict[str, Any], rule: Rule) -> list[tuple[Tensor, Tensor | None, bool]]:
+    """The states as flat tensors, with the magnitudes of 8-bit ones and whether they have a sign."""
+    found: list[tuple[Tensor, Tensor | None, bool]] = []
+    for number, count in enumerate(_counts(rule), 1):
+        held, absmax = state[f"state{number}"], state.get(f"absmax{number}")
+        for index in range(count):
+            one = held[index] if count == 2 else held
+            size = absmax[index] if absmax is not None and count == 2 else absmax
+            found.append((one.view(-1), size, number == 1))
+    return found
+
+
+def _read(state: dict[str, Any], part: slice, rule: Rule) -> list[Tensor]:
+    """The states of a piece, float32; 32-bit ones are looked into and not copied."""
+    read = []
+    for held, absmax, signed in _slots(state, rule):
+        if absmax is None:
+            read.append(held[part])
+        else:
+            own = absmax[part.start // BLOCK : -(-part.stop // BLOCK)]
+            read.append(state8.decode(held[part], own, codebook(signed, held.device)))
+    return read
+
+
+def _write(state: dict[str, Any], part: slice, rule: Rule, states: list[Tensor]) -> None:
+    """Encodes the states of a piece again."""
+    for new, (held, absmax, signed) in zip(states, _slots(state, rule), strict=True):
+        if absmax is not None:
+            own = absmax[part.start // BLOCK : -(-part.stop // BLOCK)]
+            state8.encode(new, held[part], own, signed)

@@ -1,0 +1,198 @@
+"""A weight of a layer, held in a format: its parts are parameters, and what others see of it are decoded values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from rung import formats
+from rung.core.errors import UsageError
+from rung.core.types import Format
+from rung.formats import Encoded
+from rung.formats.codebook4 import NESTED_BLOCK
+
+Shape = tuple[int, int]
+
+
+def parts_of(format: Format, shape: Shape) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and dtype of each part of a weight [rows, columns], as ``rung.formats.encode`` returns them."""
+    rows, columns = shape
+    if format.layout == "rows":
+        return {"data": ((rows, format.bytes((1, columns))), torch.uint8)}
+    if format.layout == "row_scale":
+        return {"data": (shape, torch.int8), "scale": ((rows,), torch.float32)}
+    blocks = -(-rows * columns // format.block)
+    parts: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+        "data": ((-(-rows * columns // 2),), torch.uint8),
+        "absmax": ((blocks,), torch.uint8 if format.nested else torch.float32),
+    }
+    if format.nested:
+        parts["nested_absmax"] = ((-(-blocks // NESTED_BLOCK),), torch.float32)
+        parts["nested_offset"] = ((1,), torch.float32)
+    return parts
+
+
+class QuantWeight(nn.Module):
+    """A weight ``shape`` (rows, columns) in ``format``, laid out as on disk.
+
+    Each part is a parameter without gradient in a plain dtype; the one with the codes is named after the format, so
+    that a state dictionary of another format does not fit. ``dtype`` is what decoded values are given in: casting the
+    module changes it and leaves the parts alone.
+    """
+
+    def __init__(self, format: Format, shape: Shape, parts: dict[str, Tensor], dtype: torch.dtype) -> None:
+        super().__init__()
+        self.format, self.shape, self.dtype = format, shape, dtype
+        self._codes = format.name.replace(":", "_")
+        self._names = {part: self._codes if part == "data" else part for part in parts_of(format, shape)}
+        self._set(parts)
+
+    def _set(self, parts: dict[str, Tensor]) -> None:
+        for part, name in self._names.items():
+            setattr(self, name, nn.Parameter(parts[part], requires_grad=False))
+
+    @classmethod
+    def of(cls, encoded: Encoded, dtype: torch.dtype, device: torch.device | str = "cpu") -> QuantWeight:
+        """The weight that ``rung.formats.encode`` made."""
+        return cls(encoded.format, encoded.shape, _tensors(encoded, device), dtype)
+
+    @classmethod
+    def empty(
+        cls, format: Format, shape: Shape, dtype: torch.dtype, device: torch.device | str = "meta"
+    ) -> QuantWeight:
+        """Parts whose values are still to come, from a state dictionary."""
+        parts = {
+            part: torch.empty(size, dtype=kind, device=device) for part, (size, kind) in parts_of(format, shape).items()
+        }
+        return cls(format, shape, parts, dtype)
+
+    def parts(self) -> dict[str, Tensor]:
+        """The parts as tensors, by the names of ``Encoded.parts``."""
+        return {part: getattr(self, name) for part, name in self._names.items()}
+
+    @property
+    def codes(self) -> Tensor:
+        """The part with the codes."""
+        found: Tensor = getattr(self, self._codes)
+        return found
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parts are."""
+        return self.codes.device
+
+    def encoded(self) -> Encoded:
+        """The weight as a value of ``rung.formats``; looks into the same memory on a CPU."""
+        return Encoded(self.format, self.shape, {part: _array(tensor) for part, tensor in self.parts().items()})
+
+    def decode(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The decoded weight [rows, columns], by default in ``dtype``; a new tensor."""
+        from rung.nn.product import decode
+
+        return decode(self, 0, self.shape[0], dtype or self.dtype)
+
+    def assign(self, values: Tensor, name: str = "weight") -> None:
+        """Encodes new values [rows, columns]. Where they equal the decoded ones nothing changes, not even a bit.
+
+        Rows (or, in nf4 and fp4, blocks) without a change keep their codes. Raises ``CannotEncode``, and
+        ``UsageError`` for another shape or a format that rung does not write.
+        """
+        if tuple(values.shape) != self.shape:
+            raise UsageError(f"{name} has the shape {list(self.shape)}; the new values have {list(values.shape)}")
+        changed = values.to(self.device) != self.decode(values.dtype)
+        if not bool(changed.any()):
+            return
+        if not self.format.encodes:
+            better = formats.next_better(self.format, self.shape[1]).name if self.format.floor_db else "q8_0"
+            raise UsageError(
+                f"{name} is stored in {self.format.name}, which rung reads and does not write.",
+                ["new values cannot be put back into it"],
+                [f"encode the decoded layer in another format first, {better} say", "rung formats"],
+            )
+        exact = torch.where(changed, values.to(self.device, torch.float32), self.decode(torch.float32))
+        new = _tensors(encode(exact, self.format, name), self.device)
+        if self.format.layout != "flat":
+            kept = ~changed.any(dim=1)
+            for part, tensor in self.parts().items():
+                new[part][kept] = tensor[kept]
+        self._set(new)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantWeight:
+        def keep(part: Tensor) -> Tensor:
+            moved = fn(part)
+            return moved if moved.dtype == part.dtype else part.to(moved.device)
+
+        self.dtype = fn(torch.empty(0, dtype=self.dtype, device=self.device)).dtype
+        applied: QuantWeight = super()._apply(keep, recurse)
+        return applied
+
+    def extra_repr(self) -> str:
+        """Shown between the brackets of the layer."""
+        return f"{self.format.name}, {self.shape[0]} x {self.shape[1]}, {self.dtype}"
+
+
+def encode(values: Tensor, format: Format, name: str) -> Encoded:
+    """The values [rows, columns] in a format, with torch's threads; raises as ``rung.formats.encode`` does."""
+    array = values.detach().to("cpu", torch.float32).numpy()
+    return formats.encode(array, format, name, torch.get_num_threads())
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    array: np.ndarray = tensor.detach().cpu().numpy()
+    return array
+
+
+def _tensors(encoded: Encoded, device: torch.device | str) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.array(part)).to(device) for name, part in encoded.parts.items()}
+
+
+class Decoded(Tensor):
+    """The weight of a layer as a tensor [rows, columns]: whatever is done with it is done with the decoded values.
+
+    Looking at shape, dtype or device decodes nothing. Setting ``data``, and functions that change a tensor in place,
+    encode the new values.
+    """
+
+    _weight: QuantWeight
+    _is_hf_initialized = True  # transformers' mark; without it a model that is loaded would fill it with random values
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, weight: QuantWeight) -> Decoded:
+        made: Decoded = Tensor._make_wrapper_subclass(
+            cls, torch.Size(weight.shape), dtype=weight.dtype, device=weight.device
+        )
+        made._weight = weight
+        return made
+
+    @property
+    def data(self) -> Tensor:
+        """The decoded values, a new tensor."""
+        return self._weight.decode()
+
+    @data.setter
+    def data(self, values: Tensor) -> None:
+        self._weight.assign(values)
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"Decoded({self._weight.extra_repr()})"
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self._weight.decode()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._weight.decode().__reduce_ex__(protocol)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        plain = tree_map_only(Decoded, lambda weight: weight._weight.decode(), (args, kwargs or {}))
+        result = func(*plain[0], **plain[1])
+        if func._schema.is_mutable and args and isinstance(args[0], Decoded):
+            args[0]._weight.assign(plain[0][0])
+            return args[0]
+        return result

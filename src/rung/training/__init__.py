@@ -1,0 +1,1 @@
+"""Training: optimisers with 8-bit state."""

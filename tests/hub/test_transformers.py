@@ -1,0 +1,209 @@
+"""Models of transformers, quantised while they are loaded, saved, loaded again, trained and decoded."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+import rung
+from rung import formats
+from rung.core.errors import UnknownFormat, UsageError
+from rung.nn import QuantEmbedding, QuantExperts, QuantLinear
+from tests.tiny import tiny_checkpoint, tiny_model
+
+IDS = torch.tensor([[1, 17, 300, 4, 25, 60]])
+
+
+def load(folder, kind=AutoModelForCausalLM, **options):
+    model = kind.from_pretrained(folder, attn_implementation="eager", **options)
+    assert not [name for name, part in model.state_dict().items() if part.is_meta]
+    return model
+
+
+def logits(model):
+    with torch.no_grad():
+        return model.eval()(IDS).logits.float()
+
+
+def quantised(model):
+    return {n: layer.stored.format.name for n, layer in model.named_modules() if hasattr(layer, "stored")}
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma", "mistral"])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("embeddings", [None, "q8_0"])
+def test_the_way_there_and_back(tmp_path, model_type, tied, embeddings):
+    """The same layers and logits as ``rung.quantize``; saved and loaded again, the same to the bit."""
+    tiny_checkpoint(tmp_path / "plain", model_type, tie_word_embeddings=tied)
+    config = rung.QuantizationConfig(format="nf4", embeddings=embeddings)
+    model = load(tmp_path / "plain", quantization_config=config, dtype=torch.float32)
+    same = rung.quantize(tiny_model(model_type, tie_word_embeddings=tied), "nf4", embeddings=embeddings)
+    assert quantised(model) == quantised(same)
+    assert len(quantised(model)) == 14 + (2 if embeddings else 0)
+    want = logits(same)
+    assert torch.equal(logits(model), want)
+    if tied and embeddings:
+        assert model.lm_head.stored is model.model.embed_tokens.stored
+    model.save_pretrained(tmp_path / "saved")
+    model.tie_weights()
+    assert torch.equal(logits(model), want)
+    saved = json.loads((tmp_path / "saved" / "config.json").read_text())["quantization_config"]
+    assert (saved["quant_method"], saved["format"]) == ("rung", "nf4:64")
+    again = load(tmp_path / "saved", dtype=torch.float32)
+    assert torch.equal(logits(again), want)
+    if tied and embeddings:
+        assert again.lm_head.stored is again.model.embed_tokens.stored
+
+
+def test_a_fresh_process_needs_only_import_rung(tmp_path):
+    tiny_checkpoint(tmp_path / "plain", "llama")
+    model = load(tmp_path / "plain", quantization_config=rung.QuantizationConfig("q8_0"))
+    model.save_pretrained(tmp_path / "saved")
+    code = """if True:
+        import sys
+        import rung
+        assert "torch" not in sys.modules
+        from transformers import AutoModelForCausalLM
+        model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+        print(type(model.model.layers[1].mlp.up_proj).__name__, model.dtype)
+    """
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "saved")], capture_output=True, text=True)
+    assert done.stdout.split() == ["QuantLinear", "torch.float32"], done.stderr
+
+
+@pytest.mark.parametrize("first", ["import transformers.quantizers.auto, rung", "import rung, rung.hub.transformers"])
+def test_the_method_is_registered_in_any_order(first):
+    code = f"{first}; from transformers.quantizers import auto; print('rung' in auto.AUTO_QUANTIZER_MAPPING)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_dtype_of_a_model_leaves_scales_alone(tmp_path, dtype):
+    tiny_checkpoint(tmp_path / "plain", "llama", dtype="bfloat16")
+    model = load(tmp_path / "plain", quantization_config=rung.QuantizationConfig("nf4"), dtype=dtype)
+    layer = model.model.layers[0].mlp.up_proj
+    assert layer.stored.absmax.dtype == torch.float32
+    assert layer.weight.dtype == model.dtype == dtype
+    model.save_pretrained(tmp_path / "saved")
+    again = load(tmp_path / "saved", dtype=dtype)
+    assert torch.equal(logits(again), logits(model))
+    assert torch.equal(again.model.layers[0].mlp.up_proj.stored.absmax, layer.stored.absmax)
+
+
+def test_generate_and_train(tmp_path):
+    """Greedy tokens; a step of training moves what is not quantised, and nothing else."""
+    tiny_checkpoint(tmp_path / "plain", "llama")
+    model = load(tmp_path / "plain", quantization_config=rung.QuantizationConfig("q8_0"), dtype=torch.float32)
+    out = model.generate(IDS, max_new_tokens=5, do_sample=False)
+    assert out.shape == (1, 11)
+    before = {name: part.clone() for name, part in model.state_dict().items()}
+    model.train()
+    model.gradient_checkpointing_enable()
+    model(IDS, labels=IDS).loss.backward()
+    torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1).step()
+    changed = {name for name, part in model.state_dict().items() if not torch.equal(part, before[name])}
+    assert "model.embed_tokens.weight" in changed
+    assert not [name for name in changed if ".stored." in name]
+
+
+def test_dequantize(tmp_path):
+    for tied in (False, True):
+        tiny_checkpoint(tmp_path / str(tied), "gemma3_text", tie_word_embeddings=tied)
+        config = rung.QuantizationConfig("q8_0", embeddings="q8_0")
+        model = load(tmp_path / str(tied), quantization_config=config, dtype=torch.float32)
+        want = logits(model)
+        model.dequantize()
+        assert not quantised(model)
+        assert formats.sqnr(want.numpy(), logits(model).numpy()) > 25
+        assert (model.lm_head.weight is model.model.embed_tokens.weight) is tied
+        model.save_pretrained(tmp_path / "back")
+        assert "quantization_config" not in json.loads((tmp_path / "back" / "config.json").read_text())
+
+
+def test_a_new_head_stays_plain(tmp_path):
+    """A layer that the checkpoint lacks is initialised and not quantised, and is found plain when loaded again."""
+    tiny_checkpoint(tmp_path / "plain", "llama")
+    config = rung.QuantizationConfig("nf4")
+    model = load(tmp_path / "plain", AutoModelForSequenceClassification, quantization_config=config, num_labels=3)
+    assert type(model.score) is nn.Linear
+    assert torch.isfinite(model.score.weight).all()
+    model.save_pretrained(tmp_path / "saved")
+    again = load(tmp_path / "saved", AutoModelForSequenceClassification)
+    assert torch.equal(again.score.weight, model.score.weight)
+    assert isinstance(again.model.layers[0].mlp.up_proj, QuantLinear)
+
+
+def test_every_linear_layer_of_t5_is_quantised(tmp_path):
+    """``wo`` too, which transformers keeps in 32 bits: with f32 sums what overflowed in f16 does not."""
+    config = transformers.T5Config(
+        vocab_size=64, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu"
+    )
+    plain = transformers.T5EncoderModel(config)
+    plain.save_pretrained(tmp_path)
+    model = load(
+        tmp_path, transformers.T5EncoderModel, quantization_config=rung.QuantizationConfig("q8_0"), dtype=torch.float16
+    )
+    assert len(quantised(model)) == 14
+    with torch.no_grad():
+        got = model.eval()(torch.arange(9)[None]).last_hidden_state
+        want = plain.eval()(torch.arange(9)[None]).last_hidden_state
+    assert formats.sqnr(want.numpy(), got.float().numpy()) > 25
+
+
+def test_experts_are_quantised_while_they_are_merged(tmp_path):
+    config = transformers.MixtralConfig(
+        vocab_size=320,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+    )
+    torch.manual_seed(0)
+    plain = transformers.MixtralForCausalLM(config).eval()
+    plain.save_pretrained(tmp_path / "plain")
+    model = load(tmp_path / "plain", quantization_config=rung.QuantizationConfig("q8_0"), dtype=torch.float32)
+    assert isinstance(model.model.layers[0].mlp.experts, QuantExperts)
+    assert formats.sqnr(logits(plain).numpy(), logits(model).numpy()) > 25
+    model.save_pretrained(tmp_path / "saved")
+    assert torch.equal(logits(load(tmp_path / "saved", dtype=torch.float32)), logits(model))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"format": "nf5"}, UnknownFormat, "no format 'nf5'"),
+        ({"bits": 4}, UsageError, "no argument bits"),
+        ({"compute_dtype": "int8"}, UsageError, "compute_dtype is int8"),
+        ({"embeddings": "q9"}, UnknownFormat, "no format 'q9'"),
+    ],
+)
+def test_bad_configs(arguments, error, says):
+    with pytest.raises(error, match=says):
+        rung.QuantizationConfig(**arguments)
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_loaded(tmp_path):
+    tiny_checkpoint(tmp_path, "llama")
+    for config, says in (
+        (rung.QuantizationConfig(skip=["nothing_like_it"]), "skip: 'nothing_like_it' matches no layer"),
+        (rung.QuantizationConfig("q4_k"), "q4_k cannot store model.layers.0.self_attn.q_proj.weight"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            load(tmp_path, quantization_config=config)
+
+
+def test_an_embedding_that_scales_its_rows_is_right_after_loading(tmp_path):
+    tiny_checkpoint(tmp_path, "gemma3_text")
+    model = load(tmp_path, quantization_config=rung.QuantizationConfig(embeddings="bf16"), dtype=torch.float32)
+    assert isinstance(model.model.embed_tokens, QuantEmbedding)
+    want = tiny_model("gemma3_text").model.embed_tokens(IDS)
+    torch.testing.assert_close(model.model.embed_tokens(IDS), want, rtol=1e-2, atol=1e-3)
