@@ -109,6 +109,17 @@ def test_f16_on_tensor_cores_is_a_multiple_of_f32(name, per_shader):
     assert product.peaks["f16"] == pytest.approx(per_shader * product.peaks["f32"], rel=0.01)
 
 
+#: From NVIDIA's white papers and data sheets.
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("Tesla P100 SXM2", 56), ("Tesla P40", 30), ("Tesla V100 SXM2", 80), ("Tesla T4", 40), ("GeForce RTX 2080 Ti", 68),
+     ("NVIDIA A100 40GB", 108), ("GeForce RTX 3090", 82), ("NVIDIA L4", 58), ("GeForce RTX 4090", 128),
+     ("NVIDIA H100 SXM", 132), ("NVIDIA B200", 148), ("GeForce RTX 5090", 170), ("Jetson AGX Orin 64GB", 16)],
+)  # fmt: skip
+def test_multiprocessors(name, count):
+    assert catalog.device(name).details["multiprocessors"] == count
+
+
 def test_what_was_checked_says_from_what():
     assert all(p.units for p in PRODUCTS if p.status == "checked" or p.source == "recalled")
 

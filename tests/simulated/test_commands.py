@@ -66,6 +66,22 @@ def test_a_model_is_loaded_inside_the_block_or_not_at_all():
     assert (there - here).norm() < 0.03 * here.norm()
 
 
+def test_a_model_is_loaded_on_the_second_card_of_two():
+    with package.simulate("3060", "3090"):
+        model = package.load(MODEL, device="cuda:1")
+        assert model.plan.placements[0].device == "cuda:1"
+        assert torch.cuda.memory_allocated(0) == 0 < torch.cuda.memory_allocated(1)
+        there = model.logits([1, 5, 9])
+    here = package.load(MODEL, device="cpu").logits([1, 5, 9])
+    assert (there - here).norm() < 0.03 * here.norm()
+
+
+def test_two_cards_in_a_command(rung):  # noqa: F811
+    said = rung("run", *QUESTION, "--device", "sim:2x3090")
+    assert said.code == 0, said.err
+    assert "simulated GeForce RTX 3090, 24.0 GB" in said.err
+
+
 def test_wrong_numbers_are_found_by_the_self_check_on_the_card():
     """A card that multiplies f16 to NaN without a word: the rung is left before it is used."""
     import numpy as np

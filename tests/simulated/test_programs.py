@@ -92,11 +92,12 @@ def test_an_adapter_is_trained_and_merged(folder):
         assert torch.allclose(merged(IDS.cuda()).logits, want, atol=1e-4)
 
 
-def test_the_trainer_of_transformers_finds_the_card(folder, tmp_path):
+@pytest.mark.parametrize("cards", [("V100",), ("3090", "3060")], ids="+".join)
+def test_the_trainer_of_transformers_finds_the_cards(folder, tmp_path, cards):
     accelerate = pytest.importorskip("accelerate")
     examples = [{"input_ids": IDS[0], "labels": IDS[0]}] * 4
     try:
-        with rung.simulate("V100"):
+        with rung.simulate(*cards):
             wanted = transformers.TrainingArguments(
                 tmp_path, max_steps=2, per_device_train_batch_size=2, fp16=True, report_to=[], save_strategy="no",
                 logging_steps=1, disable_tqdm=True,
@@ -106,6 +107,7 @@ def test_the_trainer_of_transformers_finds_the_card(folder, tmp_path):
             assert done.global_step == 2
             assert trainer.model.device == torch.device("cuda:0")
             assert torch.isfinite(torch.tensor(done.training_loss))
+            assert all(torch.cuda.max_memory_allocated(index) > 0 for index in range(len(cards)))
     finally:
         accelerate.state.AcceleratorState._reset_state(True)
 

@@ -19,6 +19,7 @@ def test_an_nvidia_card():
         assert torch.cuda.get_arch_list()[:3] == ["sm_50", "sm_60", "sm_70"]  # of torch 2.14+cu126
         properties = torch.cuda.get_device_properties(0)
         assert (properties.name, properties.major, properties.minor) == ("Quadro P2200", 6, 1)
+        assert properties.multi_processor_count == 10
         assert properties.total_memory == torch.cuda.mem_get_info()[1]
         assert torch.version.cuda
         assert torch.version.hip is None
@@ -75,7 +76,7 @@ def test_streams_and_events_have_nothing_to_wait_for():
         assert start.elapsed_time(end) >= 0
         with pytest.raises(ValueError, match="enable_timing"):
             torch.cuda.Event().elapsed_time(end)
-        with torch.cuda.device(0):
+        with torch.cuda.device(0), torch.cuda.nvtx.range("step"):
             assert torch.cuda.current_device() == 0
 
 

@@ -100,6 +100,33 @@ def test_a_module_in_two_halves(cards):
     assert (first.weight.grad.device, second.weight.grad.device) == (FIRST, SECOND)
 
 
+@pytest.mark.parametrize("chunks", [4, 3, 1])
+def test_data_parallel_spreads_a_batch_and_gathers_gradients(cards, chunks):
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(4, 4), torch.randn(chunks, 4)
+    layer(x).square().sum().backward()
+    seen = set()
+    there = torch.nn.Linear(4, 4).cuda()
+    there.load_state_dict(layer.state_dict())
+    there.register_forward_pre_hook(lambda module, inputs: seen.add(inputs[0].device))
+    with pytest.warns(UserWarning, match="imbalance between your GPUs"):  # torch's own, from their properties
+        spread = torch.nn.DataParallel(there)
+    out = spread(x.cuda())
+    assert out.device == FIRST
+    assert seen == ({FIRST, SECOND} if chunks > 1 else {FIRST})
+    out.square().sum().backward()
+    assert torch.allclose(there.weight.grad.cpu(), layer.weight.grad, atol=1e-5)
+
+
+def test_a_share_of_the_memory_may_be_all_that_is_used(cards):
+    torch.cuda.set_per_process_memory_fraction(0.25, 1)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.empty(4 * GB, dtype=torch.uint8, device="cuda:1")
+    torch.empty(2 * GB, dtype=torch.uint8, device="cuda:1")
+    with pytest.raises(ValueError, match="Allowed range"):
+        torch.cuda.set_per_process_memory_fraction(2.0)
+
+
 def test_chance_is_each_card_s_own(cards):
     torch.manual_seed(3)
     pair = [torch.rand(4, device=place) for place in (FIRST, SECOND)]

@@ -154,8 +154,19 @@ def test_tensors_on_two_devices_do_not_mix():
             layer.weight + torch.ones(4)
         with pytest.raises(RuntimeError, match=r"index.*wrapper_CUDA__index_select"):
             torch.nn.Embedding(4, 4).cuda()(torch.tensor([1]))
+        with pytest.raises(RuntimeError, match=r"target is on cpu.*wrapper_CUDA_nll_loss_forward"):
+            torch.nn.functional.cross_entropy(torch.ones(2, 3, device="cuda"), torch.tensor([0, 1]))
         with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
             layer.weight.detach().numpy()
+        assert layer.weight.numpy(force=True).shape == (4, 4)
+
+
+def test_lengths_of_sequences_stay_on_the_host(card):
+    layer = torch.nn.GRU(4, 4, batch_first=True).cuda()
+    packed = torch.nn.utils.rnn.pack_padded_sequence(torch.ones(2, 3, 4, device="cuda"), [3, 2], batch_first=True)
+    assert (packed.data.device, packed.batch_sizes.device) == (CUDA, CPU)
+    assert layer(packed)[0].data.device == CUDA
+    assert layer(torch.ones(2, 3, 4, device="cuda"))[0].device == CUDA
 
 
 def test_the_default_device_and_the_block_of_one(card):

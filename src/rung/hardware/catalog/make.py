@@ -69,6 +69,8 @@ def build_device(
         "runtime_from": runtime_from,
     }
     details |= {"cores": cores, "threads": cores, "isa": architecture.key} if cores else {}
+    if architecture.sm and product.units:
+        details["multiprocessors"] = round(product.units["shaders"]) // architecture.sm
     if build:
         details["build"] = str(build)
     if found.note:

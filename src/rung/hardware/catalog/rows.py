@@ -25,10 +25,10 @@ class Architecture:
     """One row of ``architectures.toml``.
 
     ``matmul`` maps dtypes to levels, ``notes`` to a sentence about them; ``units`` are the dtypes of the matrix
-    units; ``dot8`` the int8 dot instruction; ``f16`` is native, slow, none or empty (not known). ``isa`` are the
-    instruction sets of a CPU and ``machine`` what it calls itself; ``platform`` (jetson, aarch64) says which builds
-    are made for it; ``override`` is the gfx target whose code runs there when ROCm is
-    told so, with torch below ``override_below``.
+    units; ``dot8`` the int8 dot instruction; ``sm`` the shaders of a multiprocessor of NVIDIA; ``f16`` is native, slow,
+    none or empty (not known). ``isa`` are the instruction sets of a CPU and ``machine`` what it calls itself;
+    ``platform`` (jetson, aarch64) says which builds are made for it; ``override`` is the gfx target whose code runs
+    there when ROCm is told so, with torch below ``override_below``.
     """
 
     key: str
@@ -45,6 +45,7 @@ class Architecture:
     status: str
     sources: tuple[str, ...]
     cc: str = ""
+    sm: int = 0
     f16_rate: float | None = None
     last_driver: str | None = None
     min_cuda: str = ""

@@ -22,7 +22,18 @@ _WRAPPERS = {
     "convolution": ("_convolution", {}),
 }
 #: Operations whose wrappers name the argument; all others go through iterators, which do not.
-_NAMED = frozenset(("cat", "index_select", "gather", "scatter", "native_layer_norm", "nll_loss", *_WRAPPERS))
+_NAMED = frozenset(
+    (
+        "cat",
+        "index_select",
+        "gather",
+        "scatter",
+        "native_layer_norm",
+        "nll_loss_forward",
+        "nll_loss2d_forward",
+        *_WRAPPERS,
+    )
+)
 
 
 class Dispatch(TorchDispatchMode):
@@ -146,7 +157,7 @@ def _kept(card: Card, func: Any, operation: Operation, args: tuple[Any, ...], kw
     try:
         result = _by_chance(card, func, args, kwargs) if operation.random else func(*args, **kwargs)
         if operation.fresh:
-            for tensor in _results(result):
+            for tensor in _results(result)[: operation.kept]:
                 if claim(card, tensor, block):
                     block = None
         return result

@@ -56,6 +56,8 @@ class Operation:
         shares = any(a.alias_info is not None and not a.alias_info.is_write for a in schema.arguments)
         self.view = shares and not self.composite and not self.name.startswith("lift")
         self.fresh = any(result.alias_info is None or shares for result in schema.returns)
+        #: How many of its results lie on the card; lengths of sequences stay on the host.
+        self.kept = 1 if self.name == "_pack_padded_sequence" else None
         self.launches = not (shares or self.name.startswith(_NEVER_KERNELS))
         self._failures: dict[tuple[int, torch.dtype], Callable[[], Exception] | None] = {}
 

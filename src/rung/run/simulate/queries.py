@@ -96,6 +96,12 @@ class Questions:
         for card in self._world.cards:
             card.allocator.empty_cache()
 
+    def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
+        card = self._world.asked(device)
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+        card.allocator.capacity = max(min(int(fraction * card.total), card.total - card.runtime), 0)
+
     def manual_seed(self, seed: int) -> None:
         self._world.card.random.manual_seed(int(seed))
 
@@ -302,3 +308,7 @@ def _install_build(world: World, patches: Patches) -> None:
     patches.set(torch.version, "cuda", None if amd else software.get("cuda", "12.6"))
     patches.set(torch.backends.cuda, "is_built", lambda: True)
     patches.set(torch.backends.cudnn, "is_available", lambda: True)
+    patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: False)  # its kernels are not in this torch
+    patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)
+    marks = dict.fromkeys(("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA"), lambda *_: 0)
+    patches.set(torch.cuda.nvtx, "_nvtx", types.SimpleNamespace(**marks))

@@ -112,7 +112,7 @@ class Methods:
 
     def numpy(self, tensor: Tensor, **kwargs: Any) -> Any:
         """``Tensor.numpy``, which does not read the memory of a card."""
-        if card := card_of(self.world, tensor):
+        if (card := card_of(self.world, tensor)) and not kwargs.get("force"):
             raise TypeError(
                 f"can't convert {card.place} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
                 "host memory first."
