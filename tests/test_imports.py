@@ -111,6 +111,8 @@ def _loaded(code: str) -> set[str]:
         "from rung.cli.app import main; main(['run', '--help'])",
         "from rung.cli.app import main; main(['formats'])",
         "from rung.cli.app import main; main(['explain', 'CUDA out of memory', '--device', 'p2200'])",
+        "from rung.cli.app import main; main(['setup'])",
+        "from rung.cli.app import main; main(['setup', '--device', 'p2200', '--check'])",
         "import rung.ops",
     ],
 )

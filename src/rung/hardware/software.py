@@ -11,6 +11,8 @@ from pathlib import Path
 from rung.core.value import FrozenDict
 
 _PACKAGES = ("torch", "numba", "llvmlite")
+#: What is installed beside torch and depends on its build.
+COMPANIONS = ("triton", "triton-windows", "bitsandbytes", "flash-attn", "xformers")
 
 
 @functools.cache
@@ -23,6 +25,15 @@ def installed() -> FrozenDict[str]:
             if name == "torch":
                 found |= _torch_build(folder)
     return FrozenDict(found)
+
+
+def installed_in(folder: Path) -> dict[str, str]:
+    """The same for the packages that go with torch, in the ``site-packages`` of any Python."""
+    found: dict[str, str] = {}
+    for name in ("torch", *COMPANIONS):
+        for info in folder.glob(f"{name.replace('-', '_')}-*.dist-info"):
+            found.setdefault(name.replace("triton-windows", "triton"), info.name.split("-")[1].removesuffix(".dist"))
+    return found | (_torch_build(folder / "torch") if "torch" in found else {})
 
 
 def _folder(name: str) -> Path | None:

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from rung.core.types import EMPTY
@@ -87,22 +88,30 @@ class _Late(Exception):
     """The child has not answered in time."""
 
 
+#: How a child finds rung: by the path of this process, so that it imports the very same code and not what lies in the
+#: current folder; an interpreter of another environment gets rung and nothing else from beside it.
+_SAME_PATH = "sys.path[:] = a[3]"
+_RUNG_ALONE = (
+    "from importlib.util import module_from_spec as made, spec_from_file_location as at; "
+    "s = at('rung', a[3][0] + '/__init__.py', submodule_search_locations=a[3]); "
+    "sys.modules['rung'] = made(s); s.loader.exec_module(sys.modules['rung'])"
+)
+_SERVE = "from rung.run.child import serve; serve(*a[:3])"
+
+
 class _Child:
     """One child process and its pipes. Leaving the ``with`` block ends the process and everything it started."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], python: str | None) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (the child's end closes it)
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
-        arguments = json.dumps([requests, answers, os.getpid(), sys.path])
-        # The path of this process: the child imports the very same code, not what lies in the current folder.
-        code = (
-            "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a[3]; "
-            "from rung.run.child import serve; serve(*a[:3])"
-        )
+        path = [str(Path(__file__).parents[1])] if python else sys.path
+        arguments = json.dumps([requests, answers, os.getpid(), path])
+        code = f"import json, sys; a = json.loads(sys.argv[1]); {_RUNG_ALONE if python else _SAME_PATH}; {_SERVE}"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code, arguments],
+                [python or sys.executable, "-I" if python else "-P", "-c", code, arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
@@ -189,13 +198,15 @@ def run(
     prepare: Job | None = None,
     most_lost: int | None = None,
     environment: Mapping[str, str] = EMPTY,
+    python: str | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Outcome]:
     """Runs the jobs one after the other in a child and returns an outcome for each.
 
     ``timeout`` is in seconds and for each job; what a job imports counts. ``prepare`` is run first in every child,
     within ``START_LIMIT`` seconds; where it fails, the jobs left share its outcome. After ``most_lost`` crashes and
-    timeouts the jobs left are skipped: that is no longer about one job. ``environment`` is added to the child's.
+    timeouts the jobs left are skipped: that is no longer about one job. ``environment`` is added to the child's;
+    ``python`` is the interpreter (3.11 or newer) of another environment, whose packages the jobs then import.
     ``progress`` is called with the number of jobs done. Raises nothing of the child's doing; an exception of this
     process, ``KeyboardInterrupt`` too, ends the child before it goes on its way.
     """
@@ -205,7 +216,7 @@ def run(
         if lost == most_lost:
             skipped = Outcome("skipped", error=f"not tried: {lost} attempts before it ended the process or hung")
             return outcomes + [skipped] * (len(jobs) - len(outcomes))
-        failed = _one_child(jobs, timeout, prepare, environment, progress, outcomes)
+        failed = _one_child(jobs, timeout, prepare, environment, python, progress, outcomes)
         lost += 1
         if failed:
             outcomes += [failed] * (len(jobs) - len(outcomes))
@@ -217,12 +228,13 @@ def _one_child(
     timeout: float,
     prepare: Job | None,
     environment: Mapping[str, str],
+    python: str | None,
     progress: Callable[[int], None],
     outcomes: list[Outcome],
 ) -> Outcome | None:
     """Appends outcomes until the jobs are done or the child is lost; returns why no child can be had at all."""
     try:
-        child = _Child(environment)
+        child = _Child(environment, python)
     except OSError as error:
         return Outcome("crashed", error=f"no child process: {error}")
     with child:

@@ -105,7 +105,7 @@ def _with_torch(
         f"{_PROBES}.start:start",
         kind=device.kind,
         arch=device.arch,
-        marks=_marks(device),
+        marks=marks(device),
         threads=int(device.details.get("cores", 1)),
     )
     progress("values")
@@ -166,7 +166,7 @@ def _with_rate(capability: Capability, rates: Mapping[str, float]) -> Capability
     )
 
 
-def _marks(device: Device) -> dict[str, str]:
+def marks(device: Device) -> dict[str, str]:
     """What tells this device from others of its kind, for torch."""
     marks = {name: str(device.details[name]) for name in ("uuid", "pci") if name in device.details}
     return marks | {"index": device.id.rpartition(":")[2] if ":" in device.id else "0"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rung.core.errors import UsageError
@@ -20,7 +20,8 @@ class Build:
     """One release of torch: ``2.14+cu126``. ``toolkit`` is the version of CUDA or ROCm, empty elsewhere.
 
     ``code`` is what it carries device code for, ``ptx`` text that a driver compiles for later cards; ``platform``
-    (jetson, aarch64) says what it is made for; ``default`` is what a plain pip install gives.
+    (jetson, aarch64) says what it is made for; ``default`` is what a plain pip install gives. ``local`` is its full
+    name, ``index`` or ``file`` an address, ``pythons`` its lowest and highest, where the common ones do not hold.
     """
 
     release: str
@@ -31,6 +32,10 @@ class Build:
     default: bool
     status: str
     source: str
+    local: str = ""
+    index: str = ""
+    file: str = ""
+    pythons: tuple[str, ...] = ()
 
     @property
     def backend(self) -> str:
@@ -42,6 +47,10 @@ class Build:
         """``12.6`` of cu126, ``6.4`` of rocm6.4."""
         digits = re.sub(r"^[a-z]+", "", self.name)
         return digits if "." in digits or not digits else f"{digits[:-1]}.{digits[-1]}"
+
+    def with_release(self, release: str) -> Build:
+        """The same build of another patch: ``2.7.1`` of ``2.7``."""
+        return replace(self, release=release)
 
     def __str__(self) -> str:
         return f"torch {self.release}+{self.name}" if self.name else f"torch {self.release}"
@@ -91,6 +100,10 @@ def builds() -> tuple[Build, ...]:
                     default=row.get("default", False),
                     status=row["status"],
                     source=load("software.toml")["sources"].get(row["source"], row["source"]),
+                    local=row.get("local", ""),
+                    index=row.get("index", ""),
+                    file=row.get("file", ""),
+                    pythons=tuple(row.get("python", "").split()),
                 )
             )
     return tuple(sorted(found, key=_newest, reverse=True))
@@ -152,7 +165,7 @@ def _torch(release: str, name: str | None, architecture: Architecture) -> Build:
             f"The catalogue has no build torch {release}+{name}.", [f"of {short} it knows: {', '.join(names)}"]
         )
     best = next((b for b in fits if b.platform == architecture.platform), fits[0])
-    return Build(**{**best.__dict__, "release": release})
+    return best.with_release(release)
 
 
 def _plain(same: list[Build], architecture: Architecture) -> list[Build]:

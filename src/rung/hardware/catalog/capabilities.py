@@ -108,7 +108,7 @@ def _ruled(before: Capability | None, name: str, rule: Mapping[str, Any]) -> Cap
 def _software(architecture: Architecture, build: Build, image: str) -> Iterator[Capability]:
     where = f"{build} carries code for {' '.join(build.code)}"
     own = image in (architecture.cc, architecture.key, architecture.machine)
-    told = f" with HSA_OVERRIDE_GFX_VERSION={_gfx(image)}" if image == architecture.override else ""
+    told = f" with HSA_OVERRIDE_GFX_VERSION={gfx_version(image)}" if image == architecture.override else ""
     how = "its own" if own else f"that of {image} runs on {architecture.cc or architecture.key}{told}"
     yield Capability("code", Level.NATIVE, Proof.TABLE, f"{where}: {how}")
     yield Capability("package.torch", Level.NATIVE, Proof.TABLE, f"{build}: {build.source}")
@@ -168,6 +168,6 @@ def _no_code(architecture: Architecture, build: Build | None) -> str:
     return f"{build} carries code for {' '.join(build.code)}: none of it runs on {what}"
 
 
-def _gfx(target: str) -> str:
+def gfx_version(target: str) -> str:
     """``gfx1030`` as ROCm's variable has it: 10.3.0."""
     return f"{target[3:-2]}.{int(target[-2], 16)}.{int(target[-1], 16)}"

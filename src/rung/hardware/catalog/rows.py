@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +158,11 @@ def version(text: str) -> tuple[int, int]:
     """Major and minor part of ``12.1`` or ``2.3.1`` as numbers that compare; a missing minor part is 0."""
     major, minor = [*text.split("."), "0"][:2]
     return int(major), int(minor)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """All numbers of a version, to compare by: (525, 60, 13) of ``525.60.13``."""
+    return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import Any
 from rung.core.types import Device, Level
 from rung.core.value import Value
 from rung.hardware.catalog.builds import features
-from rung.hardware.catalog.rows import Architecture, architectures, load, version
+from rung.hardware.catalog.rows import Architecture, architectures, load, numbers, version
 
 _RUNS = {Level.NATIVE: "yes", Level.EMULATED: "slow", Level.ABSENT: "no", Level.UNKNOWN: "unknown"}
 #: The CTranslate2 whose wheel was looked into: 5.0 and 5.2 are not in it, though its documentation says 3.5 and newer.
@@ -51,7 +51,7 @@ def support(device: Device) -> tuple[Support, ...]:
     does not run, the newest that does is listed too. Nothing but torch is known of an architecture that is not in the
     catalogue.
     """
-    architecture = _architecture(device)
+    architecture = architecture_of(device)
     found = list(_torch(device))
     if architecture:
         found += _features(device, architecture)
@@ -59,7 +59,7 @@ def support(device: Device) -> tuple[Support, ...]:
     return tuple(found)
 
 
-def _architecture(device: Device) -> Architecture | None:
+def architecture_of(device: Device) -> Architecture | None:
     """The catalogue's architecture of a device; a processor that is here has the best whose instruction sets it has."""
     key = str(device.details.get("isa", device.arch))
     if known := architectures().get(key):
@@ -95,9 +95,9 @@ def _features(device: Device, architecture: Architecture) -> Iterator[Support]:
         asked = device.software.get(package)
         if asked is None and (package, feature) in done:
             continue
-        if asked is not None and not _covers(row, asked):
+        if asked is not None and not covers(row, asked):
             continue
-        runs, reason = _row(row, architecture)
+        runs, reason = runs_there(row, architecture)
         newest = "before" not in row
         if not newest and asked is None and runs in ("no", "unknown"):
             continue  # an older release that does not run either is no news
@@ -109,16 +109,12 @@ def _features(device: Device, architecture: Architecture) -> Iterator[Support]:
         )
 
 
-def _covers(row: Mapping[str, Any], asked: str) -> bool:
-    at = _numbers(asked)
-    return _numbers(row["since"]) <= at and ("before" not in row or at < _numbers(row["before"]))
+def covers(row: Mapping[str, Any], asked: str) -> bool:
+    at = numbers(asked)
+    return numbers(row["since"]) <= at and ("before" not in row or at < numbers(row["before"]))
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text))
-
-
-def _row(row: Mapping[str, Any], architecture: Architecture) -> tuple[str, str]:
+def runs_there(row: Mapping[str, Any], architecture: Architecture) -> tuple[str, str]:
     """yes, no, slow or unknown for one feature, with the reason of all but yes."""
     capability = architecture.capability
     if capability is None:

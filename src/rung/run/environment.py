@@ -1,0 +1,85 @@
+"""Python environments that are not this process: which Python they have, and whether they may be changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from rung.core.errors import UsageError
+from rung.core.value import Value
+
+#: What is asked of an interpreter; this one evaluates it, others print it. Understood by Python 3.6.
+_FACTS = (
+    "[sys.executable, sys.prefix, sys.base_prefix, '%d.%d' % sys.version_info[:2], "
+    "sysconfig.get_path('purelib'), platform.system(), platform.machine()]"
+)
+_SYSTEMS = {"Linux": "linux", "Windows": "windows", "Darwin": "macos"}
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+#: Seconds that an interpreter may take to answer.
+_PATIENCE = 30.0
+
+
+@dataclass(frozen=True)
+class Environment(Value):
+    """An interpreter (path and ``3.12``) with the folder that packages are installed in; ``virtual`` where changing it
+    touches no other program: a venv, or a conda environment beside the base. ``system`` and ``machine`` as in
+    ``rung.diagnosis.companions.Host``."""
+
+    python: str
+    prefix: str
+    version: str
+    virtual: bool
+    folder: str
+    system: str
+    machine: str
+
+
+def current() -> Environment:
+    """The virtual environment that the user is in, else the one of this process."""
+    active = os.environ.get("VIRTUAL_ENV")
+    if active and Path(active).resolve() != Path(sys.prefix).resolve():
+        return at(active)
+    return _environment(eval(_FACTS, {"sys": sys, "sysconfig": sysconfig, "platform": platform}))
+
+
+def at(path: str) -> Environment:
+    """The environment in that folder, or of that interpreter. Raises ``UsageError`` when nothing there runs."""
+    place = Path(path).expanduser()
+    candidates = [place] if place.is_file() else [place / "bin" / "python", place / "Scripts" / "python.exe"]
+    python = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if python is None:
+        cause = f"{path} is no virtual environment: it has no Python." if place.exists() else f"There is no {path}."
+        raise UsageError(cause, ways_out=[f"python3 -m venv {path}"])
+    # not resolved: the interpreter of a venv is a link, and the way to it decides what it imports
+    code = f"import json, platform, sys, sysconfig; print(json.dumps({_FACTS}))"
+    command = [os.path.abspath(python), "-I", "-c", code]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True)
+        return _environment(json.loads(done.stdout))
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr.strip().splitlines() or [f"it ended with status {error.returncode}"])[-1]
+    except subprocess.TimeoutExpired:
+        said = f"it did not answer within {_PATIENCE:.0f} s"
+    except (OSError, ValueError) as error:
+        said = str(error)
+    raise UsageError(f"{python} is no Python that runs.", [said], [f"python3 -m venv --clear {path}"])
+
+
+def _environment(facts: list[str]) -> Environment:
+    python, prefix, base, version, folder, system, machine = facts
+    conda = Path(prefix, "conda-meta").is_dir() and not Path(prefix, "condabin").is_dir()
+    return Environment(
+        python=python,
+        prefix=prefix,
+        version=version,
+        virtual=prefix != base or conda,
+        folder=folder,
+        system=_SYSTEMS.get(system, system.lower()),
+        machine=_MACHINES.get(machine.lower(), machine.lower()),
+    )
