@@ -27,6 +27,7 @@ format: $(VENV)/dev.done
 $(VENV)/run.done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[run]'
+	$(BIN)/python -m compileall -q src  # as an installed package is: else each start compiles where Python may not write
 	@touch $@
 
 $(VENV)/dev.done: $(VENV)/run.done

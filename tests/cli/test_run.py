@@ -172,7 +172,7 @@ LOADING, GENERATING = "rung.run.bind:Binder.hold", "rung.engine.decoder:Decoder.
 
 @pytest.mark.parametrize(
     ("moment", "calls", "options", "partial"),
-    [(LOADING, 1, [], False), (GENERATING, 4, [], True), (GENERATING, 4, ["--json"], False)],
+    [(LOADING, 1, [], False), (GENERATING, 16, [], True), (GENERATING, 16, ["--json"], False)],
     ids=["loading", "generating", "json"],
 )
 def test_ctrl_c_says_stopped_and_leaves_whole_lines(model, moment, calls, options, partial):

@@ -24,7 +24,7 @@ SHAPE = Decoder(
     attention_scale=0.25,
     ropes=(Rope(16, False, (1.0,) * 8),),
 )
-DEVICES = [torch.device("cpu")] * 3
+DEVICES = ["cpu"] * 3
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("f32", 4), ("f16", 2), ("bf16", 2)])

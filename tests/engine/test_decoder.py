@@ -1,16 +1,22 @@
 """The decoder against transformers: the eight architectures, rope scalings, chunks, and one token after the other."""
 
+import sys
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 from tiny_decoders import KINDS, PlainParts, checkpoint, roles, shape
 
 from rung.core.errors import ContextTooLong, UsageError
 from rung.engine import decoder as decoder_module
+from rung.engine.cache import Cache
 from rung.engine.decoder import Decoder
 from rung.models.card import Rope
 from rung.ops.attention.torch_sdpa import RUNG as SDPA
-from rung.ops.decode_step.network import Network
+from rung.ops.decode_step.ref import RUNG as REF
 from rung.ops.decode_step.rope import Frequencies, rotate
+from rung.ops.decode_step.weights import Weights
 
 IDS = torch.randint(0, 128, (40,), generator=torch.Generator().manual_seed(1)).tolist()
 
@@ -27,7 +33,12 @@ def expected(model, ids=IDS):
 
 
 def decoder_of(model, context=64, attend=SDPA.apply):
-    return Decoder(Network(shape(model), PlainParts(roles(model), attend), context), context, "f32")
+    return bound(shape(model), PlainParts(roles(model), attend), context)
+
+
+def bound(described, parts, context):
+    devices = [parts.device(layer) for layer in range(len(described.layers))]
+    return Decoder(Weights.bind(described, parts, context), Cache(described, context, "f32", devices), REF)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,7 +84,7 @@ def test_longrope_uses_the_long_frequencies_above_the_original_context():
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotation_turns_pairs_and_leaves_the_rest(interleaved):
     x = torch.randn(3, 2, 12, generator=torch.Generator().manual_seed(0))
-    rope = Frequencies(torch.tensor([1.0, 0.3, 0.01, 0.7]), 1.0, 8, interleaved)
+    rope = Frequencies(np.array([1.0, 0.3, 0.01, 0.7], np.float32), 1.0, 8, interleaved)
     cos, sin = rope.table(5, 3)
     turned = x.clone()
     rotate(turned, cos, sin, interleaved)
@@ -96,12 +107,14 @@ def test_chunks_steps_and_repeated_calls_give_the_same_logits(kind, monkeypatch)
     decoder = decoder_of(model)
     torch.testing.assert_close(decoder.logits(IDS), wanted, rtol=1e-4, atol=1e-4)
     decoder.cache.truncate(0)
-    torch.testing.assert_close(decoder.prefill(IDS[:30]), wanted[29], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(decoder.prefill(IDS[:30])), wanted[29], rtol=1e-4, atol=1e-4)
     for position in range(30, 40):
-        torch.testing.assert_close(decoder.step(IDS[position]), wanted[position], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            torch.from_numpy(decoder.step(IDS[position])), wanted[position], rtol=1e-4, atol=1e-4
+        )
     assert decoder.cache.ids == IDS
     decoder.cache.truncate(12)
-    torch.testing.assert_close(decoder.prefill(IDS[12:20]), wanted[19], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(decoder.prefill(IDS[12:20])), wanted[19], rtol=1e-4, atol=1e-4)
 
 
 def test_a_failed_call_leaves_the_count_and_can_be_repeated():
@@ -121,7 +134,7 @@ def test_a_failed_call_leaves_the_count_and_can_be_repeated():
         with pytest.raises(RuntimeError, match="once"):
             call()
         assert decoder.cache.ids == IDS[:5]
-    torch.testing.assert_close(decoder.step(IDS[5]), expected(model)[5], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(decoder.step(IDS[5])), expected(model)[5], rtol=1e-4, atol=1e-4)
 
 
 def test_what_cannot_be_computed_is_refused_before_anything_changes():
@@ -147,9 +160,63 @@ def test_layers_may_lie_on_several_devices():
     class Split(PlainParts):
         def device(self, layer):
             moved.append(layer)
-            return torch.device("cpu") if layer < 1 else torch.device("cpu", 0)
+            return "cpu" if layer < 1 else "cpu:0"
 
-    network = Network(shape(model), Split(roles(model), SDPA.apply), 64)
-    decoder = Decoder(network, 64, "f32")
+    decoder = bound(shape(model), Split(roles(model), SDPA.apply), 64)
     torch.testing.assert_close(decoder.logits(IDS), expected(model), rtol=1e-4, atol=1e-4)
-    assert moved == [0, 1, 2]
+    assert set(moved) == {0, 1, 2}
+
+
+class Counting:
+    """A step without torch that gives the number of its calls, and fails where it is told to."""
+
+    without_torch = True
+
+    def __init__(self, fails_at=-1):
+        self.fails_at = fails_at
+
+    def prepare(self, weights, cache, *, threads):
+        return cache
+
+    def apply(self, state, token, position):
+        if position == self.fails_at:
+            raise RuntimeError("once")
+        return np.array([token, position], np.float32)
+
+
+@pytest.fixture
+def without_torch(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+
+
+def counting(fails_at=-1):
+    described = SimpleNamespace(vocabulary=128, kv_heads=2, head_dim=16)
+    cache = Cache(described, 16, "f32", ["cpu"] * 3)
+    return Decoder(SimpleNamespace(shape=described), cache, Counting(fails_at), singles=4)
+
+
+def test_short_prompts_are_read_a_token_at_a_time_while_torch_is_not_imported(without_torch):
+    decoder = counting()
+    assert decoder.prefill([7, 8, 9]).tolist() == [9, 2]
+    assert decoder.prefill([3]).tolist() == [3, 3]
+    assert decoder.cache.ids == [7, 8, 9, 3]
+
+
+def test_long_ones_are_not(without_torch):
+    decoder = counting()
+    decoder.get_ready(4)
+    with pytest.raises(AttributeError, match="network"):  # which this step does not have
+        decoder.get_ready(5)
+
+
+def test_none_is_once_torch_is_there():
+    with pytest.raises(AttributeError, match="network"):
+        counting().get_ready(1)
+
+
+def test_a_failure_amid_a_short_prompt_leaves_the_count(without_torch):
+    decoder = counting(fails_at=2)
+    decoder.prefill([5])
+    with pytest.raises(RuntimeError, match="once"):
+        decoder.prefill([6, 7])
+    assert decoder.cache.ids == [5]

@@ -18,7 +18,7 @@ def full(monkeypatch):
     tried = []
 
     def arrange(times, error):
-        def bind(card, plan, devices, journal, progress):
+        def bind(card, plan, devices, journal, progress, first_prompt):
             tried.append(plan)
             if len(tried) <= times:
                 raise error

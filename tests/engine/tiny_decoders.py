@@ -133,6 +133,19 @@ def shape(model: torch.nn.Module, context: int = 256, interleaved: bool = False)
     )
 
 
+class Rows:
+    """An embedding in plain f32."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight = weight
+
+    def __call__(self, ids):
+        return self.weight[ids]
+
+    def row(self, token):
+        return self.weight[token].numpy()
+
+
 class PlainParts:
     """Parts of a decoder as plain f32 matrices and the reference attention."""
 
@@ -148,13 +161,13 @@ class PlainParts:
         return lambda x: torch.nn.functional.linear(x, weight)
 
     def look_up(self):
-        return lambda ids: self.weights["embed"][ids]
+        return Rows(self.weights["embed"])
 
     def vector(self, role):
-        return self.weights[role]
+        return self.weights[role].numpy()
 
     def attention(self, layer):
         return self.attend
 
     def device(self, layer):
-        return torch.device("cpu")
+        return "cpu"

@@ -188,6 +188,7 @@ def _load(wish: Wish, err: Any) -> tuple[Model, tuple[Device, ...]]:
         loaded = load(
             wish.model,
             **wish.load,
+            first_prompt=wish.prompt or "",
             progress=progress.update,
             on_step=lambda step: said(step_line(step)),
             on_note=said,

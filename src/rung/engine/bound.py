@@ -1,20 +1,22 @@
 """The parts of a decoder, read from the model's files, encoded where the plan says so, and bound to rungs.
 
-Importing torch takes longer than anything else that comes before the first token, so weights are read, encoded and
-packed beside it by a thread of their own; nothing here imports torch before a part is asked for.
+Weights are read, encoded and packed by threads of their own, beside whatever is imported meanwhile. Nothing here
+imports torch for weights that are packed: a short prompt is answered without it.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rung import formats
 from rung.core.types import Case, Device, Placement, Plan
 from rung.core.value import FrozenDict
 from rung.formats import Encoded
+from rung.formats.codec import Floats
 from rung.models.card import ModelCard
 from rung.models.reader import Reader
 from rung.planning.mixture import storage
@@ -24,25 +26,14 @@ from rung.run.bind import Attention, Binder, Embedding, Held, Linear, Step
 from rung.run.journal import Journal
 from rung.run.places import torch_name
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
 _MANY = 256
-
-
-def torch_device(device: str) -> torch.device:
-    """Where torch computes for a device id."""
-    import torch
-
-    return torch.device(torch_name(device))
 
 
 class BoundParts:
     """See ``rung.ops.decode_step.parts.Parts``. A context manager: reading starts when it is entered and ends at the
     latest when it is left.
 
-    ``progress`` is called with (bytes of matrices done, bytes in all) from the thread that reads.
+    ``progress`` is called with (bytes of matrices done, bytes in all) from a thread that reads.
     """
 
     def __init__(
@@ -55,8 +46,8 @@ class BoundParts:
         progress: Callable[[int, int], None],
     ) -> None:
         self.card, self.plan, self._reader, self._progress = card, plan, reader, progress
-        self._done, self._all = 0, 0
-        self._thread = ThreadPoolExecutor(1, "rung-reader")
+        self._done, self._all, self._counting = 0, 0, threading.Lock()
+        self._threads = ThreadPoolExecutor(plan.threads if plan.format == "stored" else 1, "rung-reader")
         self._held: dict[str, Future[Held]] = {}
         self._rows: Future[Encoded] | None = None
         by_id = {device.id: device for device in devices}
@@ -83,14 +74,15 @@ class BoundParts:
         self._all = sum(tensor.bytes for tensor in multiplied)
         if not tied or first != last:  # a copy of its own, or the same weight on another device
             self._all += self.card.tensor("embed").bytes
-            self._rows = self._thread.submit(self._encoded, "embed", first)
-        self._held = {tensor.role: self._thread.submit(self._hold, tensor.role) for tensor in multiplied}
+            self._rows = self._threads.submit(self._encoded, "embed", first)
+        multiplied.sort(key=lambda tensor: -tensor.bytes)  # the threads end at about the same time
+        self._held = {tensor.role: self._threads.submit(self._hold, tensor.role) for tensor in multiplied}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._thread.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
 
     def _cases(self, weights: Sequence[Weight], placement: Placement, dtype: str) -> Iterator[Case]:
         """Every class of cases that this model will ask for on one device."""
@@ -121,16 +113,18 @@ class BoundParts:
         """Whether the model has that tensor."""
         return any(tensor.role == role for tensor in self.card.tensors)
 
-    def device(self, layer: int) -> torch.device:
-        """Where that layer computes."""
-        return torch_device(self._device_of(layer))
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """torch's name of where each layer computes."""
+        return tuple(map(self.device, range(len(self.card.decoder.layers))))
 
-    def vector(self, role: str) -> Tensor:
-        """A norm's weight or a bias: f32, one dimension, on the device of its layer."""
-        import torch
+    def device(self, layer: int) -> str:
+        """torch's name of where that layer computes."""
+        return torch_name(self._device_of(layer))
 
-        values = formats.decode(self._reader.read(self.card.tensor(role))).reshape(-1)
-        return torch.from_numpy(values).to(torch_device(self._place(role)))
+    def vector(self, role: str) -> Floats:
+        """A norm's weight or a bias: f32, one dimension."""
+        return formats.decode(self._reader.read(self.card.tensor(role))).reshape(-1)
 
     def linear(self, role: str) -> Linear:
         """x [T, in] -> [T, out]; ``head`` gives the embedding's matrix when the head is tied."""
@@ -190,6 +184,7 @@ class BoundParts:
         """The tensor in the format of the plan; encoded now when it is stored in another one."""
         tensor = self.card.tensor(role)
         stored = self._reader.read(tensor)
-        self._done += tensor.bytes
-        self._progress(self._done, self._all)
+        with self._counting:
+            self._done += tensor.bytes
+            self._progress(self._done, self._all)
         return formats.convert(stored, self._weights[device][role].format, tensor.name, self.plan.threads)

@@ -5,28 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
+import numpy.typing as npt
 
 from rung.core.errors import ContextTooLong
 from rung.models.card import Decoder
+from rung.ops.decode_step.parts import Rows
 
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+if TYPE_CHECKING:
+    from torch import Tensor
 
-
-def _reserve(size: tuple[int, ...], dtype: str, device: torch.device) -> Iterator[Tensor]:
-    """Zeros of that size, a slice of the first dimension at a time.
-
-    On a CPU one array of NumPy holds them all: it lies in huge pages where the system has them, and reading a long
-    cache then misses fewer address translations.
-    """
-    if device.type != "cpu":
-        return iter(torch.zeros(size, dtype=DTYPES[dtype], device=device))
-    width = torch.empty(0, dtype=DTYPES[dtype]).element_size()
-    memory = torch.from_numpy(np.empty(math.prod(size) * width, dtype=np.uint8)).zero_()
-    return iter(memory.view(DTYPES[dtype]).view(size))
+_WIDTHS = {"f32": 4, "f16": 2, "bf16": 2}
+Bytes = npt.NDArray[np.uint8]
 
 
 class Cache:
@@ -36,15 +29,30 @@ class Cache:
     ``length`` changes nothing that counts, so a call that failed can be repeated one rung lower.
     """
 
-    def __init__(self, shape: Decoder, context: int, dtype: str, devices: Sequence[torch.device]) -> None:
-        """Reserves ``cache_bytes`` of ``rung.models.footprint``; ``devices`` has one device a layer."""
-        size = (shape.kv_heads, context, shape.head_dim)
-        made = {device: _reserve((2 * count, *size), dtype, device) for device, count in Counter(devices).items()}
+    def __init__(self, shape: Decoder, context: int, dtype: str, devices: Sequence[str]) -> None:
+        """Reserves ``cache_bytes`` of ``rung.models.footprint``; ``devices`` has torch's name of each layer's."""
+        size = (shape.kv_heads, context, shape.head_dim * _WIDTHS[dtype])
+        made = {device: _reserve((2 * count, *size), device) for device, count in Counter(devices).items()}
         self.context = context
         self.dtype = dtype
-        self.keys = [next(made[device]) for device in devices]
-        self.values = [next(made[device]) for device in devices]
+        self._keys = [next(made[device]) for device in devices]
+        self._values = [next(made[device]) for device in devices]
         self.ids: list[int] = []
+
+    @cached_property
+    def keys(self) -> list[Tensor]:
+        """A tensor for each layer."""
+        return [_tensor(held, self.dtype) for held in self._keys]
+
+    @cached_property
+    def values(self) -> list[Tensor]:
+        """A tensor for each layer."""
+        return [_tensor(held, self.dtype) for held in self._values]
+
+    def rows(self, layer: int) -> Rows:
+        """Where keys and values of a layer on the CPU lie; needs no torch."""
+        keys, values = self._keys[layer], self._values[layer]
+        return Rows(keys.ctypes.data, values.ctypes.data, keys.strides[0], keys.strides[1], self.dtype)
 
     @property
     def length(self) -> int:
@@ -86,3 +94,26 @@ class Cache:
                 break
             count += 1
         return count
+
+
+def _reserve(size: tuple[int, ...], device: str) -> Iterator[Any]:
+    """Zero bytes of that size, a slice of the first dimension at a time: arrays on a CPU, else tensors.
+
+    One array of NumPy holds them all: it lies in huge pages where the system has them, and reading a long cache then
+    misses fewer address translations.
+    """
+    if device == "cpu":
+        memory: Bytes = np.empty(math.prod(size), np.uint8)
+        memory[:] = 0
+        return iter(memory.reshape(size))
+    import torch
+
+    return iter(torch.zeros(size, dtype=torch.uint8, device=device))
+
+
+def _tensor(held: Any, dtype: str) -> Tensor:
+    """Bytes [heads, context, width] as a tensor of that dtype, without a copy."""
+    import torch
+
+    whole = torch.from_numpy(held) if isinstance(held, np.ndarray) else held
+    return whole.view({"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype])

@@ -18,12 +18,13 @@ import torch
 from rung import formats
 from rung.core.types import Device, Format, Plan
 from rung.engine.bound import BoundParts
+from rung.engine.cache import Cache
 from rung.engine.decoder import Decoder
 from rung.formats import Encoded
 from rung.models.card import Decoder as Shape
 from rung.models.card import Layer, ModelCard, Rope, Tensor
 from rung.models.reader import Reader
-from rung.ops.decode_step.network import Network
+from rung.ops.decode_step.weights import Weights
 from rung.planning import Request, solve
 from rung.planning.kitchen import Kitchen
 from rung.planning.subject import Subject
@@ -99,8 +100,8 @@ def _decoder(
     card = _card(name, hidden, wide, layers, context)
     plan = solve(card, (device,), Request(device=device.id, context=context, threads=threads))
     with BoundParts(card, plan, (device,), _Random(card), Journal(), lambda done, total: None) as parts:
-        network = Network(card.decoder, parts, context)
-    yield Decoder(network, context, plan.cache_dtype, parts.step(), threads), plan
+        weights = Weights.bind(card.decoder, parts, context)
+    yield Decoder(weights, Cache(card.decoder, context, plan.cache_dtype, parts.devices), parts.step(), threads), plan
 
 
 def _card(name: str, hidden: int, wide: int, layers: int, context: int) -> ModelCard:

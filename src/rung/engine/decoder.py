@@ -2,85 +2,119 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rung.core.errors import UsageError
 from rung.engine.cache import Cache
+from rung.formats.codec import Floats
 from rung.models.footprint import CHUNK
-from rung.ops.decode_step.network import Network
-from rung.ops.decode_step.ref import RUNG as REF
+from rung.ops.decode_step.weights import Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rung.ops.decode_step.network import Network
 
 
 class Step(Protocol):
     """A rung of ``rung.ops.decode_step``."""
 
-    def prepare(self, network: Network, cache: Any, *, threads: int) -> Any:
-        """Binds the network to a cache."""
+    @property
+    def without_torch(self) -> bool:
+        """Whether ``prepare`` and ``apply`` need no torch."""
 
-    def apply(self, state: Any, token: int, position: int) -> Tensor:
+    def prepare(self, weights: Weights, cache: Any, *, threads: int) -> Any:
+        """Binds weights to a cache."""
+
+    def apply(self, state: Any, token: int, position: int) -> Floats:
         """Logits [vocabulary] after one token."""
+
+    def network(self, state: Any) -> Network:
+        """What reads many tokens at once."""
 
 
 class Decoder:
-    """A network with a cache of ``context`` tokens, and the rung that computes single tokens.
+    """Bound weights with a cache, and the rung that computes single tokens.
 
-    A call that fails leaves the cache's count as it was, so it can be repeated, also with another ``step``.
+    ``singles``: prompts of at most so many tokens are read one token after the other as long as torch is not
+    imported, where ``step`` needs none: importing it takes longer. A call that fails leaves the cache's count as it
+    was, so it can be repeated.
     """
 
-    def __init__(self, network: Network, context: int, cache_dtype: str, step: Step = REF, threads: int = 1) -> None:
-        self.network = network
-        self.cache = Cache(network.shape, context, cache_dtype, network.devices)
-        self._threads = threads
-        self.use(step)
+    def __init__(self, weights: Weights, cache: Cache, step: Step, threads: int = 1, singles: int = 0) -> None:
+        self.cache = cache
+        self._vocabulary, self._step, self._singles = weights.shape.vocabulary, step, singles
+        self._state = step.prepare(weights, cache, threads=threads)
 
-    def use(self, step: Step) -> None:
-        """Computes single tokens with that rung from now on."""
-        self._step = step
-        self._state = step.prepare(self.network, self.cache, threads=self._threads)
-
-    def step(self, token: int) -> Tensor:
+    def step(self, token: int) -> Floats:
         """Logits [vocabulary] f32 after one more token. Raises ``ContextTooLong`` or ``UsageError``."""
         self._check([token])
         logits = self._step.apply(self._state, token, self.cache.length)
         self.cache.advance([token])
         return logits
 
-    @torch.inference_mode()
-    def prefill(self, ids: Sequence[int]) -> Tensor:
+    def get_ready(self, count: int) -> None:
+        """Imports and binds what a prompt of that many tokens needs, so that it does not count as reading it."""
+        if not self._one_by_one(count):
+            self._step.network(self._state)
+
+    def prefill(self, ids: Sequence[int]) -> Floats:
         """Logits [vocabulary] f32 after the last of ``ids``, which are read after what the cache holds.
 
         Raises, before anything is computed, ``ContextTooLong`` or (no ids, an unknown id) ``UsageError``.
         """
-        hidden = torch.empty(0)
-        for _, hidden in self._chunks(ids):  # noqa: B007  the last chunk's is used
-            pass
-        return self.network.logits(hidden[-1:])[0]
+        self._check(ids)
+        if self._one_by_one(len(ids)):
+            return self._steps(ids)
+        import torch
 
-    @torch.inference_mode()
+        with torch.inference_mode():
+            network, hidden = self._step.network(self._state), torch.empty(0)
+            for _, hidden in self._chunks(network, ids):  # noqa: B007  the last chunk's is used
+                pass
+            logits: Floats = network.logits(hidden[-1:])[0].numpy()
+        return logits
+
     def logits(self, ids: Sequence[int]) -> Tensor:
         """Logits [positions, vocabulary] f32 after each of ``ids``; raises as ``prefill`` does."""
-        out = torch.empty(len(ids), self.network.shape.vocabulary)
-        for first, hidden in self._chunks(ids):
-            out[first : first + hidden.shape[0]] = self.network.logits(hidden)
+        import torch
+
+        self._check(ids)
+        with torch.inference_mode():
+            network, out = self._step.network(self._state), torch.empty(len(ids), self._vocabulary)
+            for first, hidden in self._chunks(network, ids):
+                out[first : first + hidden.shape[0]] = network.logits(hidden)
         return out
 
-    def _chunks(self, ids: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+    def _one_by_one(self, count: int) -> bool:
+        return count <= self._singles and self._step.without_torch and "torch" not in sys.modules
+
+    def _steps(self, ids: Sequence[int]) -> Floats:
+        held = self.cache.length
+        try:
+            for token in ids:
+                logits = self.step(token)
+        except BaseException:
+            self.cache.truncate(held)
+            raise
+        return logits
+
+    def _chunks(self, network: Network, ids: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
         """For each chunk the index of its first id and the hidden states [T, hidden] after the last layer."""
-        self._check(ids)
+        import torch
+
         for first in range(0, len(ids), CHUNK):
             chunk = ids[first : first + CHUNK]
-            hidden = self.network.layers(torch.tensor(chunk, dtype=torch.int64), self.cache, self.cache.length)
+            hidden = network.layers(torch.tensor(chunk, dtype=torch.int64), self.cache, self.cache.length)
             self.cache.advance(chunk)
             yield first, hidden
 
     def _check(self, ids: Sequence[int]) -> None:
         if not ids:
             raise UsageError("there is no token to compute", ["the prompt is empty"], ["a prompt with text in it"])
-        vocabulary = self.network.shape.vocabulary
+        vocabulary = self._vocabulary
         if min(ids) < 0 or max(ids) >= vocabulary:
             raise UsageError(
                 f"token ids must lie in 0 to {vocabulary - 1}, found {min(ids)} to {max(ids)}",

@@ -28,6 +28,8 @@ Progress = Callable[[str, int, int], None]
 #: When a memory is full although the plan fitted (others may have taken it), the next plan may hold this share of what
 #: the last one wanted beside the runtime, which does not shrink; so many times.
 _LESS, _TIMES = 0.8, 3
+#: Seconds that importing torch takes: prompts which are sooner read a token at a time are read without it.
+_TORCH = 1.5
 
 
 def load(
@@ -41,6 +43,7 @@ def load(
     offline: bool = False,
     revision: str | None = None,
     devices: Sequence[Device] | None = None,
+    first_prompt: str = "",
     progress: Progress = lambda label, done, total: None,
     on_step: Callable[[StepDown], None] = lambda step: None,
     on_note: Callable[[str], None] = lambda note: None,
@@ -49,7 +52,8 @@ def load(
     """A language model, planned for this machine, read and bound.
 
     ``progress`` is called with (label, bytes done, bytes in all); ``on_step`` with each step down,
-    ``on_note`` with what a person should know, ``on_plan`` once before the weights are read.
+    ``on_note`` with what a person should know, ``on_plan`` once before the weights are read. ``first_prompt`` is what
+    will be asked first, if that is known: for a long one torch is imported while the weights are read.
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
     """
     system.need_software()
@@ -79,14 +83,14 @@ def load(
     journal = Journal(on_step, on_note)
     for _ in range(_TIMES):
         try:
-            return _bind(card, plan, found, journal, progress)
+            return _bind(card, plan, found, journal, progress, first_prompt)
         except Exception as error:
             reason = _full(error)
             if not reason:
                 raise
         plan, found = _planned_again(plan, found, reason, planned, journal)
         on_plan(plan, found)
-    return _bind(card, plan, found, journal, progress)
+    return _bind(card, plan, found, journal, progress, first_prompt)
 
 
 def _planned_again(
@@ -143,7 +147,9 @@ def _importing() -> Iterator[None]:
             gc.enable()
 
 
-def _bind(card: ModelCard, plan: Plan, devices: Sequence[Device], journal: Journal, progress: Progress) -> Model:
+def _bind(
+    card: ModelCard, plan: Plan, devices: Sequence[Device], journal: Journal, progress: Progress, first_prompt: str
+) -> Model:
     from rung.kernels.cpu import target
 
     if plan.packing == "stored":
@@ -152,24 +158,26 @@ def _bind(card: ModelCard, plan: Plan, devices: Sequence[Device], journal: Journ
     if note:
         journal.notes.append(note)
     with _importing():
-        import rung.kernels.cpu.packing  # noqa: F401  the thread of the parts needs it, and torch takes longer
+        import rung.kernels.cpu.packing
     from rung.engine.bound import BoundParts
     from rung.models.reader import Reader
 
     def read(done: int, total: int) -> None:
         progress("reading", done, total)
 
+    singles = int(_TORCH * plan.decode_rate) if plan.packing == "r16" and len(plan.placements) == 1 else 0
     with Reader(card) as reader, BoundParts(card, plan, devices, reader, journal, read) as parts:
-        with _importing():
-            import torch
+        from rung.engine.cache import Cache
+        from rung.engine.decoder import Decoder
+        from rung.engine.model import Model
+        from rung.engine.tokenizer import Tokenizer
+        from rung.ops.decode_step.weights import Weights
 
-            from rung.engine.decoder import Decoder
-            from rung.engine.model import Model
-            from rung.engine.tokenizer import Tokenizer
-            from rung.ops.decode_step.network import Network
-
-        torch.set_num_threads(plan.threads)
         tokenizer = Tokenizer.from_card(card)
-        network = Network(card.decoder, parts, plan.context)
-    decoder = Decoder(network, plan.context, plan.cache_dtype, parts.step(), plan.threads)
+        if not singles or len(tokenizer.encode(first_prompt, special=True, bos=True)) > singles:
+            with _importing():
+                import rung.ops.decode_step.network  # noqa: F401  with torch, while the weights are read
+        cache = Cache(card.decoder, plan.context, plan.cache_dtype, parts.devices)
+        weights = Weights.bind(card.decoder, parts, plan.context)
+    decoder = Decoder(weights, cache, parts.step(), plan.threads, singles)
     return Model(card, plan, tuple(devices), decoder, journal, tokenizer)

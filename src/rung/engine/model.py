@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import ContextTooLong, DeviceError, UsageError
 from rung.core.text import count
@@ -18,9 +16,13 @@ from rung.engine.decoder import Decoder
 from rung.engine.sampling import Sampler, Sampling
 from rung.engine.stream import TextStream
 from rung.engine.tokenizer import Tokenizer
+from rung.formats.codec import Floats
 from rung.models.card import ModelCard
 from rung.models.scales import find_damage
 from rung.run.journal import Journal
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -152,10 +154,11 @@ class Generation:
 
     def _run(self) -> Generator[str, None, None]:
         model, decoder = self._model, self._model._decoder
-        started = time.perf_counter()
         kept = min(decoder.cache.shared(self._ids), len(self._ids) - 1)  # the last token's logits are needed
         decoder.cache.truncate(kept)
         self._fed = len(self._ids) - kept
+        decoder.get_ready(self._fed)
+        started = time.perf_counter()
         logits = decoder.prefill(self._ids[kept:])
         self._seconds["prefill"] = time.perf_counter() - started
         reason = "end"
@@ -188,10 +191,10 @@ class Generation:
             yield rest
         self._finish(reason)
 
-    def _choose(self, logits: Tensor) -> int:
+    def _choose(self, logits: Floats) -> int:
         """The next token. Logits that are no numbers are most often a damaged file's: then that is said."""
         try:
-            return self._sampler.choose(logits.numpy())
+            return self._sampler.choose(logits)
         except DeviceError as error:
             raise (find_damage(self._model.card) or error) from None
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import DeviceLost, NoRung, OutOfMemory
@@ -11,6 +13,7 @@ from rung.core.types import YES, Case, Climb, Device, Format, Ladder, Rung, Step
 from rung.core.value import FrozenDict
 from rung.diagnosis import Match, classify
 from rung.formats import Encoded
+from rung.formats.codec import Floats
 from rung.ops import LADDERS
 from rung.run import selfcheck
 from rung.run.journal import Journal
@@ -48,6 +51,7 @@ class Binder:
         self._packed = packed
         self._ladders = ladders
         self._proofs: dict[tuple[Rung, str], Verdict] = {}
+        self._choosing = threading.Lock()
 
     def prove(self, cases: Iterable[Case]) -> None:
         """Self-checks, in one child process, the rungs that these cases climb to and that have no proof yet."""
@@ -100,14 +104,15 @@ class Binder:
             Case("linear", encoded.format.name, self.dtype, (count, rows, columns)) for count in (1, _MANY)
         )
         unpaired: set[str] = set()
-        while True:
-            few = self.choose(few_case, lambda name: name not in unpaired)
-            shared = self.record(few_case, few).packing
-            many = self.choose(many_case, shared.__eq__)
-            if many.rung is not None:
-                break
-            unpaired.add(shared)
-        rungs = (self.record(few_case, few), self.record(many_case, many))
+        with self._choosing:  # several threads pack weights
+            while True:
+                few = self.choose(few_case, lambda name: name not in unpaired)
+                shared = self.record(few_case, few).packing
+                many = self.choose(many_case, shared.__eq__)
+                if many.rung is not None:
+                    break
+                unpaired.add(shared)
+            rungs = (self.record(few_case, few), self.record(many_case, many))
         if shared in PACKERS:
             state = resolve(PACKERS[shared])(encoded, self.threads)
         else:
@@ -189,9 +194,12 @@ class Linear:
 
     def _bind(self, held: Held) -> None:
         self.rungs, self.state = held.rungs, held.state
-        few, many = (rung.load() for rung in held.rungs)
-        self._restore = few.restore
-        self._few, self._many = few.apply, many.apply
+        self.__dict__.pop("_implementations", None)
+
+    @cached_property
+    def _implementations(self) -> tuple[Any, Any]:
+        """Those of both rungs, loaded when first called: they import torch, and whole tokens need none."""
+        return self.rungs[0].load(), self.rungs[1].load()
 
     @property
     def packing(self) -> str:
@@ -200,17 +208,17 @@ class Linear:
 
     def encoded(self) -> Encoded:
         """The weight in its canonical layout, the one on disk."""
-        restored: Encoded = self._restore(self.state)
+        restored: Encoded = self._implementations[0].restore(self.state)
         return restored
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, in] -> [T, out]."""
-        few = x.shape[0] <= FEW
+        which = 0 if x.shape[0] <= FEW else 1
         try:
-            result: Tensor = (self._few if few else self._many)(self.state, x)
+            result: Tensor = self._implementations[which].apply(self.state, x)
             return result
         except Exception as error:
-            self._binder.failed(self.rungs[0 if few else 1], self._cases[0 if few else 1], error)
+            self._binder.failed(self.rungs[which], self._cases[which], error)
         self._bind(self._binder.hold(self.encoded()))
         return self(x)
 
@@ -235,16 +243,26 @@ class Embedding:
             self._encoded, self._tied = self._tied.encoded(), None
             return self._bind()
         self.rung = self._binder.record(self.case, climb)
-        implementation = self.rung.load()
-        self._look_up = implementation.look_up
+        self._implementation = self.rung.load()
         if self._tied is None:
-            self.state = implementation.prepare(self._encoded, dtype=self._binder.dtype, threads=self._binder.threads)
+            threads, dtype = self._binder.threads, self._binder.dtype
+            self._own = self._implementation.prepare(self._encoded, dtype=dtype, threads=threads)
         return None
+
+    @property
+    def state(self) -> Any:
+        """What the rung reads: the head's when that is tied."""
+        return self._own if self._tied is None else self._tied.state
+
+    def row(self, token: int) -> Floats:
+        """f32 [in] of one token, without torch."""
+        row: Floats = self._implementation.row(self.state, token)
+        return row
 
     def __call__(self, ids: Tensor) -> Tensor:
         """int64 [T] -> f32 [T, in]."""
         try:
-            result: Tensor = self._look_up(self._tied.state if self._tied is not None else self.state, ids)
+            result: Tensor = self._implementation.look_up(self.state, ids)
             return result
         except Exception as error:
             self._binder.failed(self.rung, self.case, error)
@@ -267,16 +285,21 @@ class Attention:
 
     def _bind(self) -> None:
         self.rungs = tuple(self._binder.record(case, self._binder.choose(case)) for case in self._cases)
-        self._one, self._many = (rung.load().apply for rung in self.rungs)
+        self.__dict__.pop("_implementations", None)
+
+    @cached_property
+    def _implementations(self) -> tuple[Any, ...]:
+        """Those of both rungs, loaded when first called, as a linear's."""
+        return tuple(rung.load() for rung in self.rungs)
 
     def __call__(self, q: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:
         """See ``rung.ops.attention``."""
-        one = q.shape[0] == 1
+        which = 0 if q.shape[0] == 1 else 1
         try:
-            result: Tensor = (self._one if one else self._many)(q, keys, values, **options)
+            result: Tensor = self._implementations[which].apply(q, keys, values, **options)
             return result
         except Exception as error:
-            self._binder.failed(self.rungs[0 if one else 1], self._cases[0 if one else 1], error)
+            self._binder.failed(self.rungs[which], self._cases[which], error)
         self._bind()
         return self(q, keys, values, **options)
 
@@ -288,22 +311,30 @@ class Step:
         self._binder, self.case = binder, case
         self.rung = binder.record(case, binder.choose(case))
 
-    def prepare(self, network: Any, cache: Any, *, threads: int) -> Step:
-        """Binds network and cache; the state is this object itself, because it changes when a rung fails."""
-        self._bound = (network, cache, threads)
-        implementation = self.rung.load()
-        self._apply = implementation.apply
-        self._state = implementation.prepare(network, cache, threads=threads)
+    def prepare(self, weights: Any, cache: Any, *, threads: int) -> Step:
+        """Binds weights and cache; the state is this object itself, because it changes when a rung fails."""
+        self._bound = (weights, cache, threads)
+        self._implementation = self.rung.load()
+        self._state = self._implementation.prepare(weights, cache, threads=threads)
         return self
 
-    def apply(self, state: Step, token: int, position: int) -> Tensor:
+    @property
+    def without_torch(self) -> bool:
+        """Whether whole tokens are computed without torch."""
+        return bool(self._implementation.without_torch)
+
+    def network(self, state: Step) -> Any:
+        """See ``rung.ops.decode_step``."""
+        return self._implementation.network(self._state)
+
+    def apply(self, state: Step, token: int, position: int) -> Floats:
         """Logits [vocabulary] after ``token`` at ``position``."""
         try:
-            result: Tensor = self._apply(self._state, token, position)
+            result: Floats = self._implementation.apply(self._state, token, position)
             return result
         except Exception as error:
             self._binder.failed(self.rung, self.case, error)
         self.rung = self._binder.record(self.case, self._binder.choose(self.case))
-        network, cache, threads = self._bound
-        self.prepare(network, cache, threads=threads)
+        weights, cache, threads = self._bound
+        self.prepare(weights, cache, threads=threads)
         return self.apply(state, token, position)

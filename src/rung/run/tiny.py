@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,9 +11,11 @@ from torch import Tensor
 from rung import formats
 from rung.core.types import Case
 from rung.formats import Encoded
+from rung.formats.codec import Floats
 from rung.models.card import Decoder, Layer, Rope
 from rung.ops import LADDERS
-from rung.ops.decode_step.network import Network
+from rung.ops.decode_step.parts import Rows
+from rung.ops.decode_step.weights import Weights
 
 VOCABULARY, HIDDEN, WIDE, HEADS, KV_HEADS, CONTEXT = 83, 64, 96, 4, 2, 24
 _CACHE = {"f32": torch.float32, "f16": torch.float16}
@@ -29,6 +31,19 @@ class _Linear:
     def __call__(self, x: Tensor) -> Tensor:
         y: Tensor = self._rung.apply(self.state, x)
         return y
+
+
+class _Embedding:
+    """Rows of a matrix."""
+
+    def __init__(self, rows: Floats) -> None:
+        self._rows = rows
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return torch.from_numpy(self._rows)[ids]
+
+    def row(self, token: int) -> Floats:
+        return self._rows[token]
 
 
 class _Parts:
@@ -49,7 +64,7 @@ class _Parts:
             "down": (HIDDEN, WIDE),
         }
 
-    def _values(self, role: str, shape: tuple[int, ...]) -> np.ndarray:
+    def _values(self, role: str, shape: tuple[int, ...]) -> Floats:
         return np.random.default_rng([ord(letter) for letter in role]).standard_normal(shape, dtype=np.float32)
 
     def _encoded(self, role: str) -> Encoded:
@@ -62,27 +77,34 @@ class _Parts:
     def linear(self, role: str) -> _Linear:
         return _Linear(self._encoded(role), self._rung)
 
-    def look_up(self) -> Callable[[Tensor], Tensor]:
-        rows = torch.from_numpy(formats.decode(self._encoded("embed")))
-        return lambda ids: rows[ids]
+    def look_up(self) -> _Embedding:
+        return _Embedding(formats.decode(self._encoded("embed")))
 
-    def vector(self, role: str) -> Tensor:
-        return torch.from_numpy(1 + self._values(role, (HIDDEN,)) / 4)
+    def vector(self, role: str) -> Floats:
+        return 1 + self._values(role, (HIDDEN,)) / np.float32(4)
 
     def attention(self, layer: int) -> object:
         return LADDERS["attention"].rung("ref").load().apply
 
-    def device(self, layer: int) -> torch.device:
-        return torch.device("cpu")
+    def device(self, layer: int) -> str:
+        return "cpu"
 
 
 class TinyCache:
     """Keys and values of two layers; see ``rung.ops.decode_step.parts.Cache``."""
 
     def __init__(self, head_dim: int, dtype: str) -> None:
+        self.context, self._dtype = CONTEXT, dtype
         size = (KV_HEADS, CONTEXT, head_dim)
         self.keys = [torch.zeros(size, dtype=_CACHE[dtype]) for _ in range(2)]
         self.values = [torch.zeros(size, dtype=_CACHE[dtype]) for _ in range(2)]
+
+    def rows(self, layer: int) -> Rows:
+        """See there."""
+        keys, values = self.keys[layer], self.values[layer]
+        width = keys.element_size()
+        between = (width * keys.stride(0), width * keys.stride(1))
+        return Rows(keys.data_ptr(), values.data_ptr(), *between, self._dtype)
 
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
         """See there."""
@@ -95,7 +117,7 @@ class TinyCache:
         return self.keys[layer][:, :count].transpose(0, 1), self.values[layer][:, :count].transpose(0, 1)
 
 
-def network(case: Case, rung: str) -> Network:
+def weights(case: Case, rung: str) -> Weights:
     """Two layers, one with a window, with the head size of the case, on one rung of linear."""
     head_dim = int(case.options["head_dim"])
     rope = Rope(head_dim, False, tuple(1e4 ** (-2 * i / head_dim) for i in range(head_dim // 2)))
@@ -103,15 +125,15 @@ def network(case: Case, rung: str) -> Network:
         "tiny", (Layer(None, 0), Layer(8, 0)), HIDDEN, HEADS, KV_HEADS, head_dim, WIDE, VOCABULARY, CONTEXT,
         1e-6, 0.0, "silu", head_dim**-0.5, (rope,), attention_softcap=20.0, logit_softcap=30.0,
     )  # fmt: skip
-    return Network(shape, _Parts(head_dim, rung), CONTEXT)  # type: ignore[arg-type]
+    return Weights.bind(shape, _Parts(head_dim, rung), CONTEXT)  # type: ignore[arg-type]
 
 
-def steps(rung: object, case: Case) -> Tensor:
+def steps(rung: Any, case: Case) -> Tensor:
     """Logits [24, vocabulary] of twelve tokens on a rung of decode_step: one after the other, then all at once."""
     head_dim = int(case.options["head_dim"])
     cache, ids = TinyCache(head_dim, case.format), np.random.default_rng(7).integers(0, VOCABULARY, 12)
-    made = network(case, "numba.row")
-    state = rung.prepare(made, cache, threads=2)  # type: ignore[attr-defined]
-    singles = [rung.apply(state, int(token), position) for position, token in enumerate(ids)]  # type: ignore[attr-defined]
+    state = rung.prepare(weights(case, "numba.row"), cache, threads=2)
+    singles = [torch.from_numpy(rung.apply(state, int(token), position)) for position, token in enumerate(ids)]
+    made = rung.network(state)
     whole = made.logits(made.layers(torch.from_numpy(ids), TinyCache(head_dim, case.format), 0))
     return torch.cat([torch.stack(singles), whole])

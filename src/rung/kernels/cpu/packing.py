@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +29,7 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 #: Stored bytes that are packed at once; read pages of a mapped file are given back after each such slab.
-SLAB = 16 << 20
+SLAB = 8 << 20
 
 
 @dataclass(eq=False)
@@ -80,7 +79,7 @@ class Packed:
 
 
 def pack(encoded: Encoded, threads: int = 1) -> Packed:
-    """Packs a weight with that many threads, a slab of rows at a time.
+    """Packs a weight in this thread, a slab of rows at a time; ``threads`` will multiply with it.
 
     Pages of a read-only mapped file are given back as soon as they are packed, so that the weight does not count
     twice in the resident memory.
@@ -88,18 +87,11 @@ def pack(encoded: Encoded, threads: int = 1) -> Packed:
     packed = start(encoded, threads)
     rows = encoded.shape[0]
     step = max(ROWS, SLAB // max(encoded.nbytes // max(rows, 1), 1) // ROWS * ROWS)
-    with ThreadPoolExecutor(threads) as pool:
-        for first in range(0, rows, step):
-            last = min(first + step, rows)
-            list(pool.map(lambda part: fill(packed, encoded, *part), _shares(first, last, threads)))
-            _give_back(encoded, first, last)
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
+        fill(packed, encoded, first, last)
+        _give_back(encoded, first, last)
     return packed
-
-
-def _shares(first: int, last: int, threads: int) -> Iterable[tuple[int, int]]:
-    """Rows [first, last) cut between groups into at most ``threads`` shares."""
-    share = -(-(last - first) // (threads * ROWS)) * ROWS
-    return [(start, min(start + share, last)) for start in range(first, last, share)]
 
 
 def start(encoded: Encoded, threads: int = 1) -> Packed:

@@ -2,13 +2,16 @@
 
 Contract of every rung's ``impl`` object::
 
-    prepare(network: Network, cache: Cache, *, threads: int) -> State
-    apply(state, token: int, position: int) -> Tensor [vocabulary] f32
+    prepare(weights: Weights, cache: Cache, *, threads: int) -> State
+    apply(state, token: int, position: int) -> float32 array [vocabulary]
+    network(state) -> Network
+    without_torch: bool
 
-``network`` (``rung.ops.decode_step.network``) is a decoder bound to its parts, ``cache`` what it writes to:
+``weights`` (``rung.ops.decode_step.weights``) are the bound parts of a decoder, ``cache`` what it writes to:
 ``apply`` writes the keys and values of ``position`` into every layer, reads those before it, and changes nothing
-else; the caller advances the cache. So a call that failed can be repeated one rung lower. The tensor it returns
-is the caller's. ``prepare`` also gives the network the glue of the rung, which prompts then use too.
+else; the caller advances the cache. So a call that failed can be repeated one rung lower. The array it returns
+is the caller's. ``network`` is what prompts are read with, many tokens at once, with the glue of the rung between
+the products. ``without_torch`` says that ``prepare`` and ``apply`` import none.
 
 Of a ``Case``: ``shape`` is (layers, hidden, feed_forward, vocabulary), ``format`` the dtype of the cache. Options:
 ``packings``, the layouts of the linears that are bound (``r16``, ``stored``), ``head_dim``, and ``devices``, how many

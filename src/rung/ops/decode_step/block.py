@@ -1,84 +1,46 @@
-"""One layer of a decoder: attention and feed-forward part, bound to their linears."""
+"""One layer of a decoder in torch: attention and feed-forward part, for many tokens at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import torch
 from torch import Tensor
 
 from rung.models.card import Decoder as Shape
 from rung.ops.decode_step.glue import Glue, Place
-from rung.ops.decode_step.parts import Attend, Cache, Linear, Parts
+from rung.ops.decode_step.parts import Cache
+from rung.ops.decode_step.weights import Biased, LayerWeights
 
 
-@dataclass(frozen=True)
-class Biased:
-    """A bound linear and the bias that is added to what it gives."""
+class Linear:
+    """A bound linear and its bias as a tensor where the layer computes."""
 
-    linear: Linear
-    bias: Tensor | None
+    def __init__(self, biased: Biased, device: str) -> None:
+        self._linear = biased.linear
+        self._bias = None if biased.bias is None else torch.from_numpy(biased.bias).to(device)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, in] -> [T, out]."""
-        y = self.linear(x)
-        return y if self.bias is None else y.add_(self.bias)
+        y = self._linear(x)
+        return y if self._bias is None else y.add_(self._bias)
 
 
-@dataclass(frozen=True)
 class Block:
-    """The bound parts of one layer; ``inputs`` are q, k, v (or qkv alone), ``widen`` gate, up (or gate_up alone)."""
+    """The parts of one layer where it computes; see ``LayerWeights``."""
 
-    index: int
-    rope: int
-    window: int | None
-    shape: Shape
-    attention_norm: Tensor
-    inputs: tuple[Biased, ...]
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    attend: Attend
-    output: Biased
-    attention_post_norm: Tensor | None
-    mlp_norm: Tensor
-    widen: tuple[Biased, ...]
-    narrow: Biased
-    mlp_post_norm: Tensor | None
-
-    @classmethod
-    def bind(cls, shape: Shape, index: int, parts: Parts) -> Block:
-        """Asks ``parts`` for everything that layer ``index`` has, in the order of use."""
-
-        def norm(role: str) -> Tensor | None:
-            name = f"layers.{index}.{role}"
-            return parts.vector(name) + shape.norm_offset if parts.holds(name) else None
-
-        def linear(role: str) -> Biased:
-            name = f"layers.{index}.{role}"
-            bias = parts.vector(f"{name}_bias") if parts.holds(f"{name}_bias") else None
-            return Biased(parts.linear(name), bias)
-
-        def fused(whole: str, *pieces: str) -> tuple[Biased, ...]:
-            return tuple(map(linear, (whole,) if parts.holds(f"layers.{index}.{whole}") else pieces))
-
-        attention_norm = parts.vector(f"layers.{index}.attn_norm") + shape.norm_offset
-        inputs = fused("qkv", "q", "k", "v")
-        return cls(
-            index=index,
-            rope=shape.layers[index].rope,
-            window=shape.layers[index].window,
-            shape=shape,
-            attention_norm=attention_norm,
-            inputs=inputs,
-            q_norm=norm("q_norm"),
-            k_norm=norm("k_norm"),
-            attend=parts.attention(index),
-            output=linear("o"),
-            attention_post_norm=norm("attn_post_norm"),
-            mlp_norm=parts.vector(f"layers.{index}.mlp_norm") + shape.norm_offset,
-            widen=fused("gate_up", "gate", "up"),
-            narrow=linear("down"),
-            mlp_post_norm=norm("mlp_post_norm"),
+    def __init__(self, shape: Shape, weights: LayerWeights) -> None:
+        """Copies the vectors there; nothing on the CPU."""
+        self.shape, self.weights = shape, weights
+        self.attention_norm, self.mlp_norm = (
+            torch.from_numpy(norm).to(weights.device) for norm in (weights.attention_norm, weights.mlp_norm)
         )
+        self.q_norm, self.k_norm, self.attention_post_norm, self.mlp_post_norm = (
+            None if norm is None else torch.from_numpy(norm).to(weights.device)
+            for norm in (weights.q_norm, weights.k_norm, weights.attention_post_norm, weights.mlp_post_norm)
+        )
+        self.inputs, self.widen = (
+            tuple(Linear(linear, weights.device) for linear in group) for group in (weights.inputs, weights.widen)
+        )
+        self.output, self.narrow = (Linear(linear, weights.device) for linear in (weights.output, weights.narrow))
 
     def forward(self, hidden: Tensor, cache: Cache, place: Place, glue: Glue) -> None:
         """Adds what this layer computes to hidden [T, hidden], in place; writes the cache at ``place.start`` and on."""
@@ -90,9 +52,9 @@ class Block:
     def _attention(self, x: Tensor, cache: Cache, place: Place, glue: Glue) -> Tensor:
         q, k, v = self._heads(x)
         glue.turn_and_keep(q, k, v, place, cache)
-        keys, values = cache.read(self.index, place.start + x.shape[0])
-        scale, softcap = self.shape.attention_scale, self.shape.attention_softcap
-        out = self.attend(q, keys, values, start=place.start, scale=scale, window=self.window, softcap=softcap)
+        keys, values = cache.read(self.weights.index, place.start + x.shape[0])
+        scale, softcap, window = self.shape.attention_scale, self.shape.attention_softcap, self.weights.window
+        out = self.weights.attend(q, keys, values, start=place.start, scale=scale, window=window, softcap=softcap)
         return self.output(out.reshape(x.shape[0], -1))
 
     def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,8 +13,7 @@ from rung.ops.decode_step.glue import Place
 from rung.ops.decode_step.network import Network
 from rung.ops.decode_step.parts import Cache
 from rung.ops.decode_step.ref import Reference, State
-
-_CACHE_DTYPES = {torch.float32: "f32", torch.float16: "f16"}
+from rung.ops.decode_step.weights import Weights
 
 
 def _at(tensor: Tensor | None) -> int:
@@ -43,10 +42,10 @@ class NumbaGlue:
 
     def turn_and_keep(self, q: Tensor, k: Tensor, v: Tensor, place: Place, cache: Cache) -> None:
         """See ``Glue``; the heads of a token follow each other without gaps."""
-        keys, values = cache.keys[place.layer], cache.values[place.layer]
-        width, behind = keys.element_size(), place.start * keys.element_size() * keys.stride(1)
+        rows = cache.rows(place.layer)
+        behind = place.start * rows.row_stride
         self._run(
-            many.turn_and_keep[_CACHE_DTYPES[keys.dtype]].address,
+            many.turn_and_keep[rows.dtype].address,
             *(*q.shape[:2], *k.shape[1:]),
             *map(_at, (q, k, v)),
             *(4 * x.stride(0) for x in (q, k, v)),
@@ -54,8 +53,7 @@ class NumbaGlue:
             self._epsilon.ctypes.data,
             *map(_at, (place.cos, place.sin)),
             *(place.cos.shape[1], int(place.interleaved)),
-            *(keys.data_ptr() + behind, values.data_ptr() + behind),
-            *(width * keys.stride(0), width * keys.stride(1)),
+            *(rows.keys + behind, rows.values + behind, rows.head_stride, rows.row_stride),
         )
 
     def gate(self, gate: Tensor, up: Tensor) -> Tensor:
@@ -68,10 +66,9 @@ class NumbaGlue:
 class Glued(Reference):
     """See ``rung.ops.decode_step``: the smaller ops with the glue of this module."""
 
-    def prepare(self, network: Network, cache: Cache, *, threads: int) -> State:
-        """The parts are bound already; gives the network the compiled glue."""
-        network.glue = NumbaGlue(network.shape, threads)
-        return State(network, cache)
+    def prepare(self, weights: Weights, cache: Cache, *, threads: int) -> State:
+        """The parts are bound already; the glue is compiled."""
+        return State(Network(weights, NumbaGlue(weights.shape, threads), threads), cache)
 
 
 RUNG = Glued()

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from rung.kernels.cpu import step
 from rung.kernels.cpu.packing import Packed
 from rung.kernels.cpu.parallel import run_program
 from rung.kernels.cpu.step_program import After, Before, Builder, Floats, HeadShape, Piece, address, filled
 from rung.kernels.cpu.team import Program
-from rung.ops.decode_step.block import Biased, Block
-from rung.ops.decode_step.network import Network
-from rung.ops.decode_step.numba_glue import NumbaGlue
 from rung.ops.decode_step.parts import Cache
+from rung.ops.decode_step.rope import Frequencies
+from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
 
-_CACHE_DTYPES = {torch.float32: "f32", torch.float16: "f16"}
+if TYPE_CHECKING:
+    from rung.ops.decode_step.network import Network
 
 
 @dataclass(frozen=True)
@@ -41,26 +40,36 @@ class Rotation:
         np.multiply(np.sin(angles), np.float32(self.magnitude), out=self.sine[:count])
 
 
-@dataclass(frozen=True)
+@dataclass
 class State:
-    """A program bound to a network and a cache, with the memory that Python reads and writes."""
+    """A program bound to weights and a cache, with the memory that Python reads and writes."""
 
-    network: Network
+    weights: Weights
     cache: Cache
     program: Program
     threads: int
     position: npt.NDArray[np.int64]
     rotations: tuple[Rotation, ...]
-    embedded: Tensor
+    embedded: Floats
     logits: Floats
+
+    @cached_property
+    def network(self) -> Network:
+        """The network that reads prompts, with the compiled glue; torch is imported when it is first asked for."""
+        from rung.ops.decode_step.network import Network
+        from rung.ops.decode_step.numba_glue import NumbaGlue
+
+        return Network(self.weights, NumbaGlue(self.weights.shape, self.threads), self.threads)
 
 
 class Step:
     """See ``rung.ops.decode_step``; every linear's state must be ``Packed``."""
 
-    def prepare(self, network: Network, cache: Cache, *, threads: int) -> State:
+    without_torch = True
+
+    def prepare(self, weights: Weights, cache: Cache, *, threads: int) -> State:
         """Lays out memory and writes the program; compiles its functions or loads them from the cache on disk."""
-        shape = network.shape
+        shape = weights.shape
         position = np.zeros(1, dtype=np.int64)
         heads = HeadShape(
             shape.heads,
@@ -70,40 +79,38 @@ class Step:
             shape.attention_softcap or 0.0,
             shape.norm_epsilon,
         )
-        builder = Builder(shape.hidden, cache.keys[0].shape[1], threads, heads, position)
-        rotations = tuple(_rotation(builder, network, index) for index in range(len(shape.ropes)))
-        layout = _Layout(network, cache, builder, rotations)
-        embedded, logits = layout.write()
-        program = builder.program()
-        network.glue = NumbaGlue(shape, threads)
-        return State(network, cache, program, threads, position, rotations, embedded, logits)
+        builder = Builder(shape.hidden, cache.context, threads, heads, position)
+        rotations = tuple(_rotation(builder, frequencies) for frequencies in weights.frequencies)
+        embedded, logits = _Layout(weights, cache, builder, rotations).write()
+        return State(weights, cache, builder.program(), threads, position, rotations, embedded, logits)
 
-    @torch.inference_mode()
-    def apply(self, state: State, token: int, position: int) -> Tensor:
+    def network(self, state: State) -> Network:
+        """See ``State``."""
+        return state.network
+
+    def apply(self, state: State, token: int, position: int) -> Floats:
         """Logits [vocabulary] f32 after ``token`` at ``position``."""
-        state.embedded.copy_(state.network.embed(torch.tensor([token]))[0])
+        shape = state.weights.shape
+        np.multiply(state.weights.look_up.row(token), np.float32(shape.embedding_scale), out=state.embedded)
         for rotation in state.rotations:
             rotation.turn(position)
         state.position[0] = position
         run_program(state.program, state.threads)
-        return torch.from_numpy(state.logits.copy())
+        return state.logits.copy()
 
 
-def _rotation(builder: Builder, network: Network, index: int) -> Rotation:
-    frequencies = network.frequencies[index]
+def _rotation(builder: Builder, frequencies: Frequencies) -> Rotation:
     count = len(frequencies.inverse)
-    inverse = frequencies.inverse.numpy()
-    return Rotation(
-        inverse, frequencies.magnitude, frequencies.interleaved, builder.buffer(count), builder.buffer(count)
-    )
+    cosine, sine = builder.buffer(count), builder.buffer(count)
+    return Rotation(frequencies.inverse, frequencies.magnitude, frequencies.interleaved, cosine, sine)
 
 
 class _Layout:
-    """Writes the layers of a network into a builder."""
+    """Writes the layers of a model into a builder."""
 
-    def __init__(self, network: Network, cache: Cache, builder: Builder, rotations: tuple[Rotation, ...]) -> None:
-        self.network, self.cache, self.builder, self.rotations = network, cache, builder, rotations
-        shape = network.shape
+    def __init__(self, weights: Weights, cache: Cache, builder: Builder, rotations: tuple[Rotation, ...]) -> None:
+        self.weights, self.cache, self.builder, self.rotations = weights, cache, builder, rotations
+        shape = weights.shape
         heads = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
         self.embedded = builder.buffer(shape.hidden)
         self.queries = builder.buffer(heads)
@@ -112,63 +119,54 @@ class _Layout:
         self.wide = builder.buffer(2 * shape.feed_forward)
         self.logits = builder.buffer(shape.vocabulary)
 
-    def write(self) -> tuple[Tensor, Floats]:
+    def write(self) -> tuple[Floats, Floats]:
         """Every function in order; the memory of the embedded token [hidden] and of the logits [vocabulary]."""
-        shape = self.network.shape
+        shape = self.weights.shape
         post_norm: Floats | None = None
-        for index, block in enumerate(self.network.blocks):
-            start = Before(step.START if index == 0 else step.ADD, _vector(block.attention_norm), post_norm)
-            self._block(block, start, self.embedded if index == 0 else self.added)
-            post_norm = _vector(block.mlp_post_norm)
+        for index, layer in enumerate(self.weights.layers):
+            start = Before(step.START if index == 0 else step.ADD, _vector(layer.attention_norm), post_norm)
+            self._layer(layer, start, self.embedded if index == 0 else self.added)
+            post_norm = _vector(layer.mlp_post_norm)
         softcap = None if shape.logit_softcap is None else np.array([shape.logit_softcap], dtype=np.float32)
-        head = Piece(packed(self.network.head), None, address(self.logits))
+        head = Piece(packed(self.weights.head), None, address(self.logits))
         after = After(step.NOTHING if softcap is None else step.CAP, softcap=softcap)
-        norm = Before(step.ADD, _vector(self.network.norm), post_norm)
+        norm = Before(step.ADD, _vector(self.weights.norm), post_norm)
         self.builder.linear([head], address(self.added), norm, after)
-        return torch.from_numpy(self.embedded), self.logits[: shape.vocabulary]
+        return self.embedded[: shape.hidden], self.logits[: shape.vocabulary]
 
-    def _block(self, block: Block, start: Before, source: Floats) -> None:
+    def _layer(self, layer: LayerWeights, start: Before, source: Floats) -> None:
         builder, result = self.builder, address(self.queries)
         inputs = []
-        for linear in block.inputs:
+        for linear in layer.inputs:
             inputs.append(_piece(linear, result))
             result += 4 * inputs[-1].weight.shape[0]
         builder.linear(inputs, address(source), start)
-        self._attention(block)
-        builder.linear([_piece(block.output, address(self.added))], address(self.mixed), Before(step.PLAIN))
-        self._feed_forward(block)
+        self._attention(layer)
+        builder.linear([_piece(layer.output, address(self.added))], address(self.mixed), Before(step.PLAIN))
+        self._feed_forward(layer)
 
-    def _attention(self, block: Block) -> None:
-        keys, values = self.cache.keys[block.index], self.cache.values[block.index]
-        assert keys.stride() == values.stride()
-        assert keys.stride(2) == 1
-        width, rotation = keys.element_size(), self.rotations[block.rope]
+    def _attention(self, layer: LayerWeights) -> None:
+        rotation = self.rotations[layer.rope]
         self.builder.attention(
             address(self.queries),
             address(self.mixed),
-            (_vector(block.q_norm), _vector(block.k_norm)),
+            (_vector(layer.q_norm), _vector(layer.k_norm)),
             (rotation.cosine, rotation.sine, rotation.inverse.size, rotation.interleaved),
-            (
-                keys.data_ptr(),
-                values.data_ptr(),
-                width * keys.stride(0),
-                width * keys.stride(1),
-                _CACHE_DTYPES[keys.dtype],
-            ),
-            block.window,
+            self.cache.rows(layer.index),
+            layer.window,
         )
 
-    def _feed_forward(self, block: Block) -> None:
-        shape, wide = self.network.shape, address(self.wide)
+    def _feed_forward(self, layer: LayerWeights) -> None:
+        shape, wide = self.weights.shape, address(self.wide)
         kind = step.GELU if shape.activation == "gelu_tanh" else step.SILU
-        gate = _piece(block.widen[0], wide)
-        if len(block.widen) == 1:
+        gate = _piece(layer.widen[0], wide)
+        if len(layer.widen) == 1:
             after = After(kind, gate, shape.feed_forward // 16)
         else:
-            after = After(kind, _piece(block.widen[1], wide + 4 * shape.feed_forward))
-        norm = Before(step.ADD, _vector(block.mlp_norm), _vector(block.attention_post_norm))
+            after = After(kind, _piece(layer.widen[1], wide + 4 * shape.feed_forward))
+        norm = Before(step.ADD, _vector(layer.mlp_norm), _vector(layer.attention_post_norm))
         self.builder.linear([gate], address(self.added), norm, after)
-        self.builder.linear([_piece(block.narrow, address(self.added))], wide, Before(step.PLAIN))
+        self.builder.linear([_piece(layer.narrow, address(self.added))], wide, Before(step.PLAIN))
 
 
 def packed(linear: Any) -> Packed:
@@ -182,8 +180,8 @@ def _piece(linear: Biased, result: int) -> Piece:
     return Piece(packed(linear.linear), _vector(linear.bias), result)
 
 
-def _vector(values: Tensor | None) -> Floats | None:
-    return None if values is None else filled(values.numpy())
+def _vector(values: Floats | None) -> Floats | None:
+    return None if values is None else filled(values)
 
 
 RUNG = Step()

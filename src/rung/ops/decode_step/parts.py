@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import torch
-from torch import Tensor
+from rung.formats.codec import Floats
 
-#: A bound linear (x [T, in] f32 -> [T, out] f32) or embedding (ids [T] int64 -> [T, hidden] f32).
-Linear = Callable[[Tensor], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: A bound linear: x [T, in] f32 -> [T, out] f32.
+Linear = Callable[["Tensor"], "Tensor"]
+
+
+class Embedding(Protocol):
+    """A bound embedding."""
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """ids [T] int64 -> the rows [T, hidden] f32."""
+
+    def row(self, token: int) -> Floats:
+        """The row [hidden] of one token, without torch."""
 
 
 class Attend(Protocol):
@@ -29,11 +41,24 @@ class Attend(Protocol):
         """[T, H, D] from q [T, H, D] and keys, values [S, KV, D]."""
 
 
-class Cache(Protocol):
-    """Keys and values of every layer: tensors [kv_heads, context, head_dim] of f32 or f16."""
+class Rows(NamedTuple):
+    """Where keys and values of a layer lie in the memory of the CPU: addresses of both, the bytes between heads and
+    between tokens (those of a head follow each other), and their dtype."""
 
-    keys: list[Tensor]
-    values: list[Tensor]
+    keys: int
+    values: int
+    head_stride: int
+    row_stride: int
+    dtype: str
+
+
+class Cache(Protocol):
+    """Keys and values of every layer: [kv_heads, context, head_dim] of f32, f16 or bf16."""
+
+    context: int
+
+    def rows(self, layer: int) -> Rows:
+        """Where they lie, of a layer on the CPU."""
 
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
         """Puts keys and values [T, kv_heads, head_dim] at positions ``start`` and on."""
@@ -51,14 +76,14 @@ class Parts(Protocol):
     def linear(self, role: str) -> Linear:
         """x [T, in] -> [T, out], bound; ``head`` gives the embedding's matrix when the head is tied."""
 
-    def look_up(self) -> Linear:
-        """ids [T] int64 -> the rows of ``embed`` [T, hidden] f32."""
+    def look_up(self) -> Embedding:
+        """The rows of ``embed``."""
 
-    def vector(self, role: str) -> Tensor:
-        """A norm's weight or a bias: f32, one dimension, on the device of its layer."""
+    def vector(self, role: str) -> Floats:
+        """A norm's weight or a bias: f32, one dimension."""
 
     def attention(self, layer: int) -> Attend:
         """The attention of a layer, for one query and for many."""
 
-    def device(self, layer: int) -> torch.device:
-        """Where that layer computes."""
+    def device(self, layer: int) -> str:
+        """torch's name of where that layer computes."""

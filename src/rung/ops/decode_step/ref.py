@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
+from rung.formats.codec import Floats
 from rung.ops.decode_step.glue import TorchGlue
 from rung.ops.decode_step.network import Network
 from rung.ops.decode_step.parts import Cache
+from rung.ops.decode_step.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -23,16 +24,22 @@ class State:
 class Reference:
     """See ``rung.ops.decode_step``."""
 
-    def prepare(self, network: Network, cache: Cache, *, threads: int) -> State:
-        """The parts are bound already, with their threads; the glue is torch's."""
-        network.glue = TorchGlue(network.shape)
-        return State(network, cache)
+    without_torch = False
+
+    def prepare(self, weights: Weights, cache: Cache, *, threads: int) -> State:
+        """The parts are bound already; the glue is torch's."""
+        return State(Network(weights, TorchGlue(weights.shape), threads), cache)
+
+    def network(self, state: State) -> Network:
+        """The network of ``prepare``."""
+        return state.network
 
     @torch.inference_mode()
-    def apply(self, state: State, token: int, position: int) -> Tensor:
+    def apply(self, state: State, token: int, position: int) -> Floats:
         """Logits [vocabulary] after ``token`` at ``position``."""
         hidden = state.network.layers(torch.tensor([token]), state.cache, position)
-        return state.network.logits(hidden)[0]
+        logits: Floats = state.network.logits(hidden)[0].numpy()
+        return logits
 
 
 RUNG = Reference()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from rung.formats.codec import Floats
 from rung.models.card import Rope
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,7 @@ class Frequencies:
     ``inverse`` [dims / 2] f32; ``magnitude`` multiplies cos and sin.
     """
 
-    inverse: Tensor
+    inverse: Floats
     magnitude: float
     dims: int
     interleaved: bool
@@ -27,7 +31,7 @@ class Frequencies:
         """The long frequencies (longrope) when the context is above the original one, else the plain ones."""
         long = bool(rope.long_inverse_frequencies) and context > rope.original_context
         return cls(
-            torch.tensor(rope.long_inverse_frequencies if long else rope.inverse_frequencies, dtype=torch.float32),
+            np.array(rope.long_inverse_frequencies if long else rope.inverse_frequencies, np.float32),
             rope.long_magnitude if long else rope.magnitude,
             rope.dims,
             rope.interleaved,
@@ -35,7 +39,9 @@ class Frequencies:
 
     def table(self, start: int, count: int) -> tuple[Tensor, Tensor]:
         """cos and sin [count, dims / 2] f32 of positions ``start`` and on."""
-        angles = torch.arange(start, start + count, dtype=torch.float32)[:, None] * self.inverse[None, :]
+        import torch
+
+        angles = torch.arange(start, start + count, dtype=torch.float32)[:, None] * torch.from_numpy(self.inverse)
         return angles.cos().mul_(self.magnitude), angles.sin().mul_(self.magnitude)
 
 

@@ -4,11 +4,12 @@ Contract of every rung's ``impl`` object::
 
     prepare(encoded, *, dtype, threads) -> state
     look_up(state, ids) -> Tensor
+    row(state, token) -> float32 array [hidden]
     restore(state) -> Encoded
 
 ``prepare`` and ``restore`` are those of ``rung.ops.linear``: a tied head and the embedding share the state of a
 packing. ``ids`` is int64 [T], every id within the vocabulary; the result is f32 [T, hidden] on the device of ``ids``,
-with exactly the values that ``rung.formats.decode`` gives.
+with exactly the values that ``rung.formats.decode`` gives. ``row`` is the same for one token, without torch.
 
 Of a ``Case``: ``shape`` is (T, vocabulary, hidden), ``format`` the weight's.
 """
@@ -42,6 +43,13 @@ LADDER = register_ladder(
                 formats=FORMATS,
                 check="rung.ops.embedding:check_rows",
                 packing="r16",
+            ),
+            Rung(
+                "embedding",
+                "numpy.rows",
+                "rung.ops.embedding.numpy_rows:RUNG",
+                kinds=("cpu",),
+                needs=("package.torch",),
             ),
             Rung("embedding", "torch.decode", "rung.ops.embedding.torch_decode:RUNG", needs=("package.torch",)),
             Rung("embedding", "ref", "rung.ops.embedding.ref:RUNG", needs=("package.torch",)),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rung import formats
 from rung.formats import Encoded
+from rung.formats.codec import Floats
 from rung.kernels.cpu.packing import Packed, pack, read_rows, unpack
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Rows:
@@ -19,7 +22,13 @@ class Rows:
 
     def look_up(self, state: Packed, ids: Tensor) -> Tensor:
         """int64 [T] -> f32 [T, hidden]"""
+        import torch
+
         return torch.from_numpy(formats.decode(read_rows(state, ids.tolist())))
+
+    def row(self, state: Packed, token: int) -> Floats:
+        """[hidden]"""
+        return formats.decode(read_rows(state, [token]))[0]
 
     def restore(self, state: Packed) -> Encoded:
         """The weight as it was stored."""

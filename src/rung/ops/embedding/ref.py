@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rung import formats
 from rung.formats import Encoded
+from rung.formats.codec import Floats
 
 
 class Reference:
@@ -22,6 +23,10 @@ class Reference:
         rows = [formats.decode(state, slice(row, row + 1)) for row in ids.tolist()]
         whole = np.concatenate([np.empty((0, state.shape[1]), np.float32), *rows])
         return torch.from_numpy(whole).to(ids.device)
+
+    def row(self, state: Encoded, token: int) -> Floats:
+        """[hidden]"""
+        return formats.decode(state, slice(token, token + 1))[0]
 
     def restore(self, state: Encoded) -> Encoded:
         """The weight itself."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rung import formats
 from rung.formats import Encoded
+from rung.formats.codec import Floats
 from rung.kernels.gpu.stored import Stored, prepare
 
 
@@ -20,6 +22,10 @@ class Decode:
         """int64 [T] -> f32 [T, hidden]"""
         rows = [state.decode(row, row + 1, ids.device, torch.float32) for row in ids.tolist()]
         return torch.cat([torch.empty(0, state.shape[1], device=ids.device), *rows])
+
+    def row(self, state: Stored, token: int) -> Floats:
+        """[hidden]"""
+        return formats.decode(state.encoded, slice(token, token + 1))[0]
 
     def restore(self, state: Stored) -> Encoded:
         """The weight as it was stored."""

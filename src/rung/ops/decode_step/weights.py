@@ -1,0 +1,104 @@
+"""What a decoder computes with: its bound parts in their order, for whole tokens and for prompts, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rung.formats.codec import Floats
+from rung.models.card import Decoder as Shape
+from rung.ops.decode_step.parts import Attend, Embedding, Linear, Parts
+from rung.ops.decode_step.rope import Frequencies
+
+
+@dataclass(frozen=True)
+class Biased:
+    """A bound linear and the bias that is added to what it gives."""
+
+    linear: Linear
+    bias: Floats | None
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """The bound parts of one layer; ``inputs`` are q, k, v (or qkv alone), ``widen`` gate, up (or gate_up alone).
+
+    ``device`` is torch's name of where the layer computes. Norms have their offset.
+    """
+
+    index: int
+    rope: int
+    window: int | None
+    device: str
+    attention_norm: Floats
+    inputs: tuple[Biased, ...]
+    q_norm: Floats | None
+    k_norm: Floats | None
+    attend: Attend
+    output: Biased
+    attention_post_norm: Floats | None
+    mlp_norm: Floats
+    widen: tuple[Biased, ...]
+    narrow: Biased
+    mlp_post_norm: Floats | None
+
+    @classmethod
+    def bind(cls, shape: Shape, index: int, parts: Parts) -> LayerWeights:
+        """Asks ``parts`` for everything that layer ``index`` has, in the order of use."""
+
+        def norm(role: str) -> Floats:
+            return parts.vector(f"layers.{index}.{role}") + np.float32(shape.norm_offset)
+
+        def optional(role: str) -> Floats | None:
+            return norm(role) if parts.holds(f"layers.{index}.{role}") else None
+
+        def linear(role: str) -> Biased:
+            name = f"layers.{index}.{role}"
+            bias = parts.vector(f"{name}_bias") if parts.holds(f"{name}_bias") else None
+            return Biased(parts.linear(name), bias)
+
+        def fused(whole: str, *pieces: str) -> tuple[Biased, ...]:
+            return tuple(map(linear, (whole,) if parts.holds(f"layers.{index}.{whole}") else pieces))
+
+        return cls(
+            index=index,
+            rope=shape.layers[index].rope,
+            window=shape.layers[index].window,
+            device=parts.device(index),
+            attention_norm=norm("attn_norm"),
+            inputs=fused("qkv", "q", "k", "v"),
+            q_norm=optional("q_norm"),
+            k_norm=optional("k_norm"),
+            attend=parts.attention(index),
+            output=linear("o"),
+            attention_post_norm=optional("attn_post_norm"),
+            mlp_norm=norm("mlp_norm"),
+            widen=fused("gate_up", "gate", "up"),
+            narrow=linear("down"),
+            mlp_post_norm=optional("mlp_post_norm"),
+        )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Embedding, layers and head of one model; ``frequencies`` are those of a context of known length."""
+
+    shape: Shape
+    frequencies: tuple[Frequencies, ...]
+    look_up: Embedding
+    layers: tuple[LayerWeights, ...]
+    norm: Floats
+    head: Linear
+
+    @classmethod
+    def bind(cls, shape: Shape, parts: Parts, context: int) -> Weights:
+        """Asks ``parts`` for every part, in the order of use."""
+        return cls(
+            shape,
+            tuple(Frequencies.choose(rope, context) for rope in shape.ropes),
+            parts.look_up(),
+            tuple(LayerWeights.bind(shape, index, parts) for index in range(len(shape.layers))),
+            parts.vector("norm") + np.float32(shape.norm_offset),
+            parts.linear("head"),
+        )
