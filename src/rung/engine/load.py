@@ -28,8 +28,10 @@ Progress = Callable[[str, int, int], None]
 #: When a memory is full although the plan fitted (others may have taken it), the next plan may hold this share of what
 #: the last one wanted beside the runtime, which does not shrink; so many times.
 _LESS, _TIMES = 0.8, 3
-#: Seconds that importing torch takes: prompts which are sooner read a token at a time are read without it.
+#: Seconds that importing torch takes, about: prompts which are sooner read a token at a time are read without it.
 _TORCH = 1.5
+#: Longer prompts are read with torch whatever the rate, so that the memory of a run that is full is as planned.
+_SINGLES = 64
 
 
 def load(
@@ -165,7 +167,7 @@ def _bind(
     def read(done: int, total: int) -> None:
         progress("reading", done, total)
 
-    singles = int(_TORCH * plan.decode_rate) if plan.packing == "r16" and len(plan.placements) == 1 else 0
+    singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if plan.packing == "r16" and len(plan.placements) == 1 else 0
     with Reader(card) as reader, BoundParts(card, plan, devices, reader, journal, read) as parts:
         from rung.engine.cache import Cache
         from rung.engine.decoder import Decoder
