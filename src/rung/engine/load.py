@@ -167,7 +167,8 @@ def _bind(
     def read(done: int, total: int) -> None:
         progress("reading", done, total)
 
-    singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if plan.packing == "r16" and len(plan.placements) == 1 else 0
+    whole = plan.packing == "r16" and len(plan.placements) == 1
+    singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if whole else 0
     with Reader(card) as reader, BoundParts(card, plan, devices, reader, journal, read) as parts:
         from rung.engine.cache import Cache
         from rung.engine.decoder import Decoder
