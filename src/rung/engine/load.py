@@ -32,6 +32,7 @@ _LESS, _TIMES = 0.8, 3
 _TORCH = 1.5
 #: Longer prompts are read with torch whatever the rate, so that the memory of a run that is full is as planned.
 _SINGLES = 64
+_LOOK = 64 * _SINGLES  # characters of the first prompt that tell whether it is long
 
 
 def load(
@@ -160,7 +161,7 @@ def _bind(
     if note:
         journal.notes.append(note)
     with _importing():
-        import rung.kernels.cpu.packing
+        import rung.kernels.cpu.packing  # the threads of the parts need it
     from rung.engine.bound import BoundParts
     from rung.models.reader import Reader
 
@@ -177,7 +178,7 @@ def _bind(
         from rung.ops.decode_step.weights import Weights
 
         tokenizer = Tokenizer.from_card(card)
-        if not singles or len(tokenizer.encode(first_prompt, special=True, bos=True)) > singles:
+        if not singles or len(tokenizer.encode(first_prompt[:_LOOK], special=True, bos=True)) > singles:
             with _importing():
                 import rung.ops.decode_step.network  # noqa: F401  with torch, while the weights are read
         cache = Cache(card.decoder, plan.context, plan.cache_dtype, parts.devices)
