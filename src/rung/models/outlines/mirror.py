@@ -6,6 +6,7 @@ headers reads those of the hub, with all of its checks.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from rung.core.errors import BadFile, HubError
 from rung.core.text import size
 from rung.models.arch.family import FREQUENCY_TENSORS
 from rung.models.files import gguf
+from rung.models.files.gguf_far import Far, Lost
 from rung.models.files.jsonfile import LIMIT
 from rung.models.hub import Listing
 from rung.models.hub_ranges import Ranges
@@ -55,33 +57,49 @@ class Mirror:
         count = min(8 + int.from_bytes(data[:8], "little"), length, LIMIT + 8)
         if count > len(data):
             data += self._ranges.first(name, count - len(data), length, len(data))
-        self._sparse(name, data)
+        self._sparse(name, data, length)
 
     def _gguf(self, name: str) -> None:
-        """Reads on until the list of tensors is whole; and then the small tensors that a card is made of."""
-        length, count, data = self._listed.files[name], _GGUF, b""
-        while True:
-            data += self._ranges.first(name, count - len(data), length, len(data)) if count > len(data) else b""
-            path = self._sparse(name, data)
-            try:
-                header = gguf.read_header(path)
-                if min((tensor.offset for tensor in header.tensors), default=0) <= len(data) or len(data) >= length:
-                    break
-            except BadFile:  # or the bytes that are not here yet
-                if data[:4] != b"GGUF" or len(data) >= min(length, _MOST_GGUF):
-                    raise
-            count = min(2 * len(data), length, _MOST_GGUF)
+        """The header without its vocabulary where that can be stepped over, and the small tensors that cards are made
+        of."""
+        length = self._listed.files[name]
+        try:
+            data, moved = Far(functools.partial(self._part, name), length).short()
+            path = self._sparse(name, data, length - moved)
+            header = gguf.read_header(path)
+        except (Lost, BadFile):  # read from its beginning it is whole, or the reader says what is wrong with it
+            moved = 0
+            path, header = self._whole_header(name)
         for tensor in header.tensors:
             if tensor.name in FREQUENCY_TENSORS and tensor.bytes <= LIMIT:
                 with open(path, "r+b") as file:
                     file.seek(tensor.offset)
-                    file.write(self._ranges.first(name, tensor.bytes, length, tensor.offset))
+                    file.write(self._ranges.first(name, tensor.bytes, length, tensor.offset + moved))
 
-    def _sparse(self, name: str, data: bytes) -> Path:
+    def _part(self, name: str, first: int, count: int) -> bytes:
+        length = self._listed.files[name]
+        return self._ranges.first(name, count, length, first) if first < length else b""
+
+    def _whole_header(self, name: str) -> tuple[Path, gguf.Header]:
+        """Reads on until the list of tensors is whole."""
+        length, count, data = self._listed.files[name], _GGUF, b""
+        while True:
+            data += self._ranges.first(name, count - len(data), length, len(data)) if count > len(data) else b""
+            path = self._sparse(name, data, length)
+            try:
+                header = gguf.read_header(path)
+                if min((tensor.offset for tensor in header.tensors), default=0) <= len(data) or len(data) >= length:
+                    return path, header
+            except BadFile:  # or the bytes that are not here yet
+                if data[:4] != b"GGUF" or len(data) >= min(length, _MOST_GGUF):
+                    raise
+            count = min(2 * len(data), length, _MOST_GGUF)
+
+    def _sparse(self, name: str, data: bytes, length: int) -> Path:
         path = self._place(name)
         with open(path, "wb") as file:
             file.write(data)
-            file.truncate(self._listed.files[name])
+            file.truncate(length)
         return path
 
     def _place(self, name: str) -> Path:
