@@ -84,7 +84,7 @@ def test_heavy_packages_stay_where_they_are_allowed(package, allowed):
         )
 
 
-def test_the_lean_path_imports_no_transformers():
+def test_other_peoples_libraries_stay_in_the_hub():
     for path in MODULES:
         if _place(path) != "hub":
             assert not [n for n in _imports(path, top_level=False) if n.split(".")[0] == "transformers"], path
@@ -119,6 +119,19 @@ def _loaded(code: str) -> set[str]:
 def test_start_up_loads_nothing_heavy(code):
     heavy = {"torch", "numba", "llvmlite", "transformers", "triton", "scipy", "pandas", "huggingface_hub"}
     assert not heavy & _loaded(code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import rung.ops",
+        "import rung.engine.checking",
+        "from rung.cli.app import main; main(['check', 'demo'])",
+        "from rung.cli.app import main; main(['check', 'demo', '--device', 'p2200', '--json'])",
+    ],
+)
+def test_what_only_reasons_loads_no_numpy(code):
+    assert "numpy" not in _loaded(code)
 
 
 def test_import_rung_loads_next_to_nothing():

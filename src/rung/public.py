@@ -53,19 +53,29 @@ def check(
     fits: bool = False,
     offline: bool = False,
     revision: str | None = None,
+    trace: bool = False,
     **asked: Any,
 ) -> Answer:
     """Whether a model will run, where, in which format, how large and how fast, from its headers alone; no torch.
 
     ``devices`` are names (``p2200``, ``3090+3060``, ``2x3090``, ``cpu``) or devices, by default those of this machine;
-    ``fits`` asks the whole catalogue. ``asked`` are the fields of ``rung.planning.answer.Question``: ``context batch
+    ``fits`` asks the whole catalogue; ``trace`` builds the modules of a configuration without weights, with torch, and
+    counts a forward pass. ``asked`` are the fields of ``rung.planning.answer.Question``: ``context batch
     formats training optimizer rank sequence prompt_tokens``. Raises what ``card`` raises, ``UnknownDevice``,
-    ``UnknownFormat``, ``ContextTooLong``, ``UsageError``.
+    ``UnknownFormat``, ``ContextTooLong``, ``UsageError``; with ``trace`` also ``CannotTrace`` and ``SoftwareMissing``.
     """
     from rung.engine.checking import check_model
 
     return check_model(
-        str(model), devices, software=software, memory=memory, fits=fits, offline=offline, revision=revision, **asked
+        str(model),
+        devices,
+        software=software,
+        memory=memory,
+        fits=fits,
+        offline=offline,
+        revision=revision,
+        trace=trace,
+        **asked,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from rung.core.errors import UnknownDevice
 from rung.core.types import Level, Proof
 from rung.hardware import catalog
-from rung.hardware.catalog import names
+from rung.hardware.catalog import names, tables
 
 ARCHITECTURES = catalog.architectures()
 PRODUCTS = catalog.products()
@@ -283,6 +283,11 @@ def test_a_row_is_like_a_row_above_it():
     for key, like in rows:
         assert not like or keys.index(like) < keys.index(key)
     assert ARCHITECTURES["arm-sve2"].dot8 == "sdot"  # by way of arm-i8mm and arm-dotprod
+
+
+def test_what_is_read_is_what_people_edit():
+    kept = Path(catalog.__file__).with_name("tables.json").read_text(encoding="utf-8")
+    assert kept == tables.made(), 'python -c "from rung.hardware.catalog import tables; tables.write()"'
 
 
 def test_importing_the_catalogue_reads_no_file():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rung.kernels.cpu import arena
-from rung.kernels.cpu.layouts import packed_bytes
+from rung.kernels.cpu.layouts import HUGE, packed_bytes
 from rung.planning.mixture import storage
 from rung.planning.recipe import OWN_MAPPING, recipe
 from rung.planning.subject import Subject
@@ -24,7 +24,7 @@ def test_large_packed_weights_fill_huge_pages(name):
             continue
         least = packed_bytes(weight.format, weight.tensor.shape)
         if least > OWN_MAPPING:
-            assert weight.bytes % arena.HUGE == 0
-            assert 0 <= weight.bytes - least < arena.HUGE
+            assert weight.bytes % HUGE == 0
+            assert 0 <= weight.bytes - least < HUGE
         else:
             assert weight.bytes == least

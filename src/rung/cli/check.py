@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rung.cli import options
-from rung.cli.output import console, print_json, table
+from rung.cli.output import columns, print_json
 from rung.core.errors import RungError, UsageError
 
 if TYPE_CHECKING:
-    from rung.planning.answer import Answer, Choice
+    from rung.planning.answer import Answer, Choice, Pass
 
 _Models = Annotated[
     list[str],
@@ -42,6 +42,14 @@ _Training = Annotated[str | None, typer.Option("--training", help="lora or full.
 _Optimizer = Annotated[str, typer.Option("--optimizer", help="adamw, adamw8bit, lion, adafactor, momentum or sgd.")]
 _Rank = Annotated[int, typer.Option("--rank", help="Rank of the adapters.")]
 _Sequence = Annotated[int, typer.Option("--sequence", help="Tokens of a training sequence.")]
+_Trace = Annotated[
+    bool,
+    typer.Option(
+        "--trace",
+        help="Build the modules without weights (torch, transformers or diffusers) and count a forward pass: "
+        "for models that rung has no description of, and the activations of any.",
+    ),
+]
 _Html = Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.", show_default=False)]
 _Context = Annotated[
     int | None, typer.Option("--context", help="Tokens that prompt and answer may have together.", show_default=False)
@@ -62,6 +70,7 @@ def check(
     optimizer: _Optimizer = "adamw",
     rank: _Rank = 16,
     sequence: _Sequence = 1024,
+    trace: _Trace = False,
     html: _Html = None,
     offline: options.Offline = False,
     revision: options.Revision = None,
@@ -85,6 +94,7 @@ def check(
         "rank": rank,
         "sequence": sequence,
         "prompt_tokens": prompt_tokens,
+        "trace": trace,
         "offline": offline,
         "revision": revision,
     }
@@ -100,7 +110,7 @@ def check(
             _print_object(answer, alone=len(models) == 1)
             continue
         if number:
-            console().print()
+            print()
         show(answer, fits)
     if html:
         write(html, page(answers))
@@ -118,29 +128,52 @@ def _print_object(answer: Answer, alone: bool) -> None:
 
 def show(answer: Answer, fits: bool = False) -> None:
     """The answer as a table, the best choice and its command last."""
-    from rung.core.text import count, size
+    from rung.core.text import count
 
-    out = console()
     tokens = f" · context {answer.context:,}" if answer.context else ""
-    out.print(f"{answer.model} · {count(answer.parameters, 'parameter')}{tokens}")
-    shown = _per_device(answer) if fits else list(answer.choices)
-    rows = table("format", "device", "memory", "free", "", "tokens/s", "prompt/s", "error", "")
-    for choice in shown:
-        speed, error = choice.speed, choice.to_json()["error_db"]
-        rows.add_row(
-            choice.format,
-            choice.device,
-            size(choice.memory.total),
-            size(choice.free),
-            choice.level,
-            _rate(speed.decode_tokens_per_second),
-            _rate(speed.prefill_tokens_per_second),
-            "none" if error is None else f"{error:.0f} dB",
-            choice.verdict.reason,
-        )
-    out.print(rows)
-    for line in _conclusion(answer, fits):
-        out.print(line)
+    print(f"{answer.model} · {count(answer.parameters, 'parameter')}{tokens}")
+    for one in answer.passes:
+        print(*_pass_lines(one), sep="\n")
+    shown = _per_device(answer) if fits else answer.choices
+    headings = ("format", "device", "memory", "free", "", "tokens/s", "prompt/s", "error", "")
+    print(*columns(headings, map(_row, shown)), *_conclusion(answer, fits), sep="\n")
+
+
+def _row(choice: Choice) -> tuple[str, ...]:
+    from rung.core.text import size
+
+    error = choice.to_json()["error_db"]
+    return (
+        choice.format,
+        choice.device,
+        size(choice.memory.total),
+        size(choice.free),
+        choice.level,
+        _rate(choice.speed.decode_tokens_per_second),
+        _rate(choice.speed.prefill_tokens_per_second),
+        "none" if error is None else f"{error:.0f} dB",
+        choice.verdict.reason,
+    )
+
+
+def _pass_lines(one: Pass) -> list[str]:
+    """What a traced pass takes, and which operations take most of it."""
+    from rung.core.text import size
+
+    dear = ", ".join(f"{found['name']} {_operations(found['flops'])}" for found in one.operations[:3] if found["flops"])
+    return [
+        f"{one.component}: one pass is {one.calls:,} operations, {_operations(one.flops)}"
+        + (f" ({dear})" if dear else ""),
+        f"  {size(one.bytes)} read and written, at most {size(one.activations)} of activations at once",
+    ]
+
+
+def _operations(count: int) -> str:
+    """``1.2 TFLOP``."""
+    for unit, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}FLOP"
+    return f"{count} FLOP"
 
 
 def _per_device(answer: Answer) -> list[Choice]:

@@ -14,9 +14,10 @@ from rung.core.value import FrozenDict
 from rung.engine import system
 from rung.engine.locating import DEMO, demo_path
 from rung.hardware import catalog, detect, occupants
-from rung.models.outline import open_outline
+from rung.models.outline import Describe, open_outline
+from rung.models.outlines.component import describe
 from rung.models.outlines.values import Outline
-from rung.planning.answer import Answer, Choice, Question
+from rung.planning.answer import Answer, Choice, Pass, Question
 from rung.planning.check import Group, check, group_id
 from rung.planning.request import parse_memory
 
@@ -30,25 +31,36 @@ def check_model(
     fits: bool = False,
     offline: bool = False,
     revision: str | None = None,
+    trace: bool = False,
     **asked: Any,
 ) -> Answer:
     """The answer for one model on devices by name (default: this machine; ``fits``: the whole catalogue).
 
-    Of a model on the hub a few headers are fetched; ``asked`` are the fields of ``Question``. Raises what opening the
-    model, naming devices and checking raise.
+    Of a model on the hub a few headers are fetched; ``asked`` are the fields of ``Question``. ``trace`` builds its
+    modules without weights, which imports torch and the library that they come from. Raises what opening the
+    model, naming devices and checking raise, with ``trace`` also what ``rung.engine.tracing`` raises.
     """
-    outline = outline_of(model, offline=offline, revision=revision)
     question = Question(memory=parse_memory(memory), **asked)
     groups = catalogue(software) if fits else groups_of(devices, software)
-    answer = check(outline, groups, question)
-    return occupied(answer, groups)
+    passes: tuple[Pass, ...] = ()
+    if trace:
+        from rung.engine.tracing import Modules
+
+        modules = Modules()
+        outline = outline_of(model, offline=offline, revision=revision, describing=modules.describe)
+        passes = modules.passes(outline, question)
+    else:
+        outline = outline_of(model, offline=offline, revision=revision)
+    return occupied(check(outline, groups, question, passes), groups)
 
 
-def outline_of(name: str, *, offline: bool = False, revision: str | None = None) -> Outline:
+def outline_of(
+    name: str, *, offline: bool = False, revision: str | None = None, describing: Describe = describe
+) -> Outline:
     """The outline of ``demo``, a file, a folder, a configuration or a hub name; only headers are read."""
     if name == DEMO and not Path(name).exists():
         return open_outline(demo_path())
-    return open_outline(name, offline=bool(offline or OFFLINE.read()), revision=revision)
+    return open_outline(name, offline=bool(offline or OFFLINE.read()), revision=revision, describing=describing)
 
 
 def catalogue(software: str | None) -> list[Group]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
+from rung import models
 from rung.core.errors import HubError
 from rung.core.settings import OFFLINE
 from rung.hardware import detect
@@ -19,7 +19,7 @@ DEMO = "demo"
 
 def demo_path() -> Path:
     """Where the embedded model lies."""
-    return Path(str(resources.files("rung.models") / "demo" / "demo.gguf"))
+    return Path(models.__file__).parent / "demo" / "demo.gguf"
 
 
 def card_of(

@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from rung.core.types import Format
 from rung.formats.codec import PIECE, Array, Codec, Codes, Encoded, Floats, Source, columns, peaks
+from rung.formats.table import NESTED_BLOCK
 
-BLOCKS = (64, 128, 256, 512, 1024, 2048, 4096)
-NESTED_BLOCK = 256
 #: All block sizes are multiples of this many weights.
 _GROUP = 64
 
@@ -140,17 +139,3 @@ def scales(encoded: Encoded, first: int = 0, last: int | None = None) -> Floats:
         return absmax[first:last]
     outer = encoded.parts["nested_absmax"][np.arange(first, last) // NESTED_BLOCK]
     return DYNAMIC[absmax[first:last]] * outer + encoded.parts["nested_offset"]
-
-
-#: Floors by block of ``BLOCKS``: SQNR measured on Gaussian weights, less 0.4 dB; nested scales cost 0.01 dB.
-_FLOORS = {"nf4": (20.3, 20.0, 19.7, 19.4, 19.2, 18.9, 18.7), "fp4": (17.8, 17.4, 17.0, 16.6, 16.2, 15.9, 15.5)}
-
-
-def codec(kind: str, block: int, nested: bool) -> CodebookCodec:
-    """The codec of ``nf4`` or ``fp4`` with one of ``BLOCKS``."""
-    bits = 4 + ((8 + 32 / NESTED_BLOCK) if nested else 32) / block
-    name = f"{kind}:{block}" + (":nested" if nested else "")
-    title = f"4-bit {'normal ' if kind == 'nf4' else ''}float, a scale for {block} weights"
-    floor = _FLOORS[kind][BLOCKS.index(block)]
-    fmt = Format(name, "codebook4", bits, block, block // 2, "flat", floor, True, nested, title)
-    return CodebookCodec(fmt)

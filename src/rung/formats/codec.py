@@ -136,6 +136,10 @@ class BlockCodec(Codec):
     pack: Callable[[Floats, Array], None] | None = None
     piece: int = PIECE
 
+    def __post_init__(self) -> None:
+        assert self.layout.itemsize == self.format.block_bytes, f"a block of {self.format.name} has another size"
+        assert (self.pack is not None) == self.format.encodes, f"{self.format.name} is said to have another encoder"
+
     def encode(self, source: Source) -> dict[str, Array]:
         """The parts of the encoded weights: ``data`` uint8 [rows, bytes of a row]."""
         pack_blocks = self.pack

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from rung.core.types import Format
 from rung.formats.codec import Array, BadBlock, BlockCodec, Floats
-
-_WORD: dict[str, np.dtype[Any]] = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": np.dtype("<u2")}
+from rung.formats.table import get
 
 
 def _unpack_float(blocks: Array, out: Floats) -> None:
@@ -42,15 +38,8 @@ def _pack_bf16(weights: Floats, blocks: Array) -> None:
     blocks[:] = rounded
 
 
-def _float(name: str, floor_db: float, title: str) -> Format:
-    width = _WORD[name].itemsize
-    return Format(name, "floats", 8.0 * width, 1, width, "rows", floor_db, encodes=True, title=title)
+F32 = BlockCodec(get("f32"), np.dtype("<f4"), _unpack_float, _pack_f32)
+F16 = BlockCodec(get("f16"), np.dtype("<f2"), _unpack_float, _pack_f16)
+BF16 = BlockCodec(get("bf16"), np.dtype("<u2"), _unpack_bf16, _pack_bf16)
 
-
-# Floors: SQNR measured on Gaussian weights (73.6 dB for f16, 55.6 dB for bf16) less 0.4 dB. That of f16 holds for
-# weights around 0.001 and above; smaller ones fall between its steps of 2^-24.
-F32 = BlockCodec(_float("f32", float("inf"), "32-bit float"), _WORD["f32"], _unpack_float, _pack_f32)
-F16 = BlockCodec(_float("f16", 73.2, "16-bit float"), _WORD["f16"], _unpack_float, _pack_f16)
-BF16 = BlockCodec(_float("bf16", 55.2, "16-bit brain float"), _WORD["bf16"], _unpack_bf16, _pack_bf16)
-
-CODECS = {0: F32, 1: F16, 30: BF16}
+CODECS = (F32, F16, BF16)

@@ -6,17 +6,14 @@ format. Only decoders: choosing entries well takes calibration data and minutes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from rung.core.types import Format
 from rung.formats.codec import Array, BlockCodec, Codes, Floats
+from rung.formats.table import get
 
-BLOCK = 256
 IQ1_S_LAYOUT = np.dtype([("d", "<f2"), ("qs", "u1", 32), ("qh", "<u2", 8)])
 IQ1_M_LAYOUT = np.dtype([("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)])
 IQ2_XXS_LAYOUT = np.dtype([("d", "<f2"), ("qs", [("index", "u1", 4), ("signs", "<u4")], 8)])
@@ -152,22 +149,12 @@ def _unpack_iq1_m(blocks: Array, out: Floats) -> None:
     groups *= iq1_m_scales(blocks)[:, :, None]
 
 
-def _codec(
-    name: str, layout: np.dtype[Any], unpack: Callable[[Array, Floats], None], floor_db: float, title: str
-) -> BlockCodec:
-    bits = 8 * layout.itemsize / BLOCK
-    fmt = Format(name, "iq", bits, BLOCK, layout.itemsize, "rows", floor_db, encodes=False, title=title)
-    return BlockCodec(fmt, layout, unpack)
+IQ1_S = BlockCodec(get("iq1_s"), IQ1_S_LAYOUT, _unpack_iq1_s)
+IQ1_M = BlockCodec(get("iq1_m"), IQ1_M_LAYOUT, _unpack_iq1_m)
+IQ2_XXS = BlockCodec(get("iq2_xxs"), IQ2_XXS_LAYOUT, _unpack_iq2_xxs)
+IQ2_XS = BlockCodec(get("iq2_xs"), IQ2_XS_LAYOUT, _unpack_iq2_xs)
+IQ2_S = BlockCodec(get("iq2_s"), IQ2_S_LAYOUT, _unpack_iq2_s)
+IQ3_XXS = BlockCodec(get("iq3_xxs"), IQ3_XXS_LAYOUT, _unpack_iq3_xxs)
+IQ3_S = BlockCodec(get("iq3_s"), IQ3_S_LAYOUT, _unpack_iq3_s)
 
-
-# Floors: SQNR of llama.cpp's quantiser on Gaussian weights with an even importance matrix, less 0.4 dB; that of
-# IQ3_XXS and IQ3_S without one.
-IQ1_S = _codec("iq1_s", IQ1_S_LAYOUT, _unpack_iq1_s, 5.8, "1.6-bit grid of 8 ternary weights")
-IQ1_M = _codec("iq1_m", IQ1_M_LAYOUT, _unpack_iq1_m, 6.5, "1.8-bit grid of 8 ternary weights")
-IQ2_XXS = _codec("iq2_xxs", IQ2_XXS_LAYOUT, _unpack_iq2_xxs, 8.8, "2.1-bit grid of 8 weights")
-IQ2_XS = _codec("iq2_xs", IQ2_XS_LAYOUT, _unpack_iq2_xs, 10.0, "2.3-bit grid of 8 weights")
-IQ2_S = _codec("iq2_s", IQ2_S_LAYOUT, _unpack_iq2_s, 11.6, "2.6-bit grid of 8 weights")
-IQ3_XXS = _codec("iq3_xxs", IQ3_XXS_LAYOUT, _unpack_iq3_xxs, 13.0, "3.1-bit grid of 4 weights")
-IQ3_S = _codec("iq3_s", IQ3_S_LAYOUT, _unpack_iq3_s, 15.1, "3.4-bit grid of 4 weights")
-
-CODECS = {16: IQ2_XXS, 17: IQ2_XS, 18: IQ3_XXS, 19: IQ1_S, 21: IQ3_S, 22: IQ2_S, 29: IQ1_M}
+CODECS = (IQ2_XXS, IQ2_XS, IQ3_XXS, IQ1_S, IQ3_S, IQ2_S, IQ1_M)

@@ -5,14 +5,12 @@ IQ4_NL has a float16 scale for 32 weights; IQ4_XS 6-bit scales of groups of 32 a
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from rung.core.types import Format
 from rung.formats.codec import COARSE, Array, BlockCodec, Floats, columns, half
 from rung.formats.legacy import pack_nibbles
 from rung.formats.search import inverse
+from rung.formats.table import get
 
 IQ4_NL_LAYOUT = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 IQ4_XS_LAYOUT = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])
@@ -79,14 +77,7 @@ def _pack_iq4_nl(weights: Floats, blocks: Array) -> None:
     blocks["qs"] = pack_nibbles(np.take(_INDEX, _rounded(x, factor), mode="clip"))
 
 
-def _codec(name: str, layout: np.dtype[Any], block: int, floor_db: float, title: str, **codec: Any) -> BlockCodec:
-    bits = 8 * layout.itemsize / block
-    fmt = Format(name, "iq4", bits, block, layout.itemsize, "rows", floor_db, "pack" in codec, title=title)
-    return BlockCodec(fmt, layout, **codec)
+IQ4_NL = BlockCodec(get("iq4_nl"), IQ4_NL_LAYOUT, _unpack_iq4_nl, _pack_iq4_nl)
+IQ4_XS = BlockCodec(get("iq4_xs"), IQ4_XS_LAYOUT, _unpack_iq4_xs)
 
-
-# Floors: SQNR measured on Gaussian weights, less 0.4 dB; of IQ4_XS as llama.cpp encodes it.
-IQ4_NL = _codec("iq4_nl", IQ4_NL_LAYOUT, 32, 22.2, "4-bit codebook, scale", unpack=_unpack_iq4_nl, pack=_pack_iq4_nl)
-IQ4_XS = _codec("iq4_xs", IQ4_XS_LAYOUT, 256, 21.9, "4-bit codebook, superblocks of 256", unpack=_unpack_iq4_xs)
-
-CODECS = {20: IQ4_NL, 23: IQ4_XS}
+CODECS = (IQ4_NL, IQ4_XS)

@@ -7,15 +7,15 @@ or ``d * scale * code`` (Q3_K, Q6_K), multiplied in that order. Encoders are in 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from rung.core.types import Format
 from rung.formats import kquants_encode
 from rung.formats.codec import Array, BlockCodec, Codes, Floats
+from rung.formats.table import get
 
-BLOCK = 256
+#: Weights that encoders take at once.
+_PIECE = 1 << 15
 Q2_K_LAYOUT = np.dtype([("scales", "u1", 16), ("qs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
 Q3_K_LAYOUT = np.dtype([("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
 Q4_K_LAYOUT = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)])
@@ -100,24 +100,10 @@ def _unpack_q6_k(blocks: Array, out: Floats) -> None:
     np.multiply(signed.reshape(-1, 16, 16), _scaled(blocks["d"], blocks["scales"]), out=out.reshape(-1, 16, 16))
 
 
-def _codec(
-    name: str,
-    layout: np.dtype[Any],
-    unpack: Callable[[Array, Floats], None],
-    floor_db: float,
-    title: str,
-    pack: Callable[[Floats, Array], None] | None = None,
-) -> BlockCodec:
-    bits = 8 * layout.itemsize / BLOCK
-    fmt = Format(name, "kquants", bits, BLOCK, layout.itemsize, "rows", floor_db, pack is not None, title=title)
-    return BlockCodec(fmt, layout, unpack, pack, piece=1 << 15)
+Q2_K = BlockCodec(get("q2_k"), Q2_K_LAYOUT, _unpack_q2_k)
+Q3_K = BlockCodec(get("q3_k"), Q3_K_LAYOUT, _unpack_q3_k)
+Q4_K = BlockCodec(get("q4_k"), Q4_K_LAYOUT, _unpack_q4_k, kquants_encode.pack_q4_k, _PIECE)
+Q5_K = BlockCodec(get("q5_k"), Q5_K_LAYOUT, _unpack_q5_k, kquants_encode.pack_q5_k, _PIECE)
+Q6_K = BlockCodec(get("q6_k"), Q6_K_LAYOUT, _unpack_q6_k, kquants_encode.pack_q6_k, _PIECE)
 
-
-# Floors: SQNR measured on Gaussian weights, less 0.4 dB; of Q2_K and Q3_K as llama.cpp encodes them.
-Q2_K = _codec("q2_k", Q2_K_LAYOUT, _unpack_q2_k, 10.1, "2-bit, superblocks of 256")
-Q3_K = _codec("q3_k", Q3_K_LAYOUT, _unpack_q3_k, 16.0, "3-bit, superblocks of 256")
-Q4_K = _codec("q4_k", Q4_K_LAYOUT, _unpack_q4_k, 22.5, "4-bit, superblocks of 256", kquants_encode.pack_q4_k)
-Q5_K = _codec("q5_k", Q5_K_LAYOUT, _unpack_q5_k, 28.5, "5-bit, superblocks of 256", kquants_encode.pack_q5_k)
-Q6_K = _codec("q6_k", Q6_K_LAYOUT, _unpack_q6_k, 35.0, "6-bit, superblocks of 256", kquants_encode.pack_q6_k)
-
-CODECS = {10: Q2_K, 11: Q3_K, 12: Q4_K, 13: Q5_K, 14: Q6_K}
+CODECS = (Q2_K, Q3_K, Q4_K, Q5_K, Q6_K)

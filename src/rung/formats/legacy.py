@@ -6,12 +6,10 @@ share a byte, the first in the low nibble; the fifth bits of a block are one lit
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from rung.core.types import Format
 from rung.formats.codec import Array, BadBlock, BlockCodec, Codes, Floats, columns, half, peaks
+from rung.formats.table import get
 
 BLOCK = 32
 Q4_0_LAYOUT = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
@@ -144,16 +142,10 @@ def _pack_q8_0(weights: Floats, blocks: Array) -> None:
     blocks["qs"] = np.clip(x, np.float32(-127), np.float32(127), out=x).astype(np.int8).T
 
 
-def _format(name: str, layout: np.dtype[Any], floor_db: float, title: str) -> Format:
-    bits = 8 * layout.itemsize / BLOCK
-    return Format(name, "legacy", bits, BLOCK, layout.itemsize, "rows", floor_db, encodes=True, title=title)
+Q4_0 = BlockCodec(get("q4_0"), Q4_0_LAYOUT, _unpack_q4_0, _pack_q4_0)
+Q4_1 = BlockCodec(get("q4_1"), Q4_1_LAYOUT, _unpack_q4_1, _pack_q4_1)
+Q5_0 = BlockCodec(get("q5_0"), Q5_0_LAYOUT, _unpack_q5_0, _pack_q5_0)
+Q5_1 = BlockCodec(get("q5_1"), Q5_1_LAYOUT, _unpack_q5_1, _pack_q5_1)
+Q8_0 = BlockCodec(get("q8_0"), Q8_0_LAYOUT, _unpack_q8_0, _pack_q8_0)
 
-
-# Floors: SQNR measured on Gaussian weights, less 0.4 dB.
-Q4_0 = BlockCodec(_format("q4_0", Q4_0_LAYOUT, 20.9, "4-bit, scale"), Q4_0_LAYOUT, _unpack_q4_0, _pack_q4_0)
-Q4_1 = BlockCodec(_format("q4_1", Q4_1_LAYOUT, 21.7, "4-bit, scale and minimum"), Q4_1_LAYOUT, _unpack_q4_1, _pack_q4_1)
-Q5_0 = BlockCodec(_format("q5_0", Q5_0_LAYOUT, 27.0, "5-bit, scale"), Q5_0_LAYOUT, _unpack_q5_0, _pack_q5_0)
-Q5_1 = BlockCodec(_format("q5_1", Q5_1_LAYOUT, 28.0, "5-bit, scale and minimum"), Q5_1_LAYOUT, _unpack_q5_1, _pack_q5_1)
-Q8_0 = BlockCodec(_format("q8_0", Q8_0_LAYOUT, 45.0, "8-bit, scale"), Q8_0_LAYOUT, _unpack_q8_0, _pack_q8_0)
-
-CODECS = {2: Q4_0, 3: Q4_1, 6: Q5_0, 7: Q5_1, 8: Q8_0}
+CODECS = (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0)

@@ -6,13 +6,11 @@ unsigned e4m3, 64 weights are stored together. ggml's layouts; codes are looked 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from rung.core.types import Format
 from rung.formats.codec import Array, BlockCodec, Codes, Floats, columns, peaks
 from rung.formats.legacy import pack_nibbles
+from rung.formats.table import get
 
 MXFP4_LAYOUT = np.dtype([("e", "u1"), ("qs", "u1", 16)])
 NVFP4_LAYOUT = np.dtype([("d", "u1", 4), ("qs", "u1", 32)])
@@ -86,22 +84,7 @@ def _nearest(magnitude: Floats, byte: Codes) -> tuple[Array, Floats]:
     return codes, np.einsum("ij,ij->j", scaled, scaled)
 
 
-def _codec(name: str, layout: np.dtype[Any], block: int, floor_db: float, title: str, **codec: Any) -> BlockCodec:
-    bits = 8 * layout.itemsize / block
-    fmt = Format(name, "microscale", bits, block, layout.itemsize, "rows", floor_db, "pack" in codec, title=title)
-    return BlockCodec(fmt, layout, **codec)
+MXFP4 = BlockCodec(get("mxfp4"), MXFP4_LAYOUT, _unpack_mxfp4, _pack_mxfp4)
+NVFP4 = BlockCodec(get("nvfp4"), NVFP4_LAYOUT, _unpack_nvfp4)
 
-
-# Floors: SQNR measured on Gaussian weights, less 0.4 dB; of NVFP4 as llama.cpp encodes it.
-MXFP4 = _codec(
-    "mxfp4",
-    MXFP4_LAYOUT,
-    32,
-    18.5,
-    "4-bit float, a power of two for 32 weights",
-    unpack=_unpack_mxfp4,
-    pack=_pack_mxfp4,
-)
-NVFP4 = _codec("nvfp4", NVFP4_LAYOUT, 64, 19.3, "4-bit float, an e4m3 for 16 weights", unpack=_unpack_nvfp4)
-
-CODECS = {39: MXFP4, 40: NVFP4}
+CODECS = (MXFP4, NVFP4)

@@ -5,13 +5,10 @@ TQ1_0 packs five ternary digits into a byte, as the fraction whose digits in bas
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
-from rung.core.types import Format
 from rung.formats.codec import Array, BlockCodec, Codes, Floats
+from rung.formats.table import get
 
 BLOCK = 256
 TQ1_0_LAYOUT = np.dtype([("qs", "u1", 48), ("qh", "u1", 4), ("d", "<f2")])
@@ -41,13 +38,7 @@ def _spread(codes: Codes, blocks: Array, out: Floats) -> None:
     out *= blocks["d"].astype(np.float32)[:, None]
 
 
-def _codec(name: str, layout: np.dtype[Any], unpack: Callable[[Array, Floats], None], title: str) -> BlockCodec:
-    # A Gaussian is not what these formats are for: llama.cpp takes the largest of 256 weights as scale, for 1.9 dB.
-    fmt = Format(name, "ternary", 8 * layout.itemsize / BLOCK, BLOCK, layout.itemsize, "rows", 1.4, False, title=title)
-    return BlockCodec(fmt, layout, unpack)
+TQ1_0 = BlockCodec(get("tq1_0"), TQ1_0_LAYOUT, _unpack_tq1_0)
+TQ2_0 = BlockCodec(get("tq2_0"), TQ2_0_LAYOUT, _unpack_tq2_0)
 
-
-TQ1_0 = _codec("tq1_0", TQ1_0_LAYOUT, _unpack_tq1_0, "ternary, five in a byte")
-TQ2_0 = _codec("tq2_0", TQ2_0_LAYOUT, _unpack_tq2_0, "ternary, four in a byte")
-
-CODECS = {34: TQ1_0, 35: TQ2_0}
+CODECS = (TQ1_0, TQ2_0)

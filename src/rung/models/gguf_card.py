@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
+from array import array
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.value import FrozenDict
@@ -115,10 +115,10 @@ def _read_factors(path: Path, stored: Stored) -> tuple[float, ...]:
         raise BadFile(f"{path.name}: {stored.name} is {stored.format} of the shape {list(stored.shape)}, not f32 [n]")
     with open(path, "rb") as file:
         file.seek(stored.offset)
-        values = np.frombuffer(file.read(stored.bytes), "<f4")
-    if len(values) != stored.shape[0] or not np.all(np.isfinite(values) & (values > 0)):
+        values = array("f", file.read(stored.bytes))
+    if len(values) != stored.shape[0] or not all(0 < value < math.inf for value in values):
         raise BadFile(f"{path.name}: {stored.name} holds what is no divisor of frequencies")
-    return tuple(values.tolist())
+    return tuple(values)
 
 
 def _template(metadata: Mapping[str, Any], file: str) -> str | None:

@@ -7,7 +7,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.text import size
@@ -20,7 +23,7 @@ from rung.models.folder_card import folder_name
 from rung.models.locate import nowhere
 from rung.models.open import open_card
 from rung.models.outlines import gguf, pipeline
-from rung.models.outlines.component import as_stored, describe
+from rung.models.outlines.component import as_stored, describe, known
 from rung.models.outlines.repository import outline_of_repository
 from rung.models.outlines.roles import Roles
 from rung.models.outlines.values import OTHER, Component, Outline, Phase, Shape, plain, shape_of_decoder
@@ -29,31 +32,39 @@ __all__ = ["OTHER", "Component", "Outline", "Phase", "Shape", "open_outline"]
 
 #: What the names of weight files begin with: of transformers, of diffusers, and of their 16-bit variants.
 _STEMS = (STEM, "diffusion_pytorch_model", "model.fp16", "diffusion_pytorch_model.fp16")
-
+#: From a configuration, and what to call it in messages, to a component.
+Describe = Callable[[Mapping[str, Any], str], Component]
 
 #: Seconds that the hub may take for all that is asked of it.
 SECONDS = 30.0
 
 
 def open_outline(
-    path: str | Path, *, offline: bool = False, revision: str | None = None, seconds: float = SECONDS
+    path: str | Path,
+    *,
+    offline: bool = False,
+    revision: str | None = None,
+    seconds: float = SECONDS,
+    describing: Describe = describe,
 ) -> Outline:
     """The outline of a GGUF file, a Hugging Face folder, a ``config.json`` alone, a safetensors index beside one, a
     pipeline of diffusers (its folder or ``model_index.json``), or one of these on the hub (``ORG/REPO``,
     ``ORG/REPO:Q4_K_M``, ``ORG/REPO/file.gguf``), of which a few headers are fetched within ``seconds``.
 
     What exists as a path is that path. A configuration may have another name if it ends in ``.json`` and stands alone.
-    ``offline``: of the hub only what was downloaded before. Raises ``ModelNotFound``, ``BadFile``, ``UnsafeFile``,
+    ``offline``: of the hub only what was downloaded before. ``describing`` stands for the descriptions that rung has,
+    and for the cards of what ``rung run`` builds. Raises ``ModelNotFound``, ``BadFile``, ``UnsafeFile``,
     ``UnknownArchitecture`` or ``HubError``.
     """
+    open_place = functools.partial(_open_place, describing=describing)
     if not _exists(path):
         found = outline_of_repository(
-            str(path), _open_place, offline=offline, revision=revision, seconds=seconds, stems=_STEMS
+            str(path), open_place, offline=offline, revision=revision, seconds=seconds, stems=_STEMS
         )
         if found is None:
             raise nowhere(str(path)[:200], Path(str(path)[:200].replace("\0", "")))
         return found
-    return _open_place(Path(path).expanduser())
+    return open_place(Path(path).expanduser())
 
 
 def _exists(path: str | Path) -> bool:
@@ -63,13 +74,13 @@ def _exists(path: str | Path) -> bool:
         return False
 
 
-def _open_place(place: Path) -> Outline:
+def _open_place(place: Path, describing: Describe) -> Outline:
     if place.is_dir() and pipeline.is_pipeline(place):
-        return pipeline.pipeline(place, folder_name(place), _part)
+        return _pipeline(place, describing)
     if place.is_dir() and (place / "config.json").is_file():
-        return _folder(place)
+        return _folder(place, describing)
     if place.is_file() and place.suffix == ".json" and not head(place).startswith(b"GGUF"):
-        return _json(place)
+        return _json(place, describing)
     try:
         return _carded(open_card(place))
     except UnknownArchitecture:  # one that rung does not run, but may know
@@ -79,7 +90,11 @@ def _open_place(place: Path) -> Outline:
         return found
 
 
-def _json(path: Path) -> Outline:
+def _pipeline(folder: Path, describing: Describe) -> Outline:
+    return pipeline.pipeline(folder, folder_name(folder), functools.partial(_part, describing=describing))
+
+
+def _json(path: Path, describing: Describe) -> Outline:
     """A configuration or an index: in a folder it stands for the folder, under another name for itself."""
     if path.name == "config.json" or path.name.endswith(INDEX):
         if not (path.parent / "config.json").is_file():
@@ -87,31 +102,32 @@ def _json(path: Path) -> Outline:
                 f"{path.name} has no config.json beside it, so nothing says what its tensors are",
                 ways_out=["put the config.json of the model beside it"],
             )
-        return _folder(path.parent)
+        return _folder(path.parent, describing)
     if path.name == pipeline.INDEX:
-        return pipeline.pipeline(path.parent, folder_name(path.parent), _part)
-    component = describe(read_object(path, SMALL), path.name)
+        return _pipeline(path.parent, describing)
+    component = describing(read_object(path, SMALL), path.name)
     return plain(path.stem, "config", str(path), component)
 
 
-def _folder(folder: Path) -> Outline:
+def _folder(folder: Path, describing: Describe) -> Outline:
     """The outline of a plain model, with its card where ``rung run`` builds it."""
     name = folder_name(folder)
     kind = read_object(folder / "config.json", SMALL).get("model_type")
-    if kind in (*arch.MODEL_TYPES, "gemma3") and _stem(folder) == STEM and not _is_index(folder, STEM):
+    runs = kind in (*arch.MODEL_TYPES, "gemma3") and _stem(folder) == STEM and not _is_index(folder, STEM)
+    if runs and describing is describe:
         with contextlib.suppress(UnknownArchitecture):  # quantised, say: its sizes are known all the same
             return _carded(open_card(folder))
-    found = _part(folder, name)
+    found = _part(folder, name, describing)
     stem = _stem(folder)
     origin = "config" if not stem else "index" if _is_index(folder, stem) else "folder"
     return plain(name, origin, str(folder), found)
 
 
-def _part(folder: Path, where: str) -> Component:
+def _part(folder: Path, where: str, describing: Describe) -> Component:
     """The component in a folder: from its weights, else from an index of them, else from its configuration alone."""
-    described = describe(read_object(folder / "config.json", SMALL), f"{where}/config.json")
+    described = describing(read_object(folder / "config.json", SMALL), f"{where}/config.json")
     stem = _stem(folder)
-    if not stem:
+    if not stem or described.model_type not in known():  # a module's own names need not be those of its files
         return described
     if _is_index(folder, stem):
         return _indexed(described, folder / f"{stem}{INDEX}")

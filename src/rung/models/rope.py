@@ -1,42 +1,49 @@
 """Frequencies of rotary position embeddings, with every scaling already in them.
 
-From Hugging Face configurations the arithmetic is that of transformers (``modeling_rope_utils``), in f32 step by
-step, so that the values are equal; from GGUF files the formulas are those of ggml (``ggml_rope_ext``), whose powers
-are rounded a little differently because it multiplies them up.
+From Hugging Face configurations the arithmetic is that of transformers (``modeling_rope_utils``), whose tensors are
+f32: each of its steps is computed in f64 and rounded, which gives what f32 gives. From GGUF files the formulas are
+those of ggml (``ggml_rope_ext``), whose powers are rounded a little differently because it multiplies them up.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from rung.core.errors import BadFile, UnknownArchitecture
 from rung.models.card import Rope
 
-Floats = npt.NDArray[np.float32]
-ONE = np.float32(1.0)
-
 #: Rotation counts between which yarn ramps from extrapolation to interpolation (arXiv:2309.00071).
 BETA_FAST, BETA_SLOW = 32.0, 1.0
+#: Whole numbers above it are no floats.
+_LARGEST = sys.float_info.max
 SCALINGS = ("linear", "llama3", "yarn", "longrope", "dynamic")
 
 
-def plain(base: float, dims: int) -> Floats:
+def _f32(values: Iterable[float]) -> array[float]:
+    """The values rounded to f32."""
+    return array("f", values)
+
+
+def _inverse(values: Iterable[float]) -> array[float]:
+    """1 / value, f32; infinite where a value is zero."""
+    return _f32(1 / value if value else math.inf for value in values)
+
+
+def plain(base: float, dims: int) -> array[float]:
     """base^(-2i/dims) for i in 0 ... dims/2, f32."""
-    return np.divide(ONE, positive_powers(base, dims), dtype=np.float32)
+    return _inverse(positive_powers(base, dims))
 
 
-def positive_powers(base: float, dims: int) -> Floats:
+def positive_powers(base: float, dims: int) -> array[float]:
     """base^(2i/dims), f32."""
-    exponents: Floats = np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims)
     if not 1 < base < 2.0**100:
         raise BadFile(f"the base of the rotary embedding is {base:g}, which makes no frequencies")
-    return np.power(np.float32(base), exponents, dtype=np.float32)
+    return _f32(base**exponent for exponent in _f32(index / dims for index in range(0, dims, 2)))
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Scaling:
     def number(self, key: str) -> float:
         """A positive finite number that the formula cannot do without. Raises ``BadFile``."""
         value = self.values.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _LARGEST:
             raise BadFile(f"{self.where}: {key} of the rope scaling is {str(value)[:40]}, not a number above zero")
         return float(value)
 
@@ -61,15 +68,15 @@ class Scaling:
         """The number, or None where it is absent or null."""
         return None if self.values.get(key) is None else self.number(key)
 
-    def factors(self, key: str) -> Floats:
+    def factors(self, key: str) -> array[float]:
         """A list of dims/2 positive numbers. Raises ``BadFile``."""
         values = self.values.get(key)
         if not isinstance(values, list) or len(values) != self.dims // 2:
             found = f"{len(values)} numbers" if isinstance(values, list) else str(values)[:40]
             raise BadFile(f"{self.where}: {key} of the rope scaling is {found}, not a list of {self.dims // 2} numbers")
-        if not all(isinstance(value, (int, float)) and 0 < value < math.inf for value in values):
+        if not all(isinstance(value, (int, float)) and 0 < value <= _LARGEST for value in values):
             raise BadFile(f"{self.where}: {key} of the rope scaling holds what is no number above zero")
-        return np.array(values, np.float32)
+        return _f32(values)
 
 
 def from_config(kind: str, scaling: Scaling) -> Rope:
@@ -78,11 +85,13 @@ def from_config(kind: str, scaling: Scaling) -> Rope:
     Raises ``UnknownArchitecture`` for a scaling that rung does not compute, ``BadFile`` for parameters that are
     missing or make no frequencies.
     """
-    inverse, magnitude = plain(scaling.base, scaling.dims), 1.0
+    inverse: Sequence[float] = plain(scaling.base, scaling.dims)
+    magnitude = 1.0
     if kind == "longrope":
         return _longrope(scaling)
     if kind == "linear":
-        inverse = inverse / np.float32(scaling.number("factor"))
+        factor = scaling.number("factor")
+        inverse = _f32(value / factor for value in inverse)
     elif kind == "llama3":
         inverse = _llama3(scaling, inverse)
     elif kind == "yarn":
@@ -92,10 +101,11 @@ def from_config(kind: str, scaling: Scaling) -> Rope:
     return Rope(scaling.dims, False, _values(inverse), magnitude)
 
 
-def _values(inverse: npt.NDArray[Any]) -> tuple[float, ...]:
-    if not np.isfinite(inverse).all():
+def _values(inverse: Iterable[float]) -> tuple[float, ...]:
+    values = tuple(_f32(inverse))
+    if not all(map(math.isfinite, values)):
         raise BadFile("the parameters of the rotary embedding make no finite frequencies")
-    return tuple(inverse.astype(np.float32).tolist())
+    return values
 
 
 def _longrope(scaling: Scaling) -> Rope:
@@ -107,24 +117,33 @@ def _longrope(scaling: Scaling) -> Rope:
     return Rope(
         scaling.dims,
         False,
-        _values(ONE / (scaling.factors("short_factor") * powers)),
+        _divided(scaling.factors("short_factor"), powers),
         magnitude,
-        _values(ONE / (scaling.factors("long_factor") * powers)),
+        _divided(scaling.factors("long_factor"), powers),
         magnitude,
         scaling.original,
     )
 
 
-def _llama3(scaling: Scaling, inverse: Floats) -> Floats:
+def _divided(factors: Iterable[float], powers: Iterable[float]) -> tuple[float, ...]:
+    return _values(_inverse(_f32(factor * power for factor, power in zip(factors, powers, strict=True))))
+
+
+def _llama3(scaling: Scaling, inverse: Iterable[float]) -> array[float]:
     factor, low, high = scaling.number("factor"), scaling.number("low_freq_factor"), scaling.number("high_freq_factor")
     if high <= low:
         raise BadFile(f"{scaling.where}: high_freq_factor of the rope scaling is not above low_freq_factor")
-    length = np.float32(2 * math.pi) / inverse
-    scaled = np.where(length > np.float32(scaling.original / low), inverse / np.float32(factor), inverse)
-    smooth = (np.float32(scaling.original) / length - np.float32(low)) / np.float32(high - low)
-    between = (ONE - smooth) * scaled / np.float32(factor) + smooth * scaled
-    medium = (length >= np.float32(scaling.original / high)) & (length <= np.float32(scaling.original / low))
-    return np.where(medium, between, scaled)
+
+    def scaled(value: float) -> float:
+        length = 2 * math.pi / value
+        if length < scaling.original / high:
+            return value
+        if length > scaling.original / low:
+            return value / factor
+        smooth = (scaling.original / length - low) / (high - low)
+        return (1 - smooth) * value / factor + smooth * value
+
+    return _f32(map(scaled, inverse))
 
 
 def _mscale(factor: float, times: float = 1.0) -> float:
@@ -145,7 +164,7 @@ def correction_range(
     return max(low, 0), min(high, dims - 1)
 
 
-def _yarn(scaling: Scaling) -> tuple[Floats, float]:
+def _yarn(scaling: Scaling) -> tuple[array[float], float]:
     factor = scaling.given("factor") or scaling.context / scaling.original
     magnitude = scaling.given("attention_factor")
     if magnitude is None:
@@ -163,11 +182,19 @@ def _yarn(scaling: Scaling) -> tuple[Floats, float]:
         bool(scaling.values.get("truncate", True)),
     )
     high = high + 0.001 if low == high else high
-    ramp = (np.arange(scaling.dims // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
-    keep = ONE - np.clip(ramp, 0, 1)
     powers = positive_powers(scaling.base, scaling.dims)
-    stretched, original = ONE / (np.float32(factor) * powers), ONE / powers
-    return stretched * (ONE - keep) + original * keep, magnitude
+    stretched, original = _inverse(factor * power for power in powers), _inverse(powers)
+    return _ramped(stretched, original, low, high), magnitude
+
+
+def _ramped(stretched: Iterable[float], original: Sequence[float], low: float, high: float) -> array[float]:
+    """yarn: the first frequencies as they were, the last stretched, mixed between the dimensions low and high."""
+    first, width = _f32((low, high - low))
+    ramp = _f32(place / width for place in _f32(index - first for index in range(len(original))))
+    keep = _f32(1 - min(max(value, 0), 1) for value in ramp)
+    old = _f32(value * share for value, share in zip(original, keep, strict=True))
+    new = _f32(value * share for value, share in zip(stretched, _f32(1 - share for share in keep), strict=True))
+    return _f32(map(sum, zip(new, old, strict=True)))
 
 
 def from_gguf(
@@ -189,20 +216,20 @@ def from_gguf(
     ``rope.scaling.attn_factor``.
     """
     inverse = plain(base, dims)
-    stretch = np.float32(1.0 / factor)
 
     def scaled(dividers: Sequence[float]) -> tuple[float, ...]:
-        theta = inverse / np.array(dividers, np.float32) if len(dividers) else inverse
+        if dividers and len(dividers) != len(inverse):
+            raise BadFile(f"{len(dividers)} divisors for the {len(inverse)} frequencies of the rotary embedding")
+        theta = [value / by for value, by in zip(inverse, dividers, strict=True)] if dividers else inverse
+        stretched = [value / factor for value in theta]
         if kind != "yarn":
-            return _values(theta * stretch if factor != 1.0 else theta)
+            return _values(stretched)
         low, high = correction_range(dims, base, original, BETA_FAST, BETA_SLOW, whole=True)
-        ramp = (np.arange(dims // 2, dtype=np.float32) - np.float32(low)) / np.float32(max(0.001, high - low))
-        keep = ONE - np.clip(ramp, 0, 1)
-        return _values(theta * stretch * (ONE - keep) + theta * keep)
+        return _values(_ramped(stretched, theta, low, max(high, low + 0.001)))
 
     if kind == "yarn":
         magnitude *= _mscale(factor)
-    long = scaled(long_factors) if len(long_factors) else ()
+    long = scaled(long_factors) if long_factors else ()
     return Rope(
         dims, interleaved, scaled(factors), magnitude, long, magnitude if long else 1.0, original if long else 0
     )

@@ -68,6 +68,24 @@ class PhaseUse(Value):
 
 
 @dataclass(frozen=True)
+class Pass(Value):
+    """One traced forward pass of a component, ``batch`` inputs of ``tokens`` tokens where it reads text.
+
+    ``calls`` is the number of operations, ``flops`` those in floating point, ``bytes`` what they read and write each
+    for itself, ``activations`` the most bytes alive at once; ``operations`` are the same by name, the dearest first.
+    """
+
+    component: str
+    batch: int
+    tokens: int
+    calls: int
+    flops: int
+    bytes: int
+    activations: int
+    operations: tuple[FrozenDict[Any], ...]
+
+
+@dataclass(frozen=True)
 class Choice(Value):
     """One format on one device or group of devices.
 
@@ -127,7 +145,10 @@ class Relaxation(Value):
 
 @dataclass(frozen=True)
 class Answer(Value):
-    """All choices, refused ones included; ``best`` and ``best_by_device`` are indices in them."""
+    """All choices, refused ones included; ``best`` and ``best_by_device`` are indices in them.
+
+    ``passes`` are the forward passes that were traced, one a component.
+    """
 
     model: str
     choices: tuple[Choice, ...]
@@ -136,6 +157,7 @@ class Answer(Value):
     relaxations: tuple[Relaxation, ...] = ()
     parameters: int = 0
     context: int = 0
+    passes: tuple[Pass, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -144,7 +166,7 @@ class Answer(Value):
 
     def to_json(self) -> dict[str, Any]:
         """The answer as scripts read it."""
-        return {
+        made: dict[str, Any] = {
             "model": self.model,
             "parameters": self.parameters,
             "context": self.context,
@@ -153,3 +175,6 @@ class Answer(Value):
             "best_by_device": dict(self.best_by_device),
             "relaxations": [relaxation.to_json() for relaxation in self.relaxations],
         }
+        if self.passes:
+            made["passes"] = [one.to_json() for one in self.passes]
+        return made

@@ -7,15 +7,16 @@ of ``rung.planning``, one arrangement for each format and device.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from rung import formats
 from rung.core.errors import UsageError
 from rung.core.text import size
 from rung.core.types import Device, Level, MemoryUse, StepClass, Verdict, no
 from rung.core.value import FrozenDict
 from rung.models.outlines.values import Outline
-from rung.planning.answer import Answer, Choice, PhaseUse, Question, Relaxation, Speed
+from rung.planning.answer import Answer, Choice, Pass, PhaseUse, Question, Relaxation, Speed
 from rung.planning.arrange import Arrangement, arrange, computable
 from rung.planning.kitchen import Kitchen, Recipe
 from rung.planning.memory import memory_use
@@ -50,14 +51,17 @@ class _Case:
         return max(self.kitchens.values(), key=lambda kitchen: kitchen.subject.parameters)
 
 
-def check(outline: Outline, devices: Sequence[Device | Group], question: Question) -> Answer:
+def check(
+    outline: Outline, devices: Sequence[Device | Group], question: Question, passes: Sequence[Pass] = ()
+) -> Answer:
     """Every format on every device, refused ones included, the best of them, and what would help where none is.
 
-    A tuple of devices is one budget, its layers split in that order. Raises ``ContextTooLong``, ``UnknownFormat``,
+    A tuple of devices is one budget, its layers split in that order. ``passes`` were traced: their activations count
+    instead of estimates. Raises ``ContextTooLong``, ``UnknownFormat``,
     ``UsageError`` (training of a pipeline).
     """
     groups = [(entry,) if isinstance(entry, Device) else entry for entry in devices]
-    case = _case(outline, question)
+    case = _case(outline, question, {one.component: one.activations for one in passes})
     choices: list[Choice] = []
     best: dict[str, int | None] = {}
     picked: list[tuple[Arrangement, int]] = []
@@ -73,7 +77,16 @@ def check(outline: Outline, devices: Sequence[Device | Group], question: Questio
         picked += [pair for pair in fitting if pair[1] == index]
     chosen = _best(case, picked)
     helpful = _relaxations(case, groups, choices) if chosen is None else ()
-    return Answer(outline.name, tuple(choices), chosen, FrozenDict(best), helpful, outline.parameters, case.context)
+    return Answer(
+        outline.name,
+        tuple(choices),
+        chosen,
+        FrozenDict(best),
+        helpful,
+        outline.parameters,
+        case.context,
+        tuple(passes),
+    )
 
 
 def group_id(group: Group) -> str:
@@ -81,12 +94,12 @@ def group_id(group: Group) -> str:
     return "+".join(device.id for device in group)
 
 
-def _case(outline: Outline, question: Question) -> _Case:
+def _case(outline: Outline, question: Question, traced: Mapping[str, int]) -> _Case:
     if outline.card is not None:
         subjects = {outline.components[0].name: Subject.of_card(outline.card)}
     else:
         subjects = {c.name: Subject.of_component(c, outline.kind, outline.path) for c in outline.components}
-        subjects = {name: replace(s, name=outline.name) for name, s in subjects.items()}
+        subjects = {name: replace(s, name=outline.name, traced=traced.get(name, 0)) for name, s in subjects.items()}
     if question.training and len(subjects) > 1:
         raise UsageError(
             f"{outline.name} is a pipeline; rung knows the memory of training for language models.",
@@ -109,10 +122,16 @@ def _storages(case: _Case) -> list[Storage]:
     if case.question.training == "full":
         return [storage for name in ("f32", "bf16", "f16") for storage in storages(subject, name)]
     named = [storage for name in FORMATS for storage in storages(subject, name)]
-    if case.outline.kind != "gguf":
+    if case.outline.kind != "gguf" and not _quantised(subject):
         return named
     smaller = [s for s in named if s is not None and _bits(s) * subject.parameters / 8 < case.outline.weight_bytes]
     return [None, *smaller]
+
+
+def _quantised(subject: Subject) -> bool:
+    """Whether its matrices are stored in formats that rung decodes, and not all of them as floats."""
+    stored = {tensor.format for tensor in subject.tensors}
+    return stored <= set(formats.FORMATS) and any(formats.FORMATS[name].bits < 16 for name in stored)
 
 
 def _bits(storage: Storage) -> float:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from rung import formats
 from rung.core.types import YES, Case, Climb, Device, Format, Level, Part, no
 from rung.core.value import Value
-from rung.kernels.cpu.arena import HUGE
-from rung.kernels.cpu.layouts import GENERIC, packed_bytes
+from rung.kernels.cpu.layouts import GENERIC, HUGE, packed_bytes
 from rung.models.card import Tensor
 from rung.models.outlines.values import SCALE
 from rung.models.roles import layer_of
@@ -78,7 +77,7 @@ def recipe(subject: Subject, asked: Storage, device: Device, dtype: str, packed:
 
     ``packed`` False keeps every weight in its stored layout: smaller where a packing is wider, and slower.
     """
-    climbs: dict[tuple[str, tuple[int, ...]], Climb] = {}  # layers are alike: each class of weights climbs once
+    climbs: dict[tuple[str, tuple[int, ...]], Climb] = {}
 
     def climb(format: Format, shape: tuple[int, ...]) -> Climb:
         key = (format.name, shape)
@@ -86,8 +85,18 @@ def recipe(subject: Subject, asked: Storage, device: Device, dtype: str, packed:
             climbs[key] = climb_linear(device, format, dtype, shape, packed)
         return climbs[key]
 
-    stored = [t for t in subject.tensors if asked is None or not t.role.endswith(SCALE)]
-    return tuple(_weight(subject, tensor, asked, climb) for tensor in stored)
+    made: dict[object, Weight] = {}  # layers are alike: one of each class is thought about
+    found = []
+    for tensor in subject.tensors:
+        if asked is not None and tensor.role.endswith(SCALE):
+            continue
+        role = tensor.role.rpartition(".")[2]
+        # a mixture looks at the layer, and what stands outside of all layers is no other layer's
+        place = tensor.role if role == tensor.role or isinstance(asked, Mixture) else f".{role}"
+        key = (place, tensor.shape, tensor.format)
+        like = made.get(key) or made.setdefault(key, _weight(subject, tensor, asked, climb))
+        found.append(Weight(tensor, like.format, like.packing, like.rung, like.bytes, like.reason))
+    return tuple(found)
 
 
 def _weight(

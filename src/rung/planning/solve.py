@@ -149,7 +149,7 @@ def choose(subject: Subject, fitting: list[Arrangement], format: str | None) -> 
     if subject.kind == "gguf":
         return _fastest(fitting), ("the formats are kept as they are stored",)
     wide = [a for a in fitting if a.name in SIXTEEN]
-    quantised = [a for a in fitting if a not in wide]
+    quantised = [a for a in fitting if a.name not in SIXTEEN]
     if wide and (not quantised or _fastest(wide).rates.decode >= _fastest(quantised).rates.decode / 2):
         best = _fastest(wide)
         return best, (f"{best.name}: 16 bits fit and are fast enough here",)

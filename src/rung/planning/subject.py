@@ -24,7 +24,8 @@ class Subject(Value):
     """One network to plan for.
 
     ``decoder`` is set for those that ``rung run`` builds; the plan then counts what its engine does. ``tied``: the
-    head is the embedding. ``path`` is what a command would name.
+    head is the embedding. ``path`` is what a command would name. ``traced``: bytes of activations that a trace of the
+    module found; 0 where there was none.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Subject(Value):
     shape: Shape
     decoder: Decoder | None
     tied: bool
+    traced: int = 0
 
     @classmethod
     def of_card(cls, card: ModelCard) -> Subject:
@@ -89,6 +91,8 @@ class Subject(Value):
             return (
                 activation_bytes(self.decoder, context, converted=converted) + 8 * (batch - 1) * self.shape.vocabulary
             )
+        if self.traced:
+            return self.traced
         if self.role == "autoencoder":
             return 2 * _CHANNELS * _PIXELS * batch
         shape = self.shape

@@ -11,7 +11,8 @@ from rung.core.value import FrozenDict
 from rung.hardware.catalog import names, own
 from rung.hardware.catalog.builds import Build, newest, parse
 from rung.hardware.catalog.capabilities import applies, capabilities
-from rung.hardware.catalog.rows import Architecture, Product, architectures, load
+from rung.hardware.catalog.rows import Architecture, Product, architectures
+from rung.hardware.catalog.tables import load
 
 #: Share of its memory that an idle card shows as free where nobody has looked. NVIDIA: below the median (0.983) of the
 #: rows that have a figure; AMD and Intel keep a few hundred MB; a Mac lets its GPU wire two thirds, from 36 GB on three

@@ -11,6 +11,7 @@ from typing import Any
 
 from rung.core.text import GB
 from rung.core.value import FrozenDict
+from rung.hardware.catalog.tables import load
 
 #: The dtypes that capabilities are named after.
 DTYPES = ("f32", "f16", "bf16", "f64", "int8", "fp8")
@@ -163,15 +164,6 @@ def version(text: str) -> tuple[int, int]:
 def numbers(text: str) -> tuple[int, ...]:
     """All numbers of a version, to compare by: (525, 60, 13) of ``525.60.13``."""
     return tuple(int(number) for number in re.findall(r"\d+", text))
-
-
-@functools.cache
-def load(name: str) -> dict[str, Any]:
-    """The TOML file of that name beside this module."""
-    import tomllib  # not free to import, and most machines never ask
-
-    with open(_HERE / name, "rb") as file:
-        return tomllib.load(file)
 
 
 def _product(cells: list[str]) -> Product:

@@ -10,7 +10,8 @@ from typing import Any
 from rung.core.types import Device, Level
 from rung.core.value import Value
 from rung.hardware.catalog.builds import features
-from rung.hardware.catalog.rows import Architecture, architectures, load, numbers, version
+from rung.hardware.catalog.rows import Architecture, architectures, numbers, version
+from rung.hardware.catalog.tables import load
 
 _RUNS = {Level.NATIVE: "yes", Level.EMULATED: "slow", Level.ABSENT: "no", Level.UNKNOWN: "unknown"}
 #: The CTranslate2 whose wheel was looked into: 5.0 and 5.2 are not in it, though its documentation says 3.5 and newer.

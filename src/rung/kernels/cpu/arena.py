@@ -13,9 +13,10 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
+from rung.kernels.cpu.layouts import HUGE
+
 Bytes = npt.NDArray[np.uint8]
 
-HUGE = 2 << 20
 _ARENA = 64 << 20
 _LINE = 64
 

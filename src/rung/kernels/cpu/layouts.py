@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 from rung.core.types import Format
 
+#: Bytes of a huge page; a mapping of its own is as many of them as it needs.
+HUGE = 2 << 20
 ROWS = 16
 UNIT = 32
 _CODE_BYTES = {"nibble": 256, "six": 384, "byte": 512}

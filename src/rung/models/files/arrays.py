@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
-import numpy as np
-
-_AT_ONCE = 2**16
-
 
 class Numbers(Sequence[Any]):
-    """An array of numbers or booleans, kept as the bytes of the file."""
+    """An array of numbers or booleans; ``code`` is their type as ``array`` names it, little-endian as in the file."""
 
-    def __init__(self, data: bytes, dtype: str, boolean: bool = False) -> None:
-        self._array = np.frombuffer(data, dtype)
+    def __init__(self, data: bytes, code: str, boolean: bool = False) -> None:
+        self._array = array(code, data)
         self._boolean = boolean
 
     def __len__(self) -> int:
@@ -26,10 +23,10 @@ class Numbers(Sequence[Any]):
     @overload
     def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        part = self._array[index].tolist()
-        if not self._boolean:
-            return part
-        return [bool(value) for value in part] if isinstance(index, slice) else bool(part)
+        part = self._array[index]
+        if isinstance(part, array):
+            return [bool(value) for value in part] if self._boolean else part.tolist()
+        return bool(part) if self._boolean else part
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.tolist())
@@ -47,7 +44,7 @@ class Strings(Sequence[str]):
 
     def __init__(self, data: bytes, offsets: array[int]) -> None:
         self._data = data
-        self._offsets = np.frombuffer(offsets, np.uint64)
+        self._offsets = offsets
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -58,8 +55,8 @@ class Strings(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
-            return [self._text(int(begin)) for begin in self._offsets[index]]
-        return self._text(int(self._offsets[index]))
+            return [self._text(begin) for begin in self._offsets[index]]
+        return self._text(self._offsets[index])
 
     def _text(self, begin: int) -> str:
         end = begin + 8 + int.from_bytes(self._data[begin : begin + 8], "little")
@@ -77,19 +74,15 @@ class Strings(Sequence[str]):
 
     def find(self, texts: Iterable[str]) -> dict[str, int]:
         """The first index of each of ``texts`` that is there, without decoding the others."""
-        wanted = {text.encode(): text for text in texts}
-        lengths = np.unique([len(raw) for raw in wanted])
-        firsts = np.unique([raw[0] for raw in wanted if raw])
-        letters = np.frombuffer(self._data, np.uint8)
-        found: dict[str, int] = {}
-        for start in range(0, len(self), _AT_ONCE):
-            begins = self._offsets[start : start + _AT_ONCE + 1].astype(np.int64)
-            if start + _AT_ONCE >= len(self):
-                begins = np.append(begins, len(self._data))
-            texts_at, sizes = begins[:-1] + 8, np.diff(begins) - 8
-            likely = np.isin(sizes, lengths) & np.isin(letters[np.minimum(texts_at, len(letters) - 1)], firsts)
-            for index in np.flatnonzero(likely).tolist():
-                raw = self._data[texts_at[index] : texts_at[index] + sizes[index]]
-                if raw in wanted:
-                    found.setdefault(wanted[raw], start + index)
-        return found
+        found = {text: self._first(text.encode()) for text in texts}
+        return {text: index for text, index in found.items() if index is not None}
+
+    def _first(self, raw: bytes) -> int | None:
+        stored = len(raw).to_bytes(8, "little") + raw
+        at = self._data.find(stored)
+        while at >= 0:  # the same bytes may stand inside of another string
+            index = bisect_left(self._offsets, at)
+            if index < len(self._offsets) and self._offsets[index] == at:
+                return index
+            at = self._data.find(stored, at + 1)
+        return None

@@ -31,19 +31,8 @@ _SCALARS = {
     10: struct.Struct("<Q"), 11: struct.Struct("<q"), 12: struct.Struct("<d"),
 }  # fmt: skip
 _STRING, _ARRAY = 8, 9
-_ARRAY_DTYPES = {
-    0: "u1",
-    1: "i1",
-    2: "<u2",
-    3: "<i2",
-    4: "<u4",
-    5: "<i4",
-    6: "<f4",
-    7: "u1",
-    10: "<u8",
-    11: "<i8",
-    12: "<f8",
-}
+#: The types of numbers as ``array`` names them.
+_ARRAY_CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 # Far above every real file, and low enough that Python objects for them stay small.
@@ -188,13 +177,13 @@ class _Parser:
         kind, count = self._take(_U32, f"the type of {key}"), self._take(_U64, f"the length of {key}")
         if kind == _STRING:
             return self._string_array(key, count)
-        if kind not in _ARRAY_DTYPES:
+        if kind not in _ARRAY_CODES:
             raise self.bad(f"the array {key} has elements of the unknown type {kind}")
-        width = int(_ARRAY_DTYPES[kind][-1])
+        width = _SCALARS[kind].size
         self._need(count * width, f"the array {key}")
         data = self.data[self.at : self.at + count * width]
         self.at += count * width
-        return Numbers(data, _ARRAY_DTYPES[kind], boolean=kind == 7)
+        return Numbers(data, _ARRAY_CODES[kind], boolean=kind == 7)
 
     def _string_array(self, key: str, count: int) -> Strings:
         self._need(8 * count, f"the array {key}")

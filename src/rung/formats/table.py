@@ -1,0 +1,131 @@
+"""Every format as a value, without numpy: what a plan asks of a format is here, its codec is in the file of its family.
+
+A row names the family, the weights of a block, its bytes, the floor and a title. Floors: SQNR measured on Gaussian
+weights, less 0.4 dB, unless the row says otherwise; those without an encoder here as llama.cpp encodes them.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from rung.core.errors import UnknownFormat
+from rung.core.registry import Registry
+from rung.core.text import did_you_mean
+from rung.core.types import Format
+
+#: The formats by name. nf4 and fp4 stand here with their default block; ``get`` also knows the other blocks.
+FORMATS: Registry[Format] = Registry("format")
+_GGUF: dict[int, Format] = {}
+
+#: Blocks that nf4 and fp4 can have, the default first; nested scales are stored in blocks of ``NESTED_BLOCK``.
+BLOCKS = (64, 128, 256, 512, 1024, 2048, 4096)
+NESTED_BLOCK = 256
+#: Their floors by block; nested scales cost 0.01 dB.
+_FLOORS = {"nf4": (20.3, 20.0, 19.7, 19.4, 19.2, 18.9, 18.7), "fp4": (17.8, 17.4, 17.0, 16.6, 16.2, 15.9, 15.5)}
+
+
+def _row(
+    number: int,
+    name: str,
+    family: str,
+    block: int,
+    block_bytes: int,
+    floor_db: float,
+    title: str,
+    encodes: bool = True,
+) -> None:
+    """A format that GGUF files have, under this number of a tensor type."""
+    bits = 8 * block_bytes / block
+    made = Format(name, family, bits, block, block_bytes, "rows", floor_db, encodes, title=title)
+    _GGUF[number] = FORMATS.register(name, made)
+
+
+_row(0, "f32", "floats", 1, 4, float("inf"), "32-bit float")
+# Holds for weights around 0.001 and above; smaller ones fall between the steps of 2^-24.
+_row(1, "f16", "floats", 1, 2, 73.2, "16-bit float")
+_row(30, "bf16", "floats", 1, 2, 55.2, "16-bit brain float")
+_row(2, "q4_0", "legacy", 32, 18, 20.9, "4-bit, scale")
+_row(3, "q4_1", "legacy", 32, 20, 21.7, "4-bit, scale and minimum")
+_row(6, "q5_0", "legacy", 32, 22, 27.0, "5-bit, scale")
+_row(7, "q5_1", "legacy", 32, 24, 28.0, "5-bit, scale and minimum")
+_row(8, "q8_0", "legacy", 32, 34, 45.0, "8-bit, scale")
+_row(10, "q2_k", "kquants", 256, 84, 10.1, "2-bit, superblocks of 256", False)
+_row(11, "q3_k", "kquants", 256, 110, 16.0, "3-bit, superblocks of 256", False)
+_row(12, "q4_k", "kquants", 256, 144, 22.5, "4-bit, superblocks of 256")
+_row(13, "q5_k", "kquants", 256, 176, 28.5, "5-bit, superblocks of 256")
+_row(14, "q6_k", "kquants", 256, 210, 35.0, "6-bit, superblocks of 256")
+_row(20, "iq4_nl", "iq4", 32, 18, 22.2, "4-bit codebook, scale")
+_row(23, "iq4_xs", "iq4", 256, 136, 21.9, "4-bit codebook, superblocks of 256", False)
+# With an even importance matrix; IQ3_XXS and IQ3_S without one.
+_row(16, "iq2_xxs", "iq", 256, 66, 8.8, "2.1-bit grid of 8 weights", False)
+_row(17, "iq2_xs", "iq", 256, 74, 10.0, "2.3-bit grid of 8 weights", False)
+_row(18, "iq3_xxs", "iq", 256, 98, 13.0, "3.1-bit grid of 4 weights", False)
+_row(19, "iq1_s", "iq", 256, 50, 5.8, "1.6-bit grid of 8 ternary weights", False)
+_row(21, "iq3_s", "iq", 256, 110, 15.1, "3.4-bit grid of 4 weights", False)
+_row(22, "iq2_s", "iq", 256, 82, 11.6, "2.6-bit grid of 8 weights", False)
+_row(29, "iq1_m", "iq", 256, 56, 6.5, "1.8-bit grid of 8 ternary weights", False)
+_row(39, "mxfp4", "microscale", 32, 17, 18.5, "4-bit float, a power of two for 32 weights")
+_row(40, "nvfp4", "microscale", 64, 36, 19.3, "4-bit float, an e4m3 for 16 weights", False)
+# A Gaussian is not what these formats are for: llama.cpp takes the largest of 256 weights as scale, for 1.9 dB.
+_row(34, "tq1_0", "ternary", 256, 54, 1.4, "ternary, five in a byte", False)
+_row(35, "tq2_0", "ternary", 256, 66, 1.4, "ternary, four in a byte", False)
+# The longer a row, the larger its largest weight: 41.2 dB at 4,096 Gaussian weights, 39.4 dB at 262,144.
+FORMATS.register("int8", Format("int8", "rowwise", 8.0, 1, 1, "row_scale", 39.0, True, title="8-bit, a scale a row"))
+
+
+@functools.cache
+def codebook(kind: str, block: int, nested: bool) -> Format:
+    """``nf4`` or ``fp4`` with one of ``BLOCKS``."""
+    bits = 4 + ((8 + 32 / NESTED_BLOCK) if nested else 32) / block
+    name = f"{kind}:{block}" + (":nested" if nested else "")
+    title = f"4-bit {'normal ' if kind == 'nf4' else ''}float, a scale for {block} weights"
+    floor = _FLOORS[kind][BLOCKS.index(block)]
+    return Format(name, "codebook4", bits, block, block // 2, "flat", floor, True, nested, title)
+
+
+for _kind in _FLOORS:
+    for _nested in (False, True):
+        _format = codebook(_kind, BLOCKS[0], _nested)
+        FORMATS.register(_format.name, _format)
+
+
+def get(name: str) -> Format:
+    """The format of that name: ``q4_k``, ``NF4`` (the same as ``nf4:64``), ``fp4:128``, ``nf4:64:nested``.
+
+    Raises ``UnknownFormat``, with the names that look alike.
+    """
+    if name in FORMATS:
+        return FORMATS[name]
+    wanted = name.strip().lower()
+    kind, *options = wanted.split(":")
+    if wanted in FORMATS:
+        return FORMATS[wanted]
+    if kind not in _FLOORS:
+        known = list(dict.fromkeys(key.split(":")[0] for key in FORMATS))
+        raise UnknownFormat(f"there is no format {name!r}.{did_you_mean(kind, known)}", ways_out=["rung formats"])
+    nested = "nested" in options
+    blocks = [option for option in options if option != "nested"] or [str(BLOCKS[0])]
+    if len(blocks) != 1 or len(options) - nested > 1 or blocks[0] not in map(str, BLOCKS):
+        choices = ", ".join(map(str, BLOCKS))
+        raise UnknownFormat(
+            f"there is no format {name!r}: write {kind}, {kind}:BLOCK, {kind}:nested or {kind}:BLOCK:nested",
+            [f"BLOCK is one of {choices}"],
+            ["rung formats"],
+        )
+    return codebook(kind, int(blocks[0]), nested)
+
+
+def gguf_type(number: int) -> Format | None:
+    """The format of a GGUF tensor type, or None when rung cannot decode it."""
+    return _GGUF.get(number)
+
+
+def next_better(fmt: Format, columns: int) -> Format:
+    """``fmt`` if its blocks divide a row of that many weights, else the smallest GGUF format that does and is no worse.
+
+    No worse is a ``floor_db`` at least as high, among the formats with an encoder; bf16 and f16 divide every row.
+    """
+    if fmt.divides(columns):
+        return fmt
+    better = [f for f in _GGUF.values() if f.encodes and f.divides(columns) and f.floor_db >= fmt.floor_db]
+    return min(better, key=lambda f: (f.bits, -f.floor_db))

@@ -1,0 +1,41 @@
+"""The rows of architectures and software. People edit the TOML files; a program reads ``tables.json``, made from them.
+
+Reading TOML takes fifty times as long. ``write`` makes the file anew, and a test holds that it is current:
+
+    python -c "from rung.hardware.catalog import tables; tables.write()"
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).parent
+_FILES = ("architectures.toml", "software.toml")
+
+
+def load(name: str) -> dict[str, Any]:
+    """What the TOML file of that name beside this module says."""
+    found: dict[str, Any] = _tables()[name]
+    return found
+
+
+@functools.cache
+def _tables() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((_HERE / "tables.json").read_text(encoding="utf-8"))
+    return found
+
+
+def made() -> str:
+    """What ``tables.json`` is to hold."""
+    import tomllib
+
+    found = {name: tomllib.loads((_HERE / name).read_text(encoding="utf-8")) for name in _FILES}
+    return json.dumps(found, ensure_ascii=False, indent=0) + "\n"
+
+
+def write() -> None:
+    """Writes ``tables.json``."""
+    (_HERE / "tables.json").write_text(made(), encoding="utf-8")

@@ -1,0 +1,190 @@
+"""What a module of transformers or diffusers is fed with for a trace: tensors of the sizes that its configuration has.
+
+Tokens are zeros with values, so that masks and positions can be computed; pictures, latents and texts have shapes only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from rung.core.errors import CannotTrace
+
+#: Tokens of text that a denoiser sees, frames of a video's latents and the side of a picture where nothing says.
+_TEXT, _FRAMES, _SIDE = 256, 16, 64
+_SPEECH = 16_000
+
+
+class Decoding(torch.nn.Module):
+    """An autoencoder as a pipeline uses it: from latents to a picture."""
+
+    def __init__(self, autoencoder: torch.nn.Module) -> None:
+        super().__init__()
+        self.autoencoder: Any = autoencoder
+        self.config = autoencoder.config
+
+    def forward(self, latents: torch.Tensor) -> Any:
+        """The picture of ``latents`` [batch, channels, height, width]."""
+        return self.autoencoder.decode(latents, return_dict=False)
+
+
+def fed(module: torch.nn.Module, tokens: int, batch: int) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """The module to trace and its arguments for ``batch`` inputs, texts of ``tokens`` tokens.
+
+    Raises ``CannotTrace`` where the module wants something that rung does not know.
+    """
+    if type(module).__name__.startswith("Autoencoder"):
+        return Decoding(module), {"latents": _Sizes(module, tokens, batch).latents(half=True)}
+    accepted = inspect.signature(module.forward).parameters
+    if hasattr(module, "main_input_name") and hasattr(module, "can_generate"):
+        return module, _transformers(module, accepted, tokens, batch)
+    sizes, given = _Sizes(module, tokens, batch), {}
+    for name, parameter in accepted.items():
+        value = getattr(sizes, name, None)
+        if value is not None:
+            given[name] = value() if callable(value) else value
+        elif parameter.default is inspect.Parameter.empty:
+            raise _unknown(module, name)
+    return module, {name: value for name, value in given.items() if value is not None}
+
+
+def _unknown(module: torch.nn.Module, name: str) -> CannotTrace:
+    return CannotTrace(
+        f"{type(module).__name__} wants {name[:60]!r}, and rung does not know of which size.",
+        ways_out=[f"rung.trace(module, {name[:60]}=...) from Python, with inputs of your own"],
+    )
+
+
+def _transformers(module: Any, accepted: Any, tokens: int, batch: int) -> dict[str, Any]:
+    config = module.config
+    seen = getattr(config, "vision_config", None) or config
+    text = config.get_text_config()
+    most = getattr(text, "max_position_embeddings", None) or tokens
+    words = torch.zeros(batch, min(tokens, most), dtype=torch.long, device="cpu")
+    name = module.main_input_name
+    dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+    given: dict[str, Any] = {}
+    if name == "input_ids":
+        given[name] = words
+        if "return_loss" in accepted and "pixel_values" in accepted:  # CLIP and its like see both
+            given["pixel_values"] = _pictures(seen, batch, dtype)
+    elif name == "pixel_values":
+        given[name] = _pictures(seen, batch, dtype)
+    elif name == "input_features":
+        frames = 2 * getattr(config, "max_source_positions", tokens)
+        given[name] = _empty(batch, getattr(config, "num_mel_bins", 80), frames, dtype=dtype)
+    elif name == "input_values":
+        given[name] = _empty(batch, _SPEECH, dtype=dtype)
+    else:
+        raise _unknown(module, name)
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
+        limit = getattr(config, "max_target_positions", None) or tokens
+        given["decoder_input_ids"] = words[:, :limit]
+    if "use_cache" in accepted:
+        given["use_cache"] = False
+    return given
+
+
+def _pictures(config: Any, batch: int, dtype: torch.dtype) -> torch.Tensor:
+    side = getattr(config, "image_size", 224)
+    height, width = side if isinstance(side, (list, tuple)) else (side, side)
+    return _empty(batch, getattr(config, "num_channels", 3), height, width, dtype=dtype)
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+class _Sizes:
+    """The arguments of denoisers by their names in diffusers; None for what this one does not take."""
+
+    def __init__(self, module: torch.nn.Module, tokens: int, batch: int) -> None:
+        self._config: Any = module.config
+        self._class = type(module).__name__
+        self._batch, self._tokens = batch, min(tokens, _TEXT)
+        self._dtype = next(module.parameters()).dtype
+
+    def _get(self, *names: str, default: Any = None) -> Any:
+        return next((v for name in names if (v := getattr(self._config, name, None)) is not None), default)
+
+    def _of(self, *shape: int) -> torch.Tensor:
+        return _empty(self._batch, *shape, dtype=self._dtype)
+
+    def _side(self) -> tuple[int, int]:
+        side = self._get("sample_size", default=_SIDE)
+        return (side[0], side[1]) if isinstance(side, (list, tuple)) else (side, side)
+
+    @property
+    def _packed(self) -> bool:
+        """Whether latents are a list of patches: [batch, patches, channels]."""
+        return self._class.startswith(("Flux", "LTX"))
+
+    def latents(self, half: bool = False) -> torch.Tensor:
+        """What is denoised; ``half``: what an autoencoder decodes."""
+        height, width = self._side()
+        channels = self._get("latent_channels", "z_dim") if half else self._get("in_channels", default=4)
+        if half:
+            scale = 2 ** (len(self._get("block_out_channels", "dim_mult", default=[0] * 4)) - 1)
+            height, width = height // scale, width // scale
+        if self._packed and not half:
+            return self._of(height * width, channels)
+        video = any(word in self._class for word in ("3D", "Video", "Wan"))
+        frames = (self._get("video_length", "sample_frames", default=_FRAMES),) if video else ()
+        return self._of(channels, *frames, height, width)
+
+    sample = hidden_states = latents
+
+    def timestep(self) -> torch.Tensor:
+        """A step of each input."""
+        return torch.ones(self._batch, device="cpu")
+
+    def encoder_hidden_states(self) -> torch.Tensor | None:
+        """The text."""
+        names = ("joint_attention_dim", "caption_channels", "text_dim", "encoder_hid_dim", "cross_attention_dim")
+        width = self._get(*names)
+        return self._of(self._tokens, width) if isinstance(width, int) else None
+
+    def encoder_attention_mask(self) -> torch.Tensor | None:
+        """Which words of the text count: all of them."""
+        wanted = self._class.startswith("LTX")
+        return _empty(self._batch, self._tokens, dtype=self._dtype) if wanted else None
+
+    def pooled_projections(self) -> torch.Tensor | None:
+        """The text as one vector."""
+        width = self._get("pooled_projection_dim")
+        return self._of(width) if width else None
+
+    def guidance(self) -> torch.Tensor | None:
+        """How closely the text is followed."""
+        return torch.ones(self._batch, device="cpu") if self._get("guidance_embeds") else None
+
+    def img_ids(self) -> torch.Tensor:
+        """Places of patches."""
+        height, width = self._side()
+        return torch.zeros(height * width, 3, device="cpu")
+
+    def txt_ids(self) -> torch.Tensor:
+        """Places of words."""
+        return torch.zeros(self._tokens, 3, device="cpu")
+
+    def added_cond_kwargs(self) -> dict[str, torch.Tensor] | None:
+        """What Stable Diffusion XL is told beside the text."""
+        if self._get("addition_embed_type") != "text_time":
+            return None
+        times = 6
+        width = self._get("projection_class_embeddings_input_dim") - times * self._get("addition_time_embed_dim")
+        return {"text_embeds": self._of(width), "time_ids": self._of(times)}
+
+    def num_frames(self) -> int:
+        """Frames of packed latents."""
+        return 1
+
+    def height(self) -> int:
+        """Rows of packed latents."""
+        return self._side()[0]
+
+    def width(self) -> int:
+        """Columns of packed latents."""
+        return self._side()[1]

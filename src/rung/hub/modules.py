@@ -1,0 +1,158 @@
+"""Modules of transformers and diffusers from a configuration alone, on torch's meta device: no weight is made.
+
+No code of a repository is run: what a configuration brings with it (``auto_map``) is known only where the installed
+library has the same type.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from rung.core.errors import BadFile, SoftwareMissing, UnknownArchitecture
+from rung.models.arch.family import MOST_LAYERS
+from rung.models.card import Tensor
+from rung.models.outlines.values import Component, Shape
+
+_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+#: Keys that say how often something is repeated, which costs time to build.
+_REPEATED = re.compile(r"layers|blocks|depth")
+_LAYER = re.compile(r"\.(?:layers?|h|blocks?|transformer_blocks)\.(\d+)\.")
+_DENOISERS = re.compile(r"UNet|Transformer|Prior|ControlNet")
+
+
+def module_of(values: Mapping[str, Any], where: str) -> torch.nn.Module:
+    """The module that a configuration describes, ready for inference; ``where`` names it in messages.
+
+    Raises ``UnknownArchitecture`` for a type that the installed library does not have, ``BadFile`` for values with
+    which it cannot be built, ``SoftwareMissing`` without the library.
+    """
+    for key, value in values.items():
+        if isinstance(value, int) and _REPEATED.search(key) and value > MOST_LAYERS:
+            raise BadFile(f"{where}: {key} is {value:,}, and rung builds up to {MOST_LAYERS:,}")
+    build = _diffusers if "_class_name" in values else _transformers
+    with torch.device("meta"):
+        return build(values, where).eval()
+
+
+def _transformers(values: Mapping[str, Any], where: str) -> torch.nn.Module:
+    library = _library("transformers")
+    kind = str(values.get("model_type", ""))
+    if kind not in library.CONFIG_MAPPING:
+        facts = ["it brings code of its own, and rung runs no code of models"] if "auto_map" in values else []
+        raise UnknownArchitecture(f"{where} is of the type {kind[:60]!r}, which {_named(library)} does not know", facts)
+    classes = values.get("architectures") or []
+    told = library.logging.get_verbosity()
+    library.logging.set_verbosity_error()  # it warns of tokens that no tokenizer has, and more that matters to no trace
+    try:
+        config = library.CONFIG_MAPPING[kind].from_dict(dict(values))
+        made = next((getattr(library, name) for name in classes if hasattr(library, str(name))), None)
+        return made._from_config(config) if made else library.AutoModel.from_config(config)
+    except Exception as error:  # other people's code on a configuration that may say anything
+        raise _refused(library, where, error) from error
+    finally:
+        library.logging.set_verbosity(told)
+
+
+def _diffusers(values: Mapping[str, Any], where: str) -> torch.nn.Module:
+    library = _library("diffusers")
+    name = str(values["_class_name"])
+    made: Any = getattr(library, name, None) if name.isidentifier() else None
+    if not (isinstance(made, type) and issubclass(made, library.ModelMixin)):
+        raise UnknownArchitecture(f"{where} is of the class {name[:60]!r}, which {_named(library)} does not have")
+    try:
+        return made.from_config(dict(values))  # type: ignore[attr-defined]
+    except Exception as error:  # as above
+        raise _refused(library, where, error) from error
+
+
+def _refused(library: Any, where: str, error: Exception) -> BadFile:
+    text = " ".join(str(error).split())[:200]
+    return BadFile(f"{_named(library)} cannot build what {where} describes", [f"{type(error).__name__}: {text}"])
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise SoftwareMissing(
+            f"{name} is not installed; --trace builds the model with it.", [str(error)], [f"pip install {name}"]
+        ) from error
+
+
+def _named(library: Any) -> str:
+    return f"{library.__name__} {library.__version__}"
+
+
+def component_of(module: torch.nn.Module, name: str = "model") -> Component:
+    """What a module is made of; its tensors have the roles that planning tells apart, and no place in a file."""
+    config = getattr(module, "config", None)
+    roles = _roles(module)
+    tensors = [
+        Tensor(roles[key], key, tuple(value.shape), _DTYPES.get(value.dtype, "f32"), 0, 0, value.nbytes)
+        for key, value in module.named_parameters()
+    ]
+    return Component(name, _kind(module), _role(module), tuple(tensors), _shape(config))
+
+
+def _kind(module: torch.nn.Module) -> str:
+    return str(getattr(getattr(module, "config", None), "model_type", "") or type(module).__name__)
+
+
+def _role(module: torch.nn.Module) -> str:
+    name = type(module).__name__
+    if name.startswith("Autoencoder"):
+        return "autoencoder"
+    writes = getattr(module, "can_generate", None)
+    if writes is not None and writes():
+        return "encoder-decoder" if getattr(module.config, "is_encoder_decoder", False) else "decoder"
+    return "denoiser" if _DENOISERS.search(name) and writes is None else "encoder"
+
+
+def _roles(module: torch.nn.Module) -> dict[str, str]:
+    """By the name of each parameter: its layer, and what it is in there."""
+    head = getattr(module, "get_output_embeddings", lambda: None)()
+    tables = {one.weight: one for one in module.modules() if isinstance(one, torch.nn.Embedding)}
+    largest = max((one.num_embeddings for one in tables.values()), default=0)
+    convolutions = {one.weight for one in module.modules() if isinstance(one, torch.nn.modules.conv._ConvNd)}
+    found = {}
+    for name, value in module.named_parameters():
+        if value in tables:
+            role = "embed" if tables[value].num_embeddings == largest else "positions"
+        elif head is not None and value is getattr(head, "weight", None):
+            role = "head"
+        elif value.dim() < 2:
+            role = "bias" if name.endswith("bias") else "norm"
+        else:
+            role = "conv" if value in convolutions else "experts" if value.dim() == 3 else "linear"
+        layer = _LAYER.search(f".{name}")
+        found[name] = f"layers.{layer[1]}.{role}" if layer else role
+    return found
+
+
+def _shape(config: Any) -> Shape:
+    """The measures that a configuration of transformers names; 0 where it has no such thing."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+
+    def number(*names: str) -> int:
+        values = (getattr(text, name, None) for name in names)
+        return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), 0)
+
+    heads, hidden = number("num_attention_heads"), number("hidden_size", "d_model")
+    experts = number("num_local_experts", "num_experts", "n_routed_experts")
+    return Shape(
+        layers=number("num_hidden_layers", "num_layers", "decoder_layers"),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=number("num_key_value_heads") or heads,
+        head_dim=number("head_dim") or (hidden // heads if heads else 0),
+        feed_forward=number("intermediate_size"),
+        vocabulary=number("vocab_size"),
+        context=number("max_position_embeddings"),
+        experts=experts,
+        experts_per_token=number("num_experts_per_tok") if experts else 0,
+    )
