@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rung.hardware.catalog.builds import Build, builds
-from rung.hardware.catalog.rows import load, numbers, version
+from rung.hardware.catalog.rows import numbers, version
+from rung.hardware.catalog.tables import load
 
 INDEX = "https://download.pytorch.org/whl"
 #: Releases before this one lie on one page for all builds, and are found with ``--find-links``.

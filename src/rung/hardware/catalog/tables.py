@@ -1,4 +1,4 @@
-"""The rows of architectures and software. People edit the TOML files; a program reads ``tables.json``, made from them.
+"""The rows of the catalogue. People edit the TOML files; a program reads ``tables.json``, made from them.
 
 Reading TOML takes fifty times as long. ``write`` makes the file anew, and a test holds that it is current:
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).parent
-_FILES = ("architectures.toml", "software.toml")
+_FILES = ("architectures.toml", "software.toml", "releases.toml")
 
 
 def load(name: str) -> dict[str, Any]:
