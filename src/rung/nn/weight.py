@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -48,11 +49,13 @@ class QuantWeight(nn.Module):
     def __init__(self, format: Format, shape: Shape, parts: dict[str, Tensor], dtype: torch.dtype) -> None:
         super().__init__()
         self.format, self.shape, self.dtype = format, shape, dtype
+        self.assigned_db: float | None = None  # the SQNR of the values that were last assigned
         self._codes = format.name.replace(":", "_")
         self._names = {part: self._codes if part == "data" else part for part in parts_of(format, shape)}
-        self._set(parts)
+        self.replace(parts)
 
-    def _set(self, parts: dict[str, Tensor]) -> None:
+    def replace(self, parts: dict[str, Tensor]) -> None:
+        """Takes other parts, by the names of ``Encoded.parts``."""
         for part, name in self._names.items():
             setattr(self, name, nn.Parameter(parts[part], requires_grad=False))
 
@@ -96,6 +99,7 @@ class QuantWeight(nn.Module):
 
         return decode(self, 0, self.shape[0], dtype or self.dtype)
 
+    @torch.no_grad()
     def assign(self, values: Tensor, name: str = "weight") -> None:
         """Encodes new values [rows, columns]. Where they equal the decoded ones nothing changes, not even a bit.
 
@@ -111,8 +115,11 @@ class QuantWeight(nn.Module):
             better = formats.next_better(self.format, self.shape[1]).name if self.format.floor_db else "q8_0"
             raise UsageError(
                 f"{name} is stored in {self.format.name}, which rung reads and does not write.",
-                ["new values cannot be put back into it"],
-                [f"encode the decoded layer in another format first, {better} say", "rung formats"],
+                ["new values, a merged adapter's say, cannot be put back into it"],
+                [
+                    "merge into plain layers:  rung.hub.peft.merge(model, dequantize=True)",
+                    f"quantise the decoded layer to another format, {better} say:  layer.dequantize()",
+                ],
             )
         exact = torch.where(changed, values.to(self.device, torch.float32), self.decode(torch.float32))
         new = _tensors(encode(exact, self.format, name), self.device)
@@ -120,7 +127,9 @@ class QuantWeight(nn.Module):
             kept = ~changed.any(dim=1)
             for part, tensor in self.parts().items():
                 new[part][kept] = tensor[kept]
-        self._set(new)
+        self.replace(new)
+        error = (self.decode(torch.float32) - exact).norm()
+        self.assigned_db = 20 * math.log10(float(exact.norm() / error)) if error > 0 else math.inf
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantWeight:
         def keep(part: Tensor) -> Tensor:

@@ -1,0 +1,171 @@
+"""LoRA of PEFT on quantised layers: trains, merges, loads and goes back; with ``prepare`` and without."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+
+import rung
+from rung import formats
+from rung.core.errors import UsageError
+from rung.hub.peft import LoraQuantLinear, cost, merge, prepare
+from rung.nn import QuantLinear, QuantWeight
+from tests.ops.conformance import weight
+from tests.tiny import tiny_model
+
+IDS = torch.tensor([[1, 17, 300, 4, 25, 60]])
+KINDS = {"lora": {}, "rslora": {"use_rslora": True}, "dora": {"use_dora": True}}
+
+
+def quantised(model_type="llama", format="nf4", **options):
+    return rung.quantize(tiny_model(model_type, tie_word_embeddings=True, **options), format)
+
+
+def config(**options):
+    return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", **options)
+
+
+def plain(config):
+    return config
+
+
+def logits(model):
+    with torch.no_grad():
+        return model.eval()(IDS).logits
+
+
+def parts(model):
+    return {name: part.clone() for name, part in model.state_dict().items() if ".stored." in name}
+
+
+def same(one, other):
+    strip = [
+        {k.replace("base_model.model.", "").replace("base_layer.", ""): v for k, v in d.items()} for d in (one, other)
+    ]
+    return strip[0].keys() == strip[1].keys() and all(torch.equal(v, strip[1][k]) for k, v in strip[0].items())
+
+
+def train(model, steps=5):
+    optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-2)
+    losses = []
+    for _ in range(steps):
+        loss = model.train()(IDS, labels=IDS).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+@pytest.mark.parametrize("ready", [plain, prepare])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "gemma"])
+def test_the_whole_way(model_type, kind, ready, tmp_path):
+    """Load, evaluate, train, merge, unmerge, save, load into a fresh base: every step with the right values."""
+    base = quantised(model_type)
+    before, want = parts(base), logits(base)
+    model = get_peft_model(base, ready(config(**KINDS[kind])))
+    wrapped = [layer for layer in model.modules() if isinstance(layer, LoraQuantLinear)]
+    assert len(wrapped) == (14 if ready is prepare else 0)
+    torch.testing.assert_close(logits(model), want, rtol=1e-4, atol=1e-4)
+    losses = train(model)
+    assert losses[-1] < losses[0] - 0.3
+    assert same(parts(model), before)
+    trained = logits(model)
+    model.save_pretrained(tmp_path)
+    model.merge_adapter()
+    assert formats.sqnr(trained.numpy(), logits(model).numpy()) > 8
+    assert not same(parts(model), before)
+    model.unmerge_adapter()
+    if ready is prepare:
+        assert same(parts(model), before)
+    again = PeftModel.from_pretrained(quantised(model_type), tmp_path)
+    assert torch.equal(logits(again), trained)
+    merged = again.merge_and_unload()
+    assert isinstance(merged.model.layers[0].mlp.up_proj, QuantLinear)
+    assert formats.sqnr(trained.numpy(), logits(merged).numpy()) > 8
+
+
+@pytest.mark.parametrize("format", ["nf4", "nf4:64:nested", "fp4", "int8", "q8_0", "q4_0"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_merge_without_a_difference_changes_no_bit(format, dtype):
+    base = rung.quantize(tiny_model("llama").to(dtype), format)
+    before = parts(base)
+    logits(base)  # packs, where there is a packing
+    for ready in (plain, prepare):
+        merged = get_peft_model(base, ready(config())).merge_and_unload()
+        assert same(parts(merged), before)
+        assert not cost(merged)
+
+
+def test_merging_says_what_it_costs_and_in_16_bits_costs_nothing(caplog):
+    model = get_peft_model(quantised(format="int8"), config())
+    train(model)
+    trained, twin = logits(model), copy.deepcopy(model)
+    with caplog.at_level(logging.WARNING, "rung"):
+        merged = merge(model)
+    assert "merged into 14 layers, which were encoded again: 4" in caplog.text
+    assert len(cost(merged)) == 14
+    assert min(cost(merged).values()) > 38
+    exact = merge(twin, dequantize=True)
+    assert not [layer for layer in exact.modules() if isinstance(layer, QuantWeight)]
+    assert formats.sqnr(trained.numpy(), logits(exact).numpy()) > 30
+    assert type(exact.model.layers[0].mlp.up_proj) is nn.Linear
+    with pytest.raises(UsageError, match="LlamaForCausalLM has no adapters"):
+        merge(merged)
+
+
+def test_two_adapters():
+    model = get_peft_model(quantised(), prepare(config()))
+    model.add_adapter("second", prepare(config(lora_dropout=0.0)))
+    first = logits(model)
+    model.set_adapter("second")
+    train(model, 3)
+    second = logits(model)
+    assert not torch.equal(first, second)
+    model.set_adapter("default")
+    assert torch.equal(logits(model), first)
+    model.set_adapter("second")
+    before = parts(model)
+    model.merge_adapter(["default"])
+    model.merge_adapter(["second"])
+    model.unmerge_adapter()
+    assert same(parts(model), before)
+    assert torch.equal(logits(model), second)
+
+
+def test_modules_to_save():
+    model = get_peft_model(quantised(), config(modules_to_save=["lm_head"]))
+    train(model, 2)
+    assert model.lm_head.modules_to_save["default"].weight.requires_grad
+
+
+def test_a_format_that_is_only_read_trains_and_merges_into_plain_layers():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = QuantLinear(QuantWeight.of(weight(formats.get("q2_k"), 64, 256), torch.float32))
+
+        def forward(self, x):
+            return self.up(x)
+
+    x, options = torch.randn(3, 256), {"r": 2, "target_modules": ["up"]}
+    model = get_peft_model(Model(), LoraConfig(init_lora_weights=False, **options))
+    want = model(x)
+    with pytest.raises(UsageError, match=r"stored in q2_k.*\n.*\n.*\n.*merge\(model, dequantize=True\)"):
+        model.merge_adapter()
+    merged = merge(model, dequantize=True)
+    torch.testing.assert_close(merged(x), want, rtol=1e-4, atol=1e-4)
+
+
+def test_the_int8_merge_of_the_founding_report_on_a_v100():
+    with rung.simulate("v100"):
+        model = rung.quantize(tiny_model("llama").half().to("cuda"), "int8")
+        model = get_peft_model(model, config(init_lora_weights=False))
+        with torch.no_grad():
+            want = model.eval()(IDS.to("cuda")).logits.float().cpu()
+            got = model.merge_and_unload()(IDS.to("cuda")).logits.float().cpu()
+    assert formats.sqnr(want.numpy(), got.numpy()) > 25
