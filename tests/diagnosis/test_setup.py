@@ -63,7 +63,7 @@ def test_every_card_gets_an_answer_that_holds(key):
             low, high = releases.pythons(build)
             assert version(low) <= version(python) <= version(high)
             assert at.place in releases.places(build)
-            if driver and (minimum := releases.minimum_driver(build, system)):
+            if driver and (minimum := releases.minimum_driver(build, system, row.min_cuda)):
                 assert numbers(driver) >= numbers(minimum)
         # and nothing newer would have done
         better = [b for b in builds()[: builds().index(build)] if serves(b, at) and not lacks(b, at)]
@@ -147,7 +147,9 @@ def test_what_must_change_first_is_said_with_what_fits_as_it_is():
     assert found.torch.version == "1.13.1+rocm5.2"
     assert found.needs == ("Python 3.7 to 3.10 instead of 3.12",)
     assert found.otherwise.version == "2.15.0+cpu"
-    # a driver that does not know the card any more
+    # a driver that does not know the card yet, though it runs programs of CUDA 12; and one that does not any more
+    assert chosen("rtx 5090", driver="535.54").needs == ("NVIDIA driver 580 or newer instead of 535.54",)
+    assert "NVIDIA driver 570.26 or newer" in chosen("rtx 5090", driver="571.1").torch.reason
     assert "of branch 580" in chosen("gtx 1080", driver="595.10").needs[0]
     assert "Linux on x86_64 or Windows" in chosen("rtx 4090", system="macos-x86_64").needs[0]
 

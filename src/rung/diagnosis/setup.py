@@ -111,7 +111,7 @@ def lacks(build: Build, host: Host) -> dict[str, str]:
     if not version(lowest) <= version(host.python) <= version(highest):
         span = f"Python {lowest} to {highest}" if lowest != highest else f"Python {lowest}"
         found["python"] = f"{span} instead of {host.python}"
-    minimum, last = releases.minimum_driver(build, host.system), host.row.last_driver or ""
+    minimum, last = releases.minimum_driver(build, host.system, host.row.min_cuda), host.row.last_driver or ""
     if minimum and host.driver and numbers(host.driver) < numbers(minimum):
         found["driver"] = f"NVIDIA driver {minimum} or newer instead of {host.driver}"
     elif minimum and host.driver and not releases.old_enough(host.driver, last):
@@ -161,7 +161,7 @@ def _reasons(build: Build, host: Host) -> Iterator[str]:
             yield f"no released torch for {host.machine} carries code for {host.target}"
         return
     yield runs_as(build, host)
-    if minimum := releases.minimum_driver(build, host.system):
+    if minimum := releases.minimum_driver(build, host.system, host.row.min_cuda):
         here = f" ({host.driver} is here)" if host.driver else ""
         yield f"needs NVIDIA driver {minimum} or newer{here}"
 

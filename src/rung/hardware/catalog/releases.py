@@ -84,17 +84,22 @@ def arguments(build: Build, place: str, indexes: tuple[str, ...] = ()) -> tuple[
     return (wanted, "--index-url", build.index or f"{INDEX}/{build.local or build.name}")
 
 
-def minimum_driver(build: Build, system: str) -> str:
-    """The lowest NVIDIA driver for a build, empty for other backends.
+def minimum_driver(build: Build, system: str, first_cuda: str = "") -> str:
+    """The lowest NVIDIA driver for a build on a card, empty for other backends.
 
     From CUDA 11 on a program needs the lowest driver of its major version only; text for later cards (PTX), which
-    needs more, is not counted on.
+    needs more, is not counted on. A card is known to drivers from that of ``first_cuda`` on, the first toolkit that
+    compiles for it.
     """
     if build.backend != "cuda" or build.platform == "jetson":
         return ""
+    table = load("releases.toml")
     major = build.toolkit.partition(".")[0]
-    rows = {row["cuda"]: row for row in load("releases.toml")["driver"]}
-    return str(rows[major]["windows" if system == "windows" else "linux"])
+    rows = [
+        *(r for r in table["driver"] if r["cuda"] == major),
+        *(r for r in table["toolkit"] if r["cuda"] == first_cuda),
+    ]
+    return max((str(row["windows" if system == "windows" else "linux"]) for row in rows), key=numbers)
 
 
 def old_enough(driver: str, last: str) -> bool:
