@@ -11,13 +11,15 @@ The names below are loaded when they are first used: ``import rung`` costs next 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from rung.hub.register import install as _install
 
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # typing's own costs the launcher of ``rung exec`` milliseconds
 if TYPE_CHECKING:
+    from typing import Any
+
     from rung.core.errors import RungError
     from rung.core.types import Device, Plan, Report
     from rung.diagnosis.explain import explain

@@ -13,12 +13,16 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and exits: 0 done, 1 an error, 2 a wrong question, 130 after Ctrl-C."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
+    own = given.index("--") if "--" in given else len(given)  # behind it another program's arguments may stand
+    debug = "--debug" in given[:own]
+    given = [argument for argument in given[:own] if argument != "--debug"] + given[own:]
     try:
+        if given[:1] == ["exec"]:
+            _execute(given[1:])
         from rung.core.settings import DEBUG
 
         debug = debug or DEBUG.read()
-        _run([argument for argument in given if argument != "--debug"])
+        _run(given)
     except KeyboardInterrupt:
         _say("stopped")
         sys.exit(130)
@@ -30,6 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if debug:
             raise
         sys.exit(_report(error))
+
+
+def _execute(given: list[str]) -> None:
+    """``rung exec``, past typer; comes back where that has to answer."""
+    from rung.cli.executing import execute, understood
+
+    asked = understood(given)
+    if asked is not None:
+        sys.exit(execute(*asked))
 
 
 def _run(given: list[str]) -> None:

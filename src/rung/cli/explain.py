@@ -16,6 +16,8 @@ from rung.core.errors import RungError, UsageError
 from rung.core.text import did_you_mean
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from rung.diagnosis.explain import Explanation
 
 _CHUNK = 1 << 20
@@ -78,7 +80,7 @@ def explain(
     if json:
         print_json(found.to_json())
     else:
-        _show(found)
+        show(found, console())
     if found.cause is None:
         raise typer.Exit(_UNKNOWN)
 
@@ -215,10 +217,10 @@ def _page(what: str, json: bool) -> bool:
     return True
 
 
-def _show(found: Explanation) -> None:
+def show(found: Explanation, out: Console) -> None:
+    """Prints an explanation for a person."""
     from rung.diagnosis.fixing import causes
 
-    out = console()
     if found.cause is None:
         out.print(found.sentence)
         out.print("Give it more of the log, from the first error on. What it knows: rung explain --list")
@@ -232,6 +234,7 @@ def _show(found: Explanation) -> None:
         out.print(f"  {number}  {fix.text}" + (f"\n       {fix.command}" if fix.command else ""))
     if found.automatic:
         out.print("  or let rung choose what works on this device:  rung run MODEL")
+        out.print("  without changing code:  rung exec -- python train.py")
     rest = [item for item in found.alternatives if item.confidence >= 0.05]
     if rest:
         others = "; ".join(f"{causes()[item.cause].sentence} ({item.confidence:.0%})" for item in rest[:2])

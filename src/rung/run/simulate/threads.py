@@ -14,7 +14,13 @@ from typing import Any
 
 from rung.run.simulate.patches import Patches
 
-_inside = threading.local()
+
+class _Inside(threading.local):
+    def __init__(self) -> None:
+        self.entered: set[Callable[[], contextlib.AbstractContextManager[Any]]] = set()
+
+
+_inside = _Inside()
 
 
 def install(enter: Callable[[], contextlib.AbstractContextManager[Any]], patches: Patches) -> None:
@@ -36,12 +42,12 @@ def install(enter: Callable[[], contextlib.AbstractContextManager[Any]], patches
 @contextlib.contextmanager
 def entered(enter: Callable[[], contextlib.AbstractContextManager[Any]]) -> Any:
     """The mode in force in this thread while in the block, entered once."""
-    if getattr(_inside, "mode", False):
+    if enter in _inside.entered:
         yield
         return
-    _inside.mode = True
+    _inside.entered.add(enter)
     try:
         with enter():
             yield
     finally:
-        _inside.mode = False
+        _inside.entered.remove(enter)

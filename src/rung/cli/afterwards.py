@@ -1,0 +1,61 @@
+"""What ``rung exec`` imports only when it is needed: the check of a card's name, and the explanation at the end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from rung.cli.output import console
+from rung.core.errors import UsageError
+
+
+def check_card(settings: Mapping[str, str]) -> None:
+    """Raises ``UnknownDevice`` and ``UsageError`` for what cannot be simulated."""
+    from rung.run.exec.defects import defects
+    from rung.run.simulate.card import describe
+
+    name = settings.get("device", "")
+    if not name:
+        raise UsageError("--software, --memory and --defect are of a simulated card: --device sim:NAME.")
+    if not name.startswith("sim:"):
+        raise UsageError(
+            f"rung exec takes the devices that the program finds; {name} can be simulated.",
+            ["--device sim:NAME runs the program on a simulated card"],
+            [f"rung exec --device sim:{name} -- COMMAND"],
+        )
+    describe([name], settings.get("memory"), settings.get("software"))
+    defects(settings)
+
+
+def explain_end(last: bytes, status: int, settings: Mapping[str, str]) -> None:
+    """Explains on stderr what the end of a program's stderr and the signal that ended it say, where that is known."""
+    from rung.cli.explain import show
+    from rung.diagnosis.explain import explain_log
+
+    if status < 0:  # what a shell would add
+        last += f"\n{signal.strsignal(-status)} (core dumped)\n".encode()
+    if not last.strip():
+        return
+    found = explain_log([last], _environment(settings))
+    out = console(stderr=True)
+    if found.cause == "not-a-compatibility-problem":
+        out.print(f"rung exec: {found.sentence}")
+    elif found.cause is not None:
+        out.print()
+        show(found, out)
+    elif status < 0:
+        out.print("rung exec: nothing in its last words matches an error that rung knows: rung explain --list")
+
+
+def _environment(settings: Mapping[str, str]) -> dict[str, Any]:
+    """What the program ran on: this machine, or the simulated card."""
+    from rung.diagnosis import machine
+
+    if "device" not in settings:
+        return machine.this_machine()
+    from rung.run.simulate.card import describe
+
+    device = describe([settings["device"]], settings.get("memory"), settings.get("software"))[0]
+    found = machine.catalogue_card(device.name)
+    return found | {name: device.software[name] for name in ("torch", "cuda", "driver") if name in device.software}

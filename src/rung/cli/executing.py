@@ -1,0 +1,121 @@
+"""``rung exec`` from its arguments to its exit, without typer and rich, which no program must pay for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from rung.run.exec.launch import environment, launch
+from rung.run.exec.repairs import repairs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rung.run.exec.notes import Key
+
+#: What runs in the program when it has imported a module.
+HOOKS = {"torch": "rung.run.exec.hook"}
+_VALUED = ("--device", "--software", "--memory", "--defect")
+_NOT_FOUND, _NOT_RUNNABLE = 127, 126
+#: A program that was ended on purpose has nothing to be explained.
+_ENDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGKILL)
+
+
+def understood(given: list[str]) -> tuple[dict[str, str], list[str]] | None:
+    """Settings and command of ``exec``'s arguments; None when typer has to answer: help, or a wrong question."""
+    settings: dict[str, str] = {}
+    while given and given[0].startswith("--") and given[0] != "--":
+        name, equals, value = given[0].partition("=")
+        given = given[1:]
+        if name == "--strict" and not equals:
+            settings["strict"] = "yes"
+            continue
+        if name not in _VALUED or not (equals or given):
+            return None
+        if not equals:
+            value, given = given[0], given[1:]
+        if name == "--defect":
+            settings["defects"] = "\t".join(filter(None, [settings.get("defects"), value]))
+        else:
+            settings[name[2:]] = value
+    if len(given) < 2 or given[0] != "--":
+        return None
+    return settings, given[1:]
+
+
+def execute(settings: dict[str, str], command: list[str]) -> int:
+    """Runs the command with help; returns its exit code, 128+n for a signal, 127 and 126 as shells have them.
+
+    Raises ``UsageError`` and ``UnknownDevice`` for settings that make no sense.
+    """
+    _check(settings)
+    notes = _file()
+    variables = environment({**settings, "notes": notes, "hooks": _hooks()}, dict(os.environ))
+    repaired = {} if "strict" in settings else repairs(variables)
+    try:
+        status, last = launch(command, variables | repaired)
+    except OSError as error:
+        return _not_started(command[0], error)
+    finally:
+        found = _read(notes)
+    for name, value in repaired.items():
+        print(f"rung exec: set {name}={value}", file=sys.stderr)
+    if found:
+        _report(found)
+    if status and -status not in _ENDED:
+        from rung.cli.afterwards import explain_end
+
+        explain_end(last, status, settings)
+    return status if status >= 0 else 128 - status
+
+
+def _hooks() -> str:
+    return ",".join(f"{module}:{hook}" for module, hook in HOOKS.items())
+
+
+def _check(settings: dict[str, str]) -> None:
+    """What the program would find out too late."""
+    if len(settings) == ("strict" in settings):
+        return
+    from rung.cli.afterwards import check_card
+
+    check_card(settings)
+
+
+def _file() -> str:
+    """An empty file that nobody else can read, for what the program's processes note."""
+    path = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"rung-exec-{os.getpid()}-{os.urandom(6).hex()}")
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    return path
+
+
+def _read(path: str) -> Mapping[Key, int]:
+    try:
+        if not os.stat(path).st_size:
+            return {}
+        from rung.run.exec.notes import read
+
+        return read(path)
+    finally:
+        os.unlink(path)
+
+
+def _report(found: Mapping[Key, int]) -> None:
+    """Each kind of step once."""
+    for (op, device, before, after, reason), count in found.items():
+        if op:
+            times = f"{count} times" if count > 1 else "once"
+            print(f"rung exec: {op} on {device}: {before} → {after}, {times}: {reason}", file=sys.stderr)
+        else:
+            print(f"rung exec: {reason}", file=sys.stderr)
+
+
+def _not_started(name: str, error: OSError) -> int:
+    """Says why, in the words of shells."""
+    there = not isinstance(error, FileNotFoundError)
+    print(f"rung exec: {name}: {error.strerror if there else 'command not found'}", file=sys.stderr)
+    if name.endswith(".py"):
+        print(f"What to do\n  1  rung exec -- python {name}", file=sys.stderr)
+    return _NOT_RUNNABLE if there else _NOT_FOUND

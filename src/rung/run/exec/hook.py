@@ -1,0 +1,52 @@
+"""What happens in a program when it has imported torch."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+from collections.abc import Mapping
+
+import torch
+
+from rung.run.exec.notes import Notes
+from rung.run.exec.steps import Steps
+
+#: From here on torch has what is needed to watch operations (torch/library.py: ``with_keyset``).
+_OLDEST = (2, 3)
+#: What is put in force stays so until the process ends.
+_forever = contextlib.ExitStack()
+atexit.register(_forever.close)
+
+
+def install(settings: Mapping[str, str]) -> None:
+    """Simulates the card that the settings name, and watches operations unless they say ``strict``."""
+    notes = Notes(settings["notes"])
+    strict = "strict" in settings
+    if "device" in settings:
+        _simulate(settings, None if strict else Steps(notes))
+    elif not strict:
+        if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST:
+            notes.word(f"torch {torch.__version__} is too old to be watched; errors are explained only")
+            return
+        from rung.run.exec import watch
+
+        watch.operations(Steps(notes), (*watch.FUNCTIONS, *(watch.LIBRARIES if watch.gpu() else ())))
+
+
+def _simulate(settings: Mapping[str, str], steps: Steps | None) -> None:
+    from rung.run.exec.defects import defects
+    from rung.run.exec.watch import Everything
+    from rung.run.simulate import threads
+    from rung.run.simulate.context import simulate
+    from rung.run.simulate.patches import Patches
+
+    if steps is not None:
+
+        def everything() -> Everything:
+            return Everything(steps)
+
+        threads.install(everything, Patches())  # first, so that in each thread it comes above the card
+    memory, software = settings.get("memory"), settings.get("software")
+    _forever.enter_context(simulate(settings["device"], memory=memory, software=software, defects=defects(settings)))
+    if steps is not None:
+        _forever.enter_context(threads.entered(everything))

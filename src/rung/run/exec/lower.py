@@ -1,0 +1,163 @@
+"""The rungs of one operation, below the refused one: other ways to the same values, then lower dtypes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: A way to compute an operation: (arguments, named arguments) -> its result.
+Way = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
+
+_FLOAT8 = tuple(getattr(torch, name) for name in dir(torch) if name.startswith("float8_e4m3") or name == "float8_e5m2")
+#: Which dtypes stand in for one, the first that the device has.
+_LOWER: Mapping[torch.dtype, tuple[torch.dtype, ...]] = {
+    torch.bfloat16: (torch.float32, torch.float16),
+    torch.float16: (torch.float32, torch.bfloat16),
+    torch.float64: (torch.float32,),
+    torch.complex32: (torch.complex64,),
+    torch.complex128: (torch.complex64,),
+    **dict.fromkeys(_FLOAT8, (torch.float32, torch.float16)),
+}
+_COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torch.float64: torch.complex128}
+#: The longest sum of products of two int8 that f32 holds exactly: 2^24 / (128 * 128).
+_EXACT = 1024
+
+
+def ways(op: Any, dtype: torch.dtype, algorithms: bool) -> Iterator[tuple[str, Way]]:
+    """The rungs below an operation in that dtype, named, best first.
+
+    ``algorithms``: whether the refusal may be one of the algorithm, so that other ways in the same dtype are tried.
+    """
+    name = str(op._schema.name).removeprefix("aten::")
+    if name in _EMULATED:
+        yield "emulated", _EMULATED[name]
+        return
+    if algorithms and op._overloadname == "default":
+        yield from _ROUTES.get(name, {}).items()
+    for lower in _LOWER.get(dtype, ()):
+        yield spelled(lower), functools.partial(_in_dtype, op, dtype, lower)
+
+
+def spelled(dtype: torch.dtype) -> str:
+    """``bfloat16``, as torch writes it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _in_dtype(op: Any, dtype: torch.dtype, lower: torch.dtype, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The operation in another dtype; what it writes and returns has the dtypes that it would have had."""
+    down = {dtype: lower}
+    if dtype in _COMPLEX and lower in _COMPLEX:
+        down[_COMPLEX[dtype]] = _COMPLEX[lower]
+    up = {value: key for key, value in down.items()}
+    changed = [(value, _changed(value, down)) for value in args]
+    named = {key: (value, _changed(value, down)) for key, value in kwargs.items()}
+    result = op(*(new for _, new in changed), **{key: new for key, (_, new) in named.items()})
+    written = []
+    for position, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            old, new = changed[position] if position < len(changed) else named.get(argument.name, (None, None))
+            if isinstance(old, Tensor) and old is not new:
+                old.copy_(new)
+                written.append((new, old))
+    asked = kwargs.get("dtype") or kwargs.get("out_dtype")
+    if isinstance(result, Tensor):
+        return _returned(result, written, {lower: asked} if isinstance(asked, torch.dtype) else up)
+    promised = _promised(op, args, kwargs)
+    return tuple(
+        _returned(one, written, up if promised is None else {one.dtype: promised[index]})
+        if isinstance(one, Tensor)
+        else one
+        for index, one in enumerate(result)
+    )
+
+
+def _returned(result: Tensor, written: list[tuple[Tensor, Tensor]], up: Mapping[torch.dtype, torch.dtype]) -> Tensor:
+    for new, old in written:
+        if result is new:
+            return old
+    return result.to(up.get(result.dtype, result.dtype))
+
+
+def _changed(value: Any, down: Mapping[torch.dtype, torch.dtype]) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(down[value.dtype]) if value.dtype in down else value
+    if isinstance(value, torch.dtype):
+        return down.get(value, value)
+    return [_changed(item, down) for item in value] if value.__class__ in (list, tuple) else value
+
+
+def _promised(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.dtype] | None:
+    """The dtypes of the results, found out without data; None where torch cannot say.
+
+    What it says is what GPUs return. Processors return means and sums in the dtype of the input, but for attention.
+    """
+    if "attention" not in op._name and any(
+        isinstance(a, Tensor) and a.untyped_storage().device.type == "cpu" for a in args
+    ):
+        return None
+    try:
+        results = op(*(_without_data(a) for a in args), **{key: _without_data(a) for key, a in kwargs.items()})
+    except (NotImplementedError, RuntimeError, TypeError):
+        return None
+    return [getattr(one, "dtype", torch.float32) for one in results]
+
+
+def _without_data(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return [_without_data(item) for item in value] if value.__class__ in (list, tuple) else value
+
+
+def _int_mm(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """int8 [m, k] x int8 [k, n] -> int32 [m, n] in f32, exactly: in pieces of k whose sums f32 holds."""
+    left, right = args[:2]
+    total = left.new_zeros((left.shape[0], right.shape[1]), dtype=torch.int32)
+    for start in range(0, left.shape[1], _EXACT):
+        piece = slice(start, start + _EXACT)
+        total += (left[:, piece].float() @ right[piece].float()).to(torch.int32)
+    return total
+
+
+def _scaled_mm(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """fp8 [m, k] x fp8 [k, n] with a scale a tensor or a row, in f32."""
+    names = ("self", "mat2", "scale_a", "scale_b", "bias", "scale_result", "out_dtype")
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    left, right = given["self"].float() * given["scale_a"], given["mat2"].float() * given["scale_b"]
+    result = left @ right
+    if given.get("bias") is not None:
+        result = result + given["bias"].float()
+    if given.get("scale_result") is not None:
+        result = result * given["scale_result"]
+    return result.to(given.get("out_dtype") or given["self"].dtype)
+
+
+def _contiguous(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """With fresh operands: rows without gaps, at aligned addresses."""
+    return op(*(a.clone(memory_format=torch.contiguous_format) if isinstance(a, Tensor) else a for a in args), **kwargs)
+
+
+def _mm_batched(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """A product as a batch of one, which another function of the library computes."""
+    return torch.bmm(args[0][None], args[1][None])[0]
+
+
+def _addmm_batched(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    product = torch.bmm(args[1][None], args[2][None])[0]
+    return torch.add(args[0] * kwargs.get("beta", 1), product, alpha=kwargs.get("alpha", 1))
+
+
+def _bmm_one_by_one(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    return torch.stack([torch.mm(left, right) for left, right in zip(*args[:2], strict=True)])
+
+
+_EMULATED: Mapping[str, Way] = {"_int_mm": _int_mm, "_scaled_mm": _scaled_mm}
+#: Other ways in the same dtype, for a library that refuses a layout or a size.
+_ROUTES: Mapping[str, Mapping[str, Way]] = {
+    "mm": {"contiguous": functools.partial(_contiguous, torch.ops.aten.mm), "batched": _mm_batched},
+    "addmm": {"contiguous": functools.partial(_contiguous, torch.ops.aten.addmm), "batched": _addmm_batched},
+    "bmm": {"contiguous": functools.partial(_contiguous, torch.ops.aten.bmm), "one by one": _bmm_one_by_one},
+}

@@ -1,0 +1,129 @@
+"""``rung exec`` from the command line: its options, what it says, and what it must not import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rung.cli.executing import understood
+
+PROGRAMS = Path(__file__).parents[1] / "run" / "exec" / "programs"
+P2200 = ["--device", "sim:p2200", "--software", "torch 1.10+cu102"]
+
+
+def run(options, *command):
+    return subprocess.run(
+        [sys.executable, "-m", "rung", "exec", *options, "--", *command], capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "meaning"),
+    [
+        (["--", "a", "--strict"], ({}, ["a", "--strict"])),
+        (["--strict", "--device=sim:x", "--", "a"], ({"strict": "yes", "device": "sim:x"}, ["a"])),
+        (
+            ["--defect", "a", "--defect", "b", "--memory", "1GB", "--", "x"],
+            ({"defects": "a\tb", "memory": "1GB"}, ["x"]),
+        ),
+        (["--", "--"], ({}, ["--"])),
+        (["a"], None),
+        (["--"], None),
+        ([], None),
+        (["--device"], None),
+        (["--other", "--", "a"], None),
+        (["--strict=yes", "--", "a"], None),
+        (["--help"], None),
+    ],
+)
+def test_what_it_understands(given, meaning):
+    assert understood(given) == meaning
+
+
+def test_wrong_questions(rung):
+    assert "Two dashes stand between" in rung("exec", "python", "train.py").err
+    assert rung("exec").code == 2
+    assert rung("exec", "--").code == 2
+    assert "--other" in rung("exec", "--other", "--", "a").err
+    assert rung("exec", "--help").code == 0
+    for options, words in {
+        ("--device", "p2200"): "rung exec --device sim:p2200 -- COMMAND",
+        ("--device", "sim:no such card"): "no such card",
+        ("--device", "sim:p2200", "--memory", "much"): "much",
+        ("--device", "sim:p2200", "--defect", "matmul"): "a defect is: OPERATION DTYPE EXCEPTION: MESSAGE",
+        ("--device", "sim:p2200", "--defect", "matmul f16 print: x"): "is no defect",
+        ("--device", "sim:p2200", "--defect", "matmul f17 RuntimeError: x"): "f17",
+        ("--software", "torch 2.3"): "--device sim:NAME",
+    }.items():
+        said = rung("exec", *options, "--", "true")
+        assert said.code == 2
+        assert words in said.err
+
+
+def test_a_program_that_needs_no_help_imports_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from rung.cli.app import main\n"
+        "try: main(['exec', '--', 'true'])\n"
+        "except SystemExit as ended: print(ended.code, sorted({'typer', 'rich', 'typing', 'json', 'dataclasses', "
+        "'subprocess', 'threading', 'tempfile', 'logging', 'pathlib', 'rung.core'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}\n{code}"], capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("0 []\n", "")
+
+
+def test_gemma_passes_on_its_card():
+    done = run(P2200, sys.executable, str(PROGRAMS / "gemma.py"))
+    assert done.returncode == 0
+    assert len(done.stdout.split()) == 8
+    ops = [line.split()[2] for line in done.stderr.splitlines()]
+    assert set(ops) == {"mm", "bmm"}
+    assert (
+        "rung exec: mm on cuda:0: bfloat16 → float32, 24 times: this torch was built for CUDA below 11" in done.stderr
+    )
+
+
+def test_strict_only_explains():
+    done = run(["--strict", *P2200], sys.executable, str(PROGRAMS / "gemma.py"))
+    assert done.returncode == 1
+    trace, explained = done.stderr.split("not implemented for struct c10::BFloat16\n", 1)
+    assert trace.startswith("Traceback")
+    assert "This GPU cannot multiply bfloat16 matrices." in explained
+    assert "Quadro P2200 has compute capability 6.1" in explained
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "device", "defect"),
+    [
+        ("latte", "sim:2080ti", "matmul f16 RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx`"),
+        ("bitsandbytes", "sim:v100", "_int_mm int8 NotImplementedError: igemmlt not available (NO_CUBLASLT)"),
+    ],
+    ids=["latte", "bitsandbytes"],
+)
+def test_the_others_pass_on_theirs(name, device, defect):
+    options = ["--device", device, "--defect", defect]
+    died = run(["--strict", *options], sys.executable, str(PROGRAMS / f"{name}.py"))
+    assert died.returncode == 1
+    assert "What to do" in died.stderr
+    passed = run(options, sys.executable, str(PROGRAMS / f"{name}.py"))
+    assert passed.returncode == 0
+    assert "rung exec: " in passed.stderr
+
+
+def test_what_is_compiled_is_skipped_with_a_word():
+    code = (
+        "import torch\n"
+        "double = torch.compile(lambda x: x @ x)\n"
+        "@torch.compile(dynamic=True)\ndef other(x): return x + x\n"
+        "x = torch.ones(2, 2, device='cuda', dtype=torch.bfloat16)\n"
+        "print(other(double(x)).dtype, torch.compile(torch.nn.Linear(2, 2)))"
+    )
+    done = run(P2200, sys.executable, "-c", code)
+    assert done.stdout == "torch.bfloat16 Linear(in_features=2, out_features=2, bias=True)\n"
+    assert done.stderr.count("torch.compile is not simulated") == 1

@@ -1,0 +1,235 @@
+"""A program under ``rung exec`` runs as it runs without: streams, signals, exit codes, terminals, its own start-up."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+RUNG = [sys.executable, "-m", "rung", "exec"]
+
+
+def run(*arguments, options=(), **more):
+    """``rung exec [options] -- python arguments``."""
+    return subprocess.run([*RUNG, *options, "--", sys.executable, *arguments], capture_output=True, timeout=60, **more)
+
+
+def sh(script, **more):
+    return subprocess.run([*RUNG, "--", "sh", "-c", script], capture_output=True, timeout=60, **more)
+
+
+def test_streams_stay_apart_and_unchanged():
+    code = "import os; os.write(1, bytes(range(256))); os.write(2, b'\\r\\n\\xff\\0'); assert os.read(0, 1) == b''"
+    done = run("-c", code, input=b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, bytes(range(256)), b"\r\n\xff\0")
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143), ("true", 0)])
+def test_the_exit_code_is_the_programs(script, code):
+    done = sh(script)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+
+
+def test_a_death_without_a_word_that_rung_knows_is_left_alone():
+    done = sh("echo broken >&2; exit 3")
+    assert (done.returncode, done.stderr) == (3, b"broken\n")
+
+
+def test_a_command_that_is_not_there_and_one_that_cannot_run(tmp_path):
+    missing = subprocess.run([*RUNG, "--", "no-such-program"], capture_output=True, text=True)
+    assert (missing.returncode, missing.stderr) == (127, "rung exec: no-such-program: command not found\n")
+    script = tmp_path / "train.py"
+    script.write_text("print()")
+    plain = subprocess.run([*RUNG, "--", str(script)], capture_output=True, text=True)
+    assert plain.returncode == 126
+    assert f"rung exec -- python {script}" in plain.stderr
+
+
+def test_it_dies_and_is_explained_below_its_own_words():
+    text = "RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::BFloat16"
+    done = sh(f"echo '{text}' >&2; exit 1")
+    own, explained = done.stderr.decode().split("\n", 1)
+    assert done.returncode == 1
+    assert own == text
+    assert "What to do" in explained
+    assert done.stdout == b""
+
+
+def test_one_order_where_both_streams_lead_to_one_place(tmp_path):
+    script = "for i in 1 2 3 4 5 6 7 8 9; do echo out $i; echo err $i >&2; done"
+    with open(tmp_path / "log", "wb") as file:
+        subprocess.run([*RUNG, "--", "sh", "-c", script], stdout=file, stderr=file, check=True)
+    wanted = "".join(f"out {i}\nerr {i}\n" for i in range(1, 10))
+    assert (tmp_path / "log").read_text() == wanted
+
+
+def test_output_comes_when_it_is_written():
+    command = [*RUNG, "--", "sh", "-c", "printf a >&2; read go; printf b >&2"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr.read(1) == b"a"
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.stderr.read() == b"b"
+
+
+def test_much_output_and_a_reader_that_goes():
+    done = sh("head -c 5000000 /dev/zero >&2")
+    assert len(done.stderr) == 5_000_000
+    command = [*RUNG, "--", "sh", "-c", "yes >&2; echo $? > /dev/null"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        process.stderr.read(10)
+        process.stderr.close()
+        assert process.wait(20) == 0  # yes was ended by its reader's going, the shell went on
+
+
+def test_what_it_leaves_running_keeps_its_stderr(tmp_path):
+    os.mkfifo(tmp_path / "go")
+    command = [*RUNG, "--", "sh", "-c", f"(read go < {tmp_path}/go; echo late >&2) & exit 4"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        assert process.wait(20) == 4
+        (tmp_path / "go").write_text("go\n")
+        assert process.stderr.read() == b"late\n"
+
+
+@pytest.mark.parametrize("closed", ["1", "2"])
+def test_a_stream_that_is_closed(closed):
+    assert sh(f"exec {closed}>&-; exit 5").returncode == 5
+    script = f"{' '.join(RUNG)} -- sh -c 'exit 6' {closed}>&-"
+    assert subprocess.run(["sh", "-c", script]).returncode == 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signals_are_handed_on(number):
+    code = f"import signal, sys; signal.signal({number:d}, lambda *_: sys.exit(9)); print(flush=True); signal.pause()"
+    command = [*RUNG, "--", sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.read(1)
+        process.send_signal(number)
+        assert process.wait(20) == 9
+
+
+def test_signals_have_their_usual_meaning_in_the_program():
+    code = "import signal; print(signal.getsignal(2) is signal.default_int_handler, signal.pthread_sigmask(0, []))"
+    assert run("-c", code).stdout == b"True set()\n"
+    assert sh("yes | head -c 1; exit 0").stderr == b""  # SIGPIPE is not ignored
+
+
+class Terminal:
+    """``rung exec -- command`` on a terminal."""
+
+    def __init__(self, *command):
+        self.control, end = os.openpty()
+        self.resize(33, 77)
+        self.process = subprocess.Popen(
+            [*RUNG, "--", *command], stdin=end, stdout=end, stderr=end, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(end)
+
+    def resize(self, rows, columns):
+        fcntl.ioctl(self.control, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+
+    def until(self, text):
+        seen, by = b"", time.monotonic() + 20
+        while text not in seen and time.monotonic() < by:
+            if select.select([self.control], [], [], 0.2)[0]:
+                try:
+                    seen += os.read(self.control, 4096)
+                except OSError:
+                    break
+        assert text in seen, seen
+        return seen
+
+    def end(self):
+        code = self.process.wait(20)
+        os.close(self.control)
+        return code
+
+
+def test_on_a_terminal_every_stream_is_one_with_its_size():
+    code = (
+        "import os, signal, sys\n"
+        "sizes = lambda: print(*[tuple(os.get_terminal_size(i)) for i in range(3)], 'x', flush=True)\n"
+        "sizes(); sys.stderr.write('50%|#\\r100%|##\\n')\n"
+        "signal.signal(signal.SIGWINCH, lambda *_: os.get_terminal_size(2).columns == 99 and (sizes(), sys.exit(3)))\n"
+        "print('ready', flush=True)\n"
+        "while True: signal.pause()"
+    )
+    terminal = Terminal(sys.executable, "-c", code)
+    seen = terminal.until(b"ready")
+    assert seen.count(b"(77, 33)") == 3
+    assert b"50%|#\r100%|##\r\nready" in seen
+    terminal.resize(44, 99)
+    assert terminal.until(b"x\r\n").count(b"(99, 44)") == 3
+    assert terminal.end() == 3
+
+
+def test_ctrl_c_reaches_the_program_once():
+    code = (
+        "import time\ncount = 0\nprint('ready', flush=True)\nend = time.monotonic() + 20\n"
+        "while time.monotonic() < end:\n"
+        "    try:\n        time.sleep(0.3 if count else 20)\n        if count: break\n"
+        "    except KeyboardInterrupt:\n        count += 1\nprint('count', count)"
+    )
+    terminal = Terminal(sys.executable, "-c", code)
+    terminal.until(b"ready")
+    os.write(terminal.control, b"\x03")
+    assert b"count 1" in terminal.until(b"count ")
+    assert terminal.end() == 0
+
+
+def found_first(folder):
+    """The environment with that folder first on PYTHONPATH."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
+
+
+def test_the_programs_own_sitecustomize_runs(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.stdout.write('own;')")
+    code = "import sys, sitecustomize; print(sitecustomize.__file__, any('exec/start' in entry for entry in sys.path))"
+    done = run("-c", code, env=found_first(tmp_path))
+    # once in the launcher, once in the program
+    assert done.stdout.decode() == f"own;own;{tmp_path}/sitecustomize.py False\n"
+
+
+def test_one_that_fails_fails_as_without(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import no_such_module")
+    done = run("-c", "print('on')", env=found_first(tmp_path))
+    assert done.stdout == b"on\n"
+    assert b"No module named 'no_such_module'" in done.stderr
+
+
+def test_the_import_path_is_the_programs():
+    code = "import sys; print(sys.path, [type(finder).__name__ for finder in sys.meta_path][1:])"
+    bare = subprocess.run([sys.executable, "-c", code], capture_output=True, env=found_first("/x"))
+    helped = run("-c", code, env=found_first("/x"))
+    assert helped.stdout.split(b"]")[0] == bare.stdout.split(b"]")[0]
+
+
+@pytest.mark.parametrize("flag", ["-I", "-S", "-E"])
+def test_a_python_that_takes_no_hook_runs_as_it_is(flag):
+    assert (
+        run(flag, "-c", "import sys; print([f for f in sys.meta_path if type(f).__name__ == 'Watch'])").stdout
+        == b"[]\n"
+    )
+
+
+def test_an_environment_without_rung_and_a_torch_that_is_none(tmp_path):
+    (tmp_path / "torch.py").write_text("")
+    code = (
+        "import os, sys\n"
+        "sys.path[:] = [entry for entry in sys.path if not os.path.exists(os.path.join(entry, 'rung'))]\n"
+        "import torch; print(torch.__loader__.exec_module.__qualname__, 'rung' in sys.modules)\n"
+        "try: import no_such_rung\n"
+        "except ImportError: print([type(finder).__name__ for finder in sys.meta_path if 'Home' in repr(finder)])"
+    )
+    done = run("-c", code, env=found_first(tmp_path))
+    assert done.stdout == b"_LoaderBasics.exec_module True\n[]\n"
+    assert done.stderr.startswith(b"rung exec cannot help here: ImportError: cannot import name 'Tensor' from")

@@ -1,0 +1,74 @@
+"""Refusals are caught inside torch's dispatcher: forward, backward, autocast, in threads and in workers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rung.run.exec import watch
+from rung.run.exec.notes import read
+
+PROGRAMS = Path(__file__).parent / "programs"
+WATCHED = """
+import runpy, sys
+from rung.run.exec import watch
+from rung.run.exec.notes import Notes
+from rung.run.exec.steps import Steps
+watch.operations(Steps(Notes(sys.argv[1])), watch.LIBRARIES)
+runpy.run_path(sys.argv[2], run_name="__main__")
+"""
+
+
+def test_a_torch_that_refuses_bfloat16(tmp_path):
+    notes = tmp_path / "notes"
+    notes.touch()
+    command = [sys.executable, "-W", "ignore", "-c", WATCHED, str(notes), str(PROGRAMS / "refusing.py"), "workers"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("RuntimeError\n", "")
+    found = {op: count for (op, device, before, after, _), count in read(str(notes)).items() if after == "float32"}
+    assert set(found) == {"mm", "addmm"}
+    assert found["addmm"] > 4  # forward, autocast, inference mode, thread, vmap
+    assert found["mm"] > 2  # the backward pass and a worker's own
+
+
+def test_what_this_processor_refuses(tmp_path):
+    code = (
+        "import torch\n"
+        "a = (torch.eye(3) * 4).bfloat16().requires_grad_()\n"
+        "inverse = torch.linalg.inv(a); inverse.sum().backward()\n"
+        "print(inverse.dtype, inverse.diag().tolist(), a.grad.diag().tolist())\n"
+        "print(torch.linalg.svdvals(a.detach()).tolist(), torch.linalg.det(a.detach()).dtype)\n"
+        "print(torch.cdist(a.half(), a.half()).dtype)\n"
+        "a.new_ones(2, 3).inverse()"
+    )
+    command = [sys.executable, "-m", "rung", "exec", "--", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True)
+    first, *rest = done.stdout.splitlines()
+    assert first == "torch.bfloat16 [0.25, 0.25, 0.25] [-0.0625, -0.0625, -0.0625]"
+    assert rest == ["[4.0, 4.0, 4.0] torch.bfloat16", "torch.float16"]
+    assert "rung exec: linalg_inv_ex on cpu: bfloat16 → float32, once" in done.stderr
+    assert "must be batches of square matrices" in done.stderr
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_processor_does_what_is_not_watched_there(dtype):
+    a, b = torch.ones(2, 3, dtype=dtype), torch.ones(3, 2, dtype=dtype)
+    assert (a @ b).dtype is dtype
+    assert torch.addmm(torch.ones(2, dtype=dtype), a, b).dtype is dtype
+    assert torch.bmm(a[None], b[None]).dtype is dtype
+    x = torch.ones(1, 1, 4, 4, dtype=dtype, requires_grad=True)
+    torch.nn.functional.conv2d(x, torch.ones(1, 1, 3, 3, dtype=dtype)).sum().backward()
+    assert x.grad.dtype is dtype
+
+
+def test_the_names_are_torchs():
+    for name in (*watch.LIBRARIES, *watch.FUNCTIONS):
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        assert not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "BackendSelect"), name
+        assert not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"), name
