@@ -50,6 +50,9 @@ in full with the source of each capability.
   `igemmlt` is called.
 - GTX 16 cards have the compute capability of the RTX 20 without its matrix units; f16 convolutions are known to give
   NaN there.
+- An RX 580 (gfx803) is said to run torch 1.12, but the release branch of the build scripts has no code for it, and
+  reports of 1.8 and of RX 480 end in hipErrorNoBinaryForGpu: https://github.com/pytorch/pytorch/issues/53738. People
+  compile their own.
 - An RX 5700 runs torch 1.13 as if it were an RX 6800, and no later release; an RX 6600 or 6700 any release in that
   way.
 """
