@@ -303,6 +303,36 @@ def test_as_a_decorator():
     assert torch.ones(1).device == CPU
 
 
+def test_a_body_that_runs_later_is_not_decorated():
+    with pytest.raises(UsageError, match="later cannot be decorated"):
+
+        @rung.simulate("v100")
+        def later():
+            yield 1
+
+    with pytest.raises(UsageError, match="soon cannot be decorated"):
+
+        @rung.simulate("v100")
+        async def soon():
+            pass
+
+
+def test_a_block_that_cannot_begin_changes_nothing(monkeypatch):
+    def broken(*_):
+        raise OSError("no")
+
+    before = _state()
+    monkeypatch.setattr("rung.run.simulate.threads.install", broken)
+    with pytest.raises(OSError, match="no"), rung.simulate("v100"):
+        pass
+    monkeypatch.undo()
+    after = _state()
+    assert {key for key in before if before[key] is not after[key] and before[key] != after[key]} == set()
+    assert not torch.cuda.is_available() or torch.cuda.get_device_name() != "Tesla V100 SXM2"
+    with rung.simulate("v100"):
+        assert torch.ones(1).cuda().device == CUDA
+
+
 def test_questions_that_make_no_sense(card):
     with pytest.raises(UsageError, match="is being simulated already"), rung.simulate("v100"):
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -41,6 +42,16 @@ class simulate(contextlib.ContextDecorator):  # noqa: N801 (used as a function: 
         self.devices = describe(names, memory, software)
         self._defects = tuple(defects)
         self._undo: contextlib.ExitStack | None = None
+
+    def __call__(self, func: Any) -> Any:
+        """The function with the cards simulated during each call."""
+        if inspect.iscoroutinefunction(func) or inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+            raise UsageError(
+                f"{func.__qualname__} cannot be decorated with rung.simulate: it would run after its call has ended.",
+                ["it is a generator or a coroutine, whose body runs later"],
+                ["with rung.simulate(...):   inside of its body"],
+            )
+        return super().__call__(func)
 
     def _recreate_cm(self) -> simulate:
         """For each call of a decorated function a block of its own."""

@@ -68,9 +68,7 @@ class Dispatch(TorchDispatchMode):
             if wanted is None:
                 return func(*args, **kwargs)
             kwargs = {**kwargs, "device": _CPU}
-        given = _tensors(args, kwargs)
-        places = [where(world, tensor) for tensor in given]
-        card, together, dtype = _survey(given, places)
+        given, places, card, together, dtype = _survey(world, (*args, *kwargs.values()) if kwargs else args)
         whole = operation.whole and card and together and wanted is None and not world.defects
         if operation.composite and not whole:  # in inference mode
             return self._by_parts(func, args, kwargs, wanted)
@@ -137,17 +135,34 @@ def _is_misplaced(tensor: Tensor) -> bool:
     return bool(tensor.dim()) and placement.real_device(tensor).type == "cpu"
 
 
-def _survey(given: list[Tensor], places: list[Card | Host]) -> tuple[Card | None, bool, torch.dtype | None]:
-    """The first card, whether all lie there, and what is computed in: the first dtype that capabilities know."""
+def _survey(
+    world: World, values: Iterable[Any]
+) -> tuple[list[Tensor], list[Card | Host], Card | None, bool, torch.dtype | None]:
+    """The tensors among arguments, where each lies, the first card, whether all lie there, and what is computed in.
+
+    That is the first dtype that capabilities are named after. One loop: every operation comes through here.
+    """
+    given: list[Tensor] = []
+    places: list[Card | Host] = []
     card, together, dtype = None, True, None
-    for tensor, place in zip(given, places, strict=True):
-        if card is None and isinstance(place, Card):
-            card = place
-        if place is not card:
-            together = False
-        elif dtype is None and tensor.dtype in refusals.DTYPE_NAMES:
-            dtype = tensor.dtype
-    return card, together, dtype
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors: Iterable[Tensor] = (value,)
+        elif value.__class__ is list or value.__class__ is tuple:
+            tensors = [inner for inner in value if isinstance(inner, Tensor)]
+        else:
+            continue
+        for tensor in tensors:
+            place = where(world, tensor)
+            given.append(tensor)
+            places.append(place)
+            if card is None and isinstance(place, Card):
+                card = place
+            if place is not card:
+                together = False
+            elif dtype is None and tensor.dtype in refusals.DTYPE_NAMES:
+                dtype = tensor.dtype
+    return given, places, card, together, dtype
 
 
 def _kept(card: Card, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -180,19 +195,10 @@ def _by_chance(card: Card, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
             torch.default_generator.set_state(kept)
 
 
-def _tensors(values: Iterable[Any], named: dict[str, Any] = _NONE) -> list[Tensor]:
-    """The tensors among arguments or results, those in lists too."""
-    found: list[Tensor] = []
-    for value in (*values, *named.values()) if named else values:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif value.__class__ is list or value.__class__ is tuple:
-            found += [inner for inner in value if isinstance(inner, Tensor)]
-    return found
-
-
 def _results(result: Any) -> list[Tensor]:
     """The tensors that an operation returned."""
     if isinstance(result, Tensor):
         return [result]
-    return _tensors(result) if isinstance(result, (list, tuple)) else []
+    if not isinstance(result, (list, tuple)):
+        return []
+    return [t for one in result for t in (one if isinstance(one, (list, tuple)) else (one,)) if isinstance(t, Tensor)]

@@ -73,7 +73,8 @@ def claim(card: Card, tensor: Tensor, block: Block | None = None) -> bool:
     found = marks.get(_ATTRIBUTE)
     if found.__class__ is Mark and found.card.world is card.world:
         return False
-    refusals.check_dtype(card, tensor.dtype)
+    if card.type == "mps":
+        refusals.check_dtype(tensor.dtype)
     if block is None:
         block = card.allocate(bearer.nbytes() if size is None else size)
     marks[_ATTRIBUTE] = Mark(card, block)

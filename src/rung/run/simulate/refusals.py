@@ -136,9 +136,9 @@ def mixed_devices(card: Card, op: str, argument: str, place: str) -> Exception:
     )
 
 
-def check_dtype(card: Card, dtype: torch.dtype) -> None:
-    """Raises what torch raises for a dtype that a kind of device does not hold at all."""
-    if card.type == "mps" and dtype in (torch.float64, torch.complex128):
+def check_dtype(dtype: torch.dtype) -> None:
+    """Raises what torch raises for a dtype that an Apple GPU does not hold at all."""
+    if dtype in (torch.float64, torch.complex128):
         raise TypeError(
             "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
             "Please use float32 instead."
