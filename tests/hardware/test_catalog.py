@@ -310,12 +310,15 @@ print(time.process_time() - start)
     assert best < 0.3  # 0.1 s on an idle machine, all products with all their capabilities
 
 
-#: MiB as nvidia-smi prints them for idle cards on public pages, "0MiB / 5059MiB".
+#: MiB as nvidia-smi prints them for idle cards on public pages, "0MiB / 5059MiB", or torch as the card's capacity: "44.39
+#: GiB" of an L40S (several), "44.40" of an L40 (QwenLM/Qwen3-VL#2097), "79.11" of an H100 (vllm-project/vllm#27508),
+#: "23.64" of an RTX 4090 (3DTopia/Phidias-Diffusion#8), "31.36" of an RTX 5090 (TrajectoryCrafter#20).
 @pytest.mark.parametrize(
     ("name", "shown"),
     [("p2200", 5059), ("quadro p2000", 5059), ("gtx 1080", 8119), ("1080 ti", 11178), ("p100", 16280), ("p40", 22919),
      ("k80", 11441), ("2080 ti", 11019), ("rtx 2060", 5934), ("t4", 15109), ("rtx 3080", 10018), ("3090", 24268),
-     ("a10", 22731), ("a6000", 48685), ("a100", 40536), ("a100 80gb", 81251)],
+     ("a10", 22731), ("a6000", 48685), ("a100", 40536), ("a100 80gb", 81251), ("l40s", 45455), ("l40", 45465),
+     ("h100", 81008), ("4090", 24207), ("5090", 32109)],
 )  # fmt: skip
 def test_free_memory_is_what_the_driver_shows(name, shown):
     device = catalog.device(name)
