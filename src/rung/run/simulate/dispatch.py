@@ -22,18 +22,10 @@ _WRAPPERS = {
     "convolution": ("_convolution", {}),
 }
 #: Operations whose wrappers name the argument; all others go through iterators, which do not.
-_NAMED = frozenset(
-    (
-        "cat",
-        "index_select",
-        "gather",
-        "scatter",
-        "native_layer_norm",
-        "nll_loss_forward",
-        "nll_loss2d_forward",
-        *_WRAPPERS,
-    )
-)
+_NAMED = (
+    "cat", "index_select", "gather", "scatter", "native_layer_norm", "nll_loss_forward", "nll_loss2d_forward",
+    *_WRAPPERS,
+)  # fmt: skip
 
 
 class Dispatch(TorchDispatchMode):
