@@ -310,9 +310,10 @@ print(time.process_time() - start)
     assert best < 0.3  # 0.1 s on an idle machine, all products with all their capabilities
 
 
-#: MiB as nvidia-smi prints them for idle cards on public pages, "0MiB / 5059MiB", or torch as the card's capacity: "44.39
-#: GiB" of an L40S (several), "44.40" of an L40 (QwenLM/Qwen3-VL#2097), "79.11" of an H100 (vllm-project/vllm#27508),
-#: "23.64" of an RTX 4090 (3DTopia/Phidias-Diffusion#8), "31.36" of an RTX 5090 (TrajectoryCrafter#20).
+#: MiB as nvidia-smi prints them for idle cards on public pages, "0MiB / 5059MiB", or torch as the card's capacity:
+#: "44.39 GiB" of an L40S (several), "44.40" of an L40 (QwenLM/Qwen3-VL#2097), "79.11" of an H100
+#: (vllm-project/vllm#27508), "23.64" of an RTX 4090 (3DTopia/Phidias-Diffusion#8), "31.36" of an RTX 5090
+#: (TrajectoryCrafter/TrajectoryCrafter#20).
 @pytest.mark.parametrize(
     ("name", "shown"),
     [("p2200", 5059), ("quadro p2000", 5059), ("gtx 1080", 8119), ("1080 ti", 11178), ("p100", 16280), ("p40", 22919),
