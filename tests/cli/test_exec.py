@@ -116,6 +116,22 @@ def test_the_others_pass_on_theirs(name, device, defect):
     assert "rung exec: " in passed.stderr
 
 
+@pytest.mark.slow
+def test_processes_and_threads():
+    done = run(P2200, sys.executable, str(PROGRAMS / "processes.py"))
+    assert done.stdout.split("\n") == [
+        "here torch.bfloat16 Quadro P2200",
+        "thread torch.bfloat16 Quadro P2200",
+        "workers 2.0 10.0",
+        "spawned torch.bfloat16 Quadro P2200",
+        "another True",
+        " isolated False",
+        "",
+        "",
+    ]
+    assert "rung exec: mm on cuda:0: bfloat16 → float32, 3 times" in done.stderr
+
+
 def test_what_is_compiled_is_skipped_with_a_word():
     code = (
         "import torch\n"

@@ -65,9 +65,7 @@ def execute(settings: dict[str, str], command: list[str]) -> int:
     if found:
         _report(found)
     if status and -status not in _ENDED:
-        from rung.cli.afterwards import explain_end
-
-        explain_end(last, status, settings)
+        _explain(last, status, settings)
     return status if status >= 0 else 128 - status
 
 
@@ -98,8 +96,11 @@ def _read(path: str) -> Mapping[Key, int]:
         from rung.run.exec.notes import read
 
         return read(path)
+    except FileNotFoundError:  # the program has cleared the folder
+        return {}
     finally:
-        os.unlink(path)
+        if os.path.exists(path):
+            os.unlink(path)
 
 
 def _report(found: Mapping[Key, int]) -> None:
@@ -110,6 +111,16 @@ def _report(found: Mapping[Key, int]) -> None:
             print(f"rung exec: {op} on {device}: {before} → {after}, {times}: {reason}", file=sys.stderr)
         else:
             print(f"rung exec: {reason}", file=sys.stderr)
+
+
+def _explain(last: bytes, status: int, settings: Mapping[str, str]) -> None:
+    """What goes wrong while explaining is said; the exit code stays the program's."""
+    from rung.cli.afterwards import explain_end
+
+    try:
+        explain_end(last, status, settings)
+    except Exception as error:
+        print(f"rung exec could not explain this: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _not_started(name: str, error: OSError) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import os
 import select
@@ -11,8 +12,13 @@ import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
 
 import pytest
+
+from rung.hardware import catalog, detect
+from rung.run.exec import launch, notes
+from rung.run.exec.repairs import repairs
 
 RUNG = [sys.executable, "-m", "rung", "exec"]
 
@@ -233,3 +239,46 @@ def test_an_environment_without_rung_and_a_torch_that_is_none(tmp_path):
     done = run("-c", code, env=found_first(tmp_path))
     assert done.stdout == b"_LoaderBasics.exec_module True\n[]\n"
     assert done.stderr.startswith(b"rung exec cannot help here: ImportError: cannot import name 'Tensor' from")
+
+
+def test_every_python_can_read_the_hook():
+    text = (Path(launch.START) / "sitecustomize.py").read_text()
+    assert ast.parse(text, feature_version=(3, 4)).body
+    assert text.isascii()
+
+
+def test_a_program_may_clear_its_temporary_folder(tmp_path):
+    done = sh(f"rm -r {tmp_path}; exit 3", env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (3, b"")
+
+
+def test_notes_of_several_processes_add_up_and_a_full_folder_harms_nothing(tmp_path):
+    path = tmp_path / "notes"
+    path.touch()
+    made = notes.Notes(str(path))
+    for _ in range(3):
+        made.step("mm", "cpu", "bfloat16", "float32", "why")
+    if not os.fork():
+        made.step("mm", "cpu", "bfloat16", "float32", "why")
+        os._exit(0)
+    os.wait()
+    made._finish()
+    assert notes.read(str(path)) == {("mm", "cpu", "bfloat16", "float32", "why"): 4}
+    path.unlink()
+    made.step("mm", "cpu", "bfloat16", "float16", "another")
+
+
+def test_repairs_leave_what_is_set(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert repairs({})["PYTORCH_ENABLE_MPS_FALLBACK"] == "1"
+    assert repairs({"PYTORCH_ENABLE_MPS_FALLBACK": "0"}) == {}
+
+
+def test_an_amd_card_that_runs_its_relatives_code(monkeypatch):
+    card = catalog.device("rx 6700 xt")
+    monkeypatch.setattr(os.path, "exists", lambda path: path == "/dev/kfd")
+    monkeypatch.setattr(detect, "devices", lambda: [card])
+    assert repairs({}) == {"HSA_OVERRIDE_GFX_VERSION": "10.3.0"}
+    assert repairs({"HSA_OVERRIDE_GFX_VERSION": "11.0.0"}) == {}
+    monkeypatch.setattr(detect, "devices", lambda: [catalog.device("mi210")])
+    assert repairs({}) == {}

@@ -8,6 +8,7 @@ import torch
 import rung
 from rung.run.exec.lower import ways
 from rung.run.exec.notes import read
+from rung.run.exec.split import _CUTS, in_pieces
 from tests.run.exec.helped import helped
 
 GEMM_EX = "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx( handle, opa, opb, m, n, k)`"
@@ -190,3 +191,49 @@ def test_a_result_that_does_not_fit_is_still_out_of_memory(notes):
     with helped(notes, "p2200", memory="450MB"), pytest.raises(torch.cuda.OutOfMemoryError):
         torch.ones(8192, 8, device="cuda") @ torch.ones(8, 8192, device="cuda")
     assert said(notes) == []
+
+
+def _pieces():
+    """Every operation that can be cut, with arguments."""
+    a, b, bias = random(6, 8), random(8, 10, seed=1), random(10, seed=2)
+    many, others = random(3, 6, 8), random(3, 8, 10, seed=1)
+    return {
+        "mm": (a, b), "addmm": (bias, a, b), "bmm": (many, others), "baddbmm": (random(3, 1, 10), many, others),
+        "linear": (a, b.t(), bias), "matmul": (many, b), "_int_mm": (a.to(torch.int8), b.to(torch.int8)),
+        "_scaled_mm": (a, b, random(6, 1), torch.tensor(2.0)),
+        "convolution": (random(4, 3, 9), random(5, 3, 2), None, [1], [0], [1], False, [0], 1),
+        "_cdist_forward": (many, random(3, 7, 8), 2.0, None),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _CUTS)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_pieces_are_the_whole(name, rows):
+    op, args = getattr(aten, name).default, _pieces()[name]
+    asked = []
+
+    def way(given, named):
+        found = _computed(op)(given, named)
+        asked.append(found.numel())
+        if min(found.shape) > rows:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity")
+        return found
+
+    found, wanted = in_pieces(op, way, args, {}), _computed(op)(args, {})
+    torch.testing.assert_close(found, wanted)
+    assert max(asked) < wanted.numel()
+
+
+def _computed(op):
+    """What stands in for an operation that this processor computes otherwise, else the operation."""
+    return dict(ways(op, torch.int8, algorithms=False)).get("emulated", lambda given, named: op(*given, **named))
+
+
+def test_what_cannot_be_cut_is_not():
+    def full(given, named):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity")
+
+    assert in_pieces(aten.mm.default, full, (random(2, 2), random(2, 2)), {}) is None
+    assert in_pieces(aten.relu.default, full, (random(2, 2),), {}) is None
+    with pytest.raises(RuntimeError, match="shapes"):
+        in_pieces(aten.mm.default, lambda given, named: torch.mm(*given), (random(2, 3), random(2, 3)), {})

@@ -35,7 +35,16 @@ def test_a_torch_that_refuses_bfloat16(tmp_path):
     assert found["mm"] > 2  # the backward pass and a worker's own
 
 
-def test_what_this_processor_refuses(tmp_path):
+@pytest.mark.slow
+def test_the_rest_of_torch_is_not_disturbed(tmp_path):
+    (tmp_path / "notes").touch()
+    command = [sys.executable, "-c", WATCHED, str(tmp_path / "notes"), str(PROGRAMS / "corners.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == "done\n", done.stderr
+    assert read(str(tmp_path / "notes")) == {}
+
+
+def test_what_this_processor_refuses():
     code = (
         "import torch\n"
         "a = (torch.eye(3) * 4).bfloat16().requires_grad_()\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import threading
@@ -42,11 +43,12 @@ class Notes:
 
     def _write(self, rows: list[tuple[Key, int]]) -> None:
         text = "".join(json.dumps([os.getpid(), *key, count]) + "\n" for key, count in rows)
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-        try:
-            os.write(file, text.encode())
-        finally:
-            os.close(file)
+        with contextlib.suppress(OSError):  # a program may clear its temporary folder: then its steps stay unsaid
+            file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(file, text.encode())
+            finally:
+                os.close(file)
 
 
 def read(path: str) -> dict[Key, int]:

@@ -17,4 +17,4 @@ assert products.dtype is torch.int32
 merged = products.t() * scale / 127 + lora_b @ lora_a
 again = merged.abs().amax(1, keepdim=True) / 127
 stored = (merged / again).round().to(torch.int8)
-print(*(stored[0, :8] * again[0]).cpu().numpy().round(2).tolist())
+print(*[round(value, 2) for value in (stored[0, :8] * again[0]).tolist()])
