@@ -14,7 +14,7 @@ TESTS = """
 import sys
 import pytest
 
-@pytest.mark.rung_device("v100", "m1 pro")
+@pytest.mark.rung_device("v100", "m1 pro", "2x3060")
 def test_marked(rung_device):
     import torch
     kind = "mps" if rung_device.kind == "mps" else "cuda"
@@ -49,7 +49,7 @@ def run(folder, *arguments):
 
 def test_marked_tests_run_once_a_card_and_others_as_ever(tmp_path):
     said = run(tmp_path)
-    assert "4 passed, 1 skipped" in said, said
+    assert "5 passed, 1 skipped" in said, said
 
 
 def test_all_is_the_whole_catalogue_and_imports_no_torch_to_say_so(tmp_path):

@@ -28,6 +28,8 @@ def test_an_nvidia_card():
         assert not torch.cuda.is_bf16_supported(including_emulation=False)
         with pytest.raises(RuntimeError, match="invalid device ordinal"):
             torch.cuda.get_device_properties(3)
+        with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
+            torch.cuda.memory_allocated("cpu")
     assert not torch.cuda.is_available() or torch.cuda.get_device_name() != "Quadro P2200"
 
 

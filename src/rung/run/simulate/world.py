@@ -129,8 +129,13 @@ class World:
         return self.cards[index]
 
     def asked(self, device: object) -> Card:
-        """The card that a question of ``torch.cuda`` is about; the current one where none is named."""
+        """The card that a question of ``torch.cuda`` is about; the current one where none is named.
+
+        Raises torch's own error for another kind of device.
+        """
         found = self.find(device)
+        if device is not None and not isinstance(found, Card):
+            raise ValueError(f"Expected a {self.type} device, but got: {device}")
         return found if isinstance(found, Card) else self.card
 
 
