@@ -48,6 +48,17 @@ class Encoded:
         return sum(part.nbytes for part in self.parts.values())
 
 
+def each(starts: range, work: Callable[[int], None], threads: int) -> None:
+    """Calls ``work`` with every start, in that many threads; raises what the first one that fails raises."""
+    if threads == 1 or len(starts) < 2:
+        for first in starts:
+            work(first)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(work, starts):
+            pass
+
+
 class BadBlock(Exception):
     """Block ``index`` of a piece cannot be stored, because of ``cause``."""
 
@@ -84,14 +95,7 @@ class Source:
             with np.errstate(all="ignore"):
                 work(first, self._piece(first, min(first + step, self.size)))
 
-        starts = range(0, self.size, step)
-        if self.threads == 1 or len(starts) < 2:
-            for first in starts:
-                one(first)
-            return
-        with ThreadPoolExecutor(self.threads) as pool:
-            for _ in pool.map(one, starts):
-                pass
+        each(range(0, self.size, step), one, self.threads)
 
     def _piece(self, first: int, last: int) -> Floats:
         piece = self.read(first, last)

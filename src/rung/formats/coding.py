@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rung.core.errors import UsageError
 from rung.core.types import Format
 from rung.formats import codebook4, floats, iq, iq4, kquants, legacy, microscale, rowwise, ternary
-from rung.formats.codec import PIECE, BlockCodec, Codec, Encoded, Floats, Source
+from rung.formats.codec import PIECE, BlockCodec, Codec, Encoded, Floats, Source, each
 from rung.formats.table import get, next_better
 
 #: By the name of the format; those of nf4 and fp4 are made of their format.
@@ -82,14 +82,17 @@ def _encode(source: Source, fmt: Format) -> Encoded:
     return Encoded(fmt, source.shape, _codec_of(fmt).encode(source))
 
 
-def decode(encoded: Encoded, rows: slice | None = None) -> Floats:
-    """The weights float32 [rows, columns], or those of a slice of rows (step 1)."""
+def decode(encoded: Encoded, rows: slice | None = None, threads: int = 1) -> Floats:
+    """The weights float32 [rows, columns], or those of a slice of rows (step 1); the same for any number of threads."""
     count, columns = encoded.shape
     start, stop, step = (rows or slice(None)).indices(count)
     assert step == 1, "rows are decoded one after the other"
     out = np.empty((max(stop - start, 0), columns), np.float32)
     flat, codec = out.reshape(-1), _codec_of(encoded.format)
-    with np.errstate(all="ignore"):
-        for first in range(0, len(flat), PIECE):
+
+    def piece(first: int) -> None:
+        with np.errstate(all="ignore"):
             codec.decode(encoded, start * columns + first, flat[first : first + PIECE])
+
+    each(range(0, len(flat), PIECE), piece, threads)
     return out

@@ -45,10 +45,15 @@ class Stored:
         return held
 
     def decode(self, first: int, last: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """The rows [first, last) in ``dtype`` there: decoded there for common formats, else on the CPU."""
-        decoder = decoders.find(self.encoded.format)
-        if decoder is None:
-            return torch.from_numpy(formats.decode(self.encoded, slice(first, last))).to(device, dtype)
+        """The rows [first, last) in ``dtype`` there: decoded there for common formats, else on the CPU by numpy.
+
+        On a CPU numpy is 2 (q4_k) to 11 times (nf4) as fast as the decoders in torch.
+        """
+        format = self.encoded.format
+        decoder = decoders.find(format)
+        if decoder is None or (device.type == "cpu" and format.family != "floats"):
+            values = formats.decode(self.encoded, slice(first, last), self.threads)
+            return torch.from_numpy(values).to(device, dtype)
         return decoder(self.on(device), self.encoded, first, last).to(dtype)
 
 
