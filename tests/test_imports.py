@@ -113,6 +113,7 @@ def _loaded(code: str) -> set[str]:
         "from rung.cli.app import main; main(['explain', 'CUDA out of memory', '--device', 'p2200'])",
         "from rung.cli.app import main; main(['setup'])",
         "from rung.cli.app import main; main(['setup', '--device', 'p2200', '--check'])",
+        "from rung.cli.app import main; main(['inspect', '/bin/true', '--device', 'p2200'])",
         "import rung.ops",
     ],
 )
