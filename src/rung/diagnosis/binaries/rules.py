@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rung.diagnosis.binaries.images import CODE_OBJECT, CUBIN, PTX, SPIRV, Image
-from rung.hardware.catalog.rows import load, version
+from rung.hardware.catalog.rows import version
+from rung.hardware.catalog.tables import load
 
 Capability = tuple[int, int]
 _TARGET = re.compile(r"(?:sm|compute|lto)_(\d+)(\d)([af]?)$")

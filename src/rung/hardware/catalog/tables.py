@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).parent
-_FILES = ("architectures.toml", "software.toml", "releases.toml")
+_FILES = ("architectures.toml", "software.toml", "releases.toml", "guarded.toml")
 
 
 def load(name: str) -> dict[str, Any]:
