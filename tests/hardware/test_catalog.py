@@ -274,6 +274,9 @@ def test_a_name_that_is_nearly_right():
         catalog.device("zzzz")
     assert "Did you mean" not in str(caught.value)
     assert caught.value.ways_out
+    with pytest.raises(UnknownDevice) as caught:
+        catalog.device("nvidia")  # a maker is near to no card
+    assert "Tesla K80" not in str(caught.value)
 
 
 def test_a_row_is_like_a_row_above_it():

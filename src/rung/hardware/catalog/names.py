@@ -131,17 +131,18 @@ def _guess(name: str, wanted: str) -> Match:
             f"{key} is an architecture; the catalogue has {count(number, 'product')} with it.",
             ways_out=[f"rung devices --catalog {key}"],
         )
-    words = set(_short(wanted).split())
+    short = _short(wanted)
+    words = set(short.split())
     fits = [p for p in products() if words and words <= set(_words(p))]
     if fits and all(_joined(_base(p)) == _joined(_base(fits[0])) and words >= set(_base(p).split()) for p in fits):
         return _variant(fits[0], fits[0].memory, wanted)
     if len(fits) > 1:
         raise _ambiguous(name, [p.name for p in fits])
-    begins = [p.name for p in products() if len(wanted) > 2 and any(_short(wanted) in w for w in _words(p))]
+    begins = [p.name for p in products() if short and len(wanted) > 2 and any(short in w for w in _words(p))]
     if 1 < len(begins) < 12:
         raise _ambiguous(name, begins)
     forms = {form: p.name for p in products() for form in (*_short_spaced(p), normal(p.name))}
-    alike = close(_short(wanted), forms) + close(wanted, forms)
+    alike = close(short, forms) + close(wanted, forms)
     close_by = [*(p.name for p in fits), *begins[:1], *(forms[form] for form in alike)]
     near = list(dict.fromkeys(close_by))[:3]
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
