@@ -68,7 +68,7 @@ def by_cuobjdump(tool: str, file: Path) -> tuple[Counter[str], Counter[str], str
         text = done.stdout + done.stderr
         lists.append(Counter(LISTED.findall(text)))
         for line in text.splitlines():
-            if re.search(r"error|fatal|invalid", line, re.IGNORECASE):
+            if re.search(r"error|fatal|invalid|does not contain device code", line, re.IGNORECASE):
                 complaint = line.strip()
     return lists[0], lists[1], complaint
 

@@ -45,7 +45,7 @@ def test_what_does_not_run_is_exit_code_1_with_a_way_on(rung, tmp_path):
     said = rung("inspect", str(tmp_path / "lib.so"), "--device", "p2200")
     assert said.code == 1
     assert "does not run: nothing for 6.1: it holds sm_80 sm_90a" in said.out
-    assert said.out.splitlines()[-1].endswith("rung devices quadro-p2200")
+    assert said.out.splitlines()[-1].endswith("rung setup --device quadro-p2200")
 
 
 def test_a_folder_is_a_table_with_the_weakest(rung, tmp_path, library):

@@ -197,7 +197,7 @@ def conclusion(answer: Answer) -> Iterator[str]:
     if len(answer.libraries) > 1:
         yield from _against(answer, answer.device) if answer.device else _together(answer)
     if answer.failing and answer.device:
-        yield f"→ what does, and from which build on: rung devices {answer.device.id}"
+        yield f"→ the builds that do: rung setup --device {answer.device.id}"
 
 
 def _together(answer: Answer) -> Iterator[str]:

@@ -34,7 +34,7 @@ _ASSEMBLED_FOR = re.compile(rb"-arch\s*=?\s*sm_(\d+)([af])\b")
 
 def read(stream: Stream, at: int) -> Found | None:
     """The cubin or code object that begins at ``at``, None for any other ELF file."""
-    head = stream.take(at, CHUNK)
+    head = stream.take(at, 16 + HEADER.size)
     if len(head) < 16 + HEADER.size:
         return None
     fields = HEADER.unpack_from(head, 16)
@@ -44,7 +44,7 @@ def read(stream: Stream, at: int) -> Found | None:
         return None
     end = at + max(programs + size * count, sections + section_size * section_count, 16 + HEADER.size)
     abi = head[8]
-    target = _amd(abi, flags) if machine == AMDGPU else _cuda(abi, flags, head[: end - at])
+    target = _amd(abi, flags) if machine == AMDGPU else _cuda(abi, flags, stream.take(at, min(end - at, CHUNK)))
     if not target:
         return None
     images = (Image(CODE_OBJECT if machine == AMDGPU else CUBIN, target),)

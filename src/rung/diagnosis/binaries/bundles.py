@@ -21,6 +21,7 @@ _MOST_ENTRIES, _LONGEST_NAME = 1024, 256
 _NAMES, _PACKED = 1 << 16, 1 << 18
 #: By version: the layout behind magic, version and method; whether it gives the size of the whole.
 _HEADERS = {1: (struct.Struct("<IQ"), False), 2: (struct.Struct("<IIQ"), True), 3: (struct.Struct("<QQQ"), True)}
+_LONGEST_HEADER = 36  # with the magic number of zstd behind it
 _METHODS = {0: unpack.deflate, 1: unpack.zstd}
 #: ``hipv4-amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-``; the host's own entry is empty.
 _TARGET = re.compile(r"-(gfx[0-9a-z-]+(?::[a-z]+[+-])*|amdgcnspirv)$")
@@ -40,8 +41,8 @@ def read(stream: Stream, at: int) -> Found | None:
 
 def read_compressed(stream: Stream, at: int) -> Found | None:
     """The compressed bundle that begins at ``at``, None when it is only the four letters."""
-    head = stream.take(at, _PACKED)
-    if len(head) < 32:
+    head = stream.take(at, _LONGEST_HEADER)
+    if len(head) < _LONGEST_HEADER:
         return None
     version, method = struct.unpack_from("<HH", head, 4)
     if version not in _HEADERS or method not in _METHODS:
@@ -51,7 +52,7 @@ def read_compressed(stream: Stream, at: int) -> Found | None:
     size = int(layout.unpack_from(head, 8)[0]) if whole else 0
     if method == 1 and head[start : start + 4] != unpack.ZSTD_MAGIC:
         return None
-    packed = head[start:size] if whole else head[start:]
+    packed = stream.take(at, min(size, _PACKED) if whole else _PACKED)[start:]
     try:
         listed = _names(_METHODS[method](packed, _NAMES))
     except unpack.CannotUnpack as error:
