@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rung.cli import executing
 from rung.cli.executing import understood
 
 PROGRAMS = Path(__file__).parents[1] / "run" / "exec" / "programs"
@@ -88,6 +89,7 @@ def test_gemma_passes_on_its_card():
     )
 
 
+@pytest.mark.slow
 def test_strict_only_explains():
     done = run(["--strict", *P2200], sys.executable, str(PROGRAMS / "gemma.py"))
     assert done.returncode == 1
@@ -116,6 +118,20 @@ def test_the_others_pass_on_theirs(name, device, defect):
     assert "rung exec: " in passed.stderr
 
 
+def test_a_program_that_the_kernel_killed_for_its_memory(monkeypatch, capfd):
+    kills = iter([3, 4, 4, 4])
+    monkeypatch.setattr(executing, "memory_kills", lambda: next(kills))
+    kill = ["sh", "-c", "kill -9 $$"]
+    assert executing.execute({}, kill) == 137
+    assert "memory is too small" in capfd.readouterr().err
+    assert executing.execute({}, kill) == 137
+    assert capfd.readouterr().err == ""
+
+
+def test_how_often_the_kernel_has_killed_is_a_number():
+    assert executing.memory_kills() >= 0
+
+
 @pytest.mark.slow
 def test_processes_and_threads():
     done = run(P2200, sys.executable, str(PROGRAMS / "processes.py"))
@@ -132,6 +148,7 @@ def test_processes_and_threads():
     assert "rung exec: mm on cuda:0: bfloat16 → float32, 3 times" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_compiled_is_skipped_with_a_word():
     code = (
         "import torch\n"

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 HOOKS = {"torch": "rung.run.exec.hook"}
 _VALUED = ("--device", "--software", "--memory", "--defect")
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
-#: A program that was ended on purpose has nothing to be explained.
-_ENDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGKILL)
+#: A program that was ended on purpose has nothing to be explained; SIGKILL may be the kernel's, for want of memory.
+_ENDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 
 
 def understood(given: list[str]) -> tuple[dict[str, str], list[str]] | None:
@@ -54,6 +54,7 @@ def execute(settings: dict[str, str], command: list[str]) -> int:
     notes = _file()
     variables = environment({**settings, "notes": notes, "hooks": _hooks()}, dict(os.environ))
     repaired = {} if "strict" in settings else repairs(variables)
+    killed = memory_kills()
     try:
         status, last = launch(command, variables | repaired)
     except OSError as error:
@@ -64,9 +65,19 @@ def execute(settings: dict[str, str], command: list[str]) -> int:
         print(f"rung exec: set {name}={value}", file=sys.stderr)
     if found:
         _report(found)
-    if status and -status not in _ENDED:
+    on_purpose = -status in _ENDED or (-status == signal.SIGKILL and memory_kills() == killed)
+    if status and not on_purpose:
         _explain(last, status, settings)
     return status if status >= 0 else 128 - status
+
+
+def memory_kills() -> int:
+    """How many processes the kernel has killed for want of memory since it started; 0 where it does not say."""
+    try:
+        with open("/proc/vmstat", "rb") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), 0)
+    except OSError:
+        return 0
 
 
 def _hooks() -> str:

@@ -7,8 +7,9 @@ import torch
 
 import rung
 from rung.run.exec.lower import ways
-from rung.run.exec.notes import read
+from rung.run.exec.notes import Notes, read
 from rung.run.exec.split import _CUTS, in_pieces
+from rung.run.exec.steps import Steps
 from tests.run.exec.helped import helped
 
 GEMM_EX = "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx( handle, opa, opb, m, n, k)`"
@@ -144,6 +145,22 @@ def test_every_way_computes_the_same(op, args):
     assert list(found) == ["float32", "bfloat16"]
     for value in found.values():
         torch.testing.assert_close(value, wanted.half(), rtol=0.05, atol=0.05)
+
+
+def test_a_way_that_another_size_refuses_is_looked_for_again(notes):
+    steps = Steps(Notes(str(notes)))
+    small, large = random(2, 2), random(4, 4)
+
+    def refuse(*given):
+        raise RuntimeError(GEMM_EX)
+
+    found = [steps.repeat(aten.mm.default, (small, small), {}, RuntimeError(GEMM_EX))]
+    ((key, (label, way, reason)),) = steps._found.items()
+    steps._found[key] = label, lambda given, named: way(given, named) if len(given[0]) == 2 else refuse(), reason
+    found += [steps.remembered(aten.mm.default, refuse, (x, x), {}) for x in (small, large, large)]
+    for one, x in zip(found, (small, small, large, large), strict=True):
+        torch.testing.assert_close(one, x @ x)
+    assert said(notes) == [("mm", "float32", "contiguous")]
 
 
 def test_addmm_by_another_route_keeps_its_factors():

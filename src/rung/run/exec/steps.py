@@ -37,16 +37,21 @@ class Steps:
         """Computes an operation whose name is known: as was found before where it was refused, else by ``run``."""
         key = _key(op, args, kwargs)
         found = None if self._local.repeating or key is None else self._found.get(key)
-        if found is None or key is None:
+        if found is not None and key is not None:
+            label, way, reason = found
             try:
-                return run(*args, **kwargs)
+                with self._below():
+                    result = self._fitting(op, way, args, kwargs)
             except Exception as error:
-                return self.repeat(op, args, kwargs, error)
-        label, way, reason = found
-        with self._below():
-            result = self._fitting(op, way, args, kwargs)
-        self._note(key, label, reason)
-        return result
+                if classify(error) is None:
+                    raise
+            else:  # a way that one size takes another may refuse: then it is looked for again
+                self._note(key, label, reason)
+                return result
+        try:
+            return run(*args, **kwargs)
+        except Exception as error:
+            return self.repeat(op, args, kwargs, error)
 
     def repeat(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> Any:
         """The result one rung lower; raises ``error`` where it is no question of compatibility or nothing is lower."""
