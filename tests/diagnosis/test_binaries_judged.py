@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from rung.cli import inspect_views as views
 from rung.core.types import Capability, Level, Proof
 from rung.core.value import FrozenDict
+from rung.diagnosis.binaries import answer as answer_module
 from rung.diagnosis.binaries import rules
 from rung.diagnosis.binaries.answer import Answer, common, group, serves, weakest
 from rung.diagnosis.binaries.images import CODE_OBJECT, CUBIN, LTO, PTX, CpuCode, Image, Library, Object
@@ -244,6 +246,21 @@ def test_kernel_files_of_a_folder_count_as_one():
         for name in ("gfx906", "gfx1030")
     )
     assert Answer("x", files, (), catalog.device("rx 6800")).ok
+
+
+def test_each_library_is_judged_once(monkeypatch):
+    """An environment has hundreds of libraries, a wheel of kernels thousands."""
+    judged = []
+    monkeypatch.setattr(
+        answer_module, "judge", lambda library, device: judged.append(library) or judge(library, device)
+    )
+    many = tuple(library("sm_80", name=f"{number}.so") for number in range(20))
+    answer = Answer("x", many, (), catalog.device("p2200"))
+    shown = [place for place in range(20) if views.matters(answer, place)]
+    views.listing(answer, shown)
+    assert len(list(views.conclusion(answer))) == 2
+    answer.to_json()
+    assert len(judged) == 20
 
 
 def test_answers_are_json():

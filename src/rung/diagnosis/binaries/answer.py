@@ -32,7 +32,7 @@ class Answer:
     remarks: tuple[str, ...] = ()
     device: Device | None = None
 
-    @property
+    @functools.cached_property
     def judgements(self) -> tuple[Judgement, ...]:
         """What each library does on the device."""
         return tuple(judge(library, self.device) for library in self.libraries) if self.device else ()
@@ -46,7 +46,7 @@ class Answer:
         runs = {found.runs for found in self.judgements}
         return not self.failing and not ("other" in runs and not runs & set(_RUNS))
 
-    @property
+    @functools.cached_property
     def failing(self) -> tuple[int, ...]:
         """The libraries (by place) of which nothing runs on the device, and no other build of them either."""
         runs: dict[str, set[str]] = {}
