@@ -58,6 +58,34 @@ def test_an_unknown_log_exits_with_3(run):
     assert (code, found["cause"], found["confidence"]) == (3, None, 0)
 
 
+def test_an_empty_log_exits_with_3(run, tmp_path):
+    log = tmp_path / "empty.log"
+    log.touch()
+    code, out, _ = run(log, "--no-environment")
+    assert code == 3
+    assert "I do not know" in out
+
+
+def test_a_contradiction_is_told_with_what_was_believed(run, tmp_path):
+    file = tmp_path / "environment.json"
+    file.write_text(json.dumps({"gpu": "RTX 5090", "compute_capability": "6.1"}))
+    _, out, _ = run(IMAGE, "--environment", file)
+    assert "the environment says 6.1: the latter is believed" in " ".join(out.split())
+
+
+def test_an_unknown_card_is_no_error(run, tmp_path):
+    file = tmp_path / "environment.json"
+    file.write_text(json.dumps({"gpu": "FooBar 9000", "driver": "banana", "torch": None}))
+    code, out, _ = run("CUDA out of memory", "--environment", file, "--json")
+    assert (code, json.loads(out)["cause"]) == (0, "gpu-out-of-memory")
+
+
+def test_a_binary_is_no_log_that_it_knows(run, tmp_path):
+    log = tmp_path / "weights.bin"
+    log.write_bytes(bytes(range(256)) * 64)
+    assert run(log, "--no-environment")[0] == 3
+
+
 def test_an_environment_replaces_this_machine_wholly(run, tmp_path):
     file = tmp_path / "environment.json"
     file.write_text(json.dumps({"gpu": "8x H100 80GB", "compute_capability": None, "colour": "red"}))

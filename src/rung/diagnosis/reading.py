@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from rung.core.types import EMPTY
@@ -13,19 +13,17 @@ from rung.core.value import FrozenDict
 from rung.diagnosis.log import blocks, plain, states
 from rung.diagnosis.match import Signature, signatures
 
-#: Kinds of lines (digits apart) that are remembered as seen. A log that has more repeats nothing: from there on only
-#: lines with one of these words are looked at, so that a gigabyte of them costs no more than one of training.
-_REMEMBERED = 100_000
-_STEMS = tuple(
-    b"error fail support cuda invalid exception assert kill memory missing cannot unable illegal abort".split()
-)
+#: A log of which so many lines differ in more than digits repeats nothing: from there on only lines with one of the
+#: stems are looked at, after so many more only the last ones. So a gigabyte of them costs no more than one of training.
+_REMEMBERED, _LOOKED = 40_000, 250_000
+_STEMS = tuple(b"error fail exception support killed abort memory".split())
 #: Matched lines that are kept, the first ones: what comes later follows from them.
 _KEPT = 400
 _CONTEXT = 60
 #: Last lines, and characters of each, whose words count beside those of matched lines.
 _LAST, _LAST_LENGTH = 20, 600
 #: Letters by which anchors are looked up: each line is cut into all of its pieces of this length once.
-_PIECE = 2
+_PIECE = 3
 _DIGITS = b"0123456789"
 _ABOUT = re.compile(
     r"capabilit|compiled for|torch|cuda|driver|gpu|device|nvidia|radeon|gfx|arc |apple|windows|\.dll|dtype|half"
@@ -66,37 +64,66 @@ def read(chunks: Iterable[bytes]) -> Reading:
     """Goes through a stream in UTF-8 once; memory stays bounded whatever its size."""
     reading = Reading()
     seen: set[int] = set()
+    looked, end = 0, (1, b"")
     for first, block in blocks(chunks):
-        kinds = list(map(hash, block.translate(None, _DIGITS).split(b"\n")))
-        if seen.issuperset(kinds):
-            continue
-        full = len(seen) > _REMEMBERED
-        for offset, line in enumerate(block.split(b"\n")):
-            if kinds[offset] in seen or (full and not _telling(line)):
-                continue
-            if len(seen) < 2 * _REMEMBERED:
-                seen.add(kinds[offset])
+        end = first, block
+        if looked < _LOOKED:
+            for number, line in _fresh(first, block, seen) if looked < _REMEMBERED else _telling(first, block, seen):
+                looked += 1
+                for state in states(line):
+                    _look(reading, number, plain(state))
+    if looked >= _LOOKED:
+        first, block = end
+        rows = block.split(b"\n")
+        for number, line in list(enumerate(rows, first))[-_LAST:]:
             for state in states(line):
-                _look(reading, first + offset, plain(state))
+                _look(reading, number, plain(state))
     return reading
 
 
-def _telling(line: bytes) -> bool:
-    """Whether a line of a log that repeats nothing is worth a look."""
-    low = line.lower()
-    return any(stem in low for stem in _STEMS)
+def _fresh(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, bytes]]:
+    """The lines, with their numbers, that differ from all before in more than digits."""
+    kinds = list(map(hash, block.translate(None, _DIGITS).split(b"\n")))
+    if seen.issuperset(kinds):
+        return
+    for offset, line in enumerate(block.split(b"\n")):
+        if kinds[offset] not in seen:
+            seen.add(kinds[offset])
+            yield first + offset, line
+
+
+def _telling(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, bytes]]:
+    """Of those lines the ones that hold a telling word, found without looking at the others."""
+    low = block.lower()
+    starts = set()
+    for stem in _STEMS:
+        place = low.find(stem)
+        while place >= 0:
+            starts.add(low.rfind(b"\n", 0, place) + 1)
+            end = low.find(b"\n", place)
+            place = low.find(stem, end) if end >= 0 else -1
+    number, counted = first, 0
+    for start in sorted(starts):
+        number, counted = number + low.count(b"\n", counted, start), start
+        stop = block.find(b"\n", start)
+        line = block[start : stop if stop >= 0 else None]
+        kind = hash(line.translate(None, _DIGITS))
+        if kind not in seen:
+            seen.add(kind)
+            yield number, line
 
 
 def _look(reading: Reading, number: int, line: str) -> None:
     reading.last.append(line[:_LAST_LENGTH])
-    if len(reading.hits) < _KEPT:
-        found = _matches(line)
+    near = bool(reading.hits) and reading.hits[-1].number >= number - 2
+    found = _matches(line) if len(reading.hits) < _KEPT else []
+    if found or near:
         specific = [item for item in found if not item[0].general] or found
         survived, warning = bool(_SURVIVED.search(line)), bool(_WARNING.search(line))
         for signature, match in specific:
             facts = FrozenDict({key: value for key, value in match.groupdict().items() if value})
             reading.hits.append(Hit(signature, number, line.strip()[:600], match[0][:200], facts, survived, warning))
-        if survived and not specific and reading.hits and reading.hits[-1].number >= number - 2:
+        if survived and not specific:
             reading.hits[-1] = replace(reading.hits[-1], survived=True)
     if len(reading.about) < _CONTEXT and _ABOUT.search(line):
         reading.about.append(line[:1_000])
@@ -104,14 +131,18 @@ def _look(reading: Reading, number: int, line: str) -> None:
 
 def _matches(line: str) -> list[tuple[Signature, re.Match[str]]]:
     low = line.lower()
-    found = []
     always, index = _index()
-    tried: dict[int, Signature] = {}
-    for piece in {low[start : start + _PIECE] for start in range(len(low))} & index.keys():
+    pieces = {low[start : start + _PIECE] for start in range(len(low) - _PIECE + 1)}
+    if not low.isascii():
+        pieces.update(low)
+    tried = dict.fromkeys(always)
+    for piece in pieces & index.keys():
         for word, rows in index[piece]:
             if word in low:
-                tried |= {id(signature): signature for signature in rows}
-    for signature in (*always, *tried.values()):
+                tried.update(dict.fromkeys(rows))
+    found = []
+    for place in tried:
+        signature = signatures()[place]
         match = signature.pattern.search(line)
         if match:
             found.append((signature, match))
@@ -119,18 +150,24 @@ def _matches(line: str) -> list[tuple[Signature, re.Match[str]]]:
 
 
 @functools.cache
-def _index() -> tuple[tuple[Signature, ...], dict[str, list[tuple[str, tuple[Signature, ...]]]]]:
-    """Signatures without an anchor; and by the last letters of each anchor, the anchor and what it stands for."""
-    always: list[Signature] = []
-    by_word: dict[str, list[Signature]] = {}
-    for signature in signatures():
-        words = signature.anchors
-        if not words or min(map(len, words)) < _PIECE:
-            always.append(signature)
+def _index() -> tuple[tuple[int, ...], dict[str, list[tuple[str, tuple[int, ...]]]]]:
+    """Places of the signatures without an anchor; and by the last letters of each anchor, it and what it stands for."""
+    always: list[int] = []
+    by_word: dict[str, list[int]] = {}
+    for place, signature in enumerate(signatures()):
+        if not signature.anchors or min(map(len, map(_piece, signature.anchors))) == 0:
+            always.append(place)
             continue
-        for word in words:
-            by_word.setdefault(word, []).append(signature)
-    by_piece: dict[str, list[tuple[str, tuple[Signature, ...]]]] = {}
+        for word in signature.anchors:
+            by_word.setdefault(word, []).append(place)
+    by_piece: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     for word, rows in by_word.items():
-        by_piece.setdefault(word[-_PIECE:], []).append((word, tuple(rows)))
+        by_piece.setdefault(_piece(word), []).append((word, tuple(rows)))
     return tuple(always), by_piece
+
+
+def _piece(word: str) -> str:
+    """What a line must hold for the word to be looked for: its last letters, or its last one of another script."""
+    if not word[-1].isascii():
+        return word[-1]
+    return word[-_PIECE:] if len(word) >= _PIECE else ""
