@@ -90,6 +90,9 @@ def _stored(parts: dict[str, Tensor], format: Format, shape: tuple[int, int]) ->
                 ["with FSDP leave param_dtype of MixedPrecisionPolicy at None and cast the model instead"],
             )
     device = parts["data"].device
+    if device.type == "cpu" and torch.distributed.is_available() and torch.distributed.is_initialized():
+        # FSDP frees and refills the memory of parameters, which arrays that look into it forbid
+        parts = {name: part.detach().clone() for name, part in parts.items()}
     whole = device.type == "cpu" or decoders.find(format) is None
     host = {name: part.detach().cpu().numpy() for name, part in parts.items() if whole or name in _SIZES}
     here = {name: part.detach() for name, part in parts.items()}
