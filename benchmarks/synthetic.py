@@ -48,6 +48,8 @@ SHAPES = {
     "gemma-2b-32k": Shape("gemma-2b-32k", "gemma", 18, 2048, 8, 1, 256, 16384, 32000, 1e-6),
     "llama-0.3b": Shape("llama-0.3b", "llama", 24, 1024, 16, 8, 64, 2816, 32000, 1e-5),
     "llama-0.1b": Shape("llama-0.1b", "llama", 12, 768, 12, 12, 64, 2048, 32000, 1e-5),
+    "llama-0.8b": Shape("llama-0.8b", "llama", 16, 1536, 12, 2, 128, 8960, 64000, 1e-6),
+    "llama-0.1b-128k": Shape("llama-0.1b-128k", "llama", 6, 768, 12, 2, 64, 2048, 128000, 1e-5),
     "llama-30m": Shape("llama-30m", "llama", 8, 512, 8, 4, 64, 1536, 8000, 1e-5),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from rung.core.types import StepClass
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.models.card import Tensor
+from rung.models.outline import open_outline
 from rung.models.outlines.values import Component, Outline, Phase, Shape, plain, shape_of_decoder
 from rung.planning import Request, solve
 from rung.planning.answer import Question
@@ -110,6 +112,28 @@ def test_batch_and_context_are_in_the_cache():
     four = only(outline(), cpu(), formats=("q8_0",), context=1024, batch=4)
     assert four.memory.kv_cache == 4 * one.memory.kv_cache == 4 * 2 * 18 * 256 * 1024 * 2
     assert four.memory.weights == one.memory.weights
+
+
+def test_what_is_stored_quantised_can_stay_so():
+    """gpt-oss in mxfp4: as stored comes first, wins where it fits, and loses nothing; fp8 is no format of rung."""
+    configs = Path(__file__).parents[1] / "models" / "configs"
+    oss, deep = (open_outline(configs / f"{name}.json") for name in ("gpt-oss-20b", "deepseek-v3"))
+    answer = check(oss, [catalog.device("4090")], Question())
+    stored = answer.choices[0]
+    assert (stored.format, stored.level, answer.best) == ("stored", "yes", 0)
+    assert stored.memory.weights == pytest.approx(oss.weight_bytes, rel=0.01)
+    assert math.isinf(stored.error_db)
+    assert "stored" not in {choice.format for choice in check(deep, [catalog.device("4090")], Question()).choices}
+    with pytest.raises(UnknownFormat, match="F8_E4M3, which rung does not decode"):
+        check(deep, [cpu()], Question(formats=("stored",)))
+
+
+def test_what_reads_no_text_has_no_context_and_no_speed_of_reading():
+    answer = check(
+        open_outline(Path(__file__).parents[1] / "models" / "configs" / "sd-1.5-unet.json"), [cpu()], Question()
+    )
+    assert answer.context == 0
+    assert answer.choices[0].speed.prefill_tokens_per_second is None
 
 
 def test_two_cards_hold_what_one_does_not():

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rung import formats
-from rung.core.errors import UsageError
+from rung.core.errors import UnknownFormat, UsageError
 from rung.core.text import size
 from rung.core.types import Device, Level, MemoryUse, StepClass, Verdict, no
 from rung.core.value import FrozenDict
@@ -24,7 +24,7 @@ from rung.planning.recipe import Storage, storage_name
 from rung.planning.relax import less_context, smaller_format, tenths
 from rung.planning.request import Request
 from rung.planning.solve import FORMATS, SIXTEEN, arrangements, choose, computes, contexts_of, storages, verdict_of
-from rung.planning.subject import Subject
+from rung.planning.subject import GENERATES, Subject
 from rung.planning.time import uncertainty
 from rung.planning.training import trainable, training_use
 
@@ -49,6 +49,11 @@ class _Case:
     def main(self) -> Kitchen:
         """The model itself; of a pipeline the largest component."""
         return max(self.kitchens.values(), key=lambda kitchen: kitchen.subject.parameters)
+
+    @property
+    def reads(self) -> bool:
+        """Whether it is one network that reads a text, and so has a context and a speed of reading."""
+        return len(self.kitchens) == 1 and self.main.subject.role in (*GENERATES, "encoder")
 
 
 def check(
@@ -84,7 +89,7 @@ def check(
         FrozenDict(best),
         helpful,
         outline.parameters,
-        case.context,
+        case.context if case.reads else 0,
         tuple(passes),
     )
 
@@ -117,6 +122,12 @@ def _case(outline: Outline, question: Question, traced: Mapping[str, int]) -> _C
 def _storages(case: _Case) -> list[Storage]:
     """The formats of the question, else a file's own and those that are smaller, or those of an unquantised model."""
     subject = case.main.subject
+    strange = sorted({tensor.format for tensor in subject.tensors} - set(formats.FORMATS))
+    if "stored" in case.question.formats and strange:
+        raise UnknownFormat(
+            f"{subject.name} is stored in {strange[0]}, which rung does not decode.",
+            ways_out=[f"rung check {subject.path} --format q8_0"],
+        )
     if case.question.formats:
         return [storage for name in case.question.formats for storage in storages(subject, name)]
     if case.question.training == "full":
@@ -219,7 +230,7 @@ def _sum(arrangement: Arrangement) -> MemoryUse:
 def _speed(case: _Case, arrangement: Arrangement, group: Group) -> Speed:
     prompt = min(case.question.prompt_tokens, case.context)
     unsure = max(uncertainty(device) for device in group)
-    timed = len(case.kitchens) == 1 and not case.question.training
+    timed = case.reads and not case.question.training
     prefill = round(arrangement.rates.prefill, 1) if timed else None
     decode = round(arrangement.rates.decode, 2) if timed and case.main.subject.generates else None
     return Speed(prefill, decode, unsure, prompt)

@@ -2,7 +2,8 @@
 
 Sources: weights, gradients and moments in bytes per trained weight as in ZeRO (Rajbhandari et al. 2020, section 3: 16
 bytes with mixed-precision Adam); activations kept for the backward pass as in Korthikanti et al. 2022 (with fused
-attention, which keeps no scores), counted anew for gated feed-forward parts; adapters as in LoRA (Hu et al. 2021).
+attention, which keeps no scores), counted anew for what transformers' layers keep: gated feed-forward parts, and norms
+that compute in f32; adapters as in LoRA (Hu et al. 2021). ``benchmarks/training_memory.py`` holds it against steps.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ WAYS = ("lora", "full")
 #: Bytes of state for each trained weight: moments in f32, or in blocks of 8 bits; factored ones count as nothing.
 OPTIMIZERS: Mapping[str, int] = {"adamw": 8, "adamw8bit": 2, "lion": 4, "adafactor": 0, "momentum": 4, "sgd": 0}
 _FLOATS = {"f32": 4, "bf16": 2, "f16": 2}
-#: Bytes of logits for each token and word of the vocabulary: 16 bits, f32 for the loss, and its gradient.
-_LOGITS = 10
+#: Bytes for each token and word of the vocabulary when the way back begins: the logarithms of the softmax, the gradient
+#: of the loss and that of the softmax, all in f32.
+_LOGITS = 12
 
 
 def optimizer_state(name: str) -> int:
@@ -62,7 +64,8 @@ def training_use(
     """Bytes on one device while a step of ``batch`` sequences of ``sequence`` tokens is trained.
 
     Trained weights of 16 bits have a copy in f32 beside them, which counts as the optimiser's; adapters are f32.
-    The workspace is the largest layer: its weight in 16 bits when it is stored in blocks, else its gradient.
+    The workspace is the largest weight: in 16 bits where it multiplies and is stored in blocks, in f32 where it moves.
+    Gradients count beside all activations, as they lie when they are accumulated over several batches.
     """
     held = list(weights)
     state = optimizer_state(optimizer)
@@ -75,11 +78,12 @@ def training_use(
     else:
         trained = adapter_weights(held, rank)
         gradients, copies, adapters = 4 * trained, 0, 4 * trained
+    f32 = all(weight.format.name == "f32" for weight in held)
     use = MemoryUse(
         weights=sum(weight.bytes for weight in held) + adapters,
         kv_cache=0,
-        activations=activation_bytes(subject, batch, sequence, checkpointing),
-        workspace=2 * max(weight.count for weight in held),
+        activations=activation_bytes(subject, batch, sequence, checkpointing, 4 if f32 else 2),
+        workspace=(4 if way == "full" else 2) * max(weight.count for weight in held),
         runtime=runtime(subject, device),
         gradients=gradients,
         optimizer=state * trained + copies,
@@ -97,14 +101,17 @@ def _stack(weight: Weight) -> int:
     return weight.count // (weight.tensor.shape[-2] * weight.tensor.shape[-1])
 
 
-def activation_bytes(subject: Subject, batch: int, sequence: int, checkpointing: bool) -> int:
-    """Bytes kept for the backward pass, in 16 bits; with checkpointing a layer's input each, and one layer whole."""
+def activation_bytes(subject: Subject, batch: int, sequence: int, checkpointing: bool, width: int = 2) -> int:
+    """Bytes alive when the way back begins, of what is computed in ``width`` bytes; with checkpointing of each layer
+    its input, and one layer whole while it goes back."""
     shape = subject.shape
     experts = max(shape.experts_per_token, 1) if shape.experts else 0
     wide = shape.feed_forward if not experts else experts * (shape.expert_feed_forward or shape.feed_forward)
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    # inputs of two norms and their results, queries, keys, values, what attention gives, gate, up and their product
-    layer = 4 * shape.hidden + 2 * q + 2 * kv + 4 * wide
-    tokens = batch * sequence
-    kept = subject.layers * shape.hidden + layer if checkpointing else subject.layers * layer
-    return tokens * (2 * kept + _LOGITS * shape.vocabulary)
+    # of two norms the input in f32, what it is divided by its size, and the result
+    norms = 2 * shape.hidden * (4 + 2 * width)
+    # queries, keys, values, what attention gives; gate, its activation, up and their product
+    layer = norms + width * (2 * q + 2 * kv + 4 * wide)
+    going_back = 3 * width * wide + (layer if checkpointing else 0)
+    kept = subject.layers * (width * shape.hidden if checkpointing else layer)
+    return batch * sequence * (kept + max(going_back, _LOGITS * shape.vocabulary))

@@ -105,4 +105,6 @@ def _check(path: str, key: str, value: Any, kind: type, what: str) -> None:
 
 def _bad(path: str, what: str) -> BadFile:
     example = 'name = "My card"; arch = "sm_86"; memory = 12; bandwidth = 360; peaks = { f32 = 12.7, f16 = 25.5 }'
-    return BadFile(f"{path} {what}", [f"a whole file, a key a line: {example}"])
+    return BadFile(
+        f"{path} {what}", [f"a whole file, a key a line: {example}"], [f"correct it, then rung devices {path}"]
+    )

@@ -1,0 +1,51 @@
+"""The activations of training, against what autograd keeps of a model of transformers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from rung.models.outlines.component import describe
+from rung.planning.subject import Subject
+from rung.planning.training import activation_bytes
+
+CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 128, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 352, "vocab_size": 64,
+    "max_position_embeddings": 256, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def kept(dtype):
+    """Bytes that autograd keeps between the way forth and the way back of two sequences of 128 tokens."""
+    config = transformers.LlamaConfig(**{k: v for k, v in CONFIG.items() if k != "model_type"})
+    model = transformers.LlamaForCausalLM._from_config(config, dtype=dtype)
+    own = {value.untyped_storage().data_ptr() for value in (*model.parameters(), *model.buffers())}
+    found = {}
+
+    def keep(value):
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = (storage.nbytes(), value)  # held, so that no address is used twice
+        return value
+
+    tokens = torch.zeros(2, 128, dtype=torch.long)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        model(tokens, labels=tokens, use_cache=False)
+    return sum(size for size, _ in found.values())
+
+
+@pytest.mark.parametrize(("dtype", "width"), [(torch.float32, 4), (torch.bfloat16, 2)])
+def test_activations_are_what_autograd_keeps(dtype, width):
+    subject = Subject.of_component(describe(CONFIG, "config.json"), "config", "x")
+    predicted = activation_bytes(subject, 2, 128, False, width)
+    going_back = 2 * 128 * 3 * width * CONFIG["intermediate_size"]  # of the way back, which is not gone
+    assert predicted - going_back == pytest.approx(kept(dtype), rel=0.1)
+
+
+def test_checkpoints_keep_the_inputs_of_layers_and_one_layer():
+    subject = Subject.of_component(describe(CONFIG, "config.json"), "config", "x")
+    whole, lean = (activation_bytes(subject, 2, 128, checkpointing, 2) for checkpointing in (False, True))
+    going_back = 2 * 128 * 3 * 2 * CONFIG["intermediate_size"]
+    assert lean - going_back == pytest.approx((whole - going_back) / 4 + 4 * 2 * 128 * 2 * 128)
