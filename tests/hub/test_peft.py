@@ -60,9 +60,14 @@ def train(model, steps=5):
     return losses
 
 
-@pytest.mark.parametrize("ready", [plain, prepare])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "gemma"])
+@pytest.mark.parametrize(
+    ("model_type", "kind", "ready"),
+    [
+        *(("llama", kind, ready) for kind in KINDS for ready in (plain, prepare)),
+        ("mistral", "lora", prepare),
+        ("gemma", "lora", prepare),
+    ],
+)
 def test_the_whole_way(model_type, kind, ready, tmp_path):
     """Load, evaluate, train, merge, unmerge, save, load into a fresh base: every step with the right values."""
     base = quantised(model_type)
@@ -89,8 +94,14 @@ def test_the_whole_way(model_type, kind, ready, tmp_path):
     assert formats.sqnr(trained.numpy(), logits(merged).numpy()) > 8
 
 
-@pytest.mark.parametrize("format", ["nf4", "nf4:64:nested", "fp4", "int8", "q8_0", "q4_0"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("format", "dtype"),
+    [
+        *((format, torch.float32) for format in ("nf4", "nf4:64:nested", "fp4", "int8", "q8_0", "q4_0")),
+        ("nf4", torch.bfloat16),
+        ("q4_0", torch.bfloat16),
+    ],
+)
 def test_a_merge_without_a_difference_changes_no_bit(format, dtype):
     base = rung.quantize(tiny_model("llama").to(dtype), format)
     before = parts(base)

@@ -24,7 +24,7 @@ def network(seed=0):
     return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
 
 
-def trained(make, steps=60, model=None):
+def trained(make, steps=40, model=None):
     """Losses of a small regression with the optimiser that ``make`` makes of parameters."""
     model = model or network()
     optimiser, generator = make(model.parameters()), torch.Generator().manual_seed(1)
