@@ -38,6 +38,15 @@ def test_a_log_that_repeats_nothing_is_read_to_its_error(monkeypatch):
     assert found.evidence[0].line == 5_002
 
 
+def test_a_progress_bar_of_many_states_is_read_once(monkeypatch):
+    looked = []
+    look = reading._look
+    monkeypatch.setattr(reading, "_look", lambda *given: looked.append(given) or look(*given))
+    bar = b"\r".join(b"%d%%|###| %d/9999 [00:%02d, 3.2it/s]" % (step, step, step % 60) for step in range(5_000))
+    found = explain_log([bar + b"\r" + IMAGE.encode() + b"\n"], {"gpu": "RTX 5090"})
+    assert (found.cause, len(looked)) == ("build-lacks-new-arch", 2)
+
+
 def test_a_log_of_nothing_but_new_failures_is_read_at_its_ends(monkeypatch):
     monkeypatch.setattr(reading, "_REMEMBERED", 100)
     monkeypatch.setattr(reading, "_LOOKED", 500)

@@ -69,8 +69,8 @@ def read(chunks: Iterable[bytes]) -> Reading:
         end = first, block
         if looked < _LOOKED:
             for number, line in _fresh(first, block, seen) if looked < _REMEMBERED else _telling(first, block, seen):
-                looked += 1
-                for state in states(line):
+                for state in _shown(line, seen):
+                    looked += 1
                     _look(reading, number, plain(state))
     if looked >= _LOOKED:
         first, block = end
@@ -90,6 +90,18 @@ def _fresh(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, byte
         if kinds[offset] not in seen:
             seen.add(kinds[offset])
             yield first + offset, line
+
+
+def _shown(line: bytes, seen: set[int]) -> Iterator[str]:
+    """What a line showed, one after the other; of a progress bar what differs from all before in more than digits."""
+    if b"\r" not in line.rstrip(b"\r"):
+        yield from states(line)
+        return
+    for state in line.split(b"\r"):
+        kind = hash(state.translate(None, _DIGITS))
+        if kind not in seen:
+            seen.add(kind)
+            yield from states(state)
 
 
 def _telling(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, bytes]]:
