@@ -86,7 +86,7 @@ def _hooks() -> str:
 
 def _check(settings: dict[str, str]) -> None:
     """What the program would find out too late."""
-    if len(settings) == ("strict" in settings):
+    if set(settings) <= {"strict"}:
         return
     from rung.cli.afterwards import check_card
 
