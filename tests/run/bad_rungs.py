@@ -64,6 +64,21 @@ class Refuses(Good):
         return super().apply(state, x)
 
 
+class Rows(Good):
+    """Rows of what ``Good`` holds; says what a V100 says where it is told to."""
+
+    armed = False
+
+    def look_up(self, state: Any, ids: Tensor) -> Tensor:
+        if Rows.armed:
+            raise RuntimeError(Refuses.message)
+        return state[1][ids]
+
+    def row(self, state: Any, token: int) -> Any:
+        return self.look_up(state, torch.tensor([token]))[0].numpy()
+
+
+ROWS = Rows()
 GOOD, WRONG_ROW, NAN, SEGFAULT, REFUSES = Good(), WrongRow(), Nan(), Segfault(), Refuses()
 
 

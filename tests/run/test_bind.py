@@ -14,7 +14,7 @@ from rung.core.errors import DeviceLost, NoRung, OutOfMemory
 from rung.core.types import Case, Device, Ladder, Rung, StepClass
 from rung.core.value import FrozenDict
 from rung.run import selfcheck
-from rung.run.bind import Binder
+from rung.run.bind import Binder, Embedding
 from rung.run.child import Outcome
 from rung.run.journal import Journal
 from tests.run import bad_rungs
@@ -28,6 +28,7 @@ def _fresh(tmp_path, monkeypatch):
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
     monkeypatch.setattr(sys, "path", [ROOT, *sys.path])
     monkeypatch.setattr(bad_rungs.Refuses, "armed", False)
+    monkeypatch.setattr(bad_rungs.Rows, "armed", False)
 
 
 def weight():
@@ -178,6 +179,44 @@ def test_a_packing_that_only_few_rows_can_use_is_not_taken():
     ladder = Ladder("linear", (few, Rung("linear", "ref", "tests.run.bad_rungs:GOOD")))
     linear = Binder(CPU, Journal(), ladders={"linear": ladder}).linear(weight())
     assert [rung.name for rung in linear.rungs] == ["ref", "ref"]
+
+
+def tied():
+    """A head in a packing of its own above the real ``ref``, the embedding that shares it, and their journal."""
+    rows = Rung("embedding", "test.rows", "tests.run.bad_rungs:ROWS", packing="special")
+    below = Rung("linear", "ref", "rung.ops.linear.ref:RUNG")
+    ladders = {
+        "linear": Ladder("linear", (bad_rungs.ladder("REFUSES").rungs[0], below)),
+        "embedding": Ladder("embedding", (rows, Rung("embedding", "ref", "rung.ops.embedding.ref:RUNG"))),
+    }
+    journal = Journal()
+    binder = Binder(CPU, journal, ladders=ladders)
+    head = binder.linear(weight())
+    return head, Embedding(binder, tied=head), journal
+
+
+def check_rows(embedding):
+    want = formats.decode(weight())
+    np.testing.assert_array_equal(embedding.row(5), want[5])
+    np.testing.assert_array_equal(embedding(torch.tensor([7, 5])).numpy(), want[[7, 5]])
+
+
+def test_rows_of_a_tied_head_are_found_after_the_head_has_stepped_down(monkeypatch):
+    head, embedding, _ = tied()
+    check_rows(embedding)
+    monkeypatch.setattr(bad_rungs.Refuses, "armed", True)
+    check_values(head)
+    assert head.rungs[0].name == "ref"
+    check_rows(embedding)
+
+
+def test_a_row_that_cannot_be_read_is_the_embeddings_step_down(monkeypatch):
+    _, embedding, journal = tied()
+    assert embedding.rung.name == "test.rows"
+    monkeypatch.setattr(bad_rungs.Rows, "armed", True)
+    check_rows(embedding)
+    steps = journal.report(FrozenDict(), FrozenDict()).steps
+    assert [(s.op, s.rung, s.to) for s in steps] == [("embedding", "test.rows", "ref")]
 
 
 def only_few(case, device):

@@ -244,20 +244,22 @@ class Embedding:
             return self._bind()
         self.rung = self._binder.record(self.case, climb)
         self._implementation = self.rung.load()
-        if self._tied is None:
+        if self._tied is not None:
+            self.state = self._tied.state  # kept when the head steps down to another packing
+        else:
             threads, dtype = self._binder.threads, self._binder.dtype
-            self._own = self._implementation.prepare(self._encoded, dtype=dtype, threads=threads)
+            self.state = self._implementation.prepare(self._encoded, dtype=dtype, threads=threads)
         return None
-
-    @property
-    def state(self) -> Any:
-        """What the rung reads: the head's when that is tied."""
-        return self._own if self._tied is None else self._tied.state
 
     def row(self, token: int) -> Floats:
         """f32 [in] of one token, without torch."""
-        row: Floats = self._implementation.row(self.state, token)
-        return row
+        try:
+            row: Floats = self._implementation.row(self.state, token)
+            return row
+        except Exception as error:
+            self._binder.failed(self.rung, self.case, error)
+        self._bind()
+        return self.row(token)
 
     def __call__(self, ids: Tensor) -> Tensor:
         """int64 [T] -> f32 [T, in]."""
