@@ -33,7 +33,7 @@ def test_threads(monkeypatch, text, value):
     assert settings.THREADS.read() == value
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "many", "2.5"])
+@pytest.mark.parametrize("text", ["0", "-1", "many", "2.5", "100000"])
 def test_a_value_that_makes_no_sense_names_variable_and_way_out(monkeypatch, text):
     monkeypatch.setenv("RUNG_THREADS", text)
     with pytest.raises(UsageError) as caught:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from rung.core.settings import MOST_THREADS
+
 Model = Annotated[
     str | None,
     typer.Argument(
@@ -32,7 +34,9 @@ Context = Annotated[
     int | None,
     typer.Option("--context", min=1, help="Tokens that prompt and answer may have together.", show_default=False),
 ]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads to compute with.", show_default=False)]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, max=MOST_THREADS, help="Threads to compute with.", show_default=False)
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Never ask the model hub.")]
 Revision = Annotated[
     str | None, typer.Option("--revision", help="Branch, tag or commit of a hub model.", show_default=False)

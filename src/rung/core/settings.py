@@ -13,6 +13,9 @@ from typing import Any
 
 from rung.core.errors import UsageError
 
+#: More than any processor has; a system refuses to start many more.
+MOST_THREADS = 1024
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -40,8 +43,8 @@ class Setting:
 def _threads(text: str) -> int | None:
     if not text:
         return None
-    if not text.isdigit() or int(text) < 1:
-        raise ValueError("it must be a number of threads, 1 or more")
+    if not text.isdigit() or not 1 <= int(text) <= MOST_THREADS:
+        raise ValueError(f"it must be a number of threads, 1 to {MOST_THREADS}")
     return int(text)
 
 
