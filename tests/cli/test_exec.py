@@ -12,6 +12,7 @@ from rung.cli import executing
 from rung.cli.executing import understood
 
 PROGRAMS = Path(__file__).parents[1] / "run" / "exec" / "programs"
+IGEMMLT = "igemmlt not available (probably built with NO_CUBLASLT)"
 P2200 = ["--device", "sim:p2200", "--software", "torch 1.10+cu102"]
 
 
@@ -104,7 +105,7 @@ def test_strict_only_explains():
     ("name", "device", "defect"),
     [
         ("latte", "sim:2080ti", "matmul f16 RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx`"),
-        ("bitsandbytes", "sim:v100", "_int_mm int8 NotImplementedError: igemmlt not available (NO_CUBLASLT)"),
+        ("bitsandbytes", "sim:v100", f"_int_mm int8 NotImplementedError: {IGEMMLT}"),
     ],
     ids=["latte", "bitsandbytes"],
 )
