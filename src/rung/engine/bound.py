@@ -27,6 +27,8 @@ from rung.run.journal import Journal
 from rung.run.places import torch_name
 
 _MANY = 256
+#: Threads that pack stored weights at once; each holds a slab of the file. Encoding takes all threads for one weight.
+_PACKERS = 8
 
 
 class BoundParts:
@@ -47,7 +49,8 @@ class BoundParts:
     ) -> None:
         self.card, self.plan, self._reader, self._progress = card, plan, reader, progress
         self._done, self._all, self._counting = 0, 0, threading.Lock()
-        self._threads = ThreadPoolExecutor(plan.threads if plan.format == "stored" else 1, "rung-reader")
+        several = min(plan.threads, _PACKERS) if plan.format == "stored" else 1
+        self._threads = ThreadPoolExecutor(several, "rung-reader")
         self._held: dict[str, Future[Held]] = {}
         self._rows: Future[Encoded] | None = None
         by_id = {device.id: device for device in devices}

@@ -29,7 +29,7 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 #: Stored bytes that are packed at once; read pages of a mapped file are given back after each such slab.
-SLAB = 8 << 20
+SLAB = 2 << 20
 
 
 @dataclass(eq=False)

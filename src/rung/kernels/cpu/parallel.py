@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,10 +39,14 @@ def _enter_program(words):
     run_steps(read_i64(words + 16), read_i64(words + 24), words + 32, 0, thread, threads)
 
 
-@functools.cache
 def _openmp() -> tuple[Callable[..., None], int, int] | None:
     """Of the OpenMP library in this process ``GOMP_parallel``, and the addresses of ``omp_get_thread_num`` and
-    ``omp_get_num_threads``."""
+    ``omp_get_num_threads``. Torch may bring one after the first tokens."""
+    return _find_openmp("torch" in sys.modules)
+
+
+@functools.cache
+def _find_openmp(with_torch: bool) -> tuple[Callable[..., None], int, int] | None:
     try:
         mapped = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
