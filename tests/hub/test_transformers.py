@@ -76,6 +76,7 @@ def test_a_fresh_process_needs_only_import_rung(tmp_path):
     assert done.stdout.split() == ["QuantLinear", "torch.float32"], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["import transformers.quantizers.auto, rung", "import rung, rung.hub.transformers"])
 def test_the_method_is_registered_in_any_order(first):
     code = f"{first}; from transformers.quantizers import auto; print('rung' in auto.AUTO_QUANTIZER_MAPPING)"
