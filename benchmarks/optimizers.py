@@ -78,7 +78,6 @@ def main() -> None:
     parser.add_argument("--peer", help="folder with bitsandbytes")
     parser.add_argument("--steps", type=int, default=300)
     chosen = parser.parse_args()
-    sys.path.pop(0)  # this folder has a script of the peer's name
     if chosen.peer:
         sys.path.append(chosen.peer)
     import bitsandbytes

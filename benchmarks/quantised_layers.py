@@ -1,6 +1,6 @@
 """NF4 linear layers beside bitsandbytes', in turns: rows of activations in bf16 or f32, and a step of training.
 
-    python benchmarks/bitsandbytes.py [--peer FOLDER] [--shape 4096x4096] [--rows 1 512] [--dtype bfloat16] [--turns 30]
+    python benchmarks/quantised_layers.py [--peer FOLDER] [--shape 4096x4096] [--rows 1 512] [--dtype bfloat16]
 
 FOLDER is where bitsandbytes is installed, when it is not beside rung. Both hold the same weights, and calls go through
 so many copies of a layer that weights are cold. Prints the median of each in ms, the median of the ratios of
@@ -103,7 +103,6 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     chosen = parser.parse_args()
-    sys.path.remove(str(Path(__file__).parent))  # or this script would be what is imported under the peer's name
     if chosen.peer:
         sys.path.append(chosen.peer)
     torch.set_num_threads(chosen.threads)
