@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from rung.cli import app
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.engine import system
@@ -188,7 +189,7 @@ def test_ctrl_c_says_stopped_and_leaves_whole_lines(model, moment, calls, option
     assert (len(out) > 1 and out.endswith("\n")) if partial else out == ""
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.2, 0.6])
+@pytest.mark.parametrize("seconds", [0.05, 0.2])
 def test_ctrl_c_while_starting_says_stopped(model, seconds):
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     code = f"{heed}; from rung.cli.app import main; print('ready', flush=True); main(['run', {model!r}, 'the quick'])"
@@ -200,6 +201,20 @@ def test_ctrl_c_while_starting_says_stopped(model, seconds):
     assert err.splitlines()[-1] == "stopped"
     assert "Traceback" not in err
     assert running.returncode == 130
+
+
+def test_ctrl_c_that_a_library_made_another_error_of_is_ctrl_c(monkeypatch, capsys):
+    def run(given):
+        try:
+            raise KeyboardInterrupt
+        except BaseException as error:
+            raise ImportError("half imported") from error
+
+    monkeypatch.setattr(app, "_run", run)
+    with pytest.raises(SystemExit) as ended:
+        app.main(["devices"])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "stopped\n"
 
 
 def test_version_and_plain_tables_when_piped():

@@ -31,9 +31,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
+        if _interrupted(error):
+            _say("stopped")
+            sys.exit(130)
         if debug:
             raise
         sys.exit(_report(error))
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether an error came of Ctrl-C: some libraries make another one of it while they are imported."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _execute(given: list[str]) -> None:
