@@ -27,6 +27,22 @@ assert answer() == alone, alone
 logits = model.logits([1, 5, 9])
 assert logits.shape[0] == 3 and logits.isfinite().all()
 """
+FIRST = """
+import sys
+from rung.engine.load import load
+model = load(sys.argv[1], context=64, first_prompt="word " * int(sys.argv[2]))
+step = next(taken for work, taken in model.report.rungs.items() if work.startswith("decode_step"))
+print(step, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("words", "there"), [(1, "False"), (300, "True")])
+def test_torch_is_imported_beside_the_weights_for_a_long_first_prompt(words, there):
+    command = [sys.executable, "-c", FIRST, str(GGUF / "llama-q4_0.gguf"), str(words)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    step, imported = done.stdout.split()
+    assert imported == (there if step == "numba.step" else "True")
 
 
 @pytest.mark.parametrize("name", ["gemma2-q8_0", "llama-q4_0"])

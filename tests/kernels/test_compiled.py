@@ -83,3 +83,13 @@ def test_every_thread_takes_part_once(monkeypatch, openmp):
     words = np.zeros(4, np.int64)
     parallel.run(ctypes.cast(_take_part, ctypes.c_void_p).value, words, 2)
     assert words[1:].tolist() == [1, 1, 2]
+
+
+def test_openmp_is_looked_for_again_once_torch_has_brought_it(monkeypatch):
+    monkeypatch.setattr(parallel, "_find_openmp", lambda with_torch: with_torch)
+    with monkeypatch.context() as before:
+        before.delitem(sys.modules, "torch", raising=False)
+        assert not parallel._openmp()
+    import torch  # noqa: F401
+
+    assert parallel._openmp()
