@@ -120,9 +120,11 @@ def load(
     threads: int | None = None,
     offline: bool = False,
     revision: str | None = None,
+    adapters: Sequence[str | PathLike[str]] = (),
 ) -> Model:
     """A language model, planned for this machine, read and bound: ``logits``, ``generate`` and ``chat``.
 
+    ``adapters`` (PEFT folders, GGUF files; ``DIR:0.5`` for half the weight) are added while it runs, unmerged.
     Raises ``SoftwareMissing`` without torch and numba, and whatever ``card`` and ``plan`` raise.
     """
     from rung.engine.load import load as load_model
@@ -136,4 +138,5 @@ def load(
         threads=threads,
         offline=offline,
         revision=revision,
+        adapters=[str(adapter) for adapter in adapters],
     )

@@ -10,6 +10,8 @@ import sys
 import time
 from dataclasses import replace
 
+import gguf
+import numpy as np
 import pytest
 
 from rung.cli import app
@@ -17,6 +19,7 @@ from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.engine import system
 from rung.hardware import detect
+from rung.models.open import open_card
 
 RUNG = [sys.executable, "-m", "rung"]
 KEYS = {
@@ -223,3 +226,29 @@ def test_version_and_plain_tables_when_piped():
     formats = subprocess.run([*RUNG, "formats"], capture_output=True, text=True, check=True, env={**os.environ})
     assert "q4_k" in formats.stdout
     assert "\x1b[" not in formats.stdout
+
+
+def test_an_adapter_is_added_while_the_model_runs(rung, model, tmp_path):
+    path = tmp_path / "adapter.gguf"
+    card = open_card(model)
+    rows, columns = card.tensor("layers.0.v").shape
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 2.0)
+    writer.add_tensor("blk.0.attn_v.weight.lora_a", np.ones((2, columns), np.float32))
+    writer.add_tensor("blk.0.attn_v.weight.lora_b", np.ones((rows, 2), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    asked = ("run", model, "the quick", "--max-tokens", "8", "--json")
+    plain, changed, none = (
+        json.loads(rung(*asked, *more).out)
+        for more in ((), ("--adapter", str(path)), ("--adapter", f"{path}:0.5", "--adapter", f"{path}:-0.5"))
+    )
+    assert changed["tokens"] != plain["tokens"] == none["tokens"]
+    assert "1 adapter beside 1 linear, unmerged" in " ".join(changed["report"]["notes"])
+    said = rung("run", model, "the quick", "--adapter", str(tmp_path / "nowhere"))
+    assert said.code == 1
+    assert "there is no adapter" in said.err

@@ -43,6 +43,15 @@ _Stop = Annotated[
 _System = Annotated[
     str | None, typer.Option("--system", help="What the model should be told first.", show_default=False)
 ]
+_Adapter = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapter",
+        help="Add a LoRA while running: a PEFT folder or a GGUF file; DIR:0.5 for half of it; may be given several"
+        " times.",
+        show_default=False,
+    ),
+]
 _Raw = Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing but the answer.")]
 
@@ -71,6 +80,7 @@ def run(
     device: options.Device = None,
     memory: options.Memory = None,
     context: options.Context = None,
+    adapter: _Adapter = None,
     max_tokens: _Max = None,
     temperature: _Temperature = None,
     top_k: _TopK = None,
@@ -100,6 +110,7 @@ def run(
             "threads": threads,
             "offline": offline,
             "revision": revision,
+            "adapters": tuple(adapter or ()),
         },
         generate={
             "max_tokens": max_tokens,

@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rung import formats
-from rung.core.types import Case, Device, Placement, Plan
+from rung.core.types import EMPTY, Case, Device, Placement, Plan
 from rung.core.value import FrozenDict
 from rung.formats import Encoded
 from rung.formats.codec import Floats
+from rung.models.adapter import LowRank
 from rung.models.card import ModelCard
 from rung.models.reader import Reader
 from rung.planning.mixture import storage
@@ -25,6 +26,9 @@ from rung.planning.subject import Subject
 from rung.run.bind import Attention, Binder, Embedding, Held, Linear, Step
 from rung.run.journal import Journal
 from rung.run.places import torch_name
+
+if TYPE_CHECKING:
+    from rung.engine.adapted import Adapted
 
 _MANY = 256
 #: Threads that pack stored weights at once; each holds a slab of the file. Encoding takes all threads for one weight.
@@ -35,7 +39,8 @@ class BoundParts:
     """See ``rung.ops.decode_step.parts.Parts``. A context manager: reading starts when it is entered and ends at the
     latest when it is left.
 
-    ``progress`` is called with (bytes of matrices done, bytes in all) from a thread that reads.
+    ``progress`` is called with (bytes of matrices done, bytes in all) from a thread that reads. ``changes`` are those
+    of adapters, by role; linears give their sum with them.
     """
 
     def __init__(
@@ -46,8 +51,10 @@ class BoundParts:
         reader: Reader,
         journal: Journal,
         progress: Callable[[int, int], None],
+        changes: Mapping[str, Sequence[LowRank]] = EMPTY,
     ) -> None:
         self.card, self.plan, self._reader, self._progress = card, plan, reader, progress
+        self._changes = changes
         self._done, self._all, self._counting = 0, 0, threading.Lock()
         several = min(plan.threads, _PACKERS) if plan.format == "stored" else 1
         self._threads = ThreadPoolExecutor(several, "rung-reader")
@@ -129,11 +136,15 @@ class BoundParts:
         """A norm's weight or a bias: f32, one dimension."""
         return formats.decode(self._reader.read(self.card.tensor(role))).reshape(-1)
 
-    def linear(self, role: str) -> Linear:
+    def linear(self, role: str) -> Linear | Adapted:
         """x [T, in] -> [T, out]; ``head`` gives the embedding's matrix when the head is tied."""
-        if role == "head" and self.card.decoder.tied_head:
-            return self._tied()
-        return self._bind(role)
+        linear = self._tied() if role == "head" and self.card.decoder.tied_head else self._bind(role)
+        changes = self._changes.get(role)
+        if not changes:
+            return linear
+        from rung.engine.adapted import Adapted
+
+        return Adapted(linear, changes, torch_name(self._place(role)), self.plan.threads)
 
     def look_up(self) -> Embedding:
         """ids [T] int64 -> the rows of ``embed`` [T, hidden] f32."""
@@ -161,6 +172,7 @@ class BoundParts:
             "packings": tuple(sorted(self._packings)),
             "head_dim": shape.head_dim,
             "devices": len(self.plan.placements),
+            "adapters": bool(self._changes),
         }
         sizes = (len(shape.layers), shape.hidden, shape.feed_forward, shape.vocabulary)
         case = Case("decode_step", self.plan.cache_dtype, "f32", sizes, FrozenDict(options))

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rung.core.errors import DoesNotFit, OutOfMemory
-from rung.core.text import size
+from rung.core.text import count, size
 from rung.core.types import Device, Plan, StepClass, StepDown
 from rung.diagnosis import classify
 from rung.engine import system
 from rung.engine.locating import card_of
 from rung.engine.planning import make_plan
+from rung.models.adapter_roles import read_changes
 from rung.models.card import ModelCard
 from rung.planning.request import parse_memory
 from rung.planning.solve import computes
@@ -22,6 +23,7 @@ from rung.run.journal import Journal
 
 if TYPE_CHECKING:
     from rung.engine.model import Model
+    from rung.models.adapter import LowRank
 
 Progress = Callable[[str, int, int], None]
 
@@ -47,6 +49,7 @@ def load(
     revision: str | None = None,
     devices: Sequence[Device] | None = None,
     first_prompt: str = "",
+    adapters: Sequence[str] = (),
     progress: Progress = lambda label, done, total: None,
     on_step: Callable[[StepDown], None] = lambda step: None,
     on_note: Callable[[str], None] = lambda note: None,
@@ -56,12 +59,15 @@ def load(
 
     ``progress`` is called with (label, bytes done, bytes in all); ``on_step`` with each step down,
     ``on_note`` with what a person should know, ``on_plan`` once before the weights are read. ``first_prompt`` is what
-    will be asked first, if that is known: for a long one torch is imported while the weights are read.
+    will be asked first, if that is known: for a long one torch is imported while the weights are read. ``adapters``
+    are PEFT folders or GGUF files, ``DIR:0.5`` for one of half its weight; they are added while the model runs.
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
     """
     system.need_software()
     budget = max(parse_memory(memory).values(), default=None)
     card = card_of(name, offline=offline, revision=revision, budget=budget, progress=progress, on_note=on_note)
+    changes = read_changes(adapters, card) if adapters else {}
+    beside = sum(change.nbytes for several in changes.values() for change in several)
 
     def planned(memory: str | int | Mapping[str, str | int] | None) -> tuple[Plan, tuple[Device, ...]]:
         return make_plan(
@@ -72,6 +78,7 @@ def load(
             context=context,
             threads=threads,
             devices=devices,
+            beside=beside,
             on_probe=lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, once."),
         )
 
@@ -84,16 +91,20 @@ def load(
     for group in card.skipped:
         on_note(f"not used: {group}")
     journal = Journal(on_step, on_note)
+    if changes:
+        added = f"{count(len(adapters), 'adapter')} beside {count(len(changes), 'linear')}, unmerged, {size(beside)}"
+        journal.notes.append(added)
+        on_note(added)
     for _ in range(_TIMES):
         try:
-            return _bind(card, plan, found, journal, progress, first_prompt)
+            return _bind(card, plan, found, journal, progress, first_prompt, changes)
         except Exception as error:
             reason = _full(error)
             if not reason:
                 raise
         plan, found = _planned_again(plan, found, reason, planned, journal)
         on_plan(plan, found)
-    return _bind(card, plan, found, journal, progress, first_prompt)
+    return _bind(card, plan, found, journal, progress, first_prompt, changes)
 
 
 def _planned_again(
@@ -151,7 +162,13 @@ def _importing() -> Iterator[None]:
 
 
 def _bind(
-    card: ModelCard, plan: Plan, devices: Sequence[Device], journal: Journal, progress: Progress, first_prompt: str
+    card: ModelCard,
+    plan: Plan,
+    devices: Sequence[Device],
+    journal: Journal,
+    progress: Progress,
+    first_prompt: str,
+    changes: Mapping[str, Sequence[LowRank]],
 ) -> Model:
     from rung.kernels.cpu import target
 
@@ -168,9 +185,9 @@ def _bind(
     def read(done: int, total: int) -> None:
         progress("reading", done, total)
 
-    whole = plan.packing == "r16" and len(plan.placements) == 1
+    whole = plan.packing == "r16" and len(plan.placements) == 1 and not changes
     singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if whole else 0
-    with Reader(card) as reader, BoundParts(card, plan, devices, reader, journal, read) as parts:
+    with Reader(card) as reader, BoundParts(card, plan, devices, reader, journal, read, changes) as parts:
         from rung.engine.cache import Cache
         from rung.engine.decoder import Decoder
         from rung.engine.model import Model

@@ -26,9 +26,11 @@ def make_plan(
     devices: Sequence[Device] | None = None,
     on_probe: Callable[[Device], None] = lambda device: None,
     catalogue: bool = False,
+    beside: int = 0,
 ) -> tuple[Plan, tuple[Device, ...]]:
     """The plan for a card, and the devices it was made for (by default those of this machine, probed once).
 
+    ``beside`` bytes are left for adapters.
     With ``catalogue``, for plans that nobody is about to run, ``device`` may name a card that is not here.
     Where torch or numba is missing nothing can be probed: the plan is for this machine with them, and says so.
     Raises ``DoesNotFit``, ``ContextTooLong``, ``UnknownFormat``, ``UnknownDevice``, ``UsageError``.
@@ -47,6 +49,7 @@ def make_plan(
         memory=parse_memory(memory),
         context=context,
         threads=system.threads(threads),
+        beside=beside,
     )
     missing = system.missing_software() if devices is None else []
     if devices is not None:

@@ -111,11 +111,12 @@ def _find(files: Mapping[Path, tuple[Stored, ...]], names: Mapping[str, str]) ->
             if stored.name.startswith(_VISION):
                 vision += 1
             elif not stored.name.endswith(_COMPUTED):
-                found.append(Found(_role(stored.name, names), stored, number))
+                found.append(Found(role_of(stored.name, names), stored, number))
     return found, vision
 
 
-def _role(name: str, names: Mapping[str, str]) -> str:
+def role_of(name: str, names: Mapping[str, str]) -> str:
+    """The role of a tensor of a checkpoint, given its architecture's names inside a layer; "" for none."""
     if name in _HEADS:
         return "head"
     prefix = next(prefix for prefix in _PREFIXES if name.startswith(prefix))

@@ -44,7 +44,7 @@ def gguf_card(path: Path) -> ModelCard:
     name, metadata = first.path.name, first.metadata
     model = _architecture(name, metadata)
     found = [
-        Found(_role(stored.name, model), stored, number)
+        Found(role_of(stored.name, model), stored, number)
         for number, header in enumerate(headers)
         for stored in header.tensors
         if FREQUENCY_TENSORS.get(stored.name) not in model.gguf_factors
@@ -81,7 +81,10 @@ def _architecture(file: str, metadata: Mapping[str, Any]) -> Architecture:
     name = Settings(metadata, file).text("general.architecture")
     kind = metadata.get("general.type", "model")
     if kind == "adapter":
-        raise BadFile(f"{file} is a LoRA adapter, which is a change to a model and not one")
+        raise BadFile(
+            f"{file} is a LoRA adapter, which is a change to a model and not one",
+            ways_out=[f"rung run MODEL --adapter {file}"],
+        )
     if name == "clip" or kind == "mmproj":
         raise BadFile(f"{file} is the part of a model that sees pictures (mmproj)", ["rung run takes the other file"])
     if name not in arch.GGUF:
@@ -92,7 +95,8 @@ def _architecture(file: str, metadata: Mapping[str, Any]) -> Architecture:
     return arch.GGUF[name]
 
 
-def _role(name: str, model: Architecture) -> str:
+def role_of(name: str, model: Architecture) -> str:
+    """The role of a tensor of a GGUF file of that architecture; "" for none."""
     if name in _OUTSIDE:
         return _OUTSIDE[name]
     block = _BLOCK.fullmatch(name)

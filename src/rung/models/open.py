@@ -60,4 +60,9 @@ def _open_folder(folder: Path) -> ModelCard:
             [file.name for file in models[:20]],
             [f"rung run {models[0]}"],
         )
+    if (folder / "adapter_config.json").is_file():
+        raise BadFile(
+            f"{folder} is an adapter (LoRA), which is a change to a model and not one",
+            ways_out=[f"rung run MODEL --adapter {folder}"],
+        )
     raise BadFile(f"{folder} holds no model", ["there is neither a config.json nor a GGUF file in it"])

@@ -14,7 +14,8 @@ from rung.core.value import FrozenDict, Value
 @dataclass(frozen=True)
 class Request(Value):
     """``format`` a format's or a mixture's name; ``device`` a device id; ``memory`` bytes by device id, ``*`` for any;
-    ``context`` and ``threads`` counts. None: rung chooses. Speed is predicted for a prompt of ``prompt_tokens``."""
+    ``context`` and ``threads`` counts. None: rung chooses. Speed is predicted for a prompt of ``prompt_tokens``.
+    ``beside`` bytes of each budget are for what is no part of the model: adapters."""
 
     format: str | None = None
     device: str | None = None
@@ -23,10 +24,11 @@ class Request(Value):
     threads: int = 1
     batch: int = 1
     prompt_tokens: int = 512
+    beside: int = 0
 
     def budget(self, device: str, otherwise: int) -> int:
         """Bytes that the plan may use on a device."""
-        return self.memory.get(device, self.memory.get("*", otherwise))
+        return self.memory.get(device, self.memory.get("*", otherwise)) - self.beside
 
 
 def parse_memory(asked: str | int | Mapping[str, str | int] | None) -> FrozenDict[int]:

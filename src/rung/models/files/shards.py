@@ -87,7 +87,10 @@ def _nothing(folder: Path, stem: str) -> Exception:
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     pickles = [name for name in names if name.endswith(PICKLE_SUFFIXES) and name != "training_args.bin"]
     if "adapter_config.json" in names:
-        return BadFile(f"{folder.name} is an adapter (LoRA), which is a change to a model and not one")
+        return BadFile(
+            f"{folder.name} is an adapter (LoRA), which is a change to a model and not one",
+            ways_out=[f"rung run MODEL --adapter {folder}"],
+        )
     if pickles:
         return unsafe(folder / pickles[0])
     return ModelNotFound(

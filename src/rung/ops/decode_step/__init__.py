@@ -14,8 +14,8 @@ is the caller's. ``network`` is what prompts are read with, many tokens at once,
 the products. ``without_torch`` says that ``prepare`` and ``apply`` import none.
 
 Of a ``Case``: ``shape`` is (layers, hidden, feed_forward, vocabulary), ``format`` the dtype of the cache. Options:
-``packings``, the layouts of the linears that are bound (``r16``, ``stored``), ``head_dim``, and ``devices``, how many
-hold layers.
+``packings``, the layouts of the linears that are bound (``r16``, ``stored``), ``head_dim``, ``devices``, how many hold
+layers, and ``adapters``, whether linears have changes of low rank beside them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def check_glue(case: Case, device: Device) -> Verdict:
 
 
 def check_step(case: Case, device: Device) -> Verdict:
-    """What ``check_glue`` wants, and linears that all have a kernel for single rows."""
+    """What ``check_glue`` wants, and linears that all have a kernel for single rows and nothing beside them."""
+    if case.options.get("adapters", False):
+        return no("an adapter stands beside linears of this model, which a whole token has no kernel for")
     others = [packing for packing in case.options.get("packings", ("stored",)) if packing != "r16"]
     if others:
         return no(f"a linear of this model is held as {others[0]}, which has no kernel for single rows")

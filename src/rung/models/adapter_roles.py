@@ -1,0 +1,122 @@
+"""Where the changes of an adapter go in a model, whichever kind of file either came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rung.core.errors import UsageError
+from rung.models import arch
+from rung.models.adapter import Adapter, LowRank, other_base, read_adapter
+from rung.models.card import Decoder, ModelCard
+from rung.models.folder_card import role_of as folder_role
+from rung.models.gguf_card import role_of as gguf_role
+from rung.models.roles import layer_of, shape_of
+from rung.models.settings import Settings
+
+
+def read_changes(names: Sequence[str], card: ModelCard) -> dict[str, tuple[LowRank, ...]]:
+    """The changes of several adapters by role; ``DIR:0.5`` is the adapter DIR with half its weight.
+
+    Raises what ``read_adapter`` and ``changes_by_role`` raise, and ``UsageError`` for two of which one is a DoRA that
+    changes the same weight.
+    """
+    found: dict[str, tuple[LowRank, ...]] = {}
+    for name in names:
+        for role, change in changes_by_role(read_adapter(*path_and_weight(name)), card).items():
+            found[role] = (*found.get(role, ()), change)
+    for role, several in found.items():
+        if len(several) > 1 and any(change.magnitude is not None for change in several):
+            raise UsageError(
+                f"{role} is changed by a DoRA and by another adapter, whose sum depends on their order.",
+                ["a DoRA brings the rows of what it finds to a length of its own"],
+                [f"rung merge {card.path} {path_and_weight(names[0])[0]} OUT", f"rung run OUT --adapter {names[-1]}"],
+            )
+    return found
+
+
+def path_and_weight(name: str) -> tuple[str, float]:
+    """``DIR:0.5`` as a path and a weight; without a number after the last colon the weight is 1."""
+    path, colon, text = name.rpartition(":")
+    if not colon or Path(name).expanduser().exists():
+        return name, 1.0
+    try:
+        weight = float(text)
+    except ValueError:
+        return name, 1.0
+    if not math.isfinite(weight):
+        raise UsageError(f"the weight of an adapter is {text}", (), [f"--adapter {path}:0.5"])
+    return path, weight
+
+
+def changes_by_role(adapter: Adapter, card: ModelCard) -> dict[str, LowRank]:
+    """The changes of an adapter by the role of the weight (``layers.0.q``), in the order of rows of that model.
+
+    Raises ``UsageError`` for an adapter of another model, and for one that does more than change linear layers.
+    """
+    decoder = card.decoder
+    wrong = _resized(adapter, card)
+    here, roles = {tensor.role for tensor in card.tensors}, {}
+    for module, change in adapter.changes.items():
+        role = _role(adapter, module, decoder)
+        if role == "embed":
+            raise _whole(adapter, card, module)
+        held = role in here or (role == "head" and decoder.tied_head)
+        if not held:
+            wrong.append(f"{module}: {card.name} {_absence(role, decoder)}")
+        elif change.shape != shape_of(role, decoder):
+            shapes = [" x ".join(map(str, shape)) for shape in (change.shape, shape_of(role, decoder))]
+            wrong.append(f"{module}: it changes {shapes[0]} weights, {card.name} has {shapes[1]} there")
+        else:
+            roles[role] = _in_order(role, change, adapter.architecture == "llama", decoder)
+    if wrong:
+        raise other_base(adapter, card.name, wrong)
+    return roles
+
+
+def _role(adapter: Adapter, module: str, decoder: Decoder) -> str:
+    if not adapter.architecture:
+        names = arch.MODEL_TYPES[decoder.model_type].names(Settings({}, adapter.name))
+        return folder_role(f"{module}.weight", names)
+    model = arch.GGUF.get(adapter.architecture)
+    return gguf_role(f"{module}.weight", model) if model is not None else ""
+
+
+def _absence(role: str, decoder: Decoder) -> str:
+    layer = layer_of(role)
+    if layer is not None and layer >= len(decoder.layers):
+        return f"has {len(decoder.layers)} layers"
+    return "holds q, k and v as one weight" if role.rpartition(".")[2] in ("q", "k", "v") else "has no such layer"
+
+
+def _resized(adapter: Adapter, card: ModelCard) -> list[str]:
+    """What a whole tensor of the adapter says against the model. Raises ``UsageError`` for one that was trained."""
+    trained = sorted(adapter.replaced.keys() - adapter.copies)
+    if trained:
+        raise _whole(adapter, card, trained[0])
+    rows, vocabulary = {len(adapter.replaced[name]) for name in adapter.copies}, card.decoder.vocabulary
+    return [f"its vocabulary has {count:,} tokens, {card.name} has {vocabulary:,}" for count in rows - {vocabulary}]
+
+
+def _whole(adapter: Adapter, card: ModelCard, name: str) -> UsageError:
+    return UsageError(
+        f"{adapter.name} trains more than linear layers: {name}.",
+        ["what an adapter adds while a model runs are low-rank changes of linear layers"],
+        [f"rung merge {card.path} {adapter.name} OUT", "rung run OUT"],
+    )
+
+
+def _in_order(role: str, change: LowRank, paired: bool, decoder: Decoder) -> LowRank:
+    """With the rows of q and k in the model's order: GGUF files of Llama pair neighbouring dimensions of a head, and
+    so do adapters that were made for them (``paired``)."""
+    interleaved = decoder.ropes[0].interleaved
+    heads = {"q": decoder.heads, "k": decoder.kv_heads}.get(role.rpartition(".")[2])
+    if heads is None or interleaved == paired:
+        return change
+    halves = (heads, 2, -1) if interleaved else (heads, -1, 2)
+    rows = np.arange(len(change.up)).reshape(halves).swapaxes(1, 2).reshape(-1)
+    magnitude = None if change.magnitude is None else change.magnitude[rows]
+    return LowRank(change.down, change.up[rows], change.scale, magnitude)

@@ -1,0 +1,256 @@
+"""Adapters beside the linears of a running model: the logits are those of PEFT on transformers."""
+
+import json
+import shutil
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.numpy import load_file, save_file
+from tests import tiny
+from tests.fixtures import from_gguf
+
+import rung
+from rung import formats
+from rung.core.errors import BadFile, ModelNotFound, UnsafeFile, UsageError
+from rung.models.adapter import CONFIG, WEIGHTS, read_adapter
+from rung.models.adapter_roles import changes_by_role, path_and_weight, read_changes
+from rung.models.open import open_card
+
+GGUF = Path(__file__).parents[1] / "fixtures" / "gguf"
+VOCABULARY = open_card(GGUF / "mistral-f32.gguf").decoder.vocabulary
+IDS = list(range(3, 40))
+KINDS = {
+    "lora": {},
+    "rslora": {"use_rslora": True},
+    "dora": {"use_dora": True},
+    "patterns": {"rank_pattern": {"q_proj": 3}, "alpha_pattern": {"layers.1.self_attn.q_proj": 24}},
+    "head": {"target_modules": ["q_proj", "lm_head"]},
+}
+
+
+def adapted(model, seed=0, **options):
+    """The model with a LoRA of random values on its linear layers."""
+    torch.manual_seed(seed)
+    config = LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"} | options)
+    made = get_peft_model(model, config)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.1)
+            elif "magnitude" in name:
+                parameter.mul_(torch.empty_like(parameter).uniform_(0.7, 1.4))
+    return made.eval()
+
+
+def base(folder, model_type="llama", **options):
+    """A tiny checkpoint with a tokenizer beside it."""
+    model = tiny.tiny_checkpoint(folder, model_type, **options)
+    tiny.gguf_vocabulary(folder)
+    return model
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(torch.tensor([IDS])).logits[0]
+
+
+def ours(folder, *adapters, format="f32"):
+    return rung.load(str(folder), format=format, device="cpu", context=64, adapters=adapters)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_type"), [*((kind, "llama") for kind in KINDS), ("lora", "phi3"), ("lora", "gemma2")]
+)
+def test_the_logits_are_those_of_peft(kind, model_type, tmp_path):
+    folder, adapter = tmp_path / "base", tmp_path / "adapter"
+    plain = base(folder, model_type)
+    without = logits(plain)
+    model = adapted(plain, **KINDS[kind])
+    model.save_pretrained(adapter)
+    loaded, want = ours(folder, adapter), logits(model)
+    assert (want - without).abs().max() > 0.3
+    torch.testing.assert_close(loaded.logits(IDS), want, rtol=1e-4, atol=2e-4)
+    for position, token in enumerate(IDS[:4]):  # a token at a time is the same
+        loaded._decoder.cache.truncate(position)
+        step = loaded._decoder.step(token)
+    torch.testing.assert_close(torch.from_numpy(step), want[3], rtol=1e-4, atol=2e-4)
+
+
+def test_several_adapters_with_weights(tmp_path):
+    plain = base(tmp_path / "base")
+    model = adapted(plain, seed=1)
+    model.add_adapter("other", model.peft_config["default"])
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B.other" in name:
+                parameter.normal_(0, 0.1)
+    model.save_pretrained(tmp_path / "saved")
+    model.add_weighted_adapter(["default", "other"], [0.5, -1.5], "sum", combination_type="cat")
+    model.set_adapter("sum")
+    loaded = ours(tmp_path / "base", f"{tmp_path / 'saved'}:0.5", f"{tmp_path / 'saved' / 'other'}:-1.5")
+    torch.testing.assert_close(loaded.logits(IDS), logits(model), rtol=1e-4, atol=2e-4)
+    assert "2 adapters beside 14 linears, unmerged" in " ".join(loaded.report.notes)
+    assert loaded._decoder._step.rung.name in ("numba.glue", "ref")
+
+
+@pytest.mark.parametrize("file", ["mistral-f32.gguf", "gemma-f32.gguf"])
+@pytest.mark.parametrize("kind", ["peft", "gguf"])
+def test_a_gguf_model_with_an_adapter_of_either_kind(file, kind, tmp_path):
+    """llama.cpp's converter pairs neighbouring rows of q and k of a Llama, and so does the one for adapters."""
+    model_type = file.partition("-")[0]
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "head_dim": 16, "vocab_size": VOCABULARY}
+    model = adapted(from_gguf.fill(tiny.tiny_model(model_type, **sizes), GGUF / file))
+    model.save_pretrained(tmp_path / "adapter")
+    adapter = tmp_path / "adapter"
+    if kind == "gguf":
+        adapter = tmp_path / "adapter.gguf"
+        as_gguf(tmp_path / "adapter", adapter, model)
+    loaded = rung.load(str(GGUF / file), device="cpu", context=64, adapters=[adapter])
+    torch.testing.assert_close(loaded.logits(IDS), logits(model), rtol=1e-4, atol=3e-4)
+
+
+def as_gguf(folder, path, model):
+    """What llama.cpp's convert_lora_to_gguf.py writes, with the ``gguf`` package."""
+    config = model.config
+    arch = {"mistral": "llama"}.get(config.model_type, config.model_type)
+    number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
+    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 8.0)
+    for name, values in load_file(folder / WEIGHTS).items():
+        module, _, part = name.removeprefix("base_model.model.").removesuffix(".weight").rpartition(".")
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(module.split(".")[-1])
+        if arch == "llama" and heads and part == "lora_B":
+            values = values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+        writer.add_tensor(f"{names.get_name(module)}.weight.{part.lower()}", np.ascontiguousarray(values))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_weights_of_adapters(tmp_path):
+    assert path_and_weight("dir:0.5") == ("dir", 0.5)
+    assert path_and_weight("dir:-1") == ("dir", -1.0)
+    assert path_and_weight("C:dir") == ("C:dir", 1.0)
+    assert path_and_weight("dir") == ("dir", 1.0)
+    (tmp_path / "a:2").mkdir()
+    assert path_and_weight(str(tmp_path / "a:2")) == (str(tmp_path / "a:2"), 1.0)
+    with pytest.raises(UsageError, match="the weight of an adapter is nan"):
+        path_and_weight("dir:nan")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A base and an adapter of it; neither must be changed."""
+    place = tmp_path_factory.mktemp("saved")
+    adapted(base(place / "base")).save_pretrained(place / "adapter")
+    return place / "base", place / "adapter"
+
+
+def _config(folder, **changes):
+    path = folder / CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _tensors(folder, change):
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS)
+
+
+FIRST = "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight"
+BAD = {
+    "rank": (lambda f: _config(f, r=8), BadFile, r"says rank 8, and lora_A of model\.layers\.0\S+ has 4"),
+    "ia3": (lambda f: _config(f, peft_type="IA3"), UsageError, "of the kind IA3; rung adds LoRA"),
+    "pissa": (lambda f: _config(f, init_lora_weights="pissa"), UsageError, "began with pissa, which changes"),
+    "dora": (lambda f: _config(f, use_dora=True), BadFile, "use_dora contradicts"),
+    "alpha": (lambda f: _config(f, lora_alpha="x"), BadFile, "lora_alpha is 'x', not a number"),
+    "pattern": (lambda f: _config(f, rank_pattern={"(": 3}), BadFile, "not a pattern"),
+    "half": (lambda f: _tensors(f, lambda t: t.pop(FIRST)), BadFile, "one of the two matrices of .* is missing"),
+    "nan": (lambda f: _tensors(f, lambda t: t[FIRST].__setitem__((0, 0), np.nan)), BadFile, "holds NaN or Inf"),
+    "empty": (lambda f: _tensors(f, dict.clear), BadFile, "holds no adapter"),
+    "foreign": (
+        lambda f: _tensors(f, lambda t: t.update({"base_model.model.x.lora_embedding_A": t[FIRST]})),
+        BadFile,
+        "a part of an adapter that rung does not read",
+    ),
+    "trained": (
+        lambda f: (
+            _config(f, modules_to_save=["lm_head"]),
+            _tensors(f, lambda t: t.update({"base_model.model.lm_head.weight": np.zeros((320, 64), np.float32)})),
+        ),
+        UsageError,
+        r"trains more than linear layers: lm_head\.weight\.[\s\S]*rung merge",
+    ),
+    "vocabulary": (
+        lambda f: _tensors(
+            f, lambda t: t.update({"base_model.model.model.embed_tokens.weight": np.zeros((321, 64), np.float32)})
+        ),
+        UsageError,
+        "made for another model.*[\\s\\S]*vocabulary has 321 tokens",
+    ),
+    "pickle": (
+        lambda f: (f / WEIGHTS).rename(f / "adapter_model.bin"),
+        UnsafeFile,
+        "only as a pickle",
+    ),
+    "interrupted": (lambda f: (f / WEIGHTS).unlink(), BadFile, "saving it was interrupted"),
+    "no config": (lambda f: (f / CONFIG).unlink(), BadFile, "is no adapter"),
+    "cut": (lambda f: (f / WEIGHTS).write_bytes((f / WEIGHTS).read_bytes()[:-9]), BadFile, "is not a whole"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_adapters(kind, saved, tmp_path):
+    change, error, message = BAD[kind]
+    adapter = Path(shutil.copytree(saved[1], tmp_path / "adapter"))
+    change(adapter)
+    with pytest.raises(error, match=message):
+        changes_by_role(read_adapter(adapter), open_card(saved[0]))
+
+
+def test_an_adapter_of_another_base(saved, tmp_path):
+    tiny.tiny_checkpoint(tmp_path / "wide", "llama", hidden_size=128)
+    with pytest.raises(UsageError, match=r"made for another model than wide\.[\s\S]*it changes 64 x 128 weights, wide"):
+        changes_by_role(read_adapter(saved[1]), open_card(tmp_path / "wide"))
+    tiny.tiny_checkpoint(tmp_path / "flat", "llama", num_hidden_layers=1)
+    with pytest.raises(UsageError, match=r"layers\.1\.\S+: flat has 1 layers[\s\S]*and 3 tensors more"):
+        changes_by_role(read_adapter(saved[1]), open_card(tmp_path / "flat"))
+    with pytest.raises(ModelNotFound, match="there is no adapter"):
+        read_adapter(tmp_path / "nowhere")
+    with pytest.raises(BadFile, match=r"is no adapter[\s\S]*it holds a whole model"):
+        read_adapter(tmp_path / "flat")
+    with pytest.raises(BadFile, match="is a model and no adapter"):
+        read_adapter(GGUF / "llama-f32.gguf")
+    with pytest.raises(BadFile, match=r"a change to a model and not one[\s\S]*rung run MODEL --adapter"):
+        open_card(saved[1])
+
+
+def test_two_doras_on_one_weight_are_refused(saved, tmp_path):
+    adapted(base(tmp_path / "base"), use_dora=True).save_pretrained(tmp_path / "dora")
+    with pytest.raises(UsageError, match="changed by a DoRA and by another adapter"):
+        read_changes([str(saved[1]), str(tmp_path / "dora")], open_card(saved[0]))
+
+
+@pytest.mark.parametrize(("format", "kind"), [("q8_0", "lora"), ("q8_0", "dora"), ("int8", "lora")])
+def test_on_a_base_that_is_encoded_when_it_is_loaded(format, kind, tmp_path):
+    """The change is that of the adapter whatever the base is stored in; a DoRA's lengths are of the encoded weight."""
+    plain = base(tmp_path / "base")
+    chosen = formats.get(format)
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            if parameter.dim() == 2:
+                parameter.copy_(torch.from_numpy(formats.decode(formats.encode(parameter.numpy(), chosen))))
+    without = logits(plain)
+    model = adapted(plain, **KINDS[kind])
+    model.save_pretrained(tmp_path / "adapter")
+    found = ours(tmp_path / "base", tmp_path / "adapter", format=format).logits(IDS)
+    assert formats.sqnr(logits(model).numpy(), without.numpy()) < 15
+    assert formats.sqnr(logits(model).numpy(), found.numpy()) > 30
