@@ -1,11 +1,12 @@
 """How often ``rung explain`` is right, on threads whose cause was established.
 
-usage: python benchmarks/explain.py CORPUS.jsonl [--held] [--misses] [--learn ROWS.jsonl]
+usage: python benchmarks/explain.py CORPUS.jsonl [--held] [--misses]
 
 A row of the corpus holds id, repository, log, environment, cause, fixes, confidence (of the label) and hard_group.
 Repositories whose name's SHA-256 is divisible by five were left unread while the signatures were written: ``--held``
-reports them alone, without it they are left out. The words are learned again for every fifth of the other repositories,
-from the rest and the rows of ``--learn``; signatures and rules are written by hand and are the same for all.
+reports them alone, without it they are left out, and the rows of ``tests/data/explain.jsonl`` that name a repository
+are reported beside. The words are learned again for every fifth of the repositories, without its rows; signatures and
+rules are written by hand and are the same for all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from explain_words import Row, held, learn, rows_of, words_of_row
+from explain_words import EXAMPLES, Row, held, learn, rows_of, words_of_row
 from rung.diagnosis import words
 from rung.diagnosis.explain import Explanation, explain
 
@@ -60,8 +61,14 @@ def answers(rows: list[Row]) -> list[Pair]:
     return [(row, explain(row["log"], row["environment"])) for row in rows]
 
 
-def answers_by_fold(rows: list[Row], others: list[Row]) -> list[Pair]:
+def lines(file: Path) -> list[Row]:
+    """The rows of a file."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def answers_by_fold(rows: list[Row]) -> list[Pair]:
     """Every row with its explanation by words that were learned without its repository."""
+    others = [row for row in rows_of([EXAMPLES]) if "repository" not in row]
     named = sorted({row["repository"] for row in rows})
     seen = {id(row): words_of_row(row) for row in (*rows, *others)}
     pairs = []
@@ -72,7 +79,8 @@ def answers_by_fold(rows: list[Row], others: list[Row]) -> list[Pair]:
         weights = {word: " ".join(f"{c}:{n:g}" for c, n in found.items()) for word, found in learned.items()}
         words._table = lambda table=(tuple(causes), weights): table
         pairs += answers([row for row in rows if row["repository"] in out])
-    return pairs
+    place = {id(row): number for number, row in enumerate(rows)}
+    return sorted(pairs, key=lambda pair: place[id(pair[0])])
 
 
 def report(pairs: list[Pair]) -> None:
@@ -97,20 +105,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--held", action="store_true", help="the fifth left unread, alone")
-    parser.add_argument("--learn", type=Path, nargs="*", default=[], help="further rows that words are learned from")
     parser.add_argument("--misses", action="store_true", help="list what was wrong, by cause")
     options = parser.parse_args()
-    rows = [json.loads(line) for line in options.corpus.read_text(encoding="utf-8").splitlines() if line.strip()]
-    rows = [row for row in rows if held(row) == options.held]
+    rows = [row for row in lines(options.corpus) if held(row) == options.held]
+    found = [row for row in lines(EXAMPLES) if "repository" in row and not options.held]
+    found = [{"id": row["repository"], "confidence": "medium", "hard_group": None} | row for row in found]
     explain("warm")  # the first call reads the tables
     started = time.process_time()
     pairs = answers(rows)
     print(f"{len(rows)} rows, {(time.process_time() - started) / max(len(rows), 1) * 1e3:.1f} ms each")
     report(pairs)
-    if not options.held:
-        print("\nwords learned without the row's repository")
-        pairs = answers_by_fold(rows, rows_of(options.learn))
-        report(pairs)
+    if found:
+        pairs = answers_by_fold(rows + found)
+        print("\nwords learned without the row's repository: the corpus")
+        report(pairs[: len(rows)])
+        print("\nwords learned without the row's repository: other threads")
+        report(pairs[len(rows) :])
     if options.misses:
         for row, answer in sorted(pairs, key=lambda pair: str(pair[0]["cause"])):
             if not right(row, answer):

@@ -164,6 +164,27 @@ APPLIES = {
     "triton-on-windows": ("No module named 'triton'", {"os": "Windows 11"}, "platform-binary-missing"),
     "functionality-of-old-gpu": (FUNCTIONALITY, {"gpu": "GTX 980"}, "kernel-min-compute-capability"),
     "functionality-of-new-gpu": (FUNCTIONALITY, {"gpu": "RTX 3090"}, "software-defect"),
+    "xformers-before-gpu": (XFORMERS, {"gpu": "RTX 5060 Ti"}, "build-lacks-new-arch"),
+    "built-here": (IMAGE, {"gpu": "P100", "torch": "1.6, built from source"}, "build-wrong-arch-flags"),
+    "no-gpu-named": (NO_CUDA, {"gpu": "no GPU"}, "not-a-compatibility-problem"),
+    "module-of-the-program": ("ModuleNotFoundError: No module named 'roop'", {}, "not-a-compatibility-problem"),
+    "module-of-others": ("ModuleNotFoundError: No module named 'einops.layers'", {}, "package-version-mismatch"),
+    "driver-before-cuda": (
+        "RuntimeError: Triton Error [CUDA]: device kernel image is invalid",
+        {"driver": "470.57.02", "cuda": "12.2", "gpu": "A100"},
+        "driver-too-old",
+    ),
+    "assembler-named": (
+        "ptxas add.ptx, line 5; fatal   : Unsupported .version 8.4; current version is '7.8'",
+        {},
+        "cuda-toolkit-mismatch",
+    ),
+    "moved-by-accelerate": (
+        "    dispatch_model(model, **device_map_kwargs)\n"
+        "ValueError: `.to` is not supported for `4-bit` or `8-bit` bitsandbytes models.",
+        {},
+        "package-version-mismatch",
+    ),
     "functionality-of-fp8": (f"{FUNCTIONALITY}\n./gemm -t fp8", {}, "fp8-fp4-unsupported-gpu"),
     "after-the-loss-scale": (
         "Gradient overflow. Skipping step, loss scaler 0 reducing loss scale to 5e-324\nZeroDivisionError: division",

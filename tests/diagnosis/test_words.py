@@ -1,7 +1,9 @@
 """Words that were learned: the table, how words are cut, and the messages that they are learned from."""
 
+import importlib.util
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,42 @@ def test_messages_from_the_sources_are_known():
     near = [row["cause"] in [a.cause, *(x.cause for x in a.alternatives[:2])] for row, a in answers]
     assert sum(near) >= 0.98 * len(rows)
     assert [row["log"] for row, a in answers if a.automatic and a.cause != row["cause"]] == []
+
+
+@pytest.fixture
+def learner(tmp_path, monkeypatch):
+    """``benchmarks/explain_words.py`` on a few messages, with a table of its own."""
+    file = Path(__file__).parents[2] / "benchmarks" / "explain_words.py"
+    spec = importlib.util.spec_from_file_location("explain_words", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    examples = tmp_path / "explain.jsonl"
+    examples.write_text("".join(json.dumps(row) + "\n" for row in ROWS[::30]))
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[5::40]))
+    monkeypatch.setattr(module, "EXAMPLES", examples)
+    monkeypatch.setattr(module, "signatures", lambda: ())
+    monkeypatch.setattr(module.rung.diagnosis, "__file__", str(tmp_path / "__init__.py"))
+    return module
+
+
+def test_the_same_rows_give_the_same_table(learner, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["explain_words.py", str(tmp_path / "corpus.jsonl")])
+    learner.main()
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--check"])
+    with pytest.raises(SystemExit) as ended:
+        learner.main()
+    assert ended.value.code == 0
+    learner.EXAMPLES.write_text(learner.EXAMPLES.read_text() + json.dumps(ROWS[1]) + "\n")
+    with pytest.raises(SystemExit) as ended:
+        learner.main()
+    assert ended.value.code == 1
+    assert "another than" in capsys.readouterr().out
+
+
+def test_repositories_that_are_held_back_are_not_learned(learner, tmp_path):
+    row = {"log": "RuntimeError: x", "environment": {}, "cause": "dtype-mix"}
+    names = [f"someone/repository-{number}" for number in range(30)]
+    back = [name for name in names if learner.held({"repository": name})]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row | {"repository": name}) + "\n" for name in names))
+    assert 0 < len(back) < len(names)
+    assert len(learner.rows_of([tmp_path / "corpus.jsonl"])) == len(names) - len(back)

@@ -54,10 +54,8 @@ class Scene:
         return re.search(pattern, self.text) is not None
 
     def about(self, pattern: str) -> bool:
-        """Whether those lines, or what the environment says of system and libraries, hold a pattern."""
-        facts = self.facts
-        named = facts.gpu.name if facts.gpu else ""
-        return self.says(pattern) or re.search(pattern, f"{facts.os} {facts.libraries} {named}") is not None
+        """Whether those lines, or what the environment says, hold a pattern."""
+        return self.says(pattern) or re.search(pattern, f"{self.facts.os} {self.facts.stated}") is not None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ class Facts:
 
     ``capability`` is major * 10 + minor; ``torch`` and ``cuda`` (of torch's build, else the toolkit) are pairs of
     numbers; ``build`` is torch's as the catalogue names it (2.9, cu130); ``compiled_for`` lists the architectures that
-    a build names; ``dtypes`` are f16, bf16, fp8, int8.
+    a build names; ``dtypes`` are f16, bf16, fp8, int8; ``stated`` is all that the environment says; ``without_gpu``:
+    it says that there is none.
     """
 
     gpu: Gpu | None = None
@@ -31,9 +32,11 @@ class Facts:
     os: str = ""
     cpu: str = ""
     libraries: str = ""
+    stated: str = ""
     dtypes: frozenset[str] = frozenset()
     compiled_for: tuple[int, ...] = ()
     on_cpu: bool = False
+    without_gpu: bool = False
     contradictions: tuple[str, ...] = ()
 
     @property
@@ -72,6 +75,11 @@ def _text(value: object) -> str:
     return str(value)[:500]
 
 
+_NO_GPU = re.compile(
+    r"\W*(?:none|n/?a|cpu(?: only)?|(?:no|without)(?: an?)?(?: (?:nvidia|cuda|dedicated|discrete))?(?: (?:gpu|card))?)"
+    r"\W*",
+    re.IGNORECASE,
+)
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 _CAPABILITY = re.compile(
     r"[Cc]apabilit(?:y|ies)(?: among GPUs detected)?[ :=]*(?:of |is )?(?:sm_(?P<sm>\d{2,3})"
@@ -122,6 +130,7 @@ def gather(environment: Mapping[str, str], lines: Iterable[str]) -> Facts:
         os=environment.get("os", ""),
         cpu=environment.get("cpu", ""),
         libraries=environment.get("library_versions", ""),
+        stated=" ".join(environment.values()),
     )
     _from_environment(facts, environment)
     _from_log(facts, list(lines))
@@ -129,7 +138,9 @@ def gather(environment: Mapping[str, str], lines: Iterable[str]) -> Facts:
 
 
 def _from_environment(facts: Facts, environment: Mapping[str, str]) -> None:
-    facts.gpu = gpu_of(environment.get("gpu", "")) if "gpu" in environment else None
+    named_gpu = environment.get("gpu", "")
+    facts.without_gpu = bool(_NO_GPU.fullmatch(named_gpu))
+    facts.gpu = gpu_of(named_gpu) if named_gpu and not facts.without_gpu else None
     facts.capability = capability(environment.get("compute_capability", ""))
     version = environment.get("torch", "")
     facts.torch = _pair(version)

@@ -25,7 +25,7 @@ def this_machine() -> dict[str, str]:
                 found["compute_capability"] = f"{device.arch[3:-1]}.{device.arch[-1]}"
             if "driver" in device.software:
                 found["driver"] = device.software["driver"]
-    return found
+    return {"gpu": "none"} | found
 
 
 def catalogue_card(name: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ _PIECE = 3
 _DIGITS = b"0123456789"
 _ABOUT = re.compile(
     r"capabilit|compiled for|torch|cuda|driver|gpu|device|nvidia|radeon|gfx|arc |apple|windows|\.dll|dtype|half"
-    r"|float|bit",
+    r"|float|bit|zluda",
     re.IGNORECASE,
 )
 #: A program that goes on after an error says so; the error is then no cause.

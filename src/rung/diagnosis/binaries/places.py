@@ -8,11 +8,13 @@ from __future__ import annotations
 import lzma
 import os
 import stat
+import threading
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from rung.core.errors import BadFile, UsageError
 from rung.core.text import size as as_size
@@ -29,6 +31,9 @@ _WEIGHTS = {b"GGUF": "a GGUF model"}
 #: An archive may inflate to so many times its size and so many bytes more, far beyond any wheel.
 _RATIO, _ALLOWANCE = 50, 1 << 30
 _ENCRYPTED = 1
+#: Members from this size on are inflated several at a time: zlib lets other threads run, and inflating is nearly all
+#: the work. Each keeps a few MB.
+_LARGE, _AT_ONCE = 8 << 20, 4
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError, ValueError)
 
 
@@ -97,6 +102,7 @@ def _read(name: str, file: BinaryIO, size: int, first: bytes) -> Library:
 def _members(path: Path, archive: zipfile.ZipFile, size: int, remarks: list[str]) -> Iterator[Library]:
     left = _RATIO * size + _ALLOWANCE
     outside = 0
+    wanted = []
     for member in archive.infolist():
         if member.filename.startswith(("/", "\\")) or ".." in Path(member.filename.replace("\\", "/")).parts:
             outside += 1
@@ -109,24 +115,51 @@ def _members(path: Path, archive: zipfile.ZipFile, size: int, remarks: list[str]
                 f" {as_size(_RATIO * size + _ALLOWANCE)}; {printable(member.filename)} and what follows it was not read"
             )
             break
-        if found := _member(archive, member):
-            yield found
+        wanted.append(member)
+    yield from _inflated(archive, wanted)
     if outside:
         remarks.append(f"{outside:,} of its names lead out of the folder that it is unpacked to: do not install it")
 
 
-def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Library | None:
+def _inflated(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo]) -> Iterator[Library]:
+    """The libraries among members, in their order; the large ones are read beside each other, the largest first."""
+    large = sorted((m for m in members if m.file_size >= _LARGE), key=lambda member: -member.file_size)
+    stop = threading.Event()
+    pool = ThreadPoolExecutor(max(1, min(_AT_ONCE, os.cpu_count() or 1)))
+    try:
+        begun = {member.header_offset: pool.submit(_member, archive, member, stop) for member in large}
+        for member in members:
+            later = begun.get(member.header_offset)
+            if found := later.result() if later else _member(archive, member, stop):
+                yield found
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, stop: threading.Event) -> Library | None:
     name = printable(member.filename)
     if member.flag_bits & _ENCRYPTED:
         return Library(name, member.file_size, "", remarks=("it is encrypted",))
     try:
-        with archive.open(member) as file:
+        with archive.open(member) as opened:
+            file = _Stoppable(opened, stop)
             first = file.read(heads.SIZE)
             if not scan.known(first):
                 return None
             return scan.scan(name, cast(BinaryIO, file), member.file_size, first, seeks=False)
     except _ZIP_ERRORS as error:
         return Library(name, member.file_size, "", remarks=(f"it cannot be read: {error}",))
+
+
+class _Stoppable:
+    """A file that ends when nobody waits for it any more."""
+
+    def __init__(self, file: Any, stop: threading.Event) -> None:
+        self._file, self._stop = file, stop
+
+    def read(self, count: int) -> bytes:
+        return b"" if self._stop.is_set() else cast(bytes, self._file.read(count))
 
 
 def _folder(path: Path, remarks: list[str]) -> Iterator[Library]:

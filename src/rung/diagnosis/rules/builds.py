@@ -6,7 +6,7 @@ import functools
 
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.gpus import capability
-from rung.diagnosis.rules.known import LATE, MISSING
+from rung.diagnosis.rules.known import LATE, MISSING, PACKAGES
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
 _TORCH = "torch, build configuration of the wheels"
@@ -83,6 +83,20 @@ def _gpu_is_there(scene: Scene) -> bool:
     return scene.has("torch-without-cuda") and there
 
 
+def _module(scene: Scene) -> str:
+    """The package that is not there, without the modules in it."""
+    return scene.words.get("package", "").partition(".")[0] if scene.has("package-missing") else ""
+
+
+def _driver_before_cuda(scene: Scene) -> bool:
+    facts = scene.facts
+    if not facts.driver or facts.cuda is None:
+        return False
+    from rung.hardware.catalog.releases import old_driver
+
+    return old_driver(facts.driver, facts.cuda[0], "windows" if facts.windows else "linux")
+
+
 def _two_cudas(scene: Scene) -> bool:
     found = (scene.facts.toolkit, scene.facts.cuda)
     return scene.has("bnb-setup-path") and None not in found and found[0] != found[1]
@@ -130,6 +144,13 @@ RULES: tuple[Rule, ...] = (
         {"build-wrong-arch-flags": 2},
         "the code that is missing belongs to an extension that was compiled apart",
         "ggml and torch extensions are compiled for a list of architectures",
+    ),
+    Rule(
+        "built-here",
+        lambda s: s.has(*MISSING) and s.about(r"(?i)\b(?:built|build|compiled?|compiling)\b.{0,20}\bfrom source"),
+        {"build-wrong-arch-flags": 2},
+        "it was compiled on a machine, for a list of GPUs of its own",
+        _TORCH,
     ),
     Rule(
         "not-torch",
@@ -251,6 +272,44 @@ RULES: tuple[Rule, ...] = (
         "torch, Tensor.cuda",
     ),
     Rule(
+        "no-gpu-named",
+        lambda s: s.facts.without_gpu and s.has("torch-without-cuda", "deserialize-cuda"),
+        {"not-a-compatibility-problem": 2.5, "cpu-only-build": -0.5},
+        "there is no GPU here: the program must ask for another device",
+        "torch, Tensor.cuda",
+    ),
+    Rule(
+        "module-of-the-program",
+        lambda s: bool(_module(s)) and _module(s) not in PACKAGES,
+        {"not-a-compatibility-problem": 1.8, "package-version-mismatch": -0.4, "platform-binary-missing": -0.5},
+        "the module that is missing is no package that many programs share",
+        "PyPI",
+    ),
+    Rule(
+        "module-of-others",
+        lambda s: _module(s) in PACKAGES,
+        {"package-version-mismatch": 1.2, "not-a-compatibility-problem": -0.6},
+        "a package of others is not installed, or another version of it",
+        "PyPI",
+    ),
+    Rule(
+        "driver-before-cuda",
+        lambda s: (
+            s.has("invalid-ptx", "ptx-version", "cuda-init-unknown", "is-available-false", *MISSING)
+            and _driver_before_cuda(s)
+        ),
+        {"driver-too-old": 4, "compiler-arch-unsupported": -1, "build-wrong-arch-flags": -1},
+        "the driver is older than the first that runs this CUDA",
+        "NVIDIA, CUDA compatibility: the lowest driver of each major version",
+    ),
+    Rule(
+        "assembler-named",
+        lambda s: s.has("ptx-version") and s.says("ptxas|nvcc"),
+        {"cuda-toolkit-mismatch": 2, "driver-too-old": -1},
+        "the assembler of another CUDA toolkit refuses what the compiler wrote",
+        "ptxas",
+    ),
+    Rule(
         "mac-asked-for-cuda",
         lambda s: s.facts.apple and s.has("torch-without-cuda", "deserialize-cuda"),
         {"not-a-compatibility-problem": 1.5, "cpu-only-build": -0.5},
@@ -281,14 +340,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "cublas-in-environment",
         lambda s: s.has(*LATE) and s.about(r"nvidia[-_]cublas|LD_LIBRARY_PATH|cublas \d|cublas-cu"),
-        {"cuda-toolkit-mismatch": 1.8},
+        {"cuda-toolkit-mismatch": 2.4},
         "a cuBLAS of its own is named beside torch",
         "torch, loader of the NVIDIA wheels",
     ),
     Rule(
         "triton-on-windows",
         lambda s: s.facts.windows and s.words.get("package", "").startswith("triton"),
-        {"platform-binary-missing": 3},
+        {"platform-binary-missing": 4.4},
         "Triton ships no binary for Windows",
         "https://pypi.org/project/triton/",
     ),

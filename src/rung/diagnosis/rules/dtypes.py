@@ -59,7 +59,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "int8-in-cublas-call",
-        lambda s: s.has("cublas-not-supported") and s.says("CUDA_R_8I|abType 3"),
+        lambda s: (
+            s.has("cublas-not-supported") and (s.says("CUDA_R_8I|abType 3") or bool(re.search(r"\b_?igemm", s.said)))
+        ),
         {"int8-matmul-unsupported-gpu": 3.5},
         "the refused multiplication is in int8",
         "cuBLAS documentation, cublasLtMatmul",

@@ -37,6 +37,15 @@ RULES: tuple[Rule, ...] = (
         "xFormers, ops/fmha",
     ),
     Rule(
+        "xformers-before-gpu",
+        lambda s: (
+            s.has("xformers-none") and s.from_(100) and not s.has("xformers-no-cuda", "requires-device-capability")
+        ),
+        {"build-lacks-new-arch": 3},
+        "{gpu} has compute capability {cc}, newer than the kernels of many xFormers",
+        "xFormers, release notes",
+    ),
+    Rule(
         "compute-type-on-gpu",
         lambda s: s.has("compute-type-refused") and (s.facts.capability is not None or s.says(r"device=.?cuda")),
         {"slow-dtype-path": 1.5},
@@ -77,6 +86,13 @@ RULES: tuple[Rule, ...] = (
         {"graphics-api-feature-missing": 1.5},
         "matrix units are a feature that the interface must offer",
         "cubecl, Cmma",
+    ),
+    Rule(
+        "moved-by-accelerate",
+        lambda s: s.has("to-on-quantised") and s.has("dispatched-by-accelerate"),
+        {"package-version-mismatch": 1.5},
+        "it is accelerate that moves the model: a version of it that does not know quantised ones",
+        "accelerate, big_modeling.py",
     ),
     Rule(
         "merging",

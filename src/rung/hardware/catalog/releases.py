@@ -102,6 +102,13 @@ def minimum_driver(build: Build, system: str, first_cuda: str = "") -> str:
     return max((str(row["windows" if system == "windows" else "linux"]) for row in rows), key=numbers)
 
 
+def old_driver(driver: str, cuda: int, system: str) -> bool:
+    """Whether a driver is of an older branch than the lowest that runs programs of a major version of CUDA."""
+    rows = load("releases.toml")["driver"]
+    lowest = next((row["windows" if system == "windows" else "linux"] for row in rows if row["cuda"] == str(cuda)), "")
+    return bool(lowest) and () < numbers(driver)[:1] < numbers(str(lowest))[:1]
+
+
 def old_enough(driver: str, last: str) -> bool:
     """Whether a driver still knows a card whose last branch is ``last`` (``580``; empty: the current one does)."""
     return not last.isdigit() or numbers(driver)[:1] <= (int(last),)
