@@ -6,6 +6,8 @@ import ast
 import fcntl
 import os
 import select
+import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -129,13 +131,14 @@ def test_signals_have_their_usual_meaning_in_the_program():
 
 
 class Terminal:
-    """``rung exec -- command`` on a terminal."""
+    """A command on a terminal."""
 
     def __init__(self, *command):
         self.control, end = os.openpty()
+        self.rest = b""
         self.resize(33, 77)
         self.process = subprocess.Popen(
-            [*RUNG, "--", *command], stdin=end, stdout=end, stderr=end, start_new_session=True,
+            command, stdin=end, stdout=end, stderr=end, start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
         os.close(end)
@@ -144,7 +147,7 @@ class Terminal:
         fcntl.ioctl(self.control, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def until(self, text):
-        seen, by = b"", time.monotonic() + 20
+        seen, by = self.rest, time.monotonic() + 20
         while text not in seen and time.monotonic() < by:
             if select.select([self.control], [], [], 0.2)[0]:
                 try:
@@ -152,7 +155,9 @@ class Terminal:
                 except OSError:
                     break
         assert text in seen, seen
-        return seen
+        end = seen.index(text) + len(text)
+        self.rest = seen[end:]
+        return seen[:end]
 
     def end(self):
         code = self.process.wait(20)
@@ -169,7 +174,7 @@ def test_on_a_terminal_every_stream_is_one_with_its_size():
         "print('ready', flush=True)\n"
         "while True: signal.pause()"
     )
-    terminal = Terminal(sys.executable, "-c", code)
+    terminal = Terminal(*RUNG, "--", sys.executable, "-c", code)
     seen = terminal.until(b"ready")
     assert seen.count(b"(77, 33)") == 3
     assert b"50%|#\r100%|##\r\nready" in seen
@@ -185,11 +190,34 @@ def test_ctrl_c_reaches_the_program_once():
         "while not counted and time.monotonic() < end: time.sleep(0.05)\n"
         "time.sleep(0.3); print('count', len(counted), 'end')"
     )
-    terminal = Terminal(sys.executable, "-c", code)
+    terminal = Terminal(*RUNG, "--", sys.executable, "-c", code)
     terminal.until(b"ready")
     os.write(terminal.control, b"\x03")
     assert b"count 1 end" in terminal.until(b" end")
     assert terminal.end() == 0
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="a shell that stops and resumes programs")
+def test_ctrl_z_stops_the_program_and_the_shell_resumes_it(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\nfor word in ('one', 'two'):\n    print('asks', word, file=sys.stderr)\n"
+        "    print('got', input().upper(), flush=True)\nsys.exit(5)"
+    )
+    shell = Terminal("bash", "--norc", "--noprofile", "-i")
+    command = shlex.join([*RUNG, "--", sys.executable, str(program)])
+    os.write(shell.control, f"PS1='shell'$'> '; {command}\n".encode())
+    for word in (b"one", b"two"):
+        shell.until(b"asks " + word)
+        os.write(shell.control, b"\x1a")
+        shell.until(b"shell> ")
+        os.write(shell.control, b"fg\n")
+        shell.until(b"program.py\r\n")
+        os.write(shell.control, word + b"\n")
+        shell.until(b"got " + word.upper())
+    shell.until(b"shell> ")
+    os.write(shell.control, b"exit $?\n")
+    assert shell.end() == 5
 
 
 def found_first(folder):
