@@ -11,6 +11,7 @@ from torch import Tensor
 from rung import formats
 from rung.core.types import Ladder, Rung
 from rung.formats import Encoded
+from rung.ops import LADDERS
 
 
 class Good:
@@ -86,3 +87,33 @@ def ladder(name: str, packing: str = "special") -> Ladder:
     """The ladder of linear with one of these rungs above ``ref``."""
     top = Rung("linear", f"test.{name.lower()}", f"tests.run.bad_rungs:{name}", packing=packing)
     return Ladder("linear", (top, Rung("linear", "ref", "tests.run.bad_rungs:GOOD")))
+
+
+class Vanished:
+    """What is too small to see is left out, as on the integrated GPU of Brush's reports: no error, other numbers."""
+
+    def apply(self, splats: Any, pose: Any, camera: Any, screen: Any = None) -> Any:
+        seen = splats.scales.amax(1) > 0.02
+        splats = splats._replace(opacities=splats.opacities * seen)
+        return LADDERS["rasterize"].rung("ref").load().apply(splats, pose, camera, screen)
+
+
+class LosesGradients:
+    """One splat in a thousand does not learn."""
+
+    def apply(self, splats: Any, pose: Any, camera: Any, screen: Any = None) -> Any:
+        lost = (torch.arange(len(splats.means)) % 1000 == 500)[:, None]
+        splats = splats._replace(means=torch.where(lost, splats.means.detach(), splats.means))
+        return LADDERS["rasterize"].rung("ref").load().apply(splats, pose, camera, screen)
+
+
+class NoUnit:
+    """Brush on a card without 16x16x16 matrix units."""
+
+    def apply(self, *given: Any) -> Any:
+        raise RuntimeError(
+            "Cmma on inputs Float(F16) and outputs Float(F32) with shape m=16, n=16, k=16 not supported."
+        )
+
+
+VANISHED, LOSES_GRADIENTS, NO_UNIT = Vanished(), LosesGradients(), NoUnit()

@@ -12,8 +12,8 @@ from rung.ops import LADDERS
 
 #: What an op is asked to compute in; all others take and give f32 on every rung.
 DTYPES = {"linear": ("f32", "f16", "bf16")}
-#: Formats of the KV cache, which stand where the other ops have the weight's.
-_CACHES = ("f32", "f16")
+#: Formats of what is no weight: of the KV cache, and of splats.
+_FORMATS = {"attention": ("f32", "f16"), "decode_step": ("f32", "f16"), "rasterize": ("f32",)}
 _HEAD = """# Fallbacks
 
 Which rung every op stands on, on every product of the catalogue, in every format: `rung ladder --matrix` prints this
@@ -47,14 +47,22 @@ def cases(op: str, format: str, dtype: str = "f32") -> list[tuple[str, Case]]:
         ]
     if op == "embedding":
         return [("look up", Case(op, format, dtype, (1, 32000, 4096)))]
+    if op == "rasterize":
+        options = FrozenDict({"degree": 3, "antialiased": False})
+        return [("100,000 splats", Case(op, format, dtype, (100_000, 800, 800), options))]
     options = FrozenDict({"head_dim": 128, "packings": ("r16",), "devices": 1})
     return [("token", Case(op, format, dtype, (32, 4096, 11008, 32000), options))]
+
+
+def formats_of(op: str) -> tuple[str, ...]:
+    """The formats that an op is asked for in."""
+    return _FORMATS.get(op, tuple(FORMATS))
 
 
 def climbs(device: Device) -> Iterator[tuple[str, Case, Climb]]:
     """Every climb on a device, with what its case is called: all ops, formats, shapes and dtypes."""
     for op, ladder in LADDERS.items():
-        for format in FORMATS if op in ("linear", "embedding") else _CACHES:
+        for format in formats_of(op):
             for dtype in DTYPES.get(op, ("f32",)):
                 for label, case in cases(op, format, dtype):
                     yield label, case, ladder.climb(device, case)
@@ -124,8 +132,8 @@ def _table(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _formats(row: Row) -> str:
-    known = tuple(FORMATS) if row.op in ("linear", "embedding") else _CACHES
+    known = formats_of(row.op)
     if row.formats == known:
-        return "all" if row.op in ("linear", "embedding") else " ".join(known)
+        return " ".join(known) if row.op in _FORMATS else "all"
     missing = [name for name in known if name not in row.formats]
     return f"all but {' '.join(missing)}" if len(missing) < len(row.formats) else " ".join(row.formats)

@@ -11,8 +11,14 @@ from rung.cli.output import console, print_json, table
 
 
 def ladder(
-    op: Annotated[str, typer.Argument(help="linear, embedding, attention or decode_step.")] = "linear",
-    format: Annotated[str, typer.Argument(help="A format of rung formats; for attention that of the cache.")] = "q4_0",
+    op: Annotated[str, typer.Argument(help="linear, embedding, attention, decode_step or rasterize.")] = "linear",
+    format: Annotated[
+        str | None,
+        typer.Argument(
+            help="A format of rung formats; for attention the cache's. By default q4_0, or f32 where no weight is.",
+            show_default=False,
+        ),
+    ] = None,
     device: options.Reasoned = None,
     software: options.Software = None,
     dtype: Annotated[
@@ -33,7 +39,7 @@ def ladder(
     Best first: chosen, ready, or the reason why not.
     """
     from rung.cli.common import pick_device
-    from rung.cli.fallbacks import DTYPES, cases, page
+    from rung.cli.fallbacks import DTYPES, cases, formats_of, page
     from rung.core.errors import UsageError
     from rung.core.text import did_you_mean
     from rung.formats import get
@@ -50,13 +56,13 @@ def ladder(
             ["rung ladder linear q4_k"],
         )
     where = pick_device(device, software)
-    name = get(format).name
+    name = get(format or ("q4_0" if "q4_0" in formats_of(op) else formats_of(op)[0])).name
     possible = DTYPES.get(op, ("f32",))
     if dtype is not None and dtype not in possible:
         raise UsageError(
             f"{op} is not computed in {dtype!r}.",
             [f"it is computed in: {', '.join(possible)}"],
-            [f"rung ladder {op} {format} --dtype {possible[0]}"],
+            [f"rung ladder {op} {name} --dtype {possible[0]}"],
         )
     computed = dtype or (compute_dtype(where, lossless=name == "f32") if len(possible) > 1 else "f32")
     found = []

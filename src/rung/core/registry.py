@@ -11,7 +11,7 @@ from rung.core.types import Ladder
 T = TypeVar("T")
 
 #: What is computed. A ladder can be registered for these ops only.
-OPS = ("linear", "embedding", "attention", "quantize", "dequantize", "decode_step")
+OPS = ("linear", "embedding", "attention", "quantize", "dequantize", "decode_step", "rasterize")
 
 
 class Registry(Mapping[str, T], Generic[T]):

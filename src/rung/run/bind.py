@@ -127,6 +127,10 @@ class Binder:
         """Attention of one layer; ``options`` are window and softcap."""
         return Attention(self, heads, kv_heads, head_dim, cache_dtype, FrozenDict(options))
 
+    def rasterizer(self, **options: Any) -> Rasterizer:
+        """Splats to pictures; ``options`` are degree and antialiased."""
+        return Rasterizer(self, FrozenDict(options))
+
     def record(self, case: Case, climb: Climb) -> Rung:
         """Notes the choice in the journal and returns it; raises ``NoRung`` with the trail when there is none."""
         self.journal.climbed(self.device.id, case.op, case.format, climb)
@@ -304,6 +308,27 @@ class Attention:
             self._binder.failed(self.rungs[which], self._cases[which], error)
         self._bind()
         return self(q, keys, values, **options)
+
+
+class Rasterizer:
+    """Splats to pictures, and the gradients of splats; what fails on the way back is not repeated."""
+
+    def __init__(self, binder: Binder, options: FrozenDict[Any]) -> None:
+        self._binder, self._case = binder, Case("rasterize", "f32", "f32", (_MANY, _MANY, _MANY), options)
+        self._bind()
+
+    def _bind(self) -> None:
+        self.rung = self._binder.record(self._case, self._binder.choose(self._case))
+        self._implementation = self.rung.load()
+
+    def __call__(self, *given: Any) -> Any:
+        """See ``rung.ops.rasterize``."""
+        try:
+            return self._implementation.apply(*given)
+        except Exception as error:
+            self._binder.failed(self.rung, self._case, error)
+        self._bind()
+        return self(*given)
 
 
 class Step:

@@ -92,3 +92,16 @@ def call_address(typing_context, address, arguments):
         return context.get_dummy_value()
 
     return VOID(INT, types.UniTuple(INT, count)), generate
+
+
+def _array(element: types.Type, kind: ir.Type) -> Any:
+    @instruction(types.CPointer(element), INT)
+    def array(b, address):
+        return b.inttoptr(address, kind.as_pointer())
+
+    return array
+
+
+#: An address as an array, which is read and written with brackets; an index below zero is before it.
+floats, doubles = _array(types.float32, F32), _array(types.float64, ir.DoubleType())
+numbers, shorts = _array(types.int64, I64), _array(types.int32, I32)

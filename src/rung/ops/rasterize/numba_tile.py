@@ -1,0 +1,187 @@
+"""Gaussian splats on the processor: compiled tiles of 16 x 16 pixels, 16 at a time, with analytic gradients.
+
+Projection and gradients of splats are float64, tiles float32. The same inputs give the same bits, whatever the
+number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rung.kernels.cpu import splat_project, splat_tiles
+from rung.kernels.cpu.compiled import Kernel
+from rung.kernels.cpu.parallel import run
+from rung.kernels.cpu.splat_shape import CAMERA
+from rung.kernels.simd.splats import OUTPUTS, RECORD, STATE
+from rung.ops.rasterize import MARGIN, TILE, Camera, Picture, Splats
+
+_LANES = np.arange(TILE, dtype=np.float32)
+
+
+class _Words:
+    """The words of a kernel by name; holds on to the arrays whose addresses they are."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names, self._held = names, dict[str, Any]()
+        self.words = np.zeros(len(names), np.int64)
+
+    def set(self, **values: Any) -> None:
+        """Sets words to numbers, or to the addresses of arrays and tensors."""
+        for name, value in values.items():
+            self._held[name] = value
+            address = value.data_ptr() if isinstance(value, Tensor) else getattr(value, "ctypes", None)
+            number = value if address is None else address if isinstance(address, int) else address.data
+            self.words[self._names.index(name)] = number
+
+    def run(self, kernel: Kernel) -> None:
+        """Runs a kernel on all threads of torch."""
+        self.words[0] = 0
+        run(kernel.address, self.words, torch.get_num_threads())
+
+
+def _camera(pose: Tensor, camera: Camera) -> np.ndarray:
+    """The float64 that ``rung.kernels.cpu.splat_shape`` describes."""
+    fx, fy, cx, cy = camera.fx, camera.fy, camera.cx, camera.cy
+    wide, high = MARGIN * 0.5 * camera.width / fx, MARGIN * 0.5 * camera.height / fy
+    limits = (-cx / fx - wide, (camera.width - cx) / fx + wide, -cy / fy - high, (camera.height - cy) / fy + high)
+    view = pose.detach()[:3].double().reshape(-1).tolist()
+    made = np.array([*view, fx, fy, cx, cy, *limits, camera.near, camera.far])
+    assert made.size == CAMERA
+    return made
+
+
+class _Pass:
+    """One picture: what the way forward found and the way back needs."""
+
+    def __init__(self, splats: Splats, pose: Tensor, camera: Camera) -> None:
+        self.camera, self.count = camera, len(splats.means)
+        self.across, self.down = -(-camera.width // TILE), -(-camera.height // TILE)
+        self.project, self.tiles = _Words(splat_project.WORDS), _Words(splat_tiles.WORDS)
+        degree, threads = camera.degree, torch.get_num_threads()
+        self.records = np.empty((self.count, len(RECORD)), np.float32)
+        self.radii = torch.empty(self.count, 2, dtype=torch.int32)
+        self.counts = np.empty(self.count, np.int64)
+        spans = np.empty((self.count, 4), np.int32)
+        self.project.set(
+            count=self.count,
+            harmonics=0 if degree is None else splats.colors.shape[1],
+            degree=degree or 0,
+            antialiased=int(camera.antialiased),
+            width=camera.width,
+            height=camera.height,
+            across=self.across,
+            down=self.down,
+            camera=_camera(pose, camera),
+            **splats._asdict(),
+            records=self.records,
+            radii=self.radii,
+            tiles=spans,
+            tile_counts=self.counts,
+            scratch=np.empty(threads * splat_project.SCRATCH),
+        )
+        self.project.run(splat_project.project)
+        self._list(spans)
+        self.states = torch.empty(self.down, self.across, TILE, STATE, TILE)
+        self.tiles.set(states=self.states, lanes=_LANES)
+        self.tiles.run(splat_tiles.composite)
+
+    def _list(self, spans: np.ndarray) -> None:
+        """Lists every tile's splats by depth."""
+        visible = np.flatnonzero(self.counts)
+        order = visible[np.argsort(self.records[visible, RECORD.index("depth")], kind="stable")]
+        starts = np.zeros(self.count + 1, np.int64)
+        np.cumsum(self.counts, out=starts[1:])
+        self.listed = int(starts[-1])
+        tile_starts = np.zeros(self.across * self.down + 1, np.int64)
+        self.tiles.set(
+            width=self.camera.width,
+            height=self.camera.height,
+            across=self.across,
+            down=self.down,
+            visible=len(order),
+            order=order,
+            records=self.records,
+            tiles=spans,
+            starts=starts,
+            tile_starts=tile_starts,
+            listed=np.empty(self.listed, np.int64),
+            entries=np.empty(self.listed, np.int64),
+        )
+        self.project.set(starts=starts)
+        self.tiles.run(splat_tiles.count_tiles)
+        np.cumsum(tile_starts, out=tile_starts)
+        self.tiles.set(tile_starts=tile_starts.copy())
+        self.tiles.run(splat_tiles.list_tiles)
+        self.tiles.set(tile_starts=tile_starts)
+
+    def outputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Colour [H, W, 3], alpha [H, W] and depth [H, W]."""
+        height, width = self.camera.height, self.camera.width
+        planes = self.states.permute(3, 0, 2, 1, 4).reshape(STATE, TILE * self.down, TILE * self.across)
+        planes = planes[:, :height, :width]
+        return planes[1:4].permute(1, 2, 0).contiguous(), 1 - planes[0].abs(), planes[4].contiguous()
+
+    def means(self) -> Tensor:
+        """The centres in pixels [N, 2], of splats that are in the picture; zeros for the others."""
+        at = [RECORD.index(name) for name in ("x", "y", "pixel_x", "pixel_y")]
+        kept = np.where(self.counts[:, None] > 0, self.records[:, at], 0)
+        return torch.from_numpy(kept[:, :2] + kept[:, 2:])
+
+    def back(self, splats: Splats, color: Tensor, alpha: Tensor, depth: Tensor) -> tuple[Tensor, ...]:
+        """Gradients of the splats, of ``screen`` and of the first three rows of the pose."""
+        height, width = self.camera.height, self.camera.width
+        given = torch.zeros(OUTPUTS, TILE * self.down, TILE * self.across)
+        given[:3, :height, :width] = color.permute(2, 0, 1)
+        given[3, :height, :width], given[4, :height, :width] = depth, alpha
+        given = given.reshape(OUTPUTS, self.down, TILE, self.across, TILE).permute(1, 3, 2, 0, 4).contiguous()
+        gains = np.empty((self.listed, splat_project.GAINS), np.float32)
+        scratch = np.empty(torch.get_num_threads() * splat_tiles.SCRATCH, np.uint8)
+        self.tiles.set(gradients=given, gains=gains, scratch=scratch)
+        self.tiles.run(splat_tiles.blame)
+        made = Splats(*(torch.zeros_like(tensor) for tensor in splats))
+        screen = torch.zeros(self.count, 2)
+        chunks = np.zeros((-(-self.count // splat_project.CHUNK), 3, 4))
+        self.project.set(
+            gains=gains,
+            **{f"g_{name}": tensor for name, tensor in made._asdict().items()},
+            g_screen=screen,
+            g_camera=chunks,
+        )
+        self.project.run(splat_project.project_back)
+        return (*made, screen, torch.from_numpy(chunks.sum(0)).float())
+
+
+class _Rasterize(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, camera: Camera, pose: Tensor, screen: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+        splats = Splats(*(tensor.detach().contiguous() for tensor in tensors))
+        made = _Pass(splats, pose, camera)
+        ctx.made, ctx.screen = made, screen is not None
+        ctx.save_for_backward(*splats)
+        means = made.means()
+        ctx.mark_non_differentiable(made.radii, means)
+        return (*made.outputs(), made.radii, means)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, color: Tensor, alpha: Tensor, depth: Tensor, *unused: Tensor) -> tuple[Any, ...]:
+        *splats, screen, view = ctx.made.back(Splats(*ctx.saved_tensors), color, alpha, depth)
+        pose = torch.cat([view, torch.zeros(1, 4)])
+        return (None, pose, screen if ctx.screen else None, *splats)
+
+
+class Tiles:
+    """See ``rung.ops.rasterize``."""
+
+    def apply(self, splats: Splats, pose: Tensor, camera: Camera, screen: Tensor | None = None) -> Picture:
+        """The picture of the splats."""
+        color, alpha, depth, radii, means = _Rasterize.apply(camera, pose, screen, *splats)
+        return Picture(color, alpha, depth, radii, means)
+
+
+RUNG = Tiles()

@@ -1,0 +1,83 @@
+"""Gaussian splats in torch's own operations, many tiles at once: for any device that torch computes on.
+
+Tiles with lists of about one length are composited together; on the way back each such group is computed again,
+so that only one is held.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from rung.ops.rasterize import TILE, Camera, Picture, Splats
+from rung.ops.rasterize.projecting import Flat, composite, project
+
+#: Pixels times splats of a group: about 20 tensors of as many values are held.
+_MOST = 1 << 22
+
+
+def _lists(flat: Flat, across: int, down: int) -> tuple[Tensor, Tensor]:
+    """The splats of all tiles by depth, one tile after the other, then one that nobody sees (``_with_nothing``); and
+    how many each tile has (both int64)."""
+    centres, radii = flat.means.detach(), flat.radii
+    edge = torch.tensor([across, down], device=radii.device)
+    low = ((centres - radii) / TILE).floor().long().clamp_min(0)
+    high = torch.minimum(((centres + radii) / TILE).ceil().long(), edge)
+    spans = (high - low).clamp_min(0) * (radii > 0)
+    order = torch.argsort(flat.depths.detach(), stable=True)
+    counts = spans.prod(-1)[order]
+    listed = order.repeat_interleave(counts)
+    local = torch.arange(len(listed), device=radii.device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    wide = spans[listed, 0]
+    x, y = low[listed, 0] + local % wide, low[listed, 1] + local // wide
+    tiles, places = torch.sort(y * across + x, stable=True)
+    nothing = listed.new_full((1,), len(radii))
+    return torch.cat([listed[places], nothing]), torch.bincount(tiles, minlength=across * down)
+
+
+def _with_nothing(flat: Flat) -> Flat:
+    """The splats and one more at the end that nobody sees, for lists that are filled up."""
+    return Flat(*(torch.cat([each, each.new_zeros(1, *each.shape[1:])]) for each in flat))
+
+
+class Tiles:
+    """See ``rung.ops.rasterize``; computes in the dtype of the splats, where they are."""
+
+    def apply(self, splats: Splats, pose: Tensor, camera: Camera, screen: Tensor | None = None) -> Picture:
+        """The picture of the splats."""
+        flat = project(splats, pose, camera, screen)
+        across, down = -(-camera.width // TILE), -(-camera.height // TILE)
+        image = self._composite(flat, across, down)
+        image = image.reshape(down, across, TILE, TILE, 5).permute(0, 2, 1, 3, 4)
+        image = image.reshape(down * TILE, across * TILE, 5)[: camera.height, : camera.width]
+        return Picture(image[..., :3], image[..., 4], image[..., 3], flat.radii, flat.means)
+
+    def _composite(self, flat: Flat, across: int, down: int) -> Tensor:
+        listed, counts = _lists(flat, across, down)
+        starts = counts.cumsum(0) - counts
+        lengths, tiles = torch.sort(counts, descending=True)
+        padded = _with_nothing(flat)
+        within = torch.arange(TILE, dtype=flat.means.dtype, device=flat.means.device) + 0.5
+        pixels = torch.stack(torch.meshgrid(within, within, indexing="xy"), dim=-1).reshape(-1, 2)
+        made, first, remaining = [], 0, lengths.tolist()
+        while not made or (first < len(remaining) and remaining[first]):
+            longest = max(1, remaining[first])
+            group = tiles[first : first + max(1, _MOST // (TILE * TILE * longest))]
+            entry = torch.arange(longest, device=listed.device)
+            places = torch.where(entry < counts[group, None], starts[group, None] + entry, len(listed) - 1)
+            corners = torch.stack([group % across, group // across], dim=-1) * TILE
+            centres = pixels + corners[:, None, :]
+            made.append(checkpoint(_group, *padded, listed[places], centres, use_reentrant=False))
+            first += len(group)
+        image = flat.means.new_zeros(across * down, TILE * TILE, 5)
+        return image.index_copy(0, tiles[:first], torch.cat(made))
+
+
+def _group(*given: Tensor) -> Tensor:
+    """``composite`` of tensors, as checkpoints want it."""
+    *flat, chosen, centres = given
+    return composite(Flat(*flat), chosen, centres)
+
+
+RUNG = Tiles()

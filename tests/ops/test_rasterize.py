@@ -1,0 +1,261 @@
+"""The rungs of rasterize: ``ref`` against sums by hand and against gsplat's functions, the others against ``ref``."""
+
+import math
+
+import pytest
+import torch
+
+from rung.ops.rasterize import LADDER, LEAST_ALPHA, LEAST_LEFT, MOST_ALPHA, Camera, Splats
+from rung.ops.rasterize.projecting import basis, project
+from rung.run.compare import gradients, splats
+
+REF = LADDER.rung("ref").load()
+CAMERA = Camera(61, 45, 55.0, 57.0, 29.3, 23.1, 3)
+RUNGS = [rung for rung in LADDER.rungs[:-1] if set(rung.needs) <= {"package.numba", "package.torch"}]
+
+
+def wild(seed, count=120, degree=3):
+    """Splats of every kind: behind the camera, on borders of tiles, opaque, tiny, huge, flat as a disc."""
+    generator = torch.Generator().manual_seed(seed)
+    made = splats(count, degree, seed)
+    means, scales, opacities = made.means.clone(), made.scales * 3, made.opacities.clone()
+    means[:5, 2] *= -1
+    means[5:10, 2] = torch.rand(5, generator=generator) * 0.1
+    means[10:14] = torch.tensor([[0.0, 0.0, 1.0]]) * (2 + torch.rand(4, 1, generator=generator))
+    means[14, :2] = (16.0 - torch.tensor([CAMERA.cx, CAMERA.cy])) / torch.tensor([CAMERA.fx, CAMERA.fy]) * means[14, 2]
+    opacities[15:30] = 0.98 + 0.02 * torch.rand(15, generator=generator)
+    scales[30:35] *= 1e-3
+    scales[35:38] *= 40
+    scales[38:44, 1:] *= 1e-2
+    opacities[44:48] = 0.003
+    colors = made.colors if degree is not None else made.colors[:, 0]
+    return Splats(means, made.quats, scales, opacities, colors)
+
+
+def doubles(given):
+    return Splats(*(tensor.double() for tensor in given))
+
+
+def decisions(given, camera, pose=None):
+    """Pixels [H, W] where a skip, a stop or an order lies within 1e-5 of its threshold, and the splats seen there."""
+    flat = project(doubles(given), torch.eye(4, dtype=torch.double) if pose is None else pose.double(), camera)
+    order = torch.argsort(flat.depths, stable=True)
+    order = order[flat.radii[order, 0] > 0]
+    across, down = torch.meshgrid(torch.arange(camera.width), torch.arange(camera.height), indexing="xy")
+    pixels = torch.stack([across, down], -1).reshape(-1, 2) + 0.5
+    dx, dy = (pixels[:, None, :] - flat.means[order]).unbind(-1)
+    xx, xy, yy = flat.conics[order].unbind(-1)
+    raw = flat.opacities[order] * torch.exp(-0.5 * (xx * dx * dx + yy * dy * dy) - xy * dx * dy)
+    alpha = torch.where(raw >= LEAST_ALPHA, raw.clamp_max(MOST_ALPHA), 0)
+    left = torch.cumprod(1 - alpha, 1)
+    seen = raw >= 0.5 * LEAST_ALPHA
+    near = (raw / LEAST_ALPHA - 1).abs() < 1e-5
+    near |= (left / LEAST_LEFT - 1).abs() < 1e-3  # a product of hundreds of roundings
+    near |= (raw / MOST_ALPHA - 1).abs() < 1e-5
+    close = flat.depths[order].diff().abs() < 1e-5
+    near[:, 1:] |= close & seen[:, 1:] & seen[:, :-1]
+    unsure = near.any(1)
+    touched = torch.zeros(len(given.means), dtype=torch.bool)
+    touched[order[seen[unsure].any(0)]] = True
+    return unsure.reshape(camera.height, camera.width), touched
+
+
+def by_hand(given, camera):
+    """The picture of plain colours, pixel by pixel and splat by splat, without a matrix library."""
+    out = torch.zeros(camera.height, camera.width, 5, dtype=torch.double)
+    flat = []
+    for mean, quat, scale, opacity, color in zip(*(tensor.double().tolist() for tensor in given), strict=True):
+        x, y, z = mean
+        if not camera.near < z < camera.far:
+            continue
+        length = math.sqrt(sum(q * q for q in quat))
+        w, i, j, k = (q / length for q in quat)
+        turn = [
+            [1 - 2 * (j * j + k * k), 2 * (i * j - w * k), 2 * (i * k + w * j)],
+            [2 * (i * j + w * k), 1 - 2 * (i * i + k * k), 2 * (j * k - w * i)],
+            [2 * (i * k - w * j), 2 * (j * k + w * i), 1 - 2 * (i * i + j * j)],
+        ]
+        sigma = [[sum(turn[a][c] * scale[c] ** 2 * turn[b][c] for c in range(3)) for b in range(3)] for a in range(3)]
+        slope = [[camera.fx / z, 0, -camera.fx * x / z / z], [0, camera.fy / z, -camera.fy * y / z / z]]
+        flat_sigma = [
+            [sum(slope[a][m] * sigma[m][n] * slope[b][n] for m in range(3) for n in range(3)) for b in range(2)]
+            for a in range(2)
+        ]
+        xx, xy, yy = flat_sigma[0][0] + 0.3, flat_sigma[0][1], flat_sigma[1][1] + 0.3
+        centre = camera.fx * x / z + camera.cx, camera.fy * y / z + camera.cy
+        flat.append((z, centre, (xx, xy, yy, xx * yy - xy * xy), opacity, [*color, z, 1.0]))
+    flat.sort(key=lambda each: each[0])
+    for row in range(camera.height):
+        for column in range(camera.width):
+            left = 1.0
+            for _, (cx, cy), (xx, xy, yy, area), opacity, channels in flat:
+                dx, dy = column + 0.5 - cx, row + 0.5 - cy
+                alpha = min(0.999, opacity * math.exp(-0.5 * (yy * dx * dx - 2 * xy * dx * dy + xx * dy * dy) / area))
+                if alpha < 1 / 255:
+                    continue
+                if left * (1 - alpha) <= 1e-4:
+                    break
+                out[row, column] += alpha * left * torch.tensor(channels, dtype=torch.double)
+                left *= 1 - alpha
+    return out
+
+
+def test_ref_is_the_sum_by_hand():
+    camera = Camera(21, 18, 40.0, 43.0, 9.7, 9.1)
+    given = wild(3, 60, None)
+    given = given._replace(means=given.means * torch.tensor([0.3, 0.3, 1.0]), opacities=given.opacities * 0.6 + 0.4)
+    # the hand holds no slope at the picture's edge: splats far outside may differ
+    inside = (given.means[:, :2].abs() < 0.35 * given.means[:, 2:]).all(1) | (given.means[:, 2] < 0.01)
+    assert inside.float().mean() > 0.8
+    kept = Splats(*(tensor[inside] for tensor in given))
+    made, want = REF.apply(doubles(kept), torch.eye(4, dtype=torch.double), camera), by_hand(kept, camera)
+    assert float((made.color - want[..., :3]).abs().max()) < 1e-12
+    assert float((made.depth - want[..., 3]).abs().max()) < 1e-11
+    assert float((made.alpha - want[..., 4]).abs().max()) < 1e-12
+    assert float(made.alpha.max()) > 0.999
+
+
+def test_the_gradients_of_ref_are_slopes():
+    camera = Camera(7, 6, 10.0, 11.0, 3.2, 3.3, 2, antialiased=True)
+    given = doubles(splats(4, 2))
+    pose = torch.eye(4, dtype=torch.double)
+    pose[:3, 3] = torch.tensor([0.1, -0.05, 0.2])
+
+    def picture(*tensors):
+        made = REF.apply(Splats(*tensors[:5]), tensors[5], camera)
+        return made.color, made.alpha, made.depth
+
+    torch.autograd.gradcheck(
+        picture, [tensor.requires_grad_() for tensor in (*given, pose)], eps=1e-7, atol=1e-4, fast_mode=True
+    )
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2, 3])
+def test_harmonics_are_gsplats(degree):
+    theirs = pytest.importorskip("gsplat.cuda._torch_impl")
+    generator = torch.Generator().manual_seed(degree)
+    directions = torch.nn.functional.normalize(torch.randn(200, 3, generator=generator, dtype=torch.double), dim=-1)
+    terms = (degree + 1) ** 2
+    coefficients = torch.randn(200, terms, 3, generator=generator, dtype=torch.double)
+    want = theirs._spherical_harmonics(degree, directions, coefficients)
+    got = (basis(degree, directions)[:, :, None] * coefficients).sum(1)
+    assert float((got - want).abs().max() / want.abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_projection_is_gsplats(seed):
+    theirs = pytest.importorskip("gsplat.cuda._torch_impl")
+    given = doubles(wild(seed, 400))
+    pose = torch.eye(4, dtype=torch.double)
+    pose[:3, :3] = torch.linalg.qr(torch.eye(3, dtype=torch.double) + 0.1 * torch.randn(3, 3).double())[0]
+    pose[:3, :3] *= torch.sign(torch.diagonal(pose[:3, :3]))
+    size = torch.tensor([[CAMERA.fx, 0, CAMERA.cx], [0, CAMERA.fy, CAMERA.cy], [0, 0, 1]], dtype=torch.double)
+    covariances, _ = theirs._quat_scale_to_covar_preci(given.quats, given.scales, compute_preci=False, triu=False)
+    radii, means, depths, conics, shares = theirs._fully_fused_projection(
+        given.means, covariances, pose[None], size[None], CAMERA.width, CAMERA.height, calc_compensations=True
+    )
+    flat = project(given, pose, CAMERA)
+    blurred = project(given, pose, CAMERA._replace(antialiased=True))
+    seen = flat.radii[:, 0] > 0
+    assert torch.equal(flat.radii, radii[0])
+    assert 0.5 < float(seen.double().mean()) < 0.99
+    for got, want in ((flat.means, means[0]), (flat.depths, depths[0]), (flat.conics, conics[0])):
+        assert float(((got - want)[seen].abs() / want[seen].abs().clamp_min(1e-3)).max()) < 1e-5
+    assert float((blurred.opacities - given.opacities * shares[0])[seen].abs().max()) < 1e-6
+
+
+def same(rung, given, camera, most, worst):
+    """A rung in float32 gives what ``ref`` gives in float64, but where a decision is on its threshold."""
+    got, slopes = gradients(rung.load(), given, camera)
+    want, right = gradients(REF, doubles(given), camera)
+    unsure, touched = decisions(given, camera)
+    assert float(unsure.double().mean()) <= 0.02
+    for name, scale in (("color", 1), ("alpha", 1), ("depth", 5)):
+        error = (getattr(got, name) - getattr(want, name)).abs().detach() / scale
+        error = error.amax(-1) if error.dim() == 3 else error
+        assert float(error[~unsure].max()) < most, name
+        assert float(error.max()) < 1 / 128, name
+    assert torch.equal(got.radii, want.radii)
+    for name, here, there in zip(Splats._fields, slopes, right, strict=False):
+        error = (here - there)[~touched].abs().max() / there.abs().max()
+        assert float(error) < worst, name
+    if not bool(unsure.any()):
+        assert float((slopes[5] - right[5]).abs().max() / right[5].abs().max()) < worst
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+@pytest.mark.parametrize(("degree", "antialiased"), [(3, False), (1, True), (None, False)])
+def test_every_rung_gives_what_ref_gives(rung, degree, antialiased):
+    camera = CAMERA._replace(degree=degree, antialiased=antialiased)
+    exact = rung.name == "numba.tile"  # its projection is float64
+    same(rung, wild(11, 120, degree), camera, 1e-5 if exact else 5e-3, 1e-4 if exact else 1e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(50))
+def test_compiled_tiles_on_many_scenes(seed):
+    same(LADDER.rung("numba.tile"), wild(100 + seed, 150), CAMERA._replace(antialiased=seed % 2 == 1), 1e-5, 1e-4)
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+@pytest.mark.parametrize(
+    ("width", "height", "count"), [(1, 1, 20), (16, 16, 40), (17, 33, 40), (40, 3, 1), (20, 20, 0)]
+)
+def test_pictures_of_any_size(rung, width, height, count):
+    camera = Camera(width, height, 30.0, 30.0, width / 2, height / 2, 0)
+    given = splats(count, 0)
+    got, want = (
+        impl.apply(x, torch.eye(4, dtype=x.means.dtype), camera)
+        for impl, x in ((rung.load(), given), (REF, doubles(given)))
+    )
+    assert got.color.shape == (height, width, 3)
+    assert float((got.color - want.color).abs().max()) < 1e-4
+    assert float((got.alpha - want.alpha).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_nothing_in_the_picture(rung):
+    given = splats(9, 0)
+    given = given._replace(means=given.means - torch.tensor([0.0, 0.0, 10.0]))
+    made, slopes = gradients(rung.load(), given, CAMERA._replace(degree=0))
+    assert not made.color.any()
+    assert not made.radii.any()
+    assert not any(slope.any() for slope in slopes)
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_the_gradient_on_the_screen_is_that_of_the_centres(rung):
+    given, camera = splats(60, 0), CAMERA._replace(degree=0)
+    found = []
+    for implementation, kind in ((rung.load(), torch.float32), (REF, torch.float64)):
+        screen = torch.zeros(60, 2, dtype=kind, requires_grad=True)
+        made = implementation.apply(Splats(*(x.to(kind) for x in given)), torch.eye(4, dtype=kind), camera, screen)
+        made.color.square().sum().backward()
+        found.append(screen.grad)
+    assert float((found[0] - found[1]).abs().max() / found[1].abs().max()) < 1e-3
+
+
+def test_the_same_bits_on_any_number_of_threads():
+    rung, given, before = LADDER.rung("numba.tile").load(), splats(3000, 3), torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            made, slopes = gradients(rung, given, CAMERA)
+            found.append([made.color.detach(), *slopes])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_values_that_are_no_numbers_draw_nothing(rung):
+    given = splats(40, 0)
+    broken = Splats(*(tensor.clone() for tensor in given))
+    broken.means[3, 0], broken.scales[4, 1], broken.opacities[5], broken.means[6, 2] = [math.nan] * 4
+    broken.scales[7, 0] = math.inf
+    kept = [index for index in range(40) if index not in (3, 4, 5, 6, 7)]
+    camera = CAMERA._replace(degree=0)
+    got = rung.load().apply(broken, torch.eye(4), camera)
+    want = rung.load().apply(Splats(*(tensor[kept] for tensor in given)), torch.eye(4), camera)
+    assert float((got.color - want.color).abs().max()) < 1e-5

@@ -1,0 +1,37 @@
+"""Rungs of rasterize that are wrong in the ways of real ones are found out before they draw anything."""
+
+import sys
+
+import pytest
+import torch
+
+from rung.core.types import Device, Ladder, Rung, StepClass
+from rung.core.value import FrozenDict
+from rung.ops import LADDERS
+from rung.ops.rasterize import Camera
+from rung.run.bind import Binder
+from rung.run.compare import splats
+from rung.run.journal import Journal
+from tests.run import bad_rungs
+
+CPU = Device("cpu", "cpu", "a processor", "x86_64", 2**34, software=FrozenDict({"torch": "0"}))
+ROOT = str(bad_rungs.__file__).removesuffix("/tests/run/bad_rungs.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("VANISHED", "color: "), ("LOSES_GRADIENTS", "gradient of means: "), ("NO_UNIT", "Cmma on inputs")],
+)
+def test_a_wrong_rung_is_left_and_reported(name, words, tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [ROOT, *sys.path])
+    bad = Rung("rasterize", f"test.{name.lower()}", f"tests.run.bad_rungs:{name}")
+    journal = Journal()
+    ladder = Ladder("rasterize", (bad, LADDERS["rasterize"].rung("ref")))
+    rasterizer = Binder(CPU, journal, ladders={"rasterize": ladder}).rasterizer(degree=0, antialiased=False)
+    made = rasterizer(splats(20, 0), torch.eye(4), Camera(20, 20, 30.0, 30.0, 10.0, 10.0, 0))
+    assert rasterizer.rung.name == "ref"
+    assert float(made.alpha.max()) > 0.1
+    (step,) = journal.report(FrozenDict(), FrozenDict()).steps
+    assert (step.rung, step.step, step.to) == (bad.name, StepClass.BROKEN, "ref")
+    assert words in step.reason
