@@ -48,8 +48,8 @@ def cases(op: str, format: str, dtype: str = "f32") -> list[tuple[str, Case]]:
     if op == "embedding":
         return [("look up", Case(op, format, dtype, (1, 32000, 4096)))]
     if op == "rasterize":
-        options = FrozenDict({"degree": 3, "antialiased": False})
-        return [("100,000 splats", Case(op, format, dtype, (100_000, 800, 800), options))]
+        seen = FrozenDict({"degree": 3, "antialiased": False})
+        return [("100,000 splats", Case(op, format, dtype, (100_000, 800, 800), seen))]
     options = FrozenDict({"head_dim": 128, "packings": ("r16",), "devices": 1})
     return [("token", Case(op, format, dtype, (32, 4096, 11008, 32000), options))]
 

@@ -151,7 +151,7 @@ def gradients(implementation: Any, given: Splats, camera: Camera, place: str = "
         for picture in (made.color, made.alpha, made.depth)
     )
     loss.backward()
-    return made, [tensor.grad.cpu() for tensor in (*taken, pose)]
+    return made, [slope.cpu() for slope in (tensor.grad for tensor in (*taken, pose)) if slope is not None]
 
 
 def _rasterize(rung: Rung, case: Case, place: str) -> str:
@@ -172,9 +172,9 @@ def _rasterize(rung: Rung, case: Case, place: str) -> str:
         if reason or float((here - there).abs().mean()) > 1e-4 * scale:
             return f"{name}: {reason or 'differs all over'}"
     for name, here, there in zip((*Splats._fields, "pose"), slopes, right, strict=True):
-        rows = [slope.double().reshape(len(slope), -1) for slope in (here, there)]
-        size = rows[1].norm(dim=1, keepdim=True) + 1e-3 * rows[1].norm() / len(rows[1]) ** 0.5
-        reason = compare(*rows, size, 0.05)
-        if reason or float((rows[0] - rows[1]).norm() / rows[1].norm()) > 2e-3:
+        rows, right_rows = (slope.double().reshape(len(slope), -1) for slope in (here, there))
+        size = right_rows.norm(dim=1, keepdim=True) + 1e-3 * right_rows.norm() / len(right_rows) ** 0.5
+        reason = compare(rows, right_rows, size, 0.05)
+        if reason or float((rows - right_rows).norm() / right_rows.norm()) > 2e-3:
             return f"gradient of {name}: {reason or 'differs all over'}"
     return ""

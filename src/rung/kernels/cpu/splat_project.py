@@ -21,10 +21,39 @@ from rung.kernels.simd.scalar import doubles, floats, numbers, shorts
 #: what is found: records (see ``rung.kernels.simd.splats``), radii [N, 2] and tiles [N, 4] (int32), how many tiles
 #: (int64 [N]); scratch for each thread; on the way back: where a splat's tiles begin (int64 [N + 1]), what each gave
 #: [tiles, GAINS], the gradients, and the camera's by chunks [chunks, 12] (float64).
-WORDS = ("counter", "count", "harmonics", "degree", "antialiased", "width", "height", "across", "down")
-WORDS += ("camera", "means", "quats", "scales", "opacities", "colors", "records", "radii", "tiles", "tile_counts")
-WORDS += ("scratch", "starts", "gains", "g_means", "g_quats", "g_scales", "g_opacities", "g_colors", "g_screen")
-WORDS += ("g_camera",)
+WORDS = tuple(
+    [
+        "counter",
+        "count",
+        "harmonics",
+        "degree",
+        "antialiased",
+        "width",
+        "height",
+        "across",
+        "down",
+        "camera",
+        "means",
+        "quats",
+        "scales",
+        "opacities",
+        "colors",
+        "records",
+        "radii",
+        "tiles",
+        "tile_counts",
+        "scratch",
+        "starts",
+        "gains",
+        "g_means",
+        "g_quats",
+        "g_scales",
+        "g_opacities",
+        "g_colors",
+        "g_screen",
+        "g_camera",
+    ]
+)
 (_COUNT, _HARMONICS, _DEGREE, _ANTIALIASED, _WIDTH, _HEIGHT, _ACROSS, _DOWN) = range(1, 9)
 (_CAMERA, _MEANS, _QUATS, _SCALES, _OPACITIES, _COLORS, _RECORDS, _RADII, _TILES, _TILE_COUNTS) = range(9, 19)
 (_SCRATCH, _STARTS, _GAINS, _G_MEANS, _G_QUATS, _G_SCALES, _G_OPACITIES, _G_COLORS, _G_SCREEN, _G_CAMERA) = range(

@@ -33,8 +33,28 @@ from rung.kernels.simd.splats import OUTPUTS, STATE, blame_row, composite_row, s
 #: ``splat_project.WORDS``); where each tile's list begins (int64, one more than tiles), each list's splats and the
 #: entry they have there (int64); states of all rows; 0 1 2 ... 15 as float32; and on the way back the gradients of the
 #: outputs, what tiles tell of splats, and scratch of ``SCRATCH`` bytes for each thread.
-WORDS = ("counter", "across", "down", "width", "height", "visible", "order", "records", "tiles", "starts")
-WORDS += ("tile_starts", "listed", "entries", "states", "lanes", "gradients", "gains", "scratch")
+WORDS = tuple(
+    [
+        "counter",
+        "across",
+        "down",
+        "width",
+        "height",
+        "visible",
+        "order",
+        "records",
+        "tiles",
+        "starts",
+        "tile_starts",
+        "listed",
+        "entries",
+        "states",
+        "lanes",
+        "gradients",
+        "gains",
+        "scratch",
+    ]
+)
 (_ACROSS, _DOWN, _WIDTH, _HEIGHT, _VISIBLE, _ORDER, _RECORDS, _TILES, _STARTS) = range(1, 10)
 (_TILE_STARTS, _LISTED, _ENTRIES, _STATES, _LANES, _GRADIENTS, _GAINS, _SCRATCH) = range(10, 18)
 

@@ -60,7 +60,8 @@ class Tiles:
         padded = _with_nothing(flat)
         within = torch.arange(TILE, dtype=flat.means.dtype, device=flat.means.device) + 0.5
         pixels = torch.stack(torch.meshgrid(within, within, indexing="xy"), dim=-1).reshape(-1, 2)
-        made, first, remaining = [], 0, lengths.tolist()
+        made: list[Tensor] = []
+        first, remaining = 0, lengths.tolist()
         while not made or (first < len(remaining) and remaining[first]):
             longest = max(1, remaining[first])
             group = tiles[first : first + max(1, _MOST // (TILE * TILE * longest))]
