@@ -17,43 +17,16 @@ from rung.kernels.cpu.splat_shape import BLUR, flat_axes, point, shape_slopes, s
 from rung.kernels.simd.generic import fetch_add
 from rung.kernels.simd.scalar import doubles, floats, numbers, shorts
 
+_NAMES = (
+    "counter count harmonics degree antialiased width height across down camera means quats scales "
+    "opacities colors records radii tiles tile_counts scratch starts gains g_means g_quats g_scales "
+    "g_opacities g_colors g_screen g_camera"
+)
 #: Words of both kernels: the counter that work is divided by; sizes; camera (float64, see ``splat_shape``) and splats;
 #: what is found: records (see ``rung.kernels.simd.splats``), radii [N, 2] and tiles [N, 4] (int32), how many tiles
 #: (int64 [N]); scratch for each thread; on the way back: where a splat's tiles begin (int64 [N + 1]), what each gave
 #: [tiles, GAINS], the gradients, and the camera's by chunks [chunks, 12] (float64).
-WORDS = tuple(
-    [
-        "counter",
-        "count",
-        "harmonics",
-        "degree",
-        "antialiased",
-        "width",
-        "height",
-        "across",
-        "down",
-        "camera",
-        "means",
-        "quats",
-        "scales",
-        "opacities",
-        "colors",
-        "records",
-        "radii",
-        "tiles",
-        "tile_counts",
-        "scratch",
-        "starts",
-        "gains",
-        "g_means",
-        "g_quats",
-        "g_scales",
-        "g_opacities",
-        "g_colors",
-        "g_screen",
-        "g_camera",
-    ]
-)
+WORDS = tuple(_NAMES.split())
 (_COUNT, _HARMONICS, _DEGREE, _ANTIALIASED, _WIDTH, _HEIGHT, _ACROSS, _DOWN) = range(1, 9)
 (_CAMERA, _MEANS, _QUATS, _SCALES, _OPACITIES, _COLORS, _RECORDS, _RADII, _TILES, _TILE_COUNTS) = range(9, 19)
 (_SCRATCH, _STARTS, _GAINS, _G_MEANS, _G_QUATS, _G_SCALES, _G_OPACITIES, _G_COLORS, _G_SCREEN, _G_CAMERA) = range(

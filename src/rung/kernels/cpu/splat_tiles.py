@@ -28,33 +28,16 @@ from rung.kernels.simd.generic import (
 from rung.kernels.simd.scalar import floats, numbers, shorts
 from rung.kernels.simd.splats import OUTPUTS, STATE, blame_row, composite_row, start_behind
 
+_NAMES = (
+    "counter across down width height visible order records tiles starts tile_starts listed entries "
+    "states lanes gradients gains scratch"
+)
 #: Words of all kernels: the counter that work is divided by; sizes, in tiles and in pixels, and how many splats touch a
 #: tile; of those their indices by depth (int64); records, tiles and first entry of each splat (see
 #: ``splat_project.WORDS``); where each tile's list begins (int64, one more than tiles), each list's splats and the
 #: entry they have there (int64); states of all rows; 0 1 2 ... 15 as float32; and on the way back the gradients of the
 #: outputs, what tiles tell of splats, and scratch of ``SCRATCH`` bytes for each thread.
-WORDS = tuple(
-    [
-        "counter",
-        "across",
-        "down",
-        "width",
-        "height",
-        "visible",
-        "order",
-        "records",
-        "tiles",
-        "starts",
-        "tile_starts",
-        "listed",
-        "entries",
-        "states",
-        "lanes",
-        "gradients",
-        "gains",
-        "scratch",
-    ]
-)
+WORDS = tuple(_NAMES.split())
 (_ACROSS, _DOWN, _WIDTH, _HEIGHT, _VISIBLE, _ORDER, _RECORDS, _TILES, _STARTS) = range(1, 10)
 (_TILE_STARTS, _LISTED, _ENTRIES, _STATES, _LANES, _GRADIENTS, _GAINS, _SCRATCH) = range(10, 18)
 
