@@ -32,7 +32,7 @@ def test_a_line_is_explained_on_a_card(run):
     assert "older than this GPU" in first
     assert "sure" in first
     assert any("RTX 5090 has compute capability 12.0" in line for line in rest)
-    assert any(line.strip().startswith("pip install -U torch --index-url https://") for line in rest)
+    assert any(line.strip().startswith("pip install torch==") for line in rest)
 
 
 def test_a_file_is_a_log_and_lines_are_numbered(run, tmp_path):
@@ -123,11 +123,13 @@ def test_many_rows_are_answered_as_one_by_one(run, tmp_path):
 
 def test_a_broken_row_does_not_cost_the_others(run, tmp_path):
     file = tmp_path / "rows.jsonl"
-    file.write_text('{"id": 1, "log": "Illegal instruction"}\nnot json\n[1]\n{"id": 2}\n')
+    rows = ['{"id": 1, "log": "Illegal instruction"}', "not json", "[1]", '{"id": 2}', "[" * 100_000]
+    rows.append('{"id": 3, "log": "x", "environment": "T4"}')
+    file.write_text("\ufeff" + "\n".join(rows))
     code, out, err = run("--jsonl", file)
     assert code == 2
-    assert len(out.splitlines()) == 4
-    assert "3 of the rows" in err
+    assert [json.loads(line)["id"] for line in out.splitlines()] == [1, None, None, 2, None, 3]
+    assert "5 of the rows" in err
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_a_wrong_question_exits_with_2_and_says_why(run, arguments, said):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "not json", '"P2200"'])
+@pytest.mark.parametrize("text", ["[1, 2]", "not json", '"P2200"', "[" * 100_000])
 def test_an_environment_that_is_none_exits_with_2(run, tmp_path, text):
     file = tmp_path / "environment.json"
     file.write_text(text)
@@ -169,3 +171,47 @@ def test_a_redacted_log_holds_no_names_and_no_tokens(run, tmp_path):
     for private in ("anna", "Anna", "hf_abc", "secret@", "192.168.4.7", "sk-123", "example.org/x from 192"):
         assert private not in out
     assert "/home/<user>/project/train.py" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "private"),
+    [
+        ("WANDB_API_KEY=0123abcd4567", "0123abcd"),
+        ("--api-key q8Zx7Yw6Vu5Ts4Rq3Po2", "q8Zx"),
+        ("Authorization: Bearer eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.sig", "eyJ"),
+        ("File C:\\\\Users\\\\Anna\\\\a.py", "Anna"),
+        ("File C:\\Users\\Anna Maria\\a.py", "Maria"),
+        ("listening on 2001:db8:0:1:2:3:4:5 and fe80::1ff:fe23:4567:890a", "db8"),
+        ("google AIzaSyA1234567890abcdefg", "AIzaSy"),
+    ],
+)
+def test_what_nobody_else_should_see(run, tmp_path, line, private):
+    (tmp_path / "log").write_text(line)
+    assert private not in run(tmp_path / "log", "--redact")[1]
+
+
+def test_what_a_log_says_of_tokens_stays(run, tmp_path):
+    said = "max_tokens: 2048, pad_token_id = 0, use_auth_token=True, 12:30:59 tokenizer: LlamaTokenizer\n"
+    (tmp_path / "log").write_text(said)
+    assert run(tmp_path / "log", "--redact")[1] == said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--list", "--redact"],
+        ["--jsonl", "x", "--device", "t4"],
+        ["--redact", "--json", "x y"],
+        ["--jsonl", "x", "log"],
+    ],
+)
+def test_options_without_an_effect_are_refused(run, arguments):
+    code, _, err = run(*arguments)
+    assert (code, "takes no notice of" in err) == (2, True)
+
+
+def test_an_environment_as_windows_writes_it(run, tmp_path):
+    file = tmp_path / "environment.json"
+    for encoding in ("utf-8-sig", "utf-16"):
+        file.write_text('{"gpu": "RTX 5090"}', encoding=encoding)
+        assert json.loads(run(IMAGE, "--environment", file, "--json")[1])["cause"] == "build-lacks-new-arch"

@@ -61,28 +61,36 @@ def explain(
 
     Exits 0 with a cause, 3 when it does not know, 2 for a wrong question.
     """
+    told = {"--device": device, "--environment": environment, "--no-environment": no_environment}
     if list_:
+        _alone("--list", told | {"--jsonl": jsonl, "--redact": redact, "a log": what})
         _list(json)
         return
     if jsonl is not None:
+        _alone("--jsonl", told | {"--redact": redact, "a log": what, "--json": json})
         _rows(jsonl)
+        return
+    if redact:
+        _alone("--redact", told | {"--json": json})
+        _redacted(_log(what))
         return
     if what is not None and _page(what, json):
         return
-    chunks = _log(what)
-    if redact:
-        _redacted(chunks)
-        return
     from rung.diagnosis.explain import explain_log
 
-    given = _environment(device, environment, no_environment)
-    found = explain_log(chunks, given)
+    found = explain_log(_log(what), _environment(device, environment, no_environment))
     if json:
         print_json(found.to_json())
     else:
         show(found, console())
     if found.cause is None:
         raise typer.Exit(_UNKNOWN)
+
+
+def _alone(name: str, others: Mapping[str, object]) -> None:
+    """Raises ``UsageError`` for what would have no effect beside an option."""
+    if given := [other for other, value in others.items() if value]:
+        raise UsageError(f"{name} takes no notice of {' and '.join(given)}: leave it out.")
 
 
 def _environment(device: str | None, file: Path | None, none: bool) -> Mapping[str, Any]:
@@ -100,12 +108,14 @@ def _environment(device: str | None, file: Path | None, none: bool) -> Mapping[s
 
 def _read_environment(file: Path) -> Mapping[str, Any]:
     from rung.diagnosis.facts import environment_of
+    from rung.diagnosis.log import encoding_of
 
     try:
-        return environment_of(json_module.loads(file.read_text(encoding="utf-8")))
+        data = file.read_bytes()
+        return environment_of(json_module.loads(data.decode(encoding_of(data))))
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{file} is no JSON: {error}", (), ['{"gpu": "Quadro P2200", "torch": "1.10.0+cu102"}']
         ) from error
@@ -169,17 +179,19 @@ def _rows(file: Path) -> None:
 
     wrong = 0
     try:
-        with open(file, encoding="utf-8", errors="replace") as stream:
+        with open(file, encoding="utf-8-sig", errors="replace") as stream:
             for number, line in enumerate(stream, 1):
                 if not line.strip():
                     continue
+                row = None
                 try:
                     row = json_module.loads(line)
                     found = explained(str(row["log"]), row.get("environment")).to_json()
                     answer = {"id": row.get("id"), **found}
-                except (ValueError, KeyError, TypeError, AttributeError, RungError) as error:
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RungError) as error:
                     wrong += 1
-                    answer = {"id": None, "error": f"line {number}: {error}"}
+                    name = row.get("id") if isinstance(row, dict) else None
+                    answer = {"id": name, "error": f"line {number}: {error}"}
                 print(json_module.dumps(answer, ensure_ascii=False))
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error

@@ -61,6 +61,8 @@ def fixes_for(cause: str, scene: Scene) -> tuple[Fix, ...]:
     return tuple(_worded(label, scene) for label in _order(cause, scene))
 
 
+#: Of torch's own builds and of what is built for each of them.
+_INDEX = "https://download.pytorch.org/whl"
 #: Where facts change the order: (cause, when, labels that come first).
 _FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-min-compute-capability", "quantisation-min-capability", ("change-quantization", "use-other-backend")),
@@ -146,7 +148,8 @@ def _order(cause: str, scene: Scene) -> list[str]:
 
 
 def _worded(label: str, scene: Scene) -> Fix:
-    around = f"{scene.text}\n{scene.facts.libraries}"
+    facts = scene.facts
+    around = "\n".join([scene.text, facts.stated, facts.gpu.arch if facts.gpu else ""])
     rows = [row for row in wordings() if row.label == label]
     row = next((row for row in rows if not row.when or re.search(row.when, around)), rows[-1])
     return Fix(label, _filled(row.text, scene), _filled(row.command, scene) if row.command else None)
@@ -155,23 +158,41 @@ def _worded(label: str, scene: Scene) -> Fix:
 def _filled(text: str, scene: Scene) -> str:
     facts = scene.facts
     cuda = facts.cuda or (12, 6)
-    older = facts.capability is not None and facts.capability < 75
-    index = "cu126" if older else "cu128" if cuda < (12, 8) or facts.capability is not None else f"cu{cuda[0]}{cuda[1]}"
-    filled = {
-        "torch_index": f"https://download.pytorch.org/whl/{index}",
-        "cc": capability_text(facts.capability) if facts.capability else "7.5",
-        "cuda_digits": f"{cuda[0]}{cuda[1]}",
-        "gfx": _related_gfx(facts.gpu.arch if facts.gpu else ""),
+    filled: dict[str, Callable[[], str]] = {
+        "torch_install": lambda: _torch(scene),
+        "torch_index": lambda: f"{_INDEX}/{facts.build[1] if facts.build else 'cu126'}",
+        "cc": lambda: capability_text(facts.capability) if facts.capability else "7.5",
+        "cuda_digits": lambda: f"{cuda[0]}{cuda[1]}",
+        "gfx": lambda: _related_gfx(facts.gpu.arch if facts.gpu else ""),
     }
     for name, value in filled.items():
-        text = text.replace("{" + name + "}", value)
+        if "{" + name + "}" in text:
+            text = text.replace("{" + name + "}", value())
     return text
 
 
+def _torch(scene: Scene) -> str:
+    """What ``rung setup`` gives for the card of this scene; for one that nobody named, the question to it."""
+    from rung.diagnosis.companions import Host  # reading the catalogue costs more than the rest of an explanation
+    from rung.diagnosis.setup import choose
+    from rung.hardware.catalog import architectures
+
+    facts = scene.facts
+    named = (facts.gpu.arch if facts.gpu else "", f"sm_{facts.capability}" if facts.capability else "")
+    key = next((name for name in named if name in architectures()), None)
+    if key is None:
+        return "rung setup"
+    driver = facts.driver if architectures()[key].kind == "cuda" else ""
+    system = "macos" if facts.apple else "windows" if facts.windows else "linux"
+    machine = "aarch64" if facts.apple or architectures()[key].platform else "x86_64"
+    found = choose([Host(facts.gpu.name if facts.gpu else key, key, driver, system, machine)])
+    return (found.torch.command if found else None) or "rung setup"
+
+
 def _related_gfx(arch: str) -> str:
-    """The version to name for an AMD GPU outside of ROCm's list: the nearest one of its generation."""
-    if arch.startswith("gfx11"):
-        return "11.0.0"
-    if arch.startswith("gfx9"):
-        return "9.0.0"
-    return "10.3.0"
+    """The version to name for an AMD GPU outside of ROCm's list: what the catalogue has, else of its generation."""
+    from rung.hardware.catalog import architectures
+    from rung.hardware.catalog.capabilities import gfx_version
+
+    row = architectures().get(arch)
+    return gfx_version(row.override) if row is not None and row.override else "10.3.0"

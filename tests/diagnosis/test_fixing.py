@@ -1,0 +1,52 @@
+"""What to do about a cause, worded for the card at hand: builds of torch are those that ``rung setup`` chooses."""
+
+import pytest
+
+from rung.diagnosis.companions import Host
+from rung.diagnosis.explain import explain, scene
+from rung.diagnosis.fixing import fixes_for
+from rung.diagnosis.setup import choose
+
+IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device\ntorch 2.9"
+
+
+def command(label, cause, environment, log=IMAGE):
+    return next(fix.command for fix in fixes_for(cause, scene([log.encode()], environment)) if fix.label == label)
+
+
+@pytest.mark.parametrize(
+    ("environment", "host"),
+    [
+        ({"gpu": "GTX 1080"}, Host("GeForce GTX 1080", "sm_61")),
+        ({"compute_capability": "7.0"}, Host("sm_70", "sm_70")),
+        ({"gpu": "RTX 4090", "driver": "535.54", "os": "Windows 11"}, Host("RTX 4090", "sm_89", "535.54", "windows")),
+        ({"gpu": "Radeon RX 7900 XTX"}, Host("Radeon RX 7900 XTX", "gfx1100")),
+    ],
+    ids=lambda value: value.get("gpu", "") if isinstance(value, dict) else "",
+)
+def test_a_build_of_torch_is_the_one_that_setup_chooses(environment, host):
+    wanted = choose([host]).torch.command
+    assert command("install-matching-build", "build-lacks-new-arch", environment) == wanted
+    assert command("downgrade-library", "build-lacks-old-arch", environment) == wanted
+
+
+@pytest.mark.parametrize("environment", [{}, {"gpu": "NVIDIA Imaginary 9000"}, {"gpu": "none"}])
+def test_for_a_card_that_nobody_knows_setup_is_asked(environment):
+    assert command("install-matching-build", "build-lacks-new-arch", environment) == "rung setup"
+
+
+def test_an_amd_card_is_told_whose_code_it_runs():
+    found = command("set-environment-override", "rocm-arch-unsupported", {"gpu": "Radeon RX 6700 XT"}, "rocBLAS error")
+    assert found == "export HSA_OVERRIDE_GFX_VERSION=10.3.0"
+
+
+def test_xformers_is_taken_from_where_the_installed_torch_is_from():
+    log = "xFormers wasn't build with CUDA support"
+    found = command("install-matching-build", "cuda-toolkit-mismatch", {"torch": "2.7.1+cu128"}, log)
+    assert found == "pip install -U xformers --index-url https://download.pytorch.org/whl/cu128"
+
+
+def test_no_placeholder_is_left():
+    for environment in ({}, {"gpu": "GTX 1080", "torch": "2.9.0+cu130", "os": "Windows"}, {"gpu": "gfx1031"}):
+        for fix in explain(IMAGE, environment).fixes:
+            assert "{" not in f"{fix.text}{fix.command}"
