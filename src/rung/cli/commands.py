@@ -10,7 +10,10 @@ import typer
 from typer.core import TyperGroup
 
 #: In the order of ``rung --help``. Command ``x`` is the function ``x`` of the module ``rung.cli.x``.
-COMMANDS = ("run", "check", "explain", "inspect", "setup", "exec", "calibrate", "plan", "devices", "formats", "ladder")
+COMMANDS = (
+    *("run", "check", "explain", "inspect", "setup", "exec", "tune"),
+    *("calibrate", "plan", "devices", "formats", "ladder"),
+)
 
 
 class Passed(Exception):

@@ -73,17 +73,16 @@ def row_lengths(rows: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Adapter:
-    """Low-rank changes by the name of the weight in the base's files (without ``.weight``), and whole tensors that
-    replace the base's, by their names; ``copies`` are those of them that were not trained (PEFT saves the embedding
-    beside a change of the head). ``architecture`` is that of a GGUF file, "" for PEFT; ``base`` is what the adapter
-    says it was made for."""
+    """Low-rank changes by the name of the weight in the base's files (without ``.weight``), and by their names whole
+    tensors: those that were ``trained``, and ``copies`` of the base's (PEFT saves the embedding beside a change of the
+    head). ``architecture`` is that of a GGUF file, "" for PEFT; ``base`` is what the adapter says it was made for."""
 
     name: str
     architecture: str
     base: str
     changes: Mapping[str, LowRank]
-    replaced: Mapping[str, Floats] = field(default_factory=dict)
-    copies: frozenset[str] = frozenset()
+    trained: Mapping[str, Floats] = field(default_factory=dict)
+    copies: Mapping[str, Floats] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -122,7 +121,7 @@ def _peft(folder: Path, weight: float) -> Adapter:
     if not file.is_file():
         raise _no_weights(folder)
     parts: dict[str, dict[str, Floats]] = {}
-    replaced: dict[str, Floats] = {}
+    whole: dict[str, Floats] = {}
     for name, values in _values(file, safetensors.read_header(file)):
         inner = name.removeprefix(_PREFIX)
         found = _PEFT.fullmatch(inner)
@@ -132,27 +131,28 @@ def _peft(folder: Path, weight: float) -> Adapter:
             raise BadFile(
                 f"{folder.name}: {name} is a part of an adapter that rung does not read",
                 ["rung reads lora_A, lora_B and lora_magnitude_vector of linear layers"],
-                [_WITH_PEFT],
+                [WITH_PEFT],
             )
         else:
-            replaced[inner.replace(".base_layer.", ".")] = values
+            whole[inner.replace(".base_layer.", ".")] = values
     changes = {module: _low_rank(module, found, config, weight) for module, found in parts.items()}
-    if not changes and not replaced:
+    if not changes and not whole:
         raise BadFile(f"{file} holds no adapter: there is no lora_A in it")
     saved = config.raw("modules_to_save") or ()
-    trained = {name for name in replaced if name.endswith(".bias") or any(f".{m}." in f".{name}" for m in saved)}
+    names = {name for name in whole if name.endswith(".bias") or any(f".{m}." in f".{name}" for m in saved)}
     base = str(config.raw("base_model_name_or_path") or "")
-    return Adapter(str(folder), "", base, changes, replaced, frozenset(replaced.keys() - trained))
+    trained, copies = ({n: v for n, v in whole.items() if (n in names) is wanted} for wanted in (True, False))
+    return Adapter(str(folder), "", base, changes, trained, copies)
 
 
-_WITH_PEFT = "merge it with PEFT:  PeftModel.from_pretrained(model, DIR).merge_and_unload().save_pretrained(OUT)"
+WITH_PEFT = "merge it with PEFT:  PeftModel.from_pretrained(model, DIR).merge_and_unload().save_pretrained(OUT)"
 
 
 def _check_kind(config: Settings, folder: Path) -> None:
     kind = config.text("peft_type", "LORA")
     if kind != "LORA":
         raise UsageError(
-            f"{folder.name} is an adapter of the kind {kind[:40]}; rung adds LoRA, rsLoRA and DoRA", (), [_WITH_PEFT]
+            f"{folder.name} is an adapter of the kind {kind[:40]}; rung adds LoRA, rsLoRA and DoRA", (), [WITH_PEFT]
         )
     start = config.raw("init_lora_weights", True)
     if start not in _PLAIN_STARTS:

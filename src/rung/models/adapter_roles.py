@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from rung.core.errors import UsageError
+from rung.formats.codec import Floats
 from rung.models import arch
-from rung.models.adapter import Adapter, LowRank, other_base, read_adapter
+from rung.models.adapter import WITH_PEFT, Adapter, LowRank, other_base, read_adapter
 from rung.models.card import Decoder, ModelCard
 from rung.models.folder_card import role_of as folder_role
 from rung.models.gguf_card import role_of as gguf_role
@@ -35,6 +37,37 @@ def read_changes(names: Sequence[str], card: ModelCard) -> dict[str, tuple[LowRa
                 ["a DoRA brings the rows of what it finds to a length of its own"],
                 [f"rung merge {card.path} {path_and_weight(names[0])[0]} OUT", f"rung run OUT --adapter {names[-1]}"],
             )
+    return found
+
+
+def read_merged(names: Sequence[str], card: ModelCard) -> tuple[dict[str, tuple[LowRank, ...]], dict[str, Floats]]:
+    """For merging: the changes by role in the order of the adapters, and by role the weights that were trained whole.
+
+    Raises as ``read_changes`` does, but for a DoRA beside others and for whole weights of a folder's tensors.
+    """
+    found: dict[str, tuple[LowRank, ...]] = {}
+    whole: dict[str, Floats] = {}
+    for name in names:
+        adapter = read_adapter(*path_and_weight(name))
+        whole |= _whole_by_role(adapter, card)
+        for role, change in changes_by_role(replace(adapter, trained={}), card).items():
+            found[role] = (*found.get(role, ()), change)
+    return found, whole
+
+
+def _whole_by_role(adapter: Adapter, card: ModelCard) -> dict[str, Floats]:
+    """The weights that were trained whole. Raises ``UsageError`` where the model has no such tensor of its own."""
+    shapes = {tensor.name: tensor for tensor in card.tensors}
+    found = {}
+    for name, values in adapter.trained.items():
+        tensor = shapes.get(name)
+        if tensor is None or tensor.shape != values.shape:
+            raise UsageError(
+                f"{adapter.name} has trained {name} whole, and {card.name} has no such tensor of its own.",
+                ["a GGUF file has other tensors, and where the head is the embedding it has none"],
+                ["merge it into the folder that it was trained on:  rung merge FOLDER ADAPTER OUT", WITH_PEFT],
+            )
+        found[tensor.role] = values
     return found
 
 
@@ -94,10 +127,9 @@ def _absence(role: str, decoder: Decoder) -> str:
 
 def _resized(adapter: Adapter, card: ModelCard) -> list[str]:
     """What a whole tensor of the adapter says against the model. Raises ``UsageError`` for one that was trained."""
-    trained = sorted(adapter.replaced.keys() - adapter.copies)
-    if trained:
-        raise _whole(adapter, card, trained[0])
-    rows, vocabulary = {len(adapter.replaced[name]) for name in adapter.copies}, card.decoder.vocabulary
+    if adapter.trained:
+        raise _whole(adapter, card, min(adapter.trained))
+    rows, vocabulary = {len(values) for values in adapter.copies.values()}, card.decoder.vocabulary
     return [f"its vocabulary has {count:,} tokens, {card.name} has {vocabulary:,}" for count in rows - {vocabulary}]
 
 

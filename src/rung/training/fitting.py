@@ -1,0 +1,128 @@
+"""Whether a training fits: with gradient checkpointing or without, and in how small micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rung import formats
+from rung.core.errors import DoesNotFit, UnknownDevice
+from rung.core.text import size
+from rung.core.types import Device, MemoryUse
+from rung.models.card import ModelCard
+from rung.planning.recipe import Weight, compute_dtype, recipe
+from rung.planning.solve import computes
+from rung.planning.subject import Subject
+from rung.planning.training import training_use
+
+#: Formats that hold weights as they are computed with; for the others the layers are quantised.
+PLAIN = ("f32", "bf16", "f16")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a model is trained on a device: ``dtype`` is what it computes in, ``batch`` rows at a time and
+    ``accumulate`` of those make a step; ``without`` are the bytes without checkpointing."""
+
+    device: Device
+    dtype: str
+    checkpointing: bool
+    batch: int
+    accumulate: int
+    use: MemoryUse
+    budget: int
+    without: int
+
+    @property
+    def words(self) -> str:
+        """One line."""
+        how = (
+            f"with gradient checkpointing ({size(self.without)} without)" if self.checkpointing else "every layer kept"
+        )
+        rows = f"{self.batch} x {self.accumulate} rows a step" if self.accumulate > 1 else f"{self.batch} rows a step"
+        return f"{self.device.name} · {size(self.use.total)} of {size(self.budget)} · {how} · {rows} · {self.dtype}"
+
+
+def choose_device(devices: Sequence[Device], name: str | None) -> Device:
+    """The device of that id, by default the first card that computes, else the CPU. Raises ``UnknownDevice``."""
+    if name is None:
+        able = [device for device in devices if computes(device)]
+        return next((device for device in able if device.kind != "cpu"), able[-1])
+    for device in devices:
+        if name in (device.id, device.kind):
+            return device
+    raise UnknownDevice(
+        f"There is no device {name!r} here.", [f"devices here: {', '.join(d.id for d in devices)}"], ["rung devices"]
+    )
+
+
+def fit(
+    card: ModelCard, device: Device, format: str, *, rank: int, batch: int, accumulate: int, length: int, budget: int
+) -> Fit:
+    """The way that needs no recomputing if it fits, else with checkpointing, else in smaller micro-batches with the
+    same rows a step, and so the same result.
+
+    ``length`` is that of the longest row in tokens. Raises ``DoesNotFit`` with what would.
+    """
+    dtype = compute_dtype(device, lossless=format == "f32")
+    weights, subject = _weights(card, device, format, dtype), Subject.of_card(card)
+
+    def use(rows: int, checkpointing: bool) -> MemoryUse:
+        return training_use(
+            weights,
+            subject,
+            device,
+            way="lora",
+            optimizer="adamw",
+            rank=rank,
+            batch=rows,
+            sequence=length,
+            checkpointing=checkpointing,
+        )
+
+    without, rows, many = use(batch, False).total, batch, accumulate
+    while True:
+        for checkpointing in (False, True):
+            need = use(rows, checkpointing)
+            if need.most <= budget:
+                return Fit(device, dtype, checkpointing, rows, many, need, budget, without)
+        if rows == 1 or rows % 2:
+            break
+        rows, many = rows // 2, many * 2
+    need = use(1, True)
+    shorter = length
+    while shorter > 64 and training_most(weights, subject, device, rank, shorter) > budget:
+        shorter //= 2
+    ways = [f"--max-length {shorter}"] if training_most(weights, subject, device, rank, shorter) <= budget else []
+    raise DoesNotFit(
+        f"Training {card.name} needs {size(need.most)} on {device.name}, which has {size(budget)}.",
+        [f"that is one row of {length:,} tokens at a time, with gradient checkpointing and rank {rank}"],
+        [*ways, "a smaller model", f"rung check {card.path} --training lora   says where it would fit"],
+    )
+
+
+def training_most(weights: Sequence[Weight], subject: Subject, device: Device, rank: int, length: int) -> int:
+    """The bytes that one row of so many tokens takes at the most, with checkpointing."""
+    return training_use(
+        weights,
+        subject,
+        device,
+        way="lora",
+        optimizer="adamw",
+        rank=rank,
+        batch=1,
+        sequence=length,
+        checkpointing=True,
+    ).most
+
+
+def _weights(card: ModelCard, device: Device, format: str, dtype: str) -> tuple[Weight, ...]:
+    """The weights as transformers holds them: linears in the format, embedding, head and norms in what is computed."""
+    plain = formats.get(dtype)
+
+    def held(weight: Weight) -> Weight:
+        if format not in PLAIN and weight.multiplies and weight.tensor.role not in ("embed", "head"):
+            return weight
+        return replace(weight, format=plain, bytes=plain.bytes((1, weight.count)))
+
+    return tuple(map(held, recipe(Subject.of_card(card), formats.get(format), device, dtype, packed=False)))

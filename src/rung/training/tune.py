@@ -1,0 +1,301 @@
+"""``rung tune``: QLoRA with TRL, planned for the memory that is there; stopped or killed, it goes on where it was."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.util
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rung import formats
+from rung.core.errors import BadFile, ContextTooLong, RungError, SoftwareMissing, UsageError
+from rung.core.text import count, size
+from rung.engine import system
+from rung.engine.locating import card_of
+from rung.models.card import ModelCard
+from rung.planning.request import parse_memory
+from rung.training.curve import loss_curve
+from rung.training.data import read_rows
+from rung.training.fitting import choose_device, fit
+
+#: Tokens of a row, where nothing is asked for.
+LENGTH = 1024
+PACKAGES = ("trl", "datasets", "peft", "transformers", "accelerate")
+STATE, CURVE, CHECKPOINTS = "tune.json", "loss.svg", "checkpoints"
+#: Files that a whole checkpoint has; the trainer writes the last one last.
+_WHOLE = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is made of. Names and defaults are TRL's, but for the learning rate, of which TRL's advice for
+    adapters (ten times its 2e-5) is taken, and for targets, which are all linear layers, as in QLoRA. ``max_length`` is
+    by default TRL's 1,024 tokens, or what the model holds if that is less."""
+
+    format: str = "nf4"
+    epochs: float = 3.0
+    learning_rate: float = 2e-4
+    rank: int = 16
+    alpha: int = 32
+    dropout: float = 0.05
+    targets: str = "all-linear"
+    max_length: int | None = None
+    batch: int = 8
+    accumulate: int = 1
+    packing: bool = False
+    eval_split: float = 0.0
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to: losses are (step, loss); ``stopped`` after Ctrl-C."""
+
+    out: Path
+    steps: int
+    losses: tuple[tuple[int, float], ...]
+    held_out: tuple[tuple[int, float], ...]
+    stopped: bool
+
+
+def tune(
+    model: str,
+    data: str | Path,
+    out: str | Path,
+    options: Options | None = None,
+    *,
+    device: str | None = None,
+    memory: str | int | Mapping[str, str | int] | None = None,
+    offline: bool = False,
+    on_note: Callable[[str], None] = lambda note: None,
+    on_loss: Callable[[int, int, dict[str, float]], None] = lambda step, last, logs: None,
+) -> Outcome:
+    """Trains a LoRA for a model on the rows of a JSONL file, and saves it in the folder ``out`` as PEFT does.
+
+    Called again with the same arguments it goes on after the last checkpoint. Raises ``SoftwareMissing``, ``BadFile``,
+    ``UsageError``, ``ContextTooLong``, ``DoesNotFit``, ``OutOfMemory``, and ``Diverged`` when the loss is NaN.
+    """
+    asked, place = options or Options(), Path(out).expanduser()
+    _need_packages()
+    card = card_of(model, offline=offline, on_note=on_note)
+    _check(card, asked, place)
+    rows, dropped = read_rows(Path(data).expanduser())
+    _claim(place, _identity(card, Path(data).expanduser(), asked))
+
+    from transformers.utils.logging import disable_progress_bar
+
+    from rung.training.base import load_base, load_tokenizer
+    from rung.training.setup import lora, settings
+    from rung.training.tokens import encode_rows
+
+    disable_progress_bar()
+    length = asked.max_length or min(LENGTH, card.decoder.context)
+    encoded = encode_rows(rows, load_tokenizer(card), length, dropped)
+    for note in (*dropped.sentences(), *encoded.notes):
+        on_note(note)
+    chosen = choose_device(
+        system.proven_devices(lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, once.")), device
+    )
+    budget = parse_memory(memory)
+    planned = fit(
+        card,
+        chosen,
+        asked.format,
+        rank=asked.rank,
+        batch=min(asked.batch, len(encoded.rows)),
+        accumulate=asked.accumulate,
+        length=length if asked.packing else encoded.longest,
+        budget=budget.get(chosen.id, budget.get("*", chosen.budget)),
+    )
+    on_note(planned.words)
+    training, held_out = _split(encoded.rows, asked)
+    base = load_base(card, asked.format, planned.dtype)
+    made = settings(asked, planned, length, place / CHECKPOINTS, len(training), bool(held_out))
+    return _train(card, base, training, held_out, lora(asked), made, place, on_note, on_loss)
+
+
+def _need_packages() -> None:
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SoftwareMissing(
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed; training needs it.",
+            (),
+            ["pip install 'rung[run,tune]'"],
+        )
+
+
+def _check(card: ModelCard, asked: Options, place: Path) -> None:
+    """Raises for what can be known before anything is read."""
+    if card.kind != "folder":
+        raise UsageError(
+            f"{card.name} is a GGUF file; adapters are trained on the folder that it was made from.",
+            ["an adapter of that folder runs on the GGUF file too"],
+            ["rung tune ORG/REPO DATA --out DIR", f"rung run {card.path} --adapter DIR"],
+        )
+    chosen = formats.get(asked.format)
+    if not chosen.encodes:
+        raise UsageError(
+            f"rung reads {chosen.name} and does not write it",
+            ["the base is held in this format while the adapter is trained"],
+            ["--format nf4", "rung formats"],
+        )
+    if asked.max_length is not None and asked.max_length > card.decoder.context:
+        raise ContextTooLong(
+            f"--max-length is {asked.max_length:,}, and {card.name} holds {count(card.decoder.context, 'token')}.",
+            (),
+            [f"--max-length {card.decoder.context}"],
+        )
+    if place.resolve() == Path(card.path).resolve():
+        raise UsageError("MODEL and --out are the same folder.", (), [f"--out {place.name}-adapter"])
+    if not 0 <= asked.eval_split < 1:
+        raise UsageError(f"--eval-split is {asked.eval_split}; it is a share of the rows", (), ["--eval-split 0.1"])
+
+
+def _identity(card: ModelCard, data: Path, asked: Options) -> dict[str, Any]:
+    """What must be the same for a run to go on."""
+    digest = hashlib.sha256(data.read_bytes()).hexdigest()
+    return {"model": card.name, "data": digest, "options": asdict(asked)}
+
+
+def _claim(place: Path, identity: dict[str, Any]) -> None:
+    """Makes the folder this run's. Raises ``UsageError`` for that of another run and a finished one."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / STATE
+        if path.is_file():
+            held = json.loads(path.read_text(encoding="utf-8"))
+            same = held.get("run") == identity
+            if same and not held.get("finished"):
+                return
+            raise UsageError(
+                f"{place} holds {'this run, which is finished' if same else 'another run'}.",
+                [] if same else ["its model, data or options differ from these"],
+                [f"rung run MODEL --adapter {place}", "--out with another folder"],
+            )
+        if any(place.iterdir()):
+            raise UsageError(f"{place} is not empty, and no run of rung tune.", (), ["--out with a new folder"])
+        _write(path, {"run": identity, "finished": False})
+    except ValueError as error:
+        raise BadFile(f"{place / STATE} is no JSON", (), [f"remove {place} and begin again"]) from error
+    except OSError as error:
+        raise UsageError(f"{place} cannot be written: {error.strerror or error}", (), ["--out elsewhere"]) from error
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    """Writes JSON at once or not at all."""
+    new = path.with_name(path.name + ".new")
+    with open(new, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The last whole checkpoint; later ones that were being written when the process died are removed."""
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    while found and not all((found[-1] / name).is_file() for name in _WHOLE):
+        shutil.rmtree(found.pop())
+    return found[-1] if found else None
+
+
+def _split(rows: list[dict[str, list[int]]], asked: Options) -> tuple[list[Any], list[Any]]:
+    """Rows to train on, and rows that are held out."""
+    held = round(asked.eval_split * len(rows))
+    if asked.eval_split and not 0 < held < len(rows):
+        raise UsageError(f"--eval-split {asked.eval_split} of {count(len(rows), 'row')} leaves nothing on one side")
+    chosen = set(random.Random(asked.seed).sample(range(len(rows)), held))
+    return [row for i, row in enumerate(rows) if i not in chosen], [rows[i] for i in sorted(chosen)]
+
+
+def _train(
+    card: ModelCard,
+    base: Any,
+    training: list[Any],
+    held_out: list[Any],
+    adapter: Any,
+    args: Any,
+    place: Path,
+    on_note: Callable[[str], None],
+    on_loss: Callable[[int, int, dict[str, float]], None],
+) -> Outcome:
+    import datasets
+    from transformers.trainer_callback import PrinterCallback
+
+    from rung.training.base import load_tokenizer
+    from rung.training.trainer import Diverged, Trainer, Watch
+
+    datasets.disable_progress_bars()
+    with Watch(on_loss) as watch:
+        trainer = Trainer(
+            model=base,
+            args=args,
+            train_dataset=datasets.Dataset.from_list(training),
+            eval_dataset=datasets.Dataset.from_list(held_out) if held_out else None,
+            processing_class=load_tokenizer(card),
+            peft_config=adapter,
+            callbacks=[watch],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.on_smaller = lambda before, after: on_note(
+            f"out of memory: {before} → {after} rows at a time, with the same result"
+        )
+        adapted: Any = trainer.model
+        adapted.peft_config["default"].base_model_name_or_path = card.path
+        begun = last_checkpoint(place / CHECKPOINTS)
+        if begun is not None:
+            on_note(f"goes on after {begun.name}")
+        try:
+            trainer.train(resume_from_checkpoint=None if begun is None else str(begun))
+        except Diverged:
+            _save(trainer, place)
+            raise
+        except Exception as error:
+            if disk_full(error):
+                raise full_disk(place, begun) from error
+            raise
+        _save(trainer, place)
+    outcome = _outcome(trainer.state, place, watch.stopped and trainer.state.global_step < trainer.state.max_steps)
+    (place / CURVE).write_text(loss_curve(outcome.losses, outcome.held_out, card.name), encoding="utf-8")
+    if not outcome.stopped:
+        held = json.loads((place / STATE).read_text(encoding="utf-8"))
+        _write(place / STATE, {**held, "finished": True})
+    return outcome
+
+
+def _save(trainer: Any, place: Path) -> None:
+    """Saves the adapter as PEFT does."""
+    try:
+        trainer.model.save_pretrained(place)
+    except Exception as error:
+        if disk_full(error):
+            raise full_disk(place, None) from error
+        raise
+
+
+def disk_full(error: BaseException) -> bool:
+    """Whether an error, of whatever library, says that there is no room on the disk."""
+    return getattr(error, "errno", None) == errno.ENOSPC or "os error 28" in str(error) or "No space left" in str(error)
+
+
+def full_disk(place: Path, begun: Path | None) -> RungError:
+    """The error for it."""
+    return RungError(
+        f"The disk of {place} is full.",
+        [f"{size(shutil.disk_usage(place).free)} are free", *([f"{begun.name} is whole"] if begun else [])],
+        ["make room; the same command then goes on after the last whole checkpoint"],
+    )
+
+
+def _outcome(state: Any, place: Path, stopped: bool) -> Outcome:
+    def losses(key: str) -> tuple[tuple[int, float], ...]:
+        return tuple((int(log["step"]), float(log[key])) for log in state.log_history if key in log)
+
+    return Outcome(place, int(state.global_step), losses("loss"), losses("eval_loss"), stopped)

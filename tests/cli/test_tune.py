@@ -1,0 +1,47 @@
+"""``rung tune`` on the command line."""
+
+import json
+
+import pytest
+
+from rung.training.tune import Options
+from rung.training.tune import tune as train
+from tests.training.rows import chat_folder, question, write
+
+
+@pytest.mark.slow
+def test_a_run_and_what_it_says(rung, tmp_path):
+    chat_folder(tmp_path / "base")
+    data = write(tmp_path / "data.jsonl", *map(question, range(4)))
+    words = ("tune", str(tmp_path / "base"), str(data), "--out", str(tmp_path / "out"))
+    said = rung(*words, "--format", "f32", "--epochs", "1", "--batch", "2", "--max-length", "64", "--device", "cpu")
+    assert said.code == 0, said.err
+    assert said.out == ""
+    assert "loss on the answers of the assistant alone" in said.err
+    assert "step 2 of 2 · loss" in said.err
+    assert f"rung run {tmp_path / 'base'} --adapter {tmp_path / 'out'}" in said.err
+    assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["r"] == Options().rank
+    again = rung(*words, "--format", "f32")
+    assert again.code == 2
+    assert "another run" in again.err
+
+
+def test_every_option_is_passed_on(rung, monkeypatch, tmp_path):
+    asked = {}
+
+    def recorded(model, data, out, options, **more):
+        asked.update(model=model, options=options, **more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rung.training.tune.tune", recorded)
+    assert train is not recorded
+    wanted = Options("q8_0", 2.5, 1e-3, 8, 64, 0.1, "q_proj,v_proj", 99, 3, 4, True, 0.2, 7)
+    names = [name for name in vars(wanted) if name != "packing"]
+    words = [word for name in names for word in (f"--{name.replace('_', '-')}", str(getattr(wanted, name)))]
+    said = rung(
+        "tune", "base", "data", "--out", str(tmp_path), *words, "--packing", "--memory", "4GB", "--device", "cpu"
+    )
+    assert said.code == 130
+    assert asked["options"] == wanted
+    assert asked["memory"] == "4GB"
+    assert asked["device"] == "cpu"

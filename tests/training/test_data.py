@@ -1,0 +1,79 @@
+"""Rows of a JSONL file, and where the loss is."""
+
+import pytest
+from transformers import AutoTokenizer
+
+from rung.core.errors import BadFile, ModelNotFound, UsageError
+from rung.training.data import Dropped, read_rows
+from rung.training.tokens import IGNORED, encode_rows
+from tests.training.rows import chat_folder, question, write
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    chat_folder(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def test_what_cannot_be_used_is_counted_with_its_lines(tmp_path):
+    bad = {"messages": [{"role": "user", "content": "no answer"}]}
+    rows, dropped = read_rows(
+        write(tmp_path / "d", question(1), "{", "", {"text": " "}, {"x": 1}, [], bad, {"messages": 3}, *["x"] * 8)
+    )
+    assert [row.line for row in rows] == [1]
+    assert dropped.sentences() == [
+        "9 rows left out: not JSON (line 2, 9, 10, 11, 12 ...)",
+        "1 row left out: empty (line 4)",
+        "2 rows left out: neither messages nor text (line 5, 6)",
+        "1 row left out: no answer of an assistant (line 7)",
+        "1 row left out: messages are not a list of role and content (line 8)",
+    ]
+
+
+def test_files_without_a_row(tmp_path):
+    with pytest.raises(ModelNotFound, match="there is no file"):
+        read_rows(tmp_path / "nowhere")
+    with pytest.raises(BadFile, match=r"no row to train on[\s\S]*2 rows left out: not JSON"):
+        read_rows(write(tmp_path / "d", "a", "b"))
+    with pytest.raises(BadFile, match=r"the file is empty"):
+        read_rows(write(tmp_path / "e"))
+
+
+def test_the_loss_is_on_answers_alone(tokenizer, tmp_path):
+    talk = [("system", "s"), ("user", "a"), ("assistant", "bc"), ("user", "d"), ("assistant", "e")]
+    row = {"messages": [{"role": role, "content": text} for role, text in talk]}
+    rows, dropped = read_rows(write(tmp_path / "d", row, {"text": "xy"}))
+    encoded = encode_rows(rows, tokenizer, 64, dropped)
+    first, second = encoded.rows
+    assert tokenizer.decode(first["input_ids"]) == "<s>s</><u>a</><a>bc</><u>d</><a>e</>"
+    learned = [token for token, label in zip(first["input_ids"], first["labels"], strict=True) if label != IGNORED]
+    assert tokenizer.decode(learned) == "bc</>e</>"
+    assert second["labels"] == second["input_ids"] == [*tokenizer("xy").input_ids, tokenizer.eos_token_id]
+    assert encoded.notes[1:] == (
+        "1 conversation: loss on the answers of the assistant alone",
+        "1 text: loss on every token",
+    )
+
+
+def test_long_rows_are_cut_and_counted(tokenizer, tmp_path):
+    rows, dropped = read_rows(write(tmp_path / "d", question(1), {"text": "a" * 40}))
+    encoded = encode_rows(rows, tokenizer, 8, dropped)
+    assert encoded.longest == 8
+    assert "1 row cut to 8 tokens:  --max-length keeps more" in encoded.notes
+    assert dropped.sentences() == ["1 row left out: nothing to learn in its first 8 tokens (line 1)"]
+    with pytest.raises(BadFile, match=r"No row is left[\s\S]*--max-length 16"):
+        encode_rows(rows[:1], tokenizer, 8, Dropped())
+
+
+def test_templates_that_hide_answers_or_are_not_there(tokenizer, tmp_path):
+    rows, dropped = read_rows(write(tmp_path / "d", question(1), {"text": "a"}))
+    template, tokenizer.chat_template = tokenizer.chat_template, "{{ messages|length }}{{ messages[-1]['content'] }}"
+    try:
+        assert len(encode_rows(rows, tokenizer, 64, dropped).rows) == 1
+        assert "the chat template does not show where answers begin (line 1)" in dropped.sentences()[0]
+        tokenizer.chat_template = None
+        with pytest.raises(UsageError, match="no chat template"):
+            encode_rows(rows, tokenizer, 64, dropped)
+    finally:
+        tokenizer.chat_template = template

@@ -1,0 +1,253 @@
+"""``rung tune``: trains, stops and goes on with the same result, and says what is wrong."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+import rung
+from rung.core.errors import ContextTooLong, DoesNotFit, OutOfMemory, RungError, UsageError
+from rung.hardware import catalog
+from rung.training.fitting import fit
+from rung.training.tune import STATE, Options, last_checkpoint, tune
+from tests.training.rows import chat_folder, question, write
+
+pytest.importorskip("trl")
+ASKED = Options(format="f32", rank=4, epochs=2, learning_rate=1e-2, batch=4, max_length=64, dropout=0.0)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A base, its data, and an adapter that was trained without interruption."""
+    place = tmp_path_factory.mktemp("made")
+    chat_folder(place / "base")
+    write(place / "data.jsonl", *map(question, range(12)), "{")
+    notes = []
+    run(place, place / "whole", on_note=notes.append)
+    return place, notes
+
+
+def run(place, out, asked=ASKED, **more):
+    return tune(str(place / "base"), place / "data.jsonl", out, asked, device="cpu", **more)
+
+
+def weights(folder):
+    return load_file(Path(folder) / "adapter_model.safetensors")
+
+
+def same(one, other):
+    first, second = weights(one), weights(other)
+    return first.keys() == second.keys() and all(torch.allclose(first[n], second[n], atol=1e-5) for n in first)
+
+
+def test_the_whole_way(made, tmp_path):
+    """QLoRA: trains, says what it does, and the adapter runs in PEFT and beside the base in rung."""
+    place, _ = made
+    notes, logs = [], []
+    done = run(
+        place,
+        tmp_path / "out",
+        Options(rank=4, epochs=3, learning_rate=1e-2, batch=4, max_length=64),
+        on_note=notes.append,
+        on_loss=lambda *log: logs.append(log),
+    )
+    assert done.steps == 9
+    assert not done.stopped
+    assert done.losses[-1][1] < done.losses[0][1] / 2
+    assert "1 row left out: not JSON (line 13)" in notes
+    assert "12 conversations: loss on the answers of the assistant alone" in notes
+    assert any("every layer kept · 4 rows a step" in note for note in notes)
+    assert [log[:2] for log in logs if "loss" in log[2]] == [(step, 9) for step in range(1, 10)]
+    assert ElementTree.parse(tmp_path / "out" / "loss.svg").getroot().tag.endswith("svg")
+    base = AutoModelForCausalLM.from_pretrained(place / "base")
+    ids = list(range(6, 30))
+    with torch.no_grad():
+        want = PeftModel.from_pretrained(base, tmp_path / "out").eval()(torch.tensor([ids])).logits[0]
+    ours = rung.load(str(place / "base"), format="f32", device="cpu", context=64, adapters=[tmp_path / "out"])
+    torch.testing.assert_close(ours.logits(ids), want, rtol=1e-4, atol=1e-3)
+    with pytest.raises(UsageError, match="another run"):
+        run(place, tmp_path / "out")
+
+
+def test_a_run_that_was_killed_goes_on_with_the_same_result(made, tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def die(step, last, logs):
+        if step == 5:
+            raise Killed
+
+    place, _ = made
+    with pytest.raises(Killed):
+        run(place, tmp_path / "out", on_loss=die)
+    checkpoints = tmp_path / "out" / "checkpoints"
+    shutil.copytree(checkpoints / "checkpoint-4", checkpoints / "checkpoint-5", dirs_exist_ok=True)
+    (checkpoints / "checkpoint-5" / "trainer_state.json").unlink()  # it died while it wrote this one
+    notes = []
+    done = run(place, tmp_path / "out", on_note=notes.append)
+    assert "goes on after checkpoint-4" in notes
+    assert done.steps == 6
+    assert [step for step, _ in done.losses] == [1, 2, 3, 4, 5, 6]
+    assert same(tmp_path / "out", place / "whole")
+    with pytest.raises(UsageError, match="this run, which is finished"):
+        run(place, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_the_same_call_goes_on(made, tmp_path):
+    place, _ = made
+    handler = signal.getsignal(signal.SIGINT)
+    done = run(place, tmp_path / "out", on_loss=lambda step, *_: step == 2 and os.kill(os.getpid(), signal.SIGINT))
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert done.stopped
+    assert done.steps in (2, 3)
+    assert weights(tmp_path / "out")
+    assert not run(place, tmp_path / "out").stopped
+    assert same(tmp_path / "out", place / "whole")
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """A card that holds so many rows at a time."""
+    import rung.training.base as base
+
+    load = base.load_base
+
+    def arrange(most):
+        def loaded(*given):
+            model = load(*given)
+            forward = model.model.forward
+
+            def limited(*args, **options):
+                if len(options["input_ids"]) > most:
+                    raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
+                return forward(*args, **options)
+
+            model.model.forward = limited
+            return model
+
+        monkeypatch.setattr(base, "load_base", loaded)
+
+    return arrange
+
+
+def test_out_of_memory_goes_on_in_smaller_pieces_with_the_same_result(made, full, tmp_path):
+    place, _ = made
+    full(1)
+    notes = []
+    run(place, tmp_path / "out", on_note=notes.append)
+    assert [note for note in notes if "out of memory" in note] == [
+        "out of memory: 4 → 2 rows at a time, with the same result",
+        "out of memory: 2 → 1 rows at a time, with the same result",
+    ]
+    assert same(tmp_path / "out", place / "whole")
+
+
+@pytest.mark.slow
+def test_out_of_memory_with_a_single_row_says_what_helps(made, full, tmp_path):
+    full(0)
+    with pytest.raises(OutOfMemory, match=r"with a single row at a time[\s\S]*--max-length"):
+        run(made[0], tmp_path / "out")
+
+
+@pytest.mark.parametrize("where", ["loss", pytest.param("gradient", marks=pytest.mark.slow)])
+def test_nan_stops_before_it_reaches_the_adapter(where, made, monkeypatch, tmp_path):
+    from rung.training import trainer
+
+    original = trainer.SFTTrainer.compute_loss
+
+    def poisoned(self, *given, **options):
+        loss = original(self, *given, **options)
+        if self.state.global_step == 3 and where == "loss":
+            return loss * float("nan")
+        if self.state.global_step == 3:
+            loss.register_hook(lambda gradient: gradient * float("inf"))
+        return loss
+
+    monkeypatch.setattr(trainer.SFTTrainer, "compute_loss", poisoned)
+    place, _ = made
+    with pytest.raises(trainer.Diverged, match=rf"After 3 steps .* {where} is no number"):
+        run(place, tmp_path / "out")
+    assert all(torch.isfinite(value).all() for value in weights(tmp_path / "out").values())
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_said(made, monkeypatch, tmp_path):
+    from rung.training import trainer
+
+    def full(*given, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(trainer.SFTTrainer, "_save_checkpoint", full)
+    with pytest.raises(RungError, match=r"The disk of .* is full[\s\S]*the same command then goes on"):
+        run(made[0], tmp_path / "out")
+
+
+def test_wrong_questions(made, tmp_path):
+    place, _ = made
+    for asked, error, message in (
+        ({"max_length": 4096}, ContextTooLong, r"holds 512 tokens[\s\S]*--max-length 512"),
+        ({"format": "q2_k"}, UsageError, "reads q2_k and does not write it"),
+        ({"eval_split": 1.5}, UsageError, "is a share of the rows"),
+        ({"eval_split": 0.001}, UsageError, "leaves nothing on one side"),
+    ):
+        with pytest.raises(error, match=message):
+            run(place, tmp_path / "-".join(asked), Options(**{"format": "f32", "max_length": 64, **asked}))
+    with pytest.raises(UsageError, match="are the same folder"):
+        run(place, place / "base", ASKED)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(UsageError, match="is not empty, and no run of rung tune"):
+        run(place, tmp_path / "full")
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be written"):
+        run(place, tmp_path / "file")
+
+
+def test_checkpoints_that_were_being_written_are_removed(tmp_path):
+    assert last_checkpoint(tmp_path) is None
+    (tmp_path / "checkpoint-10").mkdir()
+    assert last_checkpoint(tmp_path) is None
+    assert not (tmp_path / "checkpoint-10").exists()
+
+
+@pytest.mark.slow
+def test_held_out_rows(made, tmp_path):
+    place, _ = made
+    done = run(place, tmp_path / "out", Options(**{**vars(ASKED), "eval_split": 0.25, "epochs": 1}))
+    assert done.steps == 3
+    assert len(done.held_out) == 3
+    assert json.loads((tmp_path / "out" / STATE).read_text())["finished"]
+
+
+def test_what_fits():
+    """More memory is spent on speed first, then less on rows; the rows of a step stay."""
+    from tests.planning.cards import gemma_2b
+
+    card, device = gemma_2b(), catalog.device("v100")
+
+    def planned(budget):
+        found = fit(card, device, "nf4", rank=16, batch=8, accumulate=1, length=512, budget=int(budget * 2**30))
+        assert found.batch * found.accumulate == 8
+        assert found.use.most <= budget * 2**30
+        return found.checkpointing, found.batch
+
+    assert planned(100) == (False, 8)
+    assert planned(20) == (True, 8)
+    assert planned(12)[1] < 8
+    with pytest.raises(DoesNotFit, match=r"needs .* on Tesla V100[\s\S]*--max-length 256"):
+        planned(5)
+
+
+def test_a_gguf_base_is_refused_with_a_way(tmp_path):
+    data = write(tmp_path / "d", question(1))
+    with pytest.raises(UsageError, match=r"is a GGUF file[\s\S]*--adapter DIR"):
+        tune("demo", data, tmp_path / "out")
