@@ -21,11 +21,11 @@ STEPS = [
     {"nn"},
     {"hub"},
     {"engine"},
-    {"training"},
+    {"training", "splats"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(STEPS) for name in names}
-TORCH = {"ops", "run", "nn", "hub", "engine", "training", "kernels/gpu"}
+TORCH = {"ops", "run", "nn", "hub", "engine", "training", "splats", "kernels/gpu"}
 NUMBA = {"kernels/simd", "kernels/cpu"}
 MODULES = sorted(ROOT.rglob("*.py"))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ["quantize.md", "transformers.md", "peft.md", "tune.md"]
+PAGES = ["quantize.md", "transformers.md", "peft.md", "tune.md", "splats.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -22,7 +22,7 @@ from rung.formats import Encoded
 from rung.hardware import detect
 from rung.kernels.gpu import decoders
 from rung.kernels.gpu.stored import Stored
-from rung.run.bind import Binder, Embedding, Linear
+from rung.run.bind import Binder, Embedding, Linear, Rasterizer
 from rung.run.journal import Journal
 from rung.run.places import torch_name
 from rung.run.probe import probe
@@ -134,6 +134,17 @@ def _whole(bound: State) -> Encoded:
         return encoded
     (parts,) = bound.stored.parts.values()
     return Encoded(encoded.format, encoded.shape, {name: part.cpu().numpy() for name, part in parts.items()})
+
+
+def rasterizer(place: torch.device, degree: int | None, antialiased: bool) -> Rasterizer:
+    """Splats to pictures there."""
+    return _rasterizer_of(_device(place), degree, antialiased)
+
+
+@functools.cache
+def _rasterizer_of(device: Device, degree: int | None, antialiased: bool) -> Rasterizer:
+    binder = Binder(device, journal, threads=torch.get_num_threads())
+    return binder.rasterizer(degree=degree, antialiased=antialiased)
 
 
 def multiplies(place: torch.device, dtype: torch.dtype) -> bool:

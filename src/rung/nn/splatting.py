@@ -1,0 +1,187 @@
+"""Pictures of Gaussian splats on any device: gsplat's function by name and arguments, on the ladder of rasterize."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rung.core.errors import UsageError
+from rung.nn import bound
+from rung.ops.rasterize import BLUR, NEAR, TILE, Camera, Picture, Splats
+
+_MODES = ("RGB", "D", "ED", "RGB+D", "RGB+ED")
+#: Like packed, tile_size, sparse_grad and channel_chunk: says how gsplat shall compute, what comes out is the same.
+_WAYS = {"segmented"}
+#: What gsplat's other arguments must be: anything else asks for other pictures.
+_PLAIN = {
+    "radius_clip": 0.0,
+    "eps2d": BLUR,
+    "absgrad": False,
+    "distributed": False,
+    "camera_model": "pinhole",
+    "covars": None,
+    "with_ut": False,
+    "with_eval3d": False,
+    "radial_coeffs": None,
+    "tangential_coeffs": None,
+    "thin_prism_coeffs": None,
+    "ftheta_coeffs": None,
+    "viewmats_rs": None,
+}
+
+
+def rasterization(
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    viewmats: Tensor,
+    Ks: Tensor,  # noqa: N803  gsplat's name
+    width: int,
+    height: int,
+    near_plane: float = NEAR,
+    far_plane: float = 1e10,
+    radius_clip: float = 0.0,
+    eps2d: float = BLUR,
+    sh_degree: int | None = None,
+    packed: bool = True,
+    tile_size: int = TILE,
+    backgrounds: Tensor | None = None,
+    render_mode: str = "RGB",
+    sparse_grad: bool = False,
+    absgrad: bool = False,
+    rasterize_mode: str = "classic",
+    channel_chunk: int = 32,
+    **others: Any,
+) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Pictures of N splats by C cameras; arguments, results and constants are those of ``gsplat.rasterization`` 1.5.3.
+
+    ``means`` [N, 3], ``quats`` [N, 4] (w, x, y, z), ``scales`` [N, 3], ``opacities`` [N], ``colors`` [N, D] or
+    [C, N, D], with ``sh_degree`` [N, K, 3]; ``viewmats`` [C, 4, 4] world to camera, ``Ks`` [C, 3, 3], ``backgrounds``
+    [C, D]. Returns colours [C, H, W, D] (depth last where ``render_mode`` asks for it: D the sum of weight x depth, ED
+    divided by alpha), alphas [C, H, W, 1], and a dictionary with ``means2d`` [C, N, 2] (after ``backward`` its ``grad``
+    is theirs), ``radii`` [C, N, 2], ``width``, ``height`` and ``n_cameras``; never packed.
+
+    Of gsplat's other arguments those that choose a way of computing change nothing; those that ask for other pictures
+    (distortion, fisheye, rolling shutter, covariances, another blur) raise ``UsageError``, as do shapes that do not
+    fit.
+    """
+    asked = {"radius_clip": radius_clip, "eps2d": eps2d, "absgrad": absgrad, **others}
+    _refuse(asked, render_mode, rasterize_mode)
+    _fit(means, quats, scales, opacities, colors, viewmats, Ks, sh_degree)
+    pictures, alphas, screens, radii = [], [], [], []
+    for index, (view, intrinsics) in enumerate(zip(viewmats, Ks, strict=True)):
+        fx, fy, cx, cy = (float(intrinsics[at]) for at in ((0, 0), (1, 1), (0, 2), (1, 2)))
+        camera = Camera(
+            width, height, fx, fy, cx, cy, sh_degree, rasterize_mode == "antialiased", near_plane, far_plane
+        )
+        screen = torch.zeros(len(means), 2, device=means.device, requires_grad=torch.is_grad_enabled())
+        own = colors[index] if sh_degree is None and colors.dim() == 3 else colors
+        made = list(_passes(Splats(means, quats, scales, opacities, own), view, camera, screen))
+        with torch.no_grad():
+            screen.copy_(made[0].means)  # whoever asks for the gradient asks for the place as well
+        ground = None if backgrounds is None else backgrounds[index]
+        pictures.append(_channels(made, own, ground, render_mode))
+        alphas.append(made[0].alpha[..., None])
+        screens.append(screen)
+        radii.append(made[0].radii)
+    meta = {"means2d": _joined(screens), "radii": torch.stack(radii), "width": width, "height": height}
+    return torch.stack(pictures), torch.stack(alphas), {**meta, "n_cameras": len(Ks), "tile_size": TILE}
+
+
+def _joined(screens: list[Tensor]) -> Tensor:
+    """[C, N, 2] whose gradient is that of the parts: theirs is handed on when it is known."""
+    joined = torch.stack([screen.detach() for screen in screens]).requires_grad_(screens[0].requires_grad)
+
+    def hand_on(index: int, given: Tensor) -> None:
+        if joined.grad is None:
+            joined.grad = torch.zeros_like(joined)
+        joined.grad[index] += given
+
+    for index, screen in enumerate(screens):
+        if screen.requires_grad:
+            screen.register_hook(lambda given, index=index: hand_on(index, given))
+    return joined
+
+
+def _passes(splats: Splats, view: Tensor, camera: Camera, screen: Tensor) -> Iterator[Picture]:
+    """Pictures of three channels each, as many as the colours have."""
+    draw = bound.rasterizer(splats.means.device, camera.degree, camera.antialiased)
+    if camera.degree is not None:
+        yield draw(splats, view, camera, screen)
+        return
+    for first in range(0, splats.colors.shape[-1], 3):
+        part = splats.colors[:, first : first + 3]
+        part = torch.nn.functional.pad(part, (0, 3 - part.shape[1]))
+        yield draw(splats._replace(colors=part.contiguous()), view, camera, screen)
+
+
+def _channels(made: list[Picture], colors: Tensor, ground: Tensor | None, mode: str) -> Tensor:
+    """[H, W, D], with the depth last or alone."""
+    alpha, depth = made[0].alpha[..., None], made[0].depth[..., None]
+    if "ED" in mode:
+        depth = depth / alpha.clamp_min(1e-10)
+    if mode in ("D", "ED"):
+        return depth
+    count = 3 if colors.dim() == 3 else colors.shape[-1]
+    color = torch.cat([picture.color for picture in made], dim=-1)[..., :count]
+    if ground is not None:
+        color = color + (1 - alpha) * ground
+    return color if mode == "RGB" else torch.cat([color, depth], dim=-1)
+
+
+def _refuse(others: dict[str, Any], mode: str, style: str) -> None:
+    for name, value in others.items():
+        if name == "rolling_shutter" and "GLOBAL" in str(value).upper():
+            continue
+        if name not in _WAYS and (name not in _PLAIN or value != _PLAIN[name]):
+            raise UsageError(
+                f"rasterization does not take {name}={value!r}.",
+                [f"arguments that change the picture: {', '.join(_PLAIN)}; rung draws with their defaults"],
+                ["leave it out, or undistort the pictures once before training"],
+            )
+    if mode not in _MODES or style not in ("classic", "antialiased"):
+        raise UsageError(
+            f"rasterization has no render_mode {mode!r} with rasterize_mode {style!r}.",
+            [f"render_mode is one of {', '.join(_MODES)}; rasterize_mode classic or antialiased"],
+            ['render_mode="RGB", rasterize_mode="classic"'],
+        )
+
+
+def _fit(
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    views: Tensor,
+    intrinsics: Tensor,
+    degree: int | None,
+) -> None:
+    count, cameras = len(means), len(views)
+    wanted: dict[str, tuple[Tensor, tuple[int, ...]]]
+    wanted = {"means": (means, (count, 3)), "quats": (quats, (count, 4)), "scales": (scales, (count, 3))}
+    wanted |= {
+        "opacities": (opacities, (count,)),
+        "viewmats": (views, (cameras, 4, 4)),
+        "Ks": (intrinsics, (cameras, 3, 3)),
+    }
+    wrong = [
+        f"{name} is {tuple(given.shape)} and should be {size}"
+        for name, (given, size) in wanted.items()
+        if given.shape != size
+    ]
+    if degree is not None and (not 0 <= degree <= 3 or colors.dim() != 3 or colors.shape[1] < (degree + 1) ** 2):
+        wrong.append(
+            f"colors are {tuple(colors.shape)}; sh_degree {degree} wants (N, at least (degree + 1)^2, 3), degree 0 to 3"
+        )
+    if degree is None and (colors.dim() not in (2, 3) or colors.shape[-2] != count):
+        wrong.append(f"colors are {tuple(colors.shape)} and should be ({count}, D) or ({cameras}, {count}, D)")
+    if wrong:
+        raise UsageError(
+            "These splats do not fit together.", wrong, ["one row for each splat, one matrix for each camera"]
+        )

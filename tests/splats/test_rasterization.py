@@ -1,0 +1,119 @@
+"""gsplat's function on rung's rungs: cameras, modes, channels, gradients on the screen, refusals, and gsplat itself."""
+
+import pytest
+import torch
+
+from rung.core.errors import UsageError
+from rung.ops.rasterize import LADDER, Camera, Splats
+from rung.run.compare import splats
+from rung.splats import rasterization
+
+REF = LADDER.rung("ref").load()
+GIVEN = splats(200, 2)
+VIEWS = torch.eye(4).repeat(2, 1, 1)
+VIEWS[1, 0, 3] = 0.3
+SIZES = torch.tensor([[50.0, 0, 20.5], [0, 52.0, 15.5], [0, 0, 1]]).repeat(2, 1, 1)
+
+
+def drawn(colors=GIVEN.colors, degree=2, **options):
+    return rasterization(*GIVEN[:4], colors, VIEWS, SIZES, 41, 31, sh_degree=degree, **options)
+
+
+def right(index, colors=GIVEN.colors, degree=2, antialiased=False):
+    camera = Camera(41, 31, 50.0, 52.0, 20.5, 15.5, degree, antialiased)
+    given = Splats(*(tensor.double() for tensor in (*GIVEN[:4], colors)))
+    return REF.apply(given, VIEWS[index].double(), camera)
+
+
+def near(got, want):
+    assert got.shape == want.shape
+    assert float((got - want).abs().max().detach()) < 1e-4
+
+
+@pytest.mark.parametrize("style", ["classic", "antialiased"])
+def test_every_camera_has_its_picture(style):
+    color, alpha, meta = drawn(rasterize_mode=style, packed=False)
+    assert not torch.equal(color[0], color[1])
+    for index in range(2):
+        want = right(index, antialiased=style == "antialiased")
+        near(color[index], want.color)
+        near(alpha[index, ..., 0], want.alpha)
+        assert torch.equal(meta["radii"][index], want.radii)
+
+
+def test_modes_and_backgrounds():
+    want = right(0)
+    alpha, expected = want.alpha[..., None], (want.depth / want.alpha.clamp_min(1e-10))[..., None]
+    near(drawn(render_mode="D")[0][0], want.depth[..., None])
+    seen = alpha[..., 0] > 0.05
+    assert float((drawn(render_mode="ED")[0][0] - expected)[seen].abs().max()) < 1e-3
+    both = drawn(render_mode="RGB+D", backgrounds=torch.tensor([[0.2, 0.4, 0.6]] * 2))[0][0]
+    near(both[..., 3], want.depth)
+    near(both[..., :3], want.color + (1 - alpha) * torch.tensor([0.2, 0.4, 0.6]))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 7])
+def test_any_number_of_channels(channels):
+    colors = torch.rand(200, channels, generator=torch.Generator().manual_seed(1))
+    color = drawn(colors, None)[0]
+    assert color.shape == (2, 31, 41, channels)
+    last = torch.nn.functional.pad(colors[:, -1:], (0, 2))
+    near(color[1, ..., -1], right(1, last, None).color[..., 0])
+    each = torch.stack([colors, colors.flip(0)])
+    near(drawn(each, None)[0][0], color[0])
+    near(drawn(each, None)[0][1], drawn(colors.flip(0), None)[0][1])
+
+
+def test_the_gradient_on_the_screen_is_kept_for_growing():
+    means = GIVEN.means.clone().requires_grad_()
+    color, _, meta = rasterization(means, *GIVEN[1:4], GIVEN.colors, VIEWS, SIZES, 41, 31, sh_degree=2)
+    meta["means2d"].retain_grad()
+    color.square().sum().backward()
+    found = meta["means2d"].grad
+    for index in range(2):
+        screen = torch.zeros(200, 2, dtype=torch.double, requires_grad=True)
+        camera = Camera(41, 31, 50.0, 52.0, 20.5, 15.5, 2)
+        given = Splats(*(tensor.double() for tensor in GIVEN))
+        REF.apply(given, VIEWS[index].double(), camera, screen).color.square().sum().backward()
+        assert float((found[index] - screen.grad).abs().max() / screen.grad.abs().max()) < 1e-3
+    assert float(means.grad.abs().sum()) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"camera_model": "fisheye"}, "camera_model='fisheye'"),
+        ({"eps2d": 0.1}, "eps2d=0.1"),
+        ({"absgrad": True}, "absgrad=True"),
+        ({"colour": 1}, "colour=1"),
+        ({"render_mode": "RGBD"}, "render_mode 'RGBD'"),
+    ],
+)
+def test_what_would_be_another_picture_is_refused(options, words):
+    with pytest.raises(UsageError, match=words.replace("(", r"\(")):
+        drawn(**options)
+
+
+def test_shapes_that_do_not_fit_are_named():
+    with pytest.raises(UsageError) as caught:
+        rasterization(GIVEN.means, GIVEN.quats[:5], *GIVEN[2:4], GIVEN.colors[:, :4], VIEWS, SIZES, 9, 9, sh_degree=2)
+    assert "quats is (5, 4) and should be (200, 4)" in str(caught.value.facts)
+    assert "sh_degree 2" in str(caught.value.facts)
+
+
+def test_gsplat_draws_with_rung_while_it_is_installed():
+    gsplat = pytest.importorskip("gsplat")
+    from rung.hub import gsplat as adapter
+
+    theirs = gsplat.rasterization
+    adapter.uninstall()
+    assert gsplat.rasterization is theirs
+    adapter.install()
+    adapter.install()
+    try:
+        assert gsplat.rasterization is gsplat.rendering.rasterization is rasterization
+        color, _, _ = gsplat.rasterization(*GIVEN[:4], GIVEN.colors, VIEWS, SIZES, 41, 31, sh_degree=2)
+        near(color[0], right(0).color)
+    finally:
+        adapter.uninstall()
+    assert gsplat.rasterization is gsplat.rendering.rasterization is theirs
