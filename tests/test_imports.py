@@ -21,7 +21,7 @@ STEPS = [
     {"nn"},
     {"hub"},
     {"engine"},
-    {"training", "splats"},
+    {"training", "splats", "conversion"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(STEPS) for name in names}

@@ -1,9 +1,12 @@
 """The programs in the docs run as they stand, one page after the other in a folder of its own."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from rung.cli.app import main
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ["quantize.md", "transformers.md", "peft.md", "tune.md", "splats.md"]
@@ -21,3 +24,26 @@ def test_programs_of_a_page(page, tmp_path, monkeypatch, capsys):
         printed = capsys.readouterr().out
         if output:
             assert printed == output
+
+
+def test_commands_of_quantize(tmp_path, monkeypatch, capsys):
+    """What ``rung quantize`` and ``rung convert`` print, seconds aside, on the model that the page makes for them."""
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "quantize.md").read_text(encoding="utf-8").split("## Files", 1)[1]
+    program = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert program
+    exec(compile(program[1], "quantize.md", "exec"), {"__name__": "__main__"})
+    capsys.readouterr()
+    commands = re.findall(r"^\$ rung (.*)\n((?:(?!\$ |```).*\n)*)", page, re.MULTILINE)
+    assert commands
+    for command, output in commands:
+        with pytest.raises(SystemExit) as ended:
+            main(shlex.split(command))
+        assert ended.value.code == 0
+        printed = capsys.readouterr()
+        assert _without_seconds(printed.err + printed.out) == _without_seconds(output), command
+
+
+def _without_seconds(text):
+    lines = re.sub(r"· [\d.]+ s", "· 0 s", text).splitlines()
+    return [line.rstrip() for line in lines]

@@ -101,7 +101,7 @@ def test_pickles_are_refused_with_the_way_out(folder, checkpoints):
     for path in (folder, folder / "pytorch_model.bin"):
         with pytest.raises(UnsafeFile, match=r"pytorch_model.bin is a pickle") as error:
             open_card(path)
-        assert "save_pretrained" in str(error.value)
+        assert f"rung convert {folder} NEW_FOLDER" in str(error.value)
     (folder / "pytorch_model.bin").rename(folder / "weights.gguf")
     with pytest.raises(UnsafeFile):
         open_card(folder / "weights.gguf")

@@ -257,7 +257,8 @@ def test_only_pickles_are_refused_with_the_way_to_convert_them(server: Hub) -> N
     server.repositories["org/old"] = {"config.json": b"{}", "pytorch_model.bin": b"x"}
     with pytest.raises(UnsafeFile) as caught:
         locate("org/old")
-    assert 'AutoModelForCausalLM.from_pretrained("org/old")' in str(caught.value)
+    assert "hf download org/old" in str(caught.value)
+    assert "rung convert OLD NEW" in str(caught.value)
     assert not any(path.endswith(".bin") for _, path, _ in server.requests)
 
 

@@ -10,8 +10,8 @@ from torch import nn
 import rung
 from rung import formats
 from rung.core.errors import CannotEncode, UnknownFormat, UsageError
+from rung.core.text import matches
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear
-from rung.nn.quantise import matches
 from tests.tiny import tiny_model
 
 

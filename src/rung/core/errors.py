@@ -15,6 +15,7 @@
     │   └── TemplateError       a chat template that fails, loops or reaches for what it must not
     ├── CannotTrace             a module that decides on the values of tensors, of which a trace has none
     ├── CannotEncode            values that a format cannot hold: NaN, Inf, a scale that overflows
+    ├── DiskFull                no room for what is to be written
     ├── DoesNotFit              no plan within the budget; carries the smallest relaxations
     ├── SoftwareMissing         a package or build that is not here
     ├── DeviceError             a device that is there and cannot do what was asked
@@ -109,6 +110,10 @@ class CannotTrace(RungError):
 
 class CannotEncode(RungError):
     """Values that a format cannot hold: NaN, Inf, a scale that overflows."""
+
+
+class DiskFull(RungError):
+    """No room on the disk for what is to be written."""
 
 
 class DoesNotFit(RungError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import re
 from collections.abc import Iterable
 
@@ -53,3 +54,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def count(number: int, noun: str) -> str:
     """``1 token``, ``2 tokens``, ``1,204 tokens``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern with ``*`` and ``?`` means a dotted name, or whole parts of it.
+
+    >>> matches("layers.0.q_proj", "layers.0"), matches("layers.0.q_proj", "*_proj"), matches("layers.10", "layers.1")
+    (True, True, False)
+    """
+    return fnmatch.fnmatchcase(f".{name}.", f"*.{pattern}.*")

@@ -9,14 +9,28 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from rung.formats.table import FORMATS, get, gguf_type, next_better
+from rung.formats.table import FORMATS, get, gguf_number, gguf_type, next_better, part_name, parts
 
 if TYPE_CHECKING:
     from rung.formats.codec import Encoded
     from rung.formats.coding import convert, decode, encode, layout
     from rung.formats.quality import sqnr
 
-__all__ = ["FORMATS", "Encoded", "convert", "decode", "encode", "get", "gguf_type", "layout", "next_better", "sqnr"]
+__all__ = [
+    "FORMATS",
+    "Encoded",
+    "convert",
+    "decode",
+    "encode",
+    "get",
+    "gguf_number",
+    "gguf_type",
+    "layout",
+    "next_better",
+    "part_name",
+    "parts",
+    "sqnr",
+]
 
 #: Where the names are that are loaded when they are first used.
 _LATER = {"Encoded": "codec", "sqnr": "quality"} | dict.fromkeys(("convert", "decode", "encode", "layout"), "coding")

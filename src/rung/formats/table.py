@@ -120,6 +120,34 @@ def gguf_type(number: int) -> Format | None:
     return _GGUF.get(number)
 
 
+def gguf_number(fmt: Format) -> int | None:
+    """The number of the GGUF tensor type of that format, or None when GGUF has none (nf4, fp4, int8)."""
+    return next((number for number, found in _GGUF.items() if found == fmt), None)
+
+
+def parts(fmt: Format, shape: tuple[int, int]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype (``uint8``, ``int8``, ``float32``) of each part of an encoded weight [rows, columns]."""
+    rows, columns = shape
+    if fmt.layout == "rows":
+        return {"data": ((rows, fmt.bytes((1, columns))), "uint8")}
+    if fmt.layout == "row_scale":
+        return {"data": (shape, "int8"), "scale": ((rows,), "float32")}
+    blocks = -(-rows * columns // fmt.block)
+    made: dict[str, tuple[tuple[int, ...], str]] = {
+        "data": ((-(-rows * columns // 2),), "uint8"),
+        "absmax": ((blocks,), "uint8" if fmt.nested else "float32"),
+    }
+    if fmt.nested:
+        made["nested_absmax"] = ((-(-blocks // NESTED_BLOCK),), "float32")
+        made["nested_offset"] = ((1,), "float32")
+    return made
+
+
+def part_name(fmt: Format, part: str) -> str:
+    """The name of a part in a checkpoint of rung: the codes are named after the format, so that no other one fits."""
+    return fmt.name.replace(":", "_") if part == "data" else part
+
+
 def next_better(fmt: Format, columns: int) -> Format:
     """``fmt`` if its blocks divide a row of that many weights, else the smallest GGUF format that does and is no worse.
 

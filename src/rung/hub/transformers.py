@@ -44,18 +44,20 @@ class QuantizationConfig(QuantizationConfigMixin):
         skip: list[str] | tuple[str, ...] = (),
         embeddings: str | None = None,
         compute_dtype: torch.dtype | str | None = None,
+        keep: dict[str, str] | None = None,
         **saved: Any,
     ) -> None:
         unknown = saved.keys() - {"quant_method"}
         if unknown:
             raise UsageError(
                 f"rung.QuantizationConfig has no argument {', '.join(sorted(unknown))}",
-                ["it has format, skip, embeddings and compute_dtype"],
+                ["it has format, skip, embeddings, compute_dtype and keep"],
             )
         self.quant_method: Any = Method.RUNG
         self.format = formats.get(format).name
         self.embeddings = None if embeddings is None else formats.get(embeddings).name
         self.skip = list(skip)
+        self.keep = {pattern: formats.get(name).name for pattern, name in (keep or {}).items()}
         self.compute_dtype = None if compute_dtype is None else str(compute_dtype).removeprefix("torch.")
         self.dtype()
 
@@ -78,7 +80,8 @@ class Quantizer(HfQuantizer):
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         config = self.quantization_config
         outer = None if config.embeddings is None else formats.get(config.embeddings)
-        wanted = wanted_layers(model, formats.get(config.format), tuple(config.skip), outer)
+        keep = {pattern: formats.get(name) for pattern, name in config.keep.items()}
+        wanted = wanted_layers(model, formats.get(config.format), tuple(config.skip), outer, keep)
         if not wanted:
             raise UsageError(f"{type(model).__name__} has no layer to quantise: skip leaves none")
         for each in wanted:

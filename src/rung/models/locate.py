@@ -143,10 +143,8 @@ def _is_folder(listed: Listing) -> bool:
             f"{listed.repository} has its weights only as pickles, which can run code when they are read.",
             [", ".join(sorted(name for name in names if name.endswith(_PICKLES)))[:200]],
             [
-                "convert it where you trust it:\n"
-                "     from transformers import AutoModelForCausalLM, AutoTokenizer\n"
-                f'     AutoModelForCausalLM.from_pretrained("{listed.repository}").save_pretrained("folder")\n'
-                f'     AutoTokenizer.from_pretrained("{listed.repository}").save_pretrained("folder")'
+                f"hf download {listed.repository} --local-dir OLD",
+                "rung convert OLD NEW: reads pickles in a process of its own, and builds nothing but weights",
             ],
         )
     raise ModelNotFound(

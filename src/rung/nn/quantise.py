@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from rung import formats
 from rung.core.errors import CannotEncode, UsageError
-from rung.core.text import count, did_you_mean
+from rung.core.text import count, did_you_mean, matches
 from rung.core.types import Format
 from rung.nn import experts
 from rung.nn.experts import QuantExperts
@@ -41,12 +40,14 @@ def quantize(
     skip: Iterable[str] = (),
     embeddings: str | None = None,
     compute_dtype: torch.dtype | None = None,
+    keep: Mapping[str, str] | None = None,
 ) -> nn.Module:
     """Replaces the linear layers and fused experts of a module by ones that hold their weights in ``format``.
 
     Embeddings and the output head stay as they are, unless ``embeddings`` names a format for them; a head tied to an
     embedding then shares its weight. ``skip`` are names, whole parts of names, or patterns with ``*`` and ``?``:
-    ``lm_head``, ``layers.0``, ``*_proj``. Layers compute in the dtype of their input, or in ``compute_dtype``.
+    ``lm_head``, ``layers.0``, ``*_proj``. ``keep`` gives the layers that such a pattern means a format of their own.
+    Layers compute in the dtype of their input, or in ``compute_dtype``.
     Returns the module, which is changed in place: wholly or, when something is raised, not at all. A single
     ``nn.Linear`` or ``nn.Embedding`` is not changed; its replacement is returned.
 
@@ -56,7 +57,8 @@ def quantize(
     """
     chosen = formats.get(format)
     outer = None if embeddings is None else formats.get(embeddings)
-    wanted = wanted_layers(module, chosen, tuple(skip), outer)
+    own = {pattern: formats.get(name) for pattern, name in (keep or {}).items()}
+    wanted = wanted_layers(module, chosen, tuple(skip), outer, own)
     if not wanted:
         raise UsageError(f"{type(module).__name__} has no layer to quantise: neither linear layers nor fused experts")
     for each in wanted:
@@ -78,8 +80,11 @@ def quantize(
     return module
 
 
-def wanted_layers(module: nn.Module, format: Format, skip: tuple[str, ...], outer: Format | None) -> list[Wanted]:
-    """The layers to quantise, in order: embeddings and heads to ``outer``, or not when that is None.
+def wanted_layers(
+    module: nn.Module, format: Format, skip: tuple[str, ...], outer: Format | None, keep: Mapping[str, Format]
+) -> list[Wanted]:
+    """The layers to quantise, in order: embeddings and heads to ``outer``, or not when that is None; those that a
+    pattern of ``keep`` means, to its format.
 
     Raises ``UsageError`` for a pattern that matches no layer, and for a layer that is quantised already.
     """
@@ -93,13 +98,14 @@ def wanted_layers(module: nn.Module, format: Format, skip: tuple[str, ...], oute
         if kind == "quantised":
             raise _already(name or type(layer).__name__, layer)
         chosen = outer if name and (kind == "embedding" or name in heads) else format
+        chosen = next((own for pattern, own in keep.items() if matches(name, pattern)), chosen)
         if chosen is not None:
             found.append(Wanted(name, layer, chosen, _weights(name, layer, kind)))
     known = [name for name, _ in named]
-    for pattern in skip:
+    for argument, pattern in [*(("skip", each) for each in skip), *(("keep", each) for each in keep)]:
         if not any(matches(name, pattern) for name in known):
             raise UsageError(
-                f"skip: {pattern!r} matches no layer.{did_you_mean(pattern, known)}",
+                f"{argument}: {pattern!r} matches no layer.{did_you_mean(pattern, known)}",
                 [f"{count(len(known), 'layer')}, {', '.join(known[:3])} among them"] if known else [],
                 ["write a name, whole parts of one, or a pattern with * and ?"],
             )
@@ -137,11 +143,6 @@ def _heads(module: nn.Module, named: list[tuple[str, nn.Module]]) -> set[str]:
         if kind_of(layer) == "linear"
         and (layer is head or id(layer.weight) in tied or name.rpartition(".")[2] in _HEADS)
     }
-
-
-def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern means a name, or whole parts of it."""
-    return fnmatch.fnmatchcase(f".{name}.", f"*.{pattern}.*")
 
 
 def _weights(name: str, layer: nn.Module, kind: str) -> tuple[tuple[str, Tensor], ...]:

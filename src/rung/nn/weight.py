@@ -15,27 +15,13 @@ from rung import formats
 from rung.core.errors import UsageError
 from rung.core.types import Format
 from rung.formats import Encoded
-from rung.formats.codebook4 import NESTED_BLOCK
 
 Shape = tuple[int, int]
 
 
 def parts_of(format: Format, shape: Shape) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """Shape and dtype of each part of a weight [rows, columns], as ``rung.formats.encode`` returns them."""
-    rows, columns = shape
-    if format.layout == "rows":
-        return {"data": ((rows, format.bytes((1, columns))), torch.uint8)}
-    if format.layout == "row_scale":
-        return {"data": (shape, torch.int8), "scale": ((rows,), torch.float32)}
-    blocks = -(-rows * columns // format.block)
-    parts: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-        "data": ((-(-rows * columns // 2),), torch.uint8),
-        "absmax": ((blocks,), torch.uint8 if format.nested else torch.float32),
-    }
-    if format.nested:
-        parts["nested_absmax"] = ((-(-blocks // NESTED_BLOCK),), torch.float32)
-        parts["nested_offset"] = ((1,), torch.float32)
-    return parts
+    return {part: (size, getattr(torch, dtype)) for part, (size, dtype) in formats.parts(format, shape).items()}
 
 
 class QuantWeight(nn.Module):
@@ -50,8 +36,8 @@ class QuantWeight(nn.Module):
         super().__init__()
         self.format, self.shape, self.dtype = format, shape, dtype
         self.assigned_db: float | None = None  # the SQNR of the values that were last assigned
-        self._codes = format.name.replace(":", "_")
-        self._names = {part: self._codes if part == "data" else part for part in parts_of(format, shape)}
+        self._codes = formats.part_name(format, "data")
+        self._names = {part: formats.part_name(format, part) for part in parts_of(format, shape)}
         self.replace(parts)
 
     def replace(self, parts: dict[str, Tensor]) -> None:

@@ -210,5 +210,5 @@ def storage(name: str) -> Format | Mixture:
     except UnknownFormat as error:
         if ":" in wanted:
             raise
-        known = [*dict.fromkeys(key.split(":")[0] for key in formats.FORMATS), *MIXTURES]
+        known = list(dict.fromkeys([*(key.split(":")[0] for key in formats.FORMATS), *MIXTURES]))
         raise UnknownFormat(f"there is no format {name!r}.{did_you_mean(wanted, known)}", (), error.ways_out) from None

@@ -104,7 +104,7 @@ def _weight(
 ) -> Weight:
     if len(tensor.shape) < 2 or tensor.shape[0] == 1:
         return Weight(tensor, formats.get("f32"), "stored", "ref", 4 * math.prod(tensor.shape))
-    chosen, reason = _format(subject, tensor, asked)
+    chosen, reason = format_of(subject, tensor, asked)
     climb = climb_to(chosen, tensor.shape)
     if climb.rung is None:
         return Weight(tensor, chosen, "stored", "", chosen.bytes(tensor.shape), climb.refusals[-1].reason)
@@ -124,7 +124,8 @@ def _held_bytes(tensor: Tensor, format: Format, packing: str) -> int:
     return packed + (format.bytes(tensor.shape) if copied else 0)
 
 
-def _format(subject: Subject, tensor: Tensor, asked: Storage) -> tuple[Format, str]:
+def format_of(subject: Subject, tensor: Tensor, asked: Storage) -> tuple[Format, str]:
+    """The format that a matrix gets, with the reason where it is not the one that was asked for."""
     if asked is None:
         return formats.get(tensor.format), ""
     role, columns = tensor.role.rpartition(".")[2], tensor.shape[-1]

@@ -83,15 +83,13 @@ def foreign(path: Path, wanted: str) -> RungError:
 
 
 def unsafe(path: Path) -> UnsafeFile:
-    """The error for a pickle, with the lines that turn a checkpoint of pickles into safetensors."""
+    """The error for a pickle, with the command that makes safetensors of it."""
+    whole = path.parent if (path.parent / "config.json").is_file() else path
     return UnsafeFile(
         f"{path.name} is a pickle: reading it could run code that is hidden in it",
-        ["rung reads safetensors and GGUF files only"],
+        ["rung run reads safetensors and GGUF files only"],
         [
-            "convert it on a machine where you trust it:\n"
-            "       from transformers import AutoModelForCausalLM\n"
-            '       model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto")\n'
-            '       model.save_pretrained("NEW_FOLDER", safe_serialization=True)',
-            "or take a GGUF or safetensors version of the model:  rung run ORG/REPO",
+            f"rung convert {whole} NEW_FOLDER: reads it in a process of its own, and builds nothing but weights",
+            "take a GGUF or safetensors version of the model:  rung run ORG/REPO",
         ],
     )

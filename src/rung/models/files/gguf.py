@@ -71,12 +71,21 @@ def read_header(path: Path) -> Header:
         raise BadFile(f"{path} cannot be read: {error}") from error
 
 
+def raw_pairs(path: Path) -> dict[str, bytes]:
+    """The key-value pairs of a GGUF file by their keys, as the file's own bytes: types of numbers included."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        parser = _Parser(path, data)
+        parser.header()
+        return {key: data[begin:end] for key, (begin, end) in parser.places.items()}
+
+
 class _Parser:
     """Walks over the header; ``at`` is the next byte."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path, self.data, self.length = path, data, len(data)
         self.at = 4
+        self.places: dict[str, tuple[int, int]] = {}
         self.strings = 0
         self.text = 0
 
@@ -90,12 +99,14 @@ class _Parser:
         self._check_count("keys", pair_count, MOST_PAIRS, 13)
         metadata: dict[str, Any] = {}
         for _ in range(pair_count):
+            begin = self.at
             key = self._text("a key", _LONGEST_KEY)
             if not key:
                 raise self.bad(f"it has a key without a name before byte {self.at:,}")
             if key in metadata:
                 raise self.bad(f"the key {key} is there twice")
             metadata[key] = self._value(key, self._take(_U32, f"the type of {key}"))
+            self.places[key] = begin, self.at
         infos = [self._info() for _ in range(tensor_count)]
         alignment = self._alignment(metadata)
         start = -(-self.at // alignment) * alignment

@@ -1,0 +1,36 @@
+"""Makes the job of ``rung convert``: the same weights, as far as the other kind of file holds them, in another file."""
+
+from __future__ import annotations
+
+from rung import formats
+from rung.conversion.job import Job
+from rung.conversion.quantize import plain_dtype, to_folder, to_gguf
+from rung.core.errors import UsageError
+from rung.models.card import ModelCard
+
+
+def converting(card: ModelCard, gguf: bool, dtype: str | None) -> Job:
+    """A folder as a GGUF file, or a GGUF file as a folder, in floats of ``dtype`` (default: the source's own).
+
+    What a GGUF file holds quantised is decoded, by default to bf16. Raises ``UsageError`` for a source that is of
+    that kind already or a format that is no float, ``UnknownArchitecture``, ``BadFile``.
+    """
+    kind = "gguf" if gguf else "folder"
+    if card.kind == kind and dtype is None:
+        raise UsageError(
+            f"{card.name} is a {'GGUF file' if gguf else 'folder of safetensors'} already",
+            (),
+            [f"rung quantize {card.path} DST --format FORMAT", f"rung convert {card.path} DST --format bf16"],
+        )
+    chosen = formats.get(dtype or plain_dtype(card))
+    if chosen.family != "floats":
+        raise UsageError(
+            f"{chosen.name} is no float",
+            ["rung convert writes f32, f16 and bf16"],
+            [f"rung quantize {card.path} DST --format {chosen.name}"],
+        )
+    norm = formats.get("f32") if gguf else chosen
+    by_role = {tensor.role: (chosen if len(tensor.shape) > 1 else norm, "") for tensor in card.tensors}
+    if gguf:
+        return to_gguf(card, chosen, by_role, ())
+    return to_folder(card, "plain", chosen, by_role, ())

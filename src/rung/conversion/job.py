@@ -1,0 +1,141 @@
+"""What is to be written: the tensors one after the other, how each is stored, and the files they lie in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rung import formats
+from rung.conversion.partial import Planned
+from rung.core.types import Format
+from rung.formats import Encoded
+from rung.formats.codec import Array
+from rung.models.card import ModelCard, Tensor
+from rung.models.files import gguf_write, safetensors_write
+
+#: Bytes of weights in one file of a folder, as transformers divides them.
+SHARD = 5 * 10**9
+_WIDTH = {"F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a file: ``dtype`` is that of safetensors, or the name of a format of GGUF."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One tensor of the source: its name in the result, and the format it gets.
+
+    ``heads``: the rows of that many heads change their order, for a rotation of neighbouring dimensions (a GGUF file
+    of Llama) when ``interleave``, else for one of halves; 0 where they stay. ``shift`` is added to every weight.
+    ``reason`` says why the format is not the one that was asked for.
+    """
+
+    tensor: Tensor
+    name: str
+    format: Format
+    heads: int = 0
+    interleave: bool = False
+    shift: float = 0.0
+    reason: str = ""
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns; a norm or a bias is one row."""
+        rows, columns = (1, *self.tensor.shape)[-2:]
+        return rows, columns
+
+
+class Style(Protocol):
+    """How a kind of file stores a tensor."""
+
+    def entries(self, step: Step) -> tuple[Entry, ...]:
+        """What is stored for it."""
+        ...
+
+    def arrays(self, step: Step, encoded: Encoded) -> Iterable[Array]:
+        """The contents of its entries, in their order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """A result to be written. ``constants`` are tensors that are not in the source; ``pairs`` the metadata of GGUF.
+
+    ``small`` are further files of a folder. ``single``: one GGUF file, else a folder. ``notes`` is what a person
+    should know.
+    """
+
+    card: ModelCard
+    steps: tuple[Step, ...]
+    style: Style
+    single: bool
+    constants: tuple[tuple[Entry, bytes], ...] = ()
+    pairs: tuple[bytes, ...] = ()
+    small: dict[str, bytes] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def layout(self) -> tuple[tuple[Planned, ...], dict[str, tuple[int, int]]]:
+        """The files, and where each entry lies: its file and its first byte there."""
+        entries = [entry for entry, _ in self.constants]
+        entries += [entry for step in self.steps for entry in self.style.entries(step)]
+        return _gguf_layout(entries, self.pairs) if self.single else folder_layout(entries)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the tensors that are read."""
+        return sum(step.tensor.bytes for step in self.steps)
+
+
+def _gguf_layout(
+    entries: Sequence[Entry], pairs: Sequence[bytes]
+) -> tuple[tuple[Planned, ...], dict[str, tuple[int, int]]]:
+    tensors = [(entry.name, entry.shape, formats.get(entry.dtype)) for entry in entries]
+    head, offsets = gguf_write.head(pairs, tensors)
+    end = offsets[-1] + entries[-1].bytes
+    length = -(-end // gguf_write.ALIGNMENT) * gguf_write.ALIGNMENT
+    places = {entry.name: (0, offset) for entry, offset in zip(entries, offsets, strict=True)}
+    return (Planned("", head, length),), places
+
+
+def folder_layout(entries: Sequence[Entry]) -> tuple[tuple[Planned, ...], dict[str, tuple[int, int]]]:
+    """Where the entries of a folder lie: in files of at most ``SHARD`` bytes, with an index when there are several.
+
+    Wide dtypes come first, so all are aligned.
+    """
+    shards: list[list[Entry]] = [[]]
+    for entry in entries:
+        if shards[-1] and sum(other.bytes for other in shards[-1]) + entry.bytes > SHARD:
+            shards.append([])
+        shards[-1].append(entry)
+    files, places = [], {}
+    for number, held in enumerate(shards):
+        held.sort(key=lambda entry: -_WIDTH[entry.dtype])
+        head, offsets = safetensors_write.head([(e.name, e.dtype, e.shape, e.bytes) for e in held])
+        files.append(Planned(shard_name(number, len(shards)), head, len(head) + sum(e.bytes for e in held)))
+        places |= {entry.name: (number, offset) for entry, offset in zip(held, offsets, strict=True)}
+    return tuple(files), places
+
+
+def shard_name(number: int, count: int) -> str:
+    """The name of a file of weights as transformers gives it."""
+    return "model.safetensors" if count == 1 else f"model-{number + 1:05d}-of-{count:05d}.safetensors"
+
+
+def index_of(files: Sequence[Planned], places: Mapping[str, tuple[int, int]]) -> dict[str, bytes]:
+    """The index of a folder with several files of weights, by its name; nothing for one file."""
+    if len(files) == 1:
+        return {}
+    index = {
+        "metadata": {"total_size": sum(file.length - len(file.head) for file in files)},
+        "weight_map": {name: files[file].name for name, (file, _) in sorted(places.items())},
+    }
+    return {"model.safetensors.index.json": json.dumps(index, indent=2).encode()}

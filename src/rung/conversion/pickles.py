@@ -1,0 +1,123 @@
+"""Checkpoints of PyTorch (``.bin``, ``.pt``, ``.ckpt``) as folders of safetensors.
+
+They are pickles, so they are read in a child process and by ``torch.load(weights_only=True)``, which builds tensors
+and nothing else. Gemma PyTorch's files get transformers' names and a configuration; others keep their names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rung.conversion import gemma_pytorch
+from rung.conversion.folder_files import copied
+from rung.conversion.job import Entry, folder_layout, index_of
+from rung.conversion.partial import Partial
+from rung.core.errors import BadFile, SoftwareMissing, UnsafeFile
+from rung.models.files.foreign import PICKLE_SUFFIXES, head, is_pickle
+from rung.models.files.jsonfile import read_object
+from rung.run.child import Job, run
+
+#: Under which key a training program keeps the weights.
+_WRAPPED = ("model_state_dict", "state_dict", "model", "module")
+_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_DAY = 86400.0
+
+
+def pickles_of(source: Path) -> list[Path]:
+    """The pickles that a file is, or that the weights of a folder are where it has no safetensors; else none."""
+    if source.is_file():
+        return [source] if is_pickle(head(source)) else []
+    if not source.is_dir() or any(source.glob("*.safetensors")):
+        return []
+    found = [path for suffix in PICKLE_SUFFIXES for path in source.glob(f"*{suffix}")]
+    return sorted(path for path in found if path.name not in ("training_args.bin", "optimizer.pt", "scheduler.pt"))
+
+
+def unpickled(source: Path, target: Path) -> dict[str, int]:
+    """Makes a folder of safetensors of a checkpoint, in a child; returns the number of ``tensors`` and their ``bytes``.
+
+    Raises ``UnsafeFile`` for a pickle of more than weights, ``BadFile``, ``SoftwareMissing`` without torch.
+    """
+    job = Job.of("rung.conversion.pickles:work", source=str(source), target=str(target))
+    (outcome,) = run([job], _DAY)
+    if outcome.ok:
+        made: dict[str, int] = outcome.value
+        return made
+    if "ModuleNotFoundError" in outcome.error:
+        raise SoftwareMissing("Reading a checkpoint of PyTorch needs torch.", (), ["pip install 'rung[run]'"])
+    if "UnpicklingError" in outcome.error:
+        raise UnsafeFile(
+            f"{source.name} holds more than weights, and reading the rest could run code",
+            [outcome.error.splitlines()[0][:200]],
+            ["take a safetensors or GGUF version of the model:  rung run ORG/REPO"],
+        )
+    raise BadFile(f"{source.name} could not be converted: {outcome.error[:600]}")
+
+
+def work(source: str, target: str) -> dict[str, int]:
+    """The child's part; raises ``BadFile`` and what torch raises."""
+    place = Path(source)
+    folder = place if place.is_dir() else place.parent
+    tensors: dict[str, Any] = {}
+    for path in pickles_of(place):
+        tensors |= _read(path)
+    small = copied(folder)
+    if gemma_pytorch.recognised(tensors):
+        config, tensors = gemma_pytorch.translated(tensors)
+        small = gemma_pytorch.BESIDE | small
+    elif (folder / "config.json").is_file():
+        config = read_object(folder / "config.json")
+    else:
+        raise BadFile(f"{place.name} has no config.json beside it, so nothing says what its tensors are")
+    _untie(tensors, config)
+    small["config.json"] = json.dumps(config, indent=2).encode()
+    return _write(tensors, Path(target), small, [str((p.name, p.stat().st_mtime_ns)) for p in pickles_of(place)])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The tensors of one file by name, mapped where the file allows it."""
+    import zipfile
+
+    import torch
+
+    held = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    for key in _WRAPPED:
+        if isinstance(held, Mapping) and isinstance(held.get(key), Mapping):
+            held = held[key]
+    if not isinstance(held, Mapping) or not all(isinstance(name, str) for name in held):
+        raise BadFile(f"{path.name} holds a {type(held).__name__}, not tensors by their names")
+    found = {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
+    if not found:
+        raise BadFile(f"{path.name} holds no tensors")
+    return {name: value.detach() for name, value in found.items()}
+
+
+def _untie(tensors: dict[str, Any], config: Mapping[str, Any]) -> None:
+    """Leaves out a head that is the embedding, and what everybody computes."""
+    for name in [name for name in tensors if name.endswith("rotary_emb.inv_freq")]:
+        del tensors[name]
+    if config.get("tie_word_embeddings") and "lm_head.weight" in tensors and len(tensors) > 1:
+        del tensors["lm_head.weight"]
+
+
+def _write(tensors: Mapping[str, Any], target: Path, small: Mapping[str, bytes], state: list[str]) -> dict[str, int]:
+    import torch
+
+    entries = []
+    for name, value in tensors.items():
+        dtype = str(value.dtype).removeprefix("torch.")
+        if dtype not in _DTYPES:
+            raise BadFile(f"{name} is a tensor of {dtype}; weights are float32, float16 or bfloat16")
+        entries.append(Entry(name, _DTYPES[dtype], tuple(value.shape), value.numel() * value.element_size()))
+    files, places = folder_layout(entries)
+    with Partial(target, files, json.dumps(state)) as partial:
+        for number, (name, value) in enumerate(tensors.items()):
+            if number not in partial.done and value.numel():
+                data = value.contiguous().reshape(-1).view(torch.uint8).numpy()
+                partial.put(*places[name], data)
+                partial.record(number, {})
+        partial.finish({**small, **index_of(files, places)})
+    return {"tensors": len(entries), "bytes": sum(entry.bytes for entry in entries)}

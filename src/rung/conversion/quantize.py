@@ -1,0 +1,275 @@
+"""Makes the job of ``rung quantize``: which tensor gets which format, and whose file it becomes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rung import formats
+from rung.conversion import folder_config, folder_files, gguf_keys, names, vocabulary
+from rung.conversion.job import Job, Step, Style
+from rung.conversion.styles import DTYPES, Bitsandbytes, Gguf, Plain, Rung, lossless
+from rung.core.errors import UsageError
+from rung.core.text import did_you_mean, matches
+from rung.core.types import Format
+from rung.models.card import ModelCard, Tensor
+from rung.models.files import gguf as gguf_file
+from rung.models.files.gguf_write import pair
+from rung.models.settings import Settings
+from rung.planning.mixture import Mixture, storage
+from rung.planning.recipe import format_of, is_linear
+from rung.planning.subject import Subject
+
+KINDS = ("rung", "gguf", "bitsandbytes")
+#: Keys of a GGUF file that are said anew.
+_REPLACED = ("general.file_type", "general.quantization_version", "general.alignment")
+_OF_SPLITS = "split."
+
+
+def kind_of(target: Path, asked: str | None) -> str:
+    """Whose file it becomes: as asked, else GGUF for a name that ends so and rung's folder for others.
+
+    Raises ``UsageError`` for a kind that there is none of, and for a name that says something else.
+    """
+    if asked is not None and asked not in KINDS:
+        raise UsageError(
+            f"--as {asked}: there is no such kind.{did_you_mean(asked, KINDS)}", [f"it is one of {', '.join(KINDS)}"]
+        )
+    named = target.suffix.lower() == ".gguf"
+    if asked not in (None, "gguf") and named:
+        raise UsageError(f"{target.name} is the name of a GGUF file, and --as {asked} makes a folder")
+    return asked or ("gguf" if named else "rung")
+
+
+def parse_keep(given: Sequence[str]) -> dict[str, Format]:
+    """``lm_head=q6_k`` ... as patterns and formats. Raises ``UsageError``, ``UnknownFormat``."""
+    found = {}
+    for each in given:
+        pattern, equals, name = each.partition("=")
+        if not equals or not pattern or not name:
+            raise UsageError(
+                f"--keep {each}: write PATTERN=FORMAT", (), ["--keep lm_head=q6_k", "--keep '*down_proj=q8_0'"]
+            )
+        found[pattern] = formats.get(name)
+    return found
+
+
+def quantizing(card: ModelCard, kind: str, format: str, keep: Mapping[str, Format]) -> Job:
+    """The job that stores a model in a format or mixture, as ``kind``'s file.
+
+    Raises ``UsageError`` for formats that the kind of file cannot hold or rung does not write, rows that blocks do not
+    divide (where nothing finer was chosen), a pattern of ``keep`` that matches nothing; ``UnknownFormat``;
+    ``UnknownArchitecture``; ``BadFile``.
+    """
+    asked = storage(format)
+    if kind != "gguf" and isinstance(asked, Format) and lossless(asked):
+        raise UsageError(
+            f"{asked.name} is no quantised format", (), [f"rung convert {card.path} DST --format {asked.name}"]
+        )
+    _check_patterns(card, keep)
+    subject = Subject.of_card(card)
+    chosen = {tensor.role: _chosen(card, subject, tensor, kind, asked, keep) for tensor in card.tensors}
+    _check(card, kind, chosen)
+    notes = _notes(card, chosen)
+    if kind == "gguf":
+        return to_gguf(card, asked, chosen, notes)
+    return to_folder(card, kind, asked, chosen, notes)
+
+
+def to_gguf(
+    card: ModelCard, asked: Format | Mixture, chosen: Mapping[str, tuple[Format, str]], notes: tuple[str, ...]
+) -> Job:
+    """One GGUF file; its metadata is the source's own, or made of the folder."""
+    if card.kind == "gguf":
+        pairs = tuple(
+            data
+            for path in card.files[:1]
+            for key, data in gguf_file.raw_pairs(Path(path)).items()
+            if key not in _REPLACED and not key.startswith(_OF_SPLITS)
+        )
+        said = {"general.file_type": gguf_keys.file_type(asked), "general.quantization_version": 2}
+        pairs += tuple(pair(key, value) for key, value in said.items())
+        constants = folder_files.constants(card)
+        steps = tuple(_step(tensor, tensor.name, chosen) for tensor in card.tensors)
+        return Job(card, steps, Gguf(), True, constants, pairs, notes=notes)
+    metadata, constants = gguf_keys.keys(card, asked)
+    notes += gguf_keys.unsaid(card, metadata, constants)
+    metadata |= vocabulary.tokenizer_keys(card)
+    if not card.tokenizer:
+        notes += ("the folder has no tokenizer, so the file has none either",)
+    named = names.gguf_names(card)
+    steps = tuple(_turned(card, tensor, named[tensor.role], chosen, interleave=True) for tensor in card.tensors)
+    return Job(card, steps, Gguf(), True, tuple(constants), gguf_keys.pairs(metadata), notes=notes)
+
+
+def to_folder(
+    card: ModelCard,
+    kind: str,
+    asked: Format | Mixture,
+    chosen: Mapping[str, tuple[Format, str]],
+    notes: tuple[str, ...],
+) -> Job:
+    """A folder of safetensors; its other files are the source's own, or made of the GGUF file's metadata."""
+    if card.kind == "folder":
+        named = names.folder_names(card)
+        steps = tuple(_step(tensor, named[tensor.role], chosen) for tensor in card.tensors)
+        config, small = dict(card.metadata), folder_files.copied(Path(card.path))
+    else:
+        config, small, said = folder_config.folder_files(card, plain_dtype(card))
+        notes += said
+        named = names.folder_names(card, Settings(config, "config.json"))
+        steps = tuple(_turned(card, tensor, named[tensor.role], chosen, interleave=False) for tensor in card.tensors)
+    style: Style = {"plain": Plain, "rung": Rung, "bitsandbytes": Bitsandbytes}[kind]()
+    config |= _config_of(kind, card, asked, steps)
+    if kind == "plain":
+        config.pop("torch_dtype", None)
+        config["dtype"] = folder_config.TORCH[asked.name]
+    text = json.dumps(config, indent=2, ensure_ascii=False).encode()
+    return Job(card, steps, style, False, small=small | {"config.json": text}, notes=notes)
+
+
+def _step(tensor: Tensor, name: str, chosen: Mapping[str, tuple[Format, str]]) -> Step:
+    format, reason = chosen[tensor.role]
+    return Step(tensor, name, format, reason=reason)
+
+
+def _turned(
+    card: ModelCard, tensor: Tensor, name: str, chosen: Mapping[str, tuple[Format, str]], interleave: bool
+) -> Step:
+    format, reason = chosen[tensor.role]
+    heads, shift = names.heads_of(card, tensor), names.shift_of(card, tensor)
+    return Step(tensor, name, format, heads, interleave, shift, reason)
+
+
+# ---- formats
+
+
+def _chosen(
+    card: ModelCard,
+    subject: Subject,
+    tensor: Tensor,
+    kind: str,
+    asked: Format | Mixture,
+    keep: Mapping[str, Format],
+) -> tuple[Format, str]:
+    """The format of a tensor, with the reason where it is another than the one asked for."""
+    if len(tensor.shape) < 2 or tensor.shape[0] == 1:
+        plain = "f32" if kind == "gguf" else plain_dtype(card) if card.kind == "gguf" else tensor.format
+        return formats.get(plain), ""
+    for pattern, format in keep.items():
+        if any(matches(name, pattern) for name in names.aliases(card, tensor)):
+            return format, f"--keep {pattern}"
+    if kind in ("rung", "bitsandbytes") and not is_linear(tensor) and isinstance(asked, Format):
+        stays = plain_dtype(card) if card.kind == "gguf" else tensor.format
+        return formats.get(stays), "embeddings and heads stay as they are"
+    return format_of(subject, tensor, asked)
+
+
+def plain_dtype(card: ModelCard) -> str:
+    """The float in which a folder made of a GGUF file stores what is not quantised: the file's own, else bf16."""
+    stored = [tensor.format for tensor in card.tensors if len(tensor.shape) > 1]
+    return max(set(stored), key=stored.count) if set(stored) <= DTYPES.keys() else "bf16"
+
+
+def _check_patterns(card: ModelCard, keep: Mapping[str, Format]) -> None:
+    listed = [tensor for tensor in card.tensors if len(tensor.shape) > 1]
+    known = [name for tensor in listed for name in names.aliases(card, tensor)]
+    for pattern in keep:
+        if not any(matches(name, pattern) for name in known):
+            raise UsageError(
+                f"--keep {pattern} matches no matrix of {card.name}.{did_you_mean(pattern, known)}",
+                [f"{', '.join(name.removesuffix('.weight') for name in names.folder_names(card).values())[:160]} ..."],
+                ["write a name, whole parts of one, or a pattern with * and ?"],
+            )
+
+
+def _check(card: ModelCard, kind: str, chosen: Mapping[str, tuple[Format, str]]) -> None:
+    for tensor in card.tensors:
+        format = chosen[tensor.role][0]
+        if not format.encodes and format.name != tensor.format:
+            raise UsageError(
+                f"rung reads {format.name} and does not write it; {tensor.name} would be stored in it",
+                (),
+                ["rung formats: those without 'read only' are written", "--format q4_k_m, --format q8_0"],
+            )
+        if kind == "gguf" and formats.gguf_number(format) is None:
+            raise UsageError(
+                f"GGUF files hold no {format.name}", (), ["--format q4_k", "--as rung, --as bitsandbytes: a folder"]
+            )
+        if kind == "bitsandbytes" and not (lossless(format) or format.name == "int8" or format.family == "codebook4"):
+            raise UsageError(
+                f"bitsandbytes has no {format.name}; {tensor.name} would be stored in it",
+                (),
+                ["--format nf4, --format nf4:64:nested, --format fp4, --format int8", "--as rung"],
+            )
+        if not format.divides(tensor.shape[-1]):
+            raise UsageError(
+                f"{format.name} cannot store {tensor.name}: its blocks of {format.block} do not divide rows of "
+                f"{tensor.shape[-1]}",
+                (),
+                [f"--keep {tensor.name.removesuffix('.weight')}={formats.next_better(format, tensor.shape[-1]).name}"],
+            )
+
+
+def _notes(card: ModelCard, chosen: Mapping[str, tuple[Format, str]]) -> tuple[str, ...]:
+    """A word about quantising what is quantised."""
+    twice = sorted(
+        {
+            tensor.format
+            for tensor in card.tensors
+            if tensor.format not in DTYPES and chosen[tensor.role][0].name != tensor.format
+        }
+    )
+    if not twice:
+        return ()
+    return (
+        f"{card.name} is quantised already ({', '.join(twice)}): what was lost then stays lost, and the errors below"
+        " come on top of it",
+    )
+
+
+# ---- configurations
+
+
+def _config_of(kind: str, card: ModelCard, asked: Format | Mixture, steps: Sequence[Step]) -> dict[str, Any]:
+    """``quantization_config`` for transformers."""
+    base = asked.base if isinstance(asked, Mixture) else asked
+    linear = [step for step in steps if len(step.tensor.shape) > 1]
+    plain = [_module(step) for step in linear if lossless(step.format) and is_linear(step.tensor)]
+    if kind == "rung":
+        other = {
+            _module(step): step.format.name
+            for step in linear
+            if not lossless(step.format) and (step.format != base or not is_linear(step.tensor))
+        }
+        if "model.embed_tokens" in other and card.decoder.tied_head:
+            other["lm_head"] = other["model.embed_tokens"]
+        config = {"quant_method": "rung", "format": base.name, "skip": plain, "embeddings": None, "compute_dtype": None}
+        return {"quantization_config": config | ({"keep": other} if other else {})}
+    if kind == "bitsandbytes":
+        return {"quantization_config": _bitsandbytes_config(base, plain, card)}
+    return {}
+
+
+def _bitsandbytes_config(base: Format, plain: list[str], card: ModelCard) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "quant_method": "bitsandbytes",
+        "load_in_4bit": base.family == "codebook4",
+        "load_in_8bit": base.name == "int8",
+        "llm_int8_skip_modules": [*plain, *([] if card.decoder.tied_head else ["lm_head"])] or None,
+    }
+    if base.family == "codebook4":
+        dtype = {"f32": "float32", "f16": "float16"}.get(plain_dtype(card), "bfloat16")
+        config |= {
+            "bnb_4bit_quant_type": base.name.split(":")[0],
+            "bnb_4bit_use_double_quant": base.nested,
+            "bnb_4bit_compute_dtype": dtype,
+            "bnb_4bit_quant_storage": "uint8",
+        }
+    return config
+
+
+def _module(step: Step) -> str:
+    return step.name.removesuffix(".weight")

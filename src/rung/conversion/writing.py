@@ -1,0 +1,117 @@
+"""Does a job: reads, encodes, measures and writes a tensor at a time, and goes on where an earlier run stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rung import __version__, formats
+from rung.conversion.job import Job, Step, index_of
+from rung.conversion.measure import Cost, cost
+from rung.conversion.partial import Partial, Planned
+from rung.formats import Encoded
+from rung.models.reader import Reader
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Written:
+    """One tensor of the result: the step that made it, its bytes there, and what it cost; None where nothing was
+    lost."""
+
+    step: Step
+    bytes: int
+    cost: Cost | None
+
+
+def write(
+    job: Job,
+    target: Path,
+    threads: int,
+    progress: Progress = lambda label, done, total: None,
+    on_note: Callable[[str], None] = lambda note: None,
+) -> list[Written]:
+    """Writes the result of a job to ``target``, and returns what became of each tensor.
+
+    ``progress`` hears (tensor, bytes of the source done, bytes in all). Memory stays at about the largest tensor, as
+    it is stored before and after. Raises ``CannotEncode``, ``BadFile``, ``DiskFull``, ``UsageError``.
+    """
+    files, places = job.layout()
+    total, done = job.weight_bytes, 0
+    with Partial(target, files, _work(job, files)) as partial, Reader(job.card) as reader:
+        if partial.resumed:
+            on_note(f"going on where an earlier run stopped: {len(partial.done)} of {len(job.steps)} tensors are done")
+        for entry, data in job.constants:
+            partial.put(*places[entry.name], data)
+        for number, step in enumerate(job.steps):
+            if number not in partial.done:
+                progress(step.name, done, total)
+                partial.record(number, _one(job, step, reader, partial, places, threads))
+                reader.done(step.tensor)
+            done += step.tensor.bytes
+        progress("syncing", total, total)
+        partial.finish({**job.small, **index_of(files, places)} if not job.single else {})
+        return [_written(job, number, partial.done[number]) for number in range(len(job.steps))]
+
+
+def _one(
+    job: Job, step: Step, reader: Reader, partial: Partial, places: Mapping[str, tuple[int, int]], threads: int
+) -> dict[str, Any]:
+    """Writes one tensor; returns its record."""
+    before = prepared(step, reader.read(step.tensor))
+    after = formats.convert(before, step.format, step.tensor.name, threads)
+    for entry, array in zip(job.style.entries(step), job.style.arrays(step, after), strict=True):
+        partial.put(*places[entry.name], np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    if step.format.name in ("f32", step.tensor.format):
+        return {}
+    lost = cost(before, after, threads)
+    return {"cost": lost.to_json()} if lost.noise else {}
+
+
+def _written(job: Job, number: int, record: Mapping[str, Any]) -> Written:
+    step = job.steps[number]
+    size = sum(entry.bytes for entry in job.style.entries(step))
+    return Written(step, size, Cost(**record["cost"]) if "cost" in record else None)
+
+
+def prepared(step: Step, stored: Encoded) -> Encoded:
+    """The weights as the result is to have them, still in the source's format (f32 where they are shifted)."""
+    if step.heads:
+        # a bias is one row of the file, and one value for each row of its weight
+        data = stored.parts["data"]
+        bias = len(step.tensor.shape) == 1
+        rows = data.reshape(step.tensor.shape[0], -1) if bias else data
+        rows = rows[order_of_heads(len(rows), step.heads, step.interleave)]
+        stored = Encoded(stored.format, stored.shape, {"data": rows.reshape(data.shape)})
+    if step.shift:
+        values = formats.decode(stored) + np.float32(step.shift)
+        stored = formats.encode(values, formats.get("f32"), step.tensor.name)
+    return stored
+
+
+def order_of_heads(rows: int, heads: int, interleave: bool) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Which row comes where: of each head's two halves in turn (``interleave``), or the way back."""
+    shape = (heads, 2, -1) if interleave else (heads, -1, 2)
+    return np.arange(rows).reshape(shape).swapaxes(1, 2).reshape(-1)
+
+
+def _work(job: Job, files: tuple[Planned, ...]) -> str:
+    """A hash of everything that the result depends on."""
+    digest = hashlib.sha256(__version__.encode())
+    for path in job.card.files:
+        state = os.stat(path)
+        digest.update(f"{path} {state.st_size} {state.st_mtime_ns}\n".encode())
+    for step in job.steps:
+        digest.update(f"{step.tensor.name} {step.name} {step.format.name} {step.heads} {step.shift}\n".encode())
+    for file in files:
+        digest.update(file.head)
+    for name, data in job.small.items():
+        digest.update(name.encode() + data)
+    return digest.hexdigest()
