@@ -1,31 +1,45 @@
-"""What a plan predicts beside what ``rung run`` measures: the resident peak and the speed of decoding.
+"""What a plan predicts beside what is measured: the resident peak, the speed of decoding and that of reading a prompt.
 
-    python benchmarks/prediction.py --models FOLDER
+    python benchmarks/prediction.py memory --models FOLDER --results FILE
+    rung calibrate
+    python benchmarks/prediction.py speed --models FOLDER --results FILE
+    python benchmarks/prediction.py table --results FILE
 
-Writes the models that are not there yet (11 GB with all), calibrates, and runs each case: a file and a context, filled
-to the last token by a prompt and what is decoded after it. Memory is within its bar when it is at most 5 % off, and
-when the peak stays below prediction + bound, which is what a plan holds against a budget. Speed counts above 100 MB of
-weights, at most 20 % off, on a machine that does nothing else. The constants of memory were fitted to the cases that
-are said to be fitted; of the held-out ones neither shape nor format was looked at.
+Every case is a file and a context. ``memory`` runs ``rung run`` to the last token of the context, a prompt and what is
+decoded after it; other programs may run beside it. ``speed`` wants a machine that does nothing else: it loads a file
+once for all its contexts, and times the last tokens of each in turns, over a cache that says that it is full (what it
+holds does not change how long reading it takes), then a prompt of a chunk. Of the turns the one counts from which the
+machine below took least time, where it is a virtual one that says so. Both go on where they stopped, end after
+``--seconds``, and keep what they found in FILE; models that are not there yet are written (11 GB with all).
+
+Memory is within its bar when it is at most 5 % off, and when the peak stays below prediction + bound, which is what a
+plan holds against a budget. Speed counts above 100 MB of weights, at most 20 % off. The constants were fitted to the
+cases that are said to be fitted; of the held-out ones neither shape nor format was looked at.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import rung
 import synthetic
+from rung.engine import system
+from rung.engine.model import Model
 
 MB = 1 << 20
 MEMORY_BAR, SPEED_BAR = 0.05, 0.20
 #: Below this the weights of a model are not what decoding waits for.
 SPEED_FROM = 100 * MB
+#: Tokens decoded at the end of the context, and turns at the most in which they are timed.
+LAST, TURNS = 33, 8
 #: Model and format of its file, contexts, and the format into which the file is recoded while it is read.
 Case = tuple[str, str, tuple[int, ...], str | None]
 FITTED: tuple[Case, ...] = (
@@ -56,139 +70,200 @@ HELD_OUT: tuple[Case, ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """One case: bytes of weights, peak and bound, tokens a second, each predicted and measured."""
-
-    file: str
-    format: str
-    context: int
-    fitted: bool
-    weights: int
-    predicted: int
-    bound: int
-    peak: int
-    predicted_rate: float
-    rate: float
-
-    @property
-    def error(self) -> float:
-        """(predicted - measured) / measured of the resident peak."""
-        return self.predicted / self.peak - 1
-
-    @property
-    def rate_error(self) -> float:
-        """The same of the speed of decoding."""
-        return self.predicted_rate / self.rate - 1
-
-    @property
-    def good(self) -> bool:
-        """Whether the memory of this case is within its bars."""
-        return abs(self.error) <= MEMORY_BAR and self.peak <= self.predicted + self.bound
-
-    @property
-    def quick(self) -> bool | None:
-        """Whether its speed is; None where that does not count."""
-        return abs(self.rate_error) <= SPEED_BAR if self.weights >= SPEED_FROM else None
+Row = dict[str, Any]
 
 
-def _cases() -> Iterator[tuple[str, str, int, str | None, bool]]:
-    for fitted, cases in ((True, FITTED), (False, HELD_OUT)):
-        for model, file, contexts, format in cases:
+def cases() -> Iterator[Row]:
+    """File, format, context and whether the constants were fitted to it, of every case."""
+    for fitted, some in ((True, FITTED), (False, HELD_OUT)):
+        for model, file, contexts, format in some:
             for context in contexts:
-                yield model, file, context, format, fitted
+                yield {"model": model, "file": file, "format": format, "context": context, "fitted": fitted}
 
 
-def run(rung: list[str], path: Path, prompt: int, context: int, format: str | None, threads: int) -> dict[str, Any]:
+def key(row: Row) -> str:
+    """What a case is called in the results."""
+    return f"{row['model']}-{row['file']} {row['format'] or 'stored'} {row['context']}"
+
+
+class Results:
+    """What was found so far, by case."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.found: dict[str, Row] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        self.new: set[str] = set()
+
+    def add(self, case: Row, **found: Any) -> None:
+        """Keeps what was found of a case, and prints it."""
+        self.found.setdefault(key(case), dict(case)).update(found)
+        self.new.add(key(case))
+        self.file.write_text(json.dumps(self.found, indent=1), encoding="utf-8")
+        print(key(case), json.dumps(found), flush=True)
+
+
+def path_of(models: Path, case: Row) -> Path:
+    """The file of a case, written where it is not there."""
+    path = models / f"{case['model']}-{case['file']}.gguf"
+    if not path.is_file():
+        models.mkdir(parents=True, exist_ok=True)
+        synthetic.write(path, synthetic.SHAPES[case["model"]], case["file"])
+    return path
+
+
+def run(path: Path, prompt: int, context: int, format: str | None, threads: int) -> Row:
     """What ``rung run --json`` says of a prompt of that many tokens, decoded to the end of the context."""
-    command = [*rung, "run", str(path), synthetic.prompt(prompt), "--raw", "--json", "--temperature", "0"]
-    command += ["--max-tokens", str(context - prompt), "--context", str(context), "--threads", str(threads)]
-    done = subprocess.run([*command, *(["--format", format] if format else [])], capture_output=True, text=True)
+    command = [sys.executable, "-m", "rung", "run", str(path), synthetic.prompt(prompt), "--raw", "--json"]
+    command += ["--temperature", "0", "--max-tokens", str(context - prompt), "--context", str(context)]
+    command += ["--threads", str(threads), *(["--format", format] if format else [])]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{path.name}: {done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: Row = json.loads(done.stdout)
     return found
 
 
-def row_of(path: Path, context: int, fitted: bool, result: dict[str, Any]) -> Row:
-    """The row of one run to the end of its context."""
-    memory = result["plan"]["placements"][0]["memory"]
-    predicted = result["report"]["predicted"]
-    return Row(
-        file=path.stem,
-        format=result["plan"]["format"],
-        context=context,
-        fitted=fitted,
-        weights=memory["weights"],
-        predicted=round(predicted["memory_bytes"]),
-        bound=memory.get("bound", 0),
-        peak=result["peak_memory_bytes"],
-        predicted_rate=predicted["decode_tokens_per_second"],
-        rate=result["decode_tokens_per_second"],
-    )
+def memory(case: Row, models: Path, threads: int, results: Results) -> None:
+    """The peak of a run to the end of the context, bytes."""
+    path, context = path_of(models, case), case["context"]
+    run(path, 64, 80, case["format"], threads)  # kernels that are compiled now and kept count in the bound, once
+    result = run(path, context - LAST, context, case["format"], threads)
+    use = result["plan"]["placements"][0]["memory"]
+    total = round(result["report"]["predicted"]["memory_bytes"])
+    found = {"weights": use["weights"], "predicted": total, "bound": use["bound"], "peak": result["peak_memory_bytes"]}
+    results.add(case, **found)
+
+
+def seconds(model: Model, depth: int) -> tuple[float, float]:
+    """Of a token after ``depth`` others, up to LAST more, the mean; and the share of the time that was stolen.
+
+    The fastest of the turns from which least was taken, as ``rung calibrate`` takes the faster one of two rounds.
+    """
+    decoder, turns = model._decoder, []
+    for turn in range(TURNS):
+        if turn >= 3 and min(turns)[0] == 0:
+            break
+        decoder.cache.truncate(0)
+        decoder.cache.advance([1] * depth)
+        before, started = system.stolen(), time.perf_counter()
+        for _ in range(LAST):
+            decoder.step(1)
+        took = time.perf_counter() - started
+        turns.append((round((system.stolen() - before) / took, 3), took / LAST))
+    least, took = min(turns)
+    return took, least
+
+
+def prefill(model: Model, count: int) -> float:
+    """Tokens a second of a prompt of so many."""
+    took = []
+    for _ in range(2):
+        model._decoder.cache.truncate(0)
+        started = time.perf_counter()
+        model._decoder.prefill([1] * count)
+        took.append(time.perf_counter() - started)
+    return count / min(took)
+
+
+def speed(case: Row, models: Path, threads: int, results: Results) -> None:
+    """Rates of every context of the file of a case."""
+    alike = [c for c in cases() if all(c[name] == case[name] for name in ("model", "file", "format"))]
+    path = path_of(models, case)
+    model = rung.load(str(path), format=case["format"], context=max(c["context"] for c in alike), threads=threads)
+    model._decoder.step(1)
+    chunk = min(512, min(c["context"] for c in alike))
+    read = prefill(model, chunk)
+    for one in alike:
+        depth = one["context"] - LAST
+        took, share = seconds(model, depth)
+        results.add(
+            one,
+            decode=1 / took,
+            planned_decode=model.predict(depth + LAST // 2).decode,
+            stolen=share,
+            prefill=read,
+            planned_prefill=model.predict(chunk).prefill,
+        )
+    del model
+    gc.collect()
 
 
 HEADER = (
     "| file | format | context | | weights MB | planned MB | measured MB | error | bound MB | memory "
-    "| planned t/s | t/s | error | speed |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    "| planned t/s | t/s | error | speed | reading planned t/s | t/s | error |\n" + "|---" * 17 + "|"
 )
-_WORDS = {True: "pass", False: "MISS", None: "-"}
+WORDS = {True: "pass", False: "MISS", None: "-"}
+
+
+def off(predicted: float | None, measured: float | None) -> float | None:
+    """(predicted - measured) / measured."""
+    return predicted / measured - 1 if predicted and measured else None
+
+
+def verdicts(row: Row) -> tuple[bool | None, bool | None]:
+    """Whether the memory of a case is within its bars, and its speed; None where it was not measured or is not held."""
+    error, rate = off(row.get("predicted"), row.get("peak")), off(row.get("planned_decode"), row.get("decode"))
+    good = None if error is None else abs(error) <= MEMORY_BAR and row["peak"] <= row["predicted"] + row["bound"]
+    counts = rate is not None and row.get("weights", 0) >= SPEED_FROM
+    return good, abs(rate) <= SPEED_BAR if counts and rate is not None else None
 
 
 def line(row: Row) -> str:
     """The row as Markdown."""
-    return (
-        f"| {row.file} | {row.format} | {row.context} | {'fitted' if row.fitted else 'held out'} "
-        f"| {row.weights / MB:.0f} | {row.predicted / MB:.0f} | {row.peak / MB:.0f} | {row.error:+.1%} "
-        f"| {row.bound / MB:.0f} | {_WORDS[row.good]} | {row.predicted_rate:.1f} | {row.rate:.1f} "
-        f"| {row.rate_error:+.0%} | {_WORDS[row.quick]} |"
-    )
+    good, quick = verdicts(row)
+    size = [f"{row[name] / MB:.0f}" if name in row else "" for name in ("weights", "predicted", "peak", "bound")]
+    cells = [f"{row['model']}-{row['file']}", row["format"] or "stored", row["context"]]
+    cells += ["fitted" if row["fitted"] else "held out", *size[:3], share(off(row.get("predicted"), row.get("peak")))]
+    cells += [size[3], WORDS[good]]
+    for name, more in (("decode", [WORDS[quick]]), ("prefill", [])):
+        pair = row.get(f"planned_{name}"), row.get(name)
+        cells += [*("" if rate is None else f"{rate:.1f}" for rate in pair), share(off(*pair)), *more]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def share(error: float | None) -> str:
+    """An error in per cent."""
+    return "" if error is None else f"{error:+.1%}"
 
 
 def summary(rows: list[Row]) -> str:
     """How many cases are within the bars, fitted and held-out ones apart."""
     found = []
-    for name, some in (("fitted", [r for r in rows if r.fitted]), ("held out", [r for r in rows if not r.fitted])):
-        fast = [row for row in some if row.quick is not None]
+    for name, some in (
+        ("fitted", [r for r in rows if r["fitted"]]),
+        ("held out", [r for r in rows if not r["fitted"]]),
+    ):
+        judged = [verdicts(row) for row in some]
+        good, quick = ([one[n] for one in judged if one[n] is not None] for n in (0, 1))
         found.append(
-            f"{name}: memory within {MEMORY_BAR:.0%} and its bound in {sum(r.good for r in some)} of {len(some)}, "
-            f"decoding within {SPEED_BAR:.0%} in {sum(bool(r.quick) for r in fast)} of {len(fast)}"
+            f"{name}: memory within {MEMORY_BAR:.0%} and its bound in {sum(good)} of {len(good)}, "
+            f"decoding within {SPEED_BAR:.0%} in {sum(quick)} of {len(quick)}"
         )
     return "\n".join(found)
 
 
 def main() -> None:
-    """Calibrate, measure all cases and print the table."""
+    """Measure one part of some cases, or print the table of what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", type=Path, required=True, help="folder of benchmarks/synthetic.py")
-    parser.add_argument("--rung", default=f"{sys.executable} -m rung", help="how rung is called")
-    parser.add_argument("--decode", type=int, default=33, help="tokens decoded at the end of the context")
+    parser.add_argument("part", choices=("memory", "speed", "table"))
+    parser.add_argument("--results", type=Path, required=True, help="JSON file that what is found is kept in")
+    parser.add_argument("--models", type=Path, default=Path("models"), help="folder of benchmarks/synthetic.py")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", default="", help="cases of models whose names begin so")
-    parser.add_argument("--as-calibrated", action="store_true", help="use the rates that were measured before")
-    parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--only", default="", help="cases that begin so")
+    parser.add_argument("--again", action="store_true", help="measure what was measured before, too")
+    parser.add_argument("--seconds", type=float, default=200, help="start no case after so long")
     arguments = parser.parse_args()
-    rung = arguments.rung.split()
-    chosen = [case for case in _cases() if case[0].startswith(arguments.only)]
-    for model, name, *_ in chosen:
-        if not (path := arguments.models / f"{model}-{name}.gguf").is_file():
-            arguments.models.mkdir(parents=True, exist_ok=True)
-            synthetic.write(path, synthetic.SHAPES[model], name)
-    if not arguments.as_calibrated:
-        subprocess.run([*rung, "calibrate", "--threads", str(arguments.threads)], check=True, stdout=sys.stderr)
-    rows, warm = [], set()
-    print(HEADER, flush=True)
-    for model, name, context, format, fitted in chosen:
-        path = arguments.models / f"{model}-{name}.gguf"
-        if (path, format) not in warm:  # kernels that are compiled now and kept count in the bound, once
-            run(rung, path, 64, 80, format, arguments.threads)
-            warm.add((path, format))
-        result = run(rung, path, context - arguments.decode, context, format, arguments.threads)
-        rows.append(row_of(path, context, fitted, result))
-        print(line(rows[-1]), flush=True)
-        if arguments.json:
-            arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
-    print(f"\n{summary(rows)}")
+    results, started = Results(arguments.results), time.monotonic()
+    for case in cases() if arguments.part != "table" else ():
+        name, measure, sign = key(case), *{"memory": (memory, "peak"), "speed": (speed, "decode")}[arguments.part]
+        known = not arguments.again and sign in results.found.get(name, {})
+        if name in results.new or known or not name.startswith(arguments.only):
+            continue
+        if time.monotonic() - started > arguments.seconds:
+            break
+        measure(case, arguments.models, arguments.threads, results)
+    rows = [results.found[key(case)] for case in cases() if key(case) in results.found]
+    print("\n".join([HEADER, *map(line, rows), "", summary(rows)]))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -14,12 +15,14 @@ from rung.engine import calibrate
 from rung.hardware import detect, remember
 from rung.models.card import Tensor
 from rung.planning import Request, solve
-from rung.planning.time import uncertainty
+from rung.planning.time import Group, step_of, uncertainty
+
+TINY = calibrate._Size(128, 256, 2, head_dim=64, kv_heads=2, context=64)
 
 
 @pytest.mark.parametrize("name", calibrate.FORMATS)
 def test_random_weights_have_the_shape_and_the_bytes_of_a_file(name):
-    card = calibrate._card(name, 256, 512, 1, 64)
+    card = calibrate._card(name, replace(TINY, hidden=256, wide=512, layers=1, kv_heads=4))
     reader = calibrate._Random(card)
     for role in ("embed", "layers.0.down"):
         tensor = card.tensor(role)
@@ -32,17 +35,32 @@ def test_random_weights_have_the_shape_and_the_bytes_of_a_file(name):
 
 
 def test_rates_are_measured_for_what_the_plan_runs(monkeypatch):
-    """On this machine, with small models: every rate is there, above zero, under the rung that the plan takes."""
-    monkeypatch.setattr(calibrate, "FORMATS", ("q8_0",))
-    for name, value in (("_HIDDEN", 128), ("_WIDE", 256), ("_LAYERS", 2), ("_DEPTH", 64), ("_PROMPT", 16)):
+    """On this machine, with small models: every rate is there, above zero, under the rungs that the plan takes."""
+    for name, value in (("FORMATS", ("q8_0",)), ("_NARROW", TINY), ("_WEIGHTS", TINY), ("CHUNK", 17), ("_TOKENS", 2)):
         monkeypatch.setattr(calibrate, name, value)
+    caches = {name: replace(TINY, group=size.group) for name, size in calibrate._CACHES.items()}
+    monkeypatch.setattr(calibrate, "_CACHES", caches)
+    monkeypatch.setattr(calibrate, "_DEPTH", 32)
     device = detect.devices()[0]
     heard = []
     found = calibrate.calibrate(device, 1, heard.append)
-    assert heard == ["layers", "q8_0", "context"]
+    assert heard[:3] == ["layers, q8_0", "layers, f16", "q8_0"]
     (rung,) = {name.rpartition(" q8_0")[0] for name in found if name.endswith("q8_0")}
-    assert found.keys() == {"layer", "cache", f"{rung} q8_0", f"{rung} q8_0 many"}
+    steps = {f"layer {step_of([Group('', each, False, 0, 0)])}" for each in (rung, "numba.stored")}
+    named = {f"cache {size} {group}" for size in (64, 128) for group in (1, 4, 8)}
+    others = {"layer many", "attention many", "spread", f"{rung} q8_0", f"{rung} q8_0 many"}
+    assert found.keys() == named | others | steps
     assert all(rate > 0 for rate in found.values())
+
+
+def test_what_others_disturbed_is_measured_again(monkeypatch):
+    """The first measurement that nothing was taken from counts; else the one that least was taken from."""
+    for taken, expected in (((1, 0.9, 0, 0), 3), ((1, 0.5, 0.9, 1), 2)):
+        total, clock = itertools.accumulate(x for share in taken for x in (0, share)), itertools.count()
+        monkeypatch.setattr(calibrate.system, "stolen", total.__next__)
+        monkeypatch.setattr(calibrate.time, "perf_counter", clock.__next__)
+        turns = itertools.count(1)
+        assert calibrate._undisturbed(turns.__next__) == expected
 
 
 def test_what_was_measured_is_remembered_for_this_device(monkeypatch, tmp_path):
@@ -60,9 +78,10 @@ def test_what_was_measured_is_remembered_for_this_device(monkeypatch, tmp_path):
 def test_plans_use_the_rates():
     """A slower measured kernel makes a slower prediction, and a surer one."""
     plain: Device = cpu()
-    known = replace(plain, rates=remember.FrozenDict({"layer": 1e-5, "numba.row q8_0": 5e9}))
+    known = replace(plain, rates=remember.FrozenDict({"layer numba.step": 1e-5, "numba.row q8_0": 5e9}))
     rates = [solve(gemma_2b("q8_0", "gguf"), (device,), Request()).decode_rate for device in (plain, known)]
     weights = solve(gemma_2b("q8_0", "gguf"), (known,), Request()).placements[0].memory.weights
     assert rates[1] == pytest.approx(5e9 / weights, rel=0.1)
     assert rates[1] < rates[0]
     assert uncertainty(known) < uncertainty(plain)
+    assert uncertainty(replace(known, rates=known.rates | {"spread": 0.3})) == 0.3

@@ -30,6 +30,13 @@ def calibrate(
         return
     rows = table("", "")
     for name, rate in found.items():
-        rows.add_row(name, f"{rate * 1e6:.1f} us" if name == "layer" else f"{rate / 1e9:.1f} G/s")
+        rows.add_row(name, _words(name, rate))
     console().print(rows)
     console(stderr=True).print(note or "Plans made here use these rates from now on.")
+
+
+def _words(name: str, rate: float) -> str:
+    """Seconds of a layer, shares, and else bytes or operations a second."""
+    if name == "spread":
+        return f"{rate:.0%}"
+    return f"{rate * 1e6:.1f} us" if name.startswith("layer") else f"{rate / 1e9:.1f} G/s"

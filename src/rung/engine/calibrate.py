@@ -1,7 +1,9 @@
 """``rung calibrate``: how fast this processor really decodes and reads, format by format, kept for the plans made here.
 
 Measured is what ``rung run`` does, through the same plan, binding and decoder: whole tokens of models of random
-weights that no cache holds. Two models give the seconds of a layer and the bytes a second, a long context the rest.
+weights that no cache holds. Narrow models give the seconds of a layer, wide ones the bytes a second of a format, long
+contexts those of the cache. On a virtual machine others take processors and memory away for seconds at a time: what
+was measured while that happened is measured again, and everything in two rounds, of which the faster one counts.
 """
 
 from __future__ import annotations
@@ -11,32 +13,64 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from rung import formats
 from rung.core.types import Device, Format, Plan
+from rung.engine import system
 from rung.engine.bound import BoundParts
 from rung.engine.cache import Cache
 from rung.engine.decoder import Decoder
 from rung.formats import Encoded
 from rung.models.card import Decoder as Shape
 from rung.models.card import Layer, ModelCard, Rope, Tensor
+from rung.models.footprint import CHUNK
 from rung.models.reader import Reader
 from rung.ops.decode_step.weights import Weights
 from rung.planning import Request, solve
-from rung.planning.kitchen import Kitchen
+from rung.planning.kitchen import Kitchen, Recipe
 from rung.planning.subject import Subject
+from rung.planning.time import step_of
 from rung.run.journal import Journal
 
 #: What is measured: the formats that files are most often stored in, and those that rung stores a folder in.
 FORMATS = ("q4_0", "q4_k", "q5_k", "q6_k", "q8_0", "int8", "nf4", "bf16", "f16")
-#: Tokens timed at once and how often: the median counts, as other programs come between.
-_TOKENS, _TURNS = 6, 5
-_PROMPT, _DEPTH = 256, 3072
-_HEADS, _HEAD_DIM, _VOCABULARY = 8, 128, 512
-_HIDDEN, _WIDE, _LAYERS = 1024, 4096, 8
+#: Tokens that are timed one by one, after one that is not.
+_TOKENS = 24
+_ROUNDS = 2
+#: Formats whose tokens are computed by the one and the other rung of ``decode_step``.
+_STEPS = ("q8_0", "f16")
+#: So often what others have disturbed is measured: when more than this share of a processor was taken away.
+_TRIES, _STOLEN = 4, 0.05
+
+
+@dataclass(frozen=True)
+class _Size:
+    """The shape of a model that is measured; ``group`` query heads share each key head."""
+
+    hidden: int
+    wide: int
+    layers: int
+    head_dim: int = 128
+    kv_heads: int = 1
+    group: int = 1
+    context: int = 1024
+
+
+#: Next to nothing but layers, formats in matrices of usual size, and (a cache of 200 MB at that depth) attention.
+_NARROW, _WEIGHTS = _Size(128, 256, 24), _Size(1024, 4096, 6, kv_heads=8)
+_DEPTH = 3072
+_CACHES = {
+    f"{head_dim} {group}": _Size(128, 256, 12, head_dim, 1024 // head_dim, group, _DEPTH + CHUNK)
+    for head_dim in (64, 128)
+    for group in (1, 4, 8)
+}
+#: The one that prompts are read over, too.
+_READ = "64 1"
+_VOCABULARY = 512
 
 
 def calibrate(device: Device, threads: int, told: Callable[[str], None] = lambda text: None) -> dict[str, float]:
@@ -45,81 +79,145 @@ def calibrate(device: Device, threads: int, told: Callable[[str], None] = lambda
     Takes about a minute on an idle machine; on a busy one the rates are those of a busy one.
     """
     torch.set_num_threads(threads)
-    told("layers")
-    with _decoder(device, threads, "q8_0", 128, 256, 24, 512) as (small, _):
-        layer = _seconds(small) / 24
-    found = {"layer": layer}
+    rounds = [_Round(device, threads, told).seconds() for _ in range(_ROUNDS)]
+    seconds = {name: min(each[name] for each in rounds) for name in rounds[0]}
+    apart = statistics.median(max(each[name] for each in rounds) / seconds[name] - 1 for name in seconds)
+    return _rates(seconds, device, threads) | {"spread": max(apart, 1e-3)}
+
+
+def _undisturbed(measure: Callable[[], float]) -> float:
+    """What ``measure`` finds while the machine below takes no time away, or the least."""
+    found = []
+    for _ in range(_TRIES):
+        before, started = system.stolen(), time.perf_counter()
+        seconds = measure()
+        found.append(((system.stolen() - before) / (time.perf_counter() - started), seconds))
+        if found[-1][0] <= _STOLEN:
+            break
+    return min(found)[1]
+
+
+class _Round:
+    """One time through everything that is measured."""
+
+    def __init__(self, device: Device, threads: int, told: Callable[[str], None]) -> None:
+        self.device, self.threads, self.told = device, threads, told
+
+    def seconds(self) -> dict[str, float]:
+        """Of a token and of a chunk of a prompt, by what was measured."""
+        found = {}
+        for name in _STEPS:
+            self.told(f"layers, {name}")
+            found |= self._both(f"narrow {name}", name, _NARROW)
+        for name in FORMATS:
+            self.told(name)
+            found |= self._both(name, name, _WEIGHTS)
+        for name, size in _CACHES.items():
+            self.told("context")
+            with _decoder(self.device, self.threads, "q8_0", size) as model:
+                found[f"near {name}"], found[f"deep {name}"] = (_token(model, depth) for depth in (0, _DEPTH))
+                if name == _READ:
+                    found["near many"], found["deep many"] = (_chunk(model, depth) for depth in (0, _DEPTH))
+        return found
+
+    def _both(self, key: str, name: str, size: _Size) -> dict[str, float]:
+        with _decoder(self.device, self.threads, name, size) as model:
+            return {key: _token(model, 0), f"{key} many": _chunk(model, 0)}
+
+
+def _rates(seconds: dict[str, float], device: Device, threads: int) -> dict[str, float]:
+    """Rates from seconds: what a layer takes is taken off before weights and caches are divided by the rest."""
+    found: dict[str, float] = {}
+    for name in _STEPS:
+        step = f"layer {step_of(_plan(device, threads, name, _NARROW)[1].groups)}"
+        layer = seconds[f"narrow {name}"] / _NARROW.layers
+        found[step] = min(layer, found.get(step, layer))
+    found["layer many"] = min(seconds[f"narrow {name} many"] for name in _STEPS) / _NARROW.layers
     for name in FORMATS:
-        told(name)
-        with _decoder(device, threads, name, _HIDDEN, _WIDE, _LAYERS, 512) as (model, plan):
-            found |= _rates(device, plan, model, name, layer)
-    told("context")
-    with _decoder(device, threads, "q8_0", 256, 256, 8, 4096) as (deep, plan):
-        before = _seconds(deep)
-        deep.cache.truncate(0)
-        deep.cache.advance([1] * _DEPTH)
-        held = 2 * 8 * _HEADS * _HEAD_DIM * _DEPTH * 2
-        found["cache"] = held / max(_seconds(deep) - before, 1e-6)
-    return found
+        groups = _plan(device, threads, name, _WEIGHTS)[1].groups
+        held = sum(group.bytes for group in groups)
+        work = 2 * CHUNK * sum(group.count for group in groups if not group.once)
+        rung = f"{groups[0].rung} {groups[0].format}"
+        found[rung] = held / _rest(seconds[name], _WEIGHTS.layers * found[f"layer {step_of(groups)}"])
+        found[f"{rung} many"] = work / _rest(seconds[f"{name} many"], _WEIGHTS.layers * found["layer many"])
+    for name, size in _CACHES.items():
+        read = 2 * size.layers * size.kv_heads * size.head_dim * _DEPTH * 2
+        found[f"cache {name}"] = read / _rest(seconds[f"deep {name}"], seconds[f"near {name}"])
+    size = _CACHES[_READ]
+    deeper = 4 * CHUNK * _DEPTH * size.layers * size.kv_heads * size.head_dim
+    return found | {"attention many": deeper / _rest(seconds["deep many"], seconds["near many"])}
 
 
-def _rates(device: Device, plan: Plan, model: Decoder, name: str, layer: float) -> dict[str, float]:
-    """Bytes a second for one row, operations a second for many, under the rung that the plan takes."""
-    kitchen = Kitchen(Subject.of_card(_card(name, _HIDDEN, _WIDE, _LAYERS, 512)))
-    groups = kitchen.recipe(None, device, plan.dtype, True).groups
-    rung, held = groups[0].rung, sum(group.bytes for group in groups)
-    work = 2 * sum(group.count for group in groups if not group.once)
-    one = max(_seconds(model) - _LAYERS * layer, 1e-6)
-    many = []
-    for _ in range(3):
-        model.cache.truncate(0)
-        started = time.perf_counter()
-        model.prefill([1] * _PROMPT)
-        many.append(time.perf_counter() - started)
-    key = f"{rung} {groups[0].format}"
-    return {key: held / one, f"{key} many": work * _PROMPT / min(many)}
+def _rest(whole: float, part: float) -> float:
+    """What is left of some seconds, at least a tenth: a machine that stumbles makes no rate negative."""
+    return max(whole - part, whole / 10)
 
 
-def _seconds(model: Decoder) -> float:
-    """Seconds of one token, the median of several turns."""
-    turns = []
-    model.step(1)
-    for _ in range(_TURNS):
-        started = time.perf_counter()
-        for _ in range(_TOKENS):
+def _token(model: Decoder, depth: int) -> float:
+    """Seconds of one token after ``depth`` others, the median of many."""
+
+    def measure() -> float:
+        turns = []
+        for _ in range(_TOKENS + 1):
+            model.cache.truncate(0)
+            model.cache.advance([1] * depth)
+            started = time.perf_counter()
             model.step(1)
-        turns.append((time.perf_counter() - started) / _TOKENS)
-    return statistics.median(turns)
+            turns.append(time.perf_counter() - started)
+        return statistics.median(turns[1:])
+
+    return _undisturbed(measure)
+
+
+def _chunk(model: Decoder, depth: int) -> float:
+    """Seconds of a chunk of a prompt after ``depth`` tokens."""
+
+    def measure(count: int = CHUNK) -> float:
+        model.cache.truncate(0)
+        model.cache.advance([1] * depth)
+        started = time.perf_counter()
+        model.prefill([1] * count)
+        return time.perf_counter() - started
+
+    measure(16)  # everything is there then that prompts need
+    return _undisturbed(measure)
+
+
+def _plan(device: Device, threads: int, name: str, size: _Size) -> tuple[Plan, Recipe]:
+    """How such a model is run, and its weights."""
+    card = _card(name, size)
+    plan = solve(card, (device,), Request(device=device.id, context=size.context, threads=threads))
+    return plan, Kitchen(Subject.of_card(card)).recipe(None, device, plan.dtype, True)
 
 
 @contextmanager
-def _decoder(
-    device: Device, threads: int, name: str, hidden: int, wide: int, layers: int, context: int
-) -> Iterator[tuple[Decoder, Plan]]:
+def _decoder(device: Device, threads: int, name: str, size: _Size) -> Iterator[Decoder]:
     """A bound decoder of random weights in that format."""
-    card = _card(name, hidden, wide, layers, context)
-    plan = solve(card, (device,), Request(device=device.id, context=context, threads=threads))
+    card, plan = _card(name, size), _plan(device, threads, name, size)[0]
     with BoundParts(card, plan, (device,), _Random(card), Journal(), lambda done, total: None) as parts:
-        weights = Weights.bind(card.decoder, parts, context)
-    yield Decoder(weights, Cache(card.decoder, context, plan.cache_dtype, parts.devices), parts.step(), threads), plan
+        weights = Weights.bind(card.decoder, parts, size.context)
+    cache = Cache(card.decoder, size.context, plan.cache_dtype, parts.devices)
+    yield Decoder(weights, cache, parts.step(), threads)
 
 
-def _card(name: str, hidden: int, wide: int, layers: int, context: int) -> ModelCard:
+def _card(name: str, size: _Size) -> ModelCard:
     """A model in the shape of Llama."""
-    rope = Rope(_HEAD_DIM, False, tuple(1e4 ** (-2 * i / _HEAD_DIM) for i in range(_HEAD_DIM // 2)))
+    dim = size.head_dim
+    rope = Rope(dim, False, tuple(1e4 ** (-2 * i / dim) for i in range(dim // 2)))
+    heads, layers, hidden, wide = size.kv_heads * size.group, size.layers, size.hidden, size.wide
     shape = Shape(
-        "llama", (Layer(None, 0),) * layers, hidden, _HEADS, _HEADS, _HEAD_DIM, wide, _VOCABULARY, context, 1e-5, 0.0,
-        "silu", _HEAD_DIM**-0.5, (rope,),
+        "llama", (Layer(None, 0),) * layers, hidden, heads, size.kv_heads, dim, wide, _VOCABULARY, size.context,
+        1e-5, 0.0, "silu", dim**-0.5, (rope,),
     )  # fmt: skip
-    q = _HEADS * _HEAD_DIM
-    matrices = {"q": (q, hidden), "k": (q, hidden), "v": (q, hidden), "o": (hidden, q)}
+    q, k = heads * dim, size.kv_heads * dim
+    matrices = {"q": (q, hidden), "k": (k, hidden), "v": (k, hidden), "o": (hidden, q)}
     matrices |= {"gate": (wide, hidden), "up": (wide, hidden), "down": (hidden, wide)}
     named = [("embed", (_VOCABULARY, hidden)), ("head", (_VOCABULARY, hidden))]
-    named += [(f"layers.{n}.{role}", size) for n in range(layers) for role, size in matrices.items()]
+    named += [(f"layers.{n}.{role}", dims) for n in range(layers) for role, dims in matrices.items()]
     norms = ["norm", *(f"layers.{n}.{role}" for n in range(layers) for role in ("attn_norm", "mlp_norm"))]
     format = formats.get(name)
-    # 256 columns are the blocks of K formats; the small models keep to formats of 32
-    tensors = [Tensor(role, role, size, format.name, 0, 0, format.bytes(size)) for role, size in named]
+    # 256 columns are the blocks of K formats; the narrow models keep to formats of 32
+    tensors = [Tensor(role, role, dims, format.name, 0, 0, format.bytes(dims)) for role, dims in named]
     tensors += [Tensor(role, role, (hidden,), "f32", 0, 0, 4 * hidden) for role in norms]
     return ModelCard("calibration", "gguf", "calibration", (), shape, tuple(tensors), "gguf", None, (0,), None, False)
 

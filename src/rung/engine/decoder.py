@@ -55,10 +55,15 @@ class Decoder:
         self.cache.advance([token])
         return logits
 
-    def get_ready(self, count: int) -> None:
-        """Imports and binds what a prompt of that many tokens needs, so that it does not count as reading it."""
-        if not self._one_by_one(count):
+    def get_ready(self, count: int) -> bool:
+        """Imports and binds what a prompt of that many tokens needs, so that it does not count as reading it.
+
+        False where it is read a token at a time, which needs nothing more.
+        """
+        together = not self._one_by_one(count)
+        if together:
             self._step.network(self._state)
+        return together
 
     def prefill(self, ids: Sequence[int]) -> Floats:
         """Logits [vocabulary] f32 after the last of ``ids``, which are read after what the cache holds.

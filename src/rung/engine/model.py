@@ -19,6 +19,10 @@ from rung.engine.tokenizer import Tokenizer
 from rung.formats.codec import Floats
 from rung.models.card import ModelCard
 from rung.models.scales import find_damage
+from rung.planning.kitchen import Kitchen
+from rung.planning.solve import speed
+from rung.planning.subject import Subject
+from rung.planning.time import Rates
 from rung.run.journal import Journal
 
 if TYPE_CHECKING:
@@ -49,20 +53,26 @@ class Model:
         self._decoder = decoder
         self._journal = journal
         self._measured: dict[str, float] = {}
+        self._kitchen = Kitchen(Subject.of_card(card))
+        self._expected = Rates(plan.decode_rate, plan.prefill_rate)
         self._template = Template(card.chat_template, self.tokenizer.named) if card.chat_template else None
         self._ends = frozenset(card.end_tokens) | self.tokenizer.end_tokens
         journal.notes += [note for note in self.tokenizer.notes if note not in journal.notes]
 
     @property
     def report(self) -> Report:
-        """What happened so far: steps down, rungs, predicted beside measured."""
+        """What happened so far: steps down, rungs, predicted beside measured: of an answer, at its length."""
         predicted = {
             "memory_bytes": float(self.plan.memory),
-            "decode_tokens_per_second": self.plan.decode_rate,
-            "prefill_tokens_per_second": self.plan.prefill_rate,
+            "decode_tokens_per_second": self._expected.decode,
+            "prefill_tokens_per_second": self._expected.prefill,
         }
         measured = self._measured | {"memory_bytes": float(system.peak_memory())}
         return self._journal.report(FrozenDict(predicted), FrozenDict(measured))
+
+    def predict(self, prompt: int) -> Rates:
+        """The tokens per second that are predicted of a prompt of so many tokens, and after it."""
+        return speed(self._kitchen, self.plan, self.devices, prompt)
 
     @property
     def example(self) -> str:
@@ -139,7 +149,7 @@ class Generation:
         self._sampler, self._text = sampler, text
         self._said: list[str] = []
         self._seconds = {"prefill": 0.0, "first": 0.0, "decode": 0.0}
-        self._fed = 0
+        self._fed, self._alone = 0, False
         self._pieces = self._run()
 
     def __iter__(self) -> Iterator[str]:
@@ -157,7 +167,7 @@ class Generation:
         kept = min(decoder.cache.shared(self._ids), len(self._ids) - 1)  # the last token's logits are needed
         decoder.cache.truncate(kept)
         self._fed = len(self._ids) - kept
-        decoder.get_ready(self._fed)
+        self._alone = not decoder.get_ready(self._fed)
         started = time.perf_counter()
         logits = decoder.prefill(self._ids[kept:])
         self._seconds["prefill"] = time.perf_counter() - started
@@ -202,6 +212,9 @@ class Generation:
         steps = max(len(self.tokens) - (reason != "end"), 0)
         decode = steps / self._seconds["decode"] if steps and self._seconds["decode"] else 0.0
         prefill = self._fed / self._seconds["prefill"] if self._seconds["prefill"] else 0.0
+        decoding = self._model.predict(len(self._ids) + steps // 2).decode
+        reading = decoding if self._alone else self._model.predict(self._fed).prefill
+        self._model._expected = Rates(decoding, reading)
         self._model._measured |= {"decode_tokens_per_second": decode, "prefill_tokens_per_second": prefill}
         self.result.update(
             text="".join(self._said),

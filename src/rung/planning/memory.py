@@ -77,8 +77,12 @@ def memory_use(
 
 def workspace(weights: Iterable[Weight]) -> int:
     """Bytes that loading and multiplying need for a moment: a slab of the largest weight that is decoded before many
-    rows are multiplied with it, in f32 and once more in what is computed in."""
-    decoded = (w.count * 4 for w in weights if w.rung in _DECODING and w.multiplies)
+    rows are multiplied with it, in f32 and once more in what is computed in. A head is multiplied with one row."""
+    decoded = (
+        w.count * 4
+        for w in weights
+        if w.rung in _DECODING and w.multiplies and (w.rung != "numba.stored" or w.tensor.role not in ("head", "embed"))
+    )
     return _WORKSPACE + 2 * min(max(decoded, default=0), _SLAB)
 
 

@@ -13,10 +13,11 @@ from rung.planning.arrange import Arrangement, arrange, computable
 from rung.planning.error import percent
 from rung.planning.kitchen import Kitchen
 from rung.planning.mixture import storage
-from rung.planning.recipe import Storage, parts
+from rung.planning.recipe import Storage, compute_dtype, parts
 from rung.planning.relax import does_not_fit, groups_of
 from rung.planning.request import Request
 from rung.planning.subject import Subject
+from rung.planning.time import Rates, rates, split_rates
 
 #: Without --context a plan holds this many tokens, or fewer where the model or the memory ends.
 DEFAULT_CONTEXT = 4096
@@ -177,6 +178,19 @@ def _stored(subject: Subject) -> str:
     for tensor in subject.tensors:
         held[tensor.format] = held.get(tensor.format, 0) + tensor.bytes
     return max(held, key=lambda name: held[name])
+
+
+def speed(kitchen: Kitchen, plan: Plan, devices: Iterable[Device], prompt: int) -> Rates:
+    """Tokens per second that a plan lets expect of a prompt of that many tokens, and after it."""
+    by_id = {device.id: device for device in devices}
+    asked, lossless = None if plan.format == "stored" else storage(plan.format), plan.cache_dtype == "f32"
+    found = []
+    for place in plan.placements:
+        device = by_id[place.device]
+        held = kitchen.recipe(asked, device, compute_dtype(device, lossless), plan.packing == "r16")
+        rate = rates(held.groups, kitchen.subject, device, plan.context, plan.cache_dtype, prompt)
+        found.append((rate, place.last - place.first))
+    return split_rates(found, kitchen.subject.layers)
 
 
 def _plan(

@@ -1,17 +1,27 @@
 """Predicted tokens per second, from bytes, operations and the device's rates.
 
-What ``rung calibrate`` measured stands in ``Device.rates``, by the rung that takes one row and the format:
-``numba.row q4_k`` (bytes of held weights a second with one row of activations), ``numba.row q4_k many`` (operations a
-second with many), ``cache`` (bytes of keys and values a second), ``layer`` (seconds of a layer beside its linears).
+A token takes the time of its weights, of the keys and values that it reads, and of what lies between. What
+``rung calibrate`` measured of each stands in ``Device.rates``:
+
+- ``numba.row q4_k``, by the rung that takes one row and the format: bytes of held weights a second; ``numba.row q4_k
+  many``: operations a second with many rows.
+- ``cache 64 1``, by the size of a head (64 or 128) and the query heads that share a key head (1, 4 or 8): bytes of
+  keys and values a second; ``attention many``: operations a second of many queries.
+- ``layer numba.step``, by the rung that computes whole tokens: seconds of a layer beside its linears; ``layer many``
+  the same of a chunk of a prompt.
+- ``spread``: how far apart two measurements of the same thing lay, as a share.
+
 Where it has nothing the bandwidth and the peaks of the device are taken, and the shares of them that kernels reach.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rung.core.types import Device, Proof
+from rung.models.footprint import CHUNK
 from rung.planning.recipe import Weight
 from rung.planning.subject import Subject, is_table
 
@@ -27,7 +37,7 @@ _BANDWIDTH_SHARE = 0.75
 _PEAK_SHARE = 0.5
 #: Seconds beside the linears per layer and token: norms, rope, attention's launch.
 _LAYER_SECONDS = 6e-5
-#: How far off a prediction may be: after rung calibrate, after a probe, from the catalogue alone.
+#: How far off a prediction may be: after rung calibrate on a steady machine, after a probe, from the catalogue alone.
 _CALIBRATED, _PROBED, _TABLE = 0.2, 0.35, 0.5
 _FLOATS = ("f32", "f16", "bf16")
 
@@ -83,26 +93,62 @@ def rates(
     ``prompt`` is the number of tokens read, after which decoding is timed.
     """
     bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _BANDWIDTH_SHARE
-    depth = min(prompt, context)
-    layer = device.rates.get("layer", _LAYER_SECONDS) * subject.layers
-    cache = subject.cache_bytes(depth, cache_dtype, subject.layers, batch) / device.rates.get("cache", bandwidth)
+    depth = max(min(prompt, context), 1)
+    layer = device.rates.get(f"layer {step_of(parts)}", _LAYER_SECONDS) * subject.layers
+    cache = batch * _cache_seconds(subject, device, depth, cache_dtype, bandwidth)
     decode = cache + layer + sum(_one_row(group, device, bandwidth) for group in parts)
+    chunks = -(-depth // CHUNK) * subject.layers * device.rates.get("layer many", CHUNK * _LAYER_SECONDS / 8)
     many = sum(2 * group.count / _peak(group, device) for group in parts if not group.once)
-    square = 2 * depth * subject.layers * subject.shape.heads * subject.shape.head_dim  # half of the square is masked
-    attention = square / (_peak_of("f32", device) * _PEAK_SHARE)
-    return Rates(batch / decode, 1 / (many + attention + layer / 8))
+    return Rates(batch / decode, 1 / (many + _attention(subject, device, depth) + chunks / depth))
+
+
+def step_of(parts: Iterable[Group]) -> str:
+    """The rung of ``decode_step`` that computes whole tokens with such linears on a CPU."""
+    return "numba.step" if all(group.rung == "numba.row" for group in parts) else "numba.glue"
+
+
+def _seen(subject: Subject, depth: int) -> int:
+    """Positions that a token after ``depth`` others attends to, summed over the layers."""
+    if subject.decoder is None:
+        return depth * subject.layers
+    return sum(min(depth, layer.window or depth) for layer in subject.decoder.layers)
+
+
+def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, bandwidth: float) -> float:
+    """Seconds in which a token reads keys and values.
+
+    A row is converted once for four of the query heads that share it, and once for each head that is left over
+    (``kernels.cpu.attention``): a pass of either kind has its time, beside that of fetching the row.
+    """
+    held = subject.cache_bytes(1, dtype, 1) * _seen(subject, depth)
+    size = 64 if subject.shape.head_dim <= 64 else 128
+    known = [device.rates.get(f"cache {size} {group}") for group in (1, 4, 8)]
+    if subject.decoder is None or not all(known):
+        return held / bandwidth
+    one, four, eight = (1 / rate for rate in known if rate)
+    fours = max(eight - four, 0.0)
+    fetched = max(four - fours, 0.0)
+    quads, singles = divmod(subject.decoder.heads // subject.decoder.kv_heads, 4)
+    return held * (fetched + quads * fours + singles * max(one - fetched, 0.0))
+
+
+def _attention(subject: Subject, device: Device, depth: int) -> float:
+    """Seconds of attention for each token of a prompt, which sees half of the others, or its window."""
+    rate = device.rates.get("attention many") or _peak_of("f32", device) * _PEAK_SHARE
+    seen = min(_seen(subject, depth), depth * subject.layers // 2)
+    return 4 * seen * subject.shape.heads * subject.shape.head_dim / rate
 
 
 def uncertainty(device: Device) -> float:
     """How far off the predicted speed may be, as a share of it."""
     if device.rates:
-        return _CALIBRATED
+        return max(_CALIBRATED, device.rates.get("spread", 0.0))
     probed = any(c.proof is Proof.PROBE for c in device.capabilities.values())
     return _PROBED if probed else _TABLE
 
 
 def _one_row(group: Group, device: Device, bandwidth: float) -> float:
-    seconds = group.bytes / device.rates.get(f"{group.rung} {group.format}", bandwidth)
+    seconds = group.bytes / (_measured(group, device) or bandwidth)
     if group.rung in ("torch.decode", "ref") and group.format not in _FLOATS:
         if f"{group.rung} {group.format}" in device.rates:
             return seconds
@@ -114,8 +160,17 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
 
 def _peak(group: Group, device: Device) -> float:
     """Operations per second with many rows of activations."""
-    measured = device.rates.get(f"{group.rung} {group.format} many")
+    measured = _measured(group, device, " many")
     return measured or _peak_of("int8" if group.rung.startswith("numba.row") else "f32", device) * _PEAK_SHARE
+
+
+def _measured(group: Group, device: Device, rows: str = "") -> float | None:
+    """What was measured for a format; for one that was not, the middle of those that its rung takes too."""
+    if known := device.rates.get(f"{group.rung} {group.format}{rows}"):
+        return known
+    rung, many = f"{group.rung} ", rows == " many"
+    like = [rate for name, rate in device.rates.items() if name.startswith(rung) and name.endswith(" many") == many]
+    return statistics.median(like) if like and group.rung.startswith("numba.") else None
 
 
 def _peak_of(dtype: str, device: Device) -> float:

@@ -1,0 +1,94 @@
+"""What a token takes: the time of its weights, of the cache that it reads, and of its layers; from measured rates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rung.core.value import FrozenDict
+from rung.models.card import Layer
+from rung.planning import Request, solve
+from rung.planning.kitchen import Kitchen
+from rung.planning.memory import workspace
+from rung.planning.recipe import Weight
+from rung.planning.solve import speed
+from rung.planning.subject import Subject
+from rung.planning.time import Group, rates
+from tests.planning.cards import cpu, gemma_2b
+
+CACHE = {"cache 64 1": 8e9, "cache 64 4": 7e9, "cache 64 8": 5e9}
+RATES = {**CACHE, **{name.replace("64", "128"): rate / 2 for name, rate in CACHE.items()}}
+RATES |= {"layer numba.step": 1e-5, "layer numba.glue": 1e-3, "numba.row q8_0": 2e10, "numba.row q4_0": 1e10}
+
+
+def device(**more):
+    return replace(cpu(), rates=FrozenDict(RATES | more))
+
+
+def subject(heads=8, kv_heads=1, head_dim=256, window=None, layers=2):
+    card = gemma_2b("q8_0", "gguf", layers=layers)
+    shape = replace(card.decoder, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+    return Subject.of_card(replace(card, decoder=replace(shape, layers=(Layer(window, 0),) * layers)))
+
+
+def seconds(of, depth, known=None):
+    return 1 / rates((), of, known or device(), 8192, "f16", depth).decode
+
+
+@pytest.mark.parametrize(("group", "head_dim"), [(1, 64), (4, 64), (8, 64), (1, 128), (8, 256)])
+def test_reading_the_cache_takes_what_was_measured_for_its_heads(group, head_dim):
+    of = subject(2 * group, 2, head_dim)
+    read = 2 * 2 * 2 * head_dim * 2 * 1000
+    expected = read / RATES[f"cache {64 if head_dim == 64 else 128} {group}"]
+    assert seconds(of, 1001) - seconds(of, 1) == pytest.approx(expected, rel=1e-6)
+
+
+def test_heads_beyond_four_take_a_pass_each():
+    """Six heads are four together and two alone: as many passes as one measurement of each kind has beside fetching."""
+    took = {g: seconds(subject(g, 1, 64), 1001) - seconds(subject(g, 1, 64), 1) for g in (1, 4, 6, 8)}
+    fours = took[8] - took[4]
+    fetched = took[4] - fours
+    assert took[6] == pytest.approx(fetched + fours + 2 * (took[1] - fetched), rel=1e-6)
+
+
+def test_a_window_ends_what_is_read():
+    assert seconds(subject(window=100), 5000) == seconds(subject(window=100), 100) < seconds(subject(), 5000)
+
+
+def test_layers_take_the_time_of_the_rung_that_computes_tokens():
+    """One linear without a kernel for whole tokens, and each layer is computed part by part."""
+    one = [Group("q8_0", "numba.row", False, 1, 1), Group("f16", "numba.stored", False, 1, 1)]
+    took = [1 / rates(parts, subject(), device(), 64, "f16", 1).decode for parts in (one[:1], one)]
+    assert took[1] - took[0] == pytest.approx(2 * (1e-3 - 1e-5), rel=0.01)
+
+
+def test_a_format_that_was_not_measured_takes_the_middle_of_its_rung():
+    took = []
+    for name in ("q8_0", "q4_0", "iq4_xs"):
+        took.append(1 / rates([Group(name, "numba.row", False, 1, 1e9)], subject(), device(), 64, "f16", 1).decode)
+    assert took[0] < took[2] < took[1]
+
+
+@pytest.mark.parametrize("prompt", [64, 512, 4000])
+def test_a_plan_predicts_what_it_was_made_for_and_any_other_depth(prompt):
+    card, here = gemma_2b("q8_0", "gguf", layers=2), device()
+    plan = solve(card, (here,), Request(prompt_tokens=prompt, context=4096))
+    found = speed(Kitchen(Subject.of_card(card)), plan, (here,), prompt)
+    assert (found.decode, found.prefill) == (plan.decode_rate, plan.prefill_rate)
+    assert speed(Kitchen(Subject.of_card(card)), plan, (here,), prompt + 32).decode < plan.decode_rate
+
+
+def test_a_head_in_place_is_never_decoded():
+    """One row is multiplied with it, which ``numba.stored`` does in place; ``torch.decode`` decodes it."""
+    card = gemma_2b("f16", "gguf", layers=1)
+    embed, down = card.tensor("embed"), card.tensor("layers.0.down")
+    made = Kitchen(Subject.of_card(card)).recipe(None, cpu(), "f32", False).weights
+    head, wide = (next(w for w in made if w.tensor is tensor) for tensor in (embed, down))
+
+    def of(rung: str, *weights: Weight) -> int:
+        return workspace(replace(weight, rung=rung, tensor=replace(weight.tensor)) for weight in weights)
+
+    assert head.count > wide.count > 0
+    small = replace(wide, tensor=replace(down, shape=(64, 64)))
+    assert of("numba.stored", head, small) == of("numba.stored", small) < of("torch.decode", head, small)
