@@ -105,7 +105,7 @@ class _Round:
 
     def seconds(self) -> dict[str, float]:
         """Of a token and of a chunk of a prompt, by what was measured."""
-        found = {}
+        found: dict[str, float] = {}
         for name in _STEPS:
             self.told(f"layers, {name}")
             found |= self._both(f"narrow {name}", name, _NARROW)
