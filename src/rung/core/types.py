@@ -116,8 +116,8 @@ class Device(Value):
 class Format(Value):
     """How a weight is stored.
 
-    ``layout`` says how blocks lie: ``rows`` (every row is divided into blocks), ``flat`` (the tensor is
-    flattened first, the last block may be short), ``row_scale`` (one f32 scale a row).
+    ``layout`` says how blocks lie: ``rows`` (every row is divided into blocks), ``ordered`` (the same, with the columns
+    in another order), ``flat`` (the tensor is flattened first, the last block may be short), ``row_scale``.
     ``bits`` is the size of a weight of a large tensor, scales included. ``floor_db`` is the SQNR that
     encoding Gaussian weights reaches at least; infinite for a lossless format.
     """
@@ -135,14 +135,14 @@ class Format(Value):
 
     def divides(self, columns: int) -> bool:
         """Whether a row of that many weights can be stored."""
-        return self.layout != "rows" or columns % self.block == 0
+        return self.layout not in ("rows", "ordered") or columns % self.block == 0
 
     def bytes(self, shape: tuple[int, ...]) -> int:
         """Bytes of a tensor of that shape, equal to what ``encode`` returns, scales and padding included."""
         count, columns = math.prod(shape), shape[-1] if shape else 1
-        if self.layout == "rows":
+        if self.layout in ("rows", "ordered"):
             assert columns % self.block == 0, f"{self.name} does not divide a row of {columns}"
-            return count // self.block * self.block_bytes
+            return count // self.block * self.block_bytes + (4 * columns if self.layout == "ordered" else 0)
         if self.layout == "row_scale":
             return count + 4 * math.prod(shape[:-1])
         blocks = -(-count // self.block)

@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from rung.core.errors import UsageError
 from rung.core.types import Format
-from rung.formats import codebook4, floats, iq, iq4, kquants, legacy, microscale, rowwise, ternary
+from rung.formats import codebook4, floats, grouped, iq, iq4, kquants, legacy, microscale, rowwise, ternary
 from rung.formats.codec import PIECE, BlockCodec, Codec, Encoded, Floats, Source, each
 from rung.formats.table import get, next_better
 
-#: By the name of the format; those of nf4 and fp4 are made of their format.
+#: By the name of the format; those of nf4, fp4 and of grouped ones are made of their format.
 _CODECS: dict[str, Codec] = {
     codec.format.name: codec
     for family in (floats, legacy, kquants, iq4, iq, microscale, ternary, rowwise)
@@ -22,7 +22,8 @@ _CODECS: dict[str, Codec] = {
 
 
 def _codec_of(fmt: Format) -> Codec:
-    return _CODECS.get(fmt.name) or codebook4.CodebookCodec(get(fmt.name))
+    made = grouped.GroupCodec if fmt.family == "grouped" else codebook4.CodebookCodec
+    return _CODECS.get(fmt.name) or made(get(fmt.name))
 
 
 def layout(fmt: Format) -> np.dtype[Any] | None:

@@ -7,6 +7,7 @@ weights, less 0.4 dB, unless the row says otherwise; those without an encoder he
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 from rung.core.errors import UnknownFormat
 from rung.core.registry import Registry
@@ -70,6 +71,9 @@ _row(40, "nvfp4", "microscale", 64, 36, 19.3, "4-bit float, an e4m3 for 16 weigh
 _row(34, "tq1_0", "ternary", 256, 54, 1.4, "ternary, five in a byte", False)
 _row(35, "tq2_0", "ternary", 256, 66, 1.4, "ternary, four in a byte", False)
 # The longer a row, the larger its largest weight: 41.2 dB at 4,096 Gaussian weights, 39.4 dB at 262,144.
+FORMATS.register(
+    "llm_int8", Format("llm_int8", "rowwise", 8.0, 1, 1, "row_scale", 39.0, True, title="8-bit, a largest value a row")
+)
 FORMATS.register("int8", Format("int8", "rowwise", 8.0, 1, 1, "row_scale", 39.0, True, title="8-bit, a scale a row"))
 
 
@@ -89,6 +93,58 @@ for _kind in _FLOORS:
         FORMATS.register(_format.name, _format)
 
 
+class Grouped(NamedTuple):
+    """Codes of ``bits``, a scale for each group, and a zero point or not; see ``rung.formats.grouped``.
+
+    ``scale`` is the dtype of scales and zero points that the name does not say.
+    """
+
+    bits: int
+    scale: str
+    zero: bool
+    floor_db: float
+    title: str
+
+
+#: What other quantisers write. Floors: groups of 128, scale and zero point from the largest and smallest weight.
+GROUPED = {
+    "u2": Grouped(2, "f16", True, 4.3, "2-bit, scale and zero point"),
+    "u4": Grouped(4, "f16", True, 19.6, "4-bit, scale and zero point"),
+    "u8": Grouped(8, "f16", True, 44.2, "8-bit, scale and zero point"),
+    "e4m3": Grouped(8, "f32", False, 31.0, "8-bit float, a scale for a group"),
+}
+_WIDTH = {"f32": 4, "f16": 2, "bf16": 2}
+_MOST_COLUMNS = 1 << 20
+
+
+@functools.cache
+def grouped(kind: str, block: int, scale: str = "", ordered: bool = False) -> Format:
+    """``u4``, ``e4m3`` ... for groups of ``block`` columns; scales in f32, f16 or bf16, by default the kind's own."""
+    row = GROUPED[kind]
+    scale = scale or row.scale
+    size = block * row.bits // 8 + _WIDTH[scale] * (1 + row.zero)
+    options = [str(block), *([scale] if scale != row.scale else []), *(["ordered"] if ordered else [])]
+    layout = "ordered" if ordered else "rows"
+    name = ":".join([kind, *options])
+    return Format(name, "grouped", 8 * size / block, block, size, layout, row.floor_db, False, title=row.title)
+
+
+for _kind in GROUPED:
+    _format = grouped(_kind, 128)
+    FORMATS.register(_format.name, _format)
+
+
+def _grouped(kind: str, options: list[str]) -> Format | None:
+    """The format of a name's parts; None where they are none."""
+    rest = list(options)
+    ordered = rest[-1:] == ["ordered"] and bool(rest.pop())
+    scale = rest.pop() if rest[-1:] and rest[-1] in _WIDTH else ""
+    block = rest[0] if len(rest) == 1 else "128" if not rest else ""
+    if not (block.isascii() and block.isdigit() and 0 < int(block) <= _MOST_COLUMNS):
+        return None
+    return grouped(kind, int(block), scale, ordered) if int(block) * GROUPED[kind].bits % 8 == 0 else None
+
+
 def get(name: str) -> Format:
     """The format of that name: ``q4_k``, ``NF4`` (the same as ``nf4:64``), ``fp4:128``, ``nf4:64:nested``.
 
@@ -100,6 +156,11 @@ def get(name: str) -> Format:
     kind, *options = wanted.split(":")
     if wanted in FORMATS:
         return FORMATS[wanted]
+    if kind in GROUPED:
+        if (found := _grouped(kind, options)) is None:
+            choices = f"{kind}:GROUP, {kind}:GROUP:bf16, and each with :ordered"
+            raise UnknownFormat(f"there is no format {name!r}: write {choices}", (), ["rung formats"])
+        return found
     if kind not in _FLOORS:
         known = list(dict.fromkeys(key.split(":")[0] for key in FORMATS))
         raise UnknownFormat(f"there is no format {name!r}.{did_you_mean(kind, known)}", ways_out=["rung formats"])
@@ -126,10 +187,11 @@ def gguf_number(fmt: Format) -> int | None:
 
 
 def parts(fmt: Format, shape: tuple[int, int]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype (``uint8``, ``int8``, ``float32``) of each part of an encoded weight [rows, columns]."""
+    """Shape and dtype (uint8, int8, int32, float32) of each part of an encoded weight [rows, columns]."""
     rows, columns = shape
-    if fmt.layout == "rows":
-        return {"data": ((rows, fmt.bytes((1, columns))), "uint8")}
+    if fmt.layout in ("rows", "ordered"):
+        data = ((rows, columns // fmt.block * fmt.block_bytes), "uint8")
+        return {"data": data} if fmt.layout == "rows" else {"data": data, "order": ((columns,), "int32")}
     if fmt.layout == "row_scale":
         return {"data": (shape, "int8"), "scale": ((rows,), "float32")}
     blocks = -(-rows * columns // fmt.block)
@@ -149,11 +211,11 @@ def part_name(fmt: Format, part: str) -> str:
 
 
 def next_better(fmt: Format, columns: int) -> Format:
-    """``fmt`` if its blocks divide a row of that many weights, else the smallest GGUF format that does and is no worse.
+    """``fmt`` if rung writes it and it divides such rows, else the smallest GGUF format that does and is no worse.
 
     No worse is a ``floor_db`` at least as high, among the formats with an encoder; bf16 and f16 divide every row.
     """
-    if fmt.divides(columns):
+    if fmt.encodes and fmt.divides(columns):
         return fmt
     better = [f for f in _GGUF.values() if f.encodes and f.divides(columns) and f.floor_db >= fmt.floor_db]
     return min(better, key=lambda f: (f.bits, -f.floor_db))

@@ -7,6 +7,7 @@ from typing import Any
 
 from rung.core.types import EMPTY
 from rung.core.value import FrozenDict, Value
+from rung.models.quantised.values import Held
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,36 @@ class Decoder(Value):
 
 
 @dataclass(frozen=True)
+class Piece(Value):
+    """A stored tensor that is one ``part`` of a weight; ``dtype`` as safetensors names it. Places as in ``Tensor``."""
+
+    part: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: int
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Source(Value):
+    """How a weight of another quantiser lies in its files: a method of ``rung.models.quantised``, and its parts."""
+
+    method: str
+    held: Held
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
 class Tensor(Value):
     """One stored tensor. ``role`` is rung's name for it; ``name`` the file's; ``shape`` is [out, in], row major.
 
     Roles: ``embed``, ``norm``, ``head``, and with ``layers.N.`` before them ``attn_norm q k v qkv o q_bias
     k_bias v_bias qkv_bias o_bias q_norm k_norm attn_post_norm mlp_norm gate up gate_up down mlp_post_norm``.
     ``format`` is the printed name of a format of ``rung.formats``. ``file`` indexes ``ModelCard.files``;
-    ``offset`` is the first byte in that file.
+    ``offset`` is the first byte in that file. With a ``source`` it is made of several stored tensors; ``format`` is
+    what it is held in then, ``bytes`` its size there.
     """
 
     role: str
@@ -93,6 +117,7 @@ class Tensor(Value):
     file: int
     offset: int
     bytes: int
+    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +151,11 @@ class ModelCard(Value):
             if tensor.role == role:
                 return tensor
         raise KeyError(role)
+
+    @property
+    def quantised(self) -> str:
+        """How the weights of a folder were quantised by another program; empty for GGUF files and plain folders."""
+        return next((tensor.source.method for tensor in self.tensors if tensor.source), "")
 
     @property
     def weight_bytes(self) -> int:

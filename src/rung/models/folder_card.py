@@ -11,14 +11,14 @@ from typing import Any
 from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.text import count as counted
 from rung.core.value import FrozenDict
-from rung.models import arch
+from rung.models import arch, folder_weights
 from rung.models.arch.family import Architecture
 from rung.models.card import Decoder, ModelCard
 from rung.models.files.jsonfile import LIMIT, SMALL, read_bounded, read_object
 from rung.models.files.shards import weight_files
 from rung.models.files.tensors import Stored
 from rung.models.roles import Found, tensors_of
-from rung.models.settings import Settings, token_ids
+from rung.models.settings import Settings, quantisation, token_ids
 
 _OUTSIDE = {"embed_tokens.weight": "embed", "norm.weight": "norm"}
 _LAYER = re.compile(r"layers\.(0|[1-9]\d{0,3})\.(.+)")
@@ -46,7 +46,7 @@ def folder_card(folder: Path) -> ModelCard:
     name = folder_name(folder)
     top, config, model = _configuration(folder, name)
     files = weight_files(folder)
-    found, vision = _find(files, model.names(config))
+    found, vision = _find(_weights(files, top, config), model.names(config))
     decoder = _tie(model.from_config(config), found, top.flag("tie_word_embeddings", model.tied))
     names = model.names(config).values()
     biases = tuple(role for role in names if role.endswith("_bias"))
@@ -91,27 +91,24 @@ def _configuration(folder: Path, name: str) -> tuple[Settings, Settings, Archite
             f"{name} holds a model of the type {kind[:60]!r}, which rung does not build",
             [f"known: {', '.join(sorted(arch.MODEL_TYPES))}, and the text of gemma3"],
         )
-    for part in (top, config):
-        quantised = part.raw("quantization_config") or part.raw("compression_config")
-        if quantised:
-            method = quantised.get("quant_method", "") if isinstance(quantised, Mapping) else ""
-            raise UnknownArchitecture(
-                f"{name} is quantised" + (f" with {str(method)[:40]}" if method else ""),
-                ["rung reads unquantised folders (f32, f16, bf16) and quantises them itself"],
-                ["rung run ORG/REPO  with the unquantised or a GGUF version of the model"],
-            )
     return top, config, arch.MODEL_TYPES[kind]
 
 
-def _find(files: Mapping[Path, tuple[Stored, ...]], names: Mapping[str, str]) -> tuple[list[Found], int]:
-    """Every tensor of the decoder with its role, and the number of tensors of the vision part."""
+def _weights(files: Mapping[Path, tuple[Stored, ...]], top: Settings, config: Settings) -> list[Found]:
+    """The tensors of all files, without their roles; those of a quantised checkpoint as the weights that they make."""
+    found = [Found("", stored, number) for number, tensors in enumerate(files.values()) for stored in tensors]
+    described = quantisation(top) or quantisation(config)
+    return folder_weights.joined(found, tuple(files), described, config.where) if described else found
+
+
+def _find(weights: list[Found], names: Mapping[str, str]) -> tuple[list[Found], int]:
+    """Every weight of the decoder with its role, and the number of those of the vision part."""
     found, vision = [], 0
-    for number, tensors in enumerate(files.values()):
-        for stored in tensors:
-            if stored.name.startswith(_VISION):
-                vision += 1
-            elif not stored.name.endswith(_COMPUTED):
-                found.append(Found(role_of(stored.name, names), stored, number))
+    for item in weights:
+        if item.stored.name.startswith(_VISION):
+            vision += 1
+        elif not item.stored.name.endswith(_COMPUTED):
+            found.append(replace(item, role=role_of(item.stored.name, names)))
     return found, vision
 
 

@@ -13,8 +13,10 @@ import numpy as np
 from rung import formats
 from rung.core.errors import BadFile
 from rung.formats import Encoded
-from rung.models.card import ModelCard, Tensor
+from rung.models import quantised
+from rung.models.card import ModelCard, Piece, Tensor
 from rung.models.files.tensors import truncated
+from rung.models.quantised.values import raw_of
 
 
 class Reader:
@@ -38,14 +40,26 @@ class Reader:
     def read(self, tensor: Tensor) -> Encoded:
         """The tensor as it is stored: a read-only view of the file. A tensor of one dimension [n] becomes (1, n).
 
-        Raises ``BadFile`` when the file is gone or has become shorter since the card was made.
+        One with a ``source`` is made of its parts, in memory of its own. Raises ``BadFile`` when the file is gone or
+        has become shorter since the card was made, or the parts contradict each other.
         """
+        if tensor.source is not None:
+            raws = {piece.part: self._raw(piece) for piece in tensor.source.pieces}
+            return quantised.read(tensor.source.method, tensor.source.held, raws, tensor.name)
         rows, columns = (1, *tensor.shape)[-2:]
         data = np.frombuffer(self._map(tensor), np.uint8, tensor.bytes, tensor.offset)
         return Encoded(formats.get(tensor.format), (rows, columns), {"data": data.reshape(rows, -1)})
 
+    def _raw(self, piece: Piece) -> quantised.Raw:
+        data = np.frombuffer(self._map(piece), np.uint8, piece.bytes, piece.offset)
+        return raw_of(piece.dtype, piece.shape, data)
+
     def done(self, tensor: Tensor) -> None:
         """Gives the tensor's pages back to the system; they are read again if somebody looks."""
+        for place in tensor.source.pieces if tensor.source else (tensor,):
+            self._done(place)
+
+    def _done(self, tensor: Tensor | Piece) -> None:
         mapped = self._maps.get(tensor.file)
         if mapped is None or not hasattr(mmap, "MADV_DONTNEED"):
             return
@@ -63,7 +77,7 @@ class Reader:
                 continue  # a view is alive: the mapping goes with it
         self._maps.clear()
 
-    def _map(self, tensor: Tensor) -> mmap.mmap:
+    def _map(self, tensor: Tensor | Piece) -> mmap.mmap:
         if tensor.file not in self._maps:
             self._maps[tensor.file] = _open(Path(self._card.files[tensor.file]))
         mapped, end = self._maps[tensor.file], tensor.offset + tensor.bytes

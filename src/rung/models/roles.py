@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rung.core.errors import BadFile
 from rung.core.text import count as counted
-from rung.models.card import Decoder, Tensor
+from rung.models.card import Decoder, Source, Tensor
 from rung.models.files.tensors import Stored
 
 _ALTERNATIVES = ({"qkv": ("q", "k", "v")}, {"gate_up": ("gate", "up")})
@@ -15,11 +15,15 @@ _ALTERNATIVES = ({"qkv": ("q", "k", "v")}, {"gate_up": ("gate", "up")})
 
 @dataclass(frozen=True)
 class Found:
-    """A stored tensor with the role that its name gives it ("" for none) and the index of its file."""
+    """A stored tensor with the role that its name gives it ("" for none) and the index of its file.
+
+    With a ``source`` it is a weight that several stored tensors make.
+    """
 
     role: str
     stored: Stored
     file: int
+    source: Source | None = None
 
 
 def tensors_of(found: Sequence[Found], decoder: Decoder, biases: Iterable[str], where: str) -> tuple[Tensor, ...]:
@@ -50,7 +54,9 @@ def tensors_of(found: Sequence[Found], decoder: Decoder, biases: Iterable[str], 
 
 def _tensor(item: Found) -> Tensor:
     stored = item.stored
-    return Tensor(item.role, stored.name, stored.shape, stored.format, item.file, stored.offset, stored.bytes)
+    return Tensor(
+        item.role, stored.name, stored.shape, stored.format, item.file, stored.offset, stored.bytes, item.source
+    )
 
 
 def layer_of(role: str) -> int | None:

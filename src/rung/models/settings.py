@@ -97,3 +97,14 @@ def token_ids(value: Any, vocabulary: int) -> tuple[int, ...]:
     return tuple(
         token for token in values if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocabulary
     )
+
+
+def quantisation(config: Settings) -> Mapping[str, Any] | None:
+    """The quantisation config, under its name and the one that compressed-tensors had for it; None without one.
+
+    Raises ``BadFile`` for one that is no object.
+    """
+    found = config.raw("quantization_config") or config.raw("compression_config")
+    if found and not isinstance(found, Mapping):
+        raise config.bad("quantization_config", found, "an object")
+    return found or None

@@ -133,7 +133,7 @@ def _storages(case: _Case) -> list[Storage]:
     if case.question.training == "full":
         return [storage for name in ("f32", "bf16", "f16") for storage in storages(subject, name)]
     named = [storage for name in FORMATS for storage in storages(subject, name)]
-    if case.outline.kind != "gguf" and not _quantised(subject):
+    if not subject.keeps and not _quantised(subject):
         return named
     smaller = [s for s in named if s is not None and _bits(s) * subject.parameters / 8 < case.outline.weight_bytes]
     return [None, *smaller]

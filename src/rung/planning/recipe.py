@@ -117,7 +117,7 @@ def _held_bytes(tensor: Tensor, format: Format, packing: str) -> int:
     """Bytes in memory. A generic layout keeps the stored weight for the way back: free while it is a file's."""
     if packing != "r16":
         return tensor.bytes if format.name == tensor.format else format.bytes(tensor.shape)
-    copied = format.name in GENERIC and format.name != tensor.format
+    copied = format.name in GENERIC and (format.name != tensor.format or tensor.source is not None)
     packed = packed_bytes(format, tensor.shape)
     if packed > OWN_MAPPING:
         packed = -(-packed // HUGE) * HUGE

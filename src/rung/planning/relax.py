@@ -88,7 +88,7 @@ def _fits(kitchen: Kitchen, format: Storage, groups: Groups, request: Request, c
 
 def less_context(kitchen: Kitchen, groups: Groups, request: Request, context: int) -> list[str]:
     """The command with the largest context, in steps, that fits in the format asked for; none where no context does."""
-    name = request.format or (None if kitchen.subject.kind == "gguf" else _SMALLER[-1])
+    name = request.format or (None if kitchen.subject.keeps else _SMALLER[-1])
     format = storage(name) if name and name != "stored" else None
     low, high = 0, (context - 1) // _STEP
     while low < high:

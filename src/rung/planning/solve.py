@@ -113,7 +113,7 @@ def storages(subject: Subject, asked: str | None) -> list[Storage]:
 
     Raises ``UnknownFormat``.
     """
-    if asked == "stored" or (asked is None and subject.kind == "gguf"):
+    if asked == "stored" or (asked is None and subject.keeps):
         return [None]
     return [storage(name) for name in ([asked] if asked else FORMATS)]
 
@@ -147,7 +147,7 @@ def choose(subject: Subject, fitting: list[Arrangement], format: str | None) -> 
     """The best of what fits, and why."""
     if format is not None:
         return _fastest(fitting), (f"{format}: as asked",)
-    if subject.kind == "gguf":
+    if subject.keeps:
         return _fastest(fitting), ("the formats are kept as they are stored",)
     wide = [a for a in fitting if a.name in SIXTEEN]
     quantised = [a for a in fitting if a.name not in SIXTEEN]

@@ -55,6 +55,11 @@ class Subject(Value):
         return cls(component.name, path, kind, component.role, tensors, component.shape, component.decoder, tied)
 
     @property
+    def keeps(self) -> bool:
+        """Whether its files hold weights in formats that are kept unless another one is asked for."""
+        return self.kind == "gguf" or any(tensor.source for tensor in self.tensors)
+
+    @property
     def layers(self) -> int:
         """Layers that can lie on different devices."""
         return max(self.shape.layers + self.shape.encoder_layers, 1)

@@ -10,7 +10,7 @@ import torch
 
 from rung import formats
 from rung.core.types import Case, Rung
-from rung.formats import Encoded
+from rung.formats import Encoded, grouped
 from rung.ops import LADDERS
 from rung.ops.linear.tolerance import tolerance
 from rung.ops.rasterize import Camera, Splats
@@ -43,6 +43,8 @@ def weights(format: str, rows: int, columns: int) -> Encoded:
     chosen = formats.get(format)
     if chosen.encodes:
         return formats.encode(generator.standard_normal((rows, columns), dtype=np.float32), chosen, "self-check")
+    if chosen.family == "grouped":
+        return grouped.sample(chosen, (rows, columns), generator)
     row_bytes = chosen.bytes((1, columns))
     kept: list[np.ndarray] = []
     while sum(map(len, kept)) < rows:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from rung.core.types import Format
-from rung.formats import Encoded, codebook4
+from rung.formats import Encoded, codebook4, grouped
+from rung.formats.table import GROUPED
 
 Decoder = Callable[[dict[str, Tensor], Encoded, int, int], Tensor]
 
@@ -85,6 +86,28 @@ def _codebook(parts: dict[str, Tensor], encoded: Encoded, first: int, last: int)
     return (table[codes.to(torch.int32)] * scales[blocks - start // block]).unflatten(0, (last - first, columns))
 
 
+def _llm_int8(parts: dict[str, Tensor], encoded: Encoded, first: int, last: int) -> Tensor:
+    return _int8(parts, encoded, first, last) * 7.874015718698502e-3
+
+
+def _grouped(parts: dict[str, Tensor], encoded: Encoded, first: int, last: int) -> Tensor:
+    """u2, u4, u8 and e4m3, see ``rung.formats.grouped``."""
+    codec, format = grouped.GroupCodec(encoded.format), encoded.format
+    dtype, width = _SCALES[codec.dtype], codec.layout["scale"].itemsize
+    blocks = parts["data"][first:last].unflatten(-1, (-1, format.block_bytes))
+    head, codes = blocks[..., : -format.block * codec.bits // 8], blocks[..., -format.block * codec.bits // 8 :]
+    fields = head.contiguous().view(dtype)
+    if head.shape[-1] == width:
+        values = torch.from_numpy(grouped.E4M3).to(codes.device)[codes.to(torch.int32)]
+    else:
+        shifts = torch.arange(0, 8, codec.bits, dtype=torch.uint8, device=codes.device)
+        apart = ((codes[..., None] >> shifts) & (2**codec.bits - 1)).flatten(-2)
+        values = (apart.to(torch.float32) - fields[..., 1:].to(torch.float32)).to(dtype).to(torch.float32)
+    rows = (values * fields[..., :1].to(torch.float32)).flatten(-2)
+    return rows[:, parts["order"]] if "order" in parts else rows
+
+
+_SCALES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 _BY_NAME: dict[str, Decoder] = {
     "f32": _floats(torch.float32),
     "f16": _floats(torch.float16),
@@ -94,6 +117,8 @@ _BY_NAME: dict[str, Decoder] = {
     "q4_k": _rows(_q4_k),
     "q6_k": _rows(_q6_k),
     "int8": _int8,
+    "llm_int8": _llm_int8,
+    **dict.fromkeys(GROUPED, _grouped),
     "nf4": _codebook,
     "fp4": _codebook,
 }
