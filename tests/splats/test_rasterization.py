@@ -46,7 +46,7 @@ def test_modes_and_backgrounds():
     alpha, expected = want.alpha[..., None], (want.depth / want.alpha.clamp_min(1e-10))[..., None]
     near(drawn(render_mode="D")[0][0], want.depth[..., None])
     seen = alpha[..., 0] > 0.05
-    assert float((drawn(render_mode="ED")[0][0] - expected)[seen].abs().max()) < 1e-3
+    assert float((drawn(render_mode="ED")[0][0] - expected)[seen].abs().max().detach()) < 1e-3
     both = drawn(render_mode="RGB+D", backgrounds=torch.tensor([[0.2, 0.4, 0.6]] * 2))[0][0]
     near(both[..., 3], want.depth)
     near(both[..., :3], want.color + (1 - alpha) * torch.tensor([0.2, 0.4, 0.6]))

@@ -172,3 +172,43 @@ class ModelCard(Value):
                 count *= length
             total += count
         return total
+
+
+@dataclass(frozen=True)
+class View(Value):
+    """One photograph of a scene, with the camera that took it.
+
+    ``pose`` are the first three rows of world to camera (axes right, down, forward), row by row; ``width`` and
+    ``height`` are pixels of the camera, which the picture may scale. ``lens`` is pinhole, opencv (``bend`` k1 k2 p1 p2)
+    or fisheye (``bend`` k1 k2 k3 k4). ``split`` is train or test where the data set says so, else empty.
+    """
+
+    name: str
+    image: str
+    width: int
+    height: int
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+    pose: tuple[float, ...]
+    lens: str = "pinhole"
+    bend: tuple[float, ...] = ()
+    mask: str = ""
+    split: str = ""
+
+
+@dataclass(frozen=True)
+class SceneCard(Value):
+    """What a scene of photographs is, without its pictures: ``kind`` is colmap, transforms or blender.
+
+    ``views`` are in the order of their names. ``points`` counts the points that structure from motion found; they
+    are in ``points_file`` (empty for none). ``notes`` say what was chosen or left out.
+    """
+
+    kind: str
+    path: str
+    views: tuple[View, ...]
+    points: int = 0
+    points_file: str = ""
+    notes: tuple[str, ...] = ()

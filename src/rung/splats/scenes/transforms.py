@@ -1,0 +1,115 @@
+"""``transforms.json`` as nerfstudio writes it, and Blender's ``transforms_train.json`` and ``transforms_test.json``.
+
+Their poses are camera to world with axes right, up, backward; those of a ``View`` are world to camera with axes
+right, down, forward.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rung.core.errors import BadFile
+from rung.models.card import View
+from rung.models.files.jsonfile import read_object
+from rung.splats.scenes.pictures import size_of
+
+#: 7,000 frames take 4 MB.
+_LIMIT = 64 * 2**20
+_LENSES = {"PINHOLE": "pinhole", "SIMPLE_PINHOLE": "pinhole", "PERSPECTIVE": "pinhole", "OPENCV": "opencv"}
+_LENSES |= {"OPENCV_FISHEYE": "fisheye"}
+_BENDS = {"opencv": ("k1", "k2", "p1", "p2"), "fisheye": ("k1", "k2", "k3", "k4"), "pinhole": ()}
+_AGAIN = ["export the data set again: ns-process-data"]
+
+
+def _number(where: str, held: dict[str, Any], name: str, default: float | None = None) -> float:
+    value = held.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise BadFile(f"{where}: {name} is {value!r}, not a number.", [], _AGAIN)
+    return float(value)
+
+
+def _pose(where: str, given: Any) -> tuple[float, ...]:
+    """World to camera from camera to world; raises ``BadFile`` for what is no rotation and translation."""
+    try:
+        matrix = np.array(given, np.float64)
+    except (TypeError, ValueError):
+        matrix = np.empty(0)
+    good = matrix.shape in ((4, 4), (3, 4)) and bool(np.isfinite(matrix).all())
+    if not good or np.abs(matrix[:3, :3] @ matrix[:3, :3].T - np.eye(3)).max() > 1e-2:
+        raise BadFile(f"{where}: its transform_matrix is no rotation and translation.", [], _AGAIN)
+    turn = matrix[:3, :3] * np.array([1.0, -1.0, -1.0])
+    back = np.linalg.inv(turn)
+    return tuple(np.concatenate([back, -(back @ matrix[:3, 3:])], axis=1).reshape(-1).tolist())
+
+
+def _image(folder: Path, where: str, given: Any) -> Path:
+    """The picture's place; Blender leaves its suffix out."""
+    if not isinstance(given, str) or not given:
+        raise BadFile(f"{where}: file_path is {given!r}.", [], _AGAIN)
+    path = folder / given
+    return path if path.suffix else path.with_name(path.name + ".png")
+
+
+def _intrinsics(where: str, held: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The camera of a frame, whose keys come before the file's."""
+    if "w" in held or "h" in held:
+        width, height = (_number(where, held, name) for name in ("w", "h"))
+    else:
+        width, height = size_of(path)
+    if not (1 <= width < 1 << 20 and 1 <= height < 1 << 20):
+        raise BadFile(f"{where}: a picture of {width:g} x {height:g}.", [], _AGAIN)
+    if "fl_x" in held or "fl_y" in held:
+        fx = _number(where, held, "fl_x", held.get("fl_y"))
+        fy = _number(where, held, "fl_y", fx)
+    else:
+        angle = _number(where, held, "camera_angle_x")
+        fx = fy = 0.5 * width / math.tan(0.5 * angle) if 0 < angle < math.pi else 0.0
+    if fx <= 0 or fy <= 0:
+        raise BadFile(f"{where}: a focal length of {fx:g} and {fy:g}.", [], _AGAIN)
+    model = held.get("camera_model", "OPENCV")
+    if model not in _LENSES:
+        raise BadFile(f"{where}: camera_model is {model!r}.", [f"known: {', '.join(_LENSES)}"], _AGAIN)
+    lens = _LENSES[model]
+    bend = tuple(_number(where, held, name, 0.0) for name in _BENDS[lens])
+    if lens == "opencv" and not any(bend):
+        lens, bend = "pinhole", ()
+    return {
+        "width": round(width),
+        "height": round(height),
+        "fx": fx,
+        "fy": fy,
+        "lens": lens,
+        "bend": bend,
+        "cx": _number(where, held, "cx", width / 2),
+        "cy": _number(where, held, "cy", height / 2),
+    }
+
+
+def views(path: Path, split: str = "") -> tuple[list[View], str]:
+    """The views of a file, and that of its points if it names one. ``split`` is that of the whole file."""
+    held = read_object(path, _LIMIT)
+    frames = held.get("frames")
+    if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
+        raise BadFile(f"{path} has no list of frames.", [], _AGAIN)
+    splits = {name: part for part in ("train", "test") for name in held.get(f"{part}_filenames") or ()}
+    found = []
+    for number, frame in enumerate(frames):
+        where = f"{path.name}, frame {number}"
+        image = _image(path.parent, where, frame.get("file_path"))
+        mask = frame.get("mask_path")
+        found.append(
+            View(
+                name=str(frame["file_path"]),
+                image=str(image),
+                pose=_pose(where, frame.get("transform_matrix")),
+                mask=str(path.parent / mask) if isinstance(mask, str) else "",
+                split=split or splits.get(frame["file_path"], ""),
+                **_intrinsics(where, {**held, **frame}, image),
+            )
+        )
+    points = held.get("ply_file_path")
+    return found, str(path.parent / points) if isinstance(points, str) else ""
