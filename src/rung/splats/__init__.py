@@ -1,5 +1,5 @@
-"""Gaussian splats on the device that is there: ``rasterization`` draws them, ``read`` and ``write`` keep them, ``scene``
-reads the cameras of photographs."""
+"""Gaussian splats on the device that is there: ``rasterization`` draws them, ``read`` and ``write`` keep their files,
+``scene`` reads the cameras of photographs."""
 
 from rung.nn.splatting import rasterization
 from rung.splats.cloud import Cloud
