@@ -85,7 +85,8 @@ class Quantizer(HfQuantizer):
         if not wanted:
             raise UsageError(f"{type(model).__name__} has no layer to quantise: skip leaves none")
         for each in wanted:
-            check_shapes(each)
+            if not self.pre_quantized or each.format.encodes:  # what rung does not write it may have loaded
+                check_shapes(each)
         self._groups = _groups(wanted, model.all_tied_weights_keys)
         self._of = {key: group for group in self._groups for key in group.names()}
         if self.pre_quantized:
@@ -137,13 +138,15 @@ class Quantizer(HfQuantizer):
         """Its layers are operators to ``torch.compile``."""
         return True
 
-    def _dequantize(self, model: Any, dtype: torch.dtype | None = None) -> nn.Module:
+    def _dequantize(self, model: Any, dtype: torch.dtype | str | None = None) -> nn.Module:
+        if isinstance(dtype, str):  # what save_pretrained leaves in the model's config
+            dtype = getattr(torch, dtype)
         made: dict[int, nn.Module] = {}
         for name, layer in list(model.named_modules(remove_duplicate=False)):
             if isinstance(layer, QuantLinear | QuantEmbedding | QuantExperts):
                 plain = made.setdefault(id(layer), layer.dequantize().to(dtype))
                 put(model, name, plain)
-        del model._tied_weights_keys
+        model.__dict__.pop("_tied_weights_keys", None)
         model.tie_weights()
         return model
 
@@ -245,6 +248,23 @@ def _tie(model: Any, groups: list[_Group]) -> None:
                 mapping[f"{target.name}.stored.{part}"] = f"{source.name}.stored.{part}"
     model._tied_weights_keys = mapping
     model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
+
+
+def install() -> None:
+    """From now on ``from_pretrained`` loads other quantisers' checkpoints with rung; see ``rung.hub.quantised``.
+
+    bitsandbytes in 4 and 8 bits (which also quantises while loading), GPTQ, AWQ, compressed-tensors, fp8, MXFP4, HQQ.
+    """
+    from rung.hub import quantised
+
+    quantised.install()
+
+
+def uninstall() -> None:
+    """Puts transformers' own quantisers back."""
+    from rung.hub import quantised
+
+    quantised.uninstall()
 
 
 def register(table: Any) -> None:

@@ -38,6 +38,8 @@ def computable(module: nn.Module) -> Verdict:
 class QuantExperts(nn.Module):
     """Experts y = down(act(gate x) * up x), each weight in a format; takes the place of transformers' fused experts.
 
+    Biases (``gate_up_proj_bias``, ``down_proj_bias``), and a gate that lies between the rows of up, are the module's.
+
     ``experts`` is the module that they come from, without its two tensors: it keeps what else it has and applies the
     gate. ``gate_up_proj`` and ``down_proj`` hold a weight for each expert, so that only those that are met are packed.
     """
@@ -73,7 +75,7 @@ class QuantExperts(nn.Module):
         return result
 
     def _gated(self, x: Tensor, expert: int) -> Tensor:
-        both = product.linear(x, self._weight(self.gate_up_proj, expert), exact=self.training)
+        both = self._product(x, 0, expert)
         own: Any = getattr(self.experts, "_apply_gate", None)
         if own is not None:
             gated: Tensor = own(both)
@@ -83,7 +85,12 @@ class QuantExperts(nn.Module):
         return act(gate) * up
 
     def _down(self, x: Tensor, expert: int) -> Tensor:
-        return product.linear(x, self._weight(self.down_proj, expert), exact=self.training)
+        return self._product(x, 1, expert)
+
+    def _product(self, x: Tensor, which: int, expert: int) -> Tensor:
+        y = product.linear(x, self._weight((self.gate_up_proj, self.down_proj)[which], expert), exact=self.training)
+        bias = getattr(self.experts, f"{NAMES[which]}_bias", None)  # gpt-oss has them
+        return y if bias is None else y + bias[expert].to(y.dtype)
 
     @staticmethod
     def _weight(weights: nn.ModuleList, expert: int) -> QuantWeight:
@@ -95,5 +102,6 @@ class QuantExperts(nn.Module):
         """The module that they came from, with the decoded tensors [experts, out, in]."""
         for name, weights in zip(NAMES, (self.gate_up_proj, self.down_proj), strict=True):
             whole = torch.stack([self._weight(weights, i).decode() for i in range(len(weights))])
-            setattr(self.experts, name, nn.Parameter(whole))
+            transposed = getattr(self.experts, "is_transposed", False)
+            setattr(self.experts, name, nn.Parameter(whole.transpose(1, 2).contiguous() if transposed else whole))
         return self.experts.train(self.training)

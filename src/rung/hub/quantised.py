@@ -1,0 +1,296 @@
+"""transformers: checkpoints of bitsandbytes, GPTQ, AWQ, compressed-tensors, fp8, MXFP4 and HQQ on any device.
+
+``install()`` puts rung in the place of transformers' own quantisers for these methods, ``uninstall()`` puts them back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.core_model_loading import ConversionOps, WeightConverter
+from transformers.pytorch_utils import Conv1D
+from transformers.quantizers import auto
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from rung import formats
+from rung.core.errors import BadFile
+from rung.formats import Encoded
+from rung.hub.transformers import QuantizationConfig, Quantizer
+from rung.models import quantised
+from rung.models.quantised import Header, Raw
+from rung.nn import QuantLinear, QuantWeight
+from rung.nn.experts import NAMES, QuantExperts
+from rung.nn.quantise import kind_of, put
+
+#: transformers' names of the methods -> those of ``rung.models.quantised``.
+_NAMES = {"bitsandbytes_4bit": "bitsandbytes", "bitsandbytes_8bit": "bitsandbytes"} | {
+    name: name for name in quantised.METHODS if name != "bitsandbytes"
+}
+_DTYPES = {
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e8m0fnu: "F8_E8M0",
+}
+_AS_INTEGERS = {1: torch.uint8, 2: torch.uint16}
+_theirs: dict[str, tuple[Any, Any]] = {}
+
+
+def install() -> None:
+    """From now on rung loads checkpoints of these methods in this process; a second call changes nothing."""
+    for name in _NAMES:
+        if name not in _theirs:
+            config = auto.AUTO_QUANTIZATION_CONFIG_MAPPING[name]
+            _theirs[name] = (config, auto.AUTO_QUANTIZER_MAPPING[name])
+            if _NAMES[name] != "bitsandbytes":  # which needs no package, and which programs give themselves
+                auto.AUTO_QUANTIZATION_CONFIG_MAPPING[name] = type(config.__name__, (StoredConfig,), {})
+            auto.AUTO_QUANTIZER_MAPPING[name] = _choose(name)
+
+
+def uninstall() -> None:
+    """Puts transformers' own quantisers back; models that are loaded stay as they are."""
+    while _theirs:
+        name, (config, quantizer) = _theirs.popitem()
+        auto.AUTO_QUANTIZATION_CONFIG_MAPPING[name], auto.AUTO_QUANTIZER_MAPPING[name] = config, quantizer
+
+
+def _choose(name: str) -> Any:
+    """What makes a quantiser: rung's for checkpoints and for bitsandbytes' 4 and 8 bits, else transformers' own."""
+
+    def make(config: Any, **options: Any) -> HfQuantizer:
+        if options.get("pre_quantized", True):
+            return Loader(config, method=_NAMES[name], **options)
+        if _NAMES[name] == "bitsandbytes":
+            return Quantizer(_as_rungs(config), **options)
+        made: HfQuantizer = _theirs[name][1](config, **options)
+        return made
+
+    return make
+
+
+def _as_rungs(config: Any) -> QuantizationConfig:
+    """What a ``BitsAndBytesConfig`` asks for."""
+    if config.load_in_8bit:
+        return QuantizationConfig("llm_int8", skip=config.llm_int8_skip_modules or ())
+    nested = ":nested" if config.bnb_4bit_use_double_quant else ""
+    return QuantizationConfig(
+        f"{config.bnb_4bit_quant_type}:64{nested}",
+        skip=config.llm_int8_skip_modules or (),
+        compute_dtype=config.bnb_4bit_compute_dtype,
+    )
+
+
+class StoredConfig(QuantizationConfigMixin):
+    """A quantisation config as a checkpoint has it, whatever its keys; reading it needs no package of the method."""
+
+    def __init__(self, quant_method: str, **values: Any) -> None:
+        self.quant_method: Any = quant_method
+        self.__dict__.update(values)
+
+
+class Loader(Quantizer):
+    """Loads what another quantiser has stored: each weight as soon as all of its parts have been read."""
+
+    def __init__(self, quantization_config: Any, method: str, **options: Any) -> None:
+        HfQuantizer.__init__(self, quantization_config, **options)
+        self.method = method
+        self.settings: Mapping[str, Any] = quantization_config.to_dict()
+        self.formats: set[str] = set()
+        self._own: dict[int, Any] = {}  # transformers' conversion by the one that decodes before it
+
+    def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
+        return model
+
+    def update_weight_conversions(self, weight_conversions: Any, model: Any) -> list[Any]:
+        """transformers' own conversions, which get decoded weights, and those that make quantised layers."""
+        parts = quantised.suffixes(self.method)
+        own = []
+        for converter in weight_conversions:
+            sources = getattr(converter, "_original_source_patterns", [])
+            if isinstance(converter, WeightConverter) and all(source.endswith(".weight") for source in sources):
+                stems = [source.removesuffix(".weight") for source in sources]
+                names = {
+                    f"{stem}{re.escape(end)}$": (f"{stem}{re.escape(next(iter(parts)))}$", part)
+                    for stem in stems
+                    for end, part in parts.items()
+                }
+                decoding = [_Decode(self, names), *converter.operations]
+                own.append(converter.copy(list(names), converter._original_target_patterns, operations=decoding))
+                self._own[id(own[-1])] = converter
+            else:
+                own.append(converter)
+        return own + self.get_weight_conversions()
+
+    def get_weight_conversions(self) -> list[Any]:
+        """From the parts of a weight to its layer."""
+        parts = quantised.suffixes(self.method)
+        if self.method == "mxfp4":
+            return [
+                WeightConverter(
+                    [f"{name}{end}$" for end in parts],
+                    name,
+                    [_Place(self, {f"{name}{e}$": p for e, p in parts.items()})],
+                )
+                for name in NAMES
+            ]
+        names = {f"{re.escape(end)}$": part for end, part in parts.items()}
+        return [WeightConverter(list(names), ".weight", [_Place(self, names)])]
+
+    def encoded(self, name: str, tensors: Mapping[str, Tensor]) -> Encoded | None:
+        """The weight of those parts; None where it is stored as it is. Raises ``BadFile``."""
+        raws = {part: _raw(tensor) for part, tensor in tensors.items()}
+        headers = {part: Header(f"{name} ({part})", tuple(t.shape), raws[part].dtype) for part, t in tensors.items()}
+        held = quantised.describe(self.method, self.settings, name, headers, raws.__getitem__)
+        return None if held is None else quantised.read(self.method, held, raws, name)
+
+    def place(self, model: Any, name: str, encoded: Encoded, device: torch.device) -> dict[str, Tensor]:
+        """Puts the layer of a weight into the model; returns its parts by their names there."""
+        stem, _, parameter = name.rpartition(".")
+        module = model.get_submodule(stem)
+        self.formats.add(encoded.format.name)
+        if parameter in NAMES:
+            return self._experts(model, stem, parameter, encoded, device)
+        dtype = module.weight.dtype
+        shape = tuple(module.weight.shape)[:: -1 if isinstance(module, Conv1D) else 1]
+        if shape != encoded.shape:
+            raise BadFile(f"{name} is {list(encoded.shape)} in the checkpoint, and {list(shape)} in the model")
+        if not isinstance(module, nn.Linear | Conv1D):
+            return {name: torch.from_numpy(formats.decode(encoded)).to(device, dtype)}
+        layer = QuantLinear(QuantWeight.of(encoded, dtype, device), module.bias)
+        return self._put(model, stem, layer, [layer.stored])
+
+    def _experts(
+        self, model: Any, stem: str, parameter: str, encoded: Encoded, device: torch.device
+    ) -> dict[str, Tensor]:
+        """The experts, once both of their tensors are there."""
+        module = model.get_submodule(stem)
+        shape, rows = module.down_proj.shape, encoded.shape[0] // module.down_proj.shape[0]
+        weights = [
+            QuantWeight.of(_rows(encoded, first, first + rows), module.down_proj.dtype, device)
+            for first in range(0, encoded.shape[0], rows)
+        ]
+        assert len(weights) == shape[0]
+        taken = module.__dict__.setdefault("_rung_weights", {})
+        taken[parameter] = weights
+        if len(taken) < len(NAMES):
+            return {}
+        layer = QuantExperts(module, *(taken[name] for name in NAMES))
+        del module.__dict__["_rung_weights"]
+        return self._put(model, stem, layer, [*layer.gate_up_proj, *layer.down_proj])
+
+    @staticmethod
+    def _put(model: Any, stem: str, layer: nn.Module, weights: list[Any]) -> dict[str, Tensor]:
+        for each in layer.modules():
+            each._is_hf_initialized = True  # type: ignore[assignment]  # or transformers would fill the weights
+        put(model, stem, layer)
+        ids = {id(part) for weight in weights for part in weight.parameters()}
+        return {f"{stem}.{name}": part for name, part in layer.named_parameters() if id(part) in ids}
+
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
+        model._weight_conversions = [self._own.get(id(each), each) for each in model._weight_conversions]
+        model._weight_conversions = [each for each in model._weight_conversions if not _places(each)]
+        self.loaded = _config_of(model, self.formats)
+        if self.loaded is not None:  # saved, it is a checkpoint of rung
+            self.quantization_config = model.config.quantization_config = self.loaded
+        return model
+
+    def is_serializable(self, **kwargs: Any) -> bool:
+        """Saved as rung saves, where one format holds all layers that rung's config would quantise."""
+        return self.loaded is not None
+
+
+def _config_of(model: nn.Module, held: set[str]) -> QuantizationConfig | None:
+    """The config of rung with which a saved copy of a loaded model is read; None where no config says it."""
+    heads = {"lm_head", "embed_out"}
+    plain = []
+    for name, layer in model.named_modules():
+        last = name.rpartition(".")[2]
+        if kind_of(layer) == "linear" and last not in heads:
+            plain.append(name)
+        elif isinstance(layer, QuantLinear) and last in heads:
+            return None
+    return QuantizationConfig(next(iter(held)), skip=plain) if len(held) == 1 else None
+
+
+def _places(conversion: Any) -> bool:
+    return any(isinstance(operation, _Place) for operation in getattr(conversion, "operations", ()))
+
+
+def _rows(encoded: Encoded, first: int, last: int) -> Encoded:
+    return Encoded(encoded.format, (last - first, encoded.shape[1]), {"data": encoded.parts["data"][first:last]})
+
+
+def _raw(tensor: Tensor) -> Raw:
+    here = tensor.detach().cpu().contiguous()
+    narrow = here.is_floating_point() and here.element_size() < 4
+    values = here.view(_AS_INTEGERS[here.element_size()]) if narrow else here
+    if tensor.dtype not in _DTYPES:
+        raise BadFile(f"a quantised weight has a part of {tensor.dtype}, which no method uses")
+    return Raw(_DTYPES[tensor.dtype], values.numpy())
+
+
+def _one(value: Any) -> Tensor:
+    found: Tensor = value[0] if isinstance(value, list) else value
+    return found
+
+
+class _Place(ConversionOps):
+    """The parts of a weight become a layer; a weight that is stored as it is gets the dtype of the model."""
+
+    def __init__(self, hf_quantizer: Loader, parts: Mapping[str, str]) -> None:
+        self.hf_quantizer, self.parts = hf_quantizer, parts
+
+    def __deepcopy__(self, memo: Any) -> _Place:
+        return self
+
+    def convert(self, input_dict: dict[str, Any], *patterns: Any, **context: Any) -> Any:
+        """See ``ConversionOps``."""
+        name, model = context["full_layer_name"], context["model"]
+        tensors = {self.parts[pattern]: _one(value) for pattern, value in input_dict.items()}
+        encoded = self.hf_quantizer.encoded(name, tensors)
+        if encoded is None:
+            return {name: tensors["weight"].to(model.get_parameter_or_buffer(name).dtype)}
+        made = self.hf_quantizer.place(model, name, encoded, next(iter(tensors.values())).device)
+        if name not in made and context.get("missing_keys"):
+            context["missing_keys"].discard(name)
+        return made
+
+
+class _Decode(ConversionOps):
+    """Decodes the weights that a conversion of transformers merges or splits, such as those of single experts.
+
+    ``parts``: from a pattern of the conversion to the one that stands for the whole weight afterwards, and the part.
+    """
+
+    def __init__(self, hf_quantizer: Loader, parts: Mapping[str, tuple[str, str]]) -> None:
+        self.hf_quantizer, self.parts = hf_quantizer, parts
+
+    def __deepcopy__(self, memo: Any) -> _Decode:
+        return self
+
+    def convert(self, input_dict: dict[str, Any], *patterns: Any, **context: Any) -> Any:
+        """See ``ConversionOps``."""
+        dtype = context["model"].get_parameter_or_buffer(context["full_layer_name"]).dtype
+        found: dict[str, dict[str, list[Tensor]]] = {}
+        for pattern, value in input_dict.items():
+            target, part = self.parts[pattern]
+            found.setdefault(target, {})[part] = value if isinstance(value, list) else [value]
+        result: dict[str, list[Tensor]] = {}
+        for target, parts in found.items():
+            for index in range(len(next(iter(parts.values())))):
+                tensors = {part: values[index] for part, values in parts.items()}
+                encoded = self.hf_quantizer.encoded(f"{context['full_layer_name']}[{index}]", tensors)
+                device = next(iter(tensors.values())).device
+                plain = tensors["weight"] if encoded is None else torch.from_numpy(formats.decode(encoded))
+                result.setdefault(target, []).append(plain.to(device, dtype))
+        return result
