@@ -8,10 +8,10 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from safetensors.numpy import load_file, save_file
 from tests import tiny
 from tests.fixtures import from_gguf
+from tests.training.lora import IDS, KINDS, adapted, logits
 
 import rung
 from rung import formats
@@ -22,28 +22,6 @@ from rung.models.open import open_card
 
 GGUF = Path(__file__).parents[1] / "fixtures" / "gguf"
 VOCABULARY = open_card(GGUF / "mistral-f32.gguf").decoder.vocabulary
-IDS = list(range(3, 40))
-KINDS = {
-    "lora": {},
-    "rslora": {"use_rslora": True},
-    "dora": {"use_dora": True},
-    "patterns": {"rank_pattern": {"q_proj": 3}, "alpha_pattern": {"layers.1.self_attn.q_proj": 24}},
-    "head": {"target_modules": ["q_proj", "lm_head"]},
-}
-
-
-def adapted(model, seed=0, **options):
-    """The model with a LoRA of random values on its linear layers."""
-    torch.manual_seed(seed)
-    config = LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"} | options)
-    made = get_peft_model(model, config)
-    with torch.no_grad():
-        for name, parameter in made.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_(0, 0.1)
-            elif "magnitude" in name:
-                parameter.mul_(torch.empty_like(parameter).uniform_(0.7, 1.4))
-    return made.eval()
 
 
 def base(folder, model_type="llama", **options):
@@ -51,11 +29,6 @@ def base(folder, model_type="llama", **options):
     model = tiny.tiny_checkpoint(folder, model_type, **options)
     tiny.gguf_vocabulary(folder)
     return model
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(torch.tensor([IDS])).logits[0]
 
 
 def ours(folder, *adapters, format="f32"):

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import rung
-from rung.core.errors import ContextTooLong, DoesNotFit, OutOfMemory, RungError, UsageError
+from rung.core.errors import ContextTooLong, DiskFull, DoesNotFit, OutOfMemory, UsageError
 from rung.hardware import catalog
 from rung.training.fitting import fit
 from rung.training.tune import STATE, Options, last_checkpoint, tune
@@ -187,7 +187,7 @@ def test_a_full_disk_is_said(made, monkeypatch, tmp_path):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(trainer.SFTTrainer, "_save_checkpoint", full)
-    with pytest.raises(RungError, match=r"The disk of .* is full[\s\S]*the same command then goes on"):
+    with pytest.raises(DiskFull, match=r"The disk of .* is full[\s\S]*the same command then goes on"):
         run(made[0], tmp_path / "out")
 
 
@@ -249,5 +249,5 @@ def test_what_fits():
 
 def test_a_gguf_base_is_refused_with_a_way(tmp_path):
     data = write(tmp_path / "d", question(1))
-    with pytest.raises(UsageError, match=r"is a GGUF file[\s\S]*--adapter DIR"):
+    with pytest.raises(UsageError, match=r"is a GGUF file[\s\S]*rung convert"):
         tune("demo", data, tmp_path / "out")

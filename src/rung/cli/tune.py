@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from rung.cli import options
 
 
 def tune(
-    model: Annotated[str, typer.Argument(help="A Hugging Face folder or a hub name.")],
+    model: Annotated[str, typer.Argument(help="A Hugging Face folder, a GGUF file, demo, or a hub name.")],
     data: Annotated[Path, typer.Argument(help='JSONL: {"messages": [...]} or {"text": "..."} on each line.')],
     out: Annotated[Path, typer.Option("--out", help="Folder of the adapter.")],
     format: Annotated[str, typer.Option("--format", help="Hold the base in this format; bf16: as it is.")] = "nf4",
@@ -71,7 +72,8 @@ def tune(
         eval_split=eval_split,
         seed=seed,
     )
-    done = train(model, data, out, asked, device=device, memory=memory, offline=offline, on_note=said, on_loss=loss)
+    base = _folder(model, out, offline, said)
+    done = train(base, data, out, asked, device=device, memory=memory, offline=offline, on_note=said, on_loss=loss)
     if json:
         print_json({"out": str(out), "steps": done.steps, "losses": done.losses, "held_out": done.held_out})
     elif done.stopped:
@@ -80,3 +82,20 @@ def tune(
         said(f"{out} · {done.steps} steps · loss {out / CURVE}\nrung run {model} --adapter {out}")
     if done.stopped:
         sys.exit(130)
+
+
+def _folder(model: str, out: Path, offline: bool, said: Callable[[str], None]) -> str:
+    """The model; of a GGUF file the folder that it is decoded into, beside the adapter."""
+    from rung.conversion.convert import converting
+    from rung.conversion.writing import write
+    from rung.engine import system
+    from rung.engine.locating import card_of
+
+    card = card_of(model, offline=offline, on_note=said)
+    if card.kind == "folder":
+        return model
+    folder = out.with_name(f"{out.name}-base")
+    if not folder.exists():
+        write(converting(card, False, None), folder, system.threads(None))
+        said(f"{card.name} is a GGUF file: decoded into {folder}, to which the adapter is trained")
+    return str(folder)

@@ -11,7 +11,8 @@ from rung import formats
 from rung.conversion.partial import Planned
 from rung.core.types import Format
 from rung.formats import Encoded
-from rung.formats.codec import Array
+from rung.formats.codec import Array, Floats
+from rung.models.adapter import LowRank
 from rung.models.card import ModelCard, Tensor
 from rung.models.files import gguf_write, safetensors_write
 
@@ -36,7 +37,8 @@ class Step:
 
     ``heads``: the rows of that many heads change their order, for a rotation of neighbouring dimensions (a GGUF file
     of Llama) when ``interleave``, else for one of halves; 0 where they stay. ``shift`` is added to every weight.
-    ``reason`` says why the format is not the one that was asked for.
+    ``reason`` says why the format is not the one that was asked for. ``changes`` are those of adapters, which are added
+    first, and ``whole`` are weights that take the place of the source's.
     """
 
     tensor: Tensor
@@ -46,6 +48,13 @@ class Step:
     interleave: bool = False
     shift: float = 0.0
     reason: str = ""
+    changes: tuple[LowRank, ...] = ()
+    whole: Floats | None = None
+
+    @property
+    def merges(self) -> bool:
+        """Whether the weights are others than those of the source."""
+        return bool(self.changes) or self.whole is not None
 
     @property
     def matrix(self) -> tuple[int, int]:

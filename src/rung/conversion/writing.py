@@ -19,6 +19,8 @@ from rung.formats import Encoded
 from rung.models.reader import Reader
 
 Progress = Callable[[str, int, int], None]
+#: Bytes of f32 that an adapter is added to at once.
+_SLAB = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,11 @@ def _one(
     job: Job, step: Step, reader: Reader, partial: Partial, places: Mapping[str, tuple[int, int]], threads: int
 ) -> dict[str, Any]:
     """Writes one tensor; returns its record."""
-    before = prepared(step, reader.read(step.tensor))
+    before = prepared(step, reader.read(step.tensor), threads)
     after = formats.convert(before, step.format, step.tensor.name, threads)
     for entry, array in zip(job.style.entries(step), job.style.arrays(step, after), strict=True):
         partial.put(*places[entry.name], np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    if step.format.name in ("f32", step.tensor.format):
+    if step.format.name in ("f32", before.format.name):
         return {}
     lost = cost(before, after, threads)
     return {"cost": lost.to_json()} if lost.noise else {}
@@ -81,8 +83,10 @@ def _written(job: Job, number: int, record: Mapping[str, Any]) -> Written:
     return Written(step, size, Cost(**record["cost"]) if "cost" in record else None)
 
 
-def prepared(step: Step, stored: Encoded) -> Encoded:
-    """The weights as the result is to have them, still in the source's format (f32 where they are shifted)."""
+def prepared(step: Step, stored: Encoded, threads: int = 1) -> Encoded:
+    """The weights as the result is to have them, still in the source's format (f32 where they are changed)."""
+    if step.merges:
+        stored = added(stored, step, threads)
     if step.heads:
         # a bias is one row of the file, and one value for each row of its weight
         data = stored.parts["data"]
@@ -94,6 +98,22 @@ def prepared(step: Step, stored: Encoded) -> Encoded:
         values = formats.decode(stored) + np.float32(step.shift)
         stored = formats.encode(values, formats.get("f32"), step.tensor.name)
     return stored
+
+
+def added(stored: Encoded, step: Step, threads: int) -> Encoded:
+    """The weight in f32 with its changes added; as it is stored where they add nothing."""
+    if step.whole is not None:
+        return formats.encode(step.whole.reshape(stored.shape), formats.get("f32"), step.tensor.name)
+    rows, columns = stored.shape
+    out, same = np.empty((rows, columns), np.float32), True
+    height = max(1, _SLAB // (4 * columns))
+    for first in range(0, rows, height):
+        before = after = formats.decode(stored, slice(first, first + height), threads)
+        for change in step.changes:
+            after = change.added_to(after, first)
+        same = same and np.array_equal(before, after)
+        out[first : first + height] = after
+    return stored if same else formats.encode(out, formats.get("f32"), step.tensor.name)
 
 
 def order_of_heads(rows: int, heads: int, interleave: bool) -> np.ndarray[Any, np.dtype[np.intp]]:
@@ -110,6 +130,10 @@ def _work(job: Job, files: tuple[Planned, ...]) -> str:
         digest.update(f"{path} {state.st_size} {state.st_mtime_ns}\n".encode())
     for step in job.steps:
         digest.update(f"{step.tensor.name} {step.name} {step.format.name} {step.heads} {step.shift}\n".encode())
+        for change in step.changes:
+            digest.update(f"{change.scale}".encode() + change.down.tobytes() + change.up.tobytes())
+            digest.update(b"" if change.magnitude is None else change.magnitude.tobytes())
+        digest.update(b"" if step.whole is None else step.whole.tobytes())
     for file in files:
         digest.update(file.head)
     for name, data in job.small.items():

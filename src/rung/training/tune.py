@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rung import formats
-from rung.core.errors import BadFile, ContextTooLong, RungError, SoftwareMissing, UsageError
+from rung.core.errors import BadFile, ContextTooLong, DiskFull, SoftwareMissing, UsageError
 from rung.core.text import count, size
 from rung.engine import system
 from rung.engine.locating import card_of
@@ -136,8 +136,8 @@ def _check(card: ModelCard, asked: Options, place: Path) -> None:
     if card.kind != "folder":
         raise UsageError(
             f"{card.name} is a GGUF file; adapters are trained on the folder that it was made from.",
-            ["an adapter of that folder runs on the GGUF file too"],
-            ["rung tune ORG/REPO DATA --out DIR", f"rung run {card.path} --adapter DIR"],
+            ["an adapter of that folder runs on the GGUF file too:  rung run FILE --adapter DIR"],
+            [f"rung convert {card.path} FOLDER", "rung tune FOLDER DATA --out DIR"],
         )
     chosen = formats.get(asked.format)
     if not chosen.encodes:
@@ -258,8 +258,8 @@ def _train(
             _save(trainer, place)
             raise
         except Exception as error:
-            if disk_full(error):
-                raise full_disk(place, begun) from error
+            if _disk_full(error):
+                raise _full_disk(place, begun) from error
             raise
         _save(trainer, place)
     outcome = _outcome(trainer.state, place, watch.stopped and trainer.state.global_step < trainer.state.max_steps)
@@ -275,19 +275,19 @@ def _save(trainer: Any, place: Path) -> None:
     try:
         trainer.model.save_pretrained(place)
     except Exception as error:
-        if disk_full(error):
-            raise full_disk(place, None) from error
+        if _disk_full(error):
+            raise _full_disk(place, None) from error
         raise
 
 
-def disk_full(error: BaseException) -> bool:
+def _disk_full(error: BaseException) -> bool:
     """Whether an error, of whatever library, says that there is no room on the disk."""
     return getattr(error, "errno", None) == errno.ENOSPC or "os error 28" in str(error) or "No space left" in str(error)
 
 
-def full_disk(place: Path, begun: Path | None) -> RungError:
+def _full_disk(place: Path, begun: Path | None) -> DiskFull:
     """The error for it."""
-    return RungError(
+    return DiskFull(
         f"The disk of {place} is full.",
         [f"{size(shutil.disk_usage(place).free)} are free", *([f"{begun.name} is whole"] if begun else [])],
         ["make room; the same command then goes on after the last whole checkpoint"],
