@@ -39,8 +39,8 @@ def logits(model):
         return model(IDS.to(model.device)).logits.cpu()
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ct-int4", "ct-fp8-block", "hqq", "nf4-nested")]
-ONE_EACH = ["gptq-ordered", "awq", "fp8", "llm-int8", *SLOW]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ct-int4", "fp8", "ct-fp8-block", "hqq", "nf4-nested")]
+ONE_EACH = ["gptq-ordered", "awq", "ct-fp8", "llm-int8", *SLOW]
 
 
 @pytest.mark.parametrize("name", ONE_EACH)

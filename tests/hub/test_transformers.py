@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 import rung
 from rung import formats
-from rung.core.errors import UnknownFormat, UsageError
-from rung.nn import QuantEmbedding, QuantExperts, QuantLinear
+from rung.core.errors import DoesNotFit, UnknownFormat, UsageError
+from rung.hub import transformers as hub
+from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, bound
+from rung.planning.answer import Question
 from tests.tiny import tiny_checkpoint, tiny_model
 
 IDS = torch.tensor([[1, 17, 300, 4, 25, 60]])
@@ -208,3 +211,53 @@ def test_an_embedding_that_scales_its_rows_is_right_after_loading(tmp_path):
     assert isinstance(model.model.embed_tokens, QuantEmbedding)
     want = tiny_model("gemma3_text").model.embed_tokens(IDS)
     torch.testing.assert_close(model.model.embed_tokens(IDS), want, rtol=1e-2, atol=1e-3)
+
+
+@pytest.fixture
+def small_device(monkeypatch):
+    """Says how much memory the device has."""
+    real = bound.device_of
+
+    def has(free):
+        monkeypatch.setattr(bound, "device_of", lambda place: replace(real(place), free=free))
+
+    return has
+
+
+def test_format_auto_is_the_plans(tmp_path):
+    tiny_checkpoint(tmp_path / "plain", "llama", intermediate_size=96)
+    model = load(tmp_path / "plain", quantization_config=rung.QuantizationConfig(format="auto"))
+    config = model.config.quantization_config
+    wanted = rung.check(tmp_path / "plain", ["cpu"])
+    assert config.format == wanted.choices[wanted.best].format
+    model.save_pretrained(tmp_path / "saved")
+    again = load(tmp_path / "saved")
+    assert again.config.quantization_config.format == config.format
+    assert torch.equal(logits(again), logits(model))
+
+
+def test_format_auto_in_layers_that_it_does_not_divide(tmp_path, monkeypatch):
+    """The plan's answer is given: a tiny model has no need of it."""
+    tiny_checkpoint(tmp_path / "plain", "llama", hidden_size=256, intermediate_size=96)
+    asked = hub.check
+
+    def answer(outline, devices, question):
+        found = asked(outline, devices, Question(formats=("q4_k",)))
+        there = tiny_model("llama", hidden_size=256, intermediate_size=96).parameters()
+        assert outline.parameters == sum(parameter.numel() for parameter in there)
+        return found
+
+    monkeypatch.setattr(hub, "check", answer)
+    model = load(tmp_path / "plain", quantization_config=rung.QuantizationConfig(format="auto"))
+    held = quantised(model)
+    assert held["model.layers.0.self_attn.q_proj"] == "q4_k"
+    assert held["model.layers.0.mlp.down_proj"] == formats.next_better(formats.get("q4_k"), 96).name
+    model.save_pretrained(tmp_path / "saved")
+    assert quantised(load(tmp_path / "saved")) == held
+
+
+def test_format_auto_where_nothing_fits(tmp_path, small_device):
+    tiny_checkpoint(tmp_path, "llama")
+    small_device(1 << 20)
+    with pytest.raises(DoesNotFit, match=r"fits .* in no format"):
+        load(tmp_path, quantization_config=rung.QuantizationConfig(format="auto"))

@@ -105,7 +105,6 @@ class Loader(Quantizer):
         HfQuantizer.__init__(self, quantization_config, **options)
         self.method = method
         self.settings: Mapping[str, Any] = quantization_config.to_dict()
-        self.formats: set[str] = set()
         self._own: dict[int, Any] = {}  # transformers' conversion by the one that decodes before it
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
@@ -157,7 +156,6 @@ class Loader(Quantizer):
         """Puts the layer of a weight into the model; returns its parts by their names there."""
         stem, _, parameter = name.rpartition(".")
         module = model.get_submodule(stem)
-        self.formats.add(encoded.format.name)
         if parameter in NAMES:
             return self._experts(model, stem, parameter, encoded, device)
         dtype = module.weight.dtype
@@ -199,27 +197,25 @@ class Loader(Quantizer):
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         model._weight_conversions = [self._own.get(id(each), each) for each in model._weight_conversions]
         model._weight_conversions = [each for each in model._weight_conversions if not _places(each)]
-        self.loaded = _config_of(model, self.formats)
-        if self.loaded is not None:  # saved, it is a checkpoint of rung
-            self.quantization_config = model.config.quantization_config = self.loaded
+        self.quantization_config = model.config.quantization_config = _config_of(model)  # saved, it is rung's
         return model
 
-    def is_serializable(self, **kwargs: Any) -> bool:
-        """Saved as rung saves, where one format holds all layers that rung's config would quantise."""
-        return self.loaded is not None
 
-
-def _config_of(model: nn.Module, held: set[str]) -> QuantizationConfig | None:
-    """The config of rung with which a saved copy of a loaded model is read; None where no config says it."""
-    heads = {"lm_head", "embed_out"}
-    plain = []
+def _config_of(model: nn.Module) -> QuantizationConfig:
+    """The config of rung with which a saved copy of a loaded model is read."""
+    plain, held = [], {}
     for name, layer in model.named_modules():
-        last = name.rpartition(".")[2]
-        if kind_of(layer) == "linear" and last not in heads:
+        if isinstance(layer, QuantLinear):
+            held[name] = layer.stored.format.name
+        elif isinstance(layer, QuantExperts):
+            held[name] = next(weight.format.name for weight in layer.modules() if isinstance(weight, QuantWeight))
+        elif kind_of(layer) in ("linear", "experts"):
             plain.append(name)
-        elif isinstance(layer, QuantLinear) and last in heads:
-            return None
-    return QuantizationConfig(next(iter(held)), skip=plain) if len(held) == 1 else None
+    names = list(held.values())
+    most = max(set(names), key=names.count)
+    heads = ("lm_head", "embed_out")
+    keep = {name: chosen for name, chosen in held.items() if chosen != most or name.rpartition(".")[2] in heads}
+    return QuantizationConfig(most, skip=plain, keep=keep)
 
 
 def _places(conversion: Any) -> bool:

@@ -17,13 +17,19 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from rung import formats
-from rung.core.errors import UsageError
+from rung.core.errors import DoesNotFit, UsageError
+from rung.hub.modules import component_of
 from rung.hub.register import TABLE
-from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
-from rung.nn.quantise import Wanted, check_shapes, check_values, put, replacement, wanted_layers
+from rung.models.outlines.values import plain
+from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight, bound
+from rung.nn.quantise import Wanted, check_shapes, check_values, matches, put, replacement, wanted_layers
 from rung.nn.weight import encode
+from rung.planning.answer import Question
+from rung.planning.check import check
 
 METHOD = "rung"
+#: The format that asks the plan for the device that the model is loaded to.
+AUTO = "auto"
 
 
 class Method(StrEnum):
@@ -34,6 +40,9 @@ class Method(StrEnum):
 
 class QuantizationConfig(QuantizationConfigMixin):
     """How ``from_pretrained`` is to quantise; the arguments are those of ``rung.quantize``.
+
+    ``format="auto"``: what ``rung check`` finds best for the device that the model is loaded to, and for layers that it
+    does not divide the next better one; the config then says what was chosen.
 
     Raises ``UnknownFormat``, and ``UsageError`` for an unknown argument or dtype.
     """
@@ -54,7 +63,7 @@ class QuantizationConfig(QuantizationConfigMixin):
                 ["it has format, skip, embeddings, compute_dtype and keep"],
             )
         self.quant_method: Any = Method.RUNG
-        self.format = formats.get(format).name
+        self.format = format if format == AUTO else formats.get(format).name
         self.embeddings = None if embeddings is None else formats.get(embeddings).name
         self.skip = list(skip)
         self.keep = {pattern: formats.get(name).name for pattern, name in (keep or {}).items()}
@@ -79,6 +88,8 @@ class Quantizer(HfQuantizer):
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         config = self.quantization_config
+        if config.format == AUTO:
+            _plan(model, config, kwargs.get("device_map"))
         outer = None if config.embeddings is None else formats.get(config.embeddings)
         keep = {pattern: formats.get(name) for pattern, name in config.keep.items()}
         wanted = wanted_layers(model, formats.get(config.format), tuple(config.skip), outer, keep)
@@ -149,6 +160,24 @@ class Quantizer(HfQuantizer):
         model.__dict__.pop("_tied_weights_keys", None)
         model.tie_weights()
         return model
+
+
+def _plan(model: Any, config: QuantizationConfig, device_map: Any) -> None:
+    """Puts the planned format into the config. Raises ``DoesNotFit``."""
+    places = list(device_map.values()) if isinstance(device_map, dict) else [device_map or "cpu"]
+    place = torch.device(next((each for each in places if each not in ("cpu", "disk")), "cpu"))
+    device, name = bound.device_of(place), type(model).__name__
+    answer = check(plain(name, "config", name, component_of(model)), [device], Question())
+    if answer.best is None:
+        refused = [f"{choice.format}: {choice.verdict.reason}" for choice in answer.choices]
+        ways = ["a smaller model, or another device:  device_map", "rung check MODEL --fits"]
+        raise DoesNotFit(f"{name} fits {device.name} in no format.", refused[-4:], ways)
+    chosen = formats.get(answer.choices[answer.best].format)
+    config.format = chosen.name
+    for each in wanted_layers(model, chosen, tuple(config.skip), None, {}):
+        better = max((formats.next_better(chosen, w.shape[1]) for _, w in each.weights), key=lambda f: f.bits)
+        if better != chosen and not any(matches(each.name, pattern) for pattern in config.keep):
+            config.keep[each.name] = better.name
 
 
 class _Encode(ConversionOps):

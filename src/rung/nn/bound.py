@@ -138,7 +138,7 @@ def _whole(bound: State) -> Encoded:
 
 def rasterizer(place: torch.device, degree: int | None, antialiased: bool) -> Rasterizer:
     """Splats to pictures there."""
-    return _rasterizer_of(_device(place), degree, antialiased)
+    return _rasterizer_of(device_of(place), degree, antialiased)
 
 
 @functools.cache
@@ -151,11 +151,11 @@ def multiplies(place: torch.device, dtype: torch.dtype) -> bool:
     """Whether a probe proved that matrices are multiplied there in that dtype at a speed worth having."""
     if dtype in (torch.float32, torch.float64):
         return True
-    return _device(place).capability(f"matmul.{DTYPES[dtype]}").level is Level.NATIVE if dtype in DTYPES else False
+    return device_of(place).capability(f"matmul.{DTYPES[dtype]}").level is Level.NATIVE if dtype in DTYPES else False
 
 
 def _binder(place: torch.device, dtype: str) -> Binder:
-    return _binder_of(_device(place), dtype, torch.get_num_threads())
+    return _binder_of(device_of(place), dtype, torch.get_num_threads())
 
 
 @functools.cache
@@ -163,7 +163,7 @@ def _binder_of(device: Device, dtype: str, threads: int) -> Binder:
     return Binder(device, journal, dtype=dtype, threads=threads)
 
 
-def _device(place: torch.device) -> Device:
+def device_of(place: torch.device) -> Device:
     return _device_of(place.type, place.index or 0, current())
 
 

@@ -122,7 +122,10 @@ def _case(outline: Outline, question: Question, traced: Mapping[str, int]) -> _C
 def _storages(case: _Case) -> list[Storage]:
     """The formats of the question, else a file's own and those that are smaller, or those of an unquantised model."""
     subject = case.main.subject
-    strange = sorted({tensor.format for tensor in subject.tensors} - set(formats.FORMATS))
+    read = {
+        tensor.format for tensor in subject.tensors if tensor.source
+    }  # what another quantiser wrote, and rung reads
+    strange = sorted({tensor.format for tensor in subject.tensors} - set(formats.FORMATS) - read)
     if "stored" in case.question.formats and strange:
         raise UnknownFormat(
             f"{subject.name} is stored in {strange[0]}, which rung does not decode.",
