@@ -1,23 +1,22 @@
 """How often ``rung explain`` is right, on threads whose cause was established.
 
-usage: python benchmarks/explain.py CORPUS.jsonl [--held] [--misses]
+usage: python benchmarks/explain.py CORPUS [--held] [--misses]
 
-A row of the corpus holds id, repository, log, environment, cause, fixes, confidence (of the label) and hard_group.
-Repositories whose name's SHA-256 is divisible by five were left unread while the signatures were written: ``--held``
-reports them alone, without it they are left out, and the rows of ``tests/data/explain.jsonl`` that name a repository
-are reported beside. The words are learned again for every fifth of the repositories, without its rows; signatures and
-rules are written by hand and are the same for all.
+CORPUS is a file of rows or a folder of such files (``*.jsonl``). A row holds id, repository, log, environment, cause,
+fixes, confidence (of the label) and hard_group. Repositories whose name's SHA-256 is divisible by five were left unread
+while the signatures were written: ``--held`` reports them alone, without it they are left out, and the rows of
+``tests/data/explain.jsonl`` that name a repository are reported beside. The words are learned again for every fifth of
+the repositories, without its rows; signatures and rules are written by hand and are the same for all.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from explain_words import EXAMPLES, Row, held, learn, rows_of, words_of_row
+from explain_words import EXAMPLES, Row, held, learn, lines, rows_of, words_of_row
 from rung.diagnosis import words
 from rung.diagnosis.explain import Explanation, explain
 
@@ -59,11 +58,6 @@ def calibration_error(pairs: Iterable[Pair]) -> float:
 def answers(rows: list[Row]) -> list[Pair]:
     """Every row with its explanation."""
     return [(row, explain(row["log"], row["environment"])) for row in rows]
-
-
-def lines(file: Path) -> list[Row]:
-    """The rows of a file."""
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def answers_by_fold(rows: list[Row]) -> list[Pair]:

