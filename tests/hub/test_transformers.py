@@ -261,3 +261,28 @@ def test_format_auto_where_nothing_fits(tmp_path, small_device):
     small_device(1 << 20)
     with pytest.raises(DoesNotFit, match=r"fits .* in no format"):
         load(tmp_path, quantization_config=rung.QuantizationConfig(format="auto"))
+
+
+def test_trainer_trains_an_adapter_with_a_device_map(tmp_path):
+    peft = pytest.importorskip("peft")
+    tiny_checkpoint(tmp_path / "plain", "llama")
+    config = rung.QuantizationConfig("nf4")
+    model = load(tmp_path / "plain", quantization_config=config, device_map={"": "cpu"})
+    assert model.model_tags == ["rung"]
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+    rows = [{"input_ids": IDS[0], "labels": IDS[0]}] * 4
+    options = transformers.TrainingArguments(
+        output_dir=str(tmp_path / "out"),
+        max_steps=4,
+        per_device_train_batch_size=2,
+        learning_rate=0.01,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+    )
+    trainer = transformers.Trainer(model=adapted, args=options, train_dataset=rows)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]

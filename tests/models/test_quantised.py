@@ -67,13 +67,8 @@ def test_e4m3_is_torchs():
     assert torch.equal(torch.from_numpy(formats.grouped.E4M3).nan_to_num(777), every.nan_to_num(777))
 
 
-RUN = [
-    "gptq-ordered",
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ("gptq", "awq", "ct-fp8", "fp8", "hqq", "nf4", "llm-int8")),
-]
-
-
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gptq-ordered", "gptq", "awq", "ct-fp8", "fp8", "hqq", "nf4", "llm-int8"])
 def test_rung_load_computes_with_them(tmp_path, name):
     """The logits are those of a plain folder with the decoded weights."""
     from tests.fixtures import vocabularies

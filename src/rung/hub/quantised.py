@@ -20,7 +20,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from rung import formats
 from rung.core.errors import BadFile
 from rung.formats import Encoded
-from rung.hub.transformers import QuantizationConfig, Quantizer
+from rung.hub.transformers import METHOD, QuantizationConfig, Quantizer
 from rung.models import quantised
 from rung.models.quantised import Header, Raw
 from rung.nn import QuantLinear, QuantWeight
@@ -198,6 +198,7 @@ class Loader(Quantizer):
         model._weight_conversions = [self._own.get(id(each), each) for each in model._weight_conversions]
         model._weight_conversions = [each for each in model._weight_conversions if not _places(each)]
         self.quantization_config = model.config.quantization_config = _config_of(model)  # saved, it is rung's
+        model.add_model_tags([METHOD])
         return model
 
 

@@ -133,6 +133,7 @@ class Quantizer(HfQuantizer):
             self.quantization_config.skip += plain
             self._groups = [group for group in self._groups if group.done]
             _tie(model, self._groups)
+        model.add_model_tags([METHOD])  # which push_to_hub writes into the model card
         return model
 
     def is_serializable(self, **kwargs: Any) -> bool:
