@@ -69,7 +69,7 @@ def test_bad_questions_end_with_2_and_say_why(rung, gemma, arguments, words):
     "changed",
     [
         {"num_hidden_layers": 0}, {"num_hidden_layers": 10**12}, {"num_attention_heads": -8}, {"hidden_size": "wide"},
-        {"model_type": "nobody"}, {"vocab_size": -1},
+        {"model_type": "nobody"}, {"vocab_size": -1}, {"hidden_size": None}, {"num_hidden_layers": None},
     ],
 )  # fmt: skip
 def test_a_configuration_that_cannot_be_is_a_bad_question(rung, tmp_path, changed):

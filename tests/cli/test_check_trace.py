@@ -80,11 +80,14 @@ def test_a_pipeline_has_the_activations_of_its_parts(rung, tmp_path):
         folder(tmp_path / name, config)
     index = {name: ["library", "Class"] for name in parts}
     (tmp_path / "model_index.json").write_text(json.dumps(index), encoding="utf-8")
-    answer = json.loads(rung("check", str(tmp_path), "--device", "p2200", "--json", "--trace", "--format", "f32").out)
+    answer = json.loads(rung("check", str(tmp_path), "--device", "p2200", "--json", "--trace", "--format", "f16").out)
     peaks = [one["activations"] for one in answer["passes"]]
     assert [one["component"] for one in answer["passes"]] == list(parts)
     assert [phase["memory"]["activations"] for phase in answer["choices"][0]["phases"]] == peaks
     assert all(one["flops"] for one in answer["passes"])
+    assert [one["batch"] for one in answer["passes"]] == [1, 2, 1]  # with the prompt and without
+    wide = json.loads(rung("check", str(tmp_path), "--device", "p2200", "--json", "--trace", "--format", "f32").out)
+    assert [phase["memory"]["activations"] for phase in wide["choices"][0]["phases"]] == [2 * peak for peak in peaks]
 
 
 class DecidesConfig(transformers.PretrainedConfig):

@@ -19,7 +19,7 @@ in full with the source of each capability.
 
 - **Memory, bandwidth, rates.** Vendors' figures at boost clock, dense. A row that counts as *checked* carries
   shaders, clock, bus width and memory rate, from the vendor's data sheet (*computed*) or from TechPowerUp's table
-  (*techpowerup*), and its figures were computed again from these within 3 %; a test does it. *Recalled* rows carry
+  (*techpowerup*) or from two independent lists (*listed*), and its figures were computed again from these within 3 %; a test does it. *Recalled* rows carry
   units too, but these were not looked up again. The rest are figures of data sheets. All are upper bounds: a probe
   usually measures less. Where two sources differ, the note of the row says so.
 - **Held against others.** Of the rows from data sheets, all that TechPowerUp lists agree with it in shaders, clock

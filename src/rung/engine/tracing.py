@@ -15,6 +15,7 @@ from rung.hub.modules import component_of, module_of
 from rung.models.outlines.component import describe
 from rung.models.outlines.values import Component, Outline
 from rung.planning.answer import Pass, Question
+from rung.planning.subject import Subject
 from rung.run.trace import trace
 
 #: Tokens of a text, where nobody asks for fewer: what rung reads at once.
@@ -44,14 +45,17 @@ class Modules:
             )
         if len(outline.components) == 1:
             *_, module = self._met.values()
-            return (_pass(outline.components[0].name, module, question),)
+            return (_pass(outline.components[0], outline.kind, module, question),)
         named = {PurePosixPath(where).parent.name: module for where, module in self._met.items()}
-        return tuple(_pass(one.name, named[one.name], question) for one in outline.components)
+        return tuple(_pass(one, outline.kind, named[one.name], question) for one in outline.components)
 
 
-def _pass(name: str, module: torch.nn.Module, question: Question) -> Pass:
-    tokens = min(question.context or TOKENS, TOKENS)
-    whole, arguments = fed(module, tokens, question.batch)
+def _pass(component: Component, kind: str, module: torch.nn.Module, question: Question) -> Pass:
+    name, tokens = component.name, min(question.context or TOKENS, TOKENS)
+    batch = question.batch * component.shape.inputs
+    if Subject.of_component(component, kind, "").halves:
+        module = module.to(torch.float16)
+    whole, arguments = fed(module, tokens, batch)
     try:
         found = trace(whole, **arguments)
     except RungError:
@@ -63,7 +67,7 @@ def _pass(name: str, module: torch.nn.Module, question: Question) -> Pass:
             ["rung.trace(module, ...) from Python, with inputs of your own"],
         ) from error
     operations = tuple(FrozenDict(one.to_json()) for one in found.operations)
-    return Pass(name, question.batch, tokens, found.calls, found.flops, found.bytes, found.peak_activations, operations)
+    return Pass(name, batch, tokens, found.calls, found.flops, found.bytes, found.peak_activations, operations)
 
 
 def _shape(value: Any) -> str:

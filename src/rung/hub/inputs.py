@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from rung.core.errors import CannotTrace
+from rung.models.outlines.usual import usual
 
-#: Tokens of text that a denoiser sees, frames of a video's latents and the side of a picture where nothing says.
-_TEXT, _FRAMES, _SIDE = 256, 16, 64
 _SPEECH = 16_000
 
 
@@ -27,6 +26,8 @@ class Decoding(torch.nn.Module):
 
     def forward(self, latents: torch.Tensor) -> Any:
         """The picture of ``latents`` [batch, channels, height, width]."""
+        if getattr(self.config, "timestep_conditioning", False):  # LTX-Video's is told how much noise is left
+            return self.autoencoder.decode(latents, torch.zeros(len(latents), dtype=latents.dtype), return_dict=False)
         return self.autoencoder.decode(latents, return_dict=False)
 
 
@@ -103,7 +104,8 @@ class _Sizes:
     def __init__(self, module: torch.nn.Module, tokens: int, batch: int) -> None:
         self._config: Any = module.config
         self._class = type(module).__name__
-        self._batch, self._tokens = batch, min(tokens, _TEXT)
+        self._usual = usual(self._class, self._config)
+        self._batch, self._tokens = batch, min(tokens, self._usual.text)
         self._dtype = next(module.parameters()).dtype
 
     def _get(self, *names: str, default: Any = None) -> Any:
@@ -112,10 +114,6 @@ class _Sizes:
     def _of(self, *shape: int) -> torch.Tensor:
         return _empty(self._batch, *shape, dtype=self._dtype)
 
-    def _side(self) -> tuple[int, int]:
-        side = self._get("sample_size", default=_SIDE)
-        return (side[0], side[1]) if isinstance(side, (list, tuple)) else (side, side)
-
     @property
     def _packed(self) -> bool:
         """Whether latents are a list of patches: [batch, patches, channels]."""
@@ -123,16 +121,12 @@ class _Sizes:
 
     def latents(self, half: bool = False) -> torch.Tensor:
         """What is denoised; ``half``: what an autoencoder decodes."""
-        height, width = self._side()
+        sizes = self._usual
         channels = self._get("latent_channels", "z_dim") if half else self._get("in_channels", default=4)
-        if half:
-            scale = 2 ** (len(self._get("block_out_channels", "dim_mult", default=[0] * 4)) - 1)
-            height, width = height // scale, width // scale
         if self._packed and not half:
-            return self._of(height * width, channels)
+            return self._of(sizes.frames * sizes.height * sizes.width, channels)
         video = any(word in self._class for word in ("3D", "Video", "Wan"))
-        frames = (self._get("video_length", "sample_frames", default=_FRAMES),) if video else ()
-        return self._of(channels, *frames, height, width)
+        return self._of(channels, *((sizes.frames,) if video else ()), sizes.height, sizes.width)
 
     sample = hidden_states = latents
 
@@ -162,8 +156,7 @@ class _Sizes:
 
     def img_ids(self) -> torch.Tensor:
         """Places of patches."""
-        height, width = self._side()
-        return torch.zeros(height * width, 3, device="cpu")
+        return torch.zeros(self._usual.height * self._usual.width, 3, device="cpu")
 
     def txt_ids(self) -> torch.Tensor:
         """Places of words."""
@@ -179,12 +172,12 @@ class _Sizes:
 
     def num_frames(self) -> int:
         """Frames of packed latents."""
-        return 1
+        return self._usual.frames
 
     def height(self) -> int:
         """Rows of packed latents."""
-        return self._side()[0]
+        return self._usual.height
 
     def width(self) -> int:
         """Columns of packed latents."""
-        return self._side()[1]
+        return self._usual.width

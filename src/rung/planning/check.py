@@ -283,13 +283,15 @@ def _phased(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrang
     """The arrangement with the memory of its largest phase; components that it does not name are not resident."""
     device = group[0]
     recipes = _recipes(case, arrangement, device)
+    width = 4 if arrangement.name == "f32" else None
     found = []
     for phase in case.outline.phases:
         uses = []
         for name in phase.components:
             subject = case.kitchens[name].subject
             held = recipes[name].bytes(0, subject.layers)
-            uses.append(memory_use(held, subject, device, subject.layers, case.context, "f16", case.request.batch))
+            batch = case.request.batch
+            uses.append(memory_use(held, subject, device, subject.layers, case.context, "f16", batch, width))
         weights = sum(use.weights for use in uses)
         one = {name: max(getattr(use, name) for use in uses) for name in _ONE_AT_A_TIME}
         found.append(PhaseUse(phase.name, MemoryUse(weights=weights, kv_cache=0, **one)))

@@ -60,7 +60,7 @@ class Recipe:
         layers = self.subject.layers
         if (first, last) == (0, layers):
             return self._whole
-        mine = held(self.weights, first, last, layers, self.subject.tied)
+        mine = held(self.weights, first, last, layers, self.subject.tied, self.subject.shape.encoder_layers)
         return sum(weight.bytes for weight in mine), workspace(mine)
 
 

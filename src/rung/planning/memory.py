@@ -27,21 +27,29 @@ _WORKSPACE = 8 * _MB
 _CONTEXT_TOKEN = 1800
 #: The largest slab of a weight that is decoded at once, in f32.
 _SLAB = 32 * _MB
+#: The share of an autoencoder's activations that convolutions lay out anew (``benchmarks/pipeline_memory.py``, oneDNN).
+_CONVOLUTIONS = 4
 #: Rungs that decode a slab before they multiply many rows; that of stored floats takes few by itself.
 _DECODING = ("torch.decode", "ref", "numba.stored")
 #: The truth may lie this far above: a share of what is estimated, and on a CPU what compiling new kernels takes.
 _BOUND_SHARE, _BOUND_CPU = 0.05, 96 * _MB
 
 
-def held(weights: Iterable[Weight], first: int, last: int, layers: int, tied: bool) -> list[Weight]:
-    """The weights that a device with the layers [first, last) holds.
+def held(
+    weights: Iterable[Weight], first: int, last: int, layers: int, tied: bool, encoder_layers: int = 0
+) -> list[Weight]:
+    """The weights that a device with the layers [first, last) holds; layers of a decoder count after its encoder's.
 
     The first device holds the embedding; the last one the final norm and the head, which for a tied
     head means a second copy of the embedding when the layers are split.
     """
     found = []
     for weight in weights:
-        layer, role = layer_of(weight.tensor.role), weight.tensor.role
+        role = weight.tensor.role
+        side, _, rest = role.partition(".")
+        layer = layer_of(rest if side in ("encoder", "decoder") else role)
+        if layer is not None and side == "decoder":
+            layer += encoder_layers
         starts, ends = first == 0, last == layers
         inside = layer is not None and first <= layer < last
         embeds = role == "embed" and (starts or (tied and ends))
@@ -58,17 +66,23 @@ def memory_use(
     context: int,
     cache_dtype: str,
     batch: int = 1,
+    width: int | None = None,
 ) -> MemoryUse:
     """Bytes on one device that holds so many layers, for a full context of ``batch`` sequences.
 
-    ``weights``: the bytes of the weights there and of their workspace.
+    ``weights``: the bytes of the weights there and of their workspace. ``width``: bytes of a number in parts of
+    pipelines (default: 2 on GPUs).
     """
+    width = width or (4 if device.kind == "cpu" else 2)
+    converts = _converts(subject, device, context, cache_dtype)
+    activations = subject.activation_bytes(context, batch, converts, width)
+    laid_out_anew = activations // _CONVOLUTIONS if subject.role == "autoencoder" else 0
     return bounded(
         MemoryUse(
             weights=weights[0],
             kv_cache=subject.cache_bytes(context, cache_dtype, layers, batch),
-            activations=subject.activation_bytes(context, batch, _converts(subject, device, context, cache_dtype)),
-            workspace=weights[1] + _CONTEXT_TOKEN * context,
+            activations=activations,
+            workspace=weights[1] + _CONTEXT_TOKEN * context + laid_out_anew,
             runtime=runtime(subject, device),
         ),
         device,

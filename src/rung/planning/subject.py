@@ -15,8 +15,6 @@ from rung.models.outlines.values import OTHER, TABLES, Component, Shape, shape_o
 GENERATES = ("decoder", "encoder-decoder")
 #: Tokens that a denoiser or image encoder sees where its shape does not say: an image of 1024 x 1024 in patches of 16.
 _IMAGE_TOKENS = 4096
-#: Pixels of the image that an autoencoder decodes, and the channels of f16 that are alive at full size in it.
-_PIXELS, _CHANNELS = 1024 * 1024, 3 * 128
 
 
 @dataclass(frozen=True)
@@ -87,25 +85,33 @@ class Subject(Value):
             return 0
         return batch * self.shape.cached(context) * WIDTH[dtype] * layers // self.layers
 
-    def activation_bytes(self, context: int, batch: int = 1, converted: bool = True) -> int:
+    @property
+    def halves(self) -> bool:
+        """Whether it is computed in 16 bits where weights are: parts of pipelines. rung's own decoders take f32."""
+        return not self.shape.f32 and (self.kind == "pipeline" or self.role in ("denoiser", "autoencoder"))
+
+    def activation_bytes(self, context: int, batch: int = 1, converted: bool = True, width: int = 4) -> int:
         """The most bytes of activations alive at once; for other networks than decoders an estimate of the same kind.
 
-        ``converted``: see ``rung.models.footprint``. Prompts of a batch are read one after the other.
+        ``converted``: see ``rung.models.footprint``. Prompts of a batch are read one after the other. ``width``: bytes
+        of a number in what ``halves``; a trace of that was of 16 bits.
         """
         if self.decoder is not None:
             return (
                 activation_bytes(self.decoder, context, converted=converted) + 8 * (batch - 1) * self.shape.vocabulary
             )
+        shape, width = self.shape, width if self.halves else 4
         if self.traced:
-            return self.traced
-        if self.role == "autoencoder":
-            return 2 * _CHANNELS * _PIXELS * batch
-        shape = self.shape
+            return self.traced * width // 2 if self.halves else self.traced
+        if shape.alive:
+            return shape.alive * shape.inputs * batch * width
         tokens = min(context, 512) if self.generates else shape.context or shape.encoder_context or _IMAGE_TOKENS
         tokens = min(tokens, _IMAGE_TOKENS)
         wide = max(shape.feed_forward, shape.experts_per_token * shape.expert_feed_forward, 4 * shape.hidden)
         attention = 4 * shape.heads * shape.head_dim or 4 * shape.hidden
-        return 4 * batch * (tokens * (2 * shape.hidden + max(3 * wide, attention)) + 2 * shape.vocabulary)
+        scores = 3 * shape.heads * tokens * tokens if shape.biased else 0
+        layer = max(tokens * max(3 * wide, attention), scores)
+        return width * batch * (2 * tokens * shape.hidden + layer + 2 * shape.vocabulary * self.generates)
 
 
 def is_table(role: str) -> bool:

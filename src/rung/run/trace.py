@@ -32,6 +32,7 @@ _FLOPS = {
     torch.ops.aten._grouped_mm: lambda a, b, *more, out_val, **named: 2 * out_val.numel() * a.shape[-1],
 }
 _SDPA = torch.nn.functional.scaled_dot_product_attention
+_ATTENDED = ("query", "key", "value")
 _TO_PYTHON = (torch.Tensor.tolist, torch.Tensor.numpy)
 _ELSEWHERE = (torch.Tensor.cuda, torch.Tensor.cpu, torch.Tensor.xpu)
 #: Elements up to which tensors that depend on no weight are computed: positions and masks, on which modules decide.
@@ -210,8 +211,8 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is _SDPA and len(args) >= 3:
-            return self._attention(*args[:3])
+        if func is _SDPA:
+            return self._attention(*args[:3], **{name: kwargs[name] for name in _ATTENDED if name in kwargs})
         if func in _TO_PYTHON and args[0].is_meta:
             raise _cannot(f"{func.__name__} asks for the values of a tensor", _user_frame())
         if func in _ELSEWHERE:

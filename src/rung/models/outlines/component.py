@@ -15,6 +15,7 @@ from rung.models.outlines import decoders, quantised
 from rung.models.outlines.parts import Parts
 from rung.models.outlines.registry import DESCRIPTIONS
 from rung.models.outlines.roles import Roles, joined
+from rung.models.outlines.usual import working
 from rung.models.outlines.values import Component, shape_of_decoder
 from rung.models.settings import Settings
 
@@ -71,8 +72,10 @@ def _described(config: Settings, parts: Parts, name: str) -> Component:
         )
     description = DESCRIPTIONS[kind]
     settings = description.settings(config)
-    shape = description.describe(settings, parts)
     role = description.role if isinstance(description.role, str) else description.role(settings)
+    if role == "decoder":
+        decoders.check_measures(config)
+    shape = working(kind, settings.values, description.describe(settings, parts))
     return Component(name, kind, role, (), shape)
 
 

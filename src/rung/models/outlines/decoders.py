@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rung.core.errors import BadFile
 from rung.models import arch
 from rung.models.arch.family import Architecture
 from rung.models.card import Decoder
@@ -12,8 +13,16 @@ from rung.models.roles import shape_of
 from rung.models.settings import Settings
 
 
+def check_measures(config: Settings) -> None:
+    """Raises ``BadFile`` for a configuration without what every published one has: a guess would be another model."""
+    for key in ("hidden_size", "num_hidden_layers"):
+        if key not in config:
+            raise BadFile(f"{config.where} has no {key}", ["so nothing says how large the model is"])
+
+
 def decoder_of(model: Architecture, top: Settings, config: Settings) -> Decoder:
     """The decoder of a configuration: whether it has biases and a head of its own is what its files will say."""
+    check_measures(config)
     biases = [role for role in model.names(config).values() if role.endswith("_bias")]
     return replace(
         model.from_config(config),

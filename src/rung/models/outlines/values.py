@@ -27,7 +27,9 @@ class Shape(Value):
     numbers that a token leaves in a layer's cache under multi-head latent attention (DeepSeek: kv_lora_rank +
     qk_rope_head_dim); 0: keys and values of ``kv_heads`` heads. ``value_dim`` is the width of a head's values where
     it differs from ``head_dim``. ``encoder_context`` is the most tokens or positions that the encoder gives to
-    cross attention (Whisper: 1500, always all of them; T5: its input).
+    cross attention (Whisper: 1500, always all of them; T5: its input). ``biased`` attention adds something to each
+    score, and so keeps them. Of a part of a pipeline ``alive`` counts the numbers that are alive at once for one input
+    of the usual size, ``inputs`` how many of these go through at once, and ``f32`` says that it is always computed so.
     """
 
     layers: int
@@ -46,6 +48,10 @@ class Shape(Value):
     value_dim: int = 0
     encoder_layers: int = 0
     encoder_context: int = 0
+    biased: bool = False
+    alive: int = 0
+    inputs: int = 1
+    f32: bool = False
 
     def cached(self, context: int, encoder_tokens: int | None = None) -> int:
         """Numbers that one sequence of ``context`` tokens keeps in all layers' caches.

@@ -48,17 +48,18 @@ class Dispatch(TorchDispatchMode):
         world = self.world
         if not world.active:  # a thread that outlives the simulation
             return func(*args, **kwargs)
-        operation = self._operations.get(func)
+        call = func._op  # both it and its hash are torch's own code, those of ``func`` are Python's
+        operation = self._operations.get(call)
         if operation is None:
-            operation = self._operations[func] = Operation(func)
+            operation = self._operations[call] = Operation(func)
         if operation.view:
-            return func(*args, **kwargs)
+            return call(*args, **kwargs)
         wanted = world.local.wanted
         device = kwargs.get("device")
         if device is not None and device.type != "cpu":
             wanted = world.find(device)
             if wanted is None:
-                return func(*args, **kwargs)
+                return call(*args, **kwargs)
             kwargs = {**kwargs, "device": _CPU}
         given, places, card, together, dtype = _survey(world, (*args, *kwargs.values()) if kwargs else args)
         whole = operation.whole and card and together and wanted is None and not world.defects
@@ -69,14 +70,14 @@ class Dispatch(TorchDispatchMode):
         target = wanted or card or HOST
         computing = card or target
         if not isinstance(computing, Card):
-            result = func(*args, **kwargs)
+            result = call(*args, **kwargs)
             if not given or all(place is UNDECIDED for place in places):
                 for tensor in _results(result):
                     (placement.leave_open if wanted is None else placement.settle)(tensor)
             return result
         dtype = dtype or kwargs.get("dtype") or torch.get_default_dtype()
         self._check(operation, computing, dtype)
-        result = _kept(target, func, operation, args, kwargs) if isinstance(target, Card) else func(*args, **kwargs)
+        result = _kept(target, call, operation, args, kwargs) if isinstance(target, Card) else call(*args, **kwargs)
         if world.defects and operation.spoils(computing, dtype):
             for tensor in _results(result):
                 if tensor.is_floating_point():
@@ -93,8 +94,7 @@ class Dispatch(TorchDispatchMode):
 
     def _check(self, operation: Operation, card: Card, dtype: torch.dtype) -> None:
         """Raises what the real software raises for what the card does not do; takes what cuBLAS takes."""
-        failure = operation.failure(card, dtype)
-        if failure is not None:
+        if operation.launches and (failure := operation.failure(card, dtype)) is not None:
             raise failure()
         if operation.kind == "matmul":
             card.use_workspace()
@@ -159,6 +159,15 @@ def _survey(
 
 def _kept(card: Card, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The results of an operation, in the card's memory. Where their size is known before, so is whether they fit."""
+    if not (operation.sized or operation.random):
+        result = func(*args, **kwargs)
+        if isinstance(result, Tensor):
+            if operation.fresh:
+                claim(card, result)
+        elif operation.fresh:
+            for tensor in _results(result)[: operation.kept]:
+                claim(card, tensor)
+        return result
     size = operation.bytes(args, kwargs) if operation.sized else None
     block = card.allocate(size) if size is not None else None
     try:

@@ -11,7 +11,17 @@ from torch.utils import _device
 from rung.core.errors import UsageError
 from rung.core.types import Device
 from rung.hardware import detect
-from rung.run.simulate import compiling, factories, generators, peers, queries, remembered, serialization, threads
+from rung.run.simulate import (
+    compiling,
+    factories,
+    generators,
+    peers,
+    queries,
+    remembered,
+    serialization,
+    storages,
+    threads,
+)
 from rung.run.simulate.autocast import Autocast
 from rung.run.simulate.defects import Defect
 from rung.run.simulate.dispatch import Dispatch
@@ -32,6 +42,7 @@ def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> co
         methods, autocast = Methods(world), Autocast(world)
         factories.install(methods, patches)
         methods.install(patches)
+        storages.install(world, patches)
         patches.set(torch, "Generator", generators.generator_class(world))
         queries.install(world, patches)
         peers.install(world, patches)

@@ -65,7 +65,7 @@ class Operation:
         """What makes the error of this operation in that dtype; None when the card does it."""
         found = self._failures.get((card.index, dtype), _UNKNOWN)
         if found is _UNKNOWN:
-            found = self._failures[card.index, dtype] = self._judge(card, dtype) if self.launches else None
+            found = self._failures[card.index, dtype] = self._judge(card, dtype)
         return found
 
     def _judge(self, card: Card, dtype: torch.dtype) -> Callable[[], Exception] | None:

@@ -25,7 +25,7 @@ _real_is_cpu = torch._C.TensorBase.is_cpu.__get__  # type: ignore[attr-defined]
 class Mark:
     """The memory of a card that a storage stands for."""
 
-    __slots__ = ("block", "card")
+    __slots__ = ("__weakref__", "block", "card")
 
     def __init__(self, card: Card, block: Block) -> None:
         self.card, self.block = card, block
@@ -91,6 +91,17 @@ def card_of_storage(world: World, storage: torch.UntypedStorage) -> Card | None:
     """The card that a storage lies on."""
     found = storage.__dict__.get(_ATTRIBUTE)
     return found.card if isinstance(found, Mark) and found.card.world is world else None
+
+
+def mark_of(world: World, tensor: Tensor) -> Mark | None:
+    """The mark of a tensor with a storage on a card."""
+    found = tensor.untyped_storage().__dict__.get(_ATTRIBUTE) if tensor.layout is torch.strided else None
+    return found if isinstance(found, Mark) and found.card.world is world else None
+
+
+def share(mark: Mark, tensor: Tensor) -> None:
+    """Marks a second storage of the same memory, which is given back with the last of them."""
+    tensor.untyped_storage().__dict__.setdefault(_ATTRIBUTE, mark)
 
 
 def leave_open(tensor: Tensor) -> None:
