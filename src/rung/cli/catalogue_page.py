@@ -19,9 +19,9 @@ in full with the source of each capability.
 
 - **Memory, bandwidth, rates.** Vendors' figures at boost clock, dense. A row that counts as *checked* carries
   shaders, clock, bus width and memory rate, from the vendor's data sheet (*computed*) or from TechPowerUp's table
-  (*techpowerup*) or from two independent lists (*listed*), and its figures were computed again from these within 3 %; a test does it. *Recalled* rows carry
-  units too, but these were not looked up again. The rest are figures of data sheets. All are upper bounds: a probe
-  usually measures less. Where two sources differ, the note of the row says so.
+  (*techpowerup*) or other lists (*listed*), and its figures were computed again from these within 3 %; a test does
+  it. *Recalled* rows carry units too, but these were not looked up again. The rest are figures of data sheets. All are
+  upper bounds: a probe usually measures less. Where two sources differ, the note of the row says so.
 - **Held against others.** Of the rows from data sheets, all that TechPowerUp lists agree with it in shaders, clock
   and bandwidth within 3 %, but for the MI300X and the Arc A770 16GB (512 GB/s there, 560 at Intel). llama.cpp,
   which reads every weight once a token, reached 51 to 84 % of the catalogue's bandwidth on eleven cards.

@@ -54,7 +54,8 @@ def usual(name: str, config: Mapping[str, Any]) -> Usual:
     """The sizes for a class of diffusers with that configuration: its own ``sample_size``, ``video_length`` first."""
     found = _USUAL.get(name, _OTHER)
     side, frames = config.get("sample_size"), config.get("video_length", config.get("sample_frames"))
-    height, width = side if isinstance(side, (list, tuple)) and len(side) == 2 else (side, side)
+    pair: tuple[Any, Any] = (side[0], side[1]) if isinstance(side, (list, tuple)) and len(side) == 2 else (side, side)
+    height, width = pair
     if _size(height) and _size(width):
         scale = _doublings(config) if name.startswith("Autoencoder") else 1
         found = replace(found, height=max(height // scale, 1), width=max(width // scale, 1))

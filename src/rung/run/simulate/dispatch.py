@@ -48,6 +48,8 @@ class Dispatch(TorchDispatchMode):
         world = self.world
         if not world.active:  # a thread that outlives the simulation
             return func(*args, **kwargs)
+        if world.capturing is not None:
+            return world.capturing.note(self.__torch_dispatch__, func, args, kwargs)
         call = func._op  # both it and its hash are torch's own code, those of ``func`` are Python's
         operation = self._operations.get(call)
         if operation is None:
@@ -171,7 +173,7 @@ def _kept(card: Card, func: Any, operation: Operation, args: tuple[Any, ...], kw
     size = operation.bytes(args, kwargs) if operation.sized else None
     block = card.allocate(size) if size is not None else None
     try:
-        result = _by_chance(card, func, args, kwargs) if operation.random else func(*args, **kwargs)
+        result = card.by_chance(func, args, kwargs) if operation.random else func(*args, **kwargs)
         if operation.fresh:
             for tensor in _results(result)[: operation.kept]:
                 if claim(card, tensor, block):
@@ -180,20 +182,6 @@ def _kept(card: Card, func: Any, operation: Operation, args: tuple[Any, ...], kw
     finally:
         if block is not None:  # nothing was made, or the result is a tensor that was there before
             card.release(block)
-
-
-def _by_chance(card: Card, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """With the card's own random state, unless a generator is named."""
-    if kwargs.get("generator") is not None:
-        return func(*args, **kwargs)
-    with card.world.chance:
-        kept = torch.default_generator.get_state()
-        torch.default_generator.set_state(card.random.get_state())
-        try:
-            return func(*args, **kwargs)
-        finally:
-            card.random.set_state(torch.default_generator.get_state())
-            torch.default_generator.set_state(kept)
 
 
 def _results(result: Any) -> list[Tensor]:

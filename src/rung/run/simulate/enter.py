@@ -15,6 +15,7 @@ from rung.run.simulate import (
     compiling,
     factories,
     generators,
+    graphs,
     peers,
     queries,
     remembered,
@@ -46,6 +47,7 @@ def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> co
         patches.set(torch, "Generator", generators.generator_class(world))
         queries.install(world, patches)
         peers.install(world, patches)
+        graphs.install(world, patches)
         autocast.install(patches)
         undo.callback(autocast.remove)
         undo.callback(serialization.install(world))

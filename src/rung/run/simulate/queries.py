@@ -185,7 +185,7 @@ class Cuda(Questions):
         return self._world.card.device.kind == "cuda" and self._world.card.capability >= (8, 0)
 
     def is_current_stream_capturing(self) -> bool:
-        return False
+        return self._world.capturing is not None
 
     def can_device_access_peer(self, device: Any, peer_device: Any) -> bool:
         return False

@@ -102,10 +102,19 @@ def _no_convolution(card: Card) -> Exception:
 def _no_code(card: Card) -> Exception:
     if card.device.kind == "rocm":
         return RuntimeError(f"HIP error: invalid device function\n{_ASYNCHRONOUS}".replace("CUDA_", "AMD_SERIALIZE_"))
-    text = f"CUDA error: no kernel image is available for execution on the device\n{_ASYNCHRONOUS}"
-    return (
-        getattr(torch, "AcceleratorError", RuntimeError)(text) if card.torch_version >= (2, 8) else RuntimeError(text)
-    )
+    return _error(card, f"CUDA error: no kernel image is available for execution on the device\n{_ASYNCHRONOUS}")
+
+
+def _error(card: Card, text: str) -> Exception:
+    """Of the class that the assumed torch has for what CUDA reports."""
+    known: Callable[[str], Exception] = getattr(torch, "AcceleratorError", RuntimeError)
+    return known(text) if card.torch_version >= (2, 8) else RuntimeError(text)
+
+
+def not_while_capturing(card: Card) -> Exception:
+    """For what waits for the card while a graph is captured."""
+    text = f"CUDA error: operation not permitted when stream is capturing\n{_ASYNCHRONOUS}"
+    return _error(card, text)
 
 
 def no_such_device(world: World, index: int) -> Exception:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -79,6 +80,19 @@ class Card:
         if self._workspace is None and self.device.kind == "cuda":
             self._workspace = self.allocate(_WORKSPACE_HOPPER if self.capability >= (9, 0) else _WORKSPACE)
 
+    def by_chance(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A result of an operation with the card's own random state, unless a generator is named."""
+        if kwargs.get("generator") is not None:
+            return func(*args, **kwargs)
+        with self.world.chance:
+            kept = torch.default_generator.get_state()
+            torch.default_generator.set_state(self.random.get_state())
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self.random.set_state(torch.default_generator.get_state())
+                torch.default_generator.set_state(kept)
+
 
 class _Local(threading.local):
     """What each thread has for itself."""
@@ -95,6 +109,7 @@ class World:
     def __init__(self, devices: Sequence[Device], defects: Iterable[Defect] = ()) -> None:
         self.defects = tuple(defects)
         self.active = False
+        self.capturing: Any = None  # the graph that notes operations
         #: torch's word for the kind: cuda (AMD too), xpu or mps.
         self.type = TORCH_KINDS[devices[0].kind]
         self.local = _Local()

@@ -1,0 +1,105 @@
+"""CUDA graphs on a simulated card: captured once, replayed with what the inputs hold by then."""
+
+import gc
+
+import pytest
+import torch
+
+import rung
+
+
+@pytest.fixture(autouse=True)
+def card():
+    with rung.simulate("a100") as device:
+        yield device
+
+
+def test_a_replay_computes_with_new_inputs():
+    layer = torch.nn.Linear(8, 8, device="cuda")
+    given = torch.ones(2, 8, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        with torch.cuda.graph(graph):
+            assert torch.cuda.is_current_stream_capturing()
+            result = torch.relu(layer(given)).view(4, 4)
+            total = torch.zeros(4, 4, device="cuda").add_(result)
+        assert not torch.cuda.is_current_stream_capturing()
+        given.copy_(torch.arange(16.0).view(2, 8))
+        graph.replay()
+        expected = torch.relu(layer(given)).view(4, 4)
+    assert torch.equal(result, expected)
+    assert torch.equal(total, expected)
+    graph.replay()
+    assert torch.equal(total, expected)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_a_replay_takes_no_memory_and_the_graph_keeps_its_own(mode):
+    given = torch.ones(1024, 256, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    before = torch.cuda.memory_allocated()
+    with mode(), torch.cuda.graph(graph):
+        result = (given * 2).softmax(-1).sum()
+    held = torch.cuda.memory_allocated()
+    assert held - before >= 2**20
+    given.fill_(3)
+    graph.replay()
+    assert torch.cuda.memory_allocated() == held
+    assert result.item() == pytest.approx(1024)
+    graph.reset()
+    gc.collect()
+    assert torch.cuda.memory_allocated() - before == 512
+
+
+def test_a_training_step_as_a_graph():
+    torch.manual_seed(0)
+    model, twin = (torch.nn.Linear(4, 4, device="cuda") for _ in range(2))
+    twin.load_state_dict(model.state_dict())
+    given = torch.ones(3, 4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        model(given).square().sum().backward()
+    for value in (2.0, 3.0):
+        given.fill_(value)
+        graph.replay()
+        twin.zero_grad()
+        twin(given).square().sum().backward()
+        assert torch.allclose(model.weight.grad, twin.weight.grad)
+
+
+def test_chance_goes_on_in_replays():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        drawn = torch.rand(8, device="cuda")
+    graph.replay()
+    first = drawn.clone()
+    graph.replay()
+    assert not torch.equal(first, drawn)
+    torch.cuda.manual_seed(7)
+    expected = torch.rand(8, device="cuda")
+    torch.cuda.manual_seed(7)
+    graph.replay()
+    assert torch.equal(drawn, expected)
+
+
+@pytest.mark.parametrize("wait", [torch.Tensor.item, lambda value: value.cpu(), torch.Tensor.nonzero])
+def test_what_waits_for_the_card_is_not_captured(wait):
+    given = torch.ones(1, device="cuda")
+    graph = torch.cuda.graph(torch.cuda.CUDAGraph())
+    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"), graph:
+        wait(given)
+    assert wait(given) is not None
+
+
+def test_make_graphed_callables():
+    torch.manual_seed(0)
+    model, twin = (torch.nn.Linear(4, 4, device="cuda") for _ in range(2))
+    twin.load_state_dict(model.state_dict())
+    graphed = torch.cuda.make_graphed_callables(model, (torch.ones(2, 4, device="cuda"),))
+    given = torch.arange(8.0, device="cuda").view(2, 4)
+    result = graphed(given)
+    result.sum().backward()
+    expected = twin(given)
+    expected.sum().backward()
+    assert torch.allclose(result, expected)
+    assert torch.allclose(model.weight.grad, twin.weight.grad)
