@@ -20,12 +20,12 @@ STEPS = [
     {"run"},
     {"nn"},
     {"hub"},
-    {"engine"},
-    {"training", "splats", "conversion"},
+    {"engine", "measure"},
+    {"training", "pipelines", "splats", "conversion"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(STEPS) for name in names}
-TORCH = {"ops", "run", "nn", "hub", "engine", "training", "splats", "kernels/gpu"}
+TORCH = {"ops", "run", "nn", "hub", "engine", "measure", "training", "pipelines", "splats", "kernels/gpu"}
 NUMBA = {"kernels/simd", "kernels/cpu"}
 MODULES = sorted(ROOT.rglob("*.py"))
 

@@ -9,7 +9,7 @@ import pytest
 from rung.cli.app import main
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ["quantize.md", "transformers.md", "peft.md", "tune.md", "splats.md"]
+PAGES = ["quantize.md", "transformers.md", "peft.md", "tune.md", "splats.md", "diffusers.md", "video.md", "compare.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -11,8 +11,8 @@ from typer.core import TyperGroup
 
 #: In the order of ``rung --help``. Command ``x`` is the function ``x`` of the module ``rung.cli.x``.
 COMMANDS = (
-    *("run", "check", "explain", "inspect", "setup", "exec", "quantize", "convert", "tune", "merge"),
-    *("calibrate", "plan", "devices", "formats", "ladder"),
+    *("run", "video", "image", "check", "explain", "inspect", "setup", "exec", "quantize", "convert", "tune", "merge"),
+    *("calibrate", "plan", "compare", "devices", "formats", "ladder"),
 )
 
 

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """Shows bytes done of bytes in all under a label; appears with the first update."""
+    """Shows bytes done of bytes in all under a label, or, ``counted``, steps; appears with the first update."""
 
-    def __init__(self, quiet: bool) -> None:
-        self._shown = not quiet and sys.stderr.isatty()
+    def __init__(self, quiet: bool, counted: bool) -> None:
+        self._shown, self._counted = not quiet and sys.stderr.isatty(), counted
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
@@ -37,14 +37,21 @@ class Bar:
             self._stop()
 
     def _start(self, label: str, total: int) -> Progress:
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         from rung.cli.output import console
 
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
-            DownloadColumn(binary_units=True),
+            MofNCompleteColumn() if self._counted else DownloadColumn(binary_units=True),
             TimeRemainingColumn(),
         )
         progress = Progress(*columns, console=console(stderr=True), transient=True)
@@ -58,6 +65,6 @@ class Bar:
             self._progress = None
 
 
-def bar(quiet: bool) -> Bar:
+def bar(quiet: bool, counted: bool = False) -> Bar:
     """A bar to use in a ``with`` block."""
-    return Bar(quiet)
+    return Bar(quiet, counted)

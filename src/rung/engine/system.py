@@ -61,6 +61,13 @@ def proven_devices(on_probe: Callable[[Device], None]) -> tuple[Device, ...]:
     return tuple(found)
 
 
+def resident_memory() -> int:
+    """The resident size of this process, in bytes."""
+    import psutil
+
+    return psutil.Process().memory_info().rss
+
+
 def peak_memory() -> int:
     """The largest resident size of this process so far, in bytes."""
     with contextlib.suppress(OSError):

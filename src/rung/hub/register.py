@@ -1,7 +1,8 @@
-"""Makes transformers know quant_method ``rung`` as soon as both are imported, in any order; standard library only.
+"""Makes transformers and diffusers know quant_method ``rung`` as soon as they and rung are imported, in any order;
+standard library only.
 
-``import rung`` must cost nothing, and whether a program will import transformers nobody knows then: so the registration
-is put behind the import of the module that holds transformers' table of quantisers.
+``import rung`` must cost nothing, and whether a program will import them nobody knows then: so the registration is put
+behind the import of the modules that hold their tables of quantisers.
 """
 
 from __future__ import annotations
@@ -14,28 +15,31 @@ from collections.abc import Sequence
 from types import ModuleType
 
 TABLE = "transformers.quantizers.auto"
+DIFFUSERS_TABLE = "diffusers.quantizers.auto"
+#: Modules that register at their end, whoever imports them, by the table that they add to.
+_REGISTERING = {TABLE: "rung.hub.transformers", DIFFUSERS_TABLE: "rung.hub.diffusers"}
 
 
 def install() -> None:
-    """Registers now if transformers' table is there already, else when it comes."""
-    if TABLE in sys.modules:
-        _register()
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-
-
-def _register() -> None:
-    importlib.import_module("rung.hub.transformers")  # registers at its end, whoever imports it
+    """Registers now where a table is there already, else when it comes."""
+    for table in _REGISTERING:
+        if table in sys.modules:
+            importlib.import_module(_REGISTERING[table])
+        elif not any(isinstance(finder, _Finder) and finder.table == table for finder in sys.meta_path):
+            sys.meta_path.insert(0, _Finder(table))
 
 
 class _Finder:
-    """Finds the table as everybody does, and registers once it has been executed."""
+    """Finds a table as everybody does, and registers once it has been executed."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """None for all other modules."""
-        if name != TABLE:
+        if name != self.table:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -44,7 +48,7 @@ class _Finder:
 
             def then_register(module: ModuleType) -> None:
                 execute(module)
-                _register()
+                importlib.import_module(_REGISTERING[name])
 
             spec.loader.exec_module = then_register  # type: ignore[method-assign]
         return spec

@@ -113,12 +113,12 @@ def _folder(folder: Path, describing: Describe) -> Outline:
     """The outline of a plain model, with its card where ``rung run`` builds it."""
     name = folder_name(folder)
     kind = read_object(folder / "config.json", SMALL).get("model_type")
-    runs = kind in (*arch.MODEL_TYPES, "gemma3") and _stem(folder) == STEM and not _is_index(folder, STEM)
+    runs = kind in (*arch.MODEL_TYPES, "gemma3") and stem_of(folder) == STEM and not _is_index(folder, STEM)
     if runs and describing is describe:
         with contextlib.suppress(UnknownArchitecture):  # quantised, say: its sizes are known all the same
             return _carded(open_card(folder))
     found = _part(folder, name, describing)
-    stem = _stem(folder)
+    stem = stem_of(folder)
     origin = "config" if not stem else "index" if _is_index(folder, stem) else "folder"
     return plain(name, origin, str(folder), found)
 
@@ -126,7 +126,7 @@ def _folder(folder: Path, describing: Describe) -> Outline:
 def _part(folder: Path, where: str, describing: Describe) -> Component:
     """The component in a folder: from its weights, else from an index of them, else from its configuration alone."""
     described = describing(read_object(folder / "config.json", SMALL), f"{where}/config.json")
-    stem = _stem(folder)
+    stem = stem_of(folder)
     if not stem or described.model_type not in known():  # a module's own names need not be those of its files
         return described
     if _is_index(folder, stem):
@@ -134,7 +134,7 @@ def _part(folder: Path, where: str, describing: Describe) -> Component:
     return as_stored(described, list(weight_files(folder, stem).values()), where)
 
 
-def _stem(folder: Path) -> str:
+def stem_of(folder: Path) -> str:
     """What the names of the weight files begin with; empty where there are none."""
     return next((stem for stem in _STEMS if _has(folder, stem)), "")
 

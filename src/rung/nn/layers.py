@@ -19,7 +19,10 @@ class QuantLinear(nn.Linear):
     dtype of x, or in ``compute_dtype``. In training, and wherever a gradient to x is asked for, it computes what a
     plain layer with the decoded weight does; otherwise the rung of the ladder may quantise activations. ``threshold``
     above 0: columns of x with a larger magnitude than that are left out of this (LLM.int8(), arXiv:2208.07339).
+    ``exact``: never quantises activations, nor keeps a packing of the weight; for layers that see many rows.
     """
+
+    exact = False
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class QuantLinear(nn.Linear):
         return y.to(x.dtype)
 
     def _product(self, x: Tensor) -> Tensor:
-        return product.linear(x, self.stored, exact=self.training)
+        return product.linear(x, self.stored, exact=self.training or self.exact)
 
     def dequantize(self) -> nn.Linear:
         """A plain layer with the decoded weight and the same bias."""

@@ -92,6 +92,11 @@ def trace(module: torch.nn.Module, *inputs: Any, **named: Any) -> Trace:
     something on the values of tensors, or calls an operation of which torch knows no shapes; whatever else the module
     raises goes on as it is.
     """
+    return traced(module, *inputs, **named)[0]
+
+
+def traced(module: torch.nn.Module, *inputs: Any, **named: Any) -> tuple[Trace, Any]:
+    """The trace, and the result of the pass on the meta device; see ``trace``."""
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     empty = {name: _given(value) for name, value in weights.items()}
     arguments, options = tree_map(_given, (inputs, named))
@@ -104,13 +109,14 @@ def trace(module: torch.nn.Module, *inputs: Any, **named: Any) -> Trace:
             raise
         raise _cannot(f"{type(module).__name__} needs the values of tensors", _where(error)) from error
     own = {id(value): value for value in module.parameters()}
-    return Trace(
+    found = Trace(
         operations=watch.operations(),
         parameters=sum(value.numel() for value in own.values()),
         weight_bytes=sum(_bytes(value) for value in {id(value): value for value in weights.values()}.values()),
         peak_activations=watch.peak,
         outputs=sum(_bytes(value) for value in _tensors(result)),
     )
+    return found, result
 
 
 def _empty(value: Any) -> Any:

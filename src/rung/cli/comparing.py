@@ -1,0 +1,127 @@
+"""The runs behind ``rung compare``: one format after the other, so that one is in memory at a time."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rung.core.errors import UsageError
+from rung.models.outlines.pipeline import INDEX
+
+if TYPE_CHECKING:
+    from rung.hub.pipelines import Folder
+
+Rows = list[dict[str, Any]]
+#: Tokens that are written for the speed of writing.
+_WRITTEN = 32
+
+
+def is_pipeline(model: str) -> bool:
+    """Whether it is a pipeline of diffusers, here or on the hub."""
+    from rung.engine.checking import outline_of
+
+    place = Path(model).expanduser()
+    if place.exists():
+        return (place / INDEX).is_file() or place.name == INDEX
+    return model.count("/") == 1 and outline_of(model).kind == "pipeline"
+
+
+def pipelines(
+    folder: Folder, formats: Sequence[str], against: str, settings: dict[str, Any], device: str | None,
+    memory: str | None, picture: Path | None,
+) -> Rows:  # fmt: skip
+    """A row a format, the reference first; frames of the same noise."""
+    from rung.cli.making import device_named
+    from rung.measure import metrics, pictures
+    from rung.pipelines.generate import Pipeline, Settings
+
+    if picture is not None:
+        pictures.check_destination(picture, 1)
+    chosen = device_named(device)
+    rows: Rows = []
+    seen = {}
+    for name in dict.fromkeys((against, *formats)):
+        (made,) = Pipeline(folder, chosen, memory=memory, format=name).make([Settings(**settings)])
+        seen[name] = made.frames
+        rows.append(
+            {
+                "format": name,
+                "memory": made.plan.most,
+                "seconds": round(made.seconds, 2),
+                "PSNR dB": metrics.psnr(made.frames, seen[against]),
+                "SSIM": metrics.ssim(made.frames, seen[against]),
+            }
+        )
+    if picture is not None:
+        pictures.sheet(picture, seen)
+    return rows
+
+
+def language(
+    model: str, formats: Sequence[str], against: str, text: Path | None, context: int, load: dict[str, Any],
+    picture: Path | None,
+) -> Rows:  # fmt: skip
+    """A row a format, the reference first."""
+    from rung.measure import compare, pictures
+
+    words = compare.TEXT if text is None else _read(text)
+    if picture is not None and picture.suffix != ".svg":
+        raise UsageError(f"{picture.name} is no SVG.", ways_out=["--picture error.svg"])
+    rows: Rows = []
+    errors: dict[str, dict[int, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="rung-compare-") as folder:
+        reference = compare.Reference(Path(folder))
+        for name in dict.fromkeys((against, *formats)):
+            rows.append(_language(model, name, words, context, load, reference, first=not rows, errors=errors))
+    if picture is not None:
+        shown = {name: list(found.items()) for name, found in errors.items() if name != against}
+        pictures.curves(picture, shown, f"{Path(model).name}: weights against {against}", "layer", "SQNR, dB")
+    return rows
+
+
+def _language(
+    model: str, format: str, words: str, context: int, load: dict[str, Any], reference: Any, *, first: bool,
+    errors: dict[str, dict[int, float]],
+) -> dict[str, Any]:  # fmt: skip
+    from rung.engine.load import load as load_model
+    from rung.measure import compare
+
+    loaded = load_model(model, format=format, context=context, **load)
+    ids = loaded.tokenizer.encode(words, special=True, bos=True)
+    sums, started, count = compare.Sums(reference), time.monotonic(), 0
+    for number, piece in enumerate(compare.windows(ids, context)):
+        logits = loaded.logits(piece).float().cpu().numpy()
+        if first:
+            reference.keep(number, logits)
+        sums.add(number, piece, logits)
+        count += len(piece)
+    if not count:
+        raise UsageError("The text is too short to compare anything: it has two tokens at the least.")
+    reading = sums.reading()
+    prompt_speed = count / (time.monotonic() - started)
+    answer = loaded.generate(words[:200], raw=True, max_tokens=_WRITTEN, temperature=0.0)
+    for _ in answer:
+        pass
+    errors[format] = compare.layer_errors(loaded.card, format, loaded.devices[0])
+    finite = [value for value in errors[format].values() if math.isfinite(value)]
+    return {
+        "format": format,
+        "weights": sum(placement.memory.weights for placement in loaded.plan.placements),
+        "KL": reading.divergence,
+        "perplexity": reading.perplexity,
+        "agreement": reading.agreement,
+        "worst layer dB": min(finite, default=math.inf),
+        "tokens/s": float(answer.result["decode_tokens_per_second"] or math.nan),
+        "prompt/s": prompt_speed,
+    }
+
+
+def _read(text: Path) -> str:
+    try:
+        return text.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{text} cannot be read: {error}") from error

@@ -1,0 +1,210 @@
+"""What ``rung video`` and ``rung image`` share."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rung.cli.output import console
+from rung.core.errors import UsageError
+from rung.core.text import size as sized
+
+if TYPE_CHECKING:
+    from rung.core.types import Device
+    from rung.hub.pipelines import Folder
+    from rung.pipelines.batch import Job
+    from rung.pipelines.generate import Made, Pipeline
+    from rung.planning.phases import PhasesPlan
+
+Model = Annotated[str, typer.Argument(help="The folder of a pipeline of diffusers, or ORG/REPO.")]
+Prompt = Annotated[str | None, typer.Argument(help="What is to be seen.", show_default=False)]
+Size = Annotated[str | None, typer.Option("--size", help="Width and height in pixels: 512x512.", show_default=False)]
+Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Steps of denoising.", show_default=False)]
+Guidance = Annotated[
+    float | None, typer.Option("--guidance", min=0.0, help="How closely the prompt is followed.", show_default=False)
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same noise on any device.")]
+Scheduler = Annotated[
+    str | None, typer.Option("--scheduler", help="Another scheduler: ddim, euler, ...", show_default=False)
+]
+Negative = Annotated[str | None, typer.Option("--negative", help="What is not to be seen.", show_default=False)]
+Batch = Annotated[
+    Path | None,
+    typer.Option("--batch", help="A file with a prompt a line; the same command goes on with it.", show_default=False),
+]
+Plan = Annotated[bool, typer.Option("--plan", help="Say what would run where, in how much memory, and stop.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing.")]
+
+
+def pixels(text: str | None) -> tuple[int, int] | None:
+    """``512x320`` as (width, height); one number is both. Raises ``UsageError``."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text.strip().lower())
+    if not found or 0 in (width := int(found[1]), height := int(found[2] or found[1])):
+        raise UsageError(f"--size {text} is no size.", ways_out=["--size 512x512"])
+    return width, height
+
+
+def make(
+    model: str,
+    prompt: str | None,
+    batch: Path | None,
+    settings: dict[str, Any],
+    out: Path,
+    fps: float,
+    *,
+    device: str | None,
+    memory: str | None,
+    format: str | None,
+    plan: bool,
+    offline: bool,
+    revision: str | None,
+    quiet: bool,
+    json: bool,
+) -> None:
+    """Makes one video or picture, or those of a batch."""
+    from rung.cli.common import simulated
+    from rung.pipelines.batch import Done, Job, jobs
+    from rung.pipelines.generate import Settings
+
+    if (prompt is None) == (batch is None):
+        raise UsageError("Give a prompt, or --batch FILE with one a line.", (), [f'rung video {model} "a cat"'])
+    common = Settings(prompt=prompt or "", **settings)
+    wanted = [Job(common, out)] if batch is None else jobs(batch, common, out)
+    done = Done(out)
+    left = wanted if batch is None else done.left(wanted)
+    folder = opened(model, offline, revision, quiet or json)
+    with simulated(device) as chosen, _pipeline(folder, chosen, memory, format, quiet or json) as pipeline:
+        if plan:
+            _show_plan(pipeline.plan(*(job.settings for job in wanted)), pipeline.device, json)
+            return
+        if len(left) < len(wanted) and not quiet:
+            console(stderr=True).print(f"{len(wanted) - len(left)} of {len(wanted)} are done already")
+        _make(pipeline, left, done if batch else None, fps, quiet, json)
+
+
+def opened(model: str, offline: bool, revision: str | None, quiet: bool) -> Folder:
+    """The pipeline's folder, downloaded where it is not here."""
+    from rung.cli.progress import bar
+    from rung.engine import system
+    from rung.hub.pipelines import Folder
+    from rung.pipelines.locating import folder_of
+
+    system.need_software()
+    system.keep_heap_whole()
+    with bar(quiet) as progress:
+        return Folder(folder_of(model, offline=offline, revision=revision, progress=progress.update))
+
+
+@contextlib.contextmanager
+def _pipeline(
+    folder: Folder, device: str | None, memory: str | None, format: str | None, quiet: bool
+) -> Iterator[Pipeline]:
+    from rung.cli.progress import bar
+    from rung.cli.run import step_line
+    from rung.pipelines.generate import Pipeline, Watcher
+
+    reading, denoising, err, chosen = bar(quiet), bar(quiet, counted=True), console(stderr=True), device_named(device)
+
+    def said(text: str) -> None:
+        if not quiet:
+            err.print(text)
+
+    watcher = Watcher(
+        progress=reading.update,
+        steps=lambda made, total: denoising.update("denoising", made, total),
+        step=lambda step: said(step_line(step)),
+        note=said,
+        plan=lambda made: said("\n".join(plan_lines(made, chosen))),
+    )
+    with reading, denoising:
+        yield Pipeline(folder, chosen, memory=memory, format=format, watcher=watcher)
+
+
+def device_named(name: str | None) -> Device:
+    """The device of that id here, proved; by default the first accelerator, else the processor."""
+    from rung.cli.common import pick_device
+    from rung.engine.system import proven_devices
+
+    here = proven_devices(lambda device: None)
+    if name is None:
+        able = [one for one in here if one.kind != "cpu" and one.capability("matmul.f32").level.value != "absent"]
+        return (able or [one for one in here if one.kind == "cpu"])[0]
+    asked = pick_device(name)
+    return next((one for one in here if one.id == asked.id), asked)
+
+
+def _make(pipeline: Pipeline, left: list[Job], done: Any, fps: float, quiet: bool, json: bool) -> None:
+    from rung.cli.output import print_json
+    from rung.measure import pictures
+
+    for job in left:
+        pictures.check_destination(job.out, job.settings.frames or 1)
+    results = []
+    for job, made in zip(left, pipeline.make([job.settings for job in left]), strict=True) if left else []:
+        pictures.write(job.out, made.frames, fps, {"model": pipeline.folder.place.name, **job.settings.told()})
+        if done is not None:
+            done.add(job)
+        results.append(_result(job, made, pipeline.device))
+        if not quiet and not json:
+            print(summary(results[-1]))
+    if json:
+        print_json(results)
+
+
+def _result(job: Job, made: Made, device: Device) -> dict[str, Any]:
+    count, height, width, _ = made.frames.shape
+    return {
+        "file": str(job.out),
+        "frames": count,
+        "width": width,
+        "height": height,
+        "seconds": round(made.seconds, 2),
+        "settings": job.settings.told(),
+        "plan": made.plan.to_json(),
+        "predicted_bytes": made.plan.most,
+        "peak_bytes": made.peak,
+        "simulated": not device.real,
+    }
+
+
+def summary(result: dict[str, Any]) -> str:
+    """``x.mp4 · 16 frames of 512x512 · 83 s · 5.4 GB of 5.6 GB planned``."""
+    count = result["frames"]
+    frames = f"{count} frames of " if count > 1 else ""
+    parts = [result["file"], f"{frames}{result['width']}x{result['height']}", f"{result['seconds']:.1f} s"]
+    if result["simulated"]:
+        parts.append("simulated: the time is not the card's")
+    elif result["peak_bytes"]:
+        parts.append(f"{sized(result['peak_bytes'])}, planned {sized(result['predicted_bytes'])}")
+    return " · ".join(parts)
+
+
+def plan_lines(made: PhasesPlan, device: Device) -> list[str]:
+    """The device and its budget, then a line for each phase."""
+    from rung.cli.common import device_words
+
+    lines = [f"{device_words(device)} · {sized(made.most)} of {sized(made.budget)}"]
+    for phase in made.phases:
+        held = ", ".join(f"{name} {_slices(way)}" for name, way in phase.held.items())
+        lines.append(f"  {phase.name:8}{sized(phase.memory.total):>8}  {held}")
+    return lines
+
+
+def _slices(way: Any) -> str:
+    return f"{way}, {way.at_once} at once" if way.at_once > 1 else str(way)
+
+
+def _show_plan(made: PhasesPlan, device: Device, json: bool) -> None:
+    from rung.cli.output import print_json
+
+    if json:
+        print_json(made.to_json())
+    else:
+        print(*plan_lines(made, device), sep="\n")

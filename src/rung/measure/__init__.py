@@ -1,0 +1,1 @@
+"""What results are measured with and shown by: metrics, pictures, comparisons."""

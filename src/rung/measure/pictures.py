@@ -1,0 +1,234 @@
+"""Pictures and videos as files: PNG, WebP and GIF through pillow, MP4 through ffmpeg; curves as SVG.
+
+A file is written under another name beside its own and then renamed: what is there is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import importlib.util
+import json
+import math
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rung.core.errors import BadFile, SoftwareMissing, UsageError
+
+#: What a video is written as by the end of its name; a picture as the last three of these.
+VIDEOS = (".mp4", ".gif", ".webp", ".png")
+#: The key of the settings in the text of a PNG, the comment of a GIF and an MP4, the description of a WebP.
+SETTINGS = "rung"
+_EXIF_DESCRIPTION = 0x010E
+
+Frames = np.ndarray
+
+
+def check_destination(path: Path, frames: int) -> None:
+    """Raises ``UsageError`` or ``SoftwareMissing`` when so many frames could not be written there."""
+    kind = path.suffix.lower()
+    if kind not in VIDEOS:
+        raise UsageError(
+            f"{path.name} ends in {kind or 'nothing'}, and rung writes {', '.join(VIDEOS)}.",
+            ways_out=[f"--out {path.with_suffix('.mp4' if frames > 1 else '.png').name}"],
+        )
+    if kind == ".png" and frames > 1:
+        raise UsageError(f"a PNG holds one picture, not {frames} frames.", ways_out=["--out x.webp", "--frames 1"])
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"There is no folder {path.parent}.", ways_out=[f"mkdir -p {path.parent}"])
+    if kind == ".mp4":
+        ffmpeg()
+    elif importlib.util.find_spec("PIL") is None:
+        raise SoftwareMissing(
+            f"{kind} is written by pillow, which is not installed.", (), ["pip install 'rung[video]'"]
+        )
+
+
+def write(path: Path, frames: Frames, fps: float, settings: Mapping[str, Any]) -> None:
+    """Writes uint8 frames [number, height, width, 3] with the settings in the file; one frame is a picture.
+
+    Raises ``UsageError`` or ``SoftwareMissing`` as ``check_destination`` does, ``BadFile`` when writing fails.
+    """
+    check_destination(path, len(frames))
+    with _beside(path) as temporary:
+        if path.suffix.lower() == ".mp4":
+            _mp4(temporary, frames, fps, settings)
+        else:
+            _pillow(temporary, frames, fps, settings)
+
+
+def settings_of(path: Path) -> dict[str, Any]:
+    """The settings in a picture that rung wrote; empty where there are none. Raises ``BadFile``."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as picture:
+            comment = picture.info.get(SETTINGS) or picture.info.get("comment", b"")
+            text = comment or picture.getexif().get(_EXIF_DESCRIPTION, "")
+    except (OSError, UnidentifiedImageError) as error:
+        raise BadFile(f"{path} is no picture: {error}") from error
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def ffmpeg() -> str:
+    """The ffmpeg of the package imageio-ffmpeg, else the system's. Raises ``SoftwareMissing``."""
+    if importlib.util.find_spec("imageio_ffmpeg") is not None:
+        import imageio_ffmpeg
+
+        with contextlib.suppress(RuntimeError):  # the package without its binary
+            return str(imageio_ffmpeg.get_ffmpeg_exe())
+    found = shutil.which("ffmpeg")
+    if found is None:
+        raise SoftwareMissing(
+            "MP4 is written by ffmpeg, which is not installed.",
+            (),
+            ["pip install 'rung[video]'", "--out x.webp, or x.gif, which need no ffmpeg"],
+        )
+    return found
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A temporary name in the same folder, which becomes the file when the block ends well."""
+    number, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix.lower(), dir=path.absolute().parent)
+    os.close(number)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _mp4(path: Path, frames: Frames, fps: float, settings: Mapping[str, Any]) -> None:
+    """H.264, in 4:2:0 where the size allows it, as every player shows it."""
+    count, height, width, _ = frames.shape
+    chroma = "yuv420p" if height % 2 == width % 2 == 0 else "yuv444p"
+    source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(fps), "-i", "-"]
+    coded = ["-c:v", "libx264", "-crf", "17", "-pix_fmt", chroma, "-movflags", "+faststart"]
+    named = ["-metadata", f"comment={json.dumps(settings, ensure_ascii=False)}"]
+    command = [ffmpeg(), "-y", "-loglevel", "error", *source, *coded, *named, str(path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        _, said = process.communicate(np.ascontiguousarray(frames).tobytes())
+    except BaseException:  # Ctrl-C: the file that it writes is nobody's
+        process.kill()
+        process.wait()
+        raise
+    if process.returncode:
+        words = " ".join(said.decode("utf-8", "replace").split())[-300:]
+        raise BadFile(f"ffmpeg could not write {count} frames of {width}x{height}", [words], ["--out x.webp"])
+
+
+def _pillow(path: Path, frames: Frames, fps: float, settings: Mapping[str, Any]) -> None:
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    text = json.dumps(settings, ensure_ascii=False)
+    first, *others = (Image.fromarray(np.ascontiguousarray(frame)) for frame in frames)
+    options: dict[str, Any] = {}
+    if path.suffix == ".png":
+        info = PngInfo()
+        info.add_itxt(SETTINGS, text)
+        options = {"pnginfo": info}
+    elif path.suffix == ".gif":
+        options = {"comment": text.encode()}
+    else:
+        exif = Image.Exif()
+        exif[_EXIF_DESCRIPTION] = text
+        options = {"exif": exif, "quality": 90}
+    if others:
+        options |= {"save_all": True, "append_images": others, "duration": round(1000 / fps), "loop": 0}
+    try:
+        first.save(path, **options)
+    except OSError as error:
+        raise BadFile(f"{path.name} cannot be written: {error}") from error
+
+
+def sheet(path: Path, rows: Mapping[str, Frames], most: int = 8) -> None:
+    """A PNG or WebP with a row of frames for each label, side by side; of many frames some, evenly apart.
+
+    All rows have the same number and size of frames.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
+    count, height, width, _ = next(iter(rows.values())).shape
+    shown = sorted({round(at * (count - 1) / max(min(count, most) - 1, 1)) for at in range(min(count, most))})
+    font, line = ImageFont.load_default(), 16
+    made = Image.new("RGB", (len(shown) * width, len(rows) * (height + line)), "white")
+    draw = ImageDraw.Draw(made)
+    for row, (label, frames) in enumerate(rows.items()):
+        top = row * (height + line)
+        draw.text((2, top + 2), label, fill="black", font=font)
+        for column, number in enumerate(shown):
+            made.paste(Image.fromarray(np.ascontiguousarray(frames[number])), (column * width, top + line))
+    with _beside(path) as temporary:
+        made.save(temporary)
+
+
+#: Colours that are told apart with every kind of sight (Okabe and Ito, 2008).
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_WIDE, _HIGH, _LEFT, _TOP, _BELOW, _RIGHT = 720, 360, 64, 36, 44, 120
+
+
+def curves(path: Path, series: Mapping[str, Sequence[tuple[float, float]]], title: str, x: str, y: str) -> None:
+    """An SVG with a curve of points (x, y) for each label; points that are not finite are left out."""
+    points = {label: [p for p in given if all(map(math.isfinite, p))] for label, given in series.items()}
+    every = [point for given in points.values() for point in given] or [(0.0, 0.0)]
+    low_x, high_x = _span([point[0] for point in every])
+    low_y, high_y = _span([point[1] for point in every])
+
+    def place(point: tuple[float, float]) -> tuple[float, float]:
+        across = _LEFT + (point[0] - low_x) / (high_x - low_x) * (_WIDE - _LEFT - _RIGHT)
+        return across, _HIGH - _BELOW - (point[1] - low_y) / (high_y - low_y) * (_HIGH - _TOP - _BELOW)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {_HIGH}" font-family="sans-serif" '
+        'font-size="12">',
+        f'<rect width="{_WIDE}" height="{_HIGH}" fill="white"/>',
+        _text(_LEFT, 20, title, "start", 'font-size="14"'),
+        _text((_LEFT + _WIDE - _RIGHT) / 2, _HIGH - 8, x, "middle"),
+        _text(
+            14, (_TOP + _HIGH - _BELOW) / 2, y, "middle", f'transform="rotate(-90 14 {(_TOP + _HIGH - _BELOW) / 2})"'
+        ),
+    ]
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        at_x, at_y = place((low_x + share * (high_x - low_x), low_y + share * (high_y - low_y)))
+        parts += [
+            f'<line x1="{_LEFT}" x2="{_WIDE - _RIGHT}" y1="{at_y:.1f}" y2="{at_y:.1f}" stroke="#ddd"/>',
+            _text(_LEFT - 6, at_y + 4, f"{low_y + share * (high_y - low_y):.4g}", "end"),
+            _text(at_x, _HIGH - _BELOW + 16, f"{low_x + share * (high_x - low_x):.4g}", "middle"),
+        ]
+    for number, (label, given) in enumerate(points.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        line = " ".join(f"{across:.1f},{down:.1f}" for across, down in map(place, given))
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        parts += [f'<circle cx="{a:.1f}" cy="{d:.1f}" r="2" fill="{colour}"/>' for a, d in map(place, given[:200])]
+        parts.append(_text(_WIDE - _RIGHT + 10, _TOP + 16 * number, label, "start", f'fill="{colour}"'))
+    with _beside(path) as temporary:
+        temporary.write_text("\n".join([*parts, "</svg>\n"]), encoding="utf-8")
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _text(across: float, down: float, words: str, anchor: str, more: str = "") -> str:
+    return f'<text x="{across:.1f}" y="{down:.1f}" text-anchor="{anchor}" {more}>{html.escape(words)}</text>'

@@ -1,0 +1,89 @@
+"""Many prompts from a file: what is done is written down after each, so that the same command goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rung.core.errors import BadFile, UsageError
+from rung.pipelines.generate import Settings
+
+#: The fields that a line of the file may set beside its prompt.
+_FIELDS = ("negative", "frames", "steps", "guidance", "seed")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is made, and where it goes."""
+
+    settings: Settings
+    out: Path
+
+
+def jobs(file: Path, common: Settings, out: Path) -> list[Job]:
+    """A job for each line that is not empty: a prompt, or JSON with ``prompt`` and settings of its own.
+
+    The results are ``out`` with the number of the line before its ending. Raises ``UsageError`` with the line.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            settings = _settings(line.strip(), common, f"{file.name}, line {number}")
+            found.append(Job(settings, out.with_name(f"{out.stem}-{number:03d}{out.suffix}")))
+    if not found:
+        raise UsageError(f"{file} has no prompt: one a line.")
+    return found
+
+
+def _settings(line: str, common: Settings, where: str) -> Settings:
+    if not line.startswith("{"):
+        return replace(common, prompt=line)
+    try:
+        given = json.loads(line)
+    except ValueError as error:
+        raise UsageError(f"{where} begins like JSON and is none: {error}") from error
+    unknown = sorted(given.keys() - {"prompt", *_FIELDS})
+    if unknown or not isinstance(given.get("prompt"), str):
+        wrong = f"has {', '.join(unknown)}" if unknown else "has no prompt"
+        raise UsageError(f"{where} {wrong}.", [f"it may have prompt, {', '.join(_FIELDS)}"])
+    return replace(common, **given)
+
+
+class Done:
+    """The journal of a batch, beside its results: one line of JSON for each that is whole."""
+
+    def __init__(self, out: Path) -> None:
+        self.path = out.with_name(f"{out.stem}.jsonl")
+
+    def left(self, wanted: Sequence[Job]) -> list[Job]:
+        """The jobs that are not done with these settings, or whose file is gone. Raises ``BadFile``."""
+        if not self.path.exists():
+            return list(wanted)
+        done = {}
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+                done[entry.pop("file")] = entry
+            except (ValueError, KeyError, AttributeError) as error:
+                if not line.endswith("}"):
+                    continue  # the power went while it was written: that job is made again
+                raise BadFile(f"{self.path} is not the journal of a batch", [line[:80]], [f"rm {self.path}"]) from error
+        return [one for one in wanted if done.get(one.out.name) != _told(one) or not one.out.exists()]
+
+    def add(self, job: Job) -> None:
+        """Writes down that a job is done."""
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"file": job.out.name, **_told(job)}, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _told(job: Job) -> dict[str, object]:
+    return json.loads(json.dumps(job.settings.told()))

@@ -1,0 +1,296 @@
+"""A pipeline of diffusers from its folder to frames: rehearsed, planned, performed."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from rung.core.errors import RungError, UsageError
+from rung.core.types import Device, StepDown
+from rung.core.value import Value
+from rung.engine import system
+from rung.hub.pipelines import Folder, Perform, scheduler, stand_in
+from rung.pipelines.perform import Performance, Progress
+from rung.pipelines.rehearse import Rehearsal
+from rung.pipelines.weights import fill_buffers
+from rung.planning.phases import Network, PhasesPlan, plan_phases, with_runtime
+from rung.planning.request import parse_memory
+from rung.run.journal import Journal
+
+_CPU = torch.device("cpu")
+#: (steps done, steps in all)
+Said = Callable[[int, int], None]
+#: What pipelines call the number of frames.
+_FRAMES = ("num_frames", "video_length", "num_frames_per_chunk")
+#: Steps of a rehearsal: some schedulers divide by one less.
+_REHEARSED = 2
+
+
+@dataclass(frozen=True)
+class Settings(Value):
+    """What is made; None: as the pipeline has it. ``size`` is (width, height) in pixels."""
+
+    prompt: str
+    negative: str | None = None
+    frames: int | None = None
+    size: tuple[int, int] | None = None
+    steps: int | None = None
+    guidance: float | None = None
+    seed: int = 0
+    scheduler: str | None = None
+
+    def told(self) -> dict[str, Any]:
+        """Those that were chosen, for the file."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass
+class Made:
+    """Frames uint8 [number, height, width, 3], with the seconds that they took.
+
+    ``peak`` is the largest resident size of the process in bytes, 0 where another device computed.
+    """
+
+    frames: np.ndarray
+    settings: Settings
+    seconds: float
+    plan: PhasesPlan
+    peak: int
+
+
+@dataclass
+class Watcher:
+    """Who is told: of bytes that are read, of steps that are done, of steps down, of the plan."""
+
+    progress: Progress = lambda label, done, total: None
+    steps: Said = lambda done, total: None
+    step: Callable[[StepDown], None] = lambda step: None
+    note: Callable[[str], None] = lambda note: None
+    plan: Callable[[PhasesPlan], None] = field(default=lambda plan: None)
+
+
+class Pipeline:
+    """A pipeline in a folder, on a device, inside a budget: ``plan``, then ``make``.
+
+    A ``Folder`` must have been opened before a card is simulated. ``memory`` is a budget as ``--memory`` takes it,
+    ``format`` one for all that encodes and denoises. Raises ``BadFile``, ``UnknownArchitecture`` and
+    ``SoftwareMissing`` as ``Folder`` does.
+    """
+
+    def __init__(
+        self,
+        folder: Folder | Path,
+        device: Device,
+        *,
+        memory: str | int | Mapping[str, str | int] | None = None,
+        format: str | None = None,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self.folder = Folder(folder) if isinstance(folder, Path) else folder
+        self.device, self.format = device, format
+        self.watcher = watcher or Watcher()
+        self._budgets = parse_memory(memory)
+        self.journal = Journal(on_step=self.watcher.step, on_note=self.watcher.note)
+        self._perform: Perform
+        self._say: Said | None = None
+        self._built: Any = None
+        self._scheduler: Any = None
+
+    @property
+    def budget(self) -> int:
+        """Bytes that may be used on the device."""
+        return self._budgets.get(self.device.id, self._budgets.get("*", self.device.budget))
+
+    def rehearse(self, several: Iterable[Settings]) -> list[Network]:
+        """The networks that these settings need, with what their largest calls need.
+
+        Raises ``UsageError`` for what the pipeline refuses, and for a prompt that no encoder takes whole.
+        """
+        rehearsal = Rehearsal(self.folder)
+        for settings in several:
+            rehearsal.tokens.clear()
+            pipeline = self._pipeline(rehearsal.perform, settings)
+            try:
+                self._call(pipeline, settings, steps=_REHEARSED)
+            except RungError:
+                raise
+            except (ValueError, RuntimeError) as error:  # there are no weights yet: what is wrong are the settings
+                raise UsageError(
+                    f"{self.folder.kind.__name__} refuses this.",
+                    [" ".join(str(error).split())[:300]],
+                    ["another --size or number of --frames", "leave them out: the pipeline has its own"],
+                ) from error
+            _whole_prompt(pipeline, settings.prompt, rehearsal.tokens)
+        return rehearsal.networks()
+
+    def plan(self, *several: Settings) -> PhasesPlan:
+        """How each network is held. Raises ``DoesNotFit`` beside what ``rehearse`` raises."""
+        return self._planned(self.rehearse(several))
+
+    def _planned(self, networks: list[Network]) -> PhasesPlan:
+        device = with_runtime(self.device, system.resident_memory()) if self._here else self.device
+        return plan_phases(self.folder.place.name, networks, device, self.budget, self.format)
+
+    @property
+    def _here(self) -> bool:
+        return self.device.real and self.device.kind == "cpu"
+
+    def make(self, several: Iterable[Settings]) -> Iterator[Made]:
+        """The frames of each, in order. All prompts are encoded before the first is denoised."""
+        wanted = list(several)
+        networks = self.rehearse(wanted)
+        plan = self._planned(networks)
+        self.watcher.plan(plan)
+        performance = Performance(
+            self.folder, networks, plan, self.device, self.journal, self.format, self.watcher.progress
+        )
+        try:
+            for one in wanted if len(wanted) > 1 else []:
+                self._encode(performance, one)
+            for one in wanted:
+                yield self._made(performance, one)
+        finally:
+            performance.drop()
+
+    def _encode(self, performance: Performance, settings: Settings) -> None:
+        """Calls the encoders and stops where the first other network is called."""
+
+        def perform(name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if performance.phase(name) != "encode":
+                raise _Encoded
+            return performance.perform(name, method, args, kwargs)
+
+        try:
+            self._call(self._pipeline(perform, settings), settings)
+        except _Encoded:
+            return
+
+    def _made(self, performance: Performance, settings: Settings) -> Made:
+        started = time.monotonic()
+        frames = self._call(self._pipeline(performance.perform, settings, self.watcher.steps), settings)
+        peak = system.peak_memory() if self._here else 0
+        return Made(frames, settings, time.monotonic() - started, performance.plan, peak)
+
+    def _pipeline(self, perform: Perform, settings: Settings, say: Said | None = None) -> Any:
+        """The pipeline, whose networks ``perform`` stands for and whose steps are told to ``say``."""
+        self._perform, self._say = perform, say
+        if self._built is None:
+            self._built = self._build()
+            self._scheduler = self._built.scheduler
+        named = settings.scheduler
+        self._built.scheduler = self._scheduler if named is None else scheduler(self._built, named)
+        return self._built
+
+    def _build(self) -> Any:
+        def perform(name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return self._perform(name, method, args, kwargs)
+
+        def progress(_: object, iterable: Any = None, total: int | None = None) -> _Steps:
+            return _Steps(iterable, total, self._say)
+
+        stands = {}
+        for name in self.folder.networks:
+            network = self.folder.network(name)
+            fill_buffers(network, self.folder.place / name)
+            stands[name] = stand_in(network, name, _CPU, perform)
+        return self.folder.pipeline(stands, _CPU, progress)
+
+    def _call(self, pipeline: Any, settings: Settings, steps: int | None = None) -> np.ndarray:
+        given = _arguments(pipeline, settings, steps)
+        with torch.no_grad():
+            made = pipeline(**given)
+        return _frames(getattr(made, "frames", None) if hasattr(made, "frames") else made.images)
+
+
+class _Encoded(BaseException):
+    """All of a prompt's encoders have been called."""
+
+
+class _Steps:
+    """Stands for the progress bar of a pipeline."""
+
+    def __init__(self, iterable: Any = None, total: int | None = None, say: Said | None = None) -> None:
+        self._iterable, self._say, self._done = iterable, say, 0
+        self._total = total if total is not None else len(iterable or ())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[Any]:
+        for one in self._iterable:
+            yield one
+            self.update()
+
+    def update(self, count: int = 1) -> None:
+        """So many steps more are done."""
+        self._done += count
+        if self._say is not None:
+            self._say(self._done, self._total)
+
+
+def _arguments(pipeline: Any, settings: Settings, steps: int | None) -> dict[str, Any]:
+    """The arguments of the pipeline's call. Raises ``UsageError`` for a setting that it does not have."""
+    accepted = inspect.signature(type(pipeline).__call__).parameters
+    frames = next((name for name in _FRAMES if name in accepted), "num_frames")
+    wanted = {
+        "negative_prompt": settings.negative,
+        frames: settings.frames,
+        "width": settings.size and settings.size[0],
+        "height": settings.size and settings.size[1],
+        "num_inference_steps": steps or settings.steps,
+        "guidance_scale": settings.guidance,
+    }
+    options = {frames: "--frames", "negative_prompt": "--negative", "guidance_scale": "--guidance", "width": "--size"}
+    given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    if frames not in accepted and settings.frames == 1:
+        del given[frames]  # a pipeline of pictures makes one
+    for name in given:
+        if name not in accepted:
+            raise UsageError(f"{type(pipeline).__name__} has no {options.get(name, name)}.")
+    given |= {"prompt": settings.prompt, "generator": torch.Generator().manual_seed(settings.seed)}
+    if "output_type" in accepted:
+        given["output_type"] = "np"
+    if settings.size and "use_resolution_binning" in accepted:  # it would take the next of its own sizes
+        given["use_resolution_binning"] = False
+    if "clean_caption" in accepted:  # it would need packages, and changes prompts behind the back
+        given["clean_caption"] = False
+    return given
+
+
+def _frames(made: Any) -> np.ndarray:
+    """uint8 [number, height, width, 3] of what a pipeline returns: f32 in [0, 1], with or without frames."""
+    values = np.asarray(made, np.float32)
+    values = values[0] if values.ndim == 5 else values
+    values = values[None] if values.ndim == 3 else values
+    finite = np.nan_to_num(values[..., :3], nan=0.0)
+    return (finite.clip(0, 1) * 255).round().astype(np.uint8)
+
+
+def _whole_prompt(pipeline: Any, prompt: str, tokens: Mapping[str, int]) -> None:
+    """Raises ``UsageError`` when no encoder gets the whole prompt: pipelines cut it without a word."""
+    cut = []
+    for name, limit in tokens.items():
+        tokenizer = getattr(pipeline, name.replace("text_encoder", "tokenizer"), None)
+        if tokenizer is None:
+            return
+        ids = tokenizer(prompt).input_ids
+        if len(ids) <= limit:
+            return
+        cut.append((len(ids), limit, tokenizer.decode(ids[limit - 1 :], skip_special_tokens=True)))
+    if cut:
+        has, limit, lost = max(cut, key=lambda one: one[1])
+        raise UsageError(
+            f"The prompt has {has} tokens, and {type(pipeline).__name__} reads {limit}.",
+            [f"what it would not read: ... {lost[:120]}"],
+            ["shorten the prompt"],
+        )

@@ -1,0 +1,168 @@
+"""Fills a network with the weights of a folder, a tensor at a time, in the formats of a plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rung.core.errors import BadFile
+from rung.hub.pipelines import kept_in_f32
+from rung.models.files.shards import weight_files
+from rung.models.files.tensors import Stored
+from rung.models.outline import stem_of
+from rung.nn import QuantWeight
+from rung.nn.quantise import check_values, kind_of, put, replacement
+from rung.nn.weight import encode
+from rung.planning.phases import Held, Network, Part, layer_format
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+#: What safetensors calls the types that are no format of rung's.
+_OTHERS = {"F64": torch.float64, "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
+#: A layer of a repeated block. What stands before and behind the blocks is small, and the result depends on it most.
+_REPEATED = re.compile(r"\.\d+\.")
+#: (bytes done, bytes in all)
+Progress = Callable[[int, int], None]
+
+
+def quantisable(network: nn.Module) -> dict[str, nn.Linear]:
+    """The linear layers in the repeated blocks of a network, by name; those that its authors want in f32 are not.
+
+    But T5's ``wo`` is: what overflows in f16 are its sums, which stay in f32, not its weights.
+    """
+    kept = set(kept_in_f32(network)) - {"wo"}
+    return {
+        name: layer
+        for name, layer in network.named_modules()
+        if isinstance(layer, nn.Linear) and kind_of(layer) == "linear"
+        and _REPEATED.search(name) and not kept & set(name.split("."))
+    }  # fmt: skip
+
+
+def network_of(module: nn.Module, name: str, phase: str, activations: int, batch: int, results: int) -> Network:
+    """What planning wants to know of a network."""
+    kept = set(kept_in_f32(module))
+    layers = {f"{each}.weight" for each in quantisable(module)} if phase != "decode" else set()
+    parts = []
+    for key, value in module.named_parameters():
+        columns = value.shape[-1] if value.dim() else 1
+        parts.append(Part(value.numel() // columns, columns, key in layers, bool(kept & set(key.split(".")))))
+    buffers = sum(value.nbytes for value in module.buffers())
+    return Network(name, phase, tuple(parts), buffers, activations, batch, results)
+
+
+def fill(network: nn.Module, folder: Path, held: Held, device: torch.device, progress: Progress) -> nn.Module:
+    """Gives an empty network its weights and moves it to the device. Returns it.
+
+    Layers of repeated blocks are held in ``held.format``, everything else in ``held.dtype``, or in f32 where the
+    network's authors want that. Raises ``BadFile`` for tensors that are missing or have other shapes, ``CannotEncode``
+    for NaN, ``UnsafeFile`` where there are only pickles.
+    """
+    dtype, kept = DTYPES[held.dtype], set(kept_in_f32(network))
+    layers = quantisable(network) if held.quantised else {}
+    shapes = {name: value.shape for name, value in _state(network)}
+    files = weight_files(folder, stem_of(folder))
+    names = _names(network, [stored.name for tensors in files.values() for stored in tensors], set(shapes))
+    total, done, seen = sum(stored.bytes for tensors in files.values() for stored in tensors), 0, set()
+    for stored, values in _read(files):
+        name = names.get(stored.name)
+        if name is not None:
+            if values.shape != shapes[name]:
+                raise BadFile(f"{name} of {folder.name} has the shape {list(values.shape)}, not {list(shapes[name])}")
+            seen.add(name)
+            own = torch.float32 if kept & set(name.split(".")) else dtype
+            layer = layers.get(name.removesuffix(".weight"))
+            if layer is not None and name.endswith(".weight"):
+                _quantise(network, name, layer, values, held.format, own, device)
+            else:
+                _place(network, name, values.to(own) if values.is_floating_point() else values, device)
+        done += stored.bytes
+        progress(done, total)
+    _tie(network)
+    missing = [name for name, value in _state(network) if value.is_meta]
+    if missing:
+        raise BadFile(f"{folder.name} lacks {len(missing)} tensors", [f"missing: {', '.join(missing[:8])}"])
+    for owner in network.modules():  # buffers that no file has
+        for name, buffer in owner._buffers.items():
+            if buffer is not None:
+                owner._buffers[name] = buffer.to(device, dtype if buffer.is_floating_point() else None)
+    return network.requires_grad_(False)
+
+
+def fill_buffers(network: nn.Module, folder: Path) -> None:
+    """Gives an empty network the buffers that its file has: pipelines read statistics from there."""
+    buffers = {name for name, _ in network.named_buffers()}
+    stem = stem_of(folder)
+    if buffers and stem:
+        files = weight_files(folder, stem)
+        chosen = {path: tuple(one for one in stored if one.name in buffers) for path, stored in files.items()}
+        for stored, values in _read(chosen):
+            _place(network, stored.name, values, torch.device("cpu"))
+
+
+def _state(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from network.named_parameters(remove_duplicate=False)
+    yield from network.named_buffers()
+
+
+def _read(files: dict[Path, tuple[Stored, ...]]) -> Iterator[tuple[Stored, Tensor]]:
+    """The tensors in the order in which they lie in their files; none is mapped, so that none stays in memory."""
+    for path, tensors in files.items():
+        with open(path, "rb") as file:
+            for stored in sorted(tensors, key=lambda one: one.offset):
+                dtype = DTYPES.get(stored.format) or _OTHERS.get(stored.format)
+                if dtype is None:
+                    raise BadFile(
+                        f"{stored.name} in {path.name} is stored in {stored.format}, which rung does not read"
+                    )
+                data = torch.empty(stored.bytes, dtype=torch.uint8)
+                file.seek(stored.offset)
+                if file.readinto(data.numpy().data) != stored.bytes:
+                    raise BadFile(f"{path.name} has become shorter while it was read")
+                yield stored, data.view(dtype).reshape(stored.shape)
+
+
+def _names(network: Any, stored: list[str], wanted: set[str]) -> dict[str, str]:
+    """The network's own names by those in its file, which may be of an older version, or have a prefix."""
+    table = {name: name for name in stored}
+    if fix := getattr(network, "_fix_state_dict_keys_on_load", None):
+        fix(table)
+    found = {}
+    for own, name in table.items():
+        while own not in wanted and "." in own:
+            own = own.partition(".")[2]
+        if own in wanted:
+            found[name] = own
+    return found
+
+
+def _quantise(
+    network: nn.Module, name: str, layer: nn.Linear, values: Tensor, format: str, dtype: torch.dtype,
+    device: torch.device,
+) -> None:  # fmt: skip
+    check_values(name, values)
+    encoded = encode(values, layer_format(format, values.shape[1]), name)
+    made: Any = replacement(layer, [QuantWeight.of(encoded, dtype, device)], None)
+    made.exact = True
+    put(network, name.removesuffix(".weight"), made)
+
+
+def _place(network: nn.Module, name: str, values: Tensor, device: torch.device) -> None:
+    """Makes the values the parameter or buffer of that name."""
+    owner, _, last = name.rpartition(".")
+    module = network.get_submodule(owner)
+    moved = values.to(device)
+    if last in module._buffers:
+        module._buffers[last] = moved
+    else:
+        module._parameters[last] = nn.Parameter(moved, requires_grad=False)
+
+
+def _tie(network: Any) -> None:
+    """Weights that the file has once and the network twice."""
+    if hasattr(network, "tie_weights"):
+        network.tie_weights()

@@ -1,0 +1,112 @@
+"""Files of frames: what was written is there, whole, with its settings; nothing is left of what was not."""
+
+import importlib.util
+import shutil
+import subprocess
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from rung.core.errors import BadFile, SoftwareMissing, UsageError
+from rung.measure import pictures
+
+Image = pytest.importorskip("PIL.Image")
+FRAMES = np.zeros((5, 32, 48, 3), np.uint8)
+FRAMES[:, :, :24, 0] = 255
+FRAMES[2:, 16:, :, 2] = 200
+SETTINGS = {"prompt": "a cat – in snow", "seed": 7}
+
+
+@pytest.mark.parametrize("name", ["x.gif", "x.webp"])
+def test_moving_pictures(tmp_path, name):
+    pictures.write(tmp_path / name, FRAMES, 8.0, SETTINGS)
+    with Image.open(tmp_path / name) as found:
+        assert found.n_frames >= 2  # equal neighbours may become one
+        found.seek(found.n_frames - 1)
+        assert np.abs(np.asarray(found.convert("RGB")).astype(int) - FRAMES[-1]).mean() < 12
+    assert pictures.settings_of(tmp_path / name) == SETTINGS
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_png_is_exact_and_has_its_settings(tmp_path):
+    pictures.write(tmp_path / "x.png", FRAMES[:1], 1.0, SETTINGS)
+    with Image.open(tmp_path / "x.png") as found:
+        assert (np.asarray(found) == FRAMES[0]).all()
+    assert pictures.settings_of(tmp_path / "x.png") == SETTINGS
+
+
+@pytest.mark.parametrize("width", [48, 47])
+def test_an_mp4_by_its_decoder(tmp_path, width):
+    pytest.importorskip("imageio_ffmpeg")
+    pictures.write(tmp_path / "x.mp4", FRAMES[:, :, :width], 8.0, SETTINGS)
+    command = [pictures.ffmpeg(), "-loglevel", "error", "-i", str(tmp_path / "x.mp4")]
+    raw = subprocess.run([*command, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"], capture_output=True, check=True).stdout
+    found = np.frombuffer(raw, np.uint8).reshape(5, 32, width, 3)
+    assert np.abs(found.astype(int) - FRAMES[:, :, :width]).mean() < 12
+
+
+def test_ctrl_c_while_ffmpeg_writes_leaves_nothing(tmp_path, monkeypatch):
+    pytest.importorskip("imageio_ffmpeg")
+    killed = []
+
+    class Stopped(subprocess.Popen):
+        def communicate(self, *args, **kwargs):
+            raise KeyboardInterrupt
+
+        def kill(self):
+            killed.append(True)
+            super().kill()
+
+    (tmp_path / "x.mp4").write_bytes(b"an older one")
+    monkeypatch.setattr(subprocess, "Popen", Stopped)
+    with pytest.raises(KeyboardInterrupt):
+        pictures.write(tmp_path / "x.mp4", FRAMES, 8.0, SETTINGS)
+    assert killed == [True]
+    assert [path.name for path in tmp_path.iterdir()] == ["x.mp4"]
+    assert (tmp_path / "x.mp4").read_bytes() == b"an older one"
+
+
+def test_no_ffmpeg(tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "imageio_ffmpeg" else found(name))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(SoftwareMissing) as refused:
+        pictures.check_destination(tmp_path / "x.mp4", 16)
+    assert any("webp" in way for way in refused.value.ways_out)
+    pictures.check_destination(tmp_path / "x.webp", 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "frames", "said"),
+    [("x.avi", 2, "ends in .avi"), ("x.png", 2, "one picture"), ("no/x.gif", 2, "no folder")],
+)
+def test_destinations_that_cannot_be(tmp_path, name, frames, said):
+    with pytest.raises(UsageError, match=said):
+        pictures.check_destination(tmp_path / name, frames)
+
+
+def test_what_is_no_picture(tmp_path):
+    (tmp_path / "x.png").write_bytes(b"no")
+    with pytest.raises(BadFile):
+        pictures.settings_of(tmp_path / "x.png")
+
+
+def test_a_sheet_has_a_row_a_label(tmp_path):
+    pictures.sheet(tmp_path / "x.png", {"f32": FRAMES, "int8": FRAMES[::-1]}, most=3)
+    with Image.open(tmp_path / "x.png") as found:
+        assert found.size == (3 * 48, 2 * (32 + 16))
+        assert (np.asarray(found)[16:48, :48] == FRAMES[0]).all()
+        assert (np.asarray(found)[-32:, -48:] == FRAMES[0]).all()
+
+
+def test_curves_are_drawn_inside_of_their_frame(tmp_path):
+    series = {"a <b>": [(0, 1.0), (1, 2.0), (2, float("inf"))], "c": [(0, 3.0), (2, 0.0)]}
+    pictures.curves(tmp_path / "x.svg", series, "title", "layer", "dB")
+    root = ElementTree.parse(tmp_path / "x.svg").getroot()
+    lines = [one.attrib["points"].split() for one in root.iter("{http://www.w3.org/2000/svg}polyline")]
+    assert [len(points) for points in lines] == [2, 2]
+    for across, down in (map(float, point.split(",")) for points in lines for point in points):
+        assert 0 <= across <= 720
+        assert 0 <= down <= 360
+    assert "a <b>" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
