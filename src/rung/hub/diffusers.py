@@ -34,9 +34,10 @@ class Quantizer(DiffusersQuantizer):
         config = self.quantization_config
         outer = None if config.embeddings is None else formats.get(config.embeddings)
         kept = [] if keep_in_fp32_modules is None else keep_in_fp32_modules
+        keep = {pattern: formats.get(name) for pattern, name in config.keep.items()}
         wanted = [
             each
-            for each in wanted_layers(model, formats.get(config.format), tuple(config.skip), outer)
+            for each in wanted_layers(model, formats.get(config.format), tuple(config.skip), outer, keep)
             if not set(kept) & set(each.name.split("."))
         ]
         if not wanted:
