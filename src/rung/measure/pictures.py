@@ -151,7 +151,7 @@ def _pillow(path: Path, frames: Frames, fps: float, settings: Mapping[str, Any])
         options = {"comment": text.encode()}
     else:
         exif = Image.Exif()
-        exif[_EXIF_DESCRIPTION] = text
+        exif[_EXIF_DESCRIPTION] = json.dumps(settings)  # EXIF's text is ASCII
         options = {"exif": exif, "quality": 90}
     if others:
         options |= {"save_all": True, "append_images": others, "duration": round(1000 / fps), "loop": 0}

@@ -79,8 +79,10 @@ class Done:
 
     def add(self, job: Job) -> None:
         """Writes down that a job is done."""
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"file": job.out.name, **_told(job)}, ensure_ascii=False) + "\n")
+        line = json.dumps({"file": job.out.name, **_told(job)}, ensure_ascii=False).encode() + b"\n"
+        torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
+        with open(self.path, "ab") as file:
+            file.write(b"\n" + line if torn else line)
             file.flush()
             os.fsync(file.fileno())
 
