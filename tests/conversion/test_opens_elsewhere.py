@@ -50,7 +50,6 @@ def test_a_folder_of_rung_is_what_transformers_would_have_saved(model_type, form
     assert a.keys() == b.keys()
     for name in a:
         assert torch.equal(a[name], b[name]), name
-    assert torch.equal(logits(own), logits(mine))
 
 
 def test_a_mixture_in_a_folder(tmp_path):
@@ -61,8 +60,11 @@ def test_a_mixture_in_a_folder(tmp_path):
     assert held["model.embed_tokens"] == "q4_k"
     assert held["model.layers.1.mlp.down_proj"] == "q6_k"
     assert held["model.layers.1.mlp.up_proj"] == "q4_k"
-    exact = logits(loaded(tmp_path / "a"))
-    assert (logits(mine) - exact).norm() < 0.25 * exact.norm()
+    exact = loaded(tmp_path / "a").state_dict()
+    for name, module in mine.named_modules():
+        if hasattr(module, "stored"):
+            weight = exact[f"{name}.weight"]
+            assert (module.weight.data - weight).norm() < 0.1 * weight.norm(), name
 
 
 @pytest.mark.parametrize("format", ["nf4", "nf4:64:nested", "fp4", "int8"])
@@ -107,3 +109,19 @@ def test_transformers_reads_the_gguf_file(source, tmp_path):
     written(source, "gguf", "q8_0", tmp_path / "x.gguf")
     found = logits(loaded(tmp_path, gguf_file="x.gguf"))
     assert (found - exact).norm() < 0.02 * exact.norm()
+
+
+def test_a_quantised_folder_becomes_a_gguf_file(source, tmp_path):
+    """Codes that do not lie in rows are decoded before the rows change their order."""
+    from safetensors.torch import load_file
+
+    from rung import formats
+    from rung.conversion.convert import converting
+    from rung.conversion.writing import order_of_heads
+
+    written(source, "bitsandbytes", "nf4", tmp_path / "b")
+    write(converting(open_card(tmp_path / "b"), True, "f32"), tmp_path / "x.gguf", 1)
+    weight = load_file(source / "model.safetensors")["model.layers.1.self_attn.q_proj.weight"].numpy()
+    decoded = formats.decode(formats.encode(weight, formats.get("nf4")))
+    found = {tensor.name: tensor.data for tensor in gguf.GGUFReader(tmp_path / "x.gguf").tensors}
+    np.testing.assert_array_equal(found["blk.1.attn_q.weight"], decoded[order_of_heads(len(decoded), 4, True)])

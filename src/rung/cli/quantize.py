@@ -31,6 +31,14 @@ _As = Annotated[
     str | None,
     typer.Option("--as", help="Whose file: rung, gguf or bitsandbytes; default: by DST's name.", show_default=False),
 ]
+_Importance = Annotated[
+    str | None,
+    typer.Option(
+        "--importance",
+        help="Data of llama-imatrix (.gguf or .dat): errors count where inputs are large.",
+        show_default=False,
+    ),
+]
 _Picture = Annotated[
     str | None, typer.Option("--picture", help="Draw the errors by layer into this SVG file.", show_default=False)
 ]
@@ -42,6 +50,7 @@ def quantize(
     format: _Format,
     keep: _Keep = None,
     kind: _As = None,
+    importance: _Importance = None,
     picture: _Picture = None,
     threads: options.Threads = None,
     offline: options.Offline = False,
@@ -53,12 +62,13 @@ def quantize(
 
     A run that was stopped goes on where it was when the same command is given again.
     """
-    from rung.conversion.quantize import kind_of, parse_keep, quantizing
+    from rung.conversion.quantize import kind_of, parse_keep, quantizing, weighed
 
     chosen = kind_of(Path(target), kind)
     kept = parse_keep(keep or ())
     card = opened(source, target, offline, revision, quiet or json)
     job = quantizing(card, chosen, format, kept)
+    job = job if importance is None else weighed(job, Path(importance))
     written, seconds = done(job, target, threads, quiet or json)
     report(job, written, seconds, target, json, quiet, by_role=True)
     if picture is not None:

@@ -79,7 +79,8 @@ class Style(Protocol):
 class Job:
     """A result to be written. ``constants`` are tensors that are not in the source; ``pairs`` the metadata of GGUF.
 
-    ``small`` are further files of a folder. ``single``: one GGUF file, else a folder. ``notes`` is what a person
+    ``importance`` float32 [columns], by roles, is what the columns of a tensor count. ``small`` are further files of a
+    folder. ``single``: one GGUF file, else a folder. ``notes`` is what a person
     should know.
     """
 
@@ -91,6 +92,7 @@ class Job:
     pairs: tuple[bytes, ...] = ()
     small: dict[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    importance: dict[str, Floats] = field(default_factory=dict)
 
     def layout(self) -> tuple[tuple[Planned, ...], dict[str, tuple[int, int]]]:
         """The files, and where each entry lies: its file and its first byte there."""

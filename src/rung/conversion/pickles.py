@@ -15,7 +15,7 @@ from rung.conversion import gemma_pytorch
 from rung.conversion.folder_files import copied
 from rung.conversion.job import Entry, folder_layout, index_of
 from rung.conversion.partial import Partial
-from rung.core.errors import BadFile, SoftwareMissing, UnsafeFile
+from rung.core.errors import BadFile, SoftwareMissing, UnsafeFile, UsageError
 from rung.models.files.foreign import PICKLE_SUFFIXES, head, is_pickle
 from rung.models.files.jsonfile import read_object
 from rung.run.child import Job, run
@@ -32,15 +32,19 @@ def pickles_of(source: Path) -> list[Path]:
         return [source] if is_pickle(head(source)) else []
     if not source.is_dir() or any(source.glob("*.safetensors")):
         return []
-    found = [path for suffix in PICKLE_SUFFIXES for path in source.glob(f"*{suffix}")]
-    return sorted(path for path in found if path.name not in ("training_args.bin", "optimizer.pt", "scheduler.pt"))
+    found = sorted(path for suffix in PICKLE_SUFFIXES for path in source.glob(f"*{suffix}"))
+    # beside them a training program keeps its arguments, its optimiser, its random numbers
+    return [path for path in found if path.name.startswith("pytorch_model")] or found
 
 
 def unpickled(source: Path, target: Path) -> dict[str, int]:
     """Makes a folder of safetensors of a checkpoint, in a child; returns the number of ``tensors`` and their ``bytes``.
 
-    Raises ``UnsafeFile`` for a pickle of more than weights, ``BadFile``, ``SoftwareMissing`` without torch.
+    Raises ``UnsafeFile`` for a pickle of more than weights, ``BadFile``, ``SoftwareMissing`` without torch,
+    ``UsageError`` where the target is there already.
     """
+    if target.exists():
+        raise UsageError(f"{target} is there already", (), ["remove it, or give the result another name"])
     job = Job.of("rung.conversion.pickles:work", source=str(source), target=str(target))
     (outcome,) = run([job], _DAY)
     if outcome.ok:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rung import formats
-from rung.conversion import folder_config, folder_files, gguf_keys, names, vocabulary
+from rung.conversion import folder_config, folder_files, gguf_keys, importance, names, vocabulary
 from rung.conversion.job import Job, Step, Style
 from rung.conversion.styles import DTYPES, Bitsandbytes, Gguf, Plain, Rung, lossless
 from rung.core.errors import UsageError
@@ -122,6 +123,8 @@ def to_folder(
         named = names.folder_names(card, Settings(config, "config.json"))
         steps = tuple(_turned(card, tensor, named[tensor.role], chosen, interleave=False) for tensor in card.tensors)
     style: Style = {"plain": Plain, "rung": Rung, "bitsandbytes": Bitsandbytes}[kind]()
+    for key in ("quantization_config", "compression_config"):  # the source's; what is written says its own
+        config.pop(key, None)
     config |= _config_of(kind, card, asked, steps)
     if kind == "plain":
         config.pop("torch_dtype", None)
@@ -141,6 +144,31 @@ def _turned(
     format, reason = chosen[tensor.role]
     heads, shift = names.heads_of(card, tensor), names.shift_of(card, tensor)
     return Step(tensor, name, format, heads, interleave, shift, reason)
+
+
+def weighed(job: Job, path: Path) -> Job:
+    """The same job with importance data of llama.cpp, for the formats that look at them.
+
+    Raises ``BadFile`` for data of another model, ``UsageError`` where no format of the job looks at them.
+    """
+    steps = [step for step in job.steps if formats.weighs(step.format) and len(step.tensor.shape) > 1]
+    if not steps:
+        raise UsageError(
+            "No format that was chosen looks at importance data.",
+            ["q4_k, q5_k and q6_k do, and the mixtures of them"],
+            ["leave out --importance, or take --format q4_k_m"],
+        )
+    named = names.gguf_names(job.card)
+    found = importance.by_role(
+        importance.read(path),
+        {step.tensor.role: named[step.tensor.role] for step in steps},
+        {step.tensor.role: step.tensor.shape[-1] for step in steps},
+    )
+    without = [step.tensor.name for step in steps if step.tensor.role not in found]
+    note = (
+        (f"without importance data: {', '.join(without[:4])}{' ...' if len(without) > 4 else ''}",) if without else ()
+    )
+    return replace(job, importance=found, notes=job.notes + note)
 
 
 # ---- formats

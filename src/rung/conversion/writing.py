@@ -68,7 +68,8 @@ def _one(
 ) -> dict[str, Any]:
     """Writes one tensor; returns its record."""
     before = prepared(step, reader.read(step.tensor), threads)
-    after = formats.convert(before, step.format, step.tensor.name, threads)
+    importance = job.importance.get(step.tensor.role)
+    after = formats.convert(before, step.format, step.tensor.name, threads, importance)
     for entry, array in zip(job.style.entries(step), job.style.arrays(step, after), strict=True):
         partial.put(*places[entry.name], np.ascontiguousarray(array).reshape(-1).view(np.uint8))
     if step.format.name in ("f32", before.format.name):
@@ -87,6 +88,8 @@ def prepared(step: Step, stored: Encoded, threads: int = 1) -> Encoded:
     """The weights as the result is to have them, still in the source's format (f32 where they are changed)."""
     if step.merges:
         stored = added(stored, step, threads)
+    if step.heads and stored.format.layout != "rows":
+        stored = formats.encode(formats.decode(stored), formats.get("f32"), step.tensor.name)
     if step.heads:
         # a bias is one row of the file, and one value for each row of its weight
         data = stored.parts["data"]
@@ -138,4 +141,6 @@ def _work(job: Job, files: tuple[Planned, ...]) -> str:
         digest.update(file.head)
     for name, data in job.small.items():
         digest.update(name.encode() + data)
+    for role, importance in job.importance.items():
+        digest.update(role.encode() + importance.tobytes())
     return digest.hexdigest()

@@ -13,7 +13,7 @@ from rung.formats.table import FORMATS, get, gguf_number, gguf_type, next_better
 
 if TYPE_CHECKING:
     from rung.formats.codec import Encoded
-    from rung.formats.coding import convert, decode, encode, layout
+    from rung.formats.coding import convert, decode, encode, layout, weighs
     from rung.formats.quality import sqnr
 
 __all__ = [
@@ -30,10 +30,13 @@ __all__ = [
     "part_name",
     "parts",
     "sqnr",
+    "weighs",
 ]
 
 #: Where the names are that are loaded when they are first used.
-_LATER = {"Encoded": "codec", "sqnr": "quality"} | dict.fromkeys(("convert", "decode", "encode", "layout"), "coding")
+_LATER = {"Encoded": "codec", "sqnr": "quality"} | dict.fromkeys(
+    ("convert", "decode", "encode", "layout", "weighs"), "coding"
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -73,12 +73,19 @@ class Source:
     """Weights of ``shape`` (rows, columns) that are read a piece at a time.
 
     ``read(first, last)`` returns the weights [first, last) of the flattened tensor, float32, from any thread.
+    ``importance`` [columns]: how much the square of an error counts there; None: everywhere alike.
     """
 
     name: str
     shape: tuple[int, int]
     read: Callable[[int, int], Floats]
     threads: int = 1
+    importance: Floats | None = None
+
+    def importance_of(self, first: int, count: int) -> Floats:
+        """The importance of ``count`` weights of the flattened tensor."""
+        assert self.importance is not None
+        return np.resize(np.roll(self.importance, -(first % self.shape[1])), count)
 
     @property
     def size(self) -> int:
@@ -131,14 +138,16 @@ class BlockCodec(Codec):
 
     ``unpack(blocks, out)`` decodes blocks [n] of dtype ``layout`` to float32 [n, format.block].
     ``pack(weights, blocks)`` does the reverse for finite weights and raises ``BadBlock``.
-    ``piece`` is the number of weights that ``pack`` takes at once.
+    ``piece`` is the number of weights that ``pack`` takes at once. One that ``weighs`` takes their importance
+    [n, format.block] as a third argument.
     """
 
     format: Format
     layout: np.dtype[Any]
     unpack: Callable[[Array, Floats], None]
-    pack: Callable[[Floats, Array], None] | None = None
+    pack: Callable[..., None] | None = None
     piece: int = PIECE
+    weighs: bool = False
 
     def __post_init__(self) -> None:
         assert self.layout.itemsize == self.format.block_bytes, f"a block of {self.format.name} has another size"
@@ -154,8 +163,11 @@ class BlockCodec(Codec):
 
         def pack(first: int, piece: Floats) -> None:
             start, count = first // block, len(piece) // block
+            more: tuple[Floats, ...] = ()
+            if self.weighs and source.importance is not None:
+                more = (source.importance_of(first, len(piece)).reshape(count, block),)
             try:
-                pack_blocks(piece.reshape(count, block), blocks[start : start + count])
+                pack_blocks(piece.reshape(count, block), blocks[start : start + count], *more)
             except BadBlock as bad:
                 raise source.refusal(first + bad.index * block, bad.cause, _TOO_LARGE) from None
 

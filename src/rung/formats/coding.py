@@ -53,10 +53,13 @@ def encode(array: npt.ArrayLike, fmt: Format, name: str = "weight", threads: int
     return _encode(Source(name, (len(weights), columns), read, threads), fmt)
 
 
-def convert(encoded: Encoded, fmt: Format, name: str = "weight", threads: int = 1) -> Encoded:
+def convert(
+    encoded: Encoded, fmt: Format, name: str = "weight", threads: int = 1, importance: Floats | None = None
+) -> Encoded:
     """The same weight in another format, a piece at a time: the whole of it is never held as float32.
 
-    The result is the same for any number of ``threads``.
+    The result is the same for any number of ``threads``. ``importance`` float32 [columns] says how much the square of
+    an error counts in each column, to the formats that weigh (``weighs``).
 
     Raises as ``encode`` does. A weight that has the format already is returned as it is.
     """
@@ -69,7 +72,13 @@ def convert(encoded: Encoded, fmt: Format, name: str = "weight", threads: int = 
         codec.decode(encoded, first, out)
         return out
 
-    return _encode(Source(name, encoded.shape, read, threads), fmt)
+    return _encode(Source(name, encoded.shape, read, threads, importance), fmt)
+
+
+def weighs(fmt: Format) -> bool:
+    """Whether encoding into a format looks at the importance of columns."""
+    codec = _codec_of(fmt)
+    return isinstance(codec, BlockCodec) and codec.weighs
 
 
 def _encode(source: Source, fmt: Format) -> Encoded:

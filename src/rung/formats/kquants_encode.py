@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.formats.codec import COARSE, Array, Codes, Floats, columns, half
-from rung.formats.search import affine, codes_of, symmetric
+from rung.formats.search import affine, codes_of, even, symmetric
 
 # Found by trying on Gaussian and Student-t weights; twice as many trials add 0.05 dB.
 _TRIALS = tuple((stretch, offset) for stretch in (-0.8, -0.2, 0.4) for offset in (-0.3, 0.0))
@@ -19,12 +19,13 @@ def _round(values: Floats, stored: npt.NDArray[np.float16], up: npt.NDArray[np.b
     return np.minimum(np.where(up, np.ceil(ratio), np.rint(ratio)), np.float32(most))
 
 
-def pack_affine(weights: Floats, blocks: Array, levels: int) -> Codes:
+def pack_affine(weights: Floats, blocks: Array, levels: int, importance: Floats | None = None) -> Codes:
     """Stores d, dmin and scales of blocks [n]; returns codes uint8 [32, 8, n] in 0 ... levels - 1."""
     x = columns(weights, 32)
     count = len(blocks)
     shape = (8, count)
-    scale, minimum = (part.reshape(shape) for part in affine(x, levels, _TRIALS))
+    even_in_groups = None if importance is None else even(columns(importance, 32))
+    scale, minimum = (part.reshape(shape) for part in affine(x, levels, _TRIALS, even_in_groups))
     up = scale.max(axis=0) < COARSE
     dmin, _ = half(minimum.max(axis=0) / np.float32(63))
     minima = _round(minimum, dmin, up, 63)
@@ -56,23 +57,24 @@ def _pack_pairs(codes: Codes) -> Codes:
     return packed.transpose(2, 1, 0).reshape(-1, 128)
 
 
-def pack_q4_k(weights: Floats, blocks: Array) -> None:
+def pack_q4_k(weights: Floats, blocks: Array, importance: Floats | None = None) -> None:
     """Encodes finite weights [n, 256] into blocks [n]."""
-    blocks["qs"] = _pack_pairs(pack_affine(weights, blocks, 16))
+    blocks["qs"] = _pack_pairs(pack_affine(weights, blocks, 16, importance))
 
 
-def pack_q5_k(weights: Floats, blocks: Array) -> None:
+def pack_q5_k(weights: Floats, blocks: Array, importance: Floats | None = None) -> None:
     """Encodes finite weights [n, 256] into blocks [n]."""
-    codes = pack_affine(weights, blocks, 32)
+    codes = pack_affine(weights, blocks, 32, importance)
     blocks["qs"] = _pack_pairs(codes & 15)
     blocks["qh"] = np.packbits(codes >> 4, axis=1, bitorder="little")[:, 0].T
 
 
-def pack_q6_k(weights: Floats, blocks: Array) -> None:
+def pack_q6_k(weights: Floats, blocks: Array, importance: Floats | None = None) -> None:
     """Encodes finite weights [n, 256] into blocks [n]."""
     x = columns(weights, 16)
     count = len(blocks)
-    scale, extreme = (part.reshape(16, count) for part in symmetric(x, 32, _SHIFTS))
+    even_in_groups = None if importance is None else even(columns(importance, 16))
+    scale, extreme = (part.reshape(16, count) for part in symmetric(x, 32, _SHIFTS, even_in_groups))
     up = np.abs(scale).max(axis=0) < COARSE
     scale = np.where(up, extreme / np.float32(-32), scale)
     index = np.argmax(np.abs(scale), axis=0)

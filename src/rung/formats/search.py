@@ -2,7 +2,8 @@
 
 Groups stand in columns, float32 [weights of a group, groups], as ``codec.columns`` makes them. Each search tries
 several scales; for each it rounds the weights to codes and takes the scale (and minimum) that fit those codes best,
-in closed form. What is compared is the plain squared error, because that is what SQNR measures.
+in closed form. What is compared is the plain squared error, because that is what SQNR measures, or, where the weights
+have an importance, its sum weighed by that.
 """
 
 from __future__ import annotations
@@ -26,7 +27,23 @@ def _round(codes: Floats, low: float, high: float) -> Floats:
     return np.clip(codes, np.float32(low), np.float32(high), out=codes)
 
 
-def affine(x: Floats, levels: int, trials: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
+def even(importance: Floats) -> Floats:
+    """Importance [weights of a group, groups] with the mean 1 in each group; a group without any is even."""
+    mean = importance.mean(axis=0)
+    return np.where(mean > 0, importance * inverse(mean), np.float32(1))
+
+
+def _weighed(values: Floats, importance: Floats | None) -> Floats:
+    """Sums [groups], weighed in place."""
+    if importance is not None:
+        values *= importance
+    total: Floats = values.sum(axis=0)
+    return total
+
+
+def affine(
+    x: Floats, levels: int, trials: Sequence[tuple[float, float]], importance: Floats | None = None
+) -> tuple[Floats, Floats]:
     """Scale and minimum [groups], both >= 0, with which ``scale * code - minimum`` is near x [weights, groups].
 
     Codes are 0 ... levels - 1. Each trial (stretch, offset) spreads the range of x over levels - 1 + stretch codes,
@@ -38,18 +55,20 @@ def affine(x: Floats, levels: int, trials: Sequence[tuple[float, float]]) -> tup
     span = y.max(axis=0)
     # Sums are taken of y / span, in 0 ... 1: squares neither overflow nor vanish at any scale of x.
     y *= inverse(span)
-    total, energy = y.sum(axis=0), np.einsum("ij,ij->j", y, y)
+    codes, work = np.empty_like(y), np.empty_like(y)
+    np.copyto(work, y)
+    total = _weighed(work, importance)
+    energy = np.einsum("ij,ij->j", y, work)
     scale, base = np.full_like(span, 1 / (levels - 1)), np.zeros_like(span)
     least = np.full_like(span, np.inf)
-    codes, work = np.empty_like(y), np.empty_like(y)
     floor = low * inverse(span)
     for stretch, offset in trials:
         np.multiply(y, np.float32(levels - 1 + stretch), out=codes)
         codes += np.float32(offset)
         _round(codes, 0, levels - 1)
-        first = codes.sum(axis=0)
-        second = np.multiply(codes, codes, out=work).sum(axis=0)
-        cross = np.multiply(codes, y, out=work).sum(axis=0)
+        second = _weighed(np.multiply(codes, codes, out=work), importance)
+        cross = _weighed(np.multiply(codes, y, out=work), importance)
+        first = _weighed(codes, importance)
         a, b = _line(count, first, second, total, cross, floor)
         error = energy + a * (a * second - 2 * cross) + b * (count * b + 2 * (a * first - total))
         better = (error < least) & (a > 0)
@@ -75,7 +94,7 @@ def _line(
     return np.where(through, steep, slope), np.where(through, origin, intercept)
 
 
-def symmetric(x: Floats, half: int, shifts: Sequence[float]) -> tuple[Floats, Floats]:
+def symmetric(x: Floats, half: int, shifts: Sequence[float], importance: Floats | None = None) -> tuple[Floats, Floats]:
     """Signed scale [groups] with which ``scale * code`` is near x [weights, groups], and the extreme weights [groups].
 
     Codes are -half ... half - 1. Each shift tries the scale that makes code -(half + shift) of the extreme weight.
@@ -88,8 +107,8 @@ def symmetric(x: Floats, half: int, shifts: Sequence[float]) -> tuple[Floats, Fl
     codes, work = np.empty_like(y), np.empty_like(y)
     for shift in shifts:
         codes_of(y, np.float32(-(half + shift)), -half, half - 1, codes)
-        second = np.multiply(codes, codes, out=work).sum(axis=0)
-        cross = np.multiply(codes, y, out=work).sum(axis=0)
+        second = _weighed(np.multiply(codes, codes, out=work), importance)
+        cross = _weighed(np.multiply(codes, y, out=work), importance)
         # The best scale for these codes is cross / second; it takes cross^2 / second off the squared error.
         fit = cross / np.maximum(second, _TINY)
         gain = fit * cross
