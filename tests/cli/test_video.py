@@ -86,7 +86,7 @@ def test_formats_of_a_pipeline_side_by_side(latte, tmp_path, capsys):
 
 def test_formats_of_a_language_model_side_by_side(tmp_path, capsys):
     picture = tmp_path / "x.svg"
-    formats = ("--format", "q8_0", "--format", "q4_0")
+    formats = ("--format", "q5_0", "--format", "q4_0")
     status, said, told = rung(capsys, "compare", "demo", *formats, "--picture", picture, "--device", "cpu", "--json")
     assert status == 0, told
     stored, fine, coarse = json.loads(said)
