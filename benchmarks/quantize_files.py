@@ -9,7 +9,6 @@ same threads; the file is read once before. The error of both results is measure
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,17 +19,20 @@ from rung.conversion.measure import cost
 from rung.models import open_card
 from rung.models.reader import Reader
 
+#: A process of its own beside the measured one: a child's peak counts what its parent held when it was started.
+_BESIDE = (
+    "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); "
+    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(done.returncode)"
+)
+
 
 def run(command: list[str]) -> tuple[float, float]:
     """Seconds, and the resident peak in MB, of a process that must end well."""
     began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert process.stderr is not None
-    said = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"{' '.join(command)} ended with {status}:\n{said.decode(errors='replace')[-2000:]}")
-    return time.perf_counter() - began, usage.ru_maxrss / 1024
+    done = subprocess.run([sys.executable, "-S", "-c", _BESIDE, *command], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return time.perf_counter() - began, int(done.stdout) / 1024
 
 
 def error(source: Path, result: Path) -> float:
