@@ -9,7 +9,17 @@ import pytest
 from rung.cli.app import main
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ["quantize.md", "transformers.md", "peft.md", "tune.md", "splats.md", "diffusers.md", "video.md", "compare.md"]
+PAGES = [
+    "quantize.md",
+    "transformers.md",
+    "peft.md",
+    "bitsandbytes.md",
+    "tune.md",
+    "splats.md",
+    "diffusers.md",
+    "video.md",
+    "compare.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rung.run.exec.notes import Key
 
 #: What runs in the program when it has imported a module.
-HOOKS = {"torch": "rung.run.exec.hook"}
+HOOKS = {"torch": "rung.run.exec.hook", "bitsandbytes": "rung.hub.bitsandbytes.hook"}
 _VALUED = ("--device", "--software", "--memory", "--defect")
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 #: A program that was ended on purpose has nothing to be explained; SIGKILL may be the kernel's, for want of memory.

@@ -10,7 +10,9 @@ import functools
 import logging
 import threading
 import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,17 +54,18 @@ journal = Journal(on_step=_say, on_note=_log.info)
 class State:
     """A weight as rungs see it: ``stored`` shares memory with the parts, ``linears`` and ``rows`` are bound to rungs.
 
-    ``key`` tells whether the parts are still the same.
+    ``key`` tells whether the parts are still the same. Not ``packed``: rungs must read it as it is stored.
     """
 
     key: tuple[tuple[int, int], ...]
     stored: Stored
+    packed: bool = True
     linears: dict[torch.dtype, Linear] = field(default_factory=dict)
     rows: Embedding | None = None
 
 
-def _key(parts: dict[str, Tensor]) -> tuple[tuple[int, int], ...]:
-    return tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in parts.values())
+def _key(tensors: Iterable[Tensor]) -> tuple[tuple[int, int], ...]:
+    return tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
 
 
 def state(parts: dict[str, Tensor], format: Format, shape: tuple[int, int]) -> State:
@@ -70,11 +73,26 @@ def state(parts: dict[str, Tensor], format: Format, shape: tuple[int, int]) -> S
 
     Raises ``UsageError`` for parts in another dtype than the format's: a cast has destroyed the scales.
     """
-    codes, key = parts["data"], _key(parts)
+    codes, key = parts["data"], _key(parts.values())
     found: State | None = _states.get(codes)
     if found is None or found.key != key:
         with _lock:
             found = _states[codes] = State(key, _stored(parts, format, shape))
+    return found
+
+
+def foreign(
+    owner: Tensor, tensors: Iterable[Tensor], parts: Callable[[], dict[str, Tensor]], format: Format, shape: Any
+) -> State:
+    """The state of another program's weight, which lives as long as ``owner`` and is never packed.
+
+    It is made anew, of ``parts()``, when one of ``tensors`` has moved or changed.
+    """
+    key = _key(tensors)
+    found: State | None = _states.get(owner)
+    if found is None or found.key != key or found.stored.shape != shape or found.stored.encoded.format != format:
+        with _lock:
+            found = _states[owner] = State(key, _stored(parts(), format, shape), packed=False)
     return found
 
 
@@ -111,7 +129,7 @@ def linear(bound: State, x: Tensor) -> Linear:
 
 
 def _bind(bound: State, x: Tensor) -> Linear:
-    made = _binder(x.device, DTYPES[x.dtype]).linear(_whole(bound))
+    made = _binder(x.device, DTYPES[x.dtype], bound.packed).linear(_whole(bound))
     if isinstance(made.state, Stored):
         made.state.parts.update(bound.stored.parts)
     return made
@@ -154,13 +172,13 @@ def multiplies(place: torch.device, dtype: torch.dtype) -> bool:
     return device_of(place).capability(f"matmul.{DTYPES[dtype]}").level is Level.NATIVE if dtype in DTYPES else False
 
 
-def _binder(place: torch.device, dtype: str) -> Binder:
-    return _binder_of(device_of(place), dtype, torch.get_num_threads())
+def _binder(place: torch.device, dtype: str, packed: bool = True) -> Binder:
+    return _binder_of(device_of(place), dtype, torch.get_num_threads(), packed)
 
 
 @functools.cache
-def _binder_of(device: Device, dtype: str, threads: int) -> Binder:
-    return Binder(device, journal, dtype=dtype, threads=threads)
+def _binder_of(device: Device, dtype: str, threads: int, packed: bool) -> Binder:
+    return Binder(device, journal, dtype=dtype, threads=threads, packed=packed)
 
 
 def device_of(place: torch.device) -> Device:

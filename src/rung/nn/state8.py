@@ -28,12 +28,6 @@ def codebook(signed: bool, device: torch.device) -> Tensor:
     return torch.tensor(sorted(values), dtype=torch.float32, device=device)
 
 
-@functools.cache
-def _middles(signed: bool, device: torch.device) -> Tensor:
-    values = codebook(signed, device)
-    return (values[:-1] + values[1:]) / 2
-
-
 def blocks(size: int) -> int:
     """How many blocks that many values make."""
     return -(-size // BLOCK)
@@ -45,12 +39,12 @@ def decode(codes: Tensor, absmax: Tensor, values: Tensor) -> Tensor:
     return decoded.mul_(absmax.repeat_interleave(BLOCK)[: len(codes)])
 
 
-def encode(state: Tensor, codes: Tensor, absmax: Tensor, signed: bool) -> None:
-    """Writes the codes and magnitudes of float32 [n] to ``codes`` and ``absmax``: the nearest value of the codebook."""
+def encode(state: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes uint8 [n] and magnitudes [blocks] of float32 [n]: the nearest value of the codebook."""
     count = blocks(len(state))
     padded = torch.zeros(count * BLOCK, device=state.device)
     padded[: len(state)] = state
     table = padded.view(count, BLOCK)
-    absmax.copy_(table.abs().amax(dim=1))
+    absmax = table.abs().amax(dim=1)
     table.mul_((1 / absmax.clamp_min(1e-38))[:, None])
-    codes.copy_(torch.bucketize(padded[: len(state)], _middles(signed, state.device)))
+    return torch.bucketize(padded[: len(state)], (values[:-1] + values[1:]) / 2).to(torch.uint8), absmax

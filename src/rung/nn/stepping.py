@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,9 @@ from rung.nn.state8 import BLOCK, blocks, codebook
 _WRAPPED = "__bnb_optimizer_quant_state__"
 _QUANTISED = ("qmap1", "qmap2", "state1", "state2", "absmax1", "absmax2", "unorm_vec")
 #: Values that are updated at once: bounds the float32 copies of the state.
-_PIECE = 4096 * BLOCK
+PIECE = 4096 * BLOCK
+#: (float32 [n], codebook) -> codes uint8 [n] and magnitudes of their blocks.
+Encode = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -197,36 +199,18 @@ class Optimizer8bit(torch.optim.Optimizer):
         flat, grad = p.detach().contiguous().view(-1), p.grad
         assert grad is not None
         gradient = grad.contiguous().view(-1)
-        limit = config["max_unorm"]
-        largest = limit * float(flat.float().norm()) if limit > 0 else 0.0
-        piece = len(flat) if limit > 0 else _PIECE
-        for first in range(0, len(flat), piece):
-            part = slice(first, first + piece)
-            norm = self._update_piece(flat[part], gradient[part].float(), state, part, config, largest)
-            if limit > 0:
+        settings = self._at(state["step"], config)
+        limit = None
+        if config["max_unorm"] > 0:
+            limit = config["max_unorm"] * float(flat.float().norm()) or math.inf
+        for part in pieces(len(flat), whole=limit is not None):
+            states = read_states(state, part, self._rule)
+            norm = advance(self._rule, flat[part], gradient[part].float(), states, settings, limit)
+            write_states(state, part, self._rule, states)
+            if limit is not None:
                 state["unorm_vec"].fill_(norm)
         if flat.data_ptr() != p.data_ptr():
             p.copy_(flat.view_as(p))
-
-    def _update_piece(
-        self, p: Tensor, g: Tensor, state: dict[str, Any], part: slice, config: dict[str, Any], largest: float
-    ) -> float:
-        """Updates a piece of a parameter and of its state; returns the norm of the update where one is asked for."""
-        values, rule = p.float(), self._rule
-        settings = self._at(state["step"], config)
-        decay = settings.weight_decay
-        if decay and rule.coupled:
-            g = g.add(values, alpha=decay)
-        states = _read(state, part, rule)
-        update, factor = rule.update(values, g, states, settings)
-        _write(state, part, rule, states)
-        if decay and not rule.coupled:
-            values = values * (1 - settings.lr * decay)
-        norm = float(update.norm()) if config["max_unorm"] > 0 else 0.0
-        if norm > largest > 0:
-            factor *= largest / norm
-        p.copy_(values.add(update, alpha=-settings.lr * factor))
-        return norm
 
     def _at(self, step: int, config: dict[str, Any]) -> Settings:
         """The settings of a step; those that change with it are scheduled here."""
@@ -290,33 +274,64 @@ def _counts(rule: Rule) -> tuple[int, ...]:
     return (2, 1) if len(rule.signed) == 3 else (1,) * len(rule.signed)
 
 
-def _slots(state: dict[str, Any], rule: Rule) -> list[tuple[Tensor, Tensor | None, bool]]:
-    """The states as flat tensors, with the magnitudes of 8-bit ones and whether they have a sign."""
-    found: list[tuple[Tensor, Tensor | None, bool]] = []
+def advance(
+    rule: Rule, p: Tensor, g: Tensor, states: list[Tensor], settings: Settings, limit: float | None = None
+) -> float:
+    """Changes a parameter [n] and its float32 states by a gradient float32 [n].
+
+    Returns the norm of the update, which is then at most ``limit``; without a limit 0.
+    """
+    values, decay = p.float(), settings.weight_decay
+    if decay and rule.coupled:
+        g = g.add(values, alpha=decay)
+    update, factor = rule.update(values, g, states, settings)
+    if decay and not rule.coupled:
+        values = values * (1 - settings.lr * decay)
+    norm = 0.0 if limit is None else float(update.norm())
+    if limit is not None and norm > limit:
+        factor *= limit / norm
+    p.copy_(values.add(update, alpha=-settings.lr * factor))
+    return norm
+
+
+def pieces(size: int, whole: bool) -> Iterator[slice]:
+    """What is updated at once of ``size`` values: ``PIECE``, or all where the norm of the whole is asked for."""
+    step = max(size, 1) if whole else PIECE
+    for first in range(0, size, step):
+        yield slice(first, min(first + step, size))
+
+
+def _slots(state: dict[str, Any], rule: Rule) -> list[tuple[Tensor, Tensor | None, Tensor | None]]:
+    """The states as flat tensors, with the magnitudes and the codebook of 8-bit ones."""
+    found: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
     for number, count in enumerate(_counts(rule), 1):
-        held, absmax = state[f"state{number}"], state.get(f"absmax{number}")
+        held, absmax, values = (state.get(f"{name}{number}") for name in ("state", "absmax", "qmap"))
+        assert isinstance(held, Tensor)
         for index in range(count):
             one = held[index] if count == 2 else held
             size = absmax[index] if absmax is not None and count == 2 else absmax
-            found.append((one.view(-1), size, number == 1))
+            found.append((one.view(-1), size, values))
     return found
 
 
-def _read(state: dict[str, Any], part: slice, rule: Rule) -> list[Tensor]:
+def read_states(state: dict[str, Any], part: slice, rule: Rule) -> list[Tensor]:
     """The states of a piece, float32; 32-bit ones are looked into and not copied."""
-    read = []
-    for held, absmax, signed in _slots(state, rule):
-        if absmax is None:
-            read.append(held[part])
-        else:
-            own = absmax[part.start // BLOCK : -(-part.stop // BLOCK)]
-            read.append(state8.decode(held[part], own, codebook(signed, held.device)))
-    return read
+    return [
+        held[part] if absmax is None or values is None else state8.decode(held[part], _of(absmax, part), values)
+        for held, absmax, values in _slots(state, rule)
+    ]
 
 
-def _write(state: dict[str, Any], part: slice, rule: Rule, states: list[Tensor]) -> None:
+def write_states(
+    state: dict[str, Any], part: slice, rule: Rule, states: list[Tensor], encode: Encode = state8.encode
+) -> None:
     """Encodes the states of a piece again."""
-    for new, (held, absmax, signed) in zip(states, _slots(state, rule), strict=True):
-        if absmax is not None:
-            own = absmax[part.start // BLOCK : -(-part.stop // BLOCK)]
-            state8.encode(new, held[part], own, signed)
+    for new, (held, absmax, values) in zip(states, _slots(state, rule), strict=True):
+        if absmax is not None and values is not None:
+            codes, sizes = encode(new, values)
+            held[part] = codes
+            _of(absmax, part).copy_(sizes)
+
+
+def _of(absmax: Tensor, part: slice) -> Tensor:
+    return absmax[part.start // BLOCK : -(-part.stop // BLOCK)]

@@ -33,6 +33,9 @@ def ways(op: Any, dtype: torch.dtype, algorithms: bool) -> Iterator[tuple[str, W
     ``algorithms``: whether the refusal may be one of the algorithm, so that other ways in the same dtype are tried.
     """
     name = str(op._schema.name).removeprefix("aten::")
+    if name in _STAND_INS:
+        yield "rung", _STAND_INS[name]
+        return
     if name in _EMULATED:
         yield "emulated", _EMULATED[name]
         return
@@ -40,6 +43,11 @@ def ways(op: Any, dtype: torch.dtype, algorithms: bool) -> Iterator[tuple[str, W
         yield from _ROUTES.get(name, {}).items()
     for lower in _LOWER.get(dtype, ()):
         yield spelled(lower), functools.partial(_in_dtype, op, dtype, lower)
+
+
+def stand_in(name: str, kernel: Callable[..., Any]) -> None:
+    """Another library's operation, ``library::name``, is computed by ``kernel`` where it is refused."""
+    _STAND_INS[name] = lambda args, kwargs: kernel(*args, **kwargs)
 
 
 def spelled(dtype: torch.dtype) -> str:
@@ -112,14 +120,17 @@ def _without_data(value: Any) -> Any:
     return [_without_data(item) for item in value] if value.__class__ in (list, tuple) else value
 
 
-def _int_mm(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+def int_mm(left: Tensor, right: Tensor) -> Tensor:
     """int8 [m, k] x int8 [k, n] -> int32 [m, n] in f32, exactly: in pieces of k whose sums f32 holds."""
-    left, right = args[:2]
     total = left.new_zeros((left.shape[0], right.shape[1]), dtype=torch.int32)
     for start in range(0, left.shape[1], _EXACT):
         piece = slice(start, start + _EXACT)
         total += (left[:, piece].float() @ right[piece].float()).to(torch.int32)
     return total
+
+
+def _int_mm(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    return int_mm(*args[:2])
 
 
 def _scaled_mm(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
@@ -154,6 +165,7 @@ def _bmm_one_by_one(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     return torch.stack([torch.mm(left, right) for left, right in zip(*args[:2], strict=True)])
 
 
+_STAND_INS: dict[str, Way] = {}
 _EMULATED: Mapping[str, Way] = {"_int_mm": _int_mm, "_scaled_mm": _scaled_mm}
 #: Other ways in the same dtype, for a library that refuses a layout or a size.
 _ROUTES: Mapping[str, Mapping[str, Way]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from rung.run.simulate.placement import UNDECIDED, claim, wanting, where
 from rung.run.simulate.world import HOST, Card, Host, World
 
 _CPU = torch.device("cpu")
+_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _NONE: dict[str, Any] = {}
 #: The names under which torch's wrappers check arguments, where it is not the operation's own.
 _WRAPPERS = {
@@ -79,6 +80,8 @@ class Dispatch(TorchDispatchMode):
             return result
         dtype = dtype or kwargs.get("dtype") or torch.get_default_dtype()
         self._check(operation, computing, dtype)
+        if operation.custom:
+            call = self._inside(func)
         result = _kept(target, call, operation, args, kwargs) if isinstance(target, Card) else call(*args, **kwargs)
         if world.defects and operation.spoils(computing, dtype):
             for tensor in _results(result):
@@ -93,6 +96,15 @@ class Dispatch(TorchDispatchMode):
                 return func.decompose(*args, **kwargs)
         with wanting(self.world, wanted), self:
             return func.decompose(*args, **kwargs)
+
+    def _inside(self, func: Any) -> Callable[..., Any]:
+        """Another library's operation: what its kernel calls of torch comes back to ``__torch_dispatch__``."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return func._handle.redispatch_boxed(_KEYS, *args, **kwargs)
+
+        return run
 
     def _check(self, operation: Operation, card: Card, dtype: torch.dtype) -> None:
         """Raises what the real software raises for what the card does not do; takes what cuBLAS takes."""

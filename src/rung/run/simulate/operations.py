@@ -39,7 +39,8 @@ class Operation:
     """One operation: ``kind`` as capabilities and defects name it, and what its schema says.
 
     ``view``: the result shares the memory of an argument. ``fresh``: it is new memory. ``whole``: made of others, but
-    a single kernel on a card; ``composite``: made of others. ``launches``: it runs a kernel.
+    a single kernel on a card; ``composite``: made of others; ``custom``: of another library, made of any.
+    ``launches``: it runs a kernel.
     """
 
     def __init__(self, func: Any) -> None:
@@ -49,6 +50,7 @@ class Operation:
         has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
         self.composite = has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU")
         self.whole = self.composite and self.name in _WHOLE
+        self.custom = func.namespace not in ("aten", "prims", "rung")
         self.mixes = self.name in _MIXES
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.arguments = [argument.name for argument in schema.arguments]

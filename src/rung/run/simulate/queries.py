@@ -310,5 +310,6 @@ def _install_build(world: World, patches: Patches) -> None:
     patches.set(torch.backends.cudnn, "is_available", lambda: True)
     patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: False)  # its kernels are not in this torch
     patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)
+    patches.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
     marks = dict.fromkeys(("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA"), lambda *_: 0)
     patches.set(torch.cuda.nvtx, "_nvtx", types.SimpleNamespace(**marks))

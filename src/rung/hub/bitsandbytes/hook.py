@@ -1,0 +1,17 @@
+"""What happens in a program under ``rung exec`` when it has imported bitsandbytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rung.hub import bitsandbytes
+from rung.hub.bitsandbytes.kernels import KERNELS
+from rung.run.exec.lower import stand_in
+
+
+def install(settings: Mapping[str, str]) -> None:
+    """Puts rung's kernels in place unless the settings say ``strict``, and where an operator is refused."""
+    if "strict" not in settings:
+        bitsandbytes.put_in_place()
+        for name, kernel in KERNELS.items():
+            stand_in(f"bitsandbytes::{name}", kernel)
