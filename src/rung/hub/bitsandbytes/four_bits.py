@@ -33,7 +33,7 @@ def quantize_4bit(a: Tensor, blocksize: int, quant_type: str, quant_storage: tor
         with contextlib.suppress(CannotEncode):  # NaN and Inf are left to the other way, as there
             first = len(flat) // blocksize * blocksize
             found.append(_encoded(flat[:first], blocksize, quant_type))
-    values, order = _sorted(quant_type, a.device)
+    values, order = (each.to(a.device) for each in _sorted(quant_type))
     for start in range(first if found else 0, len(flat), PIECE):
         indices, absmax = nearest(flat[start : start + PIECE], blocksize, values)
         if len(indices) % 2:
@@ -55,14 +55,9 @@ def _encoded(flat: Tensor, blocksize: int, quant_type: str) -> tuple[Tensor, Ten
 
 
 @functools.cache
-def _codebook(quant_type: str, device: torch.device) -> Tensor:
-    return torch.from_numpy(CODEBOOKS[quant_type]).to(device)
-
-
-@functools.cache
-def _sorted(quant_type: str, device: torch.device) -> tuple[Tensor, Tensor]:
+def _sorted(quant_type: str) -> tuple[Tensor, Tensor]:
     """The values of a codebook in order, and their codes; the first of equal ones first."""
-    values, order = torch.sort(_codebook(quant_type, device), stable=True)
+    values, order = torch.sort(torch.from_numpy(CODEBOOKS[quant_type]), stable=True)
     return values, order.to(torch.uint8)
 
 
@@ -78,7 +73,7 @@ def dequantize_4bit(
             {"data": codes.numpy(), "absmax": absmax.float().numpy()},
         )
         return torch.from_numpy(formats.decode(stored, None, torch.get_num_threads())).view(*shape).to(dtype)
-    values = _codebook(quant_type, codes.device)
+    values = torch.from_numpy(CODEBOOKS[quant_type]).to(codes.device)
     decoded = values[torch.stack([codes >> 4, codes & 15], dim=1).view(-1)[:count].int()]
     return (decoded * absmax.float().repeat_interleave(blocksize)[:count]).view(*shape).to(dtype)
 
@@ -116,9 +111,7 @@ def gemv_4bit(a: Tensor, b: Tensor, shape: Sequence[int], absmax: Tensor, code: 
     if absmax.dim() > 1:
         raise UsageError(
             "this weight is in bitsandbytes' own packing for AVX512_BF16",
-            [
-                "it was repacked in place, before rung was installed, and what it was can be had back from its layer only"
-            ],
+            ["it was repacked in place before rung was installed; only its layer can have it back"],
             ["call rung.hub.bitsandbytes.install() before the first evaluation"],
         )
     return _product(a, b, shape, [absmax], absmax.float, blocksize, "fp4" if code[1] > 0 else "nf4")
