@@ -15,7 +15,7 @@ import bitsandbytes.nn.modules as peer  # noqa: E402
 
 import rung  # noqa: E402
 from rung.core.errors import SoftwareMissing  # noqa: E402
-from rung.hub.bitsandbytes import guarded, install, uninstall  # noqa: E402
+from rung.hub.bitsandbytes import guarded, hook, install, uninstall  # noqa: E402
 from rung.hub.bitsandbytes.kernels import KERNELS  # noqa: E402
 from tests.run.exec.helped import helped  # noqa: E402
 
@@ -241,6 +241,19 @@ def test_the_reports_die_without_and_pass_with_rung(name, run, tmp_path):
         found = run(name)
     uninstall()
     assert found == pytest.approx(run(name), rel=0.05, abs=0.05)
+
+
+def test_an_operator_that_the_card_refuses_itself(tmp_path):
+    """As ``rung exec`` installs it, and not where it only explains."""
+    hook.install({"strict": "yes"})
+    assert not by_rung()
+    hook.install({})
+    assert by_rung()
+    a = torch.randint(-128, 127, (20, 64), dtype=torch.int8)
+    card, defect, _ = CASES["merge_int8"]
+    with helped(tmp_path / "notes", card, defects=[defect]):
+        got = torch.ops.bitsandbytes.int8_linear_matmul(a.cuda(), a.cuda()).cpu()
+    assert torch.equal(got, a.int() @ a.int().T)
 
 
 @pytest.mark.slow
