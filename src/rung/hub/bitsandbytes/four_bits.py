@@ -28,7 +28,8 @@ from rung.nn.state8 import BLOCK
 
 def quantize_4bit(a: Tensor, blocksize: int, quant_type: str, quant_storage: torch.dtype) -> tuple[Tensor, Tensor]:
     """Any floats -> codes [bytes, 1] in the storage dtype and absmax f32 [blocks]; the last block may be short."""
-    flat, first, found = a.reshape(-1), 0, []
+    flat, first = a.reshape(-1), 0
+    found: list[tuple[Tensor, Tensor]] = []
     if flat.device.type == "cpu" and blocksize in BLOCKS:
         with contextlib.suppress(CannotEncode):  # NaN and Inf are left to the other way, as there
             first = len(flat) // blocksize * blocksize
