@@ -85,7 +85,7 @@ def _of_dat(data: bytes, name: str) -> dict[str, Floats]:
             calls, values = struct.unpack_from("<ii", data, at)
             if values <= 0 or at + 8 + 4 * values > len(data):
                 raise ValueError(f"{tensor} ends after the file")
-            found[tensor] = np.frombuffer(data, "<f4", values, at + 8) / np.float32(max(calls, 1))
+            found[tensor] = (np.frombuffer(data, "<f4", values, at + 8) / max(calls, 1)).astype(np.float32)
             at += 8 + 4 * values
     except (struct.error, ValueError) as error:
         raise BadFile(f"{name} holds no importance data: {error}", ["llama-imatrix writes them"]) from error

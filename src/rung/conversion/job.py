@@ -127,7 +127,7 @@ def folder_layout(entries: Sequence[Entry]) -> tuple[tuple[Planned, ...], dict[s
         if shards[-1] and sum(other.bytes for other in shards[-1]) + entry.bytes > SHARD:
             shards.append([])
         shards[-1].append(entry)
-    files, places = [], {}
+    files, places = [], dict[str, tuple[int, int]]()
     for number, held in enumerate(shards):
         held.sort(key=lambda entry: -_WIDTH[entry.dtype])
         head, offsets = safetensors_write.head([(e.name, e.dtype, e.shape, e.bytes) for e in held])

@@ -92,9 +92,8 @@ def to_gguf(
         )
         said = {"general.file_type": gguf_keys.file_type(asked), "general.quantization_version": 2}
         pairs += tuple(pair(key, value) for key, value in said.items())
-        constants = folder_files.constants(card)
         steps = tuple(_step(tensor, tensor.name, chosen) for tensor in card.tensors)
-        return Job(card, steps, Gguf(), True, constants, pairs, notes=notes)
+        return Job(card, steps, Gguf(), True, folder_files.constants(card), pairs, notes=notes)
     metadata, constants = gguf_keys.keys(card, asked)
     notes += gguf_keys.unsaid(card, metadata, constants)
     metadata |= vocabulary.tokenizer_keys(card)

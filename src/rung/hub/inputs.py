@@ -104,7 +104,7 @@ class _Sizes:
     def __init__(self, module: torch.nn.Module, tokens: int, batch: int) -> None:
         self._config: Any = module.config
         self._class = type(module).__name__
-        self._usual = usual(self._class, self._config)
+        self._usual = usual(self._class, module.config)  # type: ignore[arg-type]
         self._batch, self._tokens = batch, min(tokens, self._usual.text)
         self._dtype = next(module.parameters()).dtype
 
