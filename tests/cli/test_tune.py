@@ -38,8 +38,19 @@ def test_every_option_is_passed_on(rung, monkeypatch, tmp_path):
     wanted = Options("q8_0", 2.5, 1e-3, 8, 64, 0.1, "q_proj,v_proj", 99, 3, 4, True, 0.2, 7)
     names = [name for name in vars(wanted) if name != "packing"]
     words = [word for name in names for word in (f"--{name.replace('_', '-')}", str(getattr(wanted, name)))]
+    chat_folder(tmp_path / "base")
     said = rung(
-        "tune", "base", "data", "--out", str(tmp_path), *words, "--packing", "--memory", "4GB", "--device", "cpu"
+        "tune",
+        str(tmp_path / "base"),
+        "data",
+        "--out",
+        str(tmp_path / "out"),
+        *words,
+        "--packing",
+        "--memory",
+        "4GB",
+        "--device",
+        "cpu",
     )
     assert said.code == 130
     assert asked["options"] == wanted

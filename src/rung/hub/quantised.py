@@ -197,13 +197,15 @@ class Loader(Quantizer):
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         model._weight_conversions = [self._own.get(id(each), each) for each in model._weight_conversions]
         model._weight_conversions = [each for each in model._weight_conversions if not _places(each)]
-        self.quantization_config = model.config.quantization_config = _config_of(model)  # saved, it is rung's
-        model.add_model_tags([METHOD])
+        config = _config_of(model)
+        if config is not None:
+            self.quantization_config = model.config.quantization_config = config  # saved, it is rung's
+            model.add_model_tags([METHOD])
         return model
 
 
-def _config_of(model: nn.Module) -> QuantizationConfig:
-    """The config of rung with which a saved copy of a loaded model is read."""
+def _config_of(model: nn.Module) -> QuantizationConfig | None:
+    """The config of rung with which a saved copy of a loaded model is read; None where all was decoded."""
     plain, held = [], {}
     for name, layer in model.named_modules():
         if isinstance(layer, QuantLinear):
@@ -213,6 +215,8 @@ def _config_of(model: nn.Module) -> QuantizationConfig:
         elif kind_of(layer) in ("linear", "experts"):
             plain.append(name)
     names = list(held.values())
+    if not names:
+        return None
     most = max(set(names), key=names.count)
     heads = ("lm_head", "embed_out")
     keep = {name: chosen for name, chosen in held.items() if chosen != most or name.rpartition(".")[2] in heads}

@@ -89,13 +89,12 @@ def working(name: str, config: Mapping[str, Any], shape: Shape) -> Shape:
     elif name == "AutoencoderKLWan":
         alive = _wan(config, sizes)
     elif name in _PER_TOKEN:
-        patch = config.get("patch_size", 1)
-        frames, height, width = patch if isinstance(patch, (list, tuple)) else (1, patch, patch)
-        tokens = sizes.frames * sizes.height * sizes.width // (frames * height * width)
+        tokens = sizes.frames * sizes.height * sizes.width // _patch(config.get("patch_size"))
         joint, hidden, wide = _PER_TOKEN[name]
         twice = bool(config.get("dual_attention_layers"))  # pictures attend among themselves too, and wait meanwhile
-        per = max(hidden * shape.hidden, (wide + twice) * shape.hidden + 2 * shape.feed_forward)
-        alive = round((tokens + (sizes.text if joint else 0)) * per)
+        together = tokens + (sizes.text if joint else 0)  # text has its own feed-forward part, after the pictures'
+        widened = together * (wide + twice) * shape.hidden + 2 * tokens * shape.feed_forward
+        alive = round(max(together * hidden * shape.hidden, widened))
     else:
         return shape
     return replace(shape, alive=alive, inputs=sizes.inputs)
@@ -104,12 +103,18 @@ def working(name: str, config: Mapping[str, Any], shape: Shape) -> Shape:
 #: Of denoisers that are transformers: whether text goes through the blocks too, and hidden states a token in attention,
 #: and in the feed-forward part beside what goes in and out of its activation.
 _PER_TOKEN = {
-    "SD3Transformer2DModel": (True, 0.0, 4.25),
+    "SD3Transformer2DModel": (True, 0.0, 4.85),
     "FluxTransformer2DModel": (True, 17.2, 0.0),
     "LTXVideoTransformer3DModel": (False, 16.0, 0.0),
     "WanTransformer3DModel": (False, 11.1, 4.2),
     "LatteTransformer3DModel": (False, 0.0, 4.9),
 }
+
+
+def _patch(given: Any) -> int:
+    """Latents of a token; 1 for what no class reads."""
+    sides = given if isinstance(given, (list, tuple)) and len(given) == 3 else (1, given, given)
+    return math.prod(sides) if all(_size(side) for side in sides) else 1
 
 
 def _unet(config: Mapping[str, Any], sizes: Usual) -> int:

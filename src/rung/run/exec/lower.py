@@ -98,13 +98,17 @@ def _changed(value: Any, down: Mapping[torch.dtype, torch.dtype]) -> Any:
     return [_changed(item, down) for item in value] if value.__class__ in (list, tuple) else value
 
 
+#: Where a storage's memory is, which on a simulated card is not where it says.
+_memory: Callable[[Any], torch.device] = torch._C.StorageBase.device.__get__  # type: ignore[attr-defined]
+
+
 def _promised(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.dtype] | None:
     """The dtypes of the results, found out without data; None where torch cannot say.
 
     What it says is what GPUs return. Processors return means and sums in the dtype of the input, but for attention.
     """
     if "attention" not in op._name and any(
-        isinstance(a, Tensor) and a.untyped_storage().device.type == "cpu" for a in args
+        isinstance(a, Tensor) and _memory(a.untyped_storage()).type == "cpu" for a in args
     ):
         return None
     try:
