@@ -16,7 +16,6 @@ Where it has nothing the bandwidth and the peaks of the device are taken, and th
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -169,8 +168,11 @@ def _measured(group: Group, device: Device, rows: str = "") -> float | None:
     if known := device.rates.get(f"{group.rung} {group.format}{rows}"):
         return known
     rung, many = f"{group.rung} ", rows == " many"
-    like = [rate for name, rate in device.rates.items() if name.startswith(rung) and name.endswith(" many") == many]
-    return statistics.median(like) if like and group.rung.startswith("numba.") else None
+    held = device.rates.items()
+    like = sorted(rate for name, rate in held if name.startswith(rung) and name.endswith(" many") == many)
+    if not like or not group.rung.startswith("numba."):
+        return None
+    return (like[(len(like) - 1) // 2] + like[len(like) // 2]) / 2
 
 
 def _peak_of(dtype: str, device: Device) -> float:
