@@ -56,3 +56,10 @@ def test_every_option_is_passed_on(rung, monkeypatch, tmp_path):
     assert asked["options"] == wanted
     assert asked["memory"] == "4GB"
     assert asked["device"] == "cpu"
+
+
+def test_data_that_is_not_there_is_said_before_a_base_is_decoded(rung, tmp_path):
+    said = rung("tune", "demo", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "out"))
+    assert said.code == 1
+    assert "there is no file" in said.err
+    assert list(tmp_path.iterdir()) == []

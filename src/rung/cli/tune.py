@@ -72,7 +72,7 @@ def tune(
         eval_split=eval_split,
         seed=seed,
     )
-    base = _folder(model, out, offline, said)
+    base = _folder(model, data, out, offline, said)
     done = train(base, data, out, asked, device=device, memory=memory, offline=offline, on_note=said, on_loss=loss)
     if json:
         print_json({"out": str(out), "steps": done.steps, "losses": done.losses, "held_out": done.held_out})
@@ -84,16 +84,18 @@ def tune(
         sys.exit(130)
 
 
-def _folder(model: str, out: Path, offline: bool, said: Callable[[str], None]) -> str:
+def _folder(model: str, data: Path, out: Path, offline: bool, said: Callable[[str], None]) -> str:
     """The model; of a GGUF file the folder that it is decoded into, beside the adapter."""
     from rung.conversion.convert import converting
     from rung.conversion.writing import write
     from rung.engine import system
     from rung.engine.locating import card_of
+    from rung.training.data import read_rows
 
     card = card_of(model, offline=offline, on_note=said)
     if card.kind == "folder":
         return model
+    read_rows(data.expanduser())  # wrong data is said before a model is decoded for it
     folder = out.with_name(f"{out.name}-base")
     if not folder.exists():
         write(converting(card, False, None), folder, system.threads(None))
