@@ -213,6 +213,18 @@ def test_pictures_of_any_size(rung, width, height, count):
     assert float((got.alpha - want.alpha).abs().max()) < 1e-4
 
 
+@pytest.mark.parametrize("rung", [*RUNGS, LADDER.rung("ref")], ids=lambda rung: rung.name)
+def test_a_pixel_takes_nothing_more_where_a_ten_thousandth_would_be_left(rung):
+    """Wide splats that halve what is behind them: 13 of 40 are taken, 0.5^14 is below 1e-4."""
+    given = splats(40, None)
+    means = torch.zeros(40, 3)
+    means[:, 2] = 2 + 0.05 * torch.arange(40)
+    flat = Splats(means, given.quats, torch.full((40, 3), 9.0), torch.full((40,), 0.5), torch.ones(40, 3))
+    left = 1 - rung.load().apply(flat, torch.eye(4), Camera(20, 20, 30.0, 30.0, 10.0, 10.0)).alpha
+    assert 1e-4 < float(left.min())
+    assert float(left.max()) < 2e-4
+
+
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_nothing_in_the_picture(rung):
     given = splats(9, 0)
