@@ -226,6 +226,19 @@ def test_a_pixel_takes_nothing_more_where_a_ten_thousandth_would_be_left(rung):
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_gradients_of_a_camera_that_is_turned_and_moved(rung):
+    pose = torch.tensor([[0.96, 0.0, 0.28, -0.9], [0.0, 1.0, 0.0, 0.2], [-0.28, 0.0, 0.96, 0.3], [0.0, 0.0, 0.0, 1.0]])
+    found = []
+    for implementation, kind in ((rung.load(), torch.float32), (REF, torch.float64)):
+        taken = [tensor.to(kind).requires_grad_() for tensor in (*splats(80, 2), pose)]
+        made = implementation.apply(Splats(*taken[:5]), taken[5], CAMERA._replace(degree=2))
+        (made.color.square().sum() + made.depth.sum()).backward()
+        found.append([tensor.grad for tensor in taken])
+    for here, there in zip(*found, strict=True):
+        assert float((here - there).abs().max() / there.abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_nothing_in_the_picture(rung):
     given = splats(9, 0)
     given = given._replace(means=given.means - torch.tensor([0.0, 0.0, 10.0]))
