@@ -6,7 +6,7 @@ import torch
 from rung import formats
 from rung.core.types import Capability, Case, Device, Format, Level, Proof
 from rung.core.value import FrozenDict
-from rung.formats import Encoded
+from rung.formats import Encoded, grouped
 from rung.kernels.cpu import target
 from rung.ops.linear.tolerance import SCALE, spread, tolerance
 
@@ -23,7 +23,8 @@ CPU = Device(
     ),
 )
 
-FORMATS = [*formats.FORMATS.values(), *map(formats.get, ("nf4:128", "fp4:4096", "nf4:256:nested"))]
+_MORE = ("nf4:128", "fp4:4096", "nf4:256:nested", "u4:64:ordered", "u8:32:bf16:ordered", "e4m3:16:bf16", "e4m3:512:f16")
+FORMATS = [*formats.FORMATS.values(), *map(formats.get, _MORE)]
 
 
 def weight(format: Format, rows: int, columns: int, seed: int = 1) -> Encoded:
@@ -31,6 +32,8 @@ def weight(format: Format, rows: int, columns: int, seed: int = 1) -> Encoded:
     generator = np.random.default_rng(seed)
     if format.encodes:
         return formats.encode(generator.standard_normal((rows, columns), dtype=np.float32), format)
+    if format.layout == "ordered":
+        return grouped.sample(format, (rows, columns), generator)
     kept: list[np.ndarray] = []
     while len(kept) < rows:
         blocks = generator.integers(0, 256, (64, columns // format.block, format.block_bytes), dtype=np.uint8)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rung import formats
-from rung.formats import Encoded
+from rung.formats import Encoded, grouped
 from rung.ops.linear import LADDER
 from rung.ops.linear.tolerance import SCALE, tolerance
 
@@ -125,6 +125,21 @@ def test_the_comparison_finds_what_it_is_there_for():
     assert SCALE < 0.005
 
 
+def test_every_byte_of_e4m3():
+    """Also subnormal ones, zeros of both signs, and what is no number."""
+    rung, codes = RUNGS["numba.stored"], np.arange(256, dtype=np.uint8).reshape(16, 16)
+    if not rung.verdict(case("linear", formats.get("e4m3:16"), (1, 16, 16)), CPU):
+        pytest.skip("not for this processor")
+    encoded = grouped.build(formats.get("e4m3:16"), codes, np.full((16, 1), 0.5, np.float32), None)
+    values = formats.decode(encoded)
+    for column in range(16):
+        x = torch.zeros(1, 16)
+        x[0, column] = 1
+        got, clean = apply(rung, encoded, x)[0].numpy(), np.isfinite(values).all(axis=1)
+        assert np.array_equal(got[clean], values[clean, column])
+        assert np.isnan(got[~clean]).all()
+
+
 def test_refusals_say_why():
     few, many = (4, 64, 512), (64, 64, 512)
     q4 = formats.get("q4_0")
@@ -132,6 +147,9 @@ def test_refusals_say_why():
     assert "asked for 4" in RUNGS["numba.tile"].verdict(case("linear", q4, few), CPU).reason
     assert "rows of 100" in RUNGS["numba.row"].verdict(case("linear", formats.get("int8"), (1, 8, 100)), CPU).reason
     assert "rows of 96" in RUNGS["numba.row"].verdict(case("linear", formats.get("nf4"), (1, 8, 96)), CPU).reason
+    assert "rows of 96" in RUNGS["numba.stored"].verdict(case("linear", formats.get("e4m3:24"), (1, 8, 96)), CPU).reason
+    ordered = formats.get("e4m3:32:ordered")
+    assert "rows of 96" in RUNGS["numba.stored"].verdict(case("linear", ordered, (1, 8, 96)), CPU).reason
     assert "f16" in RUNGS["torch.decode"].verdict(case("linear", q4, few, "f16"), CPU).reason
     assert RUNGS["torch.decode"].verdict(case("linear", q4, few, "bf16"), CPU)
 

@@ -63,16 +63,25 @@ def header(**changed):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "does not begin as a PLY file"),
+        (b"", "it is empty"),
+        (b"solid", "does not begin with the letters ply"),
+        (b"ply\nformat binary_little_endian 1.0\nelement ver", "it ends within its header: it was cut off"),
         (header(magic="plx"), "does not begin"),
-        (header(end=""), "does not end within 64 kB"),
+        (header(end=""), "it ends within its header"),
+        (b"ply\n" + b"comment\n" * 9000, "does not end within 64 kB"),
         (header(format="format ascii 1.0"), "it is ascii"),
         (header(format="comment none"), "no format"),
-        (header(vertex="element vertex 1000000000000"), "1,000,000,000,000 splats take 56,000,000,000,000 bytes"),
-        (header(vertex="element vertex -2"), "stands before the vertices"),
-        (header(vertex="element face 2\nproperty list uchar int a\nelement vertex 2"), "stands before the vertices"),
-        (header(properties="property float x\nproperty float x"), "a property twice"),
-        (header(properties="property list uchar int a"), "property list uchar int a"),
+        (
+            header(vertex="element vertex 1000000000000"),
+            "1,000,000,000,000 rows of vertex take 56,000,000,000,000 bytes",
+        ),
+        (header(vertex="element vertex -2"), "has the line 'element vertex -2'"),
+        (header(vertex="element face 2\nproperty list uchar int a\nelement vertex 2"), "a list stands before them"),
+        (header(properties="property float x\nproperty float x"), "one of its properties twice"),
+        (header(properties="property list uchar int a"), "a list stands before them"),
+        (header(properties="property half x"), "has the line 'property half x'"),
+        (header(vertex="element vertex 2\nelement vertex 2"), "has vertex or one of its properties twice"),
+        (header(end="".join(f"property float f_rest_{x}\n" for x in "abcdefghi") + "end_header\n"), "f_rest_* are 9"),
         (header(properties="property float x\nproperty float y\nproperty float z"), "have no f_dc_0"),
         (header(end="property float f_rest_0\nend_header\n") + bytes(8), "f_rest_* are 1, not 0, 9"),
         (header()[:-1] + b"", "take 112 bytes, it holds 111"),
@@ -110,5 +119,5 @@ def test_names_and_places_that_are_wrong(tmp_path):
     with pytest.raises(BadFile, match="no multiple of 32"):
         read(tmp_path / "b.splat")
     (tmp_path / "c.splat").write_bytes(np.full(8, np.nan, np.float32).tobytes())
-    with pytest.raises(BadFile, match="no numbers"):
+    with pytest.raises(BadFile, match="below zero, or no numbers"):
         read(tmp_path / "c.splat")

@@ -101,6 +101,54 @@ def test_shapes_that_do_not_fit_are_named():
     assert "sh_degree 2" in str(caught.value.facts)
 
 
+@pytest.mark.parametrize(("name", "column"), [("DefaultStrategy", False), ("MCMCStrategy", True)])
+def test_a_trainer_with_gsplats_own_strategies_grows_and_learns(name, column):
+    """The loop of gsplat's simple_trainer, and of splatfacto, whose opacities are [N, 1]."""
+    strategies = pytest.importorskip("gsplat.strategy")
+    from rung.hub import gsplat as adapter
+
+    torch.manual_seed(0)
+    truth = rasterization(*GIVEN[:4], GIVEN.colors, VIEWS, SIZES, 41, 31, sh_degree=2)[0].detach()
+    logits = torch.full((200,), -1.0)
+    logits[:20] = -9.0  # gone out: relocated or pruned
+    begun = {"means": GIVEN.means + 0.02 * torch.randn(200, 3), "scales": GIVEN.scales.log(), "quats": GIVEN.quats}
+    begun |= {"opacities": logits[:, None] if column else logits, "colors": torch.zeros_like(GIVEN.colors)}
+    params = torch.nn.ParameterDict({key: torch.nn.Parameter(value.clone()) for key, value in begun.items()})
+    optimizers = {key: torch.optim.Adam([value], lr=1e-3 if key == "means" else 2e-2) for key, value in params.items()}
+    options = {"refine_start_iter": 2, "refine_every": 5, "refine_stop_iter": 100}
+    growing = {"cap_max": 230} if column else {"grow_grad2d": 1e-7, "reset_every": 1000}
+    strategy = getattr(strategies, name)(**options, **growing, verbose=False)
+    adapter.install()
+    try:
+        import gsplat
+
+        strategy.check_sanity(params, optimizers)
+        state, losses, counts = strategy.initialize_state(), [], []
+        for step in range(12):
+            v = params
+            made, _, info = gsplat.rasterization(
+                *(v["means"], v["quats"], v["scales"].exp(), v["opacities"].flatten().sigmoid(), v["colors"]),
+                *(VIEWS, SIZES, 41, 31),
+                sh_degree=2,
+                packed=False,
+            )
+            loss = (made - truth).abs().mean()
+            strategy.step_pre_backward(params, optimizers, state, step, info)
+            loss.backward()
+            for optimizer in optimizers.values():
+                optimizer.step()
+                optimizer.zero_grad()
+            last = {"lr": 1e-5} if column else {"packed": False}
+            strategy.step_post_backward(params, optimizers, state, step, info, **last)
+            losses.append(float(loss.detach()))
+            counts.append(len(params["means"]))
+    finally:
+        adapter.uninstall()
+    assert losses[4] < losses[0]
+    assert counts[4] == 200 < max(counts)
+    assert all(bool(torch.isfinite(value).all()) for value in params.values())
+
+
 def test_gsplat_draws_with_rung_while_it_is_installed():
     gsplat = pytest.importorskip("gsplat")
     from rung.hub import gsplat as adapter

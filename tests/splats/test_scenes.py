@@ -217,7 +217,14 @@ def test_numbers_that_lie(file, data, words, tmp_path):
         ({"frames": [{"file_path": "a.png", "transform_matrix": [[math.inf] * 4] * 4}]}, "no rotation"),
         ({"frames": [{"file_path": "a.png", "transform_matrix": np.zeros((4, 4)).tolist()}]}, "no rotation"),
         ({"frames": [{"transform_matrix": np.eye(4).tolist()}]}, "file_path is None"),
-        ({"frames": []}, "0 of 0 photographs"),
+        ({"frames": []}, "none that took a photograph"),
+        ({"cx": 10**400}, "cx is 1"),
+        ({"camera_model": ["PINHOLE"]}, "camera_model is"),
+        ({"train_filenames": 5}, "train_filenames is no list of names"),
+        ({"test_filenames": [["a.png"]]}, "test_filenames is no list of names"),
+        ({"frames": [{"file_path": "a.png", "transform_matrix": [[10**400] * 4] * 4}]}, "no rotation"),
+        ({"frames": [{"file_path": "/", "transform_matrix": np.eye(4).tolist()}]}, "file_path is '/'"),
+        ({"frames": [{"file_path": "a" * 5000, "transform_matrix": np.eye(4).tolist()}]}, "cannot be read"),
     ],
 )
 def test_transforms_that_are_wrong(changed, words, tmp_path):

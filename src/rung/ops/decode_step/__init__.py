@@ -14,14 +14,18 @@ is the caller's. ``network`` is what prompts are read with, many tokens at once,
 the products. ``without_torch`` says that ``prepare`` and ``apply`` import none.
 
 Of a ``Case``: ``shape`` is (layers, hidden, feed_forward, vocabulary), ``format`` the dtype of the cache. Options:
-``packings``, the layouts of the linears that are bound (``r16``, ``stored``), ``head_dim``, ``devices``, how many hold
-layers, and ``adapters``, whether linears have changes of low rank beside them.
+``linears``, the rungs that multiply single rows with the weights that are bound, ``head_dim``, ``devices``, how many
+hold layers, ``adapters``, whether linears have changes of low rank beside them, and ``ordered``, whether columns of a
+weight lie in an order of their own (GPTQ's ``desc_act``).
 """
 
 from __future__ import annotations
 
 from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
+
+#: Rungs of ``linear`` whose kernels a whole token can call.
+ROWS = ("numba.row", "numba.stored")
 
 
 def check_glue(case: Case, device: Device) -> Verdict:
@@ -39,9 +43,11 @@ def check_step(case: Case, device: Device) -> Verdict:
     """What ``check_glue`` wants, and linears that all have a kernel for single rows and nothing beside them."""
     if case.options.get("adapters", False):
         return no("an adapter stands beside linears of this model, which a whole token has no kernel for")
-    others = [packing for packing in case.options.get("packings", ("stored",)) if packing != "r16"]
+    if case.options.get("ordered", False):
+        return no("columns of a weight lie in an order of their own, which a whole token has no kernel for")
+    others = [rung for rung in case.options["linears"] if rung not in ROWS]
     if others:
-        return no(f"a linear of this model is held as {others[0]}, which has no kernel for single rows")
+        return no(f"a linear of this model is computed by {others[0]}, which is no kernel for single rows")
     return check_glue(case, device)
 
 

@@ -25,16 +25,20 @@ from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Level, Rung, Verdict, no
 from rung.kernels.cpu.layouts import FORMATS, divides
 
-#: 16- and 32-bit formats, whose rows are read as they are stored.
-IN_PLACE = ("f32", "f16", "bf16")
+#: Formats of floats, whose rows are read as they are stored.
+IN_PLACE = ("f32", "f16", "bf16", "e4m3")
 
 #: Rows of activations that the row kernels take at once; the tile kernels start above.
 FEW = 8
 
 
 def _columns(case: Case) -> Verdict:
-    columns = case.shape[2]
-    fits = columns % 16 == 0 if case.format in IN_PLACE else divides(formats.get(case.format), columns)
+    columns, format = case.shape[2], formats.get(case.format)
+    if case.format.split(":")[0] not in IN_PLACE:
+        fits = divides(format, columns)
+    else:
+        vectors = format.layout == "rows" and (format.block % 16 == 0 or format.family == "floats")
+        fits = vectors and columns % max(16, format.block) == 0
     return YES if fits else no(f"has no kernel for rows of {columns} weights in {case.format}")
 
 

@@ -20,6 +20,8 @@ class R16:
     def apply(self, state: Packed, x: Tensor) -> Tensor:
         """[M, in] -> [M, out]"""
         rows = x.shape[0]
+        if state.gather is not None:
+            x = x[:, torch.from_numpy(state.gather)]
         given = x if x.dtype == torch.float32 and x.stride(1) == 1 else x.to(torch.float32).contiguous()
         y = torch.empty(rows, state.shape[0], dtype=torch.float32)
         if rows:

@@ -1,4 +1,4 @@
-"""Linear over 16- and 32-bit floats as they are stored, with f32 activations and sums, for a few rows."""
+"""Linear over floats as they are stored, with f32 activations and sums, for a few rows."""
 
 from __future__ import annotations
 

@@ -23,10 +23,11 @@ Of a ``Case``: ``format`` is f32, ``shape`` (splats, height, width), options are
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from rung.core.registry import register_ladder
-from rung.core.types import Ladder, Rung
+from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,6 +80,20 @@ class Picture(NamedTuple):
     means: Tensor
 
 
+#: What Triton compiles for: compute capabilities from this one on, and processors of AMD that begin so.
+TRITON_CUDA, TRITON_AMD = (7, 0), ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx11", "gfx12")
+
+
+def compiled_there(case: Case, device: Device) -> Verdict:
+    """Whether Triton compiles for the device's architecture; tests compile the kernels for each."""
+    if device.kind == "cuda":
+        found = re.match(r"sm_(\d+)(\d)", device.arch)
+        able = found is not None and (int(found[1]), int(found[2])) >= TRITON_CUDA
+    else:
+        able = device.arch.startswith(TRITON_AMD)
+    return YES if able else no(f"Triton does not compile for {device.arch}")
+
+
 LADDER = register_ladder(
     Ladder(
         "rasterize",
@@ -91,6 +106,25 @@ LADDER = register_ladder(
                 needs=("package.numba",),
                 formats=("f32",),
                 dtypes=("f32",),
+            ),
+            Rung(
+                "rasterize",
+                "gsplat.cuda",
+                "rung.ops.rasterize.gsplat_cuda:RUNG",
+                kinds=("cuda",),
+                needs=("package.torch", "package.gsplat"),
+                formats=("f32",),
+                dtypes=("f32",),
+            ),
+            Rung(
+                "rasterize",
+                "triton.tile",
+                "rung.ops.rasterize.triton_tile:RUNG",
+                kinds=("cuda", "rocm"),
+                needs=("package.torch", "package.triton"),
+                formats=("f32",),
+                dtypes=("f32",),
+                check="rung.ops.rasterize:compiled_there",
             ),
             Rung(
                 "rasterize",

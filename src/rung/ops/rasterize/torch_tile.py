@@ -11,29 +11,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from rung.ops.rasterize import TILE, Camera, Picture, Splats
+from rung.ops.rasterize.listing import lists
 from rung.ops.rasterize.projecting import Flat, composite, project
 
 #: Pixels times splats of a group: about 20 tensors of as many values are held.
 _MOST = 1 << 22
-
-
-def _lists(flat: Flat, across: int, down: int) -> tuple[Tensor, Tensor]:
-    """The splats of all tiles by depth, one tile after the other, then one that nobody sees (``_with_nothing``); and
-    how many each tile has (both int64)."""
-    centres, radii = flat.means.detach(), flat.radii
-    edge = torch.tensor([across, down], device=radii.device)
-    low = ((centres - radii) / TILE).floor().long().clamp_min(0)
-    high = torch.minimum(((centres + radii) / TILE).ceil().long(), edge)
-    spans = (high - low).clamp_min(0) * (radii > 0)
-    order = torch.argsort(flat.depths.detach(), stable=True)
-    counts = spans.prod(-1)[order]
-    listed = order.repeat_interleave(counts)
-    local = torch.arange(len(listed), device=radii.device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    wide = spans[listed, 0]
-    x, y = low[listed, 0] + local % wide, low[listed, 1] + local // wide
-    tiles, places = torch.sort(y * across + x, stable=True)
-    nothing = listed.new_full((1,), len(radii))
-    return torch.cat([listed[places], nothing]), torch.bincount(tiles, minlength=across * down)
 
 
 def _with_nothing(flat: Flat) -> Flat:
@@ -54,7 +36,9 @@ class Tiles:
         return Picture(image[..., :3], image[..., 4], image[..., 3], flat.radii, flat.means)
 
     def _composite(self, flat: Flat, across: int, down: int) -> Tensor:
-        listed, counts = _lists(flat, across, down)
+        made_lists = lists(flat, across, down)
+        counts = made_lists.counts
+        listed = torch.cat([made_lists.listed, counts.new_full((1,), len(flat.radii))])  # one that nobody sees
         starts = counts.cumsum(0) - counts
         lengths, tiles = torch.sort(counts, descending=True)
         padded = _with_nothing(flat)

@@ -3,50 +3,87 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import NamedTuple
 
-from rung.core.errors import BadFile, UsageError
+import numpy as np
+
+from rung.core.errors import BadFile, CannotEncode, UsageError
+from rung.core.files import written_whole
 from rung.splats.cloud import Cloud
-from rung.splats.files import ply, splat
-
-#: Modules with ``read(path)`` and ``encode(cloud)``, by suffix.
-FORMATS = {".ply": ply, ".splat": splat}
+from rung.splats.files import compressed_ply, ply, sog, splat, spz
 
 
-def _format(path: Path) -> ModuleType:
-    if path.suffix not in FORMATS:
+class Format(NamedTuple):
+    """How files of one suffix are read, and the pieces of bytes that are written one after another."""
+
+    read: Callable[[Path], Cloud]
+    encode: Callable[[Cloud], Iterator[bytes]]
+
+
+#: By the end of the name, longer ones first.
+FORMATS = {
+    ".compressed.ply": Format(ply.read, compressed_ply.encode),
+    ".ply": Format(ply.read, ply.encode),
+    ".splat": Format(splat.read, splat.encode),
+    ".spz": Format(spz.read, spz.encode),
+    ".sog": Format(sog.read, sog.encode),
+}
+
+_AGAIN = ["export the scene again from the program that made it"]
+#: The logit of an opacity of 0.9999999.
+_SURE = np.float32(16)
+
+
+def suffix(path: Path, *more: str) -> str:
+    """Which of ``FORMATS`` a name asks for; raises ``UsageError`` for others, which names ``more`` suffixes too."""
+    found = next((end for end in FORMATS if path.name.lower().endswith(end)), None)
+    if found is None:
         raise UsageError(
             f"{path.name} is no file of splats that rung knows by its name.",
-            [f"suffixes: {', '.join(FORMATS)}"],
+            [f"suffixes: {', '.join((*FORMATS, *more))}"],
             [f"give it the name {path.stem}.ply"],
         )
-    return FORMATS[path.suffix]
+    return found
 
 
 def read(path: str | os.PathLike[str]) -> Cloud:
-    """The splats of a ``.ply`` or ``.splat`` file; raises ``UsageError`` for others, ``BadFile`` with what is wrong."""
+    """The splats of a file; raises ``UsageError`` for other suffixes, ``BadFile`` with what is wrong."""
     place = Path(path)
+    if place.is_dir():
+        raise UsageError(f"{place} is a folder.", [], [f"name the file in it: {place / 'splats.ply'}"])
+    if not place.suffix and not place.exists():
+        raise BadFile(f"{place} cannot be read: No such file or directory.", [], ["check the name"])
     try:
-        cloud: Cloud = _format(place).read(place)
-        return cloud
+        with np.errstate(all="ignore"):  # what comes of numbers that lie is looked at below
+            cloud = FORMATS[suffix(place)].read(place)
     except OSError as error:
         raise BadFile(f"{place} cannot be read: {error.strerror}.", [], ["check the name"]) from error
+    except MemoryError as error:
+        raise BadFile(
+            f"{place} holds more splats than there is memory.", [], ["read it on a larger machine"]
+        ) from error
+    endless = np.isinf(cloud.logits)  # SplatTransform writes them for a byte's 0 and 255
+    cloud = cloud._replace(logits=np.where(endless, np.copysign(_SURE, cloud.logits), cloud.logits))
+    if broken := _broken(cloud):
+        raise BadFile(f"{place} is not a file of splats: its {broken} have NaN or infinite values.", [], _AGAIN)
+    return cloud
 
 
 def write(path: str | os.PathLike[str], cloud: Cloud) -> None:
-    """Writes a ``.ply`` or ``.splat`` file whole or not at all: under another name first.
+    """Writes a file whole or not at all, in pieces; what a format keeps is said in its module.
 
-    ``.splat`` keeps no harmonics. Raises ``UsageError`` for other suffixes, and ``OSError``.
+    Raises ``UsageError`` for other suffixes, ``CannotEncode`` for NaN and for values beyond a format, ``OSError``.
     """
     place = Path(path)
-    data = _format(place).encode(cloud)
-    unfinished = place.with_name(place.name + ".part")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(place)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    encode = FORMATS[suffix(place)].encode
+    if broken := _broken(cloud):
+        raise CannotEncode(f"{place} is not written: the splats' {broken} have NaN or infinite values.")
+    with written_whole(place) as temporary, temporary.open("wb") as file:
+        for piece in encode(cloud):
+            file.write(piece)
+
+
+def _broken(cloud: Cloud) -> str:
+    return next((name for name, values in cloud._asdict().items() if not np.isfinite(values).all()), "")

@@ -1,49 +1,98 @@
-"""Scenes of photographs with known cameras, found by looking: COLMAP, nerfstudio, Blender. Without torch."""
+"""Scenes of photographs with known cameras: COLMAP, nerfstudio, Blender, RealityCapture. Without torch."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from rung.core.errors import BadFile
-from rung.core.text import count
+from rung.core.text import count, quoted
 from rung.models.card import SceneCard, View
-from rung.splats.scenes import colmap, transforms
+from rung.splats.scenes import archive, colmap, realitycapture, transforms
+from rung.splats.scenes.points import points_of
 
 #: More missing photographs than this share, and a scene is refused.
 _MISSING = 0.1
+#: Points by which it is seen where cameras look.
+_LOOKED_AT = 500
 
 
-def scene(path: str | os.PathLike[str], images: str | os.PathLike[str] | None = None) -> SceneCard:
-    """What a scene is, from its files alone; pictures are not opened (Blender's headers apart).
+def scene(
+    path: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None = None,
+    *,
+    subsample: int = 1,
+    max_images: int | None = None,
+) -> SceneCard:
+    """What a scene is, from its files alone; pictures are not opened (headers apart where no size is said).
 
-    A folder with a COLMAP model (in itself, ``sparse``, ``colmap/sparse`` or their numbered subfolders; the largest),
-    ``transforms.json`` or ``transforms_train.json``. ``images`` is where COLMAP's photographs are, by default
-    ``images``. Raises ``BadFile``.
+    A folder or zip file, or the only folder in it, with a COLMAP model (in itself, ``sparse``, ``colmap/sparse`` or
+    their numbered subfolders; the largest), ``transforms.json``, ``transforms_train.json``, or the csv of
+    RealityCapture. ``images`` is where its photographs are, by default ``images`` or where the scene says; masks are
+    under ``masks`` by the same names. Every ``subsample``-th photograph is taken, and of those ``max_images`` that
+    are spread evenly. Raises ``BadFile``.
     """
-    folder = Path(path)
+    place = Path(path)
     try:
-        models = colmap.folders(folder)
-        if models:
-            return _present(_colmap(folder, models, Path(images) if images is not None else folder / "images"))
-        if (folder / "transforms.json").is_file():
-            views, points = transforms.views(folder / "transforms.json")
-            return _present(SceneCard("transforms", str(folder), _sorted(views), points_file=points))
-        if (folder / "transforms_train.json").is_file():
-            return _present(_blender(folder))
+        folder = archive.unpacked(place) if place.suffix.lower() == ".zip" and place.is_file() else place
+        card = _found(folder, images)
+        if card is None and folder.is_dir():
+            inner = [entry for entry in folder.iterdir() if entry.is_dir()]
+            card = _found(inner[0], images) if len(inner) == 1 else None
+        if card is not None:
+            return _fewer(_present(card), subsample, max_images)
     except OSError as error:
         raise BadFile(
-            f"{error.filename or folder} cannot be read: {error.strerror}.", [], ["check the folder"]
+            f"{error.filename or place} cannot be read: {error.strerror or error}.", [], ["check the folder"]
         ) from error
-    looked = [*(f"{place}/cameras.bin" for place in colmap.PLACES), "transforms.json", "transforms_train.json"]
+    if not place.exists():
+        raise BadFile(f"{place} does not exist.", [], ["check the name", "rung splat train demo --out DIR"])
+    looked = [
+        *(f"{part}/cameras.bin" for part in colmap.PLACES),
+        "transforms.json",
+        "transforms_train.json",
+        "*.csv",
+    ]
     raise BadFile(
-        f"{folder} holds no scene: no cameras are known.",
+        f"{place} holds no scene: no cameras are known.",
         [f"looked for {', '.join(looked)}"],
-        ["colmap automatic_reconstructor finds the cameras of photographs"],
+        [
+            f"rung splat sfm {quoted(place)} --out SCENE: finds the cameras of photographs, or of a video"
+            if place.is_dir()
+            else "name the folder that the scene is in"
+        ],
     )
 
 
-def _sorted(views: list[View]) -> tuple[View, ...]:
+def _found(folder: Path, pictures: str | os.PathLike[str] | None) -> SceneCard | None:
+    """The scene in that folder; ``None`` if there is none. ``pictures`` may be a folder in it."""
+    images = None if pictures is None else Path(pictures)
+    if images is not None and not images.is_dir() and (folder / images).is_dir():
+        images = folder / images
+    models = colmap.folders(folder)
+    if models:
+        card = _colmap(folder, models, images or folder / "images")
+    elif (folder / "transforms.json").is_file():
+        views, file = transforms.views(folder / "transforms.json", images=images)
+        there = bool(file) and Path(file).is_file()
+        notes = (f"its points are not there: {file}",) if file and not there else ()
+        card = SceneCard("transforms", str(folder), _sorted(views), 0, file if there else "", notes)
+    elif (folder / "transforms_train.json").is_file():
+        card = _blender(folder, images)
+    elif (table := realitycapture.table(folder)) is not None:
+        card = SceneCard("realitycapture", str(folder), _sorted(realitycapture.views(table, images)))
+    else:
+        return None
+    points = points_of(card)[0]
+    _look(folder, card.views, points[:: max(1, len(points) // _LOOKED_AT)].astype(np.float64))
+    return _masked(dataclasses.replace(card, points=len(points)), folder / "masks")
+
+
+def _sorted(views: Iterable[View]) -> tuple[View, ...]:
     return tuple(sorted(views, key=lambda view: view.name))
 
 
@@ -58,30 +107,86 @@ def _colmap(folder: Path, models: list[Path], images: Path) -> SceneCard:
         View(image.name, str(images / image.name), pose=image.pose, **cameras[image.camera]._asdict())
         for image in registered
     ]
-    points = next((model / f"points3D.{end}" for end in ("bin", "txt") if (model / f"points3D.{end}").is_file()), None)
+    file = next((model / f"points3D.{end}" for end in ("bin", "txt") if (model / f"points3D.{end}").is_file()), None)
     notes = () if len(models) == 1 else (f"{count(len(models), 'model')}; taken is the largest, {model}",)
-    number = len(colmap.points(model)[0])
-    return SceneCard("colmap", str(folder), _sorted(views), number, str(points or ""), notes)
+    return SceneCard("colmap", str(folder), _sorted(views), 0, str(file or ""), notes)
 
 
-def _blender(folder: Path) -> SceneCard:
+def _look(folder: Path, views: Sequence[View], points: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
+    """Refuses cameras of which none has any of the points in its picture: their axes must be others."""
+    behind = 0
+    for view in views:
+        pose = np.array(view.pose).reshape(3, 4)
+        x, y, z = pose[:, :3] @ points.T + pose[:, 3:]
+        ahead = z > 0
+        z = np.where(ahead, z, 1)
+        u, v = view.fx * x / z + view.cx, view.fy * y / z + view.cy
+        if bool((ahead & (u >= 0) & (u <= view.width) & (v >= 0) & (v <= view.height)).any()):
+            return
+        behind += not ahead.any()
+    if views and len(points):
+        raise BadFile(
+            f"{folder}: all cameras look away from the points.",
+            [f"{behind} of {count(len(views), 'camera')} have every point behind them, the others none in the picture"],
+            [
+                "COLMAP's poses are world to camera, axes right, down, forward: write them so",
+                "poses of transforms.json are camera to world, axes right, up, backward: write them so",
+            ],
+        )
+
+
+def _blender(folder: Path, images: Path | None) -> SceneCard:
     views = []
     for split in ("train", "test"):
         path = folder / f"transforms_{split}.json"
         if path.is_file():
-            views += transforms.views(path, split)[0]
+            views += transforms.views(path, split, images)[0]
     return SceneCard("blender", str(folder), _sorted(views))
+
+
+def _masked(card: SceneCard, masks: Path) -> SceneCard:
+    """With the masks that lie in that folder: ``NAME.jpg.png`` as COLMAP has them, or ``NAME.png``."""
+    if not masks.is_dir():
+        return card
+    views = []
+    for view in card.views:
+        name = transforms.below(view.name)
+        near = (masks / f"{name}.png", masks / name.with_suffix(".png"))
+        mask = view.mask or next((str(file) for file in near if file.is_file()), "")
+        views.append(dataclasses.replace(view, mask=mask))
+    number = sum(bool(view.mask) for view in views)
+    said = () if number == len(views) else (f"{number} of {count(len(views), 'photograph')} have a mask in {masks}",)
+    return dataclasses.replace(card, views=tuple(views), notes=(*card.notes, *said))
 
 
 def _present(card: SceneCard) -> SceneCard:
     """The scene without photographs that are not there; refused when they are many, or none are left."""
     there = tuple(view for view in card.views if Path(view.image).is_file())
-    missing = [view.name for view in card.views if view not in there]
+    kept = {view.name for view in there}
+    missing = [view.name for view in card.views if view.name not in kept]
+    if not card.views:
+        raise BadFile(
+            f"{card.path} has cameras, but none that took a photograph.",
+            ["the list of its images, or frames, is empty"],
+            ["register photographs: rung splat sfm IMAGES --out SCENE"],
+        )
     if not there or len(missing) > _MISSING * len(card.views):
         raise BadFile(
             f"{card.path}: {len(missing)} of {count(len(card.views), 'photograph')} are not there.",
-            [f"missing: {', '.join(missing[:5])}" + (" ..." if len(missing) > 5 else "")] if missing else [],
-            ["say where they are", "copy them to where the scene names them"] if missing else ["add photographs"],
+            [f"missing: {', '.join(missing[:5])}" + (" ..." if len(missing) > 5 else "")],
+            ["say where they are: --images DIR", "copy them to where the scene names them"],
         )
-    notes = card.notes + ((f"left out, not there: {', '.join(missing)}",) if missing else ())
-    return SceneCard(card.kind, card.path, there, card.points, card.points_file, notes)
+    notes = [f"left out, not there: {', '.join(missing)}"] if missing else []
+    notes += ["one photograph: nothing says how far away things are"] if len(there) == 1 else []
+    return dataclasses.replace(card, views=there, notes=(*card.notes, *notes))
+
+
+def _fewer(card: SceneCard, subsample: int, most: int | None) -> SceneCard:
+    """Every so many photographs, and of those so many."""
+    views = card.views[::subsample]
+    if most is not None and most < len(views):
+        views = tuple(views[index * len(views) // most] for index in range(most))
+    if len(views) == len(card.views):
+        return card
+    said = f"taken are {len(views)} of {count(len(card.views), 'photograph')}"
+    return dataclasses.replace(card, views=views, notes=(*card.notes, said))

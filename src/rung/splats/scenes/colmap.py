@@ -206,7 +206,7 @@ def points(folder: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]
                     raise BadFile(f"{path}: {' '.join(words)[:80]!r} is no point.", [], _AGAIN)
                 found.append(tuple(numbers[1:]))
     rows = np.array(found, np.float64).reshape(-1, 6)
-    rows = rows[np.isfinite(rows).all(axis=1)]
+    rows = rows[(np.abs(rows) < np.finfo(np.float32).max).all(axis=1)]  # NaN is not below it either
     return rows[:, :3].astype(np.float32), rows[:, 3:].astype(np.uint8)
 
 

@@ -7,7 +7,8 @@ right, down, forward.
 from __future__ import annotations
 
 import math
-from pathlib import Path
+import sys
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -21,22 +22,22 @@ from rung.splats.scenes.pictures import size_of
 _LIMIT = 64 * 2**20
 _LENSES = {"PINHOLE": "pinhole", "SIMPLE_PINHOLE": "pinhole", "PERSPECTIVE": "pinhole", "OPENCV": "opencv"}
 _LENSES |= {"OPENCV_FISHEYE": "fisheye"}
-_BENDS = {"opencv": ("k1", "k2", "p1", "p2"), "fisheye": ("k1", "k2", "k3", "k4"), "pinhole": ()}
+_BENDS = {"opencv": ("k1", "k2", "p1", "p2", "k3", "k4"), "fisheye": ("k1", "k2", "k3", "k4"), "pinhole": ()}
 _AGAIN = ["export the data set again: ns-process-data"]
 
 
 def _number(where: str, held: dict[str, Any], name: str, default: float | None = None) -> float:
     value = held.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
         raise BadFile(f"{where}: {name} is {value!r}, not a number.", [], _AGAIN)
     return float(value)
 
 
-def _pose(where: str, given: Any) -> tuple[float, ...]:
+def pose(where: str, given: Any) -> tuple[float, ...]:
     """World to camera from camera to world; raises ``BadFile`` for what is no rotation and translation."""
     try:
         matrix = np.array(given, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         matrix = np.empty(0)
     good = matrix.shape in ((4, 4), (3, 4)) and bool(np.isfinite(matrix).all())
     if not good or np.abs(matrix[:3, :3] @ matrix[:3, :3].T - np.eye(3)).max() > 1e-2:
@@ -46,11 +47,17 @@ def _pose(where: str, given: Any) -> tuple[float, ...]:
     return tuple(np.concatenate([back, -(back @ matrix[:3, 3:])], axis=1).reshape(-1).tolist())
 
 
-def _image(folder: Path, where: str, given: Any) -> Path:
+def below(name: str) -> PurePath:
+    """A photograph's name without the folder of the photographs, as folders of masks and of smaller ones repeat it."""
+    parts = [part for part in PurePath(name).parts if part not in (".", "..", "/")]
+    return PurePath(*(parts[1:] if len(parts) > 1 and parts[0].startswith("images") else parts))
+
+
+def _image(folder: Path, where: str, given: Any, images: Path | None) -> Path:
     """The picture's place; Blender leaves its suffix out."""
-    if not isinstance(given, str) or not given:
+    if not isinstance(given, str) or not PurePath(given).name:
         raise BadFile(f"{where}: file_path is {given!r}.", [], _AGAIN)
-    path = folder / given
+    path = folder / given if images is None else images / below(given)
     return path if path.suffix else path.with_name(path.name + ".png")
 
 
@@ -70,13 +77,13 @@ def _intrinsics(where: str, held: dict[str, Any], path: Path) -> dict[str, Any]:
         fx = fy = 0.5 * width / math.tan(0.5 * angle) if 0 < angle < math.pi else 0.0
     if fx <= 0 or fy <= 0:
         raise BadFile(f"{where}: a focal length of {fx:g} and {fy:g}.", [], _AGAIN)
-    model = held.get("camera_model", "OPENCV")
+    model = str(held.get("camera_model", "OPENCV"))
     if model not in _LENSES:
         raise BadFile(f"{where}: camera_model is {model!r}.", [f"known: {', '.join(_LENSES)}"], _AGAIN)
     lens = _LENSES[model]
     bend = tuple(_number(where, held, name, 0.0) for name in _BENDS[lens])
-    if lens == "opencv" and not any(bend):
-        lens, bend = "pinhole", ()
+    if lens == "opencv":
+        lens, bend = ("pinhole", ()) if not any(bend) else (lens, bend if any(bend[4:]) else bend[:4])
     return {
         "width": round(width),
         "height": round(height),
@@ -89,23 +96,28 @@ def _intrinsics(where: str, held: dict[str, Any], path: Path) -> dict[str, Any]:
     }
 
 
-def views(path: Path, split: str = "") -> tuple[list[View], str]:
-    """The views of a file, and that of its points if it names one. ``split`` is that of the whole file."""
-    held = read_object(path, _LIMIT)
+def views(path: Path, split: str = "", images: Path | None = None) -> tuple[list[View], str]:
+    """The views of a file, and that of its points if it names one. ``split`` is that of the whole file; ``images`` is
+    where the photographs are if not where it says."""
+    held = read_object(path, _LIMIT, _AGAIN)
     frames = held.get("frames")
     if not isinstance(frames, list) or not all(isinstance(frame, dict) for frame in frames):
         raise BadFile(f"{path} has no list of frames.", [], _AGAIN)
-    splits = {name: part for part in ("train", "test") for name in held.get(f"{part}_filenames") or ()}
-    found = []
+    splits, found = dict[str, str](), []
+    for part in ("train", "test"):
+        named = held.get(f"{part}_filenames") or []
+        if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+            raise BadFile(f"{path.name}: {part}_filenames is no list of names.", [], _AGAIN)
+        splits |= dict.fromkeys(named, part)
     for number, frame in enumerate(frames):
-        where = f"{path.name}, frame {number}"
-        image = _image(path.parent, where, frame.get("file_path"))
+        where = f"{path}, frame {number} ({str(frame.get('file_path'))[:80]})"
+        image = _image(path.parent, where, frame.get("file_path"), images)
         mask = frame.get("mask_path")
         found.append(
             View(
                 name=str(frame["file_path"]),
                 image=str(image),
-                pose=_pose(where, frame.get("transform_matrix")),
+                pose=pose(where, frame.get("transform_matrix")),
                 mask=str(path.parent / mask) if isinstance(mask, str) else "",
                 split=split or splits.get(frame["file_path"], ""),
                 **_intrinsics(where, {**held, **frame}, image),

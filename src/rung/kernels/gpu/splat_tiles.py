@@ -1,0 +1,143 @@
+"""Splats laid over each other in tiles of 16 x 16 pixels and taken off again for their gradients, in Triton.
+
+One program a tile, its splats one after the other; float32, without matrix units and without atomic additions: what a
+tile tells of a splat it writes to a place of its own, and ``sum_parts`` adds those of each splat in their order, so the
+same inputs give the same bits.
+
+A splat is a record of ``RECORD`` float32: x, y in pixels, xx, xy, yy of the inverse covariance, opacity, red, green,
+blue, depth. The state of a tile is ``STATE`` x 256 float32: red, green, blue, depth, what is left of the light behind,
+and the number after the last splat taken. Thresholds are those of ``rung.ops.rasterize``.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+RECORD, STATE = 10, 6
+#: What a tile tells of a splat: sums of the loss's derivative by its power, alone and times x, y, xx, xy, yy (offsets
+#: from the centre), and its derivatives by red, green, blue and depth.
+PARTS = 10
+#: Splats between two looks whether any pixel takes more.
+_TOGETHER = tl.constexpr(32)
+_RECORD, _STATE, _PARTS, _PIXELS, _TILE = (tl.constexpr(value) for value in (RECORD, STATE, PARTS, 256, 16))
+
+
+@triton.jit
+def _alpha(record, x, y):
+    """Opacity at the pixels as it is and held to the most, whether it counts, and the offsets from the centre."""
+    dx = x - tl.load(record)
+    dy = y - tl.load(record + 1)
+    xx, xy, yy = tl.load(record + 2), tl.load(record + 3), tl.load(record + 4)
+    power = 0.5 * (xx * dx * dx + yy * dy * dy) + xy * dx * dy
+    raw = tl.load(record + 5) * tl.exp(-power)
+    alpha = tl.minimum(raw, 0.999)
+    return raw, alpha, (power >= 0) & (alpha >= 1 / 255), dx, dy
+
+
+@triton.jit
+def composite(records, listed, starts, states, across, width, height):
+    """Fills the states of all tiles; ``starts`` (int64, one more than tiles) are places in ``listed`` (int64)."""
+    tile = tl.program_id(0)
+    pixel = tl.arange(0, _PIXELS)
+    column = tile % across * _TILE + pixel % _TILE
+    row = tile // across * _TILE + pixel // _TILE
+    x, y = column.to(tl.float32) + 0.5, row.to(tl.float32) + 0.5
+    zero = tl.zeros((_PIXELS,), tl.float32)
+    red, green, blue, depth, last = zero, zero, zero, zero, zero
+    # below zero a pixel takes no more: those beyond the edge from the start
+    left = tl.where((column < width) & (row < height), zero + 1, zero - 1)
+    begin, end = tl.load(starts + tile), tl.load(starts + tile + 1)
+    place = begin
+    takes = 1
+    while (place < end) & (takes > 0):
+        stop = tl.minimum(place + _TOGETHER, end)
+        while place < stop:
+            record = records + tl.load(listed + place) * _RECORD
+            _, alpha, counts, _, _ = _alpha(record, x, y)
+            counts = counts & (left > 0)
+            after = left * (1 - alpha)
+            taken = counts & (after > 1e-4)
+            weight = tl.where(taken, alpha * left, zero)
+            red += weight * tl.load(record + 6)
+            green += weight * tl.load(record + 7)
+            blue += weight * tl.load(record + 8)
+            depth += weight * tl.load(record + 9)
+            last = tl.where(taken, (place - begin + 1).to(tl.float32), last)
+            left = tl.where(taken, after, tl.where(counts, -left, left))
+            place += 1
+        takes = tl.max((left > 0).to(tl.int32), 0)
+    state = states + tile.to(tl.int64) * (_STATE * _PIXELS) + pixel
+    tl.store(state, red)
+    tl.store(state + _PIXELS, green)
+    tl.store(state + 2 * _PIXELS, blue)
+    tl.store(state + 3 * _PIXELS, depth)
+    tl.store(state + 4 * _PIXELS, tl.abs(left))
+    tl.store(state + 5 * _PIXELS, last)
+
+
+@triton.jit
+def blame(records, listed, entries, starts, states, gradients, parts, across):
+    """Takes the splats off again, last first, and writes what each tile tells of each at ``entries``.
+
+    ``gradients`` are as the states, of red, green, blue, depth, alpha and nothing; beyond the picture's edge zeros.
+    ``parts`` [listed, PARTS] are zeros before.
+    """
+    tile = tl.program_id(0)
+    pixel = tl.arange(0, _PIXELS)
+    x = (tile % across * _TILE + pixel % _TILE).to(tl.float32) + 0.5
+    y = (tile // across * _TILE + pixel // _TILE).to(tl.float32) + 0.5
+    at = tile.to(tl.int64) * (_STATE * _PIXELS) + pixel
+    left = tl.load(states + at + 4 * _PIXELS)
+    last = tl.load(states + at + 5 * _PIXELS)
+    by_red, by_green = tl.load(gradients + at), tl.load(gradients + at + _PIXELS)
+    by_blue, by_depth = tl.load(gradients + at + 2 * _PIXELS), tl.load(gradients + at + 3 * _PIXELS)
+    by_alpha = tl.load(gradients + at + 4 * _PIXELS)
+    zero = tl.zeros((_PIXELS,), tl.float32)
+    loss = zero
+    begin = tl.load(starts + tile)
+    number = tl.max(last, 0).to(tl.int32)
+    while number > 0:
+        place = begin + number - 1
+        record = records + tl.load(listed + place) * _RECORD
+        raw, alpha, counts, dx, dy = _alpha(record, x, y)
+        counts = counts & (number.to(tl.float32) <= last)
+        before = tl.where(counts, left / (1 - alpha), left)
+        value = by_red * tl.load(record + 6) + by_green * tl.load(record + 7) + by_blue * tl.load(record + 8)
+        value += by_depth * tl.load(record + 9) + by_alpha
+        rise = value - loss
+        weight = tl.where(counts, alpha * before, zero)
+        slope = tl.where(raw <= 0.999, -weight * rise, zero)
+        loss = tl.where(counts, loss + alpha * rise, loss)
+        left = before
+        part = parts + tl.load(entries + place) * _PARTS
+        tl.store(part, tl.sum(slope, 0))
+        tl.store(part + 1, tl.sum(slope * dx, 0))
+        tl.store(part + 2, tl.sum(slope * dy, 0))
+        tl.store(part + 3, tl.sum(slope * dx * dx, 0))
+        tl.store(part + 4, tl.sum(slope * dx * dy, 0))
+        tl.store(part + 5, tl.sum(slope * dy * dy, 0))
+        tl.store(part + 6, tl.sum(weight * by_red, 0))
+        tl.store(part + 7, tl.sum(weight * by_green, 0))
+        tl.store(part + 8, tl.sum(weight * by_blue, 0))
+        tl.store(part + 9, tl.sum(weight * by_depth, 0))
+        number -= 1
+
+
+@triton.jit
+def sum_parts(parts, starts, sums, count, block: tl.constexpr):
+    """Adds the rows of ``parts`` between ``starts`` (int64 [count + 1]) to ``sums`` [count, PARTS], in their order."""
+    index = tl.program_id(0) * block + tl.arange(0, block)
+    known = index < count
+    begin = tl.load(starts + index, mask=known, other=0)
+    rows = tl.load(starts + index + 1, mask=known, other=0) - begin
+    field = tl.arange(0, 16)[None, :]
+    own = (field < _PARTS) & known[:, None]
+    total = tl.zeros((block, 16), tl.float32)
+    most = tl.max(rows, 0)
+    row = 0
+    while row < most:
+        there = own & (row < rows)[:, None]
+        total += tl.load(parts + (begin + row)[:, None] * _PARTS + field, mask=there, other=0.0)
+        row += 1
+    tl.store(sums + index[:, None].to(tl.int64) * _PARTS + field, total, mask=own)

@@ -1,0 +1,134 @@
+"""A rung of rasterize against ``ref`` on a real view: what goes wrong only at size is not in a small self-check."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from rung.ops.rasterize import TILE, Camera, Picture, Splats
+from rung.ops.rasterize.projecting import Flat, composite, project
+
+#: Tiles that are compared, splats that are projected at a time to find those on them, and pixels times splats of a tile
+#: that are composited at a time: random splats, with which training may begin, lie there by thousands.
+TILES, _PIECE, _PAIRS = 64, 1 << 16, 1 << 17
+_SEED = 20
+#: A pixel may decide another way where it lies on a threshold: how far off most pixels may be and how many others,
+#: and the gradients of a tensor as a share of it.
+_PIXEL, _OTHERS, _MEAN, _SLOPE = 1 / 128, 0.005, 1e-3, 0.02
+
+
+def differs(draw: Callable[..., Picture], splats: Splats, pose: Tensor, camera: Camera) -> str:
+    """How the picture and its gradients differ from those of ``ref`` on ``TILES`` tiles of a view; empty if they do
+    not. Splats as ``rung.ops.rasterize`` has them, of any device; nothing that is passed in changes.
+
+    Their scales are varied a little: round splats, with which training begins, have no gradient by their rotation.
+    """
+    splats = splats._replace(scales=_uneven(splats.scales.detach()))
+    taken = Splats(*(tensor.detach().requires_grad_() for tensor in splats))
+    places = _tiles(camera)
+    with torch.enable_grad():
+        made = draw(taken, pose.detach(), camera)
+        boxes = [_box(made, camera, place) for place in places]
+        weights = [_weights(box, number) for number, box in enumerate(boxes)]
+        torch.stack([(box * weight.to(box)).sum() for box, weight in zip(boxes, weights, strict=True)]).sum().backward()
+        chosen = _near(splats, pose, camera, places)
+        want, slopes = _reference(splats, chosen, pose, camera, places, weights)
+    pixels = torch.cat([box.detach().reshape(-1, 5) for box in boxes]).cpu().double()
+    error = (pixels - want).abs() / torch.tensor([1, 1, 1, float(want[:, 3].max().clamp_min(1)), 1])
+    if not bool(torch.isfinite(error).all()):
+        return "a picture that is no numbers"
+    worst = error.amax(1)
+    others = float((worst > _PIXEL).double().mean())
+    if others > _OTHERS or float(error.mean()) > _MEAN:
+        return f"{others:.1%} of the pixels of a view are not those of ref, by up to {float(worst.max()):.2g}"
+    for name, tensor, right in zip(Splats._fields, taken, slopes, strict=True):
+        here = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.cpu()
+        tensor.grad = None
+        away = float((here[chosen].double() - right).norm())
+        here[chosen] = 0  # the others have none
+        share = math.hypot(away, float(here.norm())) / max(float(right.norm()), 1e-12)
+        if not share <= _SLOPE:
+            return f"gradients of {name} on a view differ from those of ref by {share:.1%}"
+    return ""
+
+
+def _uneven(scales: Tensor) -> Tensor:
+    """Scales, each between 0.7 and 1.3 times as large."""
+    share = torch.rand(scales.shape, generator=torch.Generator().manual_seed(_SEED))
+    return scales * (0.7 + 0.6 * share).to(scales)
+
+
+def _tiles(camera: Camera) -> list[tuple[int, int]]:
+    """Columns and rows of tiles, by chance."""
+    across, down = -(-camera.width // TILE), -(-camera.height // TILE)
+    order = torch.randperm(across * down, generator=torch.Generator().manual_seed(_SEED))
+    return [divmod(int(place), down) for place in order[:TILES]]
+
+
+def _box(made: Picture, camera: Camera, place: tuple[int, int]) -> Tensor:
+    """[h, w, 5] of a tile: colour, depth, alpha."""
+    left, top = TILE * place[0], TILE * place[1]
+    rows, columns = slice(top, min(top + TILE, camera.height)), slice(left, min(left + TILE, camera.width))
+    return torch.cat(
+        [made.color[rows, columns], made.depth[rows, columns, None], made.alpha[rows, columns, None]], dim=-1
+    )
+
+
+def _weights(box: Tensor, number: int) -> Tensor:
+    """What a sum of the tile counts each value: of one sign, so that what is lost is not made up for elsewhere."""
+    return torch.rand(box.shape, generator=torch.Generator().manual_seed(_SEED + number)) + 0.5
+
+
+def _near(splats: Splats, pose: Tensor, camera: Camera, places: list[tuple[int, int]]) -> Tensor:
+    """The indexes [n] of splats that touch any of the tiles, a piece of all splats at a time."""
+    corners = torch.tensor(places) * TILE
+    found = []
+    for first in range(0, len(splats.means), _PIECE):
+        part = Splats(*(tensor.detach()[first : first + _PIECE].cpu() for tensor in splats))
+        flat = project(part, pose.detach().cpu(), camera)
+        touched = torch.zeros(len(part.means), dtype=torch.bool)
+        for corner in corners:
+            touched |= _on(flat, corner)
+        found.append(touched.nonzero()[:, 0] + first)
+    return torch.cat(found)
+
+
+def _on(flat: Flat, corner: Tensor) -> Tensor:
+    """Which splats touch a tile, a pixel wider than they do: rounding decides nothing here."""
+    radii = flat.radii + (flat.radii > 0)
+    return ((flat.means + radii > corner) & (flat.means - radii < corner + TILE) & (radii > 0)).all(-1)
+
+
+def _reference(
+    splats: Splats,
+    chosen: Tensor,
+    pose: Tensor,
+    camera: Camera,
+    places: list[tuple[int, int]],
+    weights: list[Tensor],
+) -> tuple[Tensor, list[Tensor]]:
+    """Pixels [P, 5] of the tiles and the gradients of the chosen splats, in float64, a tile at a time."""
+    own = Splats(*(tensor.detach().cpu()[chosen].double().requires_grad_() for tensor in splats))
+    flat = project(own, pose.detach().cpu().double(), camera)
+    leaves = Flat(*(value.detach().requires_grad_(value.is_floating_point()) for value in flat))
+    order = torch.argsort(leaves.depths.detach(), stable=True)
+    pixels = []
+    for (column, row), weight in zip(places, weights, strict=True):
+        corner = torch.tensor([column, row]) * TILE
+        down = torch.arange(weight.shape[0], dtype=torch.double) + 0.5 + corner[1]
+        across = torch.arange(weight.shape[1], dtype=torch.double) + 0.5 + corner[0]
+        centres = torch.stack(torch.meshgrid(across, down, indexing="xy"), dim=-1).reshape(-1, 2)
+        here = order[_on(leaves, corner)[order]]
+        some = max(1, _PAIRS // max(len(here), 1))
+        for part, share in zip(centres.split(some), weight.reshape(-1, 5).split(some), strict=True):
+            made = composite(leaves, here, part)
+            (made * share).sum().backward()
+            pixels.append(made.detach())
+    pairs = [(value, leaf.grad) for value, leaf in zip(flat, leaves, strict=True) if leaf.grad is not None]
+    torch.autograd.backward(
+        [value for value, _ in pairs if value.requires_grad], [g for v, g in pairs if v.requires_grad]
+    )
+    return torch.cat(pixels), [torch.zeros_like(t) if t.grad is None else t.grad for t in own]

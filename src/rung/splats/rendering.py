@@ -1,0 +1,112 @@
+"""Pictures of a trained scene as files: a PNG for each camera, or a video."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from rung.core.errors import UsageError
+from rung.measure import pictures
+from rung.models.card import View
+from rung.splats.cloud import Cloud
+from rung.splats.drawing import Bytes, Colour, Painter, eight_bits
+from rung.splats.trained import Trained
+
+VIDEOS = (".mp4", ".gif")
+#: Splats by which the range of depths is found, and the shares of them before and behind it.
+_LOOKED_AT, _NEAR, _FAR = 20_000, 0.02, 0.98
+
+
+def draw_all(
+    made: Trained,
+    views: Sequence[View],
+    out: Path,
+    background: Colour,
+    depth: bool,
+    fps: float,
+    on_done: Callable[[int], None],
+    device: str = "cpu",
+) -> int:
+    """Draws every view, to ``out/STEM.png`` (subfolders kept) or as the frames of ``out``, a video; returns how many.
+
+    ``device`` is one of torch. With ``depth`` pictures are grey: white is the nearest, black the farthest or nothing.
+    Raises ``UsageError`` for names that a folder or a video cannot have, for views of several sizes in a video,
+    ``SoftwareMissing`` without ffmpeg or pillow, ``OSError``.
+    """
+    painter = Painter(made.cloud, device, made.antialiased)
+    settings = {"splats": made.path.name, "background": list(background), "depth": depth}
+    if out.suffix.lower() in VIDEOS:
+        pictures.check_destination(out, len(views))
+        sizes = sorted({(view.width, view.height) for view in views})
+        if len(sizes) > 1:
+            raise UsageError(
+                f"{out.name} cannot have frames of several sizes.",
+                [", ".join(f"{width} x {height}" for width, height in sizes[:5])],
+                [f"--size {sizes[0][0]}x{sizes[0][1]}"],
+            )
+        pictures.write(
+            out, np.stack(list(_drawn(painter, made.cloud, views, background, depth, on_done))), fps, settings
+        )
+        return len(views)
+    pictures.check_destination(out.absolute().parent / "x.png", 1)
+    if out.is_file() or (out.suffix.lower() in pictures.VIDEOS and not out.is_dir()):
+        raise UsageError(
+            f"{out} is no folder for pictures.", [], [f"--out {out.with_suffix('')}", "--out x.mp4, or x.gif"]
+        )
+    for name, picture in zip(
+        _names(views), _drawn(painter, made.cloud, views, background, depth, on_done), strict=True
+    ):
+        place = out / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        pictures.write(place, picture[None], fps, settings)
+    return len(views)
+
+
+def _names(views: Sequence[View]) -> list[PurePosixPath]:
+    """``STEM.png`` with the subfolders of the photograph, which cannot lead out of the folder; with the photograph's
+    suffix where stems alone would be the same."""
+    paths = [PurePosixPath(view.name.replace("\\", "/")) for view in views]
+    folders = [[part for part in path.parent.parts if part not in ("..", ".", "/")] for path in paths]
+    names = [PurePosixPath(*folder, f"{path.stem}.png") for folder, path in zip(folders, paths, strict=True)]
+    if len(set(names)) == len(names):
+        return names
+    return [PurePosixPath(*folder, f"{path.name}.png") for folder, path in zip(folders, paths, strict=True)]
+
+
+def _drawn(
+    painter: Painter,
+    cloud: Cloud,
+    views: Sequence[View],
+    background: Colour,
+    depth: bool,
+    on_done: Callable[[int], None],
+) -> Iterator[Bytes]:
+    near, far = _range(cloud, views) if depth else (0.0, 0.0)
+    for number, view in enumerate(views, 1):
+        colors, depths = painter.paint(view, background)
+        yield eight_bits(_grey(depths, near, far) if depth else colors)
+        on_done(number)
+
+
+def _grey(depths: np.ndarray, near: float, far: float) -> np.ndarray:
+    """[H, W, 3]; inverse depths, of which the eye sees as much nearby as it does far away."""
+    inverse = 1 / np.maximum(depths, 1e-9)
+    shade = np.where(depths > 0, (inverse - 1 / far) / max(1 / near - 1 / far, 1e-9), 0)
+    return np.repeat(shade[..., None], 3, axis=-1)
+
+
+def _range(cloud: Cloud, views: Sequence[View]) -> tuple[float, float]:
+    """The nearest and the farthest depth of almost all splats in the pictures."""
+    means = cloud.means[:: len(cloud.means) // _LOOKED_AT + 1].astype(np.float64)
+    near, far = np.inf, 0.0
+    for view in views:
+        pose = np.array(view.pose).reshape(3, 4)
+        x, y, z = (means @ pose[:, :3].T + pose[:, 3]).T
+        ahead = np.maximum(z, 1e-9)
+        across, down = view.fx * x / ahead + view.cx, view.fy * y / ahead + view.cy
+        shown = z[(z > 0.01) & (across > 0) & (across < view.width) & (down > 0) & (down < view.height)]
+        if len(shown):
+            near, far = min(near, np.quantile(shown, _NEAR)), max(far, np.quantile(shown, _FAR))
+    return (float(near), float(far)) if far else (1.0, 1.0)

@@ -1,0 +1,247 @@
+"""Where photographs were taken, found from the photographs alone: pycolmap's SIFT, matching and mapping on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from rung.core.errors import BadFile, SoftwareMissing, UsageError
+from rung.core.text import count
+from rung.splats.scenes import archive, colmap, neighbours, video
+from rung.splats.scenes.pictures import settings_of
+
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".hif"}
+#: Up to so many photographs every two are compared; of more those that follow each other, and those that look alike.
+_EXHAUSTIVE, _FOLLOWING, _ALIKE = 150, 10, 20
+#: SIFT's pictures are at most so long, with at most so many features: twice as many take four times as long to match.
+_SIDE, _FEATURES = 2000, 4096
+#: Photographs that a scene needs, and the share of them that must be placed.
+_LEAST, _ENOUGH = 3, 0.3
+_SEED = 0
+
+Note = Callable[[str], None]
+
+
+class Placed(NamedTuple):
+    """What was found: photographs that have a camera now, those that have none, and points."""
+
+    photographs: int
+    unplaced: tuple[str, ...]
+    points: int
+
+
+def is_video(source: Path) -> bool:
+    """Whether photographs are to be taken out of it, by its suffix."""
+    return source.suffix.lower() in video.SUFFIXES and source.is_file()
+
+
+def photographs_of(source: Path) -> tuple[Path, list[str]]:
+    """The folder of the photographs of ``source`` (itself, or ``images`` in it), and their names in it, sorted."""
+    folder = source / "images" if (source / "images").is_dir() else source
+    names = [
+        file.relative_to(folder).as_posix()
+        for file in folder.rglob("*")
+        if file.suffix.lower() in _SUFFIXES and file.is_file() and not file.name.startswith(".")
+    ]
+    return folder, sorted(names)
+
+
+def reconstruct(
+    source: Path, out: Path, *, max_images: int | None = None, threads: int = -1, note: Note = lambda said: None
+) -> Placed:
+    """Makes ``out`` a scene: photographs in ``images``, COLMAP's model in ``sparse/0``. Nothing is downloaded.
+
+    ``source`` is a folder or zip file of photographs, or a video, of which the sharpest frames are taken. ``out`` must
+    not hold a scene. What is found is there whole or not at all. Raises ``UsageError``, ``BadFile`` where too few
+    photographs can be placed, ``SoftwareMissing`` without pycolmap (or ffmpeg for a video), ``OSError``.
+    """
+    pycolmap = _pycolmap()
+    if (out / "sparse").exists():
+        raise UsageError(f"{out} holds a scene already.", [], ["give another --out"])
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".sfm-") as held:
+        work = Path(held)
+        names = _gather(source, work / "images", max_images, note)
+        model = _mapped(pycolmap, work, names, threads, note)
+        placed = {image.name for image in model.images.values()} if model is not None else set()
+        unplaced = tuple(name for name in names if name not in placed)
+        if model is None or len(placed) < max(_LEAST, _ENOUGH * len(names)):
+            raise BadFile(
+                f"{source}: only {len(placed)} of {count(len(names), 'photograph')} show places that others show too.",
+                [f"not placed: {', '.join(unplaced[:10])}" + (" ..." if len(unplaced) > 10 else "")],
+                ["take photographs that overlap by two thirds, from many places, sharp and in the same light"],
+            )
+        (work / "0").mkdir()
+        model.write_binary(str(work / "0"))
+        _give(work / "images", out / "images")
+        (work / "sparse").mkdir()
+        (work / "0").replace(work / "sparse/0")
+        (work / "sparse").replace(out / "sparse")
+    points = len(colmap.points(out / "sparse/0")[0])
+    note(f"{count(len(placed), 'camera')} and {count(points, 'point')} found")
+    if unplaced:
+        note(f"no place found for {', '.join(unplaced)}")
+    return Placed(len(placed), unplaced, points)
+
+
+def posed(source: Path, out: Path, *, threads: int, note: Note) -> Path:
+    """The scene that was made of ``source`` in ``out``, made now if it is not there. Raises as ``reconstruct``."""
+    if not (out / "sparse/0").is_dir():
+        reconstruct(source, out, threads=threads, note=note)
+    return out
+
+
+def _pycolmap() -> ModuleType:
+    try:
+        found = importlib.import_module("pycolmap")
+    except ImportError as error:
+        raise SoftwareMissing(
+            "pycolmap finds out where photographs were taken, and is not installed.",
+            [str(error)],
+            ["pip install 'rung[splats]'"],
+        ) from error
+    found.logging.minloglevel = 3  # what it could not do is seen from what it returns
+    found.set_random_seed(_SEED)
+    return found
+
+
+def _gather(source: Path, images: Path, most: int | None, note: Note) -> list[str]:
+    """Links or copies the photographs, or a video's sharpest frames, to ``images``; their names."""
+    images.mkdir()
+    if is_video(source):
+        names = video.sharpest(source, images, most)
+        note(f"taken are the {len(names)} sharpest frames of {source}")
+        return names
+    folder, names = photographs_of(archive.unpacked(source) if source.suffix.lower() == ".zip" else source)
+    if most is not None and most < len(names):
+        names = [names[index * len(names) // most] for index in range(most)]
+    if len(names) < _LEAST:
+        raise BadFile(
+            f"{source} holds {count(len(names), 'photograph')}; places are found from {_LEAST} and more.",
+            [f"looked in {folder}"],
+            ["give a folder of photographs or a video"],
+        )
+    for name in names:
+        target = images / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link((folder / name).resolve(), target)
+        except OSError:  # another disk
+            shutil.copyfile(folder / name, target)
+    return names
+
+
+def _give(images: Path, target: Path) -> None:
+    """Moves the photographs to where they stay, beside or over those that an attempt left."""
+    for file in sorted(images.rglob("*")):
+        if file.is_file():
+            place = target / file.relative_to(images)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(place)
+
+
+def _mapped(pycolmap: ModuleType, work: Path, names: list[str], threads: int, note: Note) -> Any:
+    """The largest model of the photographs in ``work/images``; ``None`` if there is none."""
+    database = work / "database.db"
+    note(f"looking for features in {count(len(names), 'photograph')}")
+    extraction = pycolmap.FeatureExtractionOptions(num_threads=threads, use_gpu=False, max_image_size=_SIDE)
+    extraction.sift.max_num_features = _FEATURES
+    for group in _cameras(work / "images", names):
+        reader = pycolmap.ImageReaderOptions(camera_model="RADIAL")
+        _run(
+            pycolmap,
+            pycolmap.extract_features,
+            str(database),
+            str(work / "images"),
+            image_names=group,
+            camera_mode=pycolmap.CameraMode.SINGLE,
+            reader_options=reader,
+            extraction_options=extraction,
+            device=pycolmap.Device.cpu,
+        )
+    matching = pycolmap.FeatureMatchingOptions(num_threads=threads, use_gpu=False)
+    how: dict[str, Any] = {"matching_options": matching, "device": pycolmap.Device.cpu}
+    if len(names) <= _EXHAUSTIVE:
+        note("comparing every two of them")
+        _run(pycolmap, pycolmap.match_exhaustive, str(database), **how)
+    else:
+        note("comparing those that follow each other, and those that look alike")
+        pairing = pycolmap.SequentialPairingOptions(overlap=_FOLLOWING, loop_detection=False)
+        _run(pycolmap, pycolmap.match_sequential, str(database), pairing_options=pairing, **how)
+        alike = neighbours.alike(neighbours.descriptors(pycolmap, database, names), _ALIKE)
+        compare(pycolmap, database, ((names[a], names[b]) for a, b in alike), **how)
+    note("placing the cameras")
+    options = pycolmap.IncrementalPipelineOptions(num_threads=threads, random_seed=_SEED, min_model_size=_LEAST)
+    models = _run(
+        pycolmap,
+        pycolmap.incremental_mapping,
+        str(database),
+        str(work / "images"),
+        str(_new(work / "models")),
+        options=options,
+    )
+    return max(models.values(), key=lambda model: int(model.num_reg_images()), default=None)
+
+
+def compare(pycolmap: ModuleType, database: Path, pairs: Iterable[tuple[str, str]], **how: Any) -> None:
+    """Matches these pairs of photographs of COLMAP's database."""
+    listed = database.with_name("pairs.txt")
+    with _numbered(database) as numbers:
+        known = [(numbers[a], numbers[b]) for a, b in pairs if a in numbers and b in numbers]
+        listed.write_text("".join(f"{a} {b}\n" for a, b in known))
+        options = pycolmap.ImportedPairingOptions(match_list_path=str(listed))
+        _run(pycolmap, pycolmap.match_image_pairs, str(database), pairing_options=options, **how)
+
+
+@contextlib.contextmanager
+def _numbered(database: Path) -> Iterator[dict[str, int]]:
+    """Photographs are called by their numbers while in the block: a list of pairs holds no names with blanks."""
+    rename = "UPDATE images SET name = ? WHERE image_id = ?"
+    with contextlib.closing(sqlite3.connect(database)) as held:
+        names = held.execute("SELECT name, image_id FROM images").fetchall()
+        with held:
+            held.executemany(rename, [(str(number), number) for _, number in names])
+        yield dict(names)
+        with held:
+            held.executemany(rename, names)
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _cameras(images: Path, names: list[str]) -> list[list[str]]:
+    """Photographs by camera: those of one size, make, model and focal length, as their headers say."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name in names:
+        try:
+            groups.setdefault(settings_of(images / name), []).append(name)
+        except BadFile:
+            continue  # a photograph that cannot be read gets no place, which is said
+    return list(groups.values())
+
+
+def _run(pycolmap: ModuleType, function: Callable[..., Any], *given: Any, **more: Any) -> Any:
+    """Calls into COLMAP in a thread, so that Ctrl-C is heard; raises ``BadFile`` for what it says is wrong."""
+    token = pycolmap.CancellationToken()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(function, *given, cancellation_token=token, **more)
+        try:
+            return future.result()
+        except (RuntimeError, ValueError) as error:
+            raise BadFile(
+                f"pycolmap could not go on: {error}", [], ["take out photographs that are damaged"]
+            ) from error
+        except BaseException:
+            token.cancel()
+            raise

@@ -1,0 +1,176 @@
+"""Loss and optimiser on the processor, in compiled kernels: plain torch takes longer for them than for the picture."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rung.kernels.cpu import adam, likeness
+from rung.kernels.cpu import splat_colors as colours
+from rung.kernels.cpu.compiled import Kernel
+from rung.kernels.cpu.parallel import run
+from rung.splats.training.eight import Books, Means8
+
+_LANES = 16
+
+
+def _run(kernel: Kernel, names: tuple[str, ...], **values: int | np.ndarray | Tensor) -> None:
+    """Runs a kernel on all threads of torch; the words are numbers, or addresses of arrays and tensors."""
+    words = np.zeros(len(names), np.int64)
+    for name, value in values.items():
+        number = value.data_ptr() if isinstance(value, Tensor) else value
+        words[names.index(name)] = number.ctypes.data if isinstance(number, np.ndarray) else number
+    run(kernel.address, words, torch.get_num_threads())
+
+
+def _padded(picture: Tensor, stride: int) -> Tensor:
+    height, width, _ = picture.shape
+    made = torch.zeros(height, stride)
+    made[:, : 3 * width] = picture.reshape(height, 3 * width)
+    return made
+
+
+def likeness_of(made: Tensor, truth: Tensor, weights: np.ndarray, share: float) -> tuple[float, Tensor]:
+    """``(1 - share) L1 + share (1 - SSIM)`` of pictures [H, W, 3], float32, and its gradient by the first.
+
+    ``weights`` are those of a window's side, float32, at most 16.
+    """
+    height, width, _ = made.shape
+    wide, window = 3 * width, len(weights)
+    stride = -(-wide // _LANES) * _LANES
+    inside = np.zeros(stride, np.float32)
+    inside[: wide - 3 * (window - 1)] = 1
+    windows = (height - window + 1) * (wide - 3 * (window - 1))
+    sums, gradient = np.zeros((height, 2)), torch.empty(height, stride)
+    scratch = torch.zeros(torch.get_num_threads(), 5, stride + 2 * likeness.MARGIN)
+    words: dict[str, int | np.ndarray | Tensor] = {
+        "made": _padded(made, stride),
+        "truth": _padded(truth, stride),
+        "slopes": torch.empty(3, height, stride),
+        "scratch": scratch,
+        "shares": np.array([(1 - share) / made.numel(), share / windows], np.float32),
+    }
+    words |= {"height": height, "wide": wide, "stride": stride, "window": window, "weights": weights}
+    words |= {"inside": inside, "sums": sums, "gradient": gradient}
+    _run(likeness.compare, likeness.WORDS, **words)
+    scratch.zero_()
+    _run(likeness.back, likeness.WORDS, **words)
+    away, near = sums.sum(0).tolist()
+    value = (1 - share) * away / made.numel() + share * (1 - near / windows)
+    return value, gradient[:, :wide].reshape(height, width, 3)
+
+
+@functools.lru_cache(64)
+def _rates(columns: tuple[float, ...]) -> np.ndarray:
+    return np.tile(np.array(columns, np.float32), _LANES // math.gcd(_LANES, len(columns)))
+
+
+def adam_step(
+    value: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
+    rates: tuple[float, ...],
+    taken: int,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> None:
+    """One step for float32 tensors of the same shape, with a rate for each value of a row."""
+    table = _rates(rates) * np.float32(1 / (1 - betas[0] ** taken))
+    root = 1 / math.sqrt(1 - betas[1] ** taken)
+    _run(
+        adam.step,
+        adam.WORDS,
+        count=value.numel(),
+        period=len(table),
+        values=value.detach(),
+        gradient=gradient.contiguous(),
+        first=first,
+        second=second,
+        rates=table,
+        settings=np.array([1 - betas[0], 1 - betas[1], root, epsilon], np.float32),
+    )
+
+
+def _coloured(kernel: Kernel, harmonics: Tensor, degree: int, means: Tensor, position: Tensor, **more: Any) -> None:
+    where = position.detach().double().contiguous()
+    scratch = np.empty(torch.get_num_threads() * colours.SCRATCH)
+    sizes = {"count": len(harmonics), "terms": harmonics.shape[1], "degree": degree}
+    halves = int(harmonics.dtype == torch.float16)
+    _run(
+        kernel,
+        colours.WORDS,
+        **sizes,
+        halves=halves,
+        harmonics=harmonics,
+        means=means.detach(),
+        position=where,
+        scratch=scratch,
+        **more,
+    )
+
+
+def shade(harmonics: Tensor, degree: int, means: Tensor, position: Tensor) -> Tensor:
+    """Colours [N, 3] that are seen from a position [3]; harmonics [N, K, 3] are float16 or float32."""
+    made = torch.empty(len(means), 3)
+    _coloured(colours.shade, harmonics, degree, means, position, colors=made)
+    return made
+
+
+def shade_back(
+    harmonics: Tensor, degree: int, means: Tensor, position: Tensor, colors: Tensor, given: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of the colours [N, 3], zero where they were cut off, and of the centres [N, 3]."""
+    told, slopes = given.clone(memory_format=torch.contiguous_format), torch.empty(len(means), 3)
+    _coloured(colours.shade_back, harmonics, degree, means, position, colors=colors, given=told, g_means=slopes)
+    return told, slopes
+
+
+@functools.cache
+def _lookup() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Codebooks and what lies between their values, float32 [2, 256], and the least code of each cell."""
+    books = np.stack([book.numpy() for book in Books.of(torch.device("cpu"))])
+    middles = np.full_like(books, np.inf)
+    middles[:, :-1] = (books[:, :-1] + books[:, 1:]) / 2
+    edges = ((np.arange(colours.CELLS + 1) + colours.FIRST_CELL) << colours.CELL_BITS).astype(np.int32).view(np.float32)
+    lows = edges[:-1].copy()
+    lows[0] = 0  # with all that is smaller
+    table = [np.searchsorted(middle, ends) for middle in middles for ends in (lows, -edges[1:])]
+    return books, middles, np.stack(table).astype(np.uint8)
+
+
+def learn(
+    harmonics: Tensor,
+    degree: int,
+    means: Tensor,
+    position: Tensor,
+    given: Tensor,
+    state: Means8,
+    rates: tuple[float, ...],
+    taken: int,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> None:
+    """A step of Adam for harmonics, with a rate for each value of a row."""
+    books, middles, lookup = _lookup()
+    root = 1 / math.sqrt(1 - betas[1] ** taken)
+    _coloured(
+        colours.learn,
+        harmonics,
+        degree,
+        means,
+        position,
+        given=given,
+        **state._asdict(),
+        books=books,
+        middles=middles,
+        lookup=lookup,
+        rates=np.array(rates, np.float32) * np.float32(1 / (1 - betas[0] ** taken)),
+        settings=np.array([1 - betas[0], 1 - betas[1], root, epsilon], np.float32),
+        salt=taken,
+    )

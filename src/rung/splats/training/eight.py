@@ -1,0 +1,172 @@
+"""Harmonics that take less memory: as float16 or float32, both of Adam's means in 8 bits, and no gradient of their own.
+
+The rung that draws is given colours, not harmonics; the gradient of a splat's harmonics is that of its colour times the
+harmonics of the direction it is seen from, which Adam's step forms for itself. The codes are those of
+"8-bit Optimizers via Block-wise Quantization" (arXiv:2110.02861); a block is one splat, so that splats can be copied
+and dropped.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rung.nn.state8 import codebook
+from rung.ops.rasterize.projecting import basis
+
+#: Splats whose harmonics are float32 at a time where no compiled kernel computes.
+_PIECE = 1 << 15
+
+
+class Books(NamedTuple):
+    """The sorted values [256] that codes of either mean stand for.
+
+    The lowest of the second is not 0 but half of the next: divided by 0, whatever is left of a first mean is endless.
+    """
+
+    first: Tensor
+    second: Tensor
+
+    @staticmethod
+    @functools.cache
+    def of(device: torch.device) -> Books:
+        """Those on a device."""
+        second = codebook(False, device).clone()
+        second[0] = second[1] / 2
+        return Books(codebook(True, device), second)
+
+
+class Means8(NamedTuple):
+    """Both means of Adam: codes uint8 [N, K, 3], and the largest magnitude of each splat [N]; 0: nothing was seen."""
+
+    first: Tensor
+    first_sizes: Tensor
+    second: Tensor
+    second_sizes: Tensor
+
+
+class Told:
+    """What a picture told of colours: where it was seen from [3], the degree, and the colours' gradients [N, 3]."""
+
+    def __init__(self, position: Tensor, degree: int) -> None:
+        self.position, self.degree = position.detach(), degree
+        self.given: Tensor | None = None
+
+
+class Shade(torch.autograd.Function):
+    """(harmonics, centres, position, told) -> colours [N, 3]; the way back leaves their gradients with ``told``."""
+
+    @staticmethod
+    def forward(ctx: Any, harmonics: Tensor, means: Tensor, position: Tensor, told: Told) -> Tensor:
+        if compiled := _compiled(means):
+            colors = compiled.shade(harmonics, told.degree, means, told.position)
+        else:
+            colors = torch.cat([_plain(rows, at, told) for rows, at in _pieces(harmonics, means.detach())])
+        ctx.told = told
+        ctx.save_for_backward(harmonics, means, colors)
+        return colors
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given: Tensor) -> tuple[None, Tensor, Tensor, None]:
+        harmonics, means, colors = ctx.saved_tensors
+        told: Told = ctx.told
+        if compiled := _compiled(means):
+            told.given, slopes = compiled.shade_back(harmonics, told.degree, means, told.position, colors, given)
+        else:
+            told.given = given * (colors > 0)
+            pieces = _pieces(harmonics, means.detach(), told.given)
+            slopes = torch.cat([_slopes(rows, at, slope, told) for rows, at, slope in pieces])
+        return None, slopes, -slopes.sum(0), None
+
+
+def _compiled(means: Tensor) -> Any:
+    """The module of compiled kernels where they compute, else None."""
+    from rung.splats.training.model import NUMBA
+
+    if means.device.type != "cpu" or not NUMBA:
+        return None
+    from rung.splats.training import compiled
+
+    return compiled
+
+
+def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(tensor.split(_PIECE) for tensor in tensors), strict=True)
+
+
+def _seen(means: Tensor, told: Told) -> Tensor:
+    """The harmonics of the directions in which splats are seen [N, terms]."""
+    return basis(told.degree, torch.nn.functional.normalize(means - told.position, dim=-1))
+
+
+def _plain(harmonics: Tensor, means: Tensor, told: Told) -> Tensor:
+    values = _seen(means, told)
+    return ((values[:, :, None] * harmonics[:, : values.shape[1]].float()).sum(1) + 0.5).clamp_min(0)
+
+
+def _slopes(harmonics: Tensor, means: Tensor, given: Tensor, told: Told) -> Tensor:
+    if told.degree == 0:
+        return torch.zeros_like(means)
+    with torch.enable_grad():
+        taken = means.detach().requires_grad_()
+        values = _seen(taken, told)
+        weights = (harmonics[:, : values.shape[1]].float() * given[:, None]).sum(2)
+        (made,) = torch.autograd.grad((values * weights).sum(), taken)
+    return made
+
+
+def learn(
+    harmonics: Tensor,
+    means: Tensor,
+    told: Told,
+    state: Means8,
+    rates: tuple[float, ...],
+    taken: int,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> None:
+    """One step of Adam for harmonics [N, K, 3], with a rate for each value of a row; ``taken`` counts steps."""
+    given = told.given
+    assert given is not None
+    if compiled := _compiled(means):
+        compiled.learn(harmonics, told.degree, means, told.position, given, state, rates, taken, betas, epsilon)
+        return
+    chance = torch.Generator(means.device).manual_seed(taken)
+    steps = torch.tensor(rates, device=means.device).view(harmonics.shape[1:]) / (1 - betas[0] ** taken)
+    books, shapes = Books.of(means.device), harmonics.shape[1:]
+    for held, places, slopes, *parts in _pieces(harmonics, means.detach(), given, *state):
+        gradient = torch.zeros(len(held), *shapes, device=means.device)
+        values = _seen(places, told)
+        gradient[:, : values.shape[1]] = values[:, :, None] * slopes[:, None]
+        first = _decoded(parts[0], parts[1], books.first).lerp_(gradient, 1 - betas[0])
+        second = _decoded(parts[2], parts[3], books.second).mul_(betas[1])
+        second.addcmul_(gradient, gradient, value=1 - betas[1])
+        change = first / (second.sqrt() / math.sqrt(1 - betas[1] ** taken)).add_(epsilon) * steps
+        held.copy_(_rounded(held.float() - change, held.dtype, chance))
+        _encode(first, parts[0], parts[1], books.first)
+        _encode(second, parts[2], parts[3], books.second)
+
+
+def _decoded(codes: Tensor, sizes: Tensor, book: Tensor) -> Tensor:
+    return book[codes.long()] * sizes[:, None, None]
+
+
+def _encode(values: Tensor, codes: Tensor, sizes: Tensor, book: Tensor) -> None:
+    sizes.copy_(values.abs().amax((1, 2)))
+    scaled = values / sizes.clamp_min(1e-38)[:, None, None]
+    codes.copy_(torch.bucketize(scaled, (book[:-1] + book[1:]) / 2))
+
+
+def _rounded(values: Tensor, dtype: torch.dtype, chance: torch.Generator) -> Tensor:
+    """As float16 rounded up as often as they are near to that: changes smaller than half a step would vanish."""
+    if dtype == torch.float32:
+        return values
+    random = torch.randint(0, 1 << 13, values.shape, generator=chance, device=values.device, dtype=torch.int32)
+    return ((values.view(torch.int32) + random) & ~0x1FFF).view(torch.float32).half()

@@ -1,0 +1,134 @@
+"""The folder of a run: claimed once, gone on with after that; and Ctrl-C, which leaves it whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rung.core.errors import BadFile, DiskFull, RungError, UsageError
+from rung.planning.splats import SplatPlan
+from rung.splats.training import checkpoint
+from rung.splats.training.outcome import CAMERAS, CONFIG, CURVE, EXPORTS, LOG, METRICS, SPLATS, TEST
+from rung.splats.training.settings import Settings, options_that_differ
+
+#: What ``tempfile`` puts into the name of a file that is being written.
+_CHANCE = "????????"
+
+
+def claim(out: Path, settings: Settings, resume: bool) -> tuple[Settings, SplatPlan | None]:
+    """Makes the folder this run's; the settings and the plan it was begun with where it goes on.
+
+    Raises ``UsageError`` for a folder that is not empty, and with the options that are not those of the run in it.
+    """
+    config = out / CONFIG
+    if resume:
+        if not config.is_file():
+            raise UsageError(f"{out} holds no run that could go on.", [], ["leave --resume out to begin one"])
+        try:
+            held = json.loads(config.read_text(encoding="utf-8"))
+            begun = Settings.from_json(held["settings"])
+            planned = SplatPlan.from_json(held["plan"]) if held.get("plan") else None
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadFile(f"{config} is not what rung wrote: {error}", [], ["begin again in a new folder"]) from error
+        other = options_that_differ(settings, begun)
+        if other:
+            raise UsageError(
+                f"{out} was begun with other options.",
+                other,
+                ["leave them out: --resume takes those it was begun with"],
+            )
+        for half in _half_written(out):
+            half.unlink()
+        return begun, planned
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for half in out.glob(f".config-{_CHANCE}.json"):  # a run that was killed before it had begun
+            half.unlink()
+        if any(out.iterdir()):
+            raise UsageError(
+                f"{out} is not empty.", [], ["--resume goes on with a run that is there", "--out with a new folder"]
+            )
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written: {error.strerror or error}", [], ["--out elsewhere"]) from error
+    return settings, None
+
+
+def _half_written(out: Path) -> Iterator[Path]:
+    """Files that were being written when the run was killed."""
+    yield from (out / checkpoint.FOLDER).glob(f".step-*-{_CHANCE}.npz")
+    yield from (out / EXPORTS).glob(f".splats-*-{_CHANCE}.ply")
+    yield from (out / TEST).rglob(f".*-{_CHANCE}.png")
+    for name in (CONFIG, CAMERAS, METRICS, LOG, CURVE, SPLATS):
+        yield from out.glob(f".{Path(name).stem}-{_CHANCE}{Path(name).suffix}")
+
+
+@contextmanager
+def left_free(out: Path, resume: bool, note: Callable[[str], None]) -> Iterator[None]:
+    """Empties the folder again when a new run is refused in the block, or stopped by Ctrl-C, before its first
+    checkpoint: there is nothing to go on with. Cameras that were found are kept."""
+    try:
+        yield
+    except DiskFull:
+        raise
+    except (RungError, KeyboardInterrupt) as error:
+        stopped = isinstance(error, KeyboardInterrupt)
+        if any((out / checkpoint.FOLDER).glob("step-*")):
+            if stopped:
+                note(f"{out} is as its last checkpoint left it; --resume goes on")
+            raise
+        if resume:
+            if stopped:
+                note(f"{out} is as it was; --resume goes on")
+            raise
+        for name in (CONFIG, CAMERAS):
+            (out / name).unlink(missing_ok=True)
+        found = (out / "scene" / "sparse").is_dir()
+        if found:
+            note(f"the cameras that were found are kept in {out / 'scene'}, which is a scene to train on")
+        else:
+            shutil.rmtree(out / "scene", ignore_errors=True)
+        if stopped:
+            again = "train on them, into another folder" if found else "the same command begins again"
+            note(f"training had not begun, so nothing is kept in {out}; {again}")
+        raise
+
+
+def finished_before(out: Path) -> dict[str, Any] | None:
+    """The metrics of a run that is finished, None where it is not. Raises ``BadFile``."""
+    path = out / METRICS
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except ValueError as error:
+        raise BadFile(f"{path} is no JSON.", [], ["remove it: --resume makes it again"]) from error
+    return found if isinstance(found, dict) else None
+
+
+class Interrupt:
+    """Ctrl-C asks for the end of the step; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While in the block it is heard."""
+        try:
+            before = signal.signal(signal.SIGINT, self._heard)
+        except ValueError:  # not the main thread: whoever called hears it
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True

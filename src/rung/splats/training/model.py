@@ -1,0 +1,168 @@
+"""Splats that are learned: their parameters, the two means that Adam keeps of each, and changes of their number."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rung.ops.rasterize import Camera, Splats
+from rung.splats.cloud import Cloud
+from rung.splats.training import eight
+
+#: Adam's (arXiv:1412.6980), with the epsilon of 3D Gaussian Splatting.
+BETAS, EPSILON = (0.9, 0.999), 1e-15
+#: Whether there are compiled kernels for the processor.
+NUMBA = importlib.util.find_spec("numba") is not None
+#: Names of the parameters, as ``Cloud`` has them.
+NAMES = Cloud._fields
+#: Under which 8-bit means of harmonics have their magnitudes.
+_SIZES = "harmonics.sizes"
+
+
+def adam(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: tuple[float, ...], taken: int) -> None:
+    """One step for ``value`` and the two means, of the same shape, with a rate for each value of a row; ``taken``
+    counts steps, this one too."""
+    if value.device.type == "cpu" and NUMBA:
+        from rung.splats.training.compiled import adam_step
+
+        adam_step(value, gradient, first, second, rates, taken, BETAS, EPSILON)
+        return
+    first.lerp_(gradient, 1 - BETAS[0])
+    second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+    root = (second.sqrt() / math.sqrt(1 - BETAS[1] ** taken)).add_(EPSILON)
+    steps = torch.tensor(rates, device=value.device).view(value.shape[1:]) / (1 - BETAS[0] ** taken)
+    value.sub_(first / root * steps)
+
+
+class Model:
+    """N splats; ``values``, ``first`` and ``second`` hold a tensor for each of ``NAMES``; ``taken`` counts steps.
+
+    With a ``state`` of ``8bit`` both means of harmonics are codes of ``eight``, ``first`` and ``second`` hold the
+    magnitudes too, and harmonics have no gradient of their own; they may be ``f16`` then. All else is float32.
+    """
+
+    def __init__(self, cloud: Cloud, device: torch.device, state: str = "f32", harmonics: str = "f32") -> None:
+        self.lean = state == "8bit"
+        self.values = {
+            name: torch.from_numpy(np.ascontiguousarray(value)).to(device, copy=True)
+            for name, value in cloud._asdict().items()
+        }
+        if harmonics == "f16":
+            self.values["harmonics"] = self.values["harmonics"].half()
+        self.first = {name: torch.zeros_like(value) for name, value in self.values.items()}
+        self.second = {name: torch.zeros_like(value) for name, value in self.values.items()}
+        if self.lean:
+            for held in (self.first, self.second):
+                held["harmonics"] = torch.zeros_like(held["harmonics"], dtype=torch.uint8)
+                held[_SIZES] = torch.zeros(len(self), device=device)
+        self._told: eight.Told | None = None
+        self.taken = 0
+        self._ask()
+
+    def _ask(self) -> None:
+        """Gradients of what has one of its own."""
+        for name, value in self.values.items():
+            value.requires_grad_(not (self.lean and name == "harmonics"))
+
+    def __len__(self) -> int:
+        return len(self.values["means"])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.values["means"].device
+
+    def splats(self, camera: Camera, pose: Tensor) -> tuple[Splats, Camera]:
+        """What a camera, whose degree is that of the harmonics, draws from a pose [4, 4], with gradients, and how."""
+        v = self.values
+        colors = v["harmonics"]
+        if self.lean:
+            assert camera.degree is not None
+            position = -pose[:3, :3].T @ pose[:3, 3]
+            self._told = eight.Told(position, camera.degree)
+            colors, camera = eight.Shade.apply(colors, v["means"], position, self._told), camera._replace(degree=None)
+        return Splats(v["means"], v["quats"], v["log_scales"].exp(), v["logits"].sigmoid(), colors), camera
+
+    def cloud(self) -> Cloud:
+        """The splats as files have them, in the space of training; quaternions of length one."""
+        found = {name: value.detach().float().cpu().numpy() for name, value in self.values.items()}
+        lengths = np.linalg.norm(found["quats"], axis=1, keepdims=True)
+        found["quats"] = found["quats"] / np.maximum(lengths, 1e-12)
+        return Cloud(**{name: np.array(value) for name, value in found.items()})
+
+    @torch.no_grad()
+    def step(self, rates: Mapping[str, float], degree: int) -> None:
+        """One step of Adam on all gradients, which are forgotten. Of the harmonics ``base`` is the rate of the first
+        and ``harmonics`` of those up to ``degree``; the others stay what they are."""
+        self.taken += 1
+        width = self.values["harmonics"][:1].numel()
+        learned = 3 * (degree + 1) ** 2
+        terms = (rates["base"],) * 3 + (rates["harmonics"],) * (learned - 3) + (0.0,) * (width - learned)
+        if self.lean:  # before the centres change: it goes by where they were seen
+            self._learn(terms)
+        for name, value in self.values.items():
+            if not value.requires_grad:
+                continue
+            assert value.grad is not None
+            each = terms if name == "harmonics" else (rates.get(name, 0.0),) * value[:1].numel()
+            adam(value, value.grad, self.first[name], self.second[name], each, self.taken)
+            value.grad = None
+
+    def _learn(self, rates: tuple[float, ...]) -> None:
+        assert self._told is not None
+        held = [each[name] for each in (self.first, self.second) for name in ("harmonics", _SIZES)]
+        state = eight.Means8(*held)
+        harmonics, means = self.values["harmonics"], self.values["means"]
+        eight.learn(harmonics, means, self._told, state, rates, self.taken, BETAS, EPSILON)
+        self._told = None
+
+    @torch.no_grad()
+    def choose(self, rows: Tensor, fresh: int = 0) -> None:
+        """Makes these rows the splats, in that order; what Adam keeps of the last ``fresh`` of them begins anew."""
+        for held in (self.values, self.first, self.second):
+            for name, value in held.items():
+                held[name] = value.detach()[rows]
+        if fresh:
+            for held in (self.first, self.second):
+                for value in held.values():
+                    value[-fresh:] = 0
+        self._ask()
+
+    @torch.no_grad()
+    def replace(self, rows: Tensor, **values: Tensor) -> None:
+        """Gives rows other values."""
+        for name, value in values.items():
+            self.values[name][rows] = value
+
+    @torch.no_grad()
+    def forget(self, rows: Tensor, *names: str) -> None:
+        """What Adam keeps of these rows begins anew; of all parameters, or those named."""
+        for held in (self.first, self.second):
+            for name in names or held:
+                held[name][rows] = 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything, by name, for a checkpoint."""
+        held = {"value": self.values, "first": self.first, "second": self.second}
+        return {
+            f"{kind}.{name}": value.detach().cpu().numpy()
+            for kind, group in held.items()
+            for name, value in group.items()
+        }
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, np.ndarray], taken: int, device: torch.device) -> Model:
+        """What ``state`` gave. Raises ``KeyError`` and ``ValueError`` for another state."""
+        begun = Cloud(**{name: state[f"value.{name}"] for name in NAMES})
+        kept = "8bit" if f"first.{_SIZES}" in state else "f32"
+        made = cls(begun, device, kept, "f16" if begun.harmonics.dtype == np.float16 else "f32")
+        for kind, held in (("first", made.first), ("second", made.second)):
+            for name, value in held.items():
+                value.copy_(torch.from_numpy(state[f"{kind}.{name}"]))
+        made.taken = taken
+        return made

@@ -1,0 +1,136 @@
+"""What a run leaves in its folder beside the checkpoints: splats, cameras, a log, a curve, metrics, test pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from rung.core.files import write_whole, written_whole
+from rung.models.card import View
+from rung.planning.splats import SplatPlan
+from rung.splats.cloud import Cloud
+from rung.splats.files import write
+from rung.splats.training.checkpoint import disk_full
+from rung.splats.training.settings import Settings
+
+CONFIG = "config.json"
+SPLATS, CAMERAS, METRICS, LOG, CURVE = "splats.ply", "cameras.json", "metrics.json", "log.jsonl", "curve.png"
+TEST, EXPORTS = "test", "exports"
+_WIDE, _HIGH, _EDGE = 720, 360, 48
+_TRAINING, _TESTING = (0, 114, 178), (213, 94, 0)
+
+
+class Outcome:
+    """The folder of a run. Every method raises ``DiskFull`` when there is no room."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.log: list[dict[str, Any]] = []
+
+    def _json(self, name: str, value: Any) -> None:
+        self._whole(name, json.dumps(value, indent=1, ensure_ascii=False).encode())
+
+    def _whole(self, name: str, data: bytes) -> None:
+        try:
+            write_whole(self.out / name, data)
+        except OSError as error:
+            raise disk_full(self.out, error) from error
+
+    def splats(self, cloud: Cloud, name: str = SPLATS) -> None:
+        """Writes splats."""
+        path = self.out / name
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write(path, cloud)
+        except OSError as error:
+            raise disk_full(self.out, error) from error
+
+    def cameras(self, views: Sequence[View]) -> None:
+        """Writes all cameras at training size."""
+        self._json(CAMERAS, [view.to_json() for view in views])
+
+    def config(self, settings: Settings, plan: SplatPlan | None) -> None:
+        """Writes what the run was asked for, and its plan once there is one."""
+        self._json(CONFIG, {"settings": settings.to_json(), "plan": plan.to_json() if plan else None})
+
+    def metrics(self, found: dict[str, Any]) -> None:
+        """Writes the metrics."""
+        self._json(METRICS, found)
+
+    def note(self, entry: dict[str, Any]) -> None:
+        """Adds a line to the log."""
+        self.log.append(entry)
+        try:
+            with (self.out / LOG).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+        except OSError as error:
+            raise disk_full(self.out, error) from error
+
+    def go_on(self, step: int) -> None:
+        """Takes the log up after a step; what came later is forgotten."""
+        path, kept = self.out / LOG, []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+            try:
+                entry = json.loads(line)
+            except ValueError:  # the last line of a run that was killed
+                continue
+            if isinstance(entry, dict) and entry.get("step", step + 1) <= step:
+                kept.append(entry)
+        self.log = kept
+        self._whole(LOG, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
+
+    def picture(self, view: View, made: np.ndarray, truth: np.ndarray) -> None:
+        """Writes a test picture and its truth, 8-bit RGB, under the photograph's name."""
+        from PIL import Image
+
+        place = PurePosixPath(view.name.replace("\\", "/"))
+        parts = [part for part in place.parts if part not in ("..", ".", "/")]
+        stem = self.out.joinpath(TEST, *parts[:-1], PurePosixPath(parts[-1]).stem)
+        try:
+            stem.parent.mkdir(parents=True, exist_ok=True)
+            for name, pixels in ((f"{stem.name}.png", made), (f"{stem.name}.truth.png", truth)):
+                with written_whole(stem.parent / name) as temporary:
+                    Image.fromarray(pixels).save(temporary)
+        except OSError as error:
+            raise disk_full(self.out, error) from error
+
+    def curve(self) -> None:
+        """Draws PSNR over steps: of training pictures, and of test pictures where they were measured."""
+        from PIL import Image, ImageDraw
+
+        training = [(entry["step"], entry["psnr"]) for entry in self.log if "psnr" in entry]
+        testing = [(entry["step"], entry["test_psnr"]) for entry in self.log if "test_psnr" in entry]
+        every = training + testing
+        if not every:
+            return
+        last = max(step for step, _ in every)
+        low, high = min(value for _, value in every), max(value for _, value in every)
+        high = high if high > low else low + 1
+
+        def at(point: tuple[int, float]) -> tuple[float, float]:
+            across = _EDGE + (_WIDE - 2 * _EDGE) * point[0] / max(last, 1)
+            return across, _HIGH - _EDGE - (_HIGH - 2 * _EDGE) * (point[1] - low) / (high - low)
+
+        made = Image.new("RGB", (_WIDE, _HIGH), "white")
+        draw = ImageDraw.Draw(made)
+        for part in range(5):
+            value = low + (high - low) * part / 4
+            (left, height), (right, _) = at((0, value)), at((last, value))
+            draw.line([(left, height), (right, height)], fill=(221, 221, 221))
+            draw.text((6, height - 6), f"{value:.1f}", fill="black")
+        draw.text((_EDGE, 12), "PSNR in dB: training pictures (blue), test pictures (orange)", fill="black")
+        draw.text((_WIDE - 2 * _EDGE, _HIGH - 20), f"step {last:,}", fill="black")
+        if len(training) > 1:
+            draw.line([at(point) for point in training], fill=_TRAINING, width=2)
+        for point in testing:
+            x, y = at(point)
+            draw.ellipse((x - 4, y - 4, x + 4, y + 4), fill=_TESTING)
+        try:
+            with written_whole(self.out / CURVE) as temporary:
+                made.save(temporary)
+        except OSError as error:
+            raise disk_full(self.out, error) from error

@@ -1,0 +1,350 @@
+"""``rung splat train``: a run in its folder, from the scene to the metrics; stopped or killed, it goes on."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rung.core.errors import RungError
+from rung.core.text import count
+from rung.core.types import Device
+from rung.core.value import FrozenDict
+from rung.engine import system
+from rung.engine.planning import device_here
+from rung.models.card import SceneCard, View
+from rung.nn import bound
+from rung.planning.request import parse_memory
+from rung.planning.splats import SplatPlan, plan
+from rung.run.places import torch_name
+from rung.splats import demo
+from rung.splats.evaluating import evaluate
+from rung.splats.photographs import Photographs
+from rung.splats.scenes import scene, sfm
+from rung.splats.scenes.points import points_of
+from rung.splats.scenes.split import split
+from rung.splats.training import checkpoint
+from rung.splats.training.beginning import first_splats
+from rung.splats.training.folder import Interrupt, claim, finished_before, left_free
+from rung.splats.training.model import Model
+from rung.splats.training.outcome import EXPORTS, SPLATS, Outcome
+from rung.splats.training.schedule import Course
+from rung.splats.training.settings import Settings
+from rung.splats.training.trainer import STRATEGIES, Diverged, Material, Trainer, model_of, transparent
+from rung.splats.training.world import around
+from rung.splats.viewers import live
+
+#: Seconds between two checkpoints: with the writing of one, no more than 60 of work are lost.
+_SAVE = 45.0
+#: Pictures whose PSNR is shown as one, and steps between two lines of the log at the most.
+_RECENT, _LOG = 50, 50
+#: Seconds of training that a deadline always leaves.
+_LEAST = 30.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a run stands: ``left`` are seconds, ``psnr`` the mean of the last training pictures."""
+
+    step: int
+    done: float
+    left: float
+    loss: float
+    psnr: float
+    splats: int
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """Who is told: sentences, and how the run stands."""
+
+    note: Callable[[str], None] = lambda said: None
+    progress: Callable[[Progress], None] = lambda now: None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to; ``metrics`` are those of ``metrics.json``, empty when it was ``stopped`` by Ctrl-C."""
+
+    steps: int
+    metrics: dict[str, Any]
+    stopped: bool
+
+
+def train(
+    settings: Settings,
+    out: Path,
+    *,
+    resume: bool = False,
+    hearing: Hearing | None = None,
+    place: str | None = None,
+    begin: float | None = None,
+    view: bool = False,
+) -> Result:
+    """Trains splats on a scene and leaves what came of it in the folder ``out``.
+
+    ``resume`` goes on after the last checkpoint. ``place`` is the device to compute on where that of the settings is
+    a simulated one, ``begin`` when on ``time.monotonic`` a deadline began, by default now. ``view`` shows it in the
+    browser. Raises ``UsageError`` for options that do not fit and a folder that
+    holds something else, ``BadFile``, ``DoesNotFit``, ``DiskFull``, ``Diverged``, ``AllGone``.
+    """
+    begin = time.monotonic() if begin is None else begin
+    told = hearing or Hearing()
+    settings.check()
+    system.need_software()
+    if view:
+        live.need_viser()
+    settings, held_plan = claim(out, settings, resume)
+    finished = finished_before(out)
+    if finished is not None:
+        told.note(f"{out} is finished: {count(finished['steps'], 'step')}.")
+        return Result(finished["steps"], finished, False)
+    torch.set_num_threads(system.threads(settings.threads))
+    with left_free(out, resume, told.note):
+        return _Run(settings, out, held_plan, told, begin, place).go(view)
+
+
+class _Run:
+    """One run, from its settings to its result."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        out: Path,
+        planned: SplatPlan | None,
+        told: Hearing,
+        begin: float,
+        place: str | None,
+    ) -> None:
+        self._settings, self._out, self._told, self._begin = settings, out, told, begin
+        self._outcome, self._interrupt = Outcome(out), Interrupt()
+        sought = settings.sfm or sfm.is_video(Path(settings.scene))
+        card = None if sought else self._card(planned)  # before the device, whose probes take long
+        device = device_here(place or settings.device, told.note)
+        card = card or self._card(planned)
+        self._plan = planned or self._planned(card, device)
+        if planned is None:
+            self._outcome.config(settings, self._plan)
+        self._place = torch.device(torch_name(device.id))
+        shots = Photographs(card, self._plan.cache_bytes, max(self._plan.width, self._plan.height))
+        for note in (*card.notes, *shots.notes):
+            told.note(note)
+        self._train, self._test = split(shots.views, settings.eval_split)
+        self._views, self._shots = shots.views, shots
+        self._trainer = self._begun(card)
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+
+    def _card(self, planned: SplatPlan | None) -> SceneCard:
+        asked, made = self._settings, self._out / "scene"
+        place, images = Path(asked.scene), asked.images
+        if planned is None:
+            self._outcome.config(asked, None)  # what comes now may take long: killed meanwhile, the run can go on
+        if asked.scene == "demo":
+            place = made
+            if not (made / "transforms.json").is_file():
+                demo.make(made)
+        elif asked.sfm or sfm.is_video(place):
+            threads = system.threads(asked.threads)
+            place, images = sfm.posed(Path(images or place), made, threads=threads, note=self._told.note), None
+        return scene(place, images, subsample=asked.subsample, max_images=asked.max_images)
+
+    def _planned(self, card: SceneCard, device: Device) -> SplatPlan:
+        asked = self._settings
+        budget = parse_memory(asked.memory)
+        small = asked.scene == "demo"
+        made = plan(
+            card,
+            device,
+            budget.get(device.id, budget.get("*")),
+            max_splats=asked.max_splats or (demo.SPLATS if small else None),
+            max_resolution=asked.max_resolution,
+            sh_degree=asked.sh_degree,
+            steps=asked.steps or (demo.STEPS if small and asked.seconds is None else None),
+            seconds=asked.seconds,
+            format=asked.format,
+        )
+        for reason in made.reasons:
+            self._told.note(reason)
+        return made
+
+    def _begun(self, card: SceneCard) -> Trainer:
+        """The run at its beginning, or where its last checkpoint stands."""
+        settings = self._settings
+        world = around(self._views, points_of(card)[0])
+        strategy = STRATEGIES[settings.strategy](self._plan.splats)
+        held = checkpoint.newest(self._out)
+        if held is None:
+            shots, told = self._shots, self._told.note
+            first = first_splats(settings, card, shots, self._train, world, strategy, self._plan.splats, told)
+            model = Model(first, self._place, self._plan.state, self._plan.harmonics)
+        else:
+            model = model_of(held, self._place)
+        material = Material(self._views, self._shots, self._train, world)
+        course = Course(self._plan.steps, settings.seconds)
+        trainer = Trainer(model, material, settings, strategy, course, self._told.note)
+        if held is not None:
+            trainer.restore(held)
+            course.seconds = held.facts["seconds"]
+            bound.leave_rasterizers(self._place, trainer.drawn, settings.antialiased, held.facts["left"])
+            self._outcome.go_on(trainer.step)
+            self._told.note(f"goes on after step {trainer.step:,}")
+        return trainer
+
+    def go(self, view: bool) -> Result:
+        """Trains to the end, or to Ctrl-C; ``view``: before the eyes of a browser."""
+        trainer, outcome = self._trainer, self._outcome
+        outcome.cameras(self._cameras())
+        trainer.prove()
+        if trainer.step == 0:
+            trainer.check()
+            self._fit_to_deadline()
+            self._save()
+        with self._interrupt.watching():
+            if view:
+                with live.of_training(self._cameras(), trainer.cloud(), self._told.note) as shown:
+                    self._loop(shown)
+            else:
+                self._loop()
+        self._save()
+        if trainer.done < 1:
+            outcome.cameras(self._cameras())
+            outcome.curve()
+            return Result(trainer.step, {}, True)
+        return Result(trainer.step, self._finish(), False)
+
+    def _fit_to_deadline(self) -> None:
+        """Leaves time for what comes after training: pictures of the tests, and files."""
+        course, asked = self._trainer.course, self._settings.seconds
+        if asked is None:
+            return
+        begin = time.monotonic()
+        self._evaluated(self._test[:1])
+        one = time.monotonic() - begin if self._test else 0.0
+        left = asked - (begin - self._begin) - one - 1.3 * one * len(self._test) - 2.0
+        course.seconds = max(left, min(0.5 * asked, _LEAST))
+        if left < course.seconds:
+            self._told.note(f"trains for {course.seconds:.0f} s though --time leaves less: it takes longer than asked")
+
+    def _loop(self, shown: live.Live | None = None) -> None:
+        trainer, settings = self._trainer, self._settings
+        saved, again = time.monotonic(), -1
+        every, last = settings.checkpoint_every, self._interrupt.asked
+        while trainer.done < 1 and not last:
+            try:
+                seen = trainer.advance()
+                last = trainer.done >= 1 or self._interrupt.asked
+                due = trainer.step % every == 0 if every else time.monotonic() - saved > _SAVE
+                if last or due or trainer.step % _LOG == 0:
+                    trainer.check()
+            except Diverged as error:
+                if trainer.step <= again:
+                    raise self._hopeless(error) from error
+                again = trainer.step
+                self._back(error)
+                last = False
+                continue
+            self._recent.append(seen.psnr)
+            self._heard(seen.loss)
+            if shown:
+                shown.follow(trainer.step, trainer.cloud, lambda: self._interrupt.asked)
+            idle = time.perf_counter()
+            if due:
+                self._save()
+                saved = time.monotonic()
+            if settings.export_every and trainer.step % settings.export_every == 0:
+                self._outcome.splats(trainer.cloud(), f"{EXPORTS}/splats-{trainer.step:06d}.ply")
+            if settings.eval_every and trainer.step % settings.eval_every == 0 and self._test:
+                found = self._evaluated(self._test)
+                self._outcome.note({"step": trainer.step, "test_psnr": found["psnr"], "test_ssim": found["ssim"]})
+            trainer.elapsed += time.perf_counter() - idle  # of a deadline that is time too
+
+    def _heard(self, loss: float) -> None:
+        trainer = self._trainer
+        psnr, done = statistics.fmean(self._recent), trainer.done
+        left = trainer.elapsed * (1 - done) / max(done, 1e-9)
+        now = Progress(trainer.step, done, left, loss, psnr, len(trainer.model))
+        self._told.progress(now)
+        if trainer.step % _LOG == 0 or trainer.step == 1 or done >= 1:
+            line = {"step": now.step, "seconds": round(trainer.elapsed, 3), "loss": loss, "psnr": psnr}
+            self._outcome.note({**line, "splats": now.splats, "sh_degree": trainer.degree})
+
+    def _save(self) -> None:
+        """A checkpoint and the splats, which have been checked."""
+        trainer = self._trainer
+        made = trainer.state()
+        made.facts |= {"seconds": trainer.course.seconds, "left": bound.left_rasterizers(self._place)}
+        checkpoint.save(self._out, made)
+        self._outcome.splats(trainer.cloud())
+
+    def _back(self, error: RungError) -> None:
+        """Back to the last checkpoint, on the rung below the one that drew what is no number."""
+        held = checkpoint.newest(self._out)
+        assert held is not None  # one was written before the first step
+        bound.distrust_rasterizer(self._place, self._trainer.drawn, self._settings.antialiased, error.cause)
+        self._trainer.restore(held)
+        self._outcome.go_on(self._trainer.step)
+        self._told.note(f"{error.cause} Back to step {self._trainer.step:,}, one rung lower.")
+
+    def _hopeless(self, error: RungError) -> RungError:
+        return Diverged(
+            error.cause,
+            ["it came back on another rung, so it is in the numbers and not in the device"],
+            [f"the last good state is in {self._out / SPLATS}", "another --seed", "--strategy mcmc, where it is not"],
+        )
+
+    def _cameras(self) -> list[View]:
+        """All cameras as they are now; ``split`` is train, test, or empty for what is neither."""
+        moved = set(self._train) if self._settings.optimize_poses else set()
+        parts = {**dict.fromkeys(self._train, "train"), **dict.fromkeys(self._test, "test")}
+        return [
+            replace(view, split=parts.get(index, ""), pose=self._trainer.pose(index) if index in moved else view.pose)
+            for index, view in enumerate(self._views)
+        ]
+
+    def _evaluated(self, indexes: tuple[int, ...], see: Callable[..., None] | None = None) -> dict[str, Any]:
+        settings = self._settings
+        options = {"see": see} if see else {}
+        return evaluate(
+            self._trainer.cloud(),
+            self._views,
+            self._shots,
+            indexes,
+            background=settings.ground() or (0.0, 0.0, 0.0),
+            transparent=lambda view: transparent(settings, view),
+            antialiased=settings.antialiased,
+            device=self._place,
+            **options,
+        )
+
+    def _finish(self) -> dict[str, Any]:
+        trainer, outcome = self._trainer, self._outcome
+        found = self._evaluated(self._test, outcome.picture)
+        if self._test:
+            outcome.note({"step": trainer.step, "test_psnr": found["psnr"], "test_ssim": found["ssim"]})
+        outcome.cameras(self._cameras())
+        outcome.curve()
+        peak = system.peak_memory() if self._place.type == "cpu" else torch.cuda.max_memory_reserved(self._place)
+        predicted = FrozenDict({"memory": float(self._plan.peak), "steps_per_second": self._plan.steps_per_second})
+        speed = trainer.step / max(trainer.elapsed, 1e-9)
+        report = bound.journal.report(predicted, FrozenDict({"memory": float(peak), "steps_per_second": speed}))
+        metrics = {
+            "steps": trainer.step,
+            "seconds": round(trainer.elapsed, 3),
+            "splats": len(trainer.model),
+            "sh_degree": self._settings.sh_degree,
+            "width": self._plan.width,
+            "height": self._plan.height,
+            **{name: found[name] for name in ("psnr", "ssim", "lpips", "images")},
+            "peak_memory_bytes": peak,
+            "ply": str(self._out / SPLATS),
+            "plan": self._plan.to_json(),
+            "report": report.to_json(),
+        }
+        outcome.metrics(metrics)
+        return metrics

@@ -1,0 +1,78 @@
+"""Where training computes: a space in which the cameras stand around the origin, at most a unit away.
+
+The published learning rates of centres are for scenes of that size. Files are in the input's world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rung.core.value import Value
+from rung.models.card import View
+from rung.splats.cloud import Cloud, Floats
+
+#: As gsplat's trainer has it: a little beyond the farthest camera.
+_BEYOND = 1.1
+
+
+def pose_of(view: View) -> npt.NDArray[np.float64]:
+    """World to camera [4, 4]."""
+    return np.vstack([np.array(view.pose, np.float64).reshape(3, 4), [0, 0, 0, 1]])
+
+
+def places(views: Sequence[View]) -> npt.NDArray[np.float64]:
+    """Where the cameras stand, [N, 3]."""
+    poses = np.stack([pose_of(view) for view in views])
+    return -np.einsum("nji,nj->ni", poses[:, :3, :3], poses[:, :3, 3])
+
+
+@dataclass(frozen=True)
+class World(Value):
+    """The inner space is ``(x - centre) / extent``."""
+
+    centre: tuple[float, float, float]
+    extent: float
+
+    def pose(self, view: View) -> Floats:
+        """World to camera [4, 4] of the inner space."""
+        pose = pose_of(view)
+        pose[:3, 3] = (pose[:3, :3] @ np.array(self.centre) + pose[:3, 3]) / self.extent
+        return pose.astype(np.float32)
+
+    def outer_pose(self, pose: npt.NDArray[np.floating]) -> tuple[float, ...]:
+        """What a ``View`` holds, of an inner pose."""
+        made = pose[:3].astype(np.float64)
+        made[:, 3] = made[:, 3] * self.extent - made[:, :3] @ np.array(self.centre)
+        return tuple(made.reshape(-1).tolist())
+
+    def inward(self, points: Floats) -> Floats:
+        """Points of the input's world in the inner space."""
+        return ((points - np.array(self.centre)) / self.extent).astype(np.float32)
+
+    def inner(self, cloud: Cloud) -> Cloud:
+        """Splats of the input's world in the inner space."""
+        return cloud._replace(
+            means=self.inward(cloud.means), log_scales=cloud.log_scales - np.float32(np.log(self.extent))
+        )
+
+    def outer(self, cloud: Cloud) -> Cloud:
+        """Splats of the inner space in the input's world."""
+        means = cloud.means.astype(np.float64) * self.extent + np.array(self.centre)
+        return cloud._replace(
+            means=means.astype(np.float32), log_scales=cloud.log_scales + np.float32(np.log(self.extent))
+        )
+
+
+def around(views: Sequence[View], points: Floats) -> World:
+    """The world of these cameras; cameras that stand in one place are measured by the points that they look at."""
+    stands = places(views)
+    centre = stands.mean(0)
+    extent = _BEYOND * float(np.linalg.norm(stands - centre, axis=1).max())
+    if len(points):
+        extent = max(extent, 0.05 * float(np.median(np.linalg.norm(points - centre, axis=1))))
+    x, y, z = centre.tolist()
+    return World((x, y, z), extent if extent > 1e-9 else 1.0)

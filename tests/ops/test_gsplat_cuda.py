@@ -1,0 +1,56 @@
+"""The rung of gsplat's kernels, with kernels of torch in their place: what it hands them, and what it makes of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rung.ops.rasterize import LADDER, TILE, Camera, Splats
+from rung.ops.rasterize.projecting import Flat, composite
+from rung.run.compare import gradients, splats
+
+torch_kernels = pytest.importorskip("gsplat.cuda._torch_impl")
+
+
+class Kernels:
+    """gsplat's signatures."""
+
+    @staticmethod
+    def isect_tiles(means2d, radii, depths, tile_size, tile_width, tile_height, *, n_images):
+        assert n_images == 1
+        return torch_kernels._isect_tiles(means2d, radii, depths, tile_size, tile_width, tile_height)
+
+    @staticmethod
+    def isect_offset_encode(isect_ids, n_images, tile_width, tile_height):
+        return torch_kernels._isect_offset_encode(isect_ids, n_images, tile_width, tile_height)
+
+    @staticmethod
+    def rasterize_to_pixels(means2d, conics, colors, opacities, width, height, tile_size, isect_offsets, flatten_ids):
+        assert tile_size == TILE
+        flat = Flat(means2d[0], conics[0], opacities[0], colors[0, :, :3], colors[0, :, 3], torch.zeros(0))
+        starts = [*isect_offsets.reshape(-1).tolist(), len(flatten_ids)]
+        rows = []
+        for row in range(isect_offsets.shape[1]):
+            boxes = []
+            for column in range(isect_offsets.shape[2]):
+                place = row * isect_offsets.shape[2] + column
+                down, across = torch.arange(TILE) + 0.5 + TILE * row, torch.arange(TILE) + 0.5 + TILE * column
+                pixels = torch.stack(torch.meshgrid(across, down, indexing="xy"), dim=-1).reshape(-1, 2)
+                chosen = flatten_ids[starts[place] : starts[place + 1]].long()
+                boxes.append(composite(flat, chosen, pixels).reshape(TILE, TILE, 5))
+            rows.append(torch.cat(boxes, dim=1))
+        image = torch.cat(rows)[:height, :width]
+        return image[None, ..., :4], image[None, ..., 4:]
+
+
+def test_it_gives_what_ref_gives(monkeypatch):
+    rung = LADDER.rung("gsplat.cuda").load()
+    monkeypatch.setattr("rung.ops.rasterize.gsplat_cuda.kernels", Kernels)
+    camera, given = Camera(37, 21, 30.0, 31.0, 18.2, 10.1, 2, True), splats(50, 2)
+    got, slopes = gradients(rung, given, camera)
+    want, right = gradients(LADDER.rung("ref").load(), Splats(*(tensor.double() for tensor in given)), camera)
+    for name in ("color", "alpha", "depth"):
+        assert float((getattr(got, name) - getattr(want, name)).abs().max()) < 1e-5
+    assert torch.equal(got.radii, want.radii)
+    for here, there in zip(slopes, right, strict=True):
+        assert float((here - there).abs().max() / there.abs().max()) < 1e-3

@@ -1,0 +1,109 @@
+"""A real view finds what a small self-check does not: rungs that are wrong only with many splats or large pictures."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rung.ops.rasterize import LADDER, Camera
+from rung.run.compare import splats
+from rung.run.viewed import differs
+from tests.run import bad_rungs
+
+CAMERA = Camera(200, 150, 180.0, 182.0, 99.0, 76.0, 1)
+POSE = torch.eye(4)
+GOOD = LADDER.rung("numba.tile").load()
+REF = LADDER.rung("ref").load()
+
+
+class Edge:
+    """Splats beyond the first 2,000 vanish, as where a counter is too narrow."""
+
+    def apply(self, given, pose, camera, screen=None):
+        kept = (torch.arange(len(given.means)) < 2000).float()
+        return GOOD.apply(given._replace(opacities=given.opacities * kept), pose, camera, screen)
+
+
+class Deaf:
+    """The picture is right and splats on its right side do not learn."""
+
+    def apply(self, given, pose, camera, screen=None):
+        right = (given.means[:, 0] > 0.3)[:, None]
+        return GOOD.apply(
+            given._replace(scales=torch.where(right, given.scales.detach(), given.scales)), pose, camera, screen
+        )
+
+
+class Blind:
+    """A pixel of the picture is no number."""
+
+    def apply(self, given, pose, camera, screen=None):
+        made = GOOD.apply(given, pose, camera, screen)
+        color = made.color.clone()
+        color.data[:, 100] = math.nan
+        return made._replace(color=color)
+
+
+class Poisoned:
+    """The picture is right and gradients of its centres are no numbers."""
+
+    def apply(self, given, pose, camera, screen=None):
+        means = given.means.clone()
+        means.register_hook(lambda slope: slope * math.nan)
+        return GOOD.apply(given._replace(means=means), pose, camera, screen)
+
+
+class Loud:
+    """Splats behind the camera have gradients too."""
+
+    def apply(self, given, pose, camera, screen=None):
+        made = GOOD.apply(given, pose, camera, screen)
+        behind = given.opacities[given.means[:, 2] < 0].sum()
+        return made._replace(color=made.color + behind - behind.detach())
+
+
+def given():
+    return splats(3000, 1)
+
+
+def test_round_splats_have_no_gradient_by_rotation_and_are_no_reason_to_refuse():
+    taken = given()
+    taken.scales[:] = taken.scales[:, :1]
+    assert differs(LADDER.rung("torch.tile").load().apply, taken, POSE, CAMERA) == ""
+
+
+@pytest.mark.parametrize("rung", [GOOD, LADDER.rung("torch.tile").load()], ids=["numba", "torch"])
+def test_a_good_rung_is_found_good(rung):
+    before = given()
+    taken = given()
+    assert differs(rung.apply, taken, POSE, CAMERA) == ""
+    assert all(torch.equal(a, b) for a, b in zip(before, taken, strict=True))
+    assert all(tensor.grad is None for tensor in taken)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [(Edge(), "pixels of a view"), (Deaf(), "gradients of scales"), (bad_rungs.VANISHED, "pixels of a view")],
+)
+def test_what_is_wrong_only_at_size_is_said(bad, words):
+    assert words in differs(bad.apply, given(), POSE, CAMERA)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [(Blind(), "no numbers"), (Poisoned(), "gradients of means"), (Loud(), "gradients of opacities")],
+)
+def test_what_is_no_number_and_who_is_not_seen_count_too(bad, words):
+    taken = given()
+    taken.means[::10, 2] *= -1
+    assert words in differs(bad.apply, taken, POSE, CAMERA)
+
+
+def test_fewer_pixels_than_64_tiles_and_nothing_to_see():
+    small = Camera(17, 9, 20.0, 20.0, 8.0, 4.0, 1)
+    assert differs(GOOD.apply, given(), POSE, small) == ""
+    behind = given()
+    behind.means[:, 2] = -1
+    assert differs(GOOD.apply, behind, POSE, CAMERA) == ""

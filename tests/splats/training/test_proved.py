@@ -1,0 +1,46 @@
+"""Before the first step a real view is held against ``ref``: a rung that passes its self-check can still be wrong."""
+
+import pytest
+import torch
+
+from rung.nn import bound
+from rung.ops.rasterize import numba_tile
+from rung.run.journal import Journal
+from rung.splats.training.run import train
+from rung.splats.training.settings import Settings
+from tests.splats.training import tiny
+
+HONEST = numba_tile.Tiles.apply
+
+
+def vanishing(self, splats, pose, camera, screen=None):
+    kept = (torch.arange(len(splats.means)) % 3 > 0).float()
+    return HONEST(self, splats._replace(opacities=splats.opacities * kept), pose, camera, screen)
+
+
+def failing_on_the_way_back(self, splats, pose, camera, screen=None):
+    made = HONEST(self, splats, pose, camera, screen)
+    if made.color.requires_grad:
+        made.color.register_hook(raise_as_brush)
+    return made
+
+
+def raise_as_brush(slope):
+    raise RuntimeError("Cmma on inputs Float(F16) and outputs Float(F32) with shape m=16, n=16, k=16 not supported.")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [(vanishing, "pixels of a view"), (failing_on_the_way_back, "no matrix unit of that shape")]
+)
+def test_a_rung_that_is_wrong_on_a_real_view_is_left_before_the_first_step(wrong, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(bound, "journal", Journal())
+    bound._rasterizer_of.cache_clear()
+    monkeypatch.setattr(numba_tile.Tiles, "apply", wrong)
+    scene = tiny.make(tmp_path / "scene")
+    asked = Settings(str(scene), steps=2, max_splats=60, threads=1, eval_split=4)
+    done = train(asked, tmp_path / "run")
+    bound._rasterizer_of.cache_clear()
+    step, *more = done.metrics["report"]["steps"]
+    assert not more
+    assert (step["rung"], step["to"]) == ("numba.tile", "torch.tile")
+    assert words in step["reason"]
