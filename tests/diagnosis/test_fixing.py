@@ -11,7 +11,9 @@ IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on
 
 
 def command(label, cause, environment, log=IMAGE):
-    return next(fix.command for fix in fixes_for(cause, scene([log.encode()], environment)) if fix.label == label)
+    return next(
+        fix.command for fix in fixes_for({cause: 1.0}, scene([log.encode()], environment)) if fix.label == label
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,3 +52,12 @@ def test_no_placeholder_is_left():
     for environment in ({}, {"gpu": "GTX 1080", "torch": "2.9.0+cu130", "os": "Windows"}, {"gpu": "gfx1031"}):
         for fix in explain(IMAGE, environment).fixes:
             assert "{" not in f"{fix.text}{fix.command}"
+
+
+def test_where_two_causes_are_likely_the_first_fixes_serve_both():
+    here = scene([IMAGE.encode()], {})
+    one = [fix.label for fix in fixes_for({"build-wrong-arch-flags": 0.9, "build-lacks-new-arch": 0.05}, here)]
+    two = [fix.label for fix in fixes_for({"build-wrong-arch-flags": 0.4, "build-lacks-new-arch": 0.35}, here)]
+    assert one == ["build-from-source", "upgrade-library", "install-matching-build"]
+    assert two[0] == "install-matching-build"
+    assert set(one) == set(two)

@@ -73,6 +73,7 @@ def test_a_line_of_a_hundred_megabytes_costs_little_memory():
     [
         bytes(range(256)) * 200,
         random.Random(5).randbytes(100_000),
+        random.Random(7).randbytes(100_000),
         b"\x1b[31m\x1b[1;1H" * 3_000 + "░▒▓█▓▒░\n".encode() * 400,
         b"\r" * 100_000,
         b"\n" * 100_000,
@@ -83,7 +84,8 @@ def test_a_line_of_a_hundred_megabytes_costs_little_memory():
     ],
     ids=[
         "all bytes",
-        "noise",
+        "noise that spells npu",
+        "noise that spells dml",
         "ansi art",
         "returns",
         "newlines",

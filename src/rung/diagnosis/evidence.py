@@ -53,6 +53,12 @@ class Scene:
         """Whether the lines that were kept hold a pattern."""
         return re.search(pattern, self.text) is not None
 
+    @property
+    def raised_in_package(self) -> bool:
+        """Whether the last place that a traceback names is in an installed package."""
+        places: list[str] = re.findall(r'File "([^"\n]+)", line', self.said)
+        return bool(places) and re.search(r"(?:site|dist)-packages", places[-1]) is not None
+
     def about(self, pattern: str) -> bool:
         """Whether those lines, or what the environment says, hold a pattern."""
         return self.says(pattern) or re.search(pattern, f"{self.facts.os} {self.facts.stated}") is not None

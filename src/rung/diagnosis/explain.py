@@ -105,7 +105,7 @@ def _judge(scene: Scene, rules: list[Rule], found: Mapping[str, float]) -> Expla
     return Explanation(
         cause=cause,
         confidence=round(confidence, 4),
-        fixes=fixes_for(cause, scene),
+        fixes=fixes_for(found, scene),
         automatic=causes()[cause].automatic and confidence >= _SURE and _named(cause, scene),
         alternatives=tuple(alternatives),
         evidence=_evidence(scene, rules, cause),

@@ -56,9 +56,23 @@ def wordings() -> tuple[Wording, ...]:
     return tuple(Wording(**row) for row in tables()["fix"])
 
 
-def fixes_for(cause: str, scene: Scene) -> tuple[Fix, ...]:
-    """The fixes of a cause, those first that fit this device and these signatures."""
-    return tuple(_worded(label, scene) for label in _order(cause, scene))
+#: What a fix is worth beside the one before it, and the least probability of a cause whose fixes are told.
+_WORTH, _LIKELY = 0.55, 0.15
+_MOST = 5
+
+
+def fixes_for(shares: Mapping[str, float], scene: Scene) -> tuple[Fix, ...]:
+    """The fixes of the likely causes, the likeliest first; ``shares`` are probabilities by cause, falling.
+
+    Of one cause those come first that fit this device and these signatures. Where several causes are likely, a fix is
+    worth what it is worth for each of them.
+    """
+    worth: dict[str, float] = {}
+    first = max(shares.values())
+    for cause, share in shares.items():
+        for place, label in enumerate(_order(cause, scene) if share >= min(_LIKELY, first) else ()):
+            worth[label] = worth.get(label, 0.0) + share * _WORTH**place
+    return tuple(_worded(label, scene) for label in sorted(worth, key=worth.__getitem__, reverse=True)[:_MOST])
 
 
 #: Of torch's own builds and of what is built for each of them.
@@ -82,6 +96,15 @@ _FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("software-defect", "ggml-assert", ("upgrade-library", "use-fallback-kernel")),
     ("software-defect", "known-regression", ("downgrade-library", "upgrade-library")),
     ("mps-dtype-unsupported", "mps-convert-bf16", ("use-fp16", "use-fp32")),
+    ("mps-dtype-unsupported", "mlx-kernel", ("upgrade-library", "downgrade-library")),
+    ("build-lacks-old-arch", "machine-capability-refused", ("downgrade-library", "change-hardware")),
+    ("build-lacks-new-arch", "machine-capability-refused", ("upgrade-library", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "cublas-execution-failed", ("set-library-path", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "cublas-invalid-value", ("set-library-path", "install-matching-build")),
+    ("driver-too-old", "ptx-version", ("upgrade-driver", "downgrade-library")),
+    ("kernel-min-compute-capability", "shared-memory-limit", ("use-fallback-kernel", "use-other-backend")),
+    ("kernel-min-compute-capability", "half-operation-missing", ("use-fp32", "use-fallback-kernel")),
+    ("kernel-shape-constraint", "shared-memory-limit", ("use-fallback-kernel", "upgrade-library")),
     ("kernel-shape-constraint", "shape-not-aligned", ("adjust-shape", "requantize-or-reconvert")),
     ("quantized-model-operation", "train-quantised", ("fix-user-code", "dequantize-first")),
     ("fp16-overflow", "nan-probabilities", ("use-bf16", "use-fp32")),
@@ -96,6 +119,7 @@ _BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: s.below(70) or s.has("compute-type-refused"),
         ("use-fp32", "use-other-backend"),
     ),
+    ("cpu-half-op-missing", lambda s: s.has("compute-type-refused") and s.from_(70), ("use-gpu", "use-fp32")),
     ("build-lacks-old-arch", lambda s: s.below(37), ("build-from-source", "use-cpu", "change-hardware")),
     (
         "platform-binary-missing",
@@ -129,7 +153,11 @@ _BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: s.says(r"(?i)\bawq|gptq|marlin|quanti[sz]"),
         ("change-quantization", "use-other-backend"),
     ),
-    ("compiler-arch-unsupported", lambda s: s.below(70), ("use-fallback-kernel", "use-other-backend")),
+    (
+        "compiler-arch-unsupported",
+        lambda s: s.below(70) and not s.has("nvcc-arch", "nvrtc-arch"),
+        ("use-fallback-kernel", "use-other-backend"),
+    ),
     (
         "format-or-arch-unknown",
         lambda s: s.says("(?i)no longer supported|magic|engine plan|please rebuild"),

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator
 
 #: Bytes of a line that are read, at its beginning and at its end.
 _HEAD, _TAIL = 4_000, 1_000
+#: A line of which one letter in so many could not be decoded is no text.
+_NO_TEXT = 10
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _MARKUP = re.compile(r"</?(?:span|pre|div|p|b|i|code|font|br|a)\b[^<>]{0,300}>", re.IGNORECASE)
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def encoding_of(head: bytes) -> str:
@@ -26,6 +28,11 @@ def encoding_of(head: bytes) -> str:
     if len(sample) >= 8 and sample[0::2].count(0) > len(sample) // 3:
         return "utf-16-be"
     return "utf-8"
+
+
+def is_text(line: str) -> bool:
+    """Whether nearly all of a line could be decoded."""
+    return line.count("\ufffd") * _NO_TEXT <= len(line)
 
 
 def utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:

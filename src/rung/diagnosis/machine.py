@@ -28,10 +28,15 @@ def this_machine() -> dict[str, str]:
     return {"gpu": "none"} | found
 
 
-def catalogue_card(name: str) -> dict[str, str]:
-    """The environment of a machine with that card and nothing else known; raises ``UnknownDevice``."""
-    device = catalog.device(name)
+def catalogue_card(name: str, software: str | None = None) -> dict[str, str]:
+    """The environment of a machine with that card, and of the software nothing but what is named.
+
+    Raises ``UnknownDevice``, and ``UsageError`` for software that the catalogue does not know.
+    """
+    device = catalog.device(name, software)
     found = {"gpu": device.name}
     if capability := catalog.architectures()[device.arch].cc:
         found["compute_capability"] = capability
+    if software is not None:
+        found |= {key: device.software[key] for key in ("torch", "cuda") if key in device.software}
     return found

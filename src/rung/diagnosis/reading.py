@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from rung.core.types import EMPTY
 from rung.core.value import FrozenDict
-from rung.diagnosis.log import blocks, plain, states
+from rung.diagnosis.log import blocks, is_text, plain, states
 from rung.diagnosis.match import Signature, signatures
 
 #: A log of which so many lines differ in more than digits repeats nothing: from there on only lines with one of the
@@ -25,6 +25,8 @@ _LAST, _LAST_LENGTH = 20, 600
 #: Letters by which anchors are looked up: each line is cut into all of its pieces of this length once.
 _PIECE = 3
 _DIGITS = b"0123456789"
+#: Bytes that are no text spell words of so many letters.
+_BY_CHANCE = 8
 _ABOUT = re.compile(
     r"capabilit|compiled for|torch|cuda|driver|gpu|device|nvidia|radeon|gfx|arc |apple|windows|\.dll|dtype|half"
     r"|float|bit|zluda",
@@ -129,6 +131,8 @@ def _look(reading: Reading, number: int, line: str) -> None:
     reading.last.append(line[:_LAST_LENGTH])
     near = bool(reading.hits) and reading.hits[-1].number >= number - 2
     found = _matches(line) if len(reading.hits) < _KEPT else []
+    if not is_text(line):
+        found = [item for item in found if len(item[1][0]) > _BY_CHANCE]
     if found or near:
         specific = [item for item in found if not item[0].general] or found
         survived, warning = bool(_SURVIVED.search(line)), bool(_WARNING.search(line))

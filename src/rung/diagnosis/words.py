@@ -16,6 +16,7 @@ from importlib import resources
 
 from rung.diagnosis.evidence import Scene
 from rung.diagnosis.facts import Facts
+from rung.diagnosis.log import is_text
 
 #: Generations of NVIDIA GPUs, by their first compute capability.
 _GENERATIONS = (120, 100, 90, 89, 80, 75, 70, 60, 50, 30)
@@ -26,9 +27,10 @@ _NUMBER = re.compile(r"\d+")
 
 def words_of(scene: Scene) -> set[str]:
     """The words, pairs of words and parts of names of a log (numbers as 0), and the facts."""
-    found = _WORD.findall(_NUMBER.sub("0", scene.said.lower()))
+    said = "\n".join(line for line in scene.said.split("\n") if is_text(line))
+    found = _WORD.findall(_NUMBER.sub("0", said.lower()))
     pairs = map(" ".join, itertools.pairwise(found))
-    return {*found, *pairs, *map(str.lower, _PART.findall(scene.said)), *_facts(scene.facts)}
+    return {*found, *pairs, *map(str.lower, _PART.findall(said)), *_facts(scene.facts)}
 
 
 def _facts(facts: Facts) -> Iterable[str]:

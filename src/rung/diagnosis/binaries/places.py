@@ -5,19 +5,19 @@ Nothing is unpacked to disk and nothing that was read is run. Names and sizes in
 
 from __future__ import annotations
 
-import lzma
 import os
 import stat
 import threading
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from rung.core.errors import BadFile, UsageError
+from rung.core.text import quoted
 from rung.core.text import size as as_size
+from rung.core.zips import DAMAGED
 from rung.diagnosis.binaries import heads, scan
 from rung.diagnosis.binaries.images import Library
 
@@ -34,7 +34,7 @@ _ENCRYPTED = 1
 #: Members from this size on are inflated several at a time: zlib lets other threads run, and inflating is nearly all
 #: the work. Each keeps a few MB.
 _LARGE, _AT_ONCE = 8 << 20, 4
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError, ValueError)
+_ZIP_ERRORS = (*DAMAGED, OSError)
 
 
 def libraries(path: Path, remarks: list[str]) -> Iterator[Library]:
@@ -60,7 +60,7 @@ def _named(path: Path, file: BinaryIO, remarks: list[str]) -> Iterator[Library]:
     first = file.read(heads.SIZE)
     for mark, what in _WEIGHTS.items():
         if first.startswith(mark):
-            raise BadFile(f"{path} is {what}: it holds weights, not code.", ways_out=[f"rung check {path}"])
+            raise BadFile(f"{path} is {what}: it holds weights, not code.", ways_out=[f"rung check {quoted(path)}"])
     archive = _archive(file)
     if archive is None:
         yield _read(printable(path.name), file, size, first)

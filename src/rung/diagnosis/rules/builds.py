@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.gpus import capability
@@ -21,6 +22,8 @@ _WRONG_CODE = (
     "cudnn-not-supported",
     "legacy-cublas-program-failed",
 )
+#: What the driver's assembler says, as against the toolkit's.
+_LINKED = "application ptx input|cuLinkAddData|cuModuleLoad"
 #: Extensions that are compiled apart from torch.
 _EXTENSION = (
     r"(?i)ggml|llama_cpp|llama-cpp|llama\.cpp|csrc|setup\.py|docker|build_ext|_ext\b|rasteriz|pointnet|\.cu:\d+"
@@ -95,6 +98,12 @@ def _driver_before_cuda(scene: Scene) -> bool:
     from rung.hardware.catalog.releases import old_driver
 
     return old_driver(facts.driver, facts.cuda[0], "windows" if facts.windows else "linux")
+
+
+def _other_cuda(scene: Scene) -> bool:
+    found = re.match(r"lib(?:cudart|cublas|cublasLt|nvrtc)\.so\.(\d+)", scene.words.get("library", ""))
+    here = scene.facts.cuda
+    return found is not None and here is not None and int(found[1]) != here[0]
 
 
 def _two_cudas(scene: Scene) -> bool:
@@ -202,6 +211,13 @@ RULES: tuple[Rule, ...] = (
         _TORCH,
     ),
     Rule(
+        "cpu-wheel-on-windows",
+        lambda s: s.facts.windows and s.has("is-available-false") and s.facts.build is None and not s.facts.without_gpu,
+        {"cpu-only-build": 1.2},
+        "on Windows the package index gives torch without CUDA unless its own index is named",
+        _TORCH,
+    ),
+    Rule(
         "gpu-is-there",
         _gpu_is_there,
         {"cpu-only-build": 1.5},
@@ -304,10 +320,31 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "assembler-named",
-        lambda s: s.has("ptx-version") and s.says("ptxas|nvcc"),
+        lambda s: s.has("ptx-version") and s.says("ptxas|nvcc") and not s.says(_LINKED),
         {"cuda-toolkit-mismatch": 2, "driver-too-old": -1},
         "the assembler of another CUDA toolkit refuses what the compiler wrote",
         "ptxas",
+    ),
+    Rule(
+        "driver-reads-ptx",
+        lambda s: s.has("ptx-version") and s.says(_LINKED),
+        {"driver-too-old": 3, "cuda-toolkit-mismatch": -1},
+        "it is the driver's own assembler that refuses what a newer compiler wrote",
+        "CUDA driver API, cuLinkAddData",
+    ),
+    Rule(
+        "library-of-other-cuda",
+        _other_cuda,
+        {"cuda-toolkit-mismatch": 3, "cuda-library-not-found": -1},
+        "the library that is missing belongs to another major version of CUDA than the one here",
+        "CUDA toolkit, names of its libraries",
+    ),
+    Rule(
+        "raised-in-a-package",
+        lambda s: s.has("python-plain") and s.raised_in_package,
+        {"package-version-mismatch": 2.2, "not-a-compatibility-problem": -0.8},
+        "it was raised inside a package, not in the program's own code",
+        "Python, tracebacks",
     ),
     Rule(
         "mac-asked-for-cuda",
@@ -343,6 +380,13 @@ RULES: tuple[Rule, ...] = (
         {"cuda-toolkit-mismatch": 2.4},
         "a cuBLAS of its own is named beside torch",
         "torch, loader of the NVIDIA wheels",
+    ),
+    Rule(
+        "crash-in-cuda-library",
+        lambda s: s.has("crash") and s.says(r"lib(?:cudnn|cublas|cufft|cusparse)\w*\.so"),
+        {"cuda-toolkit-mismatch": 2.2},
+        "it crashed inside a CUDA library: one of another version may have been found first",
+        "the dynamic loader, LD_LIBRARY_PATH",
     ),
     Rule(
         "triton-on-windows",

@@ -12,7 +12,7 @@ _BF16 = ("cublas-not-supported", "torch-bf16-gemm-build", "bf16-symptom", "cudnn
 _FP8 = ("triton-no-fp8", "torch-fp8-gemm", "fp8-gate", "triton-lowering")
 #: Names of kernels that only the CPU has.
 _OF_CPU = (
-    r"_?cpu|KernelImpl|_vml|lastdim|unfolded2d|baddbmm|^addmm(?!_cuda)|_with_gemm|slow_conv|RoundKernel|host_softmax"
+    r"_?cpu|channels_last|KernelImpl|_vml|lastdim|unfolded2d|baddbmm|^addmm(?!_cuda)|_with_gemm|slow_conv|RoundKernel|host_softmax"
     r"|compute_indices_weights|clamp_m\w+_scalar|GeluKernel"
 )
 
@@ -22,6 +22,13 @@ def _kernel(scene: Scene, pattern: str) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "queries-of-old-gpu",
+        lambda s: s.has("flash-query-dtype") and s.below(80),
+        {"bf16-unsupported-gpu": 3},
+        "{gpu} has compute capability {cc}; flash-attention takes bfloat16 from 8.0 on",
+        "flash-attention, requirements",
+    ),
     Rule(
         "bf16-before-ampere",
         lambda s: "bf16" in s.facts.dtypes and s.below(80) and s.has(*_BF16),

@@ -60,6 +60,36 @@ RULES: tuple[Rule, ...] = (
         "CTranslate2, types.cc",
     ),
     Rule(
+        "compute-type-of-fast-gpu",
+        lambda s: s.has("compute-type-refused") and s.from_(70),
+        {"cpu-half-op-missing": 3, "slow-dtype-path": -3},
+        "{gpu} is quick in half precision: the model is on the CPU, which CTranslate2 takes unless told",
+        "CTranslate2, types.cc",
+    ),
+    Rule(
+        "shared-memory-of-old-gpu",
+        lambda s: s.has("shared-memory-limit") and (s.below(80) or s.says(r"limit: (?:49152|65536)\b")),
+        {"kernel-min-compute-capability": 3.5, "kernel-shape-constraint": -1},
+        "a block has 64 KB of shared memory or less before compute capability 8.0: the kernel is made for newer GPUs",
+        _NVIDIA,
+    ),
+    Rule(
+        "half-operation-of-old-gpu",
+        lambda s: s.has("half-operation-missing") and s.below(70),
+        {"kernel-min-compute-capability": 2},
+        "{gpu} has compute capability {cc}; atomics of 16-bit numbers came with 7.0",
+        _NVIDIA,
+    ),
+    Rule(
+        "compiled-for-older-too",
+        lambda s: (
+            s.has("half-operation-missing") and not s.below(70) and (s.from_(70) or s.says(r"arch=compute_[2-6]\d"))
+        ),
+        {"build-wrong-arch-flags": 3, "kernel-min-compute-capability": -1},
+        "the code is compiled for a GPU older than 7.0, which no card here needs",
+        _NVIDIA,
+    ),
+    Rule(
         "assertion-first",
         lambda s: s.has("index-assertion") and s.has(*LATE),
         {"async-bad-input": 2},

@@ -41,7 +41,7 @@ sentence_transformers sentencepiece setuptools sgl_kernel sglang skimage sklearn
 taming tensorboard tensorflow tensorrt tensorrt_llm tiktoken timm tinycudann tokenizers torch torch_cluster
 torch_directml torch_npu torch_scatter torch_sparse torch_xla torchao torchaudio torchdiffeq torchmetrics torchsde
 torchsparse torchtext torchvision tqdm transformer_engine transformers trimesh triton trl unsloth vllm wandb whisperx
-xatlas xformers yaml zoedepth
+xatlas xformers yaml zoedepth asyncore distutils imp
 """
 PACKAGES = frozenset(_NAMES.split())
 #: Reported later than it happened.
