@@ -22,6 +22,12 @@ def package(folder, name, version, files=None):
         (folder / name / file).write_text(text)
 
 
+def forget_all(monkeypatch):
+    """What other tests have imported would be found without looking."""
+    for name in software._PACKAGES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
 @pytest.mark.parametrize("name", ["numba", "llvmlite"])
 def test_versions_are_those_of_the_metadata(name):
     assert software.installed()[name] == importlib.metadata.version(name)
@@ -51,9 +57,7 @@ def test_a_build_for_cuda(tmp_path, monkeypatch):
     # The wheel's metadata leave out what it was built for; torch/version.py does not.
     package(tmp_path, "torch", "2.12.1", {"version.py": VERSION_FILE})
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    for name in ("numba", "llvmlite"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    forget_all(monkeypatch)
     found = software.installed()
     assert dict(found) == {"torch": "2.12.1+cu128", "torch_cuda": "12.8", "torch_xpu": "20250302"}
 
@@ -61,8 +65,7 @@ def test_a_build_for_cuda(tmp_path, monkeypatch):
 def test_an_empty_folder_of_that_name_is_no_package(tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    for name in ("torch", "numba", "llvmlite"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    forget_all(monkeypatch)
     assert not software.installed()
 
 
@@ -70,6 +73,5 @@ def test_a_package_without_metadata_has_an_unknown_version(tmp_path, monkeypatch
     (tmp_path / "numba").mkdir()
     (tmp_path / "numba" / "__init__.py").write_text("")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    for name in ("torch", "numba", "llvmlite"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    forget_all(monkeypatch)
     assert dict(software.installed()) == {"numba": "unknown"}

@@ -16,9 +16,10 @@ from rung.hardware import catalog
 from rung.models.card import Tensor
 from rung.models.outline import open_outline
 from rung.models.outlines.values import Component, Outline, Phase, Shape, plain, shape_of_decoder
-from rung.planning import Request, solve
 from rung.planning.answer import Question
 from rung.planning.check import SLOW, check
+from rung.planning.request import Request
+from rung.planning.solve import solve
 from tests.planning.cards import cpu, gemma_2b, p2200
 
 GB = 2**30
@@ -219,6 +220,14 @@ def test_a_pipeline_needs_its_largest_phase():
     assert [p["name"] for p in choice.to_json()["phases"]] == ["encode", "denoise", "decode"]
     with pytest.raises(UsageError, match="pipeline"):
         check(pipeline(), [p2200()], Question(training="lora"))
+
+
+def test_a_prompt_is_inside_of_its_context():
+    held = {"formats": ("q4_0",), "context": 128}
+    assert only(outline(), p2200(), **held).speed.prompt_tokens == 128
+    assert only(outline(), p2200(), **held, prompt_tokens=64).speed.prompt_tokens == 64
+    with pytest.raises(ContextTooLong, match=r"prompt of 200 tokens is longer[\s\S]*--prompt-tokens 128"):
+        only(outline(), p2200(), **held, prompt_tokens=200)
 
 
 def test_experts_that_a_token_does_not_visit_cost_memory_and_no_time():

@@ -66,7 +66,7 @@ def estimated(config, width=2, kind="pipeline"):
     return subject.activation_bytes(512, width=width)
 
 
-def traced(config):
+def traced(config, dtype="float16"):
     torch = pytest.importorskip("torch")
     pytest.importorskip("diffusers")
     from rung.hub.inputs import fed
@@ -74,7 +74,7 @@ def traced(config):
     from rung.run.trace import trace
 
     batch = describe(config, "x").shape.inputs
-    module, given = fed(module_of(config, "x").to(torch.float16), 512, batch)
+    module, given = fed(module_of(config, "x").to(getattr(torch, dtype)), 512, batch)
     return trace(module, **given).peak_activations
 
 
@@ -107,6 +107,12 @@ def test_sizes_are_those_of_the_configuration():
 def test_a_processor_computes_in_f32():
     unet = meta_models.config("sd-1.5-unet")
     assert estimated(unet, width=4) == 2 * estimated(unet)
+
+
+@pytest.mark.parametrize("name", ["FluxTransformer2DModel", "LTXVideoTransformer3DModel"])
+def test_what_is_f32_always_is_not_doubled(name):
+    config = {"_class_name": name, **OTHERS[name]}
+    assert estimated(config, width=4) == pytest.approx(traced(config, "float32"), rel=0.05)
 
 
 def pipeline(tmp_path, kind, **vae):

@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 
+from rung.core.errors import OutOfMemory
 from rung.core.types import Device, Ladder, Rung, StepClass
 from rung.core.value import FrozenDict
 from rung.ops import LADDERS
@@ -35,3 +36,10 @@ def test_a_wrong_rung_is_left_and_reported(name, words, tmp_path, monkeypatch):
     (step,) = journal.report(FrozenDict(), FrozenDict()).steps
     assert (step.rung, step.step, step.to) == (bad.name, StepClass.BROKEN, "ref")
     assert words in step.reason
+
+
+def test_a_full_memory_says_what_training_can_do_with_less():
+    rasterizer = Binder(CPU, Journal()).rasterizer(degree=0, antialiased=False)
+    with pytest.raises(OutOfMemory) as caught:
+        rasterizer.step_down(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    assert caught.value.ways_out[0] == "rung splat train SCENE --out DIR --max-splats 100000"

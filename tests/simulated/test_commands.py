@@ -46,6 +46,13 @@ def test_an_unknown_name_after_sim(rung):  # noqa: F811
     assert "Did you mean" in said.err
 
 
+def test_software_is_of_a_simulated_card_and_known(rung):  # noqa: F811
+    said = rung("run", *QUESTION, "--software", "torch 2.3+cu121")
+    assert (said.code, "--software is of a simulated card" in said.err) == (2, True)
+    said = rung("run", *QUESTION, "--device", "sim:p2200", "--software", "torch 0.1+cu999")
+    assert (said.code, "not 0.1" in said.err) == (2, True)
+
+
 @pytest.mark.parametrize("name", ["p2200", "sim:p2200"])
 def test_commands_that_reason_take_both_names(rung, name):  # noqa: F811
     assert "Quadro P2200" in rung("plan", MODEL, "--device", name).out

@@ -33,6 +33,52 @@ def test_an_nvidia_card():
     assert not torch.cuda.is_available() or torch.cuda.get_device_name() != "Quadro P2200"
 
 
+def test_types_of_old():
+    """What programs of 2018 write: types of the card as functions, as types and as the default."""
+    before = torch.cuda.FloatTensor
+    with rung.simulate("v100"):
+        made = torch.cuda.FloatTensor([1, 2, 3])
+        assert (made.device.type, made.dtype, made.tolist()) == ("cuda", torch.float32, [1, 2, 3])
+        assert torch.cuda.HalfTensor(2, 3).shape == (2, 3)
+        assert isinstance(made, torch.cuda.FloatTensor)
+        assert not isinstance(made, torch.cuda.HalfTensor)
+        assert not isinstance(torch.ones(1), torch.cuda.FloatTensor)
+        assert torch.ones(2).type(torch.cuda.LongTensor).type() == "torch.cuda.LongTensor"
+        assert torch.cuda.LongTensor.dtype is torch.int64
+        for kind in (torch.cuda.FloatTensor, "torch.cuda.FloatTensor"):
+            torch.set_default_tensor_type(kind)
+            assert torch.zeros(2).is_cuda
+            torch.set_default_device(None)
+        torch.set_default_tensor_type(torch.FloatTensor)
+        assert not torch.zeros(2).is_cuda
+    assert torch.cuda.FloatTensor is before
+
+
+@pytest.mark.parametrize(
+    ("software", "number"), [("torch 2.3+cu121", 8902), ("torch 2.6+cu124", 90100), ("torch 1.10+cu102", 7605)]
+)
+def test_cudnn_is_that_of_the_wheels(software, number):
+    with rung.simulate("v100", software=software):
+        assert torch.backends.cudnn.version() == number
+
+
+def test_a_snapshot_of_the_memory_adds_up():
+    with rung.simulate("v100"):
+        torch.cuda.empty_cache()
+        held = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1000, 3 << 20, 30 << 20, 700)]
+        del held[1]
+        found = torch.cuda.memory_snapshot()
+        assert sum(segment["total_size"] for segment in found) == torch.cuda.memory_reserved()
+        assert sum(segment["allocated_size"] for segment in found) == torch.cuda.memory_allocated()
+        assert sorted(b["requested_size"] for s in found for b in s["blocks"] if b["state"] == "active_allocated") == [
+            700, 1000, 30 << 20,
+        ]  # fmt: skip
+        assert all(sum(block["size"] for block in s["blocks"]) == s["total_size"] for s in found)
+        held.clear()
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_snapshot() == []
+
+
 def test_an_amd_card_speaks_of_hip():
     with rung.simulate("RX 7900 XTX") as device:
         assert device.kind == "rocm"

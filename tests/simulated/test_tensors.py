@@ -180,6 +180,17 @@ def test_the_default_device_and_the_block_of_one(card):
     torch.set_default_device(None)
 
 
+@pytest.mark.parametrize("default", ["cpu", "cuda"])
+def test_a_default_device_moves_nothing_that_names_its_own(card, default):
+    """Under a function mode torch looks ``to`` up by name and comes back through the patched one."""
+    there, here = torch.ones(4, device="cuda"), torch.ones(4)
+    with torch.device(default), torch.device(default):
+        assert there.to("cuda:0").device == there.to(torch.float16).device == (there >= 0).to("cuda").device == CUDA
+        assert here.to("cuda").device == here.cuda().device == CUDA
+        assert there.to("cpu").device == there.cpu().device == here.to(here).device == CPU
+        assert there.to("cuda", torch.float64, copy=True).dtype == torch.float64
+
+
 def test_a_default_device_that_is_left_is_taken_back():
     with rung.simulate("v100"):
         torch.set_default_device("cuda")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rung.core.value import FrozenDict
 
-_PACKAGES = ("torch", "numba", "llvmlite")
+_PACKAGES = ("torch", "numba", "llvmlite", "triton", "gsplat")
 #: What is installed beside torch and depends on its build.
 COMPANIONS = ("triton", "triton-windows", "bitsandbytes", "flash-attn", "xformers")
 

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rung.core.errors import UsageError
-from rung.core.text import did_you_mean
+from rung.core.text import count, did_you_mean
 from rung.core.types import EMPTY, MemoryUse, Verdict
 from rung.core.value import FrozenDict, Value
-from rung.planning.training import WAYS, optimizer_state
+from rung.planning.optimizers import WAYS, optimizer_state
 
 #: What a measure may be at most: no machine holds more, and numbers stay numbers.
 _MOST = 10**9
+
+
+#: Tokens of a prompt, where nothing is asked for.
+PROMPT = 512
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,8 @@ class Question(Value):
     """What is asked; see ``rung check --help``.
 
     ``formats`` are names of formats and mixtures (empty: those that rung itself would try); ``memory`` bytes by device
-    id, ``*`` for any; ``training`` lora or full; ``sequence`` the tokens of a training sequence.
+    id, ``*`` for any; ``training`` lora or full; ``sequence`` the tokens of a training sequence;
+    ``prompt_tokens`` those of the prompt that speed is predicted for, by default ``PROMPT`` or what the context holds.
     """
 
     context: int | None = None
@@ -32,7 +37,7 @@ class Question(Value):
     optimizer: str = "adamw"
     rank: int = 16
     sequence: int = 1024
-    prompt_tokens: int = 512
+    prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("context", "batch", "rank", "sequence", "prompt_tokens"):
@@ -107,6 +112,11 @@ class Choice(Value):
     phases: tuple[PhaseUse, ...] = ()
     in_the_way: tuple[FrozenDict[Any], ...] = field(default=())
 
+    @property
+    def column(self) -> str:
+        """What choices of one device differ by."""
+        return self.format
+
     def to_json(self) -> dict[str, Any]:
         """The choice as scripts read it."""
         lossless = math.isinf(self.error_db)
@@ -163,6 +173,12 @@ class Answer(Value):
     def ok(self) -> bool:
         """Whether anything would run."""
         return self.best is not None
+
+    @property
+    def about(self) -> str:
+        """``2,506,172,416 parameters · context 8,192``."""
+        context = f" · context {self.context:,}" if self.context else ""
+        return count(self.parameters, "parameter") + context
 
     def to_json(self) -> dict[str, Any]:
         """The answer as scripts read it."""

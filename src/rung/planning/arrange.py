@@ -67,7 +67,7 @@ def arrange(
     """The layers over the devices in their order: each takes as many as its budget holds, the last the rest."""
     subject = kitchen.subject
     layers, lossless = subject.layers, is_lossless(subject, storage)
-    cache_dtype = "f32" if lossless else "f16"
+    cache_dtype = compute_dtype(devices[0], lossless) if subject.borrowed else "f32" if lossless else "f16"
     placements: list[Placement] = []
     parts: list[tuple[Rates, int]] = []
     first = 0

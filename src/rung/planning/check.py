@@ -11,26 +11,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rung import formats
-from rung.core.errors import UnknownFormat, UsageError
-from rung.core.text import size
+from rung.core.errors import ContextTooLong, UnknownFormat, UsageError
+from rung.core.text import count, quoted, size, tenths
 from rung.core.types import Device, Level, MemoryUse, StepClass, Verdict, no
 from rung.core.value import FrozenDict
 from rung.models.outlines.values import Outline
-from rung.planning.answer import Answer, Choice, Pass, PhaseUse, Question, Relaxation, Speed
+from rung.planning.answer import PROMPT, Answer, Choice, Pass, PhaseUse, Question, Relaxation, Speed
 from rung.planning.arrange import Arrangement, arrange, computable
+from rung.planning.devices import Group, computes, group_id, uncertainty
 from rung.planning.kitchen import Kitchen, Recipe
 from rung.planning.memory import memory_use
 from rung.planning.recipe import Storage, storage_name
-from rung.planning.relax import less_context, smaller_format, tenths
+from rung.planning.relax import less_context, smaller_format
 from rung.planning.request import Request
-from rung.planning.solve import FORMATS, SIXTEEN, arrangements, choose, computes, contexts_of, storages, verdict_of
+from rung.planning.solve import FORMATS, SIXTEEN, arrangements, choose, contexts_of, storages, verdict_of
 from rung.planning.subject import GENERATES, Subject
-from rung.planning.time import uncertainty
 from rung.planning.training import trainable, training_use
 
 #: Fewer tokens a second than a person reads count as slow.
 SLOW = 3.0
-Group = tuple[Device, ...]
 #: Of what resides together one component computes at a time.
 _ONE_AT_A_TIME = ("activations", "workspace", "runtime", "bound")
 
@@ -94,17 +93,16 @@ def check(
     )
 
 
-def group_id(group: Group) -> str:
-    """``cuda:0``, or ``3090+3060`` for one budget of several."""
-    return "+".join(device.id for device in group)
-
-
 def _case(outline: Outline, question: Question, traced: Mapping[str, int]) -> _Case:
     if outline.card is not None:
         subjects = {outline.components[0].name: Subject.of_card(outline.card)}
     else:
         subjects = {c.name: Subject.of_component(c, outline.kind, outline.path) for c in outline.components}
-        subjects = {name: replace(s, name=outline.name, traced=traced.get(name, 0)) for name, s in subjects.items()}
+        layers = outline.kind == "module"  # of rung.nn, which keep a weight as it is stored beside what is packed
+        subjects = {
+            name: replace(s, name=outline.name, traced=traced.get(name, 0), borrowed=layers)
+            for name, s in subjects.items()
+        }
     if question.training and len(subjects) > 1:
         raise UsageError(
             f"{outline.name} is a pipeline; rung knows the memory of training for language models.",
@@ -113,9 +111,14 @@ def _case(outline: Outline, question: Question, traced: Mapping[str, int]) -> _C
     kitchens = {name: Kitchen(subject) for name, subject in subjects.items()}
     largest = max(subjects.values(), key=lambda subject: subject.parameters)
     context = contexts_of(largest, question.context)[0]
-    request = Request(
-        memory=question.memory, context=context, batch=question.batch, prompt_tokens=question.prompt_tokens
-    )
+    prompt = question.prompt_tokens or min(PROMPT, context)
+    if prompt > context:
+        raise ContextTooLong(
+            f"A prompt of {prompt:,} tokens is longer than the context, which is {count(context, 'token')}.",
+            (),
+            [f"--prompt-tokens {context}", f"--context {prompt}"],
+        )
+    request = Request(memory=question.memory, context=context, batch=question.batch, prompt_tokens=prompt)
     return _Case(kitchens, outline, question, request, context)
 
 
@@ -129,7 +132,7 @@ def _storages(case: _Case) -> list[Storage]:
     if "stored" in case.question.formats and strange:
         raise UnknownFormat(
             f"{subject.name} is stored in {strange[0]}, which rung does not decode.",
-            ways_out=[f"rung check {subject.path} --format q8_0"],
+            ways_out=[f"rung check {quoted(subject.path)} --format q8_0"],
         )
     if case.question.formats:
         return [storage for name in case.question.formats for storage in storages(subject, name)]
@@ -231,12 +234,11 @@ def _sum(arrangement: Arrangement) -> MemoryUse:
 
 
 def _speed(case: _Case, arrangement: Arrangement, group: Group) -> Speed:
-    prompt = min(case.question.prompt_tokens, case.context)
     unsure = max(uncertainty(device) for device in group)
     timed = case.reads and not case.question.training
     prefill = round(arrangement.rates.prefill, 1) if timed else None
     decode = round(arrangement.rates.decode, 2) if timed and case.main.subject.generates else None
-    return Speed(prefill, decode, unsure, prompt)
+    return Speed(prefill, decode, unsure, case.request.prompt_tokens)
 
 
 def _command(case: _Case, arrangement: Arrangement, group: Group) -> str | None:

@@ -10,15 +10,13 @@ from rung.core.value import FrozenDict
 from rung.models.footprint import CHUNK
 from rung.models.roles import layer_of
 from rung.ops import LADDERS
+from rung.planning.devices import RUNTIME_CPU, RUNTIME_GPU
 from rung.planning.recipe import Weight
 from rung.planning.subject import Subject
 
 _MB = 2**20
-#: Resident bytes of the process before any weight: Python, torch for CPUs, Numba and its compiled kernels.
-#: ``rung calibrate`` replaces it by what this machine shows (``Device.details["runtime_bytes"]``).
-RUNTIME_CPU = 345 * _MB
-#: The context of a GPU and the libraries that torch loads there, where nobody measured: 250 to 600 MB are usual.
-RUNTIME_GPU = 400 * _MB
+#: What transformers and the classes of a model take beside that.
+_TRANSFORMERS = 130 * _MB
 #: Bytes of a tokenizer for each token of its vocabulary: the piece, its number and its score, in three tables.
 _TOKEN = 230
 #: What the kernels keep beside the activations, and what is read of a file and not yet given back.
@@ -105,7 +103,8 @@ def runtime(subject: Subject, device: Device) -> int:
     known = device.details.get("runtime_bytes")
     if device.kind != "cpu":
         return int(known or RUNTIME_GPU)
-    return int(known or RUNTIME_CPU) + (_TOKEN * subject.shape.vocabulary if subject.generates else 0)
+    libraries = _TRANSFORMERS if subject.borrowed else 0
+    return int(known or RUNTIME_CPU) + libraries + (_TOKEN * subject.shape.vocabulary if subject.generates else 0)
 
 
 def bounded(use: MemoryUse, device: Device) -> MemoryUse:

@@ -13,7 +13,8 @@ from rung.core.errors import DoesNotFit
 from rung.core.text import size
 from rung.core.types import Device, Format, MemoryUse
 from rung.core.value import FrozenDict, Value
-from rung.planning.memory import RUNTIME_CPU, RUNTIME_GPU, bounded
+from rung.planning.devices import RUNTIME_CPU, RUNTIME_GPU
+from rung.planning.memory import bounded
 from rung.planning.recipe import compute_dtype
 
 #: What networks are held in where their 16 bits do not fit: best first.
@@ -21,8 +22,8 @@ QUANTISED = ("int8", "nf4")
 _WIDTH = {"f32": 4, "bf16": 2, "f16": 2}
 #: A weight is decoded in slabs of at most so many bytes in f32, and once more in what is computed in.
 _SLAB = 2 * (32 << 20)
-#: Bytes a number of a weight that is encoded: as stored, in f32, and scaled.
-_ENCODING = 12
+#: Bytes a number of a weight that is encoded: as stored in 16 bits, and in f32.
+_ENCODING = 6
 #: What a pipeline makes of its pictures at the end: joined, in f32, scaled, and as an array.
 _COPIES = 4
 
@@ -115,9 +116,8 @@ class PhasesPlan(Value):
 
 
 def layer_format(name: str, columns: int) -> Format:
-    """The format of a layer with rows of so many columns: the one asked for, or the next better that divides them."""
-    asked = formats.get(name)
-    return asked if asked.divides(columns) else formats.next_better(asked, columns)
+    """The format of a layer with rows of so many columns: the one asked for, or the next better that can hold them."""
+    return formats.next_better(formats.get(name), columns)
 
 
 def weight_bytes(network: Network, held: Held) -> int:
@@ -128,8 +128,7 @@ def weight_bytes(network: Network, held: Held) -> int:
 def loading_bytes(network: Network, held: Held) -> int:
     """How far above its final size a network is while it is read, at the most.
 
-    A tensor is there as it is stored (4 bytes a number at the most), and of one that is encoded a copy in f32 and
-    what encoding takes beside it.
+    A tensor is there as it is stored (4 bytes a number at the most), and of one that is encoded a copy in f32.
     """
     most = left = 0
     for part in reversed(network.tensors):
@@ -154,7 +153,8 @@ def rungs(network: Network, device: Device, format: str | None = None) -> list[H
     if network.phase == "decode":
         ways = [("f32", "f32"), ("bf16", "bf16")][: 2 if wide == "bf16" else 1]
     elif format in _WIDTH:
-        ways = [(format, format)]
+        asked = safe if (network.phase, format) == ("encode", "f16") else format
+        ways = [(asked, asked)]
     elif format is not None:
         ways = [(format, dtype), (format, "f32")]
     else:

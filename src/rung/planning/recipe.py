@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rung import formats
 from rung.core.types import YES, Case, Climb, Device, Format, Level, Part, no
 from rung.core.value import Value
-from rung.kernels.cpu.layouts import GENERIC, HUGE, packed_bytes
+from rung.kernels.cpu.layouts import HUGE, is_generic, packed_bytes
 from rung.models.card import Tensor
 from rung.models.outlines.values import SCALE
 from rung.models.roles import layer_of
@@ -45,6 +45,11 @@ class Weight(Value):
     def count(self) -> int:
         """Number of weights."""
         return math.prod(self.tensor.shape)
+
+    @functools.cached_property
+    def read(self) -> int:
+        """Bytes that are read to multiply it once: of what is packed, not the stored copy beside it."""
+        return min(self.bytes, packed_bytes(self.format, self.tensor.shape)) if self.packing == "r16" else self.bytes
 
     @property
     def multiplies(self) -> bool:
@@ -110,14 +115,17 @@ def _weight(
         return Weight(tensor, chosen, "stored", "", chosen.bytes(tensor.shape), climb.refusals[-1].reason)
     looked_up = is_table(tensor.role) and not (tensor.role == "embed" and subject.tied)
     packing = "stored" if looked_up else climb.rung.packing
-    return Weight(tensor, chosen, packing, climb.rung.name, _held_bytes(tensor, chosen, packing), reason)
+    held = _held_bytes(tensor, chosen, packing)
+    if subject.borrowed and packing == "r16":  # layers keep the weight as it is stored beside what is packed
+        held += chosen.bytes(tensor.shape)
+    return Weight(tensor, chosen, packing, climb.rung.name, held, reason)
 
 
 def _held_bytes(tensor: Tensor, format: Format, packing: str) -> int:
     """Bytes in memory. A generic layout keeps the stored weight for the way back: free while it is a file's."""
     if packing != "r16":
         return tensor.bytes if format.name == tensor.format else format.bytes(tensor.shape)
-    copied = format.name in GENERIC and (format.name != tensor.format or tensor.source is not None)
+    copied = is_generic(format) and (format.name != tensor.format or tensor.source is not None)
     packed = packed_bytes(format, tensor.shape)
     if packed > OWN_MAPPING:
         packed = -(-packed // HUGE) * HUGE
@@ -130,6 +138,8 @@ def format_of(subject: Subject, tensor: Tensor, asked: Storage) -> tuple[Format,
         return formats.get(tensor.format), ""
     role, columns = tensor.role.rpartition(".")[2], tensor.shape[-1]
     floats = role.endswith(_FLOATS) or len(tensor.shape) > 3
+    if floats and subject.borrowed:
+        return formats.get("f32"), "f32: no layer of rung's holds it"
     if floats and (isinstance(asked, Mixture) or asked.bits < 16):
         return formats.get("f16"), "f16: no file stores it in blocks"
     if isinstance(asked, Mixture):

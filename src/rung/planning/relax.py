@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rung.core.errors import DoesNotFit
-from rung.core.text import size
+from rung.core.text import quoted, size, tenths
 from rung.core.types import Device
 from rung.planning.arrange import Arrangement, arrange
 from rung.planning.kitchen import Kitchen
@@ -52,7 +52,9 @@ def _command(kitchen: Kitchen, request: Request, **changed: str | int | None) ->
     asked = {"format": request.format, "device": request.device, "context": request.context}
     memory = {"memory": ",".join(_budget(name, count) for name, count in request.memory.items()) or None}
     options = {name: value for name, value in (asked | memory | changed).items() if value is not None}
-    return " ".join([f"rung run {kitchen.subject.path}", *(f"--{name} {value}" for name, value in options.items())])
+    return " ".join(
+        [f"rung run {quoted(kitchen.subject.path)}", *(f"--{name} {value}" for name, value in options.items())]
+    )
 
 
 def _budget(device: str, count: int) -> str:
@@ -73,16 +75,11 @@ def more_memory(kitchen: Kitchen, devices: Sequence[Device], request: Request, t
     return f"a device with {tenths(alone[0][0])} GB free"
 
 
-def tenths(count: int) -> float:
-    """Bytes as GB, rounded up to a tenth."""
-    return (count * 10 // 2**30 + 1) / 10
-
-
 def _fits(kitchen: Kitchen, format: Storage, groups: Groups, request: Request, context: int) -> bool:
     return any(
         arrange(kitchen, format, group, request, context, packed).over <= 0
         for group in groups
-        for packed in (True, False)
+        for packed in ((True,) if kitchen.subject.borrowed else (True, False))
     )
 
 

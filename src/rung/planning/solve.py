@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from rung.core.errors import ContextTooLong, DeviceError, UnknownDevice
-from rung.core.text import count, did_you_mean, size
-from rung.core.types import YES, Candidate, Device, Format, Level, Plan, Verdict, no
+from rung.core.text import count, did_you_mean, quoted, size
+from rung.core.types import YES, Candidate, Device, Format, Plan, Verdict, no
 from rung.models.card import ModelCard
+from rung.models.network_card import NetworkCard
 from rung.planning.arrange import Arrangement, arrange, computable
+from rung.planning.devices import computes
 from rung.planning.error import percent
 from rung.planning.kitchen import Kitchen
 from rung.planning.mixture import storage
@@ -28,12 +30,13 @@ SIXTEEN = ("bf16", "f16")
 FORMATS = (*SIXTEEN, "q8_0", "int8", "q6_k", "q5_k", "q4_k_m", "q4_k", "nf4", "q4_0")
 
 
-def solve(card: ModelCard, devices: Sequence[Device], request: Request) -> Plan:
+def solve(card: ModelCard | NetworkCard, devices: Sequence[Device], request: Request) -> Plan:
     """The plan for a model on these devices.
 
     A file keeps the formats it is stored in; an unquantised folder runs in 16 bits if that fits and decodes
     at no less than half the speed of the fastest quantised choice, else in the format with the highest
-    floor that fits, among those with a fast rung. Several devices share the layers when one is too small.
+    floor that fits, among those with a fast rung. Several devices share the layers when one is too small, but not
+    those of a network that transformers builds.
 
     Raises ``DoesNotFit`` with the smallest relaxations, ``ContextTooLong``, ``UnknownFormat``,
     ``UnknownDevice``, ``DeviceError`` for a device that was asked for and computes nothing here.
@@ -41,7 +44,7 @@ def solve(card: ModelCard, devices: Sequence[Device], request: Request) -> Plan:
     kitchen = Kitchen(Subject.of_card(card))
     usable = _usable(card, devices, request)
     contexts = contexts_of(kitchen.subject, request.context)
-    groups = groups_of(usable)
+    groups = [(device,) for device in usable] if isinstance(card, NetworkCard) else groups_of(usable)
     tried: list[tuple[Arrangement, int, Verdict]] = []
     wanted = storages(kitchen.subject, request.format)
     for context in contexts:
@@ -60,33 +63,39 @@ def solve(card: ModelCard, devices: Sequence[Device], request: Request) -> Plan:
     raise does_not_fit(kitchen, usable, request, [a for a, _, _ in tried], contexts[0])
 
 
-def _usable(card: ModelCard, devices: Sequence[Device], request: Request) -> tuple[Device, ...]:
+def _usable(card: ModelCard | NetworkCard, devices: Sequence[Device], request: Request) -> tuple[Device, ...]:
     if request.device is not None:
-        named = [d for d in devices if d.id == request.device or (d.kind == request.device and d.id.endswith(":0"))]
-        if not named:
-            ids = [d.id for d in devices]
-            raise UnknownDevice(
-                f"There is no device {request.device!r} here.{did_you_mean(request.device, ids)}",
-                [f"devices here: {', '.join(ids)}"],
-                ["rung devices"],
-            )
-        if not (verdict := computes(named[0])):
+        asked = named(devices, request.device)
+        if not (verdict := computes(asked)):
             raise DeviceError(
-                f"{named[0].name} ({named[0].id}) cannot run a model here.",
+                f"{asked.name} ({asked.id}) cannot run a model here.",
                 [verdict.reason],
-                [f"rung run {card.path} --device cpu", "rung devices"],
+                [f"rung run {quoted(card.path)} --device cpu", "rung devices"],
             )
-        return (named[0],)
+        return (asked,)
     able = [d for d in devices if computes(d)]
     return tuple(sorted(able, key=lambda d: (d.kind == "cpu", -(d.bandwidth or 0))))
 
 
-def computes(device: Device) -> Verdict:
-    """Whether a device is worth planning for: a CPU, or a GPU that multiplies, as a probe or the catalogue says."""
-    found = [device.capability(f"matmul.{dtype}") for dtype in ("f32", "f16", "bf16")]
-    if device.kind == "cpu" or any(c.level in (Level.NATIVE, Level.EMULATED) for c in found):
-        return YES
-    return no(found[0].source or "nobody knows what it can do; rung devices --probe finds out")
+def named(devices: Sequence[Device], name: str) -> Device:
+    """The device of that id, or the first of that kind. Raises ``UnknownDevice``."""
+    for device in devices:
+        if name in (device.id, device.kind):
+            return device
+    ids = [device.id for device in devices]
+    raise UnknownDevice(
+        f"There is no device {name!r} here.{did_you_mean(name, ids)}",
+        [f"devices here: {', '.join(ids)}"],
+        ["rung devices"],
+    )
+
+
+def choose_device(devices: Sequence[Device], name: str | None) -> Device:
+    """The device that is named, by default the first card that computes, else the CPU. Raises ``UnknownDevice``."""
+    if name is not None:
+        return named(devices, name)
+    able = [device for device in devices if computes(device)]
+    return next((device for device in able if device.kind != "cpu"), able[-1])
 
 
 def contexts_of(subject: Subject, asked: int | None) -> list[int]:
@@ -100,7 +109,7 @@ def contexts_of(subject: Subject, asked: int | None) -> list[int]:
             raise ContextTooLong(
                 f"A context of {asked:,} tokens is longer than the model allows.",
                 [f"{subject.name} holds {count(most, 'token')}"],
-                [f"rung run {subject.path} --context {most}"],
+                [f"rung run {quoted(subject.path)} --context {most}"],
             )
         return [asked]
     largest = min(most or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
@@ -121,9 +130,9 @@ def storages(subject: Subject, asked: str | None) -> list[Storage]:
 def arrangements(
     kitchen: Kitchen, format: Storage, group: Sequence[Device], request: Request, context: int
 ) -> list[Arrangement]:
-    """The arrangement with fast packings, and one without where only that fits."""
+    """The arrangement with fast packings, and one without where only that fits; layers of ``rung.nn`` always pack."""
     best = arrange(kitchen, format, group, request, context, packed=True)
-    if best.over <= 0 or not best.recipe.widened:
+    if best.over <= 0 or not best.recipe.widened or kitchen.subject.borrowed:
         return [best]
     plain = arrange(kitchen, format, group, request, context, packed=False)
     return [best, plain] if plain.over <= 0 else [best]

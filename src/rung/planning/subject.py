@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rung.core.value import Value
 from rung.models.card import Decoder, ModelCard, Tensor
 from rung.models.footprint import WIDTH, activation_bytes, cache_bytes
+from rung.models.network_card import NetworkCard
 from rung.models.outlines.values import OTHER, TABLES, Component, Shape, shape_of_decoder
 
 #: Roles of components that write text, and so hold a cache and have a speed of decoding.
@@ -23,7 +24,7 @@ class Subject(Value):
 
     ``decoder`` is set for those that ``rung run`` builds; the plan then counts what its engine does. ``tied``: the
     head is the embedding. ``path`` is what a command would name. ``traced``: bytes of activations that a trace of the
-    module found; 0 where there was none.
+    module found; 0 where there was none. ``borrowed``: the network is transformers' own, with layers of ``rung.nn``.
     """
 
     name: str
@@ -35,10 +36,14 @@ class Subject(Value):
     decoder: Decoder | None
     tied: bool
     traced: int = 0
+    borrowed: bool = False
 
     @classmethod
-    def of_card(cls, card: ModelCard) -> Subject:
+    def of_card(cls, card: ModelCard | NetworkCard) -> Subject:
         """The language model of a card."""
+        if isinstance(card, NetworkCard):
+            found = cls.of_component(card.component, "folder", card.path)
+            return replace(found, name=card.name, borrowed=True)
         shape = shape_of_decoder(card.decoder)
         return cls(
             card.name, card.path, card.kind, "decoder", card.tensors, shape, card.decoder, card.decoder.tied_head
@@ -104,7 +109,7 @@ class Subject(Value):
         if self.traced:
             return self.traced * width // 2 if self.halves else self.traced
         if shape.alive:
-            return shape.alive * shape.inputs * batch * width
+            return (shape.alive * width - 2 * shape.in_f32 * (width - 2)) * shape.inputs * batch
         tokens = min(context, 512) if self.generates else shape.context or shape.encoder_context or _IMAGE_TOKENS
         tokens = min(tokens, _IMAGE_TOKENS)
         wide = max(shape.feed_forward, shape.experts_per_token * shape.expert_feed_forward, 4 * shape.hidden)

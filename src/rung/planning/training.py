@@ -8,33 +8,18 @@ that compute in f32; adapters as in LoRA (Hu et al. 2021). ``benchmarks/training
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from rung.core.errors import UsageError
-from rung.core.text import did_you_mean
 from rung.core.types import YES, Device, MemoryUse, Verdict, no
 from rung.planning.memory import bounded, runtime
+from rung.planning.optimizers import optimizer_state
 from rung.planning.recipe import Storage, Weight, is_linear
 from rung.planning.subject import Subject
 
-WAYS = ("lora", "full")
-#: Bytes of state for each trained weight: moments in f32, or in blocks of 8 bits; factored ones count as nothing.
-OPTIMIZERS: Mapping[str, int] = {"adamw": 8, "adamw8bit": 2, "lion": 4, "adafactor": 0, "momentum": 4, "sgd": 0}
 _FLOATS = {"f32": 4, "bf16": 2, "f16": 2}
 #: Bytes for each token and word of the vocabulary when the way back begins: the logarithms of the softmax, the gradient
 #: of the loss and that of the softmax, all in f32.
 _LOGITS = 12
-
-
-def optimizer_state(name: str) -> int:
-    """Bytes of state for each trained weight. Raises ``UsageError`` for an optimiser that nobody knows."""
-    if name not in OPTIMIZERS:
-        raise UsageError(
-            f"There is no optimizer {name!r}.{did_you_mean(name, OPTIMIZERS)}",
-            [f"known: {', '.join(OPTIMIZERS)}"],
-            ["rung check MODEL --training lora --optimizer adamw"],
-        )
-    return OPTIMIZERS[name]
 
 
 def trainable(way: str, storage: Storage, subject: Subject) -> Verdict:

@@ -53,14 +53,18 @@ class Binder:
         self._proofs: dict[tuple[Rung, str], Verdict] = {}
         self._choosing = threading.Lock()
 
-    def prove(self, cases: Iterable[Case]) -> None:
-        """Self-checks, in one child process, the rungs that these cases climb to and that have no proof yet."""
+    def prove(self, cases: Iterable[Case], apart: bool = False) -> None:
+        """Self-checks, in one child process, the rungs that these cases climb to and that have no proof yet.
+
+        ``apart``: rows are looked up in a weight of their own, which is held as it is stored.
+        """
         asked = list(dict.fromkeys(cases))
-        while wanted := [(rung, case) for case in asked if (rung := self._unproved(case))]:
+        while wanted := [(rung, case) for case in asked if (rung := self._unproved(case, apart))]:
             self._proofs |= selfcheck.prove(self.device, wanted, self.journal.say)
 
-    def _unproved(self, case: Case) -> Rung | None:
-        rung = self._climb(case).rung
+    def _unproved(self, case: Case, apart: bool) -> Rung | None:
+        stored = apart and case.op == "embedding"
+        rung = self._climb(case, lambda name: not stored or name == "stored").rung
         known = rung is None or rung.name == "ref" or (rung, selfcheck.class_of(case)) in self._proofs
         return None if known else rung
 
@@ -105,6 +109,7 @@ class Binder:
         )
         unpaired: set[str] = set()
         with self._choosing:  # several threads pack weights
+            self.prove((few_case, many_case))
             while True:
                 few = self.choose(few_case, lambda name: name not in unpaired)
                 shared = self.record(few_case, few).packing
@@ -152,21 +157,26 @@ class Binder:
         if found is None or rung.name == "ref":
             raise error
         if found.signature.step is StepClass.OUT_OF_MEMORY:
-            raise _out_of_memory(self.device, found) from error
+            raise _out_of_memory(self.device, case.op, found) from error
         if found.signature.step is StepClass.DEVICE_LOST:
             raise _lost(self.device, found) from error
-        self.journal.quarantine(self.device.id, rung, case.format, found.reason)
+        self.distrust(rung, case, found.reason)
+
+    def distrust(self, rung: Rung, case: Case, reason: str) -> None:
+        """Quarantines a rung for a reason that was found while running; ``ref`` stays."""
+        if rung.name == "ref":
+            return
+        self.journal.quarantine(self.device.id, rung, case.format, reason)
         below = self.choose(case)
         to = below.rung.name if below.rung else "nothing"
-        self.journal.step(StepDown(case.op, rung.name, self.device.id, StepClass.BROKEN, found.reason, to))
+        self.journal.step(StepDown(case.op, rung.name, self.device.id, StepClass.BROKEN, reason, to))
 
 
-def _out_of_memory(device: Device, found: Match) -> OutOfMemory:
-    return OutOfMemory(
-        f"The memory of {device.name} is full.",
-        [found.reason],
-        ["rung run MODEL --context 1024", "rung run MODEL --format q4_k", "rung plan MODEL"],
-    )
+def _out_of_memory(device: Device, op: str, found: Match) -> OutOfMemory:
+    ways = ["rung run MODEL --context 1024", "rung run MODEL --format q4_k", "rung plan MODEL"]
+    if op == "rasterize":
+        ways = [f"rung splat train SCENE --out DIR {less}" for less in ("--max-splats 100000", "--max-resolution 800")]
+    return OutOfMemory(f"The memory of {device.name} is full.", [found.reason], ways)
 
 
 def _lost(device: Device, found: Match) -> DeviceLost:
@@ -311,7 +321,7 @@ class Attention:
 
 
 class Rasterizer:
-    """Splats to pictures, and the gradients of splats; what fails on the way back is not repeated."""
+    """Splats to pictures, and the gradients of splats."""
 
     def __init__(self, binder: Binder, options: FrozenDict[Any]) -> None:
         self._binder, self._case = binder, Case("rasterize", "f32", "f32", (_MANY, _MANY, _MANY), options)
@@ -326,9 +336,18 @@ class Rasterizer:
         try:
             return self._implementation.apply(*given)
         except Exception as error:
-            self._binder.failed(self.rung, self._case, error)
-        self._bind()
+            self.step_down(error)
         return self(*given)
+
+    def step_down(self, error: Exception) -> None:
+        """What failed on the way back may be repeated after this, on the rung below. Raises as ``Binder.failed``."""
+        self._binder.failed(self.rung, self._case, error)
+        self._bind()
+
+    def distrust(self, reason: str) -> None:
+        """Leaves a rung whose numbers are no good for the one below; ``ref`` is kept."""
+        self._binder.distrust(self.rung, self._case, reason)
+        self._bind()
 
 
 class Step:

@@ -35,6 +35,10 @@ class Journal:
         """Why a rung is in quarantine, or an empty string."""
         return self._broken.get((device, rung.op, rung.name, format), "")
 
+    def left(self, device: str, op: str) -> dict[str, str]:
+        """Why rungs are in quarantine there, by name."""
+        return {name: reason for (at, of, name, _), reason in self._broken.items() if (at, of) == (device, op)}
+
     def step(self, step: StepDown) -> None:
         """Records a step down; the same one is recorded and said once."""
         key = (step.op, step.rung, step.device, step.reason)
@@ -53,6 +57,10 @@ class Journal:
         for refusal in climb.refusals:
             if refusal.step is not StepClass.UNSUPPORTED:
                 self.step(StepDown(op, refusal.rung, device, refusal.step, refusal.reason, climb.rung.name))
+
+    def ran(self, work: str, name: str) -> None:
+        """Records what computes something, where no ladder was climbed for it."""
+        self._rungs.setdefault(work, {})[name] = None
 
     def report(self, predicted: FrozenDict[float], measured: FrozenDict[float]) -> Report:
         """The report so far; byte counts and rates by name, predicted beside measured."""

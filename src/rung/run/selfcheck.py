@@ -24,17 +24,23 @@ _LIMIT = 120.0
 
 @functools.cache
 def _source_hash() -> str:
-    """A digest of the code that decides what a rung computes: kernels, ops and formats."""
+    """A digest of the code that decides what a rung computes, and of the check itself: a wrong one proves nothing."""
     digest = hashlib.sha256()
     root = Path(rung.__file__).parent
     for folder in ("formats", "kernels", "ops"):
         for path in sorted((root / folder).rglob("*.py")):
             digest.update(path.read_bytes())
+    for name in ("compare.py", "tiny.py"):
+        digest.update((root / "run" / name).read_bytes())
     return digest.hexdigest()[:16]
 
 
 def _key(device: Device, rung_: Rung, case: Case) -> Mapping[str, str]:
-    software = {name: version for name, version in device.software.items() if name in ("torch", "numba", "driver")}
+    software = {
+        name: version
+        for name, version in device.software.items()
+        if name in ("torch", "numba", "triton", "gsplat", "driver")
+    }
     return {
         "kind": "selfcheck",
         "device": f"{device.id} {device.name}",
@@ -50,7 +56,7 @@ def _shape_class(case: Case) -> str:
     """Cases of one class are computed by the same code: one row, a few, or many."""
     if case.op in ("linear", "attention"):
         return "few" if case.shape[0] <= 8 else "many"
-    return "any"
+    return "+".join(case.options.get("linears", ())) or "any"
 
 
 def prove(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,22 @@ from rung.models.card import Decoder, Layer, Rope
 from rung.ops import LADDERS
 from rung.ops.decode_step.parts import Rows
 from rung.ops.decode_step.weights import Weights
+from rung.ops.linear import FEW
 
 VOCABULARY, HIDDEN, WIDE, HEADS, KV_HEADS, CONTEXT = 83, 64, 96, 4, 2, 24
 _CACHE = {"f32": torch.float32, "f16": torch.float16}
 
 
 class _Linear:
-    """A weight on one rung of linear."""
+    """A weight on one rung of linear for few rows; a stored one on ``torch.decode`` for many."""
 
     def __init__(self, encoded: Encoded, rung: str) -> None:
-        self._rung = LADDERS["linear"].rung(rung).load()
-        self.state = self._rung.prepare(encoded, dtype="f32", threads=2)
+        self._few = LADDERS["linear"].rung(rung).load()
+        self._many = LADDERS["linear"].rung("torch.decode").load() if rung == "numba.stored" else self._few
+        self.state = self._few.prepare(encoded, dtype="f32", threads=2)
 
     def __call__(self, x: Tensor) -> Tensor:
-        y: Tensor = self._rung.apply(self.state, x)
+        y: Tensor = (self._few if len(x) <= FEW else self._many).apply(self.state, x)
         return y
 
 
@@ -49,9 +52,9 @@ class _Embedding:
 class _Parts:
     """Seeded weights by role; see ``rung.ops.decode_step.parts.Parts``."""
 
-    def __init__(self, head_dim: int, rung: str) -> None:
+    def __init__(self, head_dim: int, rungs: Sequence[str]) -> None:
         wide, narrow = HEADS * head_dim, KV_HEADS * head_dim
-        self._rung = rung
+        self._rungs, self._bound = rungs, 0
         self._shapes = {
             "embed": (VOCABULARY, HIDDEN),
             "head": (VOCABULARY, HIDDEN),
@@ -67,15 +70,17 @@ class _Parts:
     def _values(self, role: str, shape: tuple[int, ...]) -> Floats:
         return np.random.default_rng([ord(letter) for letter in role]).standard_normal(shape, dtype=np.float32)
 
-    def _encoded(self, role: str) -> Encoded:
+    def _encoded(self, role: str, format: str = "q8_0") -> Encoded:
         shape = self._shapes[role.rpartition(".")[2]]
-        return formats.encode(self._values(role, shape) / np.sqrt(shape[1]), formats.get("q8_0"), role)
+        return formats.encode(self._values(role, shape) / np.sqrt(shape[1]), formats.get(format), role)
 
     def holds(self, role: str) -> bool:
         return role in self._shapes or role.rpartition(".")[2] in (*self._shapes, "attn_norm", "mlp_norm")
 
     def linear(self, role: str) -> _Linear:
-        return _Linear(self._encoded(role), self._rung)
+        rung = self._rungs[self._bound % len(self._rungs)]
+        self._bound += 1
+        return _Linear(self._encoded(role, "bf16" if rung == "numba.stored" else "q8_0"), rung)
 
     def look_up(self) -> _Embedding:
         return _Embedding(formats.decode(self._encoded("embed")))
@@ -117,22 +122,22 @@ class TinyCache:
         return self.keys[layer][:, :count].transpose(0, 1), self.values[layer][:, :count].transpose(0, 1)
 
 
-def weights(case: Case, rung: str) -> Weights:
-    """Two layers, one with a window, with the head size of the case, on one rung of linear."""
+def weights(case: Case) -> Weights:
+    """Two layers, one with a window, with the head size of the case, on its rungs of linear, in turn."""
     head_dim = int(case.options["head_dim"])
     rope = Rope(head_dim, False, tuple(1e4 ** (-2 * i / head_dim) for i in range(head_dim // 2)))
     shape = Decoder(
         "tiny", (Layer(None, 0), Layer(8, 0)), HIDDEN, HEADS, KV_HEADS, head_dim, WIDE, VOCABULARY, CONTEXT,
         1e-6, 0.0, "silu", head_dim**-0.5, (rope,), attention_softcap=20.0, logit_softcap=30.0,
     )  # fmt: skip
-    return Weights.bind(shape, _Parts(head_dim, rung), CONTEXT)  # type: ignore[arg-type]
+    return Weights.bind(shape, _Parts(head_dim, case.options["linears"]), CONTEXT)  # type: ignore[arg-type]
 
 
 def steps(rung: Any, case: Case) -> Tensor:
     """Logits [24, vocabulary] of twelve tokens on a rung of decode_step: one after the other, then all at once."""
     head_dim = int(case.options["head_dim"])
     cache, ids = TinyCache(head_dim, case.format), np.random.default_rng(7).integers(0, VOCABULARY, 12)
-    state = rung.prepare(weights(case, "numba.row"), cache, threads=2)
+    state = rung.prepare(weights(case), cache, threads=2)
     singles = [torch.from_numpy(rung.apply(state, int(token), position)) for position, token in enumerate(ids)]
     made = rung.network(state)
     whole = made.logits(made.layers(torch.from_numpy(ids), TinyCache(head_dim, case.format), 0))

@@ -16,6 +16,7 @@ import termios
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rung.hardware import catalog, detect
@@ -201,7 +202,7 @@ def test_ctrl_c_reaches_the_program_once():
 def test_ctrl_z_stops_the_program_and_the_shell_resumes_it(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
-        "import sys\nfor word in ('one', 'two'):\n    print('asks', word, file=sys.stderr)\n"
+        "import os, sys\nfor word in ('one', 'two'):\n    print('asks', word, os.getpid(), file=sys.stderr)\n"
         "    print('got', input().upper(), flush=True)\nsys.exit(5)"
     )
     shell = Terminal("bash", "--norc", "--noprofile", "-i")
@@ -209,8 +210,12 @@ def test_ctrl_z_stops_the_program_and_the_shell_resumes_it(tmp_path):
     os.write(shell.control, f"PS1='shell'$'> '; {command}\n".encode())
     for word in (b"one", b"two"):
         shell.until(b"asks " + word)
+        number = int(shell.until(b"\n"))
         os.write(shell.control, b"\x1a")
         shell.until(b"shell> ")
+        by = time.monotonic() + 20  # the shell waits for rung only, and one that still reads takes what is typed
+        while psutil.Process(number).status() != psutil.STATUS_STOPPED and time.monotonic() < by:
+            time.sleep(0.01)
         os.write(shell.control, b"fg\n")
         shell.until(b"program.py\r\n")
         os.write(shell.control, word + b"\n")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import rung
+from rung.run.exec import lower
 from rung.run.exec.lower import ways
 from rung.run.exec.notes import Notes, read
 from rung.run.exec.split import _CUTS, in_pieces
@@ -184,6 +185,25 @@ def test_an_fp8_product_is_emulated():
     found = way((left, right, scale, other), {"out_dtype": torch.bfloat16})
     assert found.dtype is torch.bfloat16
     torch.testing.assert_close(found.float(), 1.5 * (left.float() @ right.float()), rtol=0.01, atol=0.01)
+
+
+def test_an_overload_that_writes_to_a_tensor_does_so():
+    left = torch.randint(-128, 128, (17, 40), generator=torch.Generator().manual_seed(0)).to(torch.int8)
+    ((_, way),) = ways(aten._int_mm.out, torch.int8, algorithms=False)
+    out = torch.zeros(17, 17, dtype=torch.int32)
+    assert way((left, left.t()), {"out": out}) is out
+    assert torch.equal(out, left.int() @ left.int().t())
+
+
+def test_a_stand_in_belongs_to_one_overload(monkeypatch):
+    monkeypatch.setattr(lower, "_STAND_INS", {})
+    with torch.library._scoped_library("rung_steps", "DEF") as library:
+        for overload in ("f", "f.out"):
+            library.define(f"{overload}(Tensor x) -> Tensor")
+            lower.stand_in(f"rung_steps::{overload}", lambda x, overload=overload: overload)
+        for op, wanted in ((torch.ops.rung_steps.f.default, "f"), (torch.ops.rung_steps.f.out, "f.out")):
+            ((_, way),) = ways(op, torch.float32, algorithms=False)
+            assert way((None,), {}) == wanted
 
 
 MB = 2**20

@@ -8,7 +8,7 @@ from rung.core.errors import UsageError
 from rung.core.text import GB, parse_size
 from rung.core.types import Device
 from rung.core.value import FrozenDict
-from rung.hardware.catalog import names, own
+from rung.hardware.catalog import names, own, releases
 from rung.hardware.catalog.builds import Build, newest, parse
 from rung.hardware.catalog.capabilities import applies, capabilities
 from rung.hardware.catalog.rows import Architecture, Product, architectures
@@ -99,6 +99,8 @@ def build_device(
 
 def _software(architecture: Architecture, build: Build | None, others: dict[str, str]) -> dict[str, str]:
     found = build.software() if build else {}
+    if build and build.backend in ("cuda", "hip") and releases.triton(build):
+        found["triton"] = f"{releases.triton(build)}.0"
     return found | (_CPU_PACKAGES if architecture.kind == "cpu" else {}) | others
 
 

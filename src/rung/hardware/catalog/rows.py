@@ -17,7 +17,7 @@ from rung.hardware.catalog.tables import load
 DTYPES = ("f32", "f16", "bf16", "f64", "int8", "fp8")
 VENDORS = {"10de": "NVIDIA", "1002": "AMD", "8086": "Intel", "106b": "Apple"}
 #: The sources of product rows whose figures were computed again from units that were checked.
-_CHECKED = ("computed", "techpowerup", "listed")
+_CHECKED = ("computed", "techpowerup", "listed", "makers", "pages")
 _HERE = Path(__file__).parent
 _MB = 2**20
 

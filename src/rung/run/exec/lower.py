@@ -32,21 +32,22 @@ def ways(op: Any, dtype: torch.dtype, algorithms: bool) -> Iterator[tuple[str, W
 
     ``algorithms``: whether the refusal may be one of the algorithm, so that other ways in the same dtype are tried.
     """
-    name = str(op._schema.name).removeprefix("aten::")
+    name = str(op.name()).removeprefix("aten::")
     if name in _STAND_INS:
         yield "rung", _STAND_INS[name]
         return
     if name in _EMULATED:
         yield "emulated", _EMULATED[name]
         return
-    if algorithms and op._overloadname == "default":
+    if algorithms:
         yield from _ROUTES.get(name, {}).items()
     for lower in _LOWER.get(dtype, ()):
         yield spelled(lower), functools.partial(_in_dtype, op, dtype, lower)
 
 
 def stand_in(name: str, kernel: Callable[..., Any]) -> None:
-    """Another library's operation, ``library::name``, is computed by ``kernel`` where it is refused."""
+    """Another library's operation, ``library::name`` or ``library::name.overload``, is computed by ``kernel`` where it
+    is refused."""
     _STAND_INS[name] = lambda args, kwargs: kernel(*args, **kwargs)
 
 
@@ -150,6 +151,13 @@ def _scaled_mm(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     return result.to(given.get("out_dtype") or given["self"].dtype)
 
 
+def _into_out(way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """The overload that writes to the tensor ``out``, which then has the result's shape."""
+    out: Tensor = kwargs["out"]
+    result = way(args, {name: value for name, value in kwargs.items() if name != "out"})
+    return out.resize_(result.shape).copy_(result)
+
+
 def _contiguous(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """With fresh operands: rows without gaps, at aligned addresses."""
     return op(*(a.clone(memory_format=torch.contiguous_format) if isinstance(a, Tensor) else a for a in args), **kwargs)
@@ -170,7 +178,12 @@ def _bmm_one_by_one(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
 
 _STAND_INS: dict[str, Way] = {}
-_EMULATED: Mapping[str, Way] = {"_int_mm": _int_mm, "_scaled_mm": _scaled_mm}
+_EMULATED: Mapping[str, Way] = {
+    "_int_mm": _int_mm,
+    "_scaled_mm": _scaled_mm,
+    "_int_mm.out": functools.partial(_into_out, _int_mm),
+    "_scaled_mm.out": functools.partial(_into_out, _scaled_mm),
+}
 #: Other ways in the same dtype, for a library that refuses a layout or a size.
 _ROUTES: Mapping[str, Mapping[str, Way]] = {
     "mm": {"contiguous": functools.partial(_contiguous, torch.ops.aten.mm), "batched": _mm_batched},

@@ -70,6 +70,13 @@ class _Free:
         return [block for block in self._blocks.values() if block.before is None and block.after is None]
 
 
+def _chain(first: Block) -> list[Block]:
+    found = [first]
+    while found[-1].after is not None:
+        found.append(found[-1].after)
+    return found
+
+
 class Allocator:
     """``capacity`` bytes; every number is in bytes. Safe in threads; ``release`` may be called by a finaliser.
 
@@ -87,6 +94,7 @@ class Allocator:
         #: Gives a block back; counted at the next question or request.
         self.release: Callable[[Block], None] = self._released.append
         self._waiting: defaultdict[int, list[Block]] = defaultdict(list)  # by size
+        self._segments: dict[int, Block] = {}  # the first block of each by its address, which stays the first
         self._end = 0  # of the addresses that were given out
         self._peaks = self._now()
 
@@ -122,6 +130,7 @@ class Allocator:
             for pool in self._free.values():
                 for block in pool.whole():
                     pool.drop(block)
+                    del self._segments[block.address]
                     self.reserved -= block.size
 
     def stats(self) -> dict[str, int]:
@@ -129,6 +138,12 @@ class Allocator:
         with self._lock:
             self._drain()
             return self._now() | {f"peak_{name}": value for name, value in self._peaks.items()}
+
+    def segments(self) -> list[list[Block]]:
+        """The blocks of each reserved segment in order."""
+        with self._lock:
+            self._drain()
+            return [_chain(first) for first in self._segments.values()]
 
     def reset_peaks(self) -> None:
         """Peaks start again at what is held now."""
@@ -202,7 +217,8 @@ class Allocator:
         self.reserved += whole
         self._peaks["reserved"] = max(self._peaks["reserved"], self.reserved)
         self._end += whole
-        return Block(whole, self._end - whole, small)
+        found = self._segments[self._end - whole] = Block(whole, self._end - whole, small)
+        return found
 
     def _split(self, block: Block, size: int) -> None:
         """Splits off what is left of the block: from 512 bytes of a small one, above 1 MB of a large one."""

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rung.core.errors import UsageError
-from rung.core.types import Device, Level
+from rung.core.types import Capability, Device, Level, Proof
 from rung.hardware import catalog
 
 #: Ids as plans have them, with the number of the card after it; a Mac has one GPU.
 _IDS = {"cuda": "cuda:{}", "rocm": "rocm:{}", "xpu": "xpu:{}", "mps": "mps"}
+
+#: A simulated card computes by torch's operations on the processor; compiled GPU code has nothing to run on.
+_NO_TRITON = Capability("package.triton", Level.ABSENT, Proof.DECLARED, "a simulated card runs no compiled GPU code")
 
 
 def describe(
@@ -37,6 +40,7 @@ def describe(
         _together(found)
     if memory is not None:
         found = [replace(device, free=device.memory) for device in found]
+    found = [device.with_capabilities([_NO_TRITON]) for device in found]
     return tuple(replace(d, id=_IDS[d.kind].format(index), real=False) for index, d in enumerate(found))
 
 

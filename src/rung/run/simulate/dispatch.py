@@ -7,16 +7,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.run.simulate import placement, refusals
 from rung.run.simulate.operations import Operation
-from rung.run.simulate.placement import UNDECIDED, claim, wanting, where
+from rung.run.simulate.placement import UNDECIDED, Mark, claim, wanting, where
+from rung.run.simulate.seeing import seen
 from rung.run.simulate.world import HOST, Card, Host, World
 
 _CPU = torch.device("cpu")
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-_NONE: dict[str, Any] = {}
+#: Classes of tensors and of what is none, which are known without asking ``isinstance``.
+_TENSORS = frozenset((Tensor, torch.nn.Parameter))
+_OTHERS = frozenset((int, float, bool, type(None), torch.dtype))
 #: The names under which torch's wrappers check arguments, where it is not the operation's own.
 _WRAPPERS = {
     "embedding": ("_index_select", {"weight": "self", "indices": "index"}),
@@ -29,35 +31,39 @@ _NAMED = (
 )  # fmt: skip
 
 
-class Dispatch(TorchDispatchMode):
-    """Sees every operation of the threads that it is in force in."""
+class Dispatch:
+    """Runs the operations of the threads in which the simulation is in force."""
 
-    def __init__(self, world: World, operations: dict[Any, Operation]) -> None:
-        super().__init__()
+    def __init__(self, world: World) -> None:
         self.world = world
-        self._operations = operations  # shared by the threads of a simulation
+        self._operations: dict[Any, Operation] = {}
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would wrap the method below against its compiler, which costs 10 us an operation
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the operation on the CPU, as the card would."""
-        kwargs = kwargs or _NONE
         world = self.world
-        if not world.active:  # a thread that outlives the simulation
-            return func(*args, **kwargs)
         if world.capturing is not None:
-            return world.capturing.note(self.__torch_dispatch__, func, args, kwargs)
+            return world.capturing.note(self.run, func, args, kwargs)
         call = func._op  # both it and its hash are torch's own code, those of ``func`` are Python's
         operation = self._operations.get(call)
         if operation is None:
-            operation = self._operations[call] = Operation(func)
+            operation = self._operations[call] = Operation(func, defects=bool(world.defects))
         if operation.view:
             return call(*args, **kwargs)
         wanted = world.local.wanted
+        if operation.plain and wanted is None and not kwargs and (found := _alone(world, args)) is not None:
+            card, dtype = found
+            self._check(operation, card, dtype)
+            result = call(*args)
+            if operation.fresh:
+                _keep(card, operation, result)
+            return result
+        return self._general(operation, func, args, kwargs, wanted)
+
+    def _general(
+        self, operation: Operation, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Card | Host | None
+    ) -> Any:
+        """Any operation, wherever its tensors lie and its results are wanted."""
+        world, call = self.world, func._op
         device = kwargs.get("device")
         if device is not None and device.type != "cpu":
             wanted = world.find(device)
@@ -90,18 +96,18 @@ class Dispatch(TorchDispatchMode):
         return result
 
     def _by_parts(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Card | Host | None) -> Any:
-        """Computes an operation that is made of others: its parts come back to ``__torch_dispatch__``."""
+        """Computes an operation that is made of others: its parts come back to ``run``."""
         if wanted is None:
-            with self:
+            with seen():
                 return func.decompose(*args, **kwargs)
-        with wanting(self.world, wanted), self:
+        with wanting(self.world, wanted), seen():
             return func.decompose(*args, **kwargs)
 
     def _inside(self, func: Any) -> Callable[..., Any]:
-        """Another library's operation: what its kernel calls of torch comes back to ``__torch_dispatch__``."""
+        """Another library's operation: what its kernel calls of torch comes back to ``run``."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            with self:
+            with seen():
                 return func._handle.redispatch_boxed(_KEYS, *args, **kwargs)
 
         return run
@@ -141,6 +147,30 @@ def _is_misplaced(tensor: Tensor) -> bool:
     return bool(tensor.dim()) and placement.real_device(tensor).type == "cpu"
 
 
+def _alone(world: World, values: tuple[Any, ...]) -> tuple[Card, torch.dtype] | None:
+    """The card on which all tensors among arguments lie, and what is computed in; None where it is not as simple.
+
+    Most operations are decided here, so it asks for nothing twice.
+    """
+    card = dtype = None
+    for value in values:
+        kind = value.__class__
+        if kind in _OTHERS or (kind is list and value and value[0].__class__ is int):
+            continue
+        if kind not in _TENSORS:
+            return None
+        try:
+            mark = value.untyped_storage()._rung_mark
+        except (NotImplementedError, RuntimeError):  # sparse
+            return None
+        if mark.__class__ is not Mark or (card is not None and mark.card is not card):
+            return None
+        card = mark.card
+        if dtype is None and value.dtype in refusals.DTYPE_NAMES:
+            dtype = value.dtype
+    return (card, dtype) if card is not None and dtype is not None and card.world is world else None
+
+
 def _survey(
     world: World, values: Iterable[Any]
 ) -> tuple[list[Tensor], list[Card | Host], Card | None, bool, torch.dtype | None]:
@@ -171,16 +201,21 @@ def _survey(
     return given, places, card, together, dtype
 
 
+def _keep(card: Card, operation: Operation, result: Any) -> None:
+    """Puts the results of an operation on the card."""
+    if result.__class__ is Tensor:
+        claim(card, result)
+    else:
+        for tensor in _results(result)[: operation.kept]:
+            claim(card, tensor)
+
+
 def _kept(card: Card, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The results of an operation, in the card's memory. Where their size is known before, so is whether they fit."""
     if not (operation.sized or operation.random):
         result = func(*args, **kwargs)
-        if isinstance(result, Tensor):
-            if operation.fresh:
-                claim(card, result)
-        elif operation.fresh:
-            for tensor in _results(result)[: operation.kept]:
-                claim(card, tensor)
+        if operation.fresh:
+            _keep(card, operation, result)
         return result
     size = operation.bytes(args, kwargs) if operation.sized else None
     block = card.allocate(size) if size is not None else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import torch
 from torch.utils import _device
@@ -19,6 +18,7 @@ from rung.run.simulate import (
     peers,
     queries,
     remembered,
+    seeing,
     serialization,
     storages,
     threads,
@@ -26,7 +26,6 @@ from rung.run.simulate import (
 from rung.run.simulate.autocast import Autocast
 from rung.run.simulate.defects import Defect
 from rung.run.simulate.dispatch import Dispatch
-from rung.run.simulate.operations import Operation
 from rung.run.simulate.patches import Patches
 from rung.run.simulate.tensors import Methods
 from rung.run.simulate.world import World
@@ -39,6 +38,7 @@ def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> co
     with contextlib.ExitStack() as undo:
         patches = Patches()
         undo.callback(patches.undo)
+        patches.set(torch.UntypedStorage, "_rung_mark", None)
         undo.callback(_restore_default_device, world.type, _device.CURRENT_DEVICE)
         methods, autocast = Methods(world), Autocast(world)
         factories.install(methods, patches)
@@ -56,11 +56,12 @@ def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> co
             undo.enter_context(detect.pretended(device))
         remembered.forget()
         undo.callback(remembered.forget)
-        operations: dict[Any, Operation] = {}
-        threads.install(lambda: Dispatch(world, operations), patches)
+        seeing.handle_by(Dispatch(world).run)
+        undo.callback(seeing.handle_by, None)
+        threads.install(seeing.seen, patches)
         world.active = True
         undo.callback(setattr, world, "active", False)
-        undo.enter_context(threads.entered(lambda: Dispatch(world, operations)))
+        undo.enter_context(threads.entered(seeing.seen))
         return undo.pop_all()
 
 

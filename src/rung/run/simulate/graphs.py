@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from rung.run.simulate import refusals
 from rung.run.simulate.patches import Patches
 from rung.run.simulate.placement import card_of
+from rung.run.simulate.seeing import seen
 from rung.run.simulate.world import HOST, World
 
 #: Operations that wait for a value, which a capture does not have.
@@ -48,7 +48,7 @@ class Graph:
         if func._schema.name.split("::")[1] in _WAITING or self._leaves(func, args):
             raise refusals.not_while_capturing(world.card)
         try:
-            result = call(func, (), args, kwargs)
+            result = call(func, args, kwargs)
         finally:
             world.capturing = self
         if (device := kwargs.get("device")) is not None and device.type == world.type:
@@ -66,7 +66,7 @@ class Graph:
     def replay(self) -> None:
         """Does it again."""
         random = torch.Tag.nondeterministic_seeded
-        with _disable_current_modes(), torch.inference_mode(), torch._C._AutoDispatchBelowAutograd():
+        with seen(False), torch.inference_mode(), torch._C._AutoDispatchBelowAutograd():
             for func, args, kwargs, result in self._steps:
                 if random in func.tags and kwargs.get("generator") is None:
                     made = self.world.card.by_chance(func, args, kwargs)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rung.run.simulate import refusals
 from rung.run.simulate.defects import Defect
+from rung.run.simulate.seeing import is_view
 from rung.run.simulate.world import Card
 
 _MATMUL = (
@@ -40,10 +41,10 @@ class Operation:
 
     ``view``: the result shares the memory of an argument. ``fresh``: it is new memory. ``whole``: made of others, but
     a single kernel on a card; ``composite``: made of others; ``custom``: of another library, made of any.
-    ``launches``: it runs a kernel.
+    ``launches``: it runs a kernel. ``defects``: whether the simulation has any.
     """
 
-    def __init__(self, func: Any) -> None:
+    def __init__(self, func: Any, *, defects: bool = False) -> None:
         schema = func._schema
         self.name: str = schema.name.split("::")[1]
         self.kind = _kind(self.name)
@@ -55,12 +56,14 @@ class Operation:
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.arguments = [argument.name for argument in schema.arguments]
         self.sized = self.name in (*_SIZE_FIRST, *_SIZE_SECOND, *_SAME_SIZE)
-        shares = any(a.alias_info is not None and not a.alias_info.is_write for a in schema.arguments)
+        shares = is_view(schema)
         self.view = shares and not self.composite and not self.name.startswith("lift")
         self.fresh = any(result.alias_info is None or shares for result in schema.returns)
         #: How many of its results lie on the card; lengths of sequences stay on the host.
         self.kept = 1 if self.name == "_pack_padded_sequence" else None
         self.launches = not (shares or self.name.startswith(_NEVER_KERNELS))
+        #: Whether nothing is special about it once its tensors lie on one card.
+        self.plain = not (defects or self.composite or self.custom or self.random or self.sized)
         self._failures: dict[tuple[int, torch.dtype], Callable[[], Exception] | None] = {}
 
     def failure(self, card: Card, dtype: torch.dtype) -> Callable[[], Exception] | None:

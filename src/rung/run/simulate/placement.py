@@ -1,7 +1,8 @@
 """Where tensors lie: a mark on the storage of those that lie on a card.
 
 The storage itself is ordinary memory, so that autograd, views, ``.data`` and references work as they always do. A mark
-lives as long as its storage, and gives the card's memory back with it.
+lives as long as its storage, and gives the card's memory back with it. While a simulation is in force every storage has
+the attribute ``_rung_mark``, None where there is no mark; a sparse tensor bears its mark itself.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from torch import Tensor
 from rung.run.simulate import refusals
 from rung.run.simulate.allocator import Block
 from rung.run.simulate.world import HOST, Card, Host, World
-
-_ATTRIBUTE = "_rung_mark"
 
 #: torch's own getters, whatever stands in for them while a simulation is in force.
 real_device = torch._C.TensorBase.device.__get__
@@ -39,11 +38,11 @@ UNDECIDED = Host()
 
 
 def where(world: World, tensor: Tensor) -> Card | Host:
-    """Where a tensor lies, or ``UNDECIDED``. A sparse tensor bears its mark itself."""
+    """Where a tensor lies, or ``UNDECIDED``."""
     try:
-        found = tensor.untyped_storage().__dict__.get(_ATTRIBUTE)
+        found: Any = tensor.untyped_storage()._rung_mark  # type: ignore[attr-defined]
     except (NotImplementedError, RuntimeError):  # no storage: sparse, or a wrapper
-        found = tensor.__dict__.get(_ATTRIBUTE)
+        found = tensor.__dict__.get("_rung_mark")
     if found is None:
         return HOST
     if found is UNDECIDED:
@@ -67,53 +66,63 @@ def claim(card: Card, tensor: Tensor, block: Block | None = None) -> bool:
     size = None
     try:
         bearer: Any = tensor.untyped_storage()
+        found = bearer._rung_mark
     except (NotImplementedError, RuntimeError):
         bearer, size = tensor, tensor._values().numel() * tensor.element_size() if tensor.is_sparse else 0
-    marks = bearer.__dict__
-    found = marks.get(_ATTRIBUTE)
+        found = tensor.__dict__.get("_rung_mark")
     if found.__class__ is Mark and found.card.world is card.world:
         return False
     if card.type == "mps":
         refusals.check_dtype(tensor.dtype)
     if block is None:
         block = card.allocate(bearer.nbytes() if size is None else size)
-    marks[_ATTRIBUTE] = Mark(card, block)
+    bearer._rung_mark = Mark(card, block)
     return True
 
 
-def claim_storage(card: Card, storage: torch.UntypedStorage) -> None:
+def claim_storage(card: Card, storage: Any) -> None:
     """Puts a storage on the card."""
     if card_of_storage(card.world, storage) is None:
-        storage.__dict__[_ATTRIBUTE] = Mark(card, card.allocate(storage.nbytes()))
+        storage._rung_mark = Mark(card, card.allocate(storage.nbytes()))
 
 
-def card_of_storage(world: World, storage: torch.UntypedStorage) -> Card | None:
+def card_of_storage(world: World, storage: Any) -> Card | None:
     """The card that a storage lies on."""
-    found = storage.__dict__.get(_ATTRIBUTE)
+    found = storage._rung_mark
     return found.card if isinstance(found, Mark) and found.card.world is world else None
 
 
 def mark_of(world: World, tensor: Tensor) -> Mark | None:
     """The mark of a tensor with a storage on a card."""
-    found = tensor.untyped_storage().__dict__.get(_ATTRIBUTE) if tensor.layout is torch.strided else None
+    if tensor.layout is not torch.strided:
+        return None
+    storage: Any = tensor.untyped_storage()
+    found = storage._rung_mark
     return found if isinstance(found, Mark) and found.card.world is world else None
 
 
 def share(mark: Mark, tensor: Tensor) -> None:
     """Marks a second storage of the same memory, which is given back with the last of them."""
-    tensor.untyped_storage().__dict__.setdefault(_ATTRIBUTE, mark)
+    _mark_once(tensor, mark)
 
 
 def leave_open(tensor: Tensor) -> None:
     """Marks a tensor that torch made inside of an operation."""
     if _real_is_cpu(tensor) and tensor.layout is torch.strided:
-        tensor.untyped_storage().__dict__.setdefault(_ATTRIBUTE, UNDECIDED)
+        _mark_once(tensor, UNDECIDED)
 
 
 def settle(tensor: Tensor) -> None:
     """Makes an undecided tensor one of the host."""
-    if tensor.layout is torch.strided and tensor.untyped_storage().__dict__.get(_ATTRIBUTE) is UNDECIDED:
-        del tensor.untyped_storage().__dict__[_ATTRIBUTE]
+    storage: Any = tensor.untyped_storage() if tensor.layout is torch.strided else None
+    if storage is not None and storage._rung_mark is UNDECIDED:
+        storage._rung_mark = None
+
+
+def _mark_once(tensor: Tensor, mark: Mark | Host) -> None:
+    storage: Any = tensor.untyped_storage()
+    if storage._rung_mark is None:
+        storage._rung_mark = mark
 
 
 class wanting:  # noqa: N801 (a block: with wanting(...))

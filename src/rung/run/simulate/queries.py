@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from rung.core.types import Level
-from rung.run.simulate import streams
+from rung.run.simulate import legacy, streams
+from rung.run.simulate.allocator import Block
 from rung.run.simulate.patches import Patches
 from rung.run.simulate.world import Card, World
 
@@ -82,6 +83,9 @@ class Questions:
         stats = card.allocator.stats()
         rows = [f"{name:<10} {stats[name]:>16,} {stats[f'peak_{name}']:>16,}" for name in ("allocated", "reserved")]
         return "\n".join([f"simulated {card.device.name}, bytes: now, peak", *rows])
+
+    def memory_snapshot(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        return [_segment(card, held) for card in self._world.cards for held in card.allocator.segments()]
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
         self._world.asked(device).allocator.reset_peaks()
@@ -244,6 +248,35 @@ class Mps:
         return self._world.card.total
 
 
+def _segment(card: Card, held: list[Block]) -> dict[str, Any]:
+    """A segment as ``torch.cuda.memory_snapshot`` tells of it."""
+    blocks: list[dict[str, Any]] = [
+        {
+            "address": block.address,
+            "size": block.size,
+            "requested_size": block.asked,
+            "state": "active_allocated" if block.asked else "inactive",
+            "frames": [],
+        }
+        for block in held
+    ]
+    used = sum(block.size for block in held if block.asked)
+    return {
+        "device": card.index,
+        "address": held[0].address,
+        "total_size": sum(block.size for block in held),
+        "allocated_size": used,
+        "active_size": used,
+        "requested_size": sum(block.asked for block in held),
+        "stream": 0,
+        "segment_type": "small" if held[0].small else "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": blocks,
+    }
+
+
 def properties(card: Card) -> Any:
     """What ``get_device_properties`` tells; figures that the catalogue does not have are left out."""
     major, minor = card.capability
@@ -279,6 +312,8 @@ def install(world: World, patches: Patches) -> None:
         for name in (n for n in dir(answers) if not n.startswith("__") and hasattr(module, n)):
             patches.set(module, name, getattr(answers, name))
     _install_accelerator(world, common, patches)
+    if world.type != "mps":
+        legacy.install(world, patches)
     if world.type == "cuda":
         _install_build(world, patches)
 
@@ -300,6 +335,18 @@ def _install_accelerator(world: World, answers: Questions, patches: Patches) -> 
             patches.set(there, name, found)
 
 
+#: The cuDNN of PyTorch's own wheels (what they require of nvidia-cudnn) from that torch on, as it says its number.
+_CUDNN = {
+    (2, 8): 91002, (2, 7): 90501, (2, 4): 90100, (2, 1): 8902, (1, 13): 8500, (1, 12): 8302, (1, 10): 8200,
+}  # fmt: skip
+
+
+def _cudnn(card: Card) -> int:
+    if card.cuda_version is not None and card.cuda_version < (11, 0):
+        return 7605
+    return next((number for since, number in _CUDNN.items() if card.torch_version >= since), 8005)
+
+
 def _install_build(world: World, patches: Patches) -> None:
     """What torch says that it was built for."""
     software = world.card.device.software
@@ -308,6 +355,7 @@ def _install_build(world: World, patches: Patches) -> None:
     patches.set(torch.version, "cuda", None if amd else software.get("cuda", "12.6"))
     patches.set(torch.backends.cuda, "is_built", lambda: True)
     patches.set(torch.backends.cudnn, "is_available", lambda: True)
+    patches.set(torch.backends.cudnn, "version", lambda: None if amd else _cudnn(world.card))
     patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: False)  # its kernels are not in this torch
     patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)
     patches.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)

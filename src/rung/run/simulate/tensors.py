@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rung.run.simulate import placement
+from rung.run.simulate.legacy import CardType
 from rung.run.simulate.patches import Patches
 from rung.run.simulate.placement import card_of, wanting
 from rung.run.simulate.world import HOST, Card, Host, World
@@ -33,7 +34,7 @@ class Methods:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._to, self._type, self._numpy = Tensor.to, Tensor.type, Tensor.numpy
+        self._torchs_to, self._type, self._numpy = Tensor.to, Tensor.type, Tensor.numpy
 
     def install(self, patches: Patches) -> None:
         """Puts them in force."""
@@ -58,6 +59,8 @@ class Methods:
 
     def to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """``Tensor.to``."""
+        if self.world.local.moving is tensor:
+            return self._torchs_to(tensor, *args, **kwargs)
         first = args[0] if args else kwargs.get("other")
         if isinstance(first, Tensor):
             device: Any = first.device
@@ -76,6 +79,19 @@ class Methods:
         if place is (card_of(self.world, tensor) or HOST):
             return self._to(tensor, "cpu", **options)
         return self.moved(tensor, place, options)
+
+    def _to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """torch's own ``to``.
+
+        Under a function mode (``torch.set_default_device``) it looks the method up by name and comes back through
+        ``to``, where "cpu", which only says in which memory the numbers lie, must not pass for the program's wish.
+        """
+        local = self.world.local
+        before, local.moving = local.moving, tensor
+        try:
+            return self._torchs_to(tensor, *args, **kwargs)
+        finally:
+            local.moving = before
 
     def to_card(self, tensor: Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Tensor:
         """``Tensor.cuda``, ``Tensor.xpu``."""
@@ -108,6 +124,8 @@ class Methods:
         if isinstance(dtype, str) and dtype.startswith(prefix):
             host = "torch." + dtype.removeprefix(prefix)
             return self.to(self._type(tensor, host, *args, **kwargs), self.world.type)
+        if isinstance(dtype, CardType):
+            return self.to(self._type(tensor, dtype.host, *args, **kwargs), self.world.type)
         return self._type(tensor, dtype, *args, **kwargs)
 
     def numpy(self, tensor: Tensor, **kwargs: Any) -> Any:

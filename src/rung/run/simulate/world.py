@@ -101,6 +101,8 @@ class _Local(threading.local):
     wanted: Card | Host | None = None
     #: The number of the card that is meant where none is named.
     current = 0
+    #: The tensor that torch's own ``to`` is at work on.
+    moving: torch.Tensor | None = None
 
 
 class World:

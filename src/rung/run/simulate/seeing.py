@@ -1,0 +1,85 @@
+"""How a simulation sees the operations of torch: as the fallback of a dispatch key that torch itself leaves empty.
+
+A ``TorchDispatchMode`` would see them too, but with them all views, half of what a model calls, which concern no memory
+and no device; and while a mode is in force autograd adds gradients in new memory, which it does not on a card. The key
+``Fake`` comes after autograd and before ``Python``, the key of modes and of tensors with operations of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_KEY: Any = torch._C._parse_dispatch_key("Fake")
+#: What modes of the program are called by.
+_MODES = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
+_include = torch._C._dispatch_tls_set_dispatch_key_included
+_waiting_modes = torch._C._len_torch_dispatch_stack
+
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _pass_on(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """In a thread that outlives the simulation."""
+    return func._op(*args, **kwargs)
+
+
+_handler: Handler = _pass_on
+
+
+def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
+    if _waiting_modes():  # those of the program come first, and call the operation again
+        return func._handle.redispatch_boxed(_MODES, *args, **kwargs)
+    _include(_KEY, False)
+    try:
+        return _handler(func, args, kwargs)
+    finally:
+        _include(_KEY, True)
+
+
+def handle_by(handler: Handler | None) -> None:
+    """Says what sees the operations from now on, in the threads that are ``seen``; it is not called for its own."""
+    global _handler
+    _register()
+    _handler = handler or _pass_on
+
+
+class seen:  # noqa: N801 (a block: with seen())
+    """While in the block, the operations of this thread are seen (or not)."""
+
+    __slots__ = ("_before", "_now")
+
+    def __init__(self, now: bool = True) -> None:
+        self._now = now
+
+    def __enter__(self) -> None:
+        self._before = torch._C._dispatch_tls_is_dispatch_key_included(_KEY)
+        _include(_KEY, self._now)
+
+    def __exit__(self, *_: object) -> None:
+        _include(_KEY, self._before)
+
+
+def is_view(schema: Any) -> bool:
+    """Whether the result of an operation shares the memory of an argument, without being that argument."""
+    return any(a.alias_info is not None and not a.alias_info.is_write for a in schema.arguments)
+
+
+@functools.cache
+def _register() -> tuple[torch.library.Library, ...]:
+    """Makes the fallback known to torch, once a process: nothing comes here but in threads that are ``seen``."""
+    everything, own = torch.library.Library("_", "IMPL", "Fake"), torch.library.Library("aten", "IMPL", "Fake")
+    everything.fallback(_fallback)
+    names = torch._C._dispatch_get_registrations_for_dispatch_key
+    for full in {*names("CPU"), *names("CompositeExplicitAutograd")}:
+        name, _, overload = full.partition(".")
+        if name.startswith("aten::") and not name.startswith("aten::lift") and is_view(_schema(name, overload)):
+            own.impl(full.removeprefix("aten::"), torch.library.fallthrough_kernel)
+    return everything, own
+
+
+def _schema(name: str, overload: str) -> Any:
+    return torch._C._get_schema(name, overload)
