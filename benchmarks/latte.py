@@ -1,6 +1,8 @@
 """Latte at its real shape with random weights, inside a budget: the plan's memory beside the measured peak.
 
     python benchmarks/latte.py FOLDER [--frames 16] [--size 512x512] [--steps 2] [--memory 8GB] [--layers 28 24]
+    python benchmarks/latte.py FOLDER --phase denoise ...   that phase alone, the others' results are zeros
+    python benchmarks/latte.py FOLDER --errors [--frames 2] ...   the denoiser in int8 and nf4 against f32, and frames
 
 FOLDER gets 12 GB of weights, written a tensor at a time (T5-XXL's encoder, 4.8 billion; the denoiser, 1.06 billion;
 Stable Diffusion's autoencoder), unless they are there. The run is a process of its own.
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +104,88 @@ def write_folder(folder: Path, denoiser_layers: int, encoder_layers: int) -> Non
     (folder / "model_index.json").write_text(json.dumps(index))
 
 
+def alone(folder: Path, wanted: str, frames: int, size: str, steps: int, memory: str) -> None:
+    """The planned and the measured peak of one phase; the peak is said after each call."""
+    from rung.cli.making import device_named, pixels
+    from rung.engine import system
+    from rung.hub.pipelines import Folder
+    from rung.pipelines import generate
+    from rung.pipelines.perform import Performance
+    from rung.pipelines.rehearse import Rehearsal
+
+    system.keep_heap_whole()
+    opened = Folder(folder)
+    others = Rehearsal(opened)
+
+    class Alone(Performance):
+        def perform(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if self.phase(name) != wanted:
+                return others.perform(name, method, args, kwargs)
+            if not self._resident:
+                Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+            result = super().perform(name, method, args, kwargs)
+            planned = next(one.memory.total for one in self.plan.phases if one.name == wanted)
+            peak = system.peak_memory()
+            print(f"{wanted}: {name} {self.plan.held(name)}, {self.plan.held(name).at_once} at once", end=": ")
+            words = f"planned {planned / 2**30:.2f} GB, measured {peak / 2**30:.2f} GB ({planned / peak - 1:+.1%})"
+            print(words, flush=True)
+            return result
+
+    generate.Performance = Alone  # type: ignore[misc]
+    pipeline = generate.Pipeline(opened, device_named("cpu"), memory=memory)
+    settings = generate.Settings("a cat runs over the sea", frames=frames, size=pixels(size), steps=steps)
+    list(pipeline.make([settings]))
+
+
+def errors(folder: Path, frames: int, size: str, steps: int) -> None:
+    """The denoiser against f32, beside plain f32 layers with the same decoded weights; and the frames."""
+    from rung.cli.making import device_named, pixels
+    from rung.hub.pipelines import Folder
+    from rung.measure.metrics import psnr
+    from rung.nn import QuantLinear
+    from rung.nn.quantise import put
+    from rung.pipelines.generate import Pipeline, Settings
+    from rung.pipelines.weights import fill
+    from rung.planning.phases import Held
+
+    opened, (width, height) = Folder(folder), pixels(size) or (512, 512)
+    made = torch.Generator().manual_seed(0)
+    noise, text = (
+        torch.randn(shape, generator=made) for shape in ((1, 4, frames, height // 8, width // 8), (1, 120, 4096))
+    )
+
+    def filled(name: str) -> Any:
+        held, there = Held(name, "f32", 1), folder / "transformer"
+        return fill(opened.network("transformer"), there, held, torch.device("cpu"), lambda done, total: None)
+
+    def run(network: Any) -> torch.Tensor:
+        with torch.no_grad():
+            found: torch.Tensor = network(noise, torch.tensor([500]), text, return_dict=False)[0]
+        return found
+
+    exact = run(filled("f32"))
+    for name in ("int8", "nf4"):
+        network = filled(name)
+        ours = float((run(network) - exact).norm() / exact.norm())
+        for key, layer in list(network.named_modules()):
+            if isinstance(layer, QuantLinear):
+                put(network, key, layer.dequantize())
+        plain = float((run(network) - exact).norm() / exact.norm())
+        print(f"{name}: error {ours:.5f}, of plain decoded layers {plain:.5f}: {ours / plain:.3f} x", flush=True)
+    cpu = device_named("cpu")
+    settings = Settings("a cat runs over the sea", frames=frames, size=(width, height), steps=steps)
+    (reference,) = Pipeline(opened, cpu).make([settings])
+    for name in ("int8", "nf4"):
+        (other,) = Pipeline(opened, cpu, format=name).make([settings])
+        print(f"{name}: frames {psnr(other.frames, reference.frames):.1f} dB PSNR against the plan's own", flush=True)
+
+
+def processor_seconds() -> float:
+    """What processes started from here have computed, on all cores; waiting for a busy machine is not in it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -108,12 +193,20 @@ def main() -> None:
     parser.add_argument("--size", default="512x512")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--memory", default="8GB")
+    parser.add_argument("--errors", action="store_true")
+    parser.add_argument("--phase", choices=("encode", "denoise", "decode"))
     parser.add_argument("--layers", type=int, nargs=2, default=(28, 24), metavar=("DENOISER", "ENCODER"))
     asked = parser.parse_args()
     if not (asked.folder / "model_index.json").exists():
         write_folder(asked.folder, *asked.layers)
     config = asked.folder / "transformer" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"video_length": asked.frames}))
+    if asked.phase:
+        alone(asked.folder, asked.phase, asked.frames, asked.size, asked.steps, asked.memory)
+        return
+    if asked.errors:
+        errors(asked.folder, asked.frames, asked.size, asked.steps)
+        return
     rung = [sys.executable, "-m", "rung", "video", str(asked.folder)]
     given = [
         "a cat runs over the sea",
@@ -133,12 +226,16 @@ def main() -> None:
         )
     out = asked.folder / "latte.mp4"
     command = [*rung, *given, "--memory", asked.memory, "--device", "cpu", "--out", str(out), "--json"]
+    before = processor_seconds()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    spent = processor_seconds() - before
     (result,) = json.loads(done.stdout)
     for phase in result["plan"]["phases"]:
-        print(f"{phase['name']:8} {phase['memory']} {phase['held']}")
+        seconds = result["phase_seconds"][phase["name"]]
+        print(f"{phase['name']:8} {seconds:6.0f} s {phase['memory']} {phase['held']}")
     predicted, peak = result["predicted_bytes"] / 2**30, result["peak_bytes"] / 2**30
-    print(f"{result['frames']} frames of {asked.size}, {asked.steps} steps: {result['seconds']:.0f} s")
+    took = f"{result['seconds']:.0f} s, {spent:.0f} s of processor time"
+    print(f"{result['frames']} frames of {asked.size}, {asked.steps} steps: {took}")
     print(f"predicted {predicted:.2f} GB, measured {peak:.2f} GB ({predicted / peak - 1:+.1%}), budget {asked.memory}")
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rung.cli.app import main
 from rung.conversion.convert import converting
-from rung.conversion.tokenizer_json import tokenizer_files
+from rung.conversion.tokenizer_json import _merges, tokenizer_files
 from rung.conversion.writing import write
 from rung.core.errors import BadFile, UnknownArchitecture, UnsafeFile, UsageError
 from rung.models import open_card
@@ -157,6 +158,52 @@ def test_gemma_pytorchs_checkpoint(tmp_path):
     with torch.no_grad():
         assert torch.allclose(made(TOKENS).logits, model(TOKENS).logits, atol=1e-5)
     assert open_card(tmp_path / "b").add_bos
+
+
+def test_another_checkpoint_is_not_taken_for_the_one_before(tmp_path, monkeypatch, capsys):
+    """The run that was killed after reading a checkpoint left its tensors; the checkpoint is another one now."""
+    from rung.conversion import convert
+
+    def killed(*given):
+        raise KeyboardInterrupt
+
+    target = "x.gguf"
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        model = tiny.tiny_model("gemma", num_key_value_heads=2)
+        path = gemma_checkpoint(tmp_path / str(seed), model)
+        shutil.copy(FIXTURES / "tokenizers" / "gemma" / "tokenizer.model", path.parent)
+    with monkeypatch.context() as patch:
+        patch.setattr(convert, "converting", killed)
+        assert command("convert", tmp_path / "0" / "gemma-2b.ckpt", tmp_path / target) == 130
+    (kept,) = tmp_path.glob("x.gguf.unpickled-*")
+    assert f"is kept in {kept}" in "".join(capsys.readouterr().err.split("\n"))
+    assert command("convert", path, tmp_path / target, "--quiet") == 0
+    assert not list(tmp_path.glob("x.gguf.*"))
+    assert command("convert", tmp_path / target, tmp_path / "back", "--quiet") == 0
+    own, made = model.state_dict(), load_file(tmp_path / "back" / "model.safetensors")
+    assert torch.equal(made["model.embed_tokens.weight"], own["model.embed_tokens.weight"])
+
+
+def test_what_is_wrong_is_said_before_a_checkpoint_is_read(tmp_path, capsys):
+    (tmp_path / "a").mkdir()
+    torch.save({"weight": torch.zeros(4)}, tmp_path / "a" / "x.pt")
+    (tmp_path / "there.gguf").touch()
+    for words, says in (
+        (("there.gguf",), "is there already"),
+        (("new.gguf", "--format", "q8_0"), "q8_0 is no float"),
+    ):
+        assert command("convert", tmp_path / "a" / "x.pt", tmp_path / words[0], *words[1:]) == 2
+        assert says in capsys.readouterr().err
+    assert not list(tmp_path.glob("*unpickled*"))
+    assert command("convert", tmp_path / "gone.ckpt", tmp_path / "new.gguf") == 1
+    assert "rung run demo" not in capsys.readouterr().err
+
+
+def test_a_token_of_a_megabyte_is_cut_only_where_tokens_end():
+    """At every character it would take minutes."""
+    nothing = SimpleNamespace(metadata={})
+    assert _merges({"a": 0, "aa": 1, "": 2, "ab" * 500_000: 3}, nothing) == [["a", "a"]]
 
 
 class Dangerous:

@@ -15,6 +15,7 @@ from rung.conversion import vocabulary
 from rung.conversion.gguf_keys import FILE_TYPES
 from rung.conversion.quantize import quantizing
 from rung.conversion.writing import write
+from rung.core.errors import BadFile
 from rung.models import open_card
 from tests import tiny
 
@@ -46,6 +47,23 @@ def folder_of(entry: dict[str, Any], folder: Path) -> Any:
     kind = made["tokenizer.ggml.model"][1]
     vocabularies.write(folder, "spm" if kind == "llama" else made["tokenizer.ggml.pre"][1])
     return model
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("tokenizer.json", '{"model": {"type": "BPE", "vocab": []}}'),
+        ("tokenizer.json", '{"model": 3}'),
+        ("tokenizer.json", '{"model": {"type": "BPE", "vocab": {}}, "added_tokens": [{}]}'),
+        ("tokenizer.model", "\x0a\x00"),
+    ],
+)
+def test_tokenizers_that_say_anything(file, text, tmp_path):
+    tiny.tiny_checkpoint(tmp_path, "llama")
+    vocabularies.write(tmp_path, "llama-bpe")
+    (tmp_path / file).write_text(text)
+    with pytest.raises(BadFile, match=r"is not built as|holds no|is of the kind|is no vocabulary"):
+        vocabulary.tokenizer_keys(open_card(tmp_path))
 
 
 @pytest.mark.parametrize("name", PLAIN)

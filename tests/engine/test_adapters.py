@@ -108,6 +108,32 @@ def as_gguf(folder, path, model):
     writer.close()
 
 
+@pytest.mark.parametrize("value", [float("nan"), "eight", -1.0])
+def test_a_gguf_adapters_alpha_is_a_number(value, tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    add = writer.add_string if isinstance(value, str) else writer.add_float32
+    add("adapter.lora.alpha", value)
+    for part, shape in (("lora_a", (4, 32)), ("lora_b", (64, 4))):
+        writer.add_tensor(f"blk.0.ffn_up.weight.{part}", np.ones(shape, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(BadFile, match=r"adapter\.lora\.alpha is .* not a number above zero"):
+        read_adapter(tmp_path / "a.gguf")
+
+
+def test_copies_of_the_base_are_not_kept(saved, tmp_path):
+    adapter = Path(shutil.copytree(saved[1], tmp_path / "adapter"))
+    table = {"base_model.model.model.embed_tokens.weight": np.full((320, 64), np.nan, np.float32)}
+    _tensors(adapter, lambda tensors: tensors.update(table))
+    read = read_adapter(adapter)
+    assert read.copies == {"model.embed_tokens.weight": (320, 64)}
+    assert changes_by_role(read, open_card(saved[0]))
+
+
 def test_weights_of_adapters(tmp_path):
     assert path_and_weight("dir:0.5") == ("dir", 0.5)
     assert path_and_weight("dir:-1") == ("dir", -1.0)
@@ -146,6 +172,7 @@ BAD = {
     "dora": (lambda f: _config(f, use_dora=True), BadFile, "use_dora contradicts"),
     "alpha": (lambda f: _config(f, lora_alpha="x"), BadFile, "lora_alpha is 'x', not a number"),
     "pattern": (lambda f: _config(f, rank_pattern={"(": 3}), BadFile, "not a pattern"),
+    "saved": (lambda f: _config(f, modules_to_save=3), BadFile, "modules_to_save is '3', not an array"),
     "half": (lambda f: _tensors(f, lambda t: t.pop(FIRST)), BadFile, "one of the two matrices of .* is missing"),
     "nan": (lambda f: _tensors(f, lambda t: t[FIRST].__setitem__((0, 0), np.nan)), BadFile, "holds NaN or Inf"),
     "empty": (lambda f: _tensors(f, dict.clear), BadFile, "holds no adapter"),

@@ -14,8 +14,10 @@ from rung.core.types import Device
 from rung.engine import calibrate
 from rung.hardware import detect, remember
 from rung.models.card import Tensor
-from rung.planning import Request, solve
-from rung.planning.time import Group, step_of, uncertainty
+from rung.planning.devices import uncertainty
+from rung.planning.request import Request
+from rung.planning.solve import solve
+from rung.planning.time import Group, step_of
 
 TINY = calibrate._Size(128, 256, 2, head_dim=64, kv_heads=2, context=64)
 
@@ -44,9 +46,9 @@ def test_rates_are_measured_for_what_the_plan_runs(monkeypatch):
     device = detect.devices()[0]
     heard = []
     found = calibrate.calibrate(device, 1, heard.append)
-    assert heard[:3] == ["layers, q8_0", "layers, f16", "q8_0"]
+    assert heard[:3] == ["layers", "q8_0", "context"]
     (rung,) = {name.rpartition(" q8_0")[0] for name in found if name.endswith("q8_0")}
-    steps = {f"layer {step_of([Group('', each, False, 0, 0)])}" for each in (rung, "numba.stored")}
+    steps = {f"layer {step_of([Group('', rung, False, 0, 0)])}"}
     named = {f"cache {size} {group}" for size in (64, 128) for group in (1, 4, 8)}
     others = {"layer many", "attention many", "spread", f"{rung} q8_0", f"{rung} q8_0 many"}
     assert found.keys() == named | others | steps

@@ -94,6 +94,8 @@ def test_a_whole_pipeline(folder):
 def test_bad_configs(folder):
     with pytest.raises(UsageError, match="matches no layer"):
         load(folder, quantization_config=rung.QuantizationConfig("nf4", skip=["lm_heads"]))
+    with pytest.raises(UsageError, match="is one part of a pipeline"):
+        load(folder, quantization_config=rung.QuantizationConfig("auto"))
     with pytest.raises(UsageError, match="do not divide rows of 64"):
         load(folder, quantization_config=rung.QuantizationConfig("q4_k"))
 

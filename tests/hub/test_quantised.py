@@ -90,6 +90,12 @@ def test_bitsandbytes_quantises_while_loading(tmp_path, installed):
     assert model.model.layers[0].mlp.up_proj.stored.format.name == "nf4:64:nested"
     model = load(tmp_path, quantization_config=BitsAndBytesConfig(load_in_8bit=True))
     assert model.model.layers[0].mlp.up_proj.stored.format.name == "llm_int8"
+    assert model.model.layers[0].mlp.up_proj.threshold == 6.0  # their default
+    model = load(tmp_path, quantization_config=BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=2.5))
+    model.save_pretrained(tmp_path / "saved")
+    assert load(tmp_path / "saved").model.layers[0].mlp.up_proj.threshold == 2.5
+    with pytest.raises(UsageError, match="keeps the weights in 16 bits"):
+        load(tmp_path, quantization_config=BitsAndBytesConfig(load_in_8bit=True, llm_int8_has_fp16_weight=True))
 
 
 def test_gradients_pass_and_a_merge_is_refused_where_rung_does_not_write(tmp_path, installed):

@@ -1,5 +1,6 @@
 """Models of transformers, quantised while they are loaded, saved, loaded again, trained and decoded."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 import rung
 from rung import formats
 from rung.core.errors import DoesNotFit, UnknownFormat, UsageError
+from rung.hub import register
 from rung.hub import transformers as hub
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, bound
 from rung.planning.answer import Question
@@ -85,6 +87,36 @@ def test_the_method_is_registered_in_any_order(first):
     code = f"{first}; from transformers.quantizers import auto; print('rung' in auto.AUTO_QUANTIZER_MAPPING)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "True", done.stderr
+
+
+@pytest.fixture
+def waited_for(tmp_path, monkeypatch):
+    """A module that nobody has imported, and how often what was to follow its import has happened."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "waited_for.py").write_text("value = 3\n")
+    happened = []
+    register.after_import("waited_for", lambda: happened.append(sys.modules["waited_for"].value))
+    yield happened
+    register.forget("waited_for")
+    sys.modules.pop("waited_for", None)
+
+
+def test_looking_whether_a_module_is_there_is_not_importing_it(waited_for):
+    """As transformers looks for bitsandbytes before anybody imports it."""
+    specs = [importlib.util.find_spec("waited_for") for _ in range(2)]
+    assert None not in specs
+    assert waited_for == []
+    module = importlib.import_module("waited_for")
+    assert waited_for == [3]
+    importlib.reload(module)
+    assert waited_for == [3]
+
+
+def test_what_was_forgotten_does_not_happen(waited_for):
+    spec = importlib.util.find_spec("waited_for")
+    register.forget("waited_for")
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert waited_for == []
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -236,6 +268,27 @@ def test_format_auto_is_the_plans(tmp_path):
     assert torch.equal(logits(again), logits(model))
 
 
+@pytest.mark.parametrize("device_map", ["auto", {"": "cpu"}, {"": torch.device("cpu")}])
+def test_format_auto_with_a_device_map(tmp_path, device_map):
+    tiny_checkpoint(tmp_path, "llama")
+    config = rung.QuantizationConfig(format="auto")
+    assert quantised(load(tmp_path, quantization_config=config, device_map=device_map))
+
+
+@pytest.mark.parametrize(
+    ("device_map", "place"),
+    [
+        ("sequential", "cuda"),
+        ({"model": "cpu", "lm_head": "cuda:1"}, "cuda:1"),
+        ({"model": "disk"}, "cpu"),
+        (None, "cpu"),
+    ],
+)
+def test_format_auto_is_planned_for_the_accelerator_of_a_device_map(device_map, place):
+    with rung.simulate("rtx2080ti"):
+        assert hub._main_place(device_map) == torch.device(place)
+
+
 def test_format_auto_in_layers_that_it_does_not_divide(tmp_path, monkeypatch):
     """The plan's answer is given: a tiny model has no need of it."""
     tiny_checkpoint(tmp_path / "plain", "llama", hidden_size=256, intermediate_size=96)
@@ -254,6 +307,26 @@ def test_format_auto_in_layers_that_it_does_not_divide(tmp_path, monkeypatch):
     assert held["model.layers.0.mlp.down_proj"] == formats.next_better(formats.get("q4_k"), 96).name
     model.save_pretrained(tmp_path / "saved")
     assert quantised(load(tmp_path / "saved")) == held
+
+
+def test_format_auto_counts_what_is_packed_beside_the_weight(tmp_path, monkeypatch):
+    """A layer keeps its weight as it is stored; the plan of rung's own decoder, which does not, needs less."""
+    tiny_checkpoint(tmp_path, "llama")
+    asked, seen = hub.check, []
+
+    def answer(outline, devices, question):
+        only = Question(formats=("q8_0",))
+        seen.extend(
+            asked(each, devices, only).choices[0].memory.weights for each in (outline, replace(outline, kind="config"))
+        )
+        return asked(outline, devices, only)
+
+    monkeypatch.setattr(hub, "check", answer)
+    model = load(tmp_path, quantization_config=rung.QuantizationConfig(format="auto"))
+    layers = [layer for layer in model.modules() if isinstance(layer, QuantLinear)]
+    stored = sum(part.nbytes for layer in layers for part in layer.stored.parts().values())
+    packs = bound.device_of(torch.device("cpu")).capability("isa.avx512_vnni")
+    assert seen[0] - seen[1] >= (stored if packs else 0)
 
 
 def test_format_auto_where_nothing_fits(tmp_path, small_device):

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import pickle
 
 import numpy as np
@@ -11,10 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from rung import formats
-from rung.core.errors import UsageError
+from rung.core.errors import CannotEncode, UsageError
 from rung.formats import Encoded
 from rung.nn import QuantEmbedding, QuantLinear, QuantWeight, bound
-from rung.nn.weight import parts_of
+from rung.nn.weight import encode, parts_of
 from tests.ops.conformance import FORMATS, weight
 
 NF4, Q4_K, INT8 = (formats.get(name) for name in ("nf4", "q4_k", "int8"))
@@ -51,6 +52,18 @@ def test_the_parts_are_those_of_the_encoder(format):
         odd = formats.encode(np.ones((3, 43), np.float32), format)
         want = {name: (part.shape, getattr(torch, str(part.dtype))) for name, part in odd.parts.items()}
         assert parts_of(format, (3, 43)) == want
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("format", ["nf4", "nf4:64:nested", "q4_0", "int8", "bf16"])
+def test_16_bits_are_encoded_as_what_they_stand_for(format, dtype):
+    values = some(6, 128, dtype=dtype)[:, :64]
+    made = encode(values, formats.get(format), "weight")
+    assert same(made, formats.encode(values.float().numpy(), formats.get(format)))
+    values[4, 7] = math.inf
+    if format != "bf16":
+        with pytest.raises(CannotEncode, match=r"row 4.* Inf"):
+            encode(values, formats.get(format), "weight")
 
 
 @pytest.mark.parametrize("format", SMALL, ids=lambda f: f.name)
@@ -304,6 +317,15 @@ def test_outliers_are_left_out_of_the_quantised_product():
         assert torch.equal(layer(small), plainly)
     y = layer(x.clone().requires_grad_())
     torch.testing.assert_close(y, want, rtol=1e-4, atol=2e-2)
+    layer.exact = True
+    torch.testing.assert_close(layer(x), want, rtol=1e-4, atol=2e-2)
+
+
+@pytest.mark.parametrize("format", [INT8, NF4])
+def test_columns_of_a_weight(format):
+    stored = QuantWeight.of(weight(format, 8, 512), torch.float32)
+    wanted = torch.tensor([511, 3, 3, 70])
+    assert torch.equal(stored.columns(wanted, torch.bfloat16), stored.decode(torch.bfloat16)[:, wanted])
 
 
 def test_embedding():

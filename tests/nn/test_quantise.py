@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import rung
@@ -88,6 +89,43 @@ def test_skip():
     ):
         assert matches(yes, pattern)
         assert not matches(no, pattern)
+
+
+def test_the_whole_name_of_a_layer_means_that_one():
+    module = nn.ModuleDict({"up": nn.Linear(64, 64), "inner": small()})
+    rung.quantize(module, "nf4", skip=["up"])
+    assert [name for name, kind in kinds(module).items() if kind is QuantLinear] == ["inner.up", "inner.down"]
+    module = rung.quantize(small(), "nf4", skip="up")
+    assert [name for name, kind in kinds(module).items() if kind is QuantLinear] == ["down"]
+    module = rung.quantize(nn.ModuleDict({"up": nn.Linear(64, 64), "inner": small()}), "nf4", keep={"up": "int8"})
+    assert module["up"].stored.format.name == "int8"
+    assert module["inner"]["up"].stored.format.name == "nf4:64"
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Named(nn.Linear):
+    pass
+
+
+def test_subclasses_of_linear(caplog):
+    """What computes as torch's own is held in the format, what does not is named."""
+    falcon = transformers.models.falcon.modeling_falcon.FalconLinear(64, 64)
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(64, 64))
+    module = small(own=Doubled(64, 64), named=Named(64, 64), falcon=falcon, normed=normed, lazy=nn.LazyLinear(64))
+    x = torch.randn(3, 64)
+    want = [module[key](x) for key in ("own", "named", "falcon", "normed")]
+    rung.quantize(module, "int8")
+    found = {key for key, kind in kinds(module).items() if kind is QuantLinear}
+    assert found == {"up", "down", "named", "falcon"}
+    got = [module[key](x) for key in ("own", "named", "falcon", "normed")]
+    for before, after in zip(want, got, strict=True):
+        assert formats.sqnr(before.detach().numpy(), after.detach().numpy()) > 35
+    assert "Doubled computes in its own way: own" in caplog.text
+    assert "FalconLinear" not in caplog.text
 
 
 def test_attention_of_torch():

@@ -31,6 +31,18 @@ def test_what_cannot_be_used_is_counted_with_its_lines(tmp_path):
     ]
 
 
+def test_bytes_that_are_no_text_are_not_trained_on(tmp_path):
+    path = tmp_path / "d"
+    lines = ['{"text": "caf\u00e9"}'.encode(), '{"text": "caf\u00e9"}'.encode("latin-1"), b'{"text": "tea"}\r']
+    path.write_bytes(b"\xef\xbb\xbf" + b"\n".join(lines))
+    rows, dropped = read_rows(path)
+    assert [row.text for row in rows] == ["caf\u00e9", "tea"]
+    assert dropped.sentences() == ["1 row left out: not UTF-8 (line 2)"]
+    path.write_bytes(path.read_text(errors="replace").encode("utf-16"))
+    with pytest.raises(BadFile, match=r"left out: not UTF-8 \(line 1[,)]"):
+        read_rows(path)
+
+
 def test_files_without_a_row(tmp_path):
     with pytest.raises(ModelNotFound, match="there is no file"):
         read_rows(tmp_path / "nowhere")
@@ -64,6 +76,29 @@ def test_long_rows_are_cut_and_counted(tokenizer, tmp_path):
     assert dropped.sentences() == ["1 row left out: nothing to learn in its first 8 tokens (line 1)"]
     with pytest.raises(BadFile, match=r"No row is left[\s\S]*--max-length 16"):
         encode_rows(rows[:1], tokenizer, 8, Dropped())
+
+
+def test_half_characters_are_not_trained_on(tmp_path):
+    half = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "\ud83d"}]}
+    rows, dropped = read_rows(write(tmp_path / "d", {"text": "\ud800"}, half, {"text": "\U0001f600"}))
+    assert [row.text for row in rows] == ["\U0001f600"]
+    assert dropped.sentences() == [
+        "2 rows left out: half a character (an escape \\ud800 ... \\udfff alone) (line 1, 2)"
+    ]
+
+
+def test_a_template_that_refuses_a_row_drops_it(tokenizer, tmp_path):
+    """As Gemma's does with a system message."""
+    bad = {"messages": [{"role": "system", "content": "s"}, *question(1)["messages"]]}
+    rows, dropped = read_rows(write(tmp_path / "d", bad, question(2)))
+    template = tokenizer.chat_template
+    refusing = "{% if messages and messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    tokenizer.chat_template = refusing + template
+    try:
+        assert len(encode_rows(rows, tokenizer, 64, dropped).rows) == 1
+    finally:
+        tokenizer.chat_template = template
+    assert dropped.sentences() == ["1 row left out: the chat template refuses it: no system role (line 1)"]
 
 
 def test_templates_that_hide_answers_or_are_not_there(tokenizer, tmp_path):

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import rung
-from rung.core.errors import ContextTooLong, DiskFull, DoesNotFit, OutOfMemory, UsageError
+from rung.core.errors import BadFile, ContextTooLong, DiskFull, DoesNotFit, OutOfMemory, UsageError
 from rung.hardware import catalog
 from rung.training.fitting import fit
 from rung.training.tune import STATE, Options, last_checkpoint, tune
@@ -75,6 +75,38 @@ def test_the_whole_way(made, tmp_path):
     torch.testing.assert_close(ours.logits(ids), want, rtol=1e-4, atol=1e-3)
     with pytest.raises(UsageError, match="another run"):
         run(place, tmp_path / "out")
+
+
+def test_rows_that_are_put_together_do_not_see_each_other(made, tmp_path):
+    """All rows in one step: the same tokens have the same loss, in fewer rows, and train the same."""
+    place, _ = made
+    apart = run(place, tmp_path / "apart", Options(**{**vars(ASKED), "batch": 12}))
+    packed = run(place, tmp_path / "packed", Options(**{**vars(ASKED), "batch": 4, "packing": True}))
+    assert apart.steps == packed.steps == 2
+    for (_, one), (_, other) in zip(apart.losses, packed.losses, strict=True):
+        assert other == pytest.approx(one, rel=1e-4)
+    assert same(tmp_path / "apart", tmp_path / "packed")
+
+
+def test_the_advised_way_out_is_open_in_the_same_folder(made, tmp_path):
+    """A run that was refused has claimed nothing; one that has trained has."""
+    place, _ = made
+    rows = {"max_length": 48, "eval_split": 0.1, "epochs": 1}
+    with pytest.raises(DoesNotFit):
+        run(place, tmp_path / "out", memory="1MB")
+    with pytest.raises(UsageError, match="leaves nothing on one side"):
+        run(place, tmp_path / "out", Options(**{**vars(ASKED), **rows, "eval_split": 0.001}))
+    assert run(place, tmp_path / "out", Options(**{**vars(ASKED), **rows})).steps == 3
+    with pytest.raises(UsageError, match="another run"):
+        run(place, tmp_path / "out")
+
+
+def test_another_model_of_the_same_name_is_another_run(made, tmp_path):
+    place, _ = made
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copytree(place / "base", tmp_path / "elsewhere" / "base")
+    with pytest.raises(UsageError, match="another run"):
+        tune(str(tmp_path / "elsewhere" / "base"), place / "data.jsonl", place / "whole", ASKED, device="cpu")
 
 
 def test_a_run_that_was_killed_goes_on_with_the_same_result(made, tmp_path):
@@ -198,11 +230,19 @@ def test_wrong_questions(made, tmp_path):
         ({"format": "q2_k"}, UsageError, "reads q2_k and does not write it"),
         ({"eval_split": 1.5}, UsageError, "is a share of the rows"),
         ({"eval_split": 0.001}, UsageError, "leaves nothing on one side"),
+        ({"epochs": float("inf")}, UsageError, "--epochs is inf"),
+        ({"learning_rate": float("nan")}, UsageError, "--learning-rate is nan"),
+        ({"targets": "q_proj,v_prj"}, UsageError, r"--targets v_prj: base has no such matrix\. Did you mean v_proj"),
     ):
         with pytest.raises(error, match=message):
             run(place, tmp_path / "-".join(asked), Options(**{"format": "f32", "max_length": 64, **asked}))
     with pytest.raises(UsageError, match="are the same folder"):
         run(place, place / "base", ASKED)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / STATE).write_text("[]")
+    (tmp_path / "bad" / "loss.svg").touch()
+    with pytest.raises(BadFile, match="is no state of rung tune"):
+        run(place, tmp_path / "bad")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(UsageError, match="is not empty, and no run of rung tune"):
@@ -245,6 +285,21 @@ def test_what_fits():
     assert planned(12)[1] < 8
     with pytest.raises(DoesNotFit, match=r"needs .* on Tesla V100[\s\S]*--max-length 256"):
         planned(5)
+
+
+def test_a_batch_that_two_does_not_divide_is_made_smaller_too():
+    from tests.planning.cards import gemma_2b
+
+    card, device = gemma_2b(), catalog.device("v100")
+
+    def planned(batch, budget=2**40):
+        return fit(card, device, "nf4", rank=16, batch=batch, accumulate=2, length=512, budget=budget)
+
+    little = fit(card, device, "nf4", rank=16, batch=1, accumulate=1, length=512, budget=2**40).use.most
+    for batch in (7, 9, 15):
+        found = planned(batch, little)
+        assert found.batch * found.accumulate == 2 * batch
+        assert found.batch < batch
 
 
 def test_a_gguf_base_is_refused_with_a_way(tmp_path):

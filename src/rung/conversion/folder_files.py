@@ -19,7 +19,12 @@ _LARGEST = 128 * 2**20
 
 def copied(folder: Path) -> dict[str, bytes]:
     """The files of a folder that its model needs beside the weights, without config.json."""
-    return {name: read_bounded(folder / name, _LARGEST) for name in _BESIDE if (folder / name).is_file()}
+    return {name: read_bounded(folder / name, _LARGEST) for name in beside(folder)}
+
+
+def beside(folder: Path) -> list[str]:
+    """Their names."""
+    return [name for name in _BESIDE if (folder / name).is_file()]
 
 
 def constants(card: ModelCard) -> tuple[tuple[Entry, bytes], ...]:

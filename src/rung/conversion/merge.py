@@ -10,6 +10,7 @@ from rung import formats
 from rung.conversion.job import Job
 from rung.conversion.quantize import kind_of, plain_dtype, quantizing, to_folder, to_gguf
 from rung.core.errors import UsageError
+from rung.core.text import quoted
 from rung.models.adapter_roles import read_merged
 from rung.models.card import ModelCard, Tensor
 from rung.planning.mixture import storage
@@ -31,7 +32,7 @@ def merging(card: ModelCard, adapters: Sequence[str], target: Path, format: str 
         raise UsageError(
             f"{adapters[0]} changes the output head, and {card.name} has none of its own: it is the embedding.",
             ["added to both, it would change what tokens mean as well"],
-            [f"rung run {card.path} --adapter {adapters[0]}   adds it to the head alone"],
+            [f"rung run {quoted(card.path)} --adapter {quoted(adapters[0])}   adds it to the head alone"],
         )
     steps = tuple(
         replace(step, changes=changes.get(step.tensor.role, ()), whole=whole.get(step.tensor.role))
@@ -44,8 +45,8 @@ def merging(card: ModelCard, adapters: Sequence[str], target: Path, format: str 
                 f"{step.tensor.name} is stored in {step.format.name}, which rung reads and does not write.",
                 ["an adapter cannot be put into it"],
                 [
-                    f"rung merge {card.path} {adapters[0]} {target} --format {better}",
-                    f"rung run {card.path} --adapter {adapters[0]}   adds it while the model runs",
+                    f"rung merge {quoted(card.path)} {quoted(adapters[0])} {quoted(target)} --format {better}",
+                    f"rung run {quoted(card.path)} --adapter {quoted(adapters[0])}   adds it while the model runs",
                 ],
             )
     return replace(job, steps=steps)

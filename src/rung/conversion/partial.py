@@ -27,6 +27,14 @@ _BYTES_UNSAFE = 64 * 2**20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def check_new(target: Path) -> None:
+    """Raises ``UsageError`` where something has the name of the result."""
+    if target.exists():
+        if not target.with_name(f"{target.name}.part").exists():  # a run was killed after its last step
+            target.with_name(f"{target.name}.part.journal").unlink(missing_ok=True)
+        raise UsageError(f"{target} is there already", (), ["remove it, or give the result another name"])
+
+
 @dataclass(frozen=True)
 class Planned:
     """One file of the result: its name ("" where the result is a single file), its first bytes and its length."""
@@ -55,10 +63,7 @@ class Partial:
         self._log = -1
 
     def __enter__(self) -> Self:
-        if self.target.exists():
-            if not self.path.exists():
-                self._journal.unlink(missing_ok=True)  # of a run that was killed after its last step
-            raise UsageError(f"{self.target} is there already", (), ["remove it, or give the result another name"])
+        check_new(self.target)
         self.target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with _disk(self.target):

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rung.conversion import gemma_pytorch
-from rung.conversion.folder_files import copied
+from rung.conversion.folder_files import beside, copied
 from rung.conversion.job import Entry, folder_layout, index_of
-from rung.conversion.partial import Partial
-from rung.core.errors import BadFile, SoftwareMissing, UnsafeFile, UsageError
+from rung.conversion.partial import Partial, check_new
+from rung.core.errors import BadFile, SoftwareMissing, UnsafeFile
+from rung.core.files import state_of
 from rung.models.files.foreign import PICKLE_SUFFIXES, head, is_pickle
 from rung.models.files.jsonfile import read_object
 from rung.run.child import Job, run
@@ -37,14 +38,24 @@ def pickles_of(source: Path) -> list[Path]:
     return [path for path in found if path.name.startswith("pytorch_model")] or found
 
 
+def state(source: Path) -> str:
+    """A hash that is another one when a checkpoint or what lies beside it has changed."""
+    folder = source if source.is_dir() else source.parent
+    return state_of(
+        [
+            *pickles_of(source),
+            *(folder / name for name in (*beside(folder), "config.json") if (folder / name).is_file()),
+        ]
+    )
+
+
 def unpickled(source: Path, target: Path) -> dict[str, int]:
     """Makes a folder of safetensors of a checkpoint, in a child; returns the number of ``tensors`` and their ``bytes``.
 
     Raises ``UnsafeFile`` for a pickle of more than weights, ``BadFile``, ``SoftwareMissing`` without torch,
     ``UsageError`` where the target is there already.
     """
-    if target.exists():
-        raise UsageError(f"{target} is there already", (), ["remove it, or give the result another name"])
+    check_new(target)
     job = Job.of("rung.conversion.pickles:work", source=str(source), target=str(target))
     (outcome,) = run([job], _DAY)
     if outcome.ok:
@@ -78,7 +89,7 @@ def work(source: str, target: str) -> dict[str, int]:
         raise BadFile(f"{place.name} has no config.json beside it, so nothing says what its tensors are")
     _untie(tensors, config)
     small["config.json"] = json.dumps(config, indent=2).encode()
-    return _write(tensors, Path(target), small, [str((p.name, p.stat().st_mtime_ns)) for p in pickles_of(place)])
+    return _write(tensors, Path(target), small, state(place))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -107,7 +118,7 @@ def _untie(tensors: dict[str, Any], config: Mapping[str, Any]) -> None:
         del tensors["lm_head.weight"]
 
 
-def _write(tensors: Mapping[str, Any], target: Path, small: Mapping[str, bytes], state: list[str]) -> dict[str, int]:
+def _write(tensors: Mapping[str, Any], target: Path, small: Mapping[str, bytes], work: str) -> dict[str, int]:
     import torch
 
     entries = []
@@ -117,7 +128,7 @@ def _write(tensors: Mapping[str, Any], target: Path, small: Mapping[str, bytes],
             raise BadFile(f"{name} is a tensor of {dtype}; weights are float32, float16 or bfloat16")
         entries.append(Entry(name, _DTYPES[dtype], tuple(value.shape), value.numel() * value.element_size()))
     files, places = folder_layout(entries)
-    with Partial(target, files, json.dumps(state)) as partial:
+    with Partial(target, files, work) as partial:
         for number, (name, value) in enumerate(tensors.items()):
             if number not in partial.done and value.numel():
                 data = value.contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -28,7 +28,7 @@ def read(data: bytes, name: str) -> list[Piece]:
     """The pieces of a file. Raises ``BadFile`` for one that is not of SentencePiece."""
     try:
         found = [_piece(value) for field, value in _fields(data) if field == 1 and isinstance(value, bytes)]
-    except (IndexError, ValueError, struct.error) as error:
+    except (LookupError, ValueError, struct.error) as error:
         raise BadFile(f"{name} is no vocabulary of SentencePiece: {error}") from error
     if not found:
         raise BadFile(f"{name} holds no vocabulary of SentencePiece")

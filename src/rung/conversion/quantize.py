@@ -13,7 +13,7 @@ from rung.conversion import folder_config, folder_files, gguf_keys, importance, 
 from rung.conversion.job import Job, Step, Style
 from rung.conversion.styles import DTYPES, Bitsandbytes, Gguf, Plain, Rung, lossless
 from rung.core.errors import UsageError
-from rung.core.text import did_you_mean, matches
+from rung.core.text import did_you_mean, matches, quoted
 from rung.core.types import Format
 from rung.models.card import ModelCard, Tensor
 from rung.models.files import gguf as gguf_file
@@ -40,7 +40,11 @@ def kind_of(target: Path, asked: str | None) -> str:
         )
     named = target.suffix.lower() == ".gguf"
     if asked not in (None, "gguf") and named:
-        raise UsageError(f"{target.name} is the name of a GGUF file, and --as {asked} makes a folder")
+        raise UsageError(
+            f"{target.name} is the name of a GGUF file, and --as {asked} makes a folder",
+            (),
+            [f"{target.with_suffix('')} as DST", "leave out --as"],
+        )
     return asked or ("gguf" if named else "rung")
 
 
@@ -67,7 +71,7 @@ def quantizing(card: ModelCard, kind: str, format: str, keep: Mapping[str, Forma
     asked = storage(format)
     if kind != "gguf" and isinstance(asked, Format) and lossless(asked):
         raise UsageError(
-            f"{asked.name} is no quantised format", (), [f"rung convert {card.path} DST --format {asked.name}"]
+            f"{asked.name} is no quantised format", (), [f"rung convert {quoted(card.path)} DST --format {asked.name}"]
         )
     _check_patterns(card, keep)
     subject = Subject.of_card(card)
@@ -223,7 +227,9 @@ def _check(card: ModelCard, kind: str, chosen: Mapping[str, tuple[Format, str]])
             )
         if kind == "gguf" and formats.gguf_number(format) is None:
             raise UsageError(
-                f"GGUF files hold no {format.name}", (), ["--format q4_k", "--as rung, --as bitsandbytes: a folder"]
+                f"GGUF files hold no {format.name}",
+                (),
+                ["--format q4_k", "a DST that does not end in .gguf, with --as rung: a folder, which holds it"],
             )
         if kind == "bitsandbytes" and not (lossless(format) or format.name == "int8" or format.family == "codebook4"):
             raise UsageError(

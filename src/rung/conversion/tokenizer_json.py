@@ -6,6 +6,7 @@ Special tokens and splits are as ``rung.engine`` reads them; how each kind looks
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -123,8 +124,9 @@ def _merges(ids: dict[str, int], card: ModelCard) -> list[list[str]]:
     scores: Sequence[float] = card.metadata.get("tokenizer.ggml.scores") or [0.0] * len(ids)
     scores = list(scores)
     found: list[tuple[float, int, int, list[str]]] = []
+    lengths = sorted({len(text) for text in ids} - {0})
     for text, number in ids.items():
-        for cut in range(1, len(text)):
+        for cut in lengths[: bisect_left(lengths, len(text))]:  # not at every character: a token may be a megabyte
             left, right = text[:cut], text[cut:]
             if left in ids and right in ids:
                 found.append((-scores[number], ids[left], ids[right], [left, right]))

@@ -32,6 +32,17 @@ def tokenizer_keys(card: ModelCard) -> dict[str, Any]:
     """
     if not card.tokenizer:
         return {}
+    try:
+        return _keys(card)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # they may say anything
+        raise BadFile(
+            f"the tokenizer of {card.name} is not built as tokenizers build theirs",
+            [f"{type(error).__name__}: {str(error)[:120]}"],
+            ["keep the model as a folder:  rung quantize MODEL FOLDER --format q4_k"],
+        ) from error
+
+
+def _keys(card: ModelCard) -> dict[str, Any]:
     folder, size = Path(card.path), card.decoder.vocabulary
     config = _object(folder / "tokenizer_config.json")
     whole = _object(folder / "tokenizer.json")

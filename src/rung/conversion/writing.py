@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from rung import __version__, formats
 from rung.conversion.job import Job, Step, index_of
 from rung.conversion.measure import Cost, cost
 from rung.conversion.partial import Partial, Planned
+from rung.core.files import state_of
 from rung.formats import Encoded
 from rung.models.reader import Reader
 
@@ -127,10 +127,7 @@ def order_of_heads(rows: int, heads: int, interleave: bool) -> np.ndarray[Any, n
 
 def _work(job: Job, files: tuple[Planned, ...]) -> str:
     """A hash of everything that the result depends on."""
-    digest = hashlib.sha256(__version__.encode())
-    for path in job.card.files:
-        state = os.stat(path)
-        digest.update(f"{path} {state.st_size} {state.st_mtime_ns}\n".encode())
+    digest = hashlib.sha256(f"{__version__} {state_of(map(Path, job.card.files))}".encode())
     for step in job.steps:
         digest.update(f"{step.tensor.name} {step.name} {step.format.name} {step.heads} {step.shift}\n".encode())
         for change in step.changes:

@@ -73,18 +73,18 @@ class BoundParts:
             weights = recipe(subject, format, device, dtype, packed)
             self._weights[device.id] = {weight.tensor.role: weight for weight in weights}
             self._binders[device.id] = Binder(device, journal, dtype=dtype, threads=plan.threads, packed=packed)
-            self._binders[device.id].prove(self._cases(weights, placement, dtype))
+            self._binders[device.id].prove(self._cases(weights, placement, dtype), apart=not self._shared)
         self._head: Linear | None = None
-        self._packings: set[str] = set()
+        self._rungs: set[str] = set()
+        self._ordered = False  # whether columns of a weight lie in an order of their own
 
     def __enter__(self) -> Self:
-        first, last = self.plan.placements[0].device, self.plan.placements[-1].device
         tied = self.card.decoder.tied_head
         multiplied = [t for t in self.card.tensors if len(t.shape) > 1 and (tied or t.role != "embed")]
         self._all = sum(tensor.bytes for tensor in multiplied)
-        if not tied or first != last:  # a copy of its own, or the same weight on another device
+        if not self._shared:
             self._all += self.card.tensor("embed").bytes
-            self._rows = self._threads.submit(self._encoded, "embed", first)
+            self._rows = self._threads.submit(self._encoded, "embed", self.plan.placements[0].device)
         multiplied.sort(key=lambda tensor: -tensor.bytes)  # the threads end at about the same time
         self._held = {tensor.role: self._threads.submit(self._hold, tensor.role) for tensor in multiplied}
         return self
@@ -93,6 +93,11 @@ class BoundParts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._threads.shutdown(cancel_futures=True)
+
+    @property
+    def _shared(self) -> bool:
+        """Whether rows are looked up in the head's packed weight, and not in a copy of its own or on another device."""
+        return self.card.decoder.tied_head and self.plan.placements[0].device == self.plan.placements[-1].device
 
     def _cases(self, weights: Sequence[Weight], placement: Placement, dtype: str) -> Iterator[Case]:
         """Every class of cases that this model will ask for on one device."""
@@ -169,10 +174,11 @@ class BoundParts:
         """Whole tokens, once every linear is bound."""
         shape = self.card.decoder
         options = {
-            "packings": tuple(sorted(self._packings)),
+            "linears": tuple(sorted(self._rungs)),
             "head_dim": shape.head_dim,
             "devices": len(self.plan.placements),
             "adapters": bool(self._changes),
+            "ordered": self._ordered,
         }
         sizes = (len(shape.layers), shape.hidden, shape.feed_forward, shape.vocabulary)
         case = Case("decode_step", self.plan.cache_dtype, "f32", sizes, FrozenDict(options))
@@ -185,7 +191,8 @@ class BoundParts:
 
     def _bind(self, role: str) -> Linear:
         linear = self._binders[self._place(role)].linear(self._held.pop(role).result())
-        self._packings.add(linear.packing)
+        self._rungs.add(linear.rungs[0].name)
+        self._ordered |= linear.format.layout == "ordered"
         return linear
 
     def _hold(self, role: str) -> Held:

@@ -22,37 +22,12 @@ _WIDTHS = {"f32": 4, "f16": 2, "bf16": 2}
 Bytes = npt.NDArray[np.uint8]
 
 
-class Cache:
-    """Keys and values of every layer for up to ``context`` tokens, and the ids of the tokens that are held.
+class Tokens:
+    """The ids of the tokens that a cache of up to ``context`` tokens holds."""
 
-    ``keys[n]`` and ``values[n]`` are [kv_heads, context, head_dim] on the device of layer n. Writing beyond
-    ``length`` changes nothing that counts, so a call that failed can be repeated one rung lower.
-    """
-
-    def __init__(self, shape: Decoder, context: int, dtype: str, devices: Sequence[str]) -> None:
-        """Reserves ``cache_bytes`` of ``rung.models.footprint``; ``devices`` has torch's name of each layer's."""
-        size = (shape.kv_heads, context, shape.head_dim * _WIDTHS[dtype])
-        made = {device: _reserve((2 * count, *size), device) for device, count in Counter(devices).items()}
+    def __init__(self, context: int) -> None:
         self.context = context
-        self.dtype = dtype
-        self._keys = [next(made[device]) for device in devices]
-        self._values = [next(made[device]) for device in devices]
         self.ids: list[int] = []
-
-    @cached_property
-    def keys(self) -> list[Tensor]:
-        """A tensor for each layer."""
-        return [_tensor(held, self.dtype) for held in self._keys]
-
-    @cached_property
-    def values(self) -> list[Tensor]:
-        """A tensor for each layer."""
-        return [_tensor(held, self.dtype) for held in self._values]
-
-    def rows(self, layer: int) -> Rows:
-        """Where keys and values of a layer on the CPU lie; needs no torch."""
-        keys, values = self._keys[layer], self._values[layer]
-        return Rows(keys.ctypes.data, values.ctypes.data, keys.strides[0], keys.strides[1], self.dtype)
 
     @property
     def length(self) -> int:
@@ -65,18 +40,8 @@ class Cache:
             raise ContextTooLong(
                 f"{start + count} tokens do not fit into a context of {self.context}",
                 [f"{start} tokens are held and {count} are new"],
-                [f"rung run --context {start + count}", "a shorter prompt"],
+                [f"rung run MODEL --context {start + count}", "a shorter prompt"],
             )
-
-    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
-        """Puts keys and values [T, kv_heads, head_dim] at positions ``start`` and on."""
-        end = start + keys.shape[0]
-        self.keys[layer][:, start:end].copy_(keys.transpose(0, 1))
-        self.values[layer][:, start:end].copy_(values.transpose(0, 1))
-
-    def read(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
-        """Views [count, kv_heads, head_dim] of the first ``count`` positions."""
-        return self.keys[layer][:, :count].transpose(0, 1), self.values[layer][:, :count].transpose(0, 1)
 
     def advance(self, ids: Sequence[int]) -> None:
         """Counts tokens whose keys and values have been written at ``length`` and on."""
@@ -94,6 +59,48 @@ class Cache:
                 break
             count += 1
         return count
+
+
+class Cache(Tokens):
+    """Keys and values of every layer for up to ``context`` tokens, and the ids of the tokens that are held.
+
+    ``keys[n]`` and ``values[n]`` are [kv_heads, context, head_dim] on the device of layer n. Writing beyond
+    ``length`` changes nothing that counts, so a call that failed can be repeated one rung lower.
+    """
+
+    def __init__(self, shape: Decoder, context: int, dtype: str, devices: Sequence[str]) -> None:
+        """Reserves ``cache_bytes`` of ``rung.models.footprint``; ``devices`` has torch's name of each layer's."""
+        size = (shape.kv_heads, context, shape.head_dim * _WIDTHS[dtype])
+        made = {device: _reserve((2 * count, *size), device) for device, count in Counter(devices).items()}
+        super().__init__(context)
+        self.dtype = dtype
+        self._keys = [next(made[device]) for device in devices]
+        self._values = [next(made[device]) for device in devices]
+
+    @cached_property
+    def keys(self) -> list[Tensor]:
+        """A tensor for each layer."""
+        return [_tensor(held, self.dtype) for held in self._keys]
+
+    @cached_property
+    def values(self) -> list[Tensor]:
+        """A tensor for each layer."""
+        return [_tensor(held, self.dtype) for held in self._values]
+
+    def rows(self, layer: int) -> Rows:
+        """Where keys and values of a layer on the CPU lie; needs no torch."""
+        keys, values = self._keys[layer], self._values[layer]
+        return Rows(keys.ctypes.data, values.ctypes.data, keys.strides[0], keys.strides[1], self.dtype)
+
+    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
+        """Puts keys and values [T, kv_heads, head_dim] at positions ``start`` and on."""
+        end = start + keys.shape[0]
+        self.keys[layer][:, start:end].copy_(keys.transpose(0, 1))
+        self.values[layer][:, start:end].copy_(values.transpose(0, 1))
+
+    def read(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        """Views [count, kv_heads, head_dim] of the first ``count`` positions."""
+        return self.keys[layer][:, :count].transpose(0, 1), self.values[layer][:, :count].transpose(0, 1)
 
 
 def _reserve(size: tuple[int, ...], device: str) -> Iterator[Any]:

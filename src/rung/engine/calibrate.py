@@ -30,8 +30,9 @@ from rung.models.card import Layer, ModelCard, Rope, Tensor
 from rung.models.footprint import CHUNK
 from rung.models.reader import Reader
 from rung.ops.decode_step.weights import Weights
-from rung.planning import Request, solve
 from rung.planning.kitchen import Kitchen, Recipe
+from rung.planning.request import Request
+from rung.planning.solve import solve
 from rung.planning.subject import Subject
 from rung.planning.time import step_of
 from rung.run.journal import Journal
@@ -41,8 +42,6 @@ FORMATS = ("q4_0", "q4_k", "q5_k", "q6_k", "q8_0", "int8", "nf4", "bf16", "f16")
 #: Tokens that are timed one by one, after one that is not.
 _TOKENS = 24
 _ROUNDS = 2
-#: Formats whose tokens are computed by the one and the other rung of ``decode_step``.
-_STEPS = ("q8_0", "f16")
 #: So often what others have disturbed is measured: when more than this share of a processor was taken away.
 _TRIES, _STOLEN = 4, 0.05
 
@@ -105,10 +104,8 @@ class _Round:
 
     def seconds(self) -> dict[str, float]:
         """Of a token and of a chunk of a prompt, by what was measured."""
-        found: dict[str, float] = {}
-        for name in _STEPS:
-            self.told(f"layers, {name}")
-            found |= self._both(f"narrow {name}", name, _NARROW)
+        self.told("layers")
+        found = self._both("narrow", "q8_0", _NARROW)
         for name in FORMATS:
             self.told(name)
             found |= self._both(name, name, _WEIGHTS)
@@ -127,19 +124,16 @@ class _Round:
 
 def _rates(seconds: dict[str, float], device: Device, threads: int) -> dict[str, float]:
     """Rates from seconds: what a layer takes is taken off before weights and caches are divided by the rest."""
-    found: dict[str, float] = {}
-    for name in _STEPS:
-        step = f"layer {step_of(_plan(device, threads, name, _NARROW)[1].groups)}"
-        layer = seconds[f"narrow {name}"] / _NARROW.layers
-        found[step] = min(layer, found.get(step, layer))
-    found["layer many"] = min(seconds[f"narrow {name} many"] for name in _STEPS) / _NARROW.layers
+    layer, chunk = (seconds[name] / _NARROW.layers for name in ("narrow", "narrow many"))
+    step = step_of(_plan(device, threads, "q8_0", _NARROW)[1].groups)
+    found = {f"layer {step}": layer, "layer many": chunk}
     for name in FORMATS:
         groups = _plan(device, threads, name, _WEIGHTS)[1].groups
         held = sum(group.bytes for group in groups)
         work = 2 * CHUNK * sum(group.count for group in groups if not group.once)
         rung = f"{groups[0].rung} {groups[0].format}"
-        found[rung] = held / _rest(seconds[name], _WEIGHTS.layers * found[f"layer {step_of(groups)}"])
-        found[f"{rung} many"] = work / _rest(seconds[f"{name} many"], _WEIGHTS.layers * found["layer many"])
+        found[rung] = held / _rest(seconds[name], _WEIGHTS.layers * layer)
+        found[f"{rung} many"] = work / _rest(seconds[f"{name} many"], _WEIGHTS.layers * chunk)
     for name, size in _CACHES.items():
         read = 2 * size.layers * size.kv_heads * size.head_dim * _DEPTH * 2
         found[f"cache {name}"] = read / _rest(seconds[f"deep {name}"], seconds[f"near {name}"])

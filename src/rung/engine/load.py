@@ -13,12 +13,13 @@ from rung.core.text import count, size
 from rung.core.types import Device, Plan, StepClass, StepDown
 from rung.diagnosis import classify
 from rung.engine import system
-from rung.engine.locating import card_of
+from rung.engine.locating import open_any, place_of
 from rung.engine.planning import make_plan
-from rung.models.adapter_roles import read_changes
+from rung.models.adapter_roles import read_changes, read_network_changes
 from rung.models.card import ModelCard
+from rung.models.network_card import NetworkCard
+from rung.planning.devices import computes
 from rung.planning.request import parse_memory
-from rung.planning.solve import computes
 from rung.run.journal import Journal
 
 if TYPE_CHECKING:
@@ -65,8 +66,13 @@ def load(
     """
     system.need_software()
     budget = max(parse_memory(memory).values(), default=None)
-    card = card_of(name, offline=offline, revision=revision, budget=budget, progress=progress, on_note=on_note)
-    changes = read_changes(adapters, card) if adapters else {}
+    card = open_any(
+        place_of(name, offline=offline, revision=revision, budget=budget, progress=progress, on_note=on_note)
+    )
+    if isinstance(card, NetworkCard):
+        changes: Mapping[str, Sequence[LowRank]] = read_network_changes(adapters, card)
+    else:
+        changes = read_changes(adapters, card)
     beside = sum(change.nbytes for several in changes.values() for change in several)
 
     def planned(memory: str | int | Mapping[str, str | int] | None) -> tuple[Plan, tuple[Device, ...]]:
@@ -88,7 +94,7 @@ def load(
             if not (able := computes(other)):
                 on_note(f"{other.name} is not used: {able.reason}")
     on_plan(plan, found)
-    for group in card.skipped:
+    for group in card.skipped if isinstance(card, ModelCard) else ():
         on_note(f"not used: {group}")
     journal = Journal(on_step, on_note)
     if changes:
@@ -162,7 +168,7 @@ def _importing() -> Iterator[None]:
 
 
 def _bind(
-    card: ModelCard,
+    card: ModelCard | NetworkCard,
     plan: Plan,
     devices: Sequence[Device],
     journal: Journal,
@@ -177,6 +183,10 @@ def _bind(
     note = target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
     if note:
         journal.notes.append(note)
+    if isinstance(card, NetworkCard):
+        from rung.engine import borrowed
+
+        return borrowed.bind(card, plan, devices, journal, changes)
     with _importing():
         import rung.kernels.cpu.packing  # the threads of the parts need it
     from rung.engine.bound import BoundParts

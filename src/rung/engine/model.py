@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import ContextTooLong, DeviceError, UsageError
-from rung.core.text import count
+from rung.core.text import count, quoted
 from rung.core.types import Device, Plan, Report
 from rung.core.value import FrozenDict
 from rung.engine import system
@@ -18,6 +18,7 @@ from rung.engine.stream import TextStream
 from rung.engine.tokenizer import Tokenizer
 from rung.formats.codec import Floats
 from rung.models.card import ModelCard
+from rung.models.network_card import NetworkCard
 from rung.models.scales import find_damage
 from rung.planning.kitchen import Kitchen
 from rung.planning.solve import speed
@@ -27,6 +28,8 @@ from rung.run.journal import Journal
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rung.engine.borrowed import BorrowedDecoder
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -39,10 +42,10 @@ class Model:
 
     def __init__(
         self,
-        card: ModelCard,
+        card: ModelCard | NetworkCard,
         plan: Plan,
         devices: tuple[Device, ...],
-        decoder: Decoder,
+        decoder: Decoder | BorrowedDecoder,
         journal: Journal,
         tokenizer: Tokenizer,
     ) -> None:
@@ -116,7 +119,7 @@ class Model:
             raise UsageError(
                 f"{self.card.name} has no chat template: it continues text and holds no conversation.",
                 (),
-                ["generate(prompt, raw=True)", f'rung run {self.card.path} --raw "Once upon a time"'],
+                ["generate(prompt, raw=True)", f'rung run {quoted(self.card.path)} --raw "Once upon a time"'],
             )
         text = self._template.render(messages)
         bos = self.tokenizer.named.get("bos_token", "")
@@ -125,11 +128,11 @@ class Model:
     def _start(self, ids: list[int], options: dict[str, Any], goes_on: bool) -> Generation:
         room = self.plan.context
         if len(ids) >= room:
-            wider = min(len(ids) + 256, self.card.decoder.context)
-            ways = [f"rung run {self.card.path} --context {wider}"] if wider > len(ids) else []
+            wider = min(len(ids) + 256, self.card.context or len(ids) + 256)
+            ways = [f"rung run {quoted(self.card.path)} --context {wider}"] if wider > len(ids) else []
             raise ContextTooLong(
                 f"The prompt has {count(len(ids), 'token')}, the context holds {room:,}.",
-                [f"{self.card.name} holds {self.card.decoder.context:,} at the most"],
+                [f"{self.card.name} holds {self.card.context:,} at the most"] if self.card.context else [],
                 [*ways, "a shorter prompt"],
             )
         stop = tuple(options.pop("stop", None) or ())
@@ -206,7 +209,8 @@ class Generation:
         try:
             return self._sampler.choose(logits)
         except DeviceError as error:
-            raise (find_damage(self._model.card) or error) from None
+            card = self._model.card
+            raise (find_damage(card) if isinstance(card, ModelCard) else None) or error from None
 
     def _finish(self, reason: str) -> None:
         steps = max(len(self.tokens) - (reason != "end"), 0)

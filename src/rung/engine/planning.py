@@ -6,17 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from rung.core.errors import UnknownDevice
+from rung.core.text import quoted
 from rung.core.types import Device, Plan
 from rung.engine import system
 from rung.hardware import detect
 from rung.hardware.named import by_name
 from rung.models.card import ModelCard
-from rung.planning import Request, solve
-from rung.planning.request import parse_memory
+from rung.models.network_card import NetworkCard
+from rung.planning.request import Request, parse_memory
+from rung.planning.solve import choose_device, solve
+
+
+def device_here(name: str | None, on_note: Callable[[str], None]) -> Device:
+    """The device of this machine that is named, by default the first card that computes, else the CPU.
+
+    ``on_note`` is told of what takes long. Raises ``UnknownDevice``.
+    """
+    devices = system.proven_devices(lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, once."))
+    return choose_device(devices, name)
 
 
 def make_plan(
-    card: ModelCard,
+    card: ModelCard | NetworkCard,
     *,
     format: str | None = None,
     device: str | None = None,
@@ -40,7 +51,10 @@ def make_plan(
             raise UnknownDevice(
                 f"{card_named.name} is not in this machine.",
                 [f"devices here: {', '.join(d.id for d in detect.devices())}"],
-                [f"rung run {card.path} --device sim:{device.removeprefix('sim:')}   simulates it", "rung devices"],
+                [
+                    f"rung run {quoted(card.path)} --device sim:{device.removeprefix('sim:')}   simulates it",
+                    "rung devices",
+                ],
             )
         device, devices = card_named.id, (card_named,)
     request = Request(

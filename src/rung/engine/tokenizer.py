@@ -11,6 +11,7 @@ from rung.engine.tokenizer_folder import JsonTokenizer, PieceTokenizer, read_con
 from rung.engine.tokenizer_gguf import GgufTokenizer
 from rung.engine.tokenizer_pieces import Characters
 from rung.models.card import ModelCard
+from rung.models.network_card import NetworkCard
 
 
 class _Backend(Protocol):
@@ -53,9 +54,9 @@ class Tokenizer:
     # ---- where tokenizers come from
 
     @classmethod
-    def from_card(cls, card: ModelCard) -> Tokenizer:
+    def from_card(cls, card: ModelCard | NetworkCard) -> Tokenizer:
         """The tokenizer of a model. Raises ``BadFile``, or ``SoftwareMissing`` for what reads it."""
-        if card.tokenizer == "gguf":
+        if card.tokenizer == "gguf" and isinstance(card, ModelCard):
             return cls.from_gguf(card.metadata, card.name, card.end_tokens)
         if not card.tokenizer:
             raise BadFile(

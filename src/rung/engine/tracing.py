@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rung.core.errors import CannotTrace, RungError, UnknownArchitecture, UsageError
+from rung.core.text import quoted
 from rung.core.value import FrozenDict
 from rung.hub.inputs import fed
 from rung.hub.modules import component_of, module_of
@@ -41,7 +42,7 @@ class Modules:
         if not self._met:
             raise UsageError(
                 f"{outline.name} has no configuration of transformers or diffusers to build a module from.",
-                ways_out=[f"rung check {outline.path}  without --trace"],
+                ways_out=[f"rung check {quoted(outline.path)}  without --trace"],
             )
         if len(outline.components) == 1:
             *_, module = self._met.values()

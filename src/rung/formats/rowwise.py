@@ -11,7 +11,7 @@ from rung.formats.codec import PIECE, Array, Codec, Encoded, Floats, Source, pea
 from rung.formats.table import get
 
 #: 1 / 127 as bitsandbytes writes it.
-_INVERSE = np.float32(7.874015718698502e-3)
+INVERSE = np.float32(7.874015718698502e-3)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class AbsmaxCodec(RowCodec):
     def decode(self, encoded: Encoded, first: int, out: Floats) -> None:
         """Writes the weights from ``first`` on of the flattened tensor to ``out`` [n]; both products are rounded."""
         super().decode(encoded, first, out)
-        out *= _INVERSE
+        out *= INVERSE
 
 
 INT8 = RowCodec(get("int8"))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rung import formats
 from rung.core.errors import UsageError
 from rung.hub.register import DIFFUSERS_TABLE
-from rung.hub.transformers import METHOD, QuantizationConfig
+from rung.hub.transformers import AUTO, METHOD, QuantizationConfig
 from rung.nn import QuantLinear, QuantWeight
 from rung.nn.quantise import Wanted, check_shapes, check_values, put, replacement, wanted_layers
 from rung.nn.weight import encode
@@ -32,6 +32,12 @@ class Quantizer(DiffusersQuantizer):
         self, model: Any, keep_in_fp32_modules: list[str] | None = None, **kwargs: Any
     ) -> None:
         config = self.quantization_config
+        if config.format == AUTO:
+            raise UsageError(
+                f"format={AUTO!r} plans models of transformers; {type(model).__name__} is one part of a pipeline",
+                ["what the other parts leave it on the device is not known while it is loaded"],
+                ["format='int8'", "rung check MODEL   says which format fits the whole pipeline"],
+            )
         outer = None if config.embeddings is None else formats.get(config.embeddings)
         kept = [] if keep_in_fp32_modules is None else keep_in_fp32_modules
         keep = {pattern: formats.get(name) for pattern, name in config.keep.items()}
@@ -49,9 +55,16 @@ class Quantizer(DiffusersQuantizer):
             for each in wanted:
                 ((_, weight),) = each.weights
                 self._put(model, each, QuantWeight.empty(each.format, (weight.shape[0], weight.shape[1]), weight.dtype))
+            self._parts = {
+                f"{each.name}.stored.{part}"
+                for each in wanted
+                for part, _ in model.get_submodule(f"{each.name}.stored").named_parameters()
+            }
 
     def _put(self, model: Any, each: Wanted, held: QuantWeight) -> None:
-        layer: Any = replacement(each.module, [held], self.quantization_config.dtype())
+        layer: Any = replacement(
+            each.module, [held], self.quantization_config.dtype(), self.quantization_config.threshold
+        )
         if isinstance(layer, QuantLinear):
             layer.exact = True
         put(model, each.name, layer)
@@ -60,16 +73,7 @@ class Quantizer(DiffusersQuantizer):
         self, model: Any, param_value: Tensor, param_name: str, state_dict: dict[str, Any], **kwargs: Any
     ) -> bool:
         """Whether a tensor of the checkpoint is to be encoded, or a part of an encoded weight."""
-        return param_name in self._part_names(model) if self.pre_quantized else param_name in self._wanted
-
-    def _part_names(self, model: Any) -> set[str]:
-        if not hasattr(self, "_parts"):
-            self._parts = {
-                f"{each.name}.stored.{part}": each
-                for each in self._wanted.values()
-                for part, _ in model.get_submodule(f"{each.name}.stored").named_parameters()
-            }
-        return set(self._parts)
+        return param_name in (self._parts if self.pre_quantized else self._wanted)
 
     def create_quantized_param(self, *args: Any, **kwargs: Any) -> Any:
         """Encodes a weight and puts its layer into the model, or takes a part of one as it was stored.

@@ -80,7 +80,7 @@ def _library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise SoftwareMissing(
-            f"{name} is not installed; --trace builds the model with it.", [str(error)], [f"pip install {name}"]
+            f"{name} is not installed; rung builds the model with it.", [str(error)], [f"pip install {name}"]
         ) from error
 
 
@@ -117,12 +117,12 @@ def _roles(module: torch.nn.Module) -> dict[str, str]:
     """By the name of each parameter: its layer, and what it is in there."""
     head = getattr(module, "get_output_embeddings", lambda: None)()
     tables = {one.weight: one for one in module.modules() if isinstance(one, torch.nn.Embedding)}
-    largest = max((one.num_embeddings for one in tables.values()), default=0)
+    tokens = _tokens(module, max((one.num_embeddings for one in tables.values()), default=0))
     convolutions = {one.weight for one in module.modules() if isinstance(one, torch.nn.modules.conv._ConvNd)}
     found = {}
     for name, value in module.named_parameters():
         if value in tables:
-            role = "embed" if tables[value].num_embeddings == largest else "positions"
+            role = "embed" if tables[value].num_embeddings == tokens else "positions"
         elif head is not None and value is getattr(head, "weight", None):
             role = "head"
         elif value.dim() < 2:
@@ -134,13 +134,22 @@ def _roles(module: torch.nn.Module) -> dict[str, str]:
     return found
 
 
+def _tokens(module: torch.nn.Module, largest: int) -> int:
+    """How many rows the table of tokens has: what the module says, else ``largest``. Positions may be more."""
+    try:
+        table = getattr(module, "get_input_embeddings", lambda: None)()
+    except NotImplementedError:  # transformers' answer for a module without one
+        return largest
+    return table.num_embeddings if isinstance(table, torch.nn.Embedding) else largest
+
+
 def _shape(config: Any) -> Shape:
     """The measures that a configuration of transformers names; 0 where it has no such thing."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
 
     def number(*names: str) -> int:
         values = (getattr(text, name, None) for name in names)
-        return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), 0)
+        return next((value for value in values if isinstance(value, int) and value > 0 and value is not True), 0)
 
     heads, hidden = number("num_attention_heads"), number("hidden_size", "d_model")
     experts = number("num_local_experts", "num_experts", "n_routed_experts")

@@ -84,8 +84,8 @@ class Folder:
             except Exception as error:  # other people's code on a configuration that may say anything
                 text = " ".join(str(error).split())[:200]
                 raise BadFile(f"{name}/config.json cannot be built: {type(error).__name__}: {text}") from error
-            if hasattr(made, "tie_weights"):
-                made.tie_weights()  # what the network has twice is one weight
+        if hasattr(made, "tie_weights"):
+            made.tie_weights()  # what the network has twice is one weight; not in the block, which makes two of it
         return made.eval()
 
     def _kind(self, name: str) -> type[nn.Module]:

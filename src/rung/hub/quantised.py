@@ -18,7 +18,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from rung import formats
-from rung.core.errors import BadFile
+from rung.core.errors import BadFile, UsageError
 from rung.formats import Encoded
 from rung.hub.transformers import METHOD, QuantizationConfig, Quantizer
 from rung.models import quantised
@@ -79,9 +79,16 @@ def _choose(name: str) -> Any:
 
 
 def _as_rungs(config: Any) -> QuantizationConfig:
-    """What a ``BitsAndBytesConfig`` asks for."""
+    """What a ``BitsAndBytesConfig`` asks for. Raises ``UsageError`` for what would change nothing."""
+    if config.load_in_8bit and config.llm_int8_has_fp16_weight:
+        raise UsageError(
+            "llm_int8_has_fp16_weight keeps the weights in 16 bits, and rung stores them in 8",
+            ["they take half of the memory, and have no gradient"],
+            ["leave llm_int8_has_fp16_weight out", "train adapters on the model in 8 bits"],
+        )
     if config.load_in_8bit:
-        return QuantizationConfig("llm_int8", skip=config.llm_int8_skip_modules or ())
+        skip = config.llm_int8_skip_modules or ()
+        return QuantizationConfig("llm_int8", skip=skip, threshold=config.llm_int8_threshold)
     nested = ":nested" if config.bnb_4bit_use_double_quant else ""
     return QuantizationConfig(
         f"{config.bnb_4bit_quant_type}:64{nested}",
@@ -164,7 +171,9 @@ class Loader(Quantizer):
             raise BadFile(f"{name} is {list(encoded.shape)} in the checkpoint, and {list(shape)} in the model")
         if not isinstance(module, nn.Linear | Conv1D):
             return {name: torch.from_numpy(formats.decode(encoded)).to(device, dtype)}
-        layer = QuantLinear(QuantWeight.of(encoded, dtype, device), module.bias)
+        eight = encoded.format.name == "llm_int8"
+        threshold = float(self.settings.get("llm_int8_threshold", 0.0)) if eight else 0.0
+        layer = QuantLinear(QuantWeight.of(encoded, dtype, device), module.bias, threshold=threshold)
         return self._put(model, stem, layer, [layer.stored])
 
     def _experts(
@@ -206,10 +215,10 @@ class Loader(Quantizer):
 
 def _config_of(model: nn.Module) -> QuantizationConfig | None:
     """The config of rung with which a saved copy of a loaded model is read; None where all was decoded."""
-    plain, held = [], {}
+    plain, held, threshold = [], {}, 0.0
     for name, layer in model.named_modules():
         if isinstance(layer, QuantLinear):
-            held[name] = layer.stored.format.name
+            held[name], threshold = layer.stored.format.name, max(threshold, layer.threshold)
         elif isinstance(layer, QuantExperts):
             held[name] = next(weight.format.name for weight in layer.modules() if isinstance(weight, QuantWeight))
         elif kind_of(layer) in ("linear", "experts"):
@@ -220,7 +229,7 @@ def _config_of(model: nn.Module) -> QuantizationConfig | None:
     most = max(set(names), key=names.count)
     heads = ("lm_head", "embed_out")
     keep = {name: chosen for name, chosen in held.items() if chosen != most or name.rpartition(".")[2] in heads}
-    return QuantizationConfig(most, skip=plain, keep=keep)
+    return QuantizationConfig(most, skip=plain, keep=keep, threshold=threshold)
 
 
 def _places(conversion: Any) -> bool:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType
+
+TYPE_CHECKING = False  # typing's costs an import at every start
+if TYPE_CHECKING:
+    import importlib.abc
+    from types import ModuleType
 
 TABLE = "transformers.quantizers.auto"
 DIFFUSERS_TABLE = "diffusers.quantizers.auto"
@@ -41,7 +44,7 @@ def forget(name: str) -> None:
 
 
 class _Finder:
-    """Finds a module as everybody does, and calls a function once it has been executed."""
+    """Finds a module as everybody does, and calls a function once it is executed, not when it is looked for."""
 
     def __init__(self, name: str, then: Callable[[], object]) -> None:
         self.name, self._then = name, then
@@ -49,17 +52,25 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """None for all other modules."""
+        """The spec that the finders behind this one have; None for all other modules."""
         if name != self.name:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
+            spec: importlib.machinery.ModuleSpec | None = find(name, path, target) if find is not None else None
+            if spec is not None:
+                if spec.loader is not None:
+                    self._follow(spec.loader)
+                return spec
+        return None
 
-            def and_then(module: ModuleType) -> None:
-                execute(module)
+    def _follow(self, loader: importlib.abc.Loader) -> None:
+        execute = loader.exec_module
+
+        def and_then(module: ModuleType) -> None:
+            execute(module)
+            if module.__name__ == self.name and self in sys.meta_path:
+                sys.meta_path.remove(self)
                 self._then()
 
-            spec.loader.exec_module = and_then  # type: ignore[method-assign]
-        return spec
+        loader.exec_module = and_then  # type: ignore[method-assign]

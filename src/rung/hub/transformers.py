@@ -19,10 +19,11 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from rung import formats
 from rung.core.errors import DoesNotFit, UsageError
 from rung.hub.modules import component_of
+from rung.hub.pages import give_back
 from rung.hub.register import TABLE
 from rung.models.outlines.values import plain
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight, bound
-from rung.nn.quantise import Wanted, check_shapes, check_values, matches, put, replacement, wanted_layers
+from rung.nn.quantise import Wanted, check_shapes, check_values, means, put, replacement, tell_left, wanted_layers
 from rung.nn.weight import encode
 from rung.planning.answer import Question
 from rung.planning.check import check
@@ -44,30 +45,34 @@ class QuantizationConfig(QuantizationConfigMixin):
     ``format="auto"``: what ``rung check`` finds best for the device that the model is loaded to, and for layers that it
     does not divide the next better one; the config then says what was chosen.
 
-    Raises ``UnknownFormat``, and ``UsageError`` for an unknown argument or dtype.
+    Raises ``UnknownFormat``, and ``UsageError`` for an unknown argument or dtype and a negative threshold.
     """
 
     def __init__(
         self,
         format: str = "nf4",
-        skip: list[str] | tuple[str, ...] = (),
+        skip: list[str] | tuple[str, ...] | str = (),
         embeddings: str | None = None,
         compute_dtype: torch.dtype | str | None = None,
         keep: dict[str, str] | None = None,
+        threshold: float = 0.0,
         **saved: Any,
     ) -> None:
         unknown = saved.keys() - {"quant_method"}
         if unknown:
             raise UsageError(
                 f"rung.QuantizationConfig has no argument {', '.join(sorted(unknown))}",
-                ["it has format, skip, embeddings, compute_dtype and keep"],
+                ["it has format, skip, embeddings, compute_dtype, keep and threshold"],
             )
         self.quant_method: Any = Method.RUNG
         self.format = format if format == AUTO else formats.get(format).name
         self.embeddings = None if embeddings is None else formats.get(embeddings).name
-        self.skip = list(skip)
+        self.skip = [skip] if isinstance(skip, str) else list(skip)
         self.keep = {pattern: formats.get(name).name for pattern, name in (keep or {}).items()}
         self.compute_dtype = None if compute_dtype is None else str(compute_dtype).removeprefix("torch.")
+        self.threshold = float(threshold)
+        if not self.threshold >= 0.0:
+            raise UsageError(f"threshold is {threshold}; it must not be negative")
         self.dtype()
 
     def dtype(self) -> torch.dtype | None:
@@ -88,6 +93,7 @@ class Quantizer(HfQuantizer):
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         config = self.quantization_config
+        self._files = bool(kwargs.get("checkpoint_files"))  # and not values that the caller holds
         if config.format == AUTO:
             _plan(model, config, kwargs.get("device_map"))
         outer = None if config.embeddings is None else formats.get(config.embeddings)
@@ -102,12 +108,13 @@ class Quantizer(HfQuantizer):
         self._of = {key: group for group in self._groups for key in group.names()}
         if self.pre_quantized:
             for group in self._groups:
-                group.put(model, group.empty(), config.dtype())
+                group.put(model, group.empty(), config)
             _tie(model, self._groups)
         else:
             targets = {f"{each.name}.weight" for group in self._groups for each in group.layers}
             for name in targets & model.all_tied_weights_keys.keys():
                 del model.all_tied_weights_keys[name]
+            tell_left(model)
         return model
 
     def param_needs_quantization(self, model: nn.Module, param_name: str, **kwargs: Any) -> bool:
@@ -122,10 +129,12 @@ class Quantizer(HfQuantizer):
         """Encodes a parameter, puts the layer in place once it is whole, and returns its parts by name."""
         group = self._of[name]
         group.take(name, values)
+        if self._files:
+            give_back(values)
         missing.difference_update(group.names())
         if not group.whole():
             return {}
-        return group.put(model, group.held, self.quantization_config.dtype())
+        return group.put(model, group.held, self.quantization_config)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         if not self.pre_quantized:  # what the checkpoint lacks was initialised, and stays plain
@@ -165,20 +174,29 @@ class Quantizer(HfQuantizer):
 
 def _plan(model: Any, config: QuantizationConfig, device_map: Any) -> None:
     """Puts the planned format into the config. Raises ``DoesNotFit``."""
-    places = list(device_map.values()) if isinstance(device_map, dict) else [device_map or "cpu"]
-    place = torch.device(next((each for each in places if each not in ("cpu", "disk")), "cpu"))
-    device, name = bound.device_of(place), type(model).__name__
-    answer = check(plain(name, "config", name, component_of(model)), [device], Question())
+    device, name = bound.device_of(_main_place(device_map)), type(model).__name__
+    answer = check(plain(name, "module", name, component_of(model)), [device], Question())
     if answer.best is None:
         refused = [f"{choice.format}: {choice.verdict.reason}" for choice in answer.choices]
         ways = ["a smaller model, or another device:  device_map", "rung check MODEL --fits"]
         raise DoesNotFit(f"{name} fits {device.name} in no format.", refused[-4:], ways)
     chosen = formats.get(answer.choices[answer.best].format)
     config.format = chosen.name
-    for each in wanted_layers(model, chosen, tuple(config.skip), None, {}):
+    wanted = wanted_layers(model, chosen, tuple(config.skip), None, {})
+    names = {each.name for each in wanted}
+    for each in wanted:
         better = max((formats.next_better(chosen, w.shape[1]) for _, w in each.weights), key=lambda f: f.bits)
-        if better != chosen and not any(matches(each.name, pattern) for pattern in config.keep):
+        if better != chosen and not any(means(pattern, each.name, names) for pattern in config.keep):
             config.keep[each.name] = better.name
+
+
+def _main_place(device_map: Any) -> torch.device:
+    """Where a model is computed: the first accelerator of a device map, or of the machine where accelerate is to
+    divide the model (``auto``, ``balanced`` ...); else the processor."""
+    if isinstance(device_map, str):
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    places = [torch.device(each) for each in (device_map or {}).values() if each != "disk"]
+    return next((place for place in places if place.type != "cpu"), torch.device("cpu"))
 
 
 class _Encode(ConversionOps):
@@ -237,14 +255,14 @@ class _Group:
         chosen = self.layers[0].format
         return [QuantWeight.empty(chosen, (w.shape[0], w.shape[1]), w.dtype) for _, w in self.layers[0].weights]
 
-    def put(self, model: Any, held: list[QuantWeight], dtype: torch.dtype | None) -> dict[str, Tensor]:
+    def put(self, model: Any, held: list[QuantWeight], config: QuantizationConfig) -> dict[str, Tensor]:
         """Puts the layers into the model and returns the parts by their names there."""
         if self.done:
             return {}
         self.done = True
         parts: dict[str, Tensor] = {}
         for each in self.layers:
-            layer: Any = replacement(each.module, held, dtype)
+            layer: Any = replacement(each.module, held, config.dtype(), config.threshold)
             for module in layer.modules():
                 module._is_hf_initialized = True  # or transformers would fill the weights with random values
             put(model, each.name, layer)

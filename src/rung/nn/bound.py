@@ -165,6 +165,23 @@ def _rasterizer_of(device: Device, degree: int | None, antialiased: bool) -> Ras
     return binder.rasterizer(degree=degree, antialiased=antialiased)
 
 
+def distrust_rasterizer(place: torch.device, degree: int | None, antialiased: bool, reason: str) -> None:
+    """Leaves the rung that draws splats there for the one below, for all degrees."""
+    rasterizer(place, degree, antialiased).distrust(reason)
+    _rasterizer_of.cache_clear()
+
+
+def left_rasterizers(place: torch.device) -> dict[str, str]:
+    """Why rungs that draw splats there are not used any more in this process, by name."""
+    return journal.left(device_of(place).id, "rasterize")
+
+
+def leave_rasterizers(place: torch.device, degree: int | None, antialiased: bool, left: dict[str, str]) -> None:
+    """Leaves the rungs that another process has left there."""
+    while (name := rasterizer(place, degree, antialiased).rung.name) in left:
+        distrust_rasterizer(place, degree, antialiased, left[name])
+
+
 def multiplies(place: torch.device, dtype: torch.dtype) -> bool:
     """Whether a probe proved that matrices are multiplied there in that dtype at a speed worth having."""
     if dtype in (torch.float32, torch.float64):

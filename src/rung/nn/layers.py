@@ -48,7 +48,7 @@ class QuantLinear(nn.Linear):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         given = x if self.compute_dtype is None else x.to(self.compute_dtype)
         outliers = self.threshold > 0 and not self.training
-        y = _with_outliers(given, self.stored, self.threshold) if outliers else self._product(given)
+        y = _with_outliers(given, self) if outliers else self._product(given)
         if self.bias is not None:
             y = y + self.bias.to(y.dtype)
         return y.to(x.dtype)
@@ -70,15 +70,13 @@ class QuantLinear(nn.Linear):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-def _with_outliers(x: Tensor, stored: QuantWeight, threshold: float) -> Tensor:
-    """Columns of x that hold a magnitude above the threshold are multiplied as they are, the others by the ladder."""
-    flat = x.reshape(-1, stored.shape[1])
-    columns = (flat.abs() > threshold).any(dim=0).nonzero()[:, 0]
+def _with_outliers(x: Tensor, layer: QuantLinear) -> Tensor:
+    """Columns of x that hold a magnitude above the threshold are multiplied as they are, the others as always."""
+    columns = (x.abs() > layer.threshold).reshape(-1, x.shape[-1]).any(dim=0).nonzero()[:, 0]
     if not len(columns):
-        return product.linear(x, stored, exact=False)
-    rest = x.index_fill(-1, columns, 0)
-    apart = nn.functional.linear(x[..., columns], stored.decode(x.dtype)[:, columns])
-    return product.linear(rest, stored, exact=False) + apart
+        return layer._product(x)
+    apart = nn.functional.linear(x[..., columns], layer.stored.columns(columns, x.dtype))
+    return layer._product(x.index_fill(-1, columns, 0)) + apart
 
 
 def _bias(bias: Tensor | None) -> nn.Parameter | None:

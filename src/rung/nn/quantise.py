@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.parameter import is_lazy
 
 from rung import formats
 from rung.core.errors import CannotEncode, UsageError
@@ -18,10 +19,11 @@ from rung.nn.experts import QuantExperts
 from rung.nn.layers import QuantEmbedding, QuantLinear
 from rung.nn.weight import QuantWeight, encode
 
-#: Layers whose forward is torch's own; what another subclass adds to it nobody knows.
-_LINEAR = (nn.Linear, NonDynamicallyQuantizableLinear)
+#: Subclasses of ``nn.Linear`` with a forward of their own that computes the same.
+_SAME = ("FalconLinear",)
 #: Names of output heads, for modules that do not say which layer it is.
 _HEADS = ("lm_head", "embed_out")
+_log = logging.getLogger("rung")
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,16 @@ def quantize(
     embeddings: str | None = None,
     compute_dtype: torch.dtype | None = None,
     keep: Mapping[str, str] | None = None,
+    threshold: float = 0.0,
 ) -> nn.Module:
     """Replaces the linear layers and fused experts of a module by ones that hold their weights in ``format``.
 
     Embeddings and the output head stay as they are, unless ``embeddings`` names a format for them; a head tied to an
     embedding then shares its weight. ``skip`` are names, whole parts of names, or patterns with ``*`` and ``?``:
-    ``lm_head``, ``layers.0``, ``*_proj``. ``keep`` gives the layers that such a pattern means a format of their own.
-    Layers compute in the dtype of their input, or in ``compute_dtype``.
+    ``lm_head``, ``layers.0``, ``*_proj``; the whole name of a layer means that one alone. ``keep`` gives the layers
+    that such a pattern means a format of their own. Layers compute in the dtype of their input, or in
+    ``compute_dtype``; ``threshold`` is LLM.int8()'s (see ``QuantLinear``). Subclasses of ``nn.Linear`` with a forward
+    of their own are left as they are, with a warning.
     Returns the module, which is changed in place: wholly or, when something is raised, not at all. A single
     ``nn.Linear`` or ``nn.Embedding`` is not changed; its replacement is returned.
 
@@ -58,7 +63,7 @@ def quantize(
     chosen = formats.get(format)
     outer = None if embeddings is None else formats.get(embeddings)
     own = {pattern: formats.get(name) for pattern, name in (keep or {}).items()}
-    wanted = wanted_layers(module, chosen, tuple(skip), outer, own)
+    wanted = wanted_layers(module, chosen, (skip,) if isinstance(skip, str) else tuple(skip), outer, own)
     if not wanted:
         raise UsageError(f"{type(module).__name__} has no layer to quantise: neither linear layers nor fused experts")
     for each in wanted:
@@ -73,10 +78,11 @@ def quantize(
     for each in wanted:
         if id(each.module) not in made:
             mine = [held[id(weight)] for _, weight in each.weights]
-            made[id(each.module)] = replacement(each.module, mine, compute_dtype)
+            made[id(each.module)] = replacement(each.module, mine, compute_dtype, threshold)
         if not each.name:
             return made[id(each.module)]
         put(module, each.name, made[id(each.module)])
+    tell_left(module)
     return module
 
 
@@ -89,16 +95,16 @@ def wanted_layers(
     Raises ``UsageError`` for a pattern that matches no layer, and for a layer that is quantised already.
     """
     named = [(name, layer) for name, layer in module.named_modules(remove_duplicate=False) if kind_of(layer)]
-    heads = _heads(module, named)
+    heads, names = _heads(module, named), {name for name, _ in named}
     found: list[Wanted] = []
     for name, layer in named:
-        if any(matches(name, pattern) for pattern in skip):
+        if any(means(pattern, name, names) for pattern in skip):
             continue
         kind = kind_of(layer)
         if kind == "quantised":
             raise _already(name or type(layer).__name__, layer)
         chosen = outer if name and (kind == "embedding" or name in heads) else format
-        chosen = next((own for pattern, own in keep.items() if matches(name, pattern)), chosen)
+        chosen = next((own for pattern, own in keep.items() if means(pattern, name, names)), chosen)
         if chosen is not None:
             found.append(Wanted(name, layer, chosen, _weights(name, layer, kind)))
     known = [name for name, _ in named]
@@ -112,12 +118,29 @@ def wanted_layers(
     return found
 
 
+def means(pattern: str, name: str, names: Container[str]) -> bool:
+    """Whether a pattern means the layer ``name``; one that is itself among the ``names`` of layers, only that one."""
+    return name == pattern if pattern in names else matches(name, pattern)
+
+
+def tell_left(module: nn.Module) -> None:
+    """Warns of subclasses of ``nn.Linear`` that were left as they are, because nobody knows what their forward does."""
+    left: dict[str, list[str]] = {}
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.Linear) and not kind_of(layer):
+            left.setdefault(type(layer).__name__, []).append(name)
+    for kind, names in left.items():
+        _log.warning("left as they are, for %s computes in its own way: %s", kind, ", ".join(names[:3]))
+
+
 def kind_of(layer: nn.Module) -> str:
     """``linear``, ``embedding``, ``experts``, ``quantised``, or nothing."""
     if isinstance(layer, QuantLinear | QuantEmbedding | QuantExperts):
         return "quantised"
-    if type(layer) in _LINEAR:
-        return "linear"
+    if isinstance(layer, nn.Linear):
+        plain = type(layer).forward is nn.Linear.forward or type(layer).__name__ in _SAME
+        held = layer._parameters.get("weight")  # none where it is computed of others (weight_norm)
+        return "linear" if plain and held is not None and not is_lazy(held) else ""
     if type(layer) is nn.Embedding or (isinstance(layer, nn.Embedding) and hasattr(layer, "embed_scale")):
         return "embedding"
     return "experts" if experts.recognised(layer) else ""
@@ -192,9 +215,9 @@ def check_shapes(wanted: Wanted) -> None:
 
 def check_values(name: str, weight: Tensor) -> None:
     """Raises ``CannotEncode`` for a weight with NaN or Inf."""
-    finite = torch.isfinite(weight.detach())
-    if not bool(finite.all()):
-        row, column = torch.nonzero(~finite)[0].tolist()
+    # The two ends tell: copies beside the weight would leave holes in the heap, which count as memory.
+    if weight.numel() and not all(bool(end.isfinite()) for end in weight.detach().aminmax()):
+        row, column = torch.nonzero(~torch.isfinite(weight.detach()))[0].tolist()
         raise CannotEncode(
             f"row {row} of {name} holds {'NaN' if bool(weight[row, column].isnan()) else 'Inf'}",
             [f"first met at column {column}"],
@@ -202,11 +225,13 @@ def check_values(name: str, weight: Tensor) -> None:
         )
 
 
-def replacement(layer: nn.Module, held: list[QuantWeight], compute_dtype: torch.dtype | None) -> nn.Module:
+def replacement(
+    layer: nn.Module, held: list[QuantWeight], compute_dtype: torch.dtype | None, threshold: float = 0.0
+) -> nn.Module:
     """The layer that takes the place of ``layer``, with those weights and everything else as it is there."""
     made: nn.Module
     if isinstance(layer, nn.Linear):
-        made = QuantLinear(held[0], layer.bias, compute_dtype)
+        made = QuantLinear(held[0], layer.bias, compute_dtype, threshold)
     elif isinstance(layer, nn.Embedding):
         made = QuantEmbedding(held[0], layer.padding_idx, compute_dtype, _scale_of(layer))
     else:

@@ -15,6 +15,8 @@ from rung.ops.rasterize import BLUR, NEAR, TILE, Camera, Picture, Splats
 _MODES = ("RGB", "D", "ED", "RGB+D", "RGB+ED")
 #: Like packed, tile_size, sparse_grad and channel_chunk: says how gsplat shall compute, what comes out is the same.
 _WAYS = {"segmented"}
+#: Of what is packed, which this never is; gsplat's strategies ask whether the names are there.
+_IDS = ("batch_ids", "camera_ids", "gaussian_ids")
 #: What gsplat's other arguments must be: anything else asks for other pictures.
 _PLAIN = {
     "radius_clip": 0.0,
@@ -64,7 +66,8 @@ def rasterization(
     [C, N, D], with ``sh_degree`` [N, K, 3]; ``viewmats`` [C, 4, 4] world to camera, ``Ks`` [C, 3, 3], ``backgrounds``
     [C, D]. Returns colours [C, H, W, D] (depth last where ``render_mode`` asks for it: D the sum of weight x depth, ED
     divided by alpha), alphas [C, H, W, 1], and a dictionary with ``means2d`` [C, N, 2] (after ``backward`` its ``grad``
-    is theirs), ``radii`` [C, N, 2], ``width``, ``height`` and ``n_cameras``; never packed.
+    is theirs), ``radii`` [C, N, 2], ``width``, ``height`` and ``n_cameras``; it is
+    never packed, so ``gaussian_ids`` and the like are None.
 
     Of gsplat's other arguments those that choose a way of computing change nothing; those that ask for other pictures
     (distortion, fisheye, rolling shutter, covariances, another blur) raise ``UsageError``, as do shapes that do not
@@ -90,7 +93,8 @@ def rasterization(
         screens.append(screen)
         radii.append(made[0].radii)
     meta = {"means2d": _joined(screens), "radii": torch.stack(radii), "width": width, "height": height}
-    return torch.stack(pictures), torch.stack(alphas), {**meta, "n_cameras": len(Ks), "tile_size": TILE}
+    meta |= {"n_cameras": len(Ks), "tile_size": TILE, **dict.fromkeys(_IDS)}
+    return torch.stack(pictures), torch.stack(alphas), meta
 
 
 def _joined(screens: list[Tensor]) -> Tensor:

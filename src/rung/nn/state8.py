@@ -1,7 +1,7 @@
 """Optimiser state in 8 bits: blocks of 256 values share a float32 magnitude; codes index a dynamic codebook.
 
 The codebooks are those of "8-bit Optimizers via Block-wise Quantization" (arXiv:2110.02861), as bitsandbytes stores
-them beside the codes.
+them beside the codes; codes are rounded as it does on each device.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from torch import Tensor
 from rung.formats.codebook4 import DYNAMIC
 
 BLOCK = 256
+#: bitsandbytes looks codes up on a CPU in a table of that many steps between -1 and 1.
+_STEPS = 65536
 
 
 @functools.cache
@@ -40,11 +42,38 @@ def decode(codes: Tensor, absmax: Tensor, values: Tensor) -> Tensor:
 
 
 def encode(state: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes uint8 [n] and magnitudes [blocks] of float32 [n]: the nearest value of the codebook."""
-    count = blocks(len(state))
-    padded = torch.zeros(count * BLOCK, device=state.device)
-    padded[: len(state)] = state
-    table = padded.view(count, BLOCK)
-    absmax = table.abs().amax(dim=1)
+    """Codes uint8 [n] and magnitudes [blocks] of float32 [n]: the nearest value of the codebook, near zero on a CPU
+    what bitsandbytes has there."""
+    if state.device.type == "cpu":
+        return looked_up(state, BLOCK, values)
+    table, absmax = in_blocks(state, BLOCK)
     table.mul_((1 / absmax.clamp_min(1e-38))[:, None])
-    return torch.bucketize(padded[: len(state)], (values[:-1] + values[1:]) / 2).to(torch.uint8), absmax
+    return torch.bucketize(table.view(-1)[: len(state)], (values[:-1] + values[1:]) / 2).to(torch.uint8), absmax
+
+
+def in_blocks(flat: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Values f32 [blocks, size], zeros at the end, and the largest magnitude of each block."""
+    count = -(-len(flat) // size)
+    padded = torch.zeros(count * size, device=flat.device)
+    padded[: len(flat)] = flat
+    table = padded.view(count, size)
+    return table, table.abs().amax(dim=1) if count else table.new_empty(0)
+
+
+def looked_up(flat: Tensor, size: int, code: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes uint8 [n] and magnitudes of blocks, by bitsandbytes' table: what is smaller than 1.5e-5 of the largest has
+    a code that is not the nearest."""
+    table, absmax = in_blocks(flat, min(size, len(flat)))
+    scaled = table.mul_((1 / absmax)[:, None]).clamp_(-1, 1)
+    steps = scaled.add_(1).mul_(0.5 * (_STEPS - 1)).add_(0.5).to(torch.int32).clamp_(0, _STEPS - 1)
+    codes = _table(code.detach().numpy().tobytes()).index_select(0, steps.view(-1)).view(table.shape)
+    codes[absmax == 0] = 0
+    return codes.view(-1)[: len(flat)], absmax
+
+
+@functools.lru_cache(16)
+def _table(code: bytes) -> Tensor:
+    """The code uint8 of each step between -1 and 1, by the values of a codebook."""
+    values = torch.frombuffer(bytearray(code), dtype=torch.float32)
+    steps = -1 + 2 * torch.arange(_STEPS, dtype=torch.float32) / (_STEPS - 1)
+    return torch.bucketize(steps, (values[:-1] + values[1:]) / 2).to(torch.uint8)

@@ -18,6 +18,11 @@ from rung.nn.state8 import BLOCK, blocks, codebook
 #: Under this key bitsandbytes hides what FSDP must not gather.
 _WRAPPED = "__bnb_optimizer_quant_state__"
 _QUANTISED = ("qmap1", "qmap2", "state1", "state2", "absmax1", "absmax2", "unorm_vec")
+#: What single parameters may have instead of the optimiser's own.
+SETTINGS = (
+    *("lr", "betas", "eps", "weight_decay", "alpha", "t_alpha", "t_beta3"),
+    *("optim_bits", "min_8bit_size", "max_unorm"),
+)
 #: Values that are updated at once: bounds the float32 copies of the state.
 PIECE = 4096 * BLOCK
 #: (float32 [n], codebook) -> codes uint8 [n] and magnitudes of their blocks.
@@ -128,8 +133,14 @@ class GlobalOptimManager:
         value: Any = None,
         key_value_dict: dict[str, Any] | None = None,
     ) -> None:
-        """Sets ``key`` (``optim_bits``, ``lr``, ``betas`` ...) or several at once for these parameters."""
+        """Sets ``key`` (``optim_bits``, ``lr``, ``betas`` ...) or several at once for these parameters.
+
+        Raises ``UsageError`` for what no optimiser here goes by.
+        """
         given = key_value_dict if key_value_dict is not None else {key: value}
+        unknown = sorted(str(name) for name in given if name not in SETTINGS)
+        if unknown:
+            raise UsageError(f"{', '.join(unknown)} would change nothing here", (), [f"set  {', '.join(SETTINGS)}"])
         for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
             self._settings.setdefault(parameter, {}).update(given)
 

@@ -17,6 +17,7 @@ from rung.core.types import Format
 from rung.formats import Encoded
 
 Shape = tuple[int, int]
+_SIXTEEN = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
 def parts_of(format: Format, shape: Shape) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -85,6 +86,14 @@ class QuantWeight(nn.Module):
 
         return decode(self, 0, self.shape[0], dtype or self.dtype)
 
+    def columns(self, wanted: Tensor, dtype: torch.dtype) -> Tensor:
+        """The columns ``wanted`` int64 [n] of the decoded weight: [rows, n]; no other is decoded where rows have a
+        scale each."""
+        if self.format.layout != "row_scale":
+            return self.decode(dtype)[:, wanted]
+        parts = {**self.parts(), "data": self.codes[:, wanted]}
+        return QuantWeight(self.format, (self.shape[0], len(wanted)), parts, dtype).decode()
+
     @torch.no_grad()
     def assign(self, values: Tensor, name: str = "weight") -> None:
         """Encodes new values [rows, columns]. Where they equal the decoded ones nothing changes, not even a bit.
@@ -132,9 +141,18 @@ class QuantWeight(nn.Module):
 
 
 def encode(values: Tensor, format: Format, name: str) -> Encoded:
-    """The values [rows, columns] in a format, with torch's threads; raises as ``rung.formats.encode`` does."""
-    array = values.detach().to("cpu", torch.float32).numpy()
-    return formats.encode(array, format, name, torch.get_num_threads())
+    """The values [rows, columns] in a format, with torch's threads; raises as ``rung.formats.encode`` does.
+
+    16-bit values are widened a piece at a time: a float32 copy of the whole would raise the peak of loading.
+    """
+    held, threads = values.detach().to("cpu"), torch.get_num_threads()
+    stored = _SIXTEEN.get(held.dtype)
+    if stored is None or held.ndim != 2 or format.family == "floats":
+        return formats.encode(held.to(torch.float32).numpy(), format, name, threads)
+    data = held.contiguous().view(torch.uint8).numpy()
+    return formats.convert(
+        Encoded(formats.get(stored), (len(held), held.shape[1]), {"data": data}), format, name, threads
+    )
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import UnionType
 
 from rung.core.errors import BadFile, UsageError
 from rung.pipelines.generate import Settings
 
-#: The fields that a line of the file may set beside its prompt.
-_FIELDS = ("negative", "frames", "steps", "guidance", "seed")
+#: The fields that a line of the file may set beside its prompt: their types, the least value and the largest.
+_FIELDS: Mapping[str, tuple[type | UnionType, float, float]] = {
+    "negative": (str, 0, 0),
+    "frames": (int, 1, 10**6),
+    "steps": (int, 1, 10**6),
+    "guidance": (int | float, 0, 10**6),
+    "seed": (int, 0, 2**64 - 1),
+}
 
 
 @dataclass(frozen=True)
@@ -47,20 +54,33 @@ def _settings(line: str, common: Settings, where: str) -> Settings:
         return replace(common, prompt=line)
     try:
         given = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{where} begins like JSON and is none: {error}") from error
     unknown = sorted(given.keys() - {"prompt", *_FIELDS})
     if unknown or not isinstance(given.get("prompt"), str):
         wrong = f"has {', '.join(unknown)}" if unknown else "has no prompt"
         raise UsageError(f"{where} {wrong}.", [f"it may have prompt, {', '.join(_FIELDS)}"])
+    for name, (kind, least, most) in _FIELDS.items():
+        value = given.get(name)
+        if name not in given or (value is None and name != "seed"):
+            continue
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        if not fits or (kind is not str and not least <= value <= most):
+            wanted = (
+                "a text" if kind is str else f"{'a whole number' if kind is int else 'a number'}, {least:,} or more"
+            )
+            raise UsageError(f"{where}: {name} is {json.dumps(value)[:40]}; it is {wanted}.")
     return replace(common, **given)
 
 
 class Done:
-    """The journal of a batch, beside its results: one line of JSON for each that is whole."""
+    """The journal of a batch, beside its results: one line of JSON for each that is whole.
 
-    def __init__(self, out: Path) -> None:
-        self.path = out.with_name(f"{out.stem}.jsonl")
+    ``made`` is what all of them depend on beside their settings: the model and how it is held, frames a second.
+    """
+
+    def __init__(self, out: Path, made: Mapping[str, object]) -> None:
+        self.path, self._made = out.with_name(f"{out.stem}.jsonl"), made
 
     def left(self, wanted: Sequence[Job]) -> list[Job]:
         """The jobs that are not done with these settings, or whose file is gone. Raises ``BadFile``."""
@@ -75,17 +95,16 @@ class Done:
                 if not line.endswith("}"):
                     continue  # the power went while it was written: that job is made again
                 raise BadFile(f"{self.path} is not the journal of a batch", [line[:80]], [f"rm {self.path}"]) from error
-        return [one for one in wanted if done.get(one.out.name) != _told(one) or not one.out.exists()]
+        return [one for one in wanted if done.get(one.out.name) != self._told(one) or not one.out.exists()]
 
     def add(self, job: Job) -> None:
         """Writes down that a job is done."""
-        line = json.dumps({"file": job.out.name, **_told(job)}, ensure_ascii=False).encode() + b"\n"
+        line = json.dumps({"file": job.out.name, **self._told(job)}, ensure_ascii=False).encode() + b"\n"
         torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
         with open(self.path, "ab") as file:
             file.write(b"\n" + line if torn else line)
             file.flush()
             os.fsync(file.fileno())
 
-
-def _told(job: Job) -> dict[str, object]:
-    return json.loads(json.dumps(job.settings.told()))
+    def _told(self, job: Job) -> dict[str, object]:
+        return json.loads(json.dumps({**self._made, **job.settings.told()}))

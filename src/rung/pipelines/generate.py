@@ -53,7 +53,7 @@ class Settings(Value):
 
 @dataclass
 class Made:
-    """Frames uint8 [number, height, width, 3], with the seconds that they took.
+    """Frames uint8 [number, height, width, 3], with the seconds that they took, and of those each phase's networks.
 
     ``peak`` is the largest resident size of the process in bytes, 0 where another device computed.
     """
@@ -61,6 +61,7 @@ class Made:
     frames: np.ndarray
     settings: Settings
     seconds: float
+    phases: dict[str, float]
     plan: PhasesPlan
     peak: int
 
@@ -173,10 +174,11 @@ class Pipeline:
             return
 
     def _made(self, performance: Performance, settings: Settings) -> Made:
-        started = time.monotonic()
+        started, before = time.monotonic(), dict(performance.seconds)
         frames = self._call(self._pipeline(performance.perform, settings, self.watcher.steps), settings)
         peak = system.peak_memory() if self._here else 0
-        return Made(frames, settings, time.monotonic() - started, performance.plan, peak)
+        phases = {phase: spent - before.get(phase, 0.0) for phase, spent in performance.seconds.items()}
+        return Made(frames, settings, time.monotonic() - started, phases, performance.plan, peak)
 
     def _pipeline(self, perform: Perform, settings: Settings, say: Said | None = None) -> Any:
         """The pipeline, whose networks ``perform`` stands for and whose steps are told to ``say``."""

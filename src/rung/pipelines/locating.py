@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rung.core.errors import BadFile, ModelNotFound
 from rung.core.settings import OFFLINE
+from rung.core.text import quoted
 from rung.models.hub import Listing, Progress, fetch, listing
 from rung.models.locate import repository_of
 from rung.models.outlines.pipeline import INDEX
@@ -27,7 +28,7 @@ def folder_of(
         if not (place / INDEX).is_file():
             raise BadFile(
                 f"{name} is no pipeline of diffusers: it has no {INDEX}.",
-                ways_out=[f"rung check {name}   says what it is"],
+                ways_out=[f"rung check {quoted(name)}   says what it is"],
             )
         return place
     repository = repository_of(name)

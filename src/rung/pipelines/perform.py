@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import gc
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,6 +50,8 @@ class Performance:
         progress: Progress = lambda label, done, total: None,
     ) -> None:
         self.plan = plan
+        #: Seconds that the calls of each phase have taken so far, with the reading of its networks.
+        self.seconds: dict[str, float] = {}
         self._folder, self._device, self._journal, self._format = folder, device, journal, format
         self._networks = {network.name: network for network in networks}
         self._place = torch.device(torch_name(device.id))
@@ -59,6 +62,13 @@ class Performance:
 
     def perform(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call. Raises ``DoesNotFit`` when every way to hold the network has failed."""
+        started, phase = time.monotonic(), self.phase(name)
+        try:
+            return self._performed(name, method, args, kwargs)
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started
+
+    def _performed(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         key = _key(name, method, args, kwargs) if self._networks[name].phase == "encode" else None
         if key is not None and key in self._encoded:
             return self._encoded[key]

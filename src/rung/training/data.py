@@ -12,6 +12,8 @@ from rung.core.errors import BadFile, ModelNotFound
 from rung.core.text import count
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
+#: JSON can spell one half of a character that UTF-16 writes as two; no text has such.
+_HALVES = "half a character (an escape \\ud800 ... \\udfff alone)"
 #: Lines that are named for each kind of trouble.
 _NAMED = 5
 _SHAPES = (
@@ -64,7 +66,7 @@ def read_rows(path: Path) -> tuple[list[Row], Dropped]:
             f"there is no file {path}", ["DATA is a JSONL file, one row a line"], [f"a row:  {_SHAPES[0]}"]
         )
     try:
-        with open(path, encoding="utf-8-sig", errors="replace") as file:
+        with open(path, "rb") as file:
             rows, dropped = _rows(file)
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror or error}") from error
@@ -77,13 +79,16 @@ def read_rows(path: Path) -> tuple[list[Row], Dropped]:
     return rows, dropped
 
 
-def _rows(lines: Iterable[str]) -> tuple[list[Row], Dropped]:
+def _rows(lines: Iterable[bytes]) -> tuple[list[Row], Dropped]:
     rows, dropped = [], Dropped()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        except UnicodeDecodeError:
+            dropped.add("not UTF-8", number)
+            continue
         except (ValueError, RecursionError):
             dropped.add("not JSON", number)
             continue
@@ -101,13 +106,21 @@ def _row(value: Any, number: int) -> Row | str:
         return "neither messages nor text"
     if "messages" not in value:
         text = value["text"]
-        return Row(number, text=text) if isinstance(text, str) and text.strip() else "empty"
+        if not isinstance(text, str) or not text.strip():
+            return "empty"
+        return Row(number, text=text) if _is_unicode(text) else _HALVES
     messages = value["messages"]
     if not isinstance(messages, list) or not all(map(_is_message, messages)):
         return "messages are not a list of role and content"
+    if not all(_is_unicode(m["content"]) for m in messages):
+        return _HALVES
     answers = [m for m in messages if m["role"] == "assistant" and m["content"].strip()]
     return Row(number, messages=tuple(messages)) if answers else "no answer of an assistant"
 
 
 def _is_message(value: Any) -> bool:
     return isinstance(value, dict) and value.get("role") in _ROLES and isinstance(value.get("content"), str)
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

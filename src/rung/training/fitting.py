@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rung import formats
-from rung.core.errors import DoesNotFit, UnknownDevice
-from rung.core.text import size
+from rung.core.errors import DoesNotFit
+from rung.core.text import quoted, size
 from rung.core.types import Device, MemoryUse
 from rung.models.card import ModelCard
 from rung.planning.recipe import Weight, compute_dtype, recipe
-from rung.planning.solve import computes
 from rung.planning.subject import Subject
 from rung.planning.training import training_use
 
@@ -43,19 +42,6 @@ class Fit:
         return f"{self.device.name} · {size(self.use.total)} of {size(self.budget)} · {how} · {rows} · {self.dtype}"
 
 
-def choose_device(devices: Sequence[Device], name: str | None) -> Device:
-    """The device of that id, by default the first card that computes, else the CPU. Raises ``UnknownDevice``."""
-    if name is None:
-        able = [device for device in devices if computes(device)]
-        return next((device for device in able if device.kind != "cpu"), able[-1])
-    for device in devices:
-        if name in (device.id, device.kind):
-            return device
-    raise UnknownDevice(
-        f"There is no device {name!r} here.", [f"devices here: {', '.join(d.id for d in devices)}"], ["rung devices"]
-    )
-
-
 def fit(
     card: ModelCard, device: Device, format: str, *, rank: int, batch: int, accumulate: int, length: int, budget: int
 ) -> Fit:
@@ -68,27 +54,14 @@ def fit(
     weights, subject = _weights(card, device, format, dtype), Subject.of_card(card)
 
     def use(rows: int, checkpointing: bool) -> MemoryUse:
-        return training_use(
-            weights,
-            subject,
-            device,
-            way="lora",
-            optimizer="adamw",
-            rank=rank,
-            batch=rows,
-            sequence=length,
-            checkpointing=checkpointing,
-        )
+        return _use(weights, subject, device, rank, length, rows, checkpointing)
 
-    without, rows, many = use(batch, False).total, batch, accumulate
-    while True:
+    without = use(batch, False).total
+    for rows in (rows for rows in range(batch, 0, -1) if batch % rows == 0):
         for checkpointing in (False, True):
             need = use(rows, checkpointing)
             if need.most <= budget:
-                return Fit(device, dtype, checkpointing, rows, many, need, budget, without)
-        if rows == 1 or rows % 2:
-            break
-        rows, many = rows // 2, many * 2
+                return Fit(device, dtype, checkpointing, rows, accumulate * batch // rows, need, budget, without)
     need = use(1, True)
     shorter = length
     while shorter > 64 and training_most(weights, subject, device, rank, shorter) > budget:
@@ -97,12 +70,18 @@ def fit(
     raise DoesNotFit(
         f"Training {card.name} needs {size(need.most)} on {device.name}, which has {size(budget)}.",
         [f"that is one row of {length:,} tokens at a time, with gradient checkpointing and rank {rank}"],
-        [*ways, "a smaller model", f"rung check {card.path} --training lora   says where it would fit"],
+        [*ways, "a smaller model", f"rung check {quoted(card.path)} --training lora   says where it would fit"],
     )
 
 
 def training_most(weights: Sequence[Weight], subject: Subject, device: Device, rank: int, length: int) -> int:
     """The bytes that one row of so many tokens takes at the most, with checkpointing."""
+    return _use(weights, subject, device, rank, length, 1, True).most
+
+
+def _use(
+    weights: Sequence[Weight], subject: Subject, device: Device, rank: int, length: int, rows: int, checkpointing: bool
+) -> MemoryUse:
     return training_use(
         weights,
         subject,
@@ -110,10 +89,10 @@ def training_most(weights: Sequence[Weight], subject: Subject, device: Device, r
         way="lora",
         optimizer="adamw",
         rank=rank,
-        batch=1,
+        batch=rows,
         sequence=length,
-        checkpointing=True,
-    ).most
+        checkpointing=checkpointing,
+    )
 
 
 def _weights(card: ModelCard, device: Device, format: str, dtype: str) -> tuple[Weight, ...]:

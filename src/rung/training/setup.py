@@ -10,7 +10,7 @@ from trl import SFTConfig
 
 from rung.hub.peft import prepare
 from rung.training.fitting import Fit
-from rung.training.tune import Options
+from rung.training.tune import Options, names
 
 #: Checkpoints of a run, about, and the most steps between two.
 _CHECKPOINTS, _FAR = 20, 100
@@ -18,7 +18,7 @@ _CHECKPOINTS, _FAR = 20, 100
 
 def lora(asked: Options) -> LoraConfig:
     """The adapter that is trained."""
-    targets: Any = asked.targets if asked.targets == "all-linear" else asked.targets.split(",")
+    targets: Any = asked.targets if asked.targets == "all-linear" else names(asked.targets)
     return prepare(
         LoraConfig(
             r=asked.rank,

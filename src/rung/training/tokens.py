@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import TemplateError
+
 from rung.core.errors import BadFile, UsageError
 from rung.core.text import count
 from rung.training.data import Dropped, Message, Row
@@ -42,7 +44,11 @@ def encode_rows(rows: Sequence[Row], tokenizer: Any, max_length: int, dropped: D
     made: list[dict[str, list[int]]] = []
     longer, answers, texts = 0, 0, 0
     for row in rows:
-        ids, labels = _conversation(row.messages, tokenizer) if row.messages else _text(row.text, tokenizer)
+        try:
+            ids, labels = _conversation(row.messages, tokenizer) if row.messages else _text(row.text, tokenizer)
+        except TemplateError as error:  # a role or an order that it does not know
+            dropped.add(f"the chat template refuses it: {str(error)[:100]}", row.line)
+            continue
         if not ids:
             dropped.add("the chat template does not show where answers begin", row.line)
             continue

@@ -6,7 +6,7 @@ import errno
 import hashlib
 import importlib.util
 import json
-import os
+import math
 import random
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,14 +16,15 @@ from typing import Any
 
 from rung import formats
 from rung.core.errors import BadFile, ContextTooLong, DiskFull, SoftwareMissing, UsageError
-from rung.core.text import count, size
-from rung.engine import system
+from rung.core.files import write_whole
+from rung.core.text import count, did_you_mean, quoted, size
 from rung.engine.locating import card_of
+from rung.engine.planning import device_here
 from rung.models.card import ModelCard
 from rung.planning.request import parse_memory
 from rung.training.curve import loss_curve
 from rung.training.data import read_rows
-from rung.training.fitting import choose_device, fit
+from rung.training.fitting import fit
 
 #: Tokens of a row, where nothing is asked for.
 LENGTH = 1024
@@ -100,9 +101,7 @@ def tune(
     encoded = encode_rows(rows, load_tokenizer(card), length, dropped)
     for note in (*dropped.sentences(), *encoded.notes):
         on_note(note)
-    chosen = choose_device(
-        system.proven_devices(lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, once.")), device
-    )
+    chosen = device_here(device, on_note)
     budget = parse_memory(memory)
     planned = fit(
         card,
@@ -137,7 +136,7 @@ def _check(card: ModelCard, asked: Options, place: Path) -> None:
         raise UsageError(
             f"{card.name} is a GGUF file; adapters are trained on the folder that it was made from.",
             ["an adapter of that folder runs on the GGUF file too:  rung run FILE --adapter DIR"],
-            [f"rung convert {card.path} FOLDER", "rung tune FOLDER DATA --out DIR"],
+            [f"rung convert {quoted(card.path)} FOLDER", "rung tune FOLDER DATA --out DIR"],
         )
     chosen = formats.get(asked.format)
     if not chosen.encodes:
@@ -152,50 +151,79 @@ def _check(card: ModelCard, asked: Options, place: Path) -> None:
             (),
             [f"--max-length {card.decoder.context}"],
         )
+    for name in ("epochs", "learning_rate", "dropout"):
+        if not math.isfinite(value := getattr(asked, name)):
+            raise UsageError(f"--{name.replace('_', '-')} is {value}, no finite number")
+    _check_targets(card, asked.targets)
     if place.resolve() == Path(card.path).resolve():
         raise UsageError("MODEL and --out are the same folder.", (), [f"--out {place.name}-adapter"])
     if not 0 <= asked.eval_split < 1:
         raise UsageError(f"--eval-split is {asked.eval_split}; it is a share of the rows", (), ["--eval-split 0.1"])
 
 
+def names(targets: str) -> list[str]:
+    """The names of ``--targets``."""
+    return [name.strip() for name in targets.split(",")]
+
+
+def _check_targets(card: ModelCard, targets: str) -> None:
+    """Raises ``UsageError`` for a name that no matrix of the model has, as PEFT finds them: by their last parts."""
+    matrices = [t.name.removesuffix(".weight") for t in card.tensors if len(t.shape) > 1]
+    matrices += ["lm_head"] if card.decoder.tied_head else []
+    for target in () if targets == "all-linear" else names(targets):
+        if not any(f".{name}".endswith(f".{target}") for name in matrices):
+            known = sorted({name.rpartition(".")[2] for name in matrices})
+            raise UsageError(
+                f"--targets {target}: {card.name} has no such matrix.{did_you_mean(target, known)}",
+                [f"it has {', '.join(known)[:200]}"],
+                ["--targets all-linear"],
+            )
+
+
 def _identity(card: ModelCard, data: Path, asked: Options) -> dict[str, Any]:
     """What must be the same for a run to go on."""
     digest = hashlib.sha256(data.read_bytes()).hexdigest()
-    return {"model": card.name, "data": digest, "options": asdict(asked)}
+    return {"model": str(Path(card.path).resolve()), "data": digest, "options": asdict(asked)}
 
 
 def _claim(place: Path, identity: dict[str, Any]) -> None:
-    """Makes the folder this run's. Raises ``UsageError`` for that of another run and a finished one."""
+    """Makes the folder this run's. Raises ``UsageError`` for that of another run and a finished one.
+
+    A run that ended before it had anything to keep leaves the folder to the next one, whatever its options.
+    """
     try:
         place.mkdir(parents=True, exist_ok=True)
-        path = place / STATE
-        if path.is_file():
-            held = json.loads(path.read_text(encoding="utf-8"))
-            same = held.get("run") == identity
-            if same and not held.get("finished"):
-                return
+        path, kept = place / STATE, _kept(place)
+        if kept and not path.is_file():
+            raise UsageError(f"{place} is not empty, and no run of rung tune.", (), ["--out with a new folder"])
+        held = _held(path) if kept else {}
+        same = held.get("run") == identity
+        if kept and (not same or held.get("finished")):
             raise UsageError(
                 f"{place} holds {'this run, which is finished' if same else 'another run'}.",
                 [] if same else ["its model, data or options differ from these"],
-                [f"rung run MODEL --adapter {place}", "--out with another folder"],
+                [f"rung run MODEL --adapter {quoted(place)}", "--out with another folder"],
             )
-        if any(place.iterdir()):
-            raise UsageError(f"{place} is not empty, and no run of rung tune.", (), ["--out with a new folder"])
-        _write(path, {"run": identity, "finished": False})
-    except ValueError as error:
-        raise BadFile(f"{place / STATE} is no JSON", (), [f"remove {place} and begin again"]) from error
+        write_whole(path, json.dumps({"run": identity, "finished": False}, indent=1).encode())
     except OSError as error:
         raise UsageError(f"{place} cannot be written: {error.strerror or error}", (), ["--out elsewhere"]) from error
 
 
-def _write(path: Path, value: dict[str, Any]) -> None:
-    """Writes JSON at once or not at all."""
-    new = path.with_name(path.name + ".new")
-    with open(new, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
+def _kept(place: Path) -> bool:
+    """Whether a folder has anything beside the name of its run and what was left of writing it."""
+    others = (each for each in place.iterdir() if each.name != STATE and not each.name.startswith("."))
+    return any(not each.is_dir() or any(each.iterdir()) for each in others)
+
+
+def _held(path: Path) -> dict[str, Any]:
+    """The run that a folder is of. Raises ``BadFile``."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        held = None
+    if not isinstance(held, dict):
+        raise BadFile(f"{path} is no state of rung tune", (), [f"remove {path.parent} and begin again"])
+    return held
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -266,7 +294,7 @@ def _train(
     (place / CURVE).write_text(loss_curve(outcome.losses, outcome.held_out, card.name), encoding="utf-8")
     if not outcome.stopped:
         held = json.loads((place / STATE).read_text(encoding="utf-8"))
-        _write(place / STATE, {**held, "finished": True})
+        write_whole(place / STATE, json.dumps({**held, "finished": True}, indent=1).encode())
     return outcome
 
 

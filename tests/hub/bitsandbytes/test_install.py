@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
 
 bnb = pytest.importorskip("bitsandbytes")
@@ -104,12 +105,8 @@ def test_a_torch_that_cannot_replace_kernels(monkeypatch):
 
 
 def test_every_operator_has_a_kernel():
-    names = {name for name in dir(torch.ops.bitsandbytes) if not name.startswith("_")} - {"name"}
-    assert {name.partition(".")[0] for name in KERNELS} <= names
-    schemas = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("bitsandbytes::")]
-    assert {
-        s.name.removeprefix("bitsandbytes::") + (f".{s.overload_name}" if s.overload_name else "") for s in schemas
-    } <= set(KERNELS)
+    registered = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("bitsandbytes::")]
+    assert {name.removeprefix("bitsandbytes::") for name in registered} == set(KERNELS)
 
 
 def test_the_peer_repacks_and_rung_does_not(bf16_processor):
@@ -139,6 +136,36 @@ def test_gradients_after_evaluation(bf16_processor, nested):
         given = x.clone().requires_grad_()
         made.train(training)(given).sum().backward()
         torch.testing.assert_close(given.grad, decoded(made).sum(0).expand(3, 128), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("kind", "nested"), [("nf4", False), ("nf4", True), ("fp4", True)])
+def test_an_adapter_without_a_difference_changes_nothing(kind, nested, dtype):
+    """Merged by PEFT: with nested scales, or decoded to 16 bits, encoding again gives others without ``install``."""
+    install()
+    torch.manual_seed(0)
+    made = bnb.nn.Linear4bit(192, 256, bias=False, quant_type=kind, compress_statistics=nested)
+    made.weight.data[:2] = 0
+    model = nn.Sequential(made.to(dtype).to("cpu"))
+    model.is_loaded_in_4bit = True
+
+    def state(layer):
+        codes = {"weight": layer.weight.data.clone()} if kind == "nf4" else {}  # fp4 has two zeros
+        return {"values": decoded(layer), **codes, **layer.weight.quant_state.as_dict(packed=True)}
+
+    want = state(made)
+    model = get_peft_model(model, LoraConfig(r=4, target_modules=["0"]))
+    assert type(model.base_model.model[0]).__module__ == "peft.tuners.lora.bnb"
+    twin = copy.deepcopy(model)
+    merged = model.merge_and_unload()[0]
+    got = state(merged)
+    assert got.keys() == want.keys()
+    assert all(torch.equal(got[name], value) for name, value in want.items())
+    with torch.no_grad():
+        twin.base_model.model[0].lora_B["default"].weight.add_(0.01)
+    changed = twin.merge_and_unload()[0]
+    assert not torch.equal(changed.weight.data, merged.weight.data)
+    assert not torch.equal(changed.weight.quant_state.absmax, merged.weight.quant_state.absmax)
 
 
 @pytest.mark.parametrize("how", ["deepcopy", "state_dict"])

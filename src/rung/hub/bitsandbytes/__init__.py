@@ -70,6 +70,8 @@ def put_in_place() -> None:
     if gpu():
         _guard()
     _stop_repacking()
+    weights: Any = sys.modules[f"{_PEER}.nn.modules"].Params4bit
+    _patches.set(weights, "_quantize", keeping_scales(weights._quantize))
 
 
 def _operator(name: str) -> Any:
@@ -92,6 +94,34 @@ def _stop_repacking() -> None:
     for holder in (modules, functional):
         _patches.set(holder, "has_avx512bf16", lambda: False)
     _patches.set(modules, "_convert_weight_packed_for_cpu", lambda weight, state: (weight, state))
+
+
+def keeping_scales(quantize: Callable[..., Any]) -> Callable[..., Any]:
+    """``Params4bit._quantize`` that keeps the scales of before where they hold the new values exactly.
+
+    A merge decodes, adds and makes a parameter of the sum that still knows the state of the old one. Encoded again,
+    decoded values need not give the scales that they came from: nested ones have another mean, and a 16-bit dtype
+    rounds. So an adapter without a difference would change the model.
+    """
+
+    def run(weight: Any, device: Any) -> Any:
+        before, values = weight.quant_state, weight.data
+        made = quantize(weight, device)
+        if before is None or _outline(before) != _outline(made.quant_state):
+            return made
+        decoded = sys.modules[f"{_PEER}.functional"].dequantize_4bit(made.data, before)
+        if torch.equal(decoded.to(values.dtype), values.to(decoded.device)):
+            made.quant_state = before
+            if made.module is not None:
+                made.module.quant_state = before
+        return made
+
+    return run
+
+
+def _outline(state: Any) -> tuple[Any, ...]:
+    """What two states must share for one to hold what the other encodes."""
+    return state.shape, state.blocksize, state.quant_type, state.nested, state.absmax.shape, state.absmax.device
 
 
 def _guard() -> None:

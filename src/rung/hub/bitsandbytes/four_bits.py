@@ -22,6 +22,7 @@ from rung.formats.codebook4 import CODEBOOKS, CodebookCodec
 from rung.formats.codec import Encoded, Source
 from rung.formats.table import BLOCKS
 from rung.hub.bitsandbytes.blocks import PIECE, dequantize_blockwise, nearest
+from rung.kernels.cpu.decoding import decode
 from rung.nn import bound
 from rung.nn.state8 import BLOCK
 
@@ -73,7 +74,7 @@ def dequantize_4bit(
             (1, count),
             {"data": codes.numpy(), "absmax": absmax.float().numpy()},
         )
-        return torch.from_numpy(formats.decode(stored, None, torch.get_num_threads())).view(*shape).to(dtype)
+        return torch.from_numpy(decode(stored, None, torch.get_num_threads())).view(*shape).to(dtype)
     values = torch.from_numpy(CODEBOOKS[quant_type]).to(codes.device)
     decoded = values[torch.stack([codes >> 4, codes & 15], dim=1).view(-1)[:count].int()]
     return (decoded * absmax.float().repeat_interleave(blocksize)[:count]).view(*shape).to(dtype)
@@ -108,14 +109,21 @@ def gemm_4bit(
 
 
 def gemv_4bit(a: Tensor, b: Tensor, shape: Sequence[int], absmax: Tensor, code: Tensor, blocksize: int) -> Tensor:
-    """The same for any number of rows, by the codebook. Raises ``UsageError`` for a weight that was repacked."""
+    """The same for any number of rows, by the codebook; the weight is rounded to the dtype of a, as bitsandbytes' is.
+
+    Its layers call ``gemm_4bit``. Raises ``UsageError`` for a weight that was repacked.
+    """
     if absmax.dim() > 1:
         raise UsageError(
             "this weight is in bitsandbytes' own packing for AVX512_BF16",
             ["it was repacked in place before rung was installed; only its layer can have it back"],
             ["call rung.hub.bitsandbytes.install() before the first evaluation"],
         )
-    return _product(a, b, shape, [absmax], absmax.float, blocksize, "fp4" if code[1] > 0 else "nf4")
+    quant_type = "fp4" if code[1] > 0 else "nf4"
+    if a.dtype == torch.float32:
+        return _product(a, b, shape, [absmax], absmax.float, blocksize, quant_type)
+    weight = dequantize_4bit(b, absmax, blocksize, quant_type, shape, a.dtype)
+    return linear(a.float(), weight.float()).to(a.dtype)
 
 
 def _product(

@@ -17,20 +17,20 @@ def int8_vectorwise_quant(a: Tensor, threshold: float = 0.0) -> tuple[Tensor, Te
     columns, given = None, a
     if threshold > 0:
         outliers = a.abs() >= threshold
-        columns = outliers.view(-1, a.shape[-1]).any(dim=0).nonzero()[:, 0]
+        columns = outliers.reshape(-1, a.shape[-1]).any(dim=0).nonzero()[:, 0]
         given = a.masked_fill(outliers, 0)
     peaks = given.abs().amax(dim=-1).float()
     codes = (given * (127 / peaks)[..., None]).round().nan_to_num(0).to(torch.int8)
     if columns is not None and a.numel() > a.shape[-1]:
         codes[..., columns] = 0
-    return codes, peaks.view(-1), columns
+    return codes, peaks.reshape(-1), columns
 
 
 def int8_double_quant(a: Tensor, threshold: float = 0.0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """The same, and codes and magnitudes of the columns as well."""
     codes, peaks, columns = int8_vectorwise_quant(a, threshold)
     given = a.masked_fill(a.abs() >= threshold, 0) if threshold > 0 else a
-    tall = given.abs().view(-1, a.shape[-1]).amax(dim=0).float()
+    tall = given.abs().reshape(-1, a.shape[-1]).amax(dim=0).float()
     other = (given * 127.0 / tall).round().nan_to_num(0).to(torch.int8)
     return codes, other, peaks, tall, columns
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rung.core.errors import UsageError
 from rung.hub.bitsandbytes.blocks import quantize_blockwise
 from rung.nn import stepping
 from rung.nn.state8 import BLOCK
@@ -43,6 +44,7 @@ def optimizer_update_32bit(
     skip_zeros: bool = False,
 ) -> None:
     """Changes the parameter and its states in place."""
+    _refuse(skip_zeros)
     settings = stepping.Settings(lr, (beta1, beta2, beta3), eps, weight_decay, alpha, step)
     limit = max_unorm * param_norm if max_unorm > 0 else None
     norm = _update(optimizer_name, g, p, {"state1": state1, "state2": state2}, settings, gnorm_scale, limit)
@@ -72,11 +74,21 @@ def optimizer_update_8bit_blockwise(
     skip_zeros: bool = False,
 ) -> None:
     """The same with states in blocks of 256; their codes are those of ``quantize_blockwise``."""
+    _refuse(skip_zeros)
     settings = stepping.Settings(lr, (beta1, beta2, beta3), eps, weight_decay, alpha, step)
     state: dict[str, Any] = {"state1": state1, "qmap1": qmap1, "absmax1": absmax1}
     if state2 is not None:
         state |= {"state2": state2, "qmap2": qmap2, "absmax2": absmax2}
     _update(optimizer_name, g, p, state, settings, gnorm_scale, None)
+
+
+def _refuse(skip_zeros: bool) -> None:
+    if skip_zeros:
+        raise UsageError(
+            "rung does not compute skip_zeros, which leaves values alone whose gradient is exactly zero",
+            ["bitsandbytes computes it on CUDA alone"],
+            ["skip_zeros=False"],
+        )
 
 
 def _update(

@@ -2,7 +2,8 @@
 
 A unit of a panel of T rows holds, for 32 columns: T x 32 signed bytes, T float32 scales, then for each part of the
 unit (see ``Layout.activations``) T sums of the signed bytes: int32 times -offset, or float32 times the scale when
-the offset is 0. A value is quantised to the nearest of 255 levels, as llama.cpp does (Q8_0).
+the offset is 0. A value is quantised to the nearest of 255 levels, as llama.cpp does (Q8_0). Weights that are stored as
+floats want the floats themselves.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from rung.kernels.cpu.compiled import kernel
+from rung.kernels.cpu.glue import copy
 from rung.kernels.simd.avx512 import (
     largest_magnitude,
     load_f32,
@@ -63,3 +65,9 @@ def quantise(x, stride, rows, panel, tile, parts, offset, first, last):
                 write_f32(sums + 4 * row, scale * np.float32(low))
                 if parts == 2:
                     write_f32(sums + 4 * (tile + row), scale * np.float32(high))
+
+
+@kernel(9)
+def keep(x, stride, rows, panel, tile, parts, offset, first, last):
+    """Copies columns [16 first, 16 last) of one row of float32 to a panel; called as ``quantise`` is."""
+    copy(panel + 64 * first, x + 64 * first, 16 * (last - first))

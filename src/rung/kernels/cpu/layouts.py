@@ -110,7 +110,7 @@ _GENERIC = {
     for minimum in (False, True)
 }
 
-_NATIVE = {layout.name: layout for layout in (Q4_0, Q8_0, Q4_K, Q6_K, INT8)}
+_NATIVE = {layout.name: layout for layout in (Q4_0, Q8_0, Q4_K, Q6_K, INT8)} | {"llm_int8": INT8}
 
 #: Formats in a generic layout: how many bits their codes need, columns a scale, and whether they have minima.
 GENERIC: dict[str, tuple[str, int, bool]] = {
@@ -133,6 +133,9 @@ GENERIC: dict[str, tuple[str, int, bool]] = {
     "iq1_m": ("nibble", 16, False),
     "tq1_0": ("nibble", 32, False),
     "tq2_0": ("nibble", 32, False),
+    "u2": ("nibble", 32, True),
+    "u4": ("nibble", 32, True),
+    "u8": ("byte", 32, True),
 }
 
 #: All formats (without their options) that have a layout.
@@ -149,10 +152,15 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
+def is_generic(format: Format) -> bool:
+    """Whether its layout is one of those that formats share, and from which there is no way back."""
+    return format.name.split(":")[0] in GENERIC
+
+
 def layout_of(format: Format) -> Layout:
     """The layout of a format of ``FORMATS``."""
     family = format.name.split(":")[0]
-    if family in GENERIC:
+    if is_generic(format):
         return _GENERIC[GENERIC[family]]
     return LAYOUTS[family if family in _NATIVE else f"codebook{format.block}"]
 
@@ -160,16 +168,26 @@ def layout_of(format: Format) -> Layout:
 def packed_bytes(format: Format, shape: tuple[int, ...]) -> int:
     """Bytes of a weight as the row and tile kernels hold it.
 
-    Nested scales of nf4 and fp4 are held beside their float32 values, for the exact way back.
+    Nested scales of nf4 and fp4, and the largest values of llm_int8, are held beside the scales that the kernels read,
+    for the exact way back; of ordered formats the column of the activations that each column meets.
     """
     columns = shape[-1]
     groups = -(-math.prod(shape[:-1]) // ROWS)
     size = groups * layout_of(format).group_bytes(columns)
     if format.nested:
         size += format.bytes(shape) - -(-math.prod(shape) // 2)
+    if format.name == "llm_int8":
+        size += 4 * math.prod(shape[:-1])
+    if format.layout == "ordered":
+        size += 8 * columns
     return size
 
 
 def divides(format: Format, columns: int) -> bool:
-    """Whether rows of that many columns can be packed: units and blocks must divide them."""
+    """Whether rows of that many columns can be packed: units and blocks must divide them.
+
+    Of what other quantisers write, blocks must hold whole units.
+    """
+    if format.family == "grouped" and format.block % UNIT:
+        return False
     return columns % max(UNIT, format.block) == 0

@@ -17,10 +17,11 @@ import numpy.typing as npt
 from rung import formats
 from rung.core.types import Format
 from rung.formats import Encoded, codebook4
-from rung.kernels.cpu import arena
+from rung.formats.rowwise import INVERSE
+from rung.kernels.cpu import arena, pack_grouped
 from rung.kernels.cpu.codebooks import CODEBOOKS, grid_codes
 from rung.kernels.cpu.compiled import Kernel
-from rung.kernels.cpu.layouts import GENERIC, ROWS, UNIT, Layout, layout_of
+from rung.kernels.cpu.layouts import ROWS, UNIT, Layout, is_generic, layout_of
 from rung.kernels.cpu.pack_generic import PLAIN
 from rung.kernels.cpu.pack_grids import GRIDS
 from rung.kernels.cpu.pack_native import NATIVE, each_row
@@ -39,8 +40,9 @@ class Packed:
     ``data`` uint8, 64-byte aligned: groups of 16 rows of ``group_bytes`` each; rows that fill the last group have
     scale 0. ``table``: 16 unsigned bytes (value + 128) and, at byte 16, the float32 that a product is multiplied
     with; None without a codebook. ``kept`` holds parts for the way back that ``data`` does not. ``source`` is the
-    stored weight itself, for the way back of a generic layout: a mapped file costs no memory. ``threads`` is how
-    many threads multiply with it.
+    stored weight itself, for the way back of a generic layout: a mapped file costs no memory. ``gather`` int64
+    [columns] says which column of the activations each column meets; None where they lie in their own order.
+    ``threads`` is how many threads multiply with it.
     """
 
     format: Format
@@ -50,6 +52,7 @@ class Packed:
     table: Bytes | None = field(default=None, repr=False)
     kept: dict[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
     source: Encoded | None = field(default=None, repr=False)
+    gather: npt.NDArray[np.int64] | None = field(default=None, repr=False)
     threads: int = 1
 
     @property
@@ -75,7 +78,8 @@ class Packed:
     @property
     def nbytes(self) -> int:
         """Bytes held by this object itself."""
-        return self.data.nbytes + sum(part.nbytes for part in self.kept.values())
+        beside = [*self.kept.values(), *([] if self.gather is None else [self.gather])]
+        return self.data.nbytes + sum(part.nbytes for part in beside)
 
 
 def pack(encoded: Encoded, threads: int = 1) -> Packed:
@@ -102,8 +106,12 @@ def start(encoded: Encoded, threads: int = 1) -> Packed:
     packed = Packed(encoded.format, encoded.shape, layout, data, _table(encoded.format), threads=threads)
     if encoded.format.nested:
         packed.kept = {name: np.array(encoded.parts[name]) for name in ("absmax", "nested_absmax", "nested_offset")}
-    if encoded.format.name in GENERIC:
+    if encoded.format.name == "llm_int8":
+        packed.kept = {"scale": np.array(encoded.parts["scale"])}
+    if is_generic(encoded.format):
         packed.source = encoded
+    if encoded.format.layout == "ordered":
+        packed.gather = np.argsort(encoded.parts["order"]).astype(np.int64)
     return packed
 
 
@@ -111,7 +119,10 @@ def fill(packed: Packed, encoded: Encoded, first: int, last: int) -> None:
     """Packs the rows [first, last) of the weight that ``packed`` was started for; 16 divides ``first``."""
     name = packed.format.name
     stored = encoded.parts["data"].reshape(encoded.shape[0], -1)[first:last]
-    if name in GENERIC:
+    if kernel := pack_grouped.GROUPED.get(name.split(":")[0]):
+        _move(packed, kernel, stored, first, packed.format.block, pack_grouped.how(packed.format))
+        return
+    if is_generic(packed.format):
         kernel = PLAIN[name] if name in PLAIN else GRIDS[name]
         codes = grid_codes(name)  # held here: threads that ask first at the same time each get an array of their own
         _move(packed, kernel, stored, first, packed.format.block, codes.ctypes.data)
@@ -145,7 +156,7 @@ def _scales(encoded: Encoded, first: int, last: int) -> Floats | None:
     """The float32 scales [rows, scales of a row] of rows that are not stored beside their codes."""
     if "scale" in encoded.parts:
         scale: Floats = encoded.parts["scale"][first:last, None]
-        return scale
+        return scale * INVERSE if encoded.format.name == "llm_int8" else scale
     if "absmax" in encoded.parts:
         columns, block = encoded.shape[1], encoded.format.block
         return codebook4.scales(encoded, first * columns // block, last * columns // block).reshape(last - first, -1)
@@ -166,7 +177,7 @@ def read_rows(packed: Packed, ids: Iterable[int]) -> Encoded:
     columns = packed.shape[1]
     shape = (len(wanted), columns)
     if packed.source is not None:
-        return Encoded(packed.format, shape, {"data": packed.source.parts["data"][wanted]})
+        return Encoded(packed.format, shape, {**packed.source.parts, "data": packed.source.parts["data"][wanted]})
     plain, layout = formats.get(packed.format.name.removesuffix(":nested")), packed.layout
     width = {"rows": plain.bytes((1, columns)), "row_scale": columns, "flat": columns // 2}[plain.layout]
     stored = np.empty((len(wanted), width), np.uint8)
@@ -176,7 +187,9 @@ def read_rows(packed: Packed, ids: Iterable[int]) -> Encoded:
         return Encoded(plain, shape, {"data": stored})
     scales = np.ascontiguousarray(_lanes(packed)[wanted // ROWS, :, wanted % ROWS])
     if plain.layout == "row_scale":
-        return Encoded(plain, shape, {"data": stored.view(np.int8), "scale": scales.reshape(-1)})
+        kept = packed.kept.get("scale")
+        scale = scales.reshape(-1) if kept is None else kept[wanted]
+        return Encoded(plain, shape, {"data": stored.view(np.int8), "scale": scale})
     return Encoded(plain, shape, {"data": stored.reshape(-1), "absmax": scales.reshape(-1)})
 
 

@@ -42,7 +42,7 @@ def _enter_program(words):
 def _openmp() -> tuple[Callable[..., None], int, int] | None:
     """Of the OpenMP library in this process ``GOMP_parallel``, and the addresses of ``omp_get_thread_num`` and
     ``omp_get_num_threads``. Torch may bring one after the first tokens."""
-    return _find_openmp("torch" in sys.modules)
+    return _find_openmp(hasattr(sys.modules.get("torch"), "get_num_threads"))  # torch's, once it is imported whole
 
 
 @functools.cache
@@ -52,7 +52,8 @@ def _find_openmp(with_torch: bool) -> tuple[Callable[..., None], int, int] | Non
     except OSError:
         return None
     paths = dict.fromkeys(line.split(maxsplit=5)[-1] for line in mapped if "/" in line)
-    for path in paths:
+    # torch's own first: packages bring copies (sentencepiece, for one), whose threads would wait beside torch's
+    for path in sorted(paths, key=lambda path: {"torch", "torch.libs"}.isdisjoint(Path(path).parts)):
         if Path(path).name.split(".")[0].split("-")[0] not in ("libgomp", "libomp", "libiomp5"):
             continue
         library = ctypes.CDLL(path)

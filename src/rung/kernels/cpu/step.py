@@ -60,7 +60,7 @@ class SegmentWord(Words):
     """
 
     FIRST_CHUNK, CHUNK_GROUPS, GROUPS, PANEL, RESULT, BIAS, AFTER, SOFTCAP = range(8)
-    UP_RESULT, UP_BIAS, UP_GROUP, KERNEL, UP_KERNEL = range(8, 13)
+    UP_PANEL, UP_RESULT, UP_BIAS, UP_GROUP, KERNEL, UP_KERNEL = range(8, 14)
 
 
 #: Words of a segment: those above, the arguments of its kernel and those of its partner's.
@@ -80,7 +80,7 @@ _AREA, _AREA_BYTES, _COLUMNS, _SOURCE = (w.at for w in list(LinearWord)[1:5])
 _BEFORE, _POST_NORM, _NORM, _EPSILON = (w.at for w in list(LinearWord)[5:9])
 _FILLS, _FILL_COUNT, _SEGMENTS, _CHUNKS = (w.at for w in list(LinearWord)[9:13])
 _FIRST, _CHUNK_GROUPS, _GROUPS, _PANEL, _RESULT, _BIAS, _AFTER, _SOFTCAP = (w.at for w in list(SegmentWord)[:8])
-_UP_RESULT, _UP_BIAS, _UP_GROUP, _KERNEL, _UP_KERNEL = (w.at for w in list(SegmentWord)[8:])
+_UP_PANEL, _UP_RESULT, _UP_BIAS, _UP_GROUP, _KERNEL, _UP_KERNEL = (w.at for w in list(SegmentWord)[8:])
 _CALL, _UP_CALL = 8 * len(SegmentWord), 8 * len(SegmentWord) + 128
 _SEGMENT, _FILL = 8 * SEGMENT_WORDS, 8 * FILL_WORDS
 
@@ -120,6 +120,7 @@ def _chunk(segment, area, first, last):
     after = read_int(segment + _AFTER)
     if after == 1 or after == 2:
         shift, up_bias = read_int(segment + _UP_GROUP), read_int(segment + _UP_BIAS)
+        panel = area + read_int(segment + _UP_PANEL)
         call_groups(read_int(segment + _UP_KERNEL), segment + _UP_CALL, panel, first + shift, last + shift)
         up_at = read_int(segment + _UP_RESULT) + 64 * (first + shift)
         if up_bias != 0:

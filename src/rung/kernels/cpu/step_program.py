@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.kernels.cpu import activations, attention, linear, step
+from rung.kernels.cpu.float_rows import FloatRows, multiply_one
 from rung.kernels.cpu.layouts import ROWS, UNIT
 from rung.kernels.cpu.packing import Packed
 from rung.kernels.cpu.step import FILL_WORDS, SEGMENT_WORDS, AttentionWord, LinearWord, SegmentWord
@@ -20,6 +21,8 @@ Floats = npt.NDArray[np.float32]
 _LINE = 64
 #: Chunks that each thread gets of a function's work: enough to even out a thread that comes late.
 _CHUNKS_A_THREAD = 6
+#: The kind of panel that holds the activations as they are, for weights that are stored as floats.
+_FLOATS = (0, 0)
 
 
 def address(array: npt.NDArray[Any] | None) -> int:
@@ -45,7 +48,7 @@ def filled(values: npt.NDArray[Any]) -> Floats:
 class Piece:
     """A weight of a linear with its bias, and where its result goes (an address)."""
 
-    weight: Packed
+    weight: Packed | FloatRows
     bias: Floats | None
     result: int
 
@@ -143,32 +146,32 @@ class Builder:
         words[LinearWord.SEGMENTS], words[LinearWord.CHUNKS] = address(segments), chunks
         self._steps.append((step.linear.address, words))
 
-    def _panels(self, weights: Sequence[Packed]) -> dict[tuple[int, int], int]:
+    def _panels(self, weights: Sequence[Packed | FloatRows]) -> dict[tuple[int, int], int]:
         """The offset in the area of each kind of panel (offset, parts) that some weights want."""
         at = 8 * self.hidden
         panels: dict[tuple[int, int], int] = {}
         for weight in weights:
-            assert weight.layout is not None
-            kind = weight.layout.activations
+            kind, columns = _panel(weight), weight.shape[1]
             if kind not in panels:
                 panels[kind] = at
-                size = weight.shape[1] // UNIT * panel_unit_bytes(1, kind[1])
+                size = 4 * columns if kind == _FLOATS else columns // UNIT * panel_unit_bytes(1, kind[1])
                 at += -(-size // _LINE) * _LINE + _LINE
         self._area = max(self._area, at - 8 * self.hidden)
         return panels
 
     def _fills(self, panels: dict[tuple[int, int], int], columns: int) -> npt.NDArray[np.int64]:
         rows = [
-            [activations.quantise.address, at, 0, 0, 1, 0, 1, parts, offset, 0, columns // UNIT]
-            for (offset, parts), at in panels.items()
+            [activations.keep.address, at, 0, 0, 1, 0, 1, 0, 0, 0, columns // ROWS]
+            if kind == _FLOATS
+            else [activations.quantise.address, at, 0, 0, 1, 0, 1, kind[1], kind[0], 0, columns // UNIT]
+            for kind, at in panels.items()
         ]
         return np.array(rows, dtype=np.int64).reshape(-1, FILL_WORDS)
 
     def _segment(
         self, segment: npt.NDArray[np.int64], piece: Piece, panels: dict[tuple[int, int], int], after: After
     ) -> None:
-        assert piece.weight.layout is not None
-        segment[SegmentWord.PANEL] = panels[piece.weight.layout.activations]
+        segment[SegmentWord.PANEL] = panels[_panel(piece.weight)]
         segment[SegmentWord.RESULT], segment[SegmentWord.BIAS] = piece.result, address(piece.bias)
         segment[SegmentWord.AFTER], segment[SegmentWord.SOFTCAP] = after.kind, address(after.softcap)
         calls = len(SegmentWord)
@@ -176,6 +179,7 @@ class Builder:
         if after.up is not None:
             segment[SegmentWord.UP_RESULT], segment[SegmentWord.UP_BIAS] = after.up.result, address(after.up.bias)
             segment[SegmentWord.UP_GROUP] = after.up_group
+            segment[SegmentWord.UP_PANEL] = panels[_panel(after.up.weight)]
             segment[SegmentWord.UP_KERNEL], segment[calls + 16 :] = _call(after.up)
 
     def attention(
@@ -234,9 +238,22 @@ def share(heads: int, kv_heads: int, threads: int) -> int:
     return divisors[-1]
 
 
+def _panel(weight: Packed | FloatRows) -> tuple[int, int]:
+    """The kind of panel (offset, parts) that a weight is multiplied with."""
+    if isinstance(weight, FloatRows):
+        return _FLOATS
+    assert weight.layout is not None
+    return weight.layout.activations
+
+
 def _call(piece: Piece) -> tuple[int, list[int]]:
     """The kernel of a weight for one row of activations, and its 16 arguments."""
-    weight, layout = piece.weight, piece.weight.layout
+    weight = piece.weight
+    if isinstance(weight, FloatRows):
+        rows, columns = weight.shape
+        given = [weight.data.ctypes.data, weight.data.strides[0], 0, piece.result, columns, rows]
+        return multiply_one(weight.format).address, given + [0] * 10
+    layout = weight.layout
     assert layout is not None
     arguments = {
         "weights": weight.pointer,

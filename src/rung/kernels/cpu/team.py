@@ -101,10 +101,11 @@ def _dismiss(shared: _Shared) -> None:
 
 
 class Team:
-    """The calling thread and ``threads - 1`` others, which sleep between runs. One run at a time."""
+    """The calling thread and ``threads - 1`` others, which sleep between runs. One run at a time: others wait."""
 
     def __init__(self, threads: int) -> None:
         self._shared = _Shared(threads)
+        self._turn = threading.Lock()
         for thread in range(1, threads):
             threading.Thread(target=_work, args=(self._shared, thread), daemon=True, name=f"rung-{thread}").start()
         weakref.finalize(self, _dismiss, self._shared)
@@ -117,8 +118,9 @@ class Team:
     def run(self, program: Program) -> None:
         """Runs the program to its end."""
         shared = self._shared
-        shared.program = program
-        for gate in shared.gates:
-            gate.release()
-        shared.take_part(0)
-        shared.before += len(program.steps) * shared.threads
+        with self._turn:
+            shared.program = program
+            for gate in shared.gates:
+                gate.release()
+            shared.take_part(0)
+            shared.before += len(program.steps) * shared.threads

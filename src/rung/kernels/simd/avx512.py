@@ -33,7 +33,7 @@ from rung.kernels.simd.vector import (
 LANES = 16
 
 F32S, I32S = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
-BYTES64, WORDS32 = ir.VectorType(I8, 64), ir.VectorType(I16, 32)
+BYTES64, WORDS16, WORDS32 = ir.VectorType(I8, 64), ir.VectorType(I16, LANES), ir.VectorType(I16, 32)
 
 #: The two register types of compiled functions.
 f32x16, i32x16 = VectorType(F32, LANES), VectorType(I32, LANES)
@@ -59,6 +59,28 @@ def load_bf16(b, address):
     """16 bfloat16, widened to float32."""
     words = b.zext(load(b, address, ir.VectorType(I16, LANES)), I32S)
     return b.bitcast(b.shl(words, constant(I32S, 16)), F32S)
+
+
+@instruction(f32x16, INT)
+def load_e4m3(b, address):
+    """16 floats of 1 sign, 4 exponent and 3 mantissa bits without infinities (OFP8), widened to float32.
+
+    Their bits are those of float16 numbers 256 times smaller, which a conversion widens without the penalty that other
+    instructions pay for subnormal ones.
+    """
+    codes = b.zext(load(b, address, ir.VectorType(I8, LANES)), WORDS16)
+    low = b.and_(codes, constant(WORDS16, 0x7F))
+    sign = b.shl(b.and_(codes, constant(WORDS16, 0x80)), constant(WORDS16, 8))
+    half = b.bitcast(b.or_(sign, b.shl(low, constant(WORDS16, 7))), ir.VectorType(F16, LANES))
+    value = b.fmul(b.fpext(half, F32S), constant(F32S, 256.0))
+    return b.select(b.icmp_signed("==", low, constant(WORDS16, 0x7F)), constant(F32S, float("nan")), value)
+
+
+@instruction(f32x16, INT)
+def load_second_f32(b, address):
+    """The second of each of 16 pairs of float32."""
+    both = load(b, address, ir.VectorType(F32, 2 * LANES))
+    return b.shuffle_vector(both, both, constant(I32S, range(1, 2 * LANES, 2)))
 
 
 @instruction(i32x16, INT)
@@ -223,6 +245,18 @@ def shuffle_bytes(b, table, index):
     """Byte ``index & 15`` of the same quarter of ``table``, zero where the index has its top bit set."""
     given = [b.bitcast(table, BYTES64), b.bitcast(index, BYTES64)]
     return b.bitcast(call(b, "llvm.x86.avx512.pshuf.b.512", BYTES64, given), I32S)
+
+
+@instruction(VOID, INT, INT, f32x16, f32x16)
+def store_nibbles_f32(b, address, codes, table, scale):
+    """32 float32 of the 16 bytes at ``codes``: what ``table`` has for their high and low four bits, times ``scale``."""
+    index = b.zext(load(b, codes, ir.VectorType(I8, LANES)), I32S)
+    halves = [
+        b.fmul(call(b, "llvm.x86.avx512.permvar.sf.512", F32S, [table, each]), scale)
+        for each in (shift_right(b, index, 4), index)
+    ]
+    order = constant(ir.VectorType(I32, 2 * LANES), [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)])
+    store(b, address, b.shuffle_vector(*halves, order))
 
 
 @instruction(i32x16, i32x16, i32x16, i32x16)

@@ -127,6 +127,26 @@ def multiply(b, x, y):
     return b.fmul(x, y)
 
 
+@instruction(f32x16, f32x16, f32x16)
+def divide(b, x, y):
+    """x / y"""
+    return b.fdiv(x, y)
+
+
+@instruction(f32x16, f32x16)
+def square_root(b, x):
+    """The square root."""
+    return call(b, "llvm.sqrt.v16f32", F32S, [x])
+
+
+@instruction(f32x16, f32x16)
+def sign(b, x):
+    """-1, 0 or 1; 0 where x is NaN."""
+    none = constant(F32S, 0.0)
+    below = b.select(b.fcmp_ordered("<", x, none), constant(F32S, -1.0), none)
+    return b.select(b.fcmp_ordered(">", x, none), constant(F32S, 1.0), below)
+
+
 def _multiply_add(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
     return call(b, "llvm.fmuladd.v16f32", F32S, [x, y, z])
 

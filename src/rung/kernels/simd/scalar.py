@@ -47,6 +47,18 @@ def as_f32(b, bits):
     return b.bitcast(b.trunc(bits, I32), F32)
 
 
+@instruction(INT, FLOAT)
+def bits_of(b, value):
+    """The four bytes of a float32, unsigned."""
+    return b.zext(b.bitcast(value, I32), I64)
+
+
+@instruction(VOID, INT, FLOAT)
+def write_half(b, address, value):
+    """A float32 rounded to float16."""
+    store(b, address, b.fptrunc(value, F16))
+
+
 @instruction(VOID, INT, INT)
 def write_u8(b, address, value):
     """The lowest byte of ``value``."""

@@ -1,0 +1,152 @@
+"""A network of transformers in the place of the lean decoder, for architectures that it does not build."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rung import formats
+from rung.core.errors import UsageError
+from rung.core.types import Device, Plan
+from rung.engine.adapted import Beside
+from rung.engine.cache import Tokens
+from rung.engine.tokenizer import Tokenizer
+from rung.formats import Encoded
+from rung.formats.codec import Floats
+from rung.hub.language import Kept, read, write_tokenizer
+from rung.models.adapter import LowRank
+from rung.models.footprint import CHUNK
+from rung.models.network_card import NetworkCard
+from rung.nn import QuantLinear
+from rung.planning.mixture import storage
+from rung.planning.recipe import recipe
+from rung.planning.subject import Subject
+from rung.run.journal import Journal
+from rung.run.places import torch_name
+
+if TYPE_CHECKING:
+    from rung.engine.model import Model
+
+
+def bind(
+    card: NetworkCard,
+    plan: Plan,
+    devices: Sequence[Device],
+    journal: Journal,
+    changes: Mapping[str, Sequence[LowRank]],
+) -> Model:
+    """The model, read and ready; ``changes`` are adapters' by the name of the layer. Raises what reading does."""
+    from rung.engine.model import Model
+
+    device = next(one for one in devices if one.id == plan.placements[0].device)
+    place = torch.device(torch_name(device.id))
+    if place.type == "cpu":
+        torch.set_num_threads(plan.threads)
+    asked = None if plan.format == "stored" else storage(plan.format)
+    weights = recipe(Subject.of_card(card), asked, device, plan.dtype, packed=True)
+    wanted = {weight.tensor.name: weight.format for weight in weights if weight.multiplies}
+    tokenizer = _tokenizer(card)
+    network = read(Path(card.path), card.network, wanted, plan.dtype, place)
+    for name, several in changes.items():
+        _put_beside(network.get_submodule(name), several, plan.threads)
+    engine = f"transformers {importlib.metadata.version('transformers')}: {card.network}"
+    journal.ran("decode_step", engine)
+    note = f"{engine} computes it: {card.why}"
+    journal.notes.append(note)
+    journal.say(note)
+    decoder = BorrowedDecoder(Kept(network, place), plan.context, card.component.shape.vocabulary)
+    return Model(card, plan, tuple(devices), decoder, journal, tokenizer)
+
+
+def _put_beside(layer: Any, changes: Sequence[LowRank], threads: int) -> None:
+    """A layer of the network gives its sum with those changes from now on."""
+
+    def weight() -> Encoded:
+        held = layer.weight.detach().float().cpu()
+        turned = held if isinstance(layer, nn.Linear) else held.T  # GPT-2 keeps its weights as [in, out]
+        return formats.encode(turned.contiguous().numpy(), formats.get("f32"))
+
+    encoded = layer.stored.encoded if isinstance(layer, QuantLinear) else weight
+    beside = Beside(changes, encoded, next(layer.parameters()).device, threads)
+
+    def add(layer: Any, given: tuple[Tensor, ...], result: Tensor) -> Tensor:
+        x, y = given[0].float().flatten(0, -2), result.flatten(0, -2).to(torch.float32, copy=True)
+        if layer.bias is None:
+            return beside.added(y, x).view(result.shape).to(result.dtype)
+        return (beside.added(y - layer.bias, x) + layer.bias).view(result.shape).to(result.dtype)
+
+    layer.register_forward_hook(add)
+
+
+def _tokenizer(card: NetworkCard) -> Tokenizer:
+    if card.tokenizer:
+        return Tokenizer.from_card(card)
+    with tempfile.TemporaryDirectory(prefix="rung-tokenizer-") as made:
+        written = write_tokenizer(Path(card.path), Path(made))
+        return Tokenizer.from_file(written, card.end_tokens, card.bos_token if card.add_bos else None)
+
+
+class ReadTokens(Tokens):
+    """The tokens that the network has read. What it keeps of them cannot be shortened, only forgotten."""
+
+    def __init__(self, context: int, kept: Kept) -> None:
+        super().__init__(context)
+        self._kept = kept
+
+    def truncate(self, length: int) -> None:
+        """Forgets every token from position ``length`` on, which is none of them or all."""
+        if length < self.length or not length:
+            super().truncate(0)
+            self._kept.forget()
+
+    def shared(self, ids: Sequence[int]) -> int:
+        """All tokens that are held, where ``ids`` begin with them and go on; else none."""
+        return self.length if super().shared(ids) == self.length < len(ids) else 0
+
+
+class BorrowedDecoder:
+    """What ``rung.engine.decoder.Decoder`` is to a model, with a network of transformers."""
+
+    def __init__(self, kept: Kept, context: int, vocabulary: int) -> None:
+        self._kept, self._vocabulary = kept, vocabulary
+        self.cache: Tokens = ReadTokens(context, kept)
+
+    def get_ready(self, count: int) -> bool:
+        """Nothing more is needed; prompts are read many tokens at once."""
+        return True
+
+    def step(self, token: int) -> Floats:
+        """Logits [vocabulary] f32 after one more token. Raises ``ContextTooLong`` or ``UsageError``."""
+        return self.prefill([token])
+
+    def prefill(self, ids: Sequence[int]) -> Floats:
+        """Logits [vocabulary] f32 after the last of ``ids``, which are read after what is held; raises as ``step``."""
+        (*_, last) = self._chunks(ids, each=False)
+        found: Floats = last[-1].numpy()
+        return found
+
+    def logits(self, ids: Sequence[int]) -> torch.Tensor:
+        """Logits [positions, vocabulary] f32 after each of ``ids``; raises as ``step``."""
+        return torch.cat(self._chunks(ids, each=True))
+
+    def _chunks(self, ids: Sequence[int], each: bool) -> list[torch.Tensor]:
+        if not ids or min(ids) < 0 or max(ids) >= self._vocabulary:
+            raise UsageError(f"token ids must lie in 0 to {self._vocabulary - 1}, and be one at least")
+        self.cache.room(self.cache.length, len(ids))
+        found, left = [], list(ids)
+        try:
+            while left:
+                count = self._kept.at_once(CHUNK) or len(left)
+                found.append(self._kept.forward(left[:count], each))
+                self.cache.advance(left[:count])
+                del left[:count]
+        except BaseException:  # some layers have taken these tokens on already: Ctrl-C, a full memory
+            self.cache.truncate(0)
+            raise
+        return found

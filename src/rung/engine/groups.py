@@ -1,0 +1,78 @@
+"""The devices that ``rung check`` is asked about, by name, and what is in the way on those that are here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rung.core.errors import UsageError
+from rung.core.types import Device
+from rung.core.value import FrozenDict
+from rung.engine import system
+from rung.hardware import catalog, detect, occupants
+from rung.planning.answer import Answer, Choice
+from rung.planning.devices import Group, group_id
+
+
+def catalogue(software: str | None) -> list[Group]:
+    """Every product of the catalogue by itself."""
+    return [(catalog.device(product.name, software),) for product in catalog.products()]
+
+
+def groups_of(names: Sequence[str | Device], software: str | None = None) -> list[Group]:
+    """One group a name: a device here, a card of the catalogue, ``A+B`` or ``2xA`` for one budget of several.
+
+    Raises ``UnknownDevice``, ``UsageError`` for a name that is given twice.
+    """
+    here = _here()
+    if not names:
+        return [(device,) for device in here]
+    groups = [(name,) if isinstance(name, Device) else _group(name, here, software) for name in names]
+    ids = [group_id(group) for group in groups]
+    twice = next((one for number, one in enumerate(ids) if one in ids[:number]), None)
+    if twice:
+        raise UsageError(f"The device {twice} is named twice.", ways_out=["name it once, or 2xNAME for two of a kind"])
+    return groups
+
+
+def _here() -> tuple[Device, ...]:
+    """The devices of this machine, as if torch and numba were installed where they are not."""
+    missing = dict.fromkeys(system.missing_software(), "not installed")
+    return tuple(replace(device, software=device.software | missing) for device in detect.devices())
+
+
+def _group(name: str, here: Sequence[Device], software: str | None) -> Group:
+    found = [_one(wanted, here, software) for wanted in catalog.several(name)]
+    ids = [device.id for device in found]
+    if len(found) > 1:  # budgets are kept by id
+        found = [
+            replace(d, id=f"{d.id}:{ids[:n].count(d.id)}" if ids.count(d.id) > 1 else d.id) for n, d in enumerate(found)
+        ]
+    return tuple(found)
+
+
+def _one(name: str, here: Sequence[Device], software: str | None) -> Device:
+    if software is None:
+        for device in here:
+            if name == device.id or (name == device.kind and device.id.endswith((":0", device.kind))):
+                return device
+    return catalog.device(name, software)
+
+
+def occupied(answer: Answer, groups: Sequence[Group]) -> Answer:
+    """The answer with the processes in the way where a choice would fit on the idle device and does not now."""
+    real = {group_id(group): group[0] for group in groups if len(group) == 1 and group[0].real}
+    found: dict[str, tuple[FrozenDict[Any], ...]] = {}
+
+    def named(choice: Choice) -> Choice:
+        device = real.get(choice.device)
+        if choice.fits or device is None or choice.free != device.budget:
+            return choice
+        if choice.memory.most > device.memory or device.free is None:
+            return choice
+        if device.id not in found:
+            found[device.id] = occupants.of(device)
+        return replace(choice, in_the_way=found[device.id])
+
+    return replace(answer, choices=tuple(map(named, answer.choices)))

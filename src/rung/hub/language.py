@@ -1,0 +1,220 @@
+"""Language models of any architecture that transformers knows: their parts, reading in a plan's formats, computing.
+
+No code of a repository is run: classes are those of the installed transformers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rung import formats
+from rung.core.errors import BadFile, RungError, UnknownArchitecture
+from rung.core.text import count as counted
+from rung.core.types import Format
+from rung.diagnosis import classify
+from rung.hub.modules import component_of, module_of
+from rung.models.card import Tensor as Stored
+from rung.models.files.jsonfile import SMALL, read_object
+from rung.models.files.shards import weight_files
+from rung.models.network_card import NetworkCard, network_card
+from rung.nn.quantise import kind_of, wanted_layers
+
+#: What networks call what they keep of the tokens so far.
+_KEPT = ("past_key_values", "cache_params", "state")
+_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+#: The role of a weight that rung's layers do not hold: planning takes it for one that stays in floats.
+_FLOATS = "table"
+
+
+def card_of_network(folder: Path, why: str) -> NetworkCard:
+    """The card of a language model in a folder, by its configuration; ``why`` the lean decoder does not build it.
+
+    Raises ``UnknownArchitecture`` for one that transformers does not know either, or that writes no text one token
+    after the other; ``BadFile``, ``SoftwareMissing``.
+    """
+    values = read_object(folder / "config.json", SMALL)
+    where = f"{folder.name}/config.json"
+    if values.get("quantization_config"):
+        raise UnknownArchitecture(
+            f"{folder.name} is quantised, and of an architecture that only transformers builds",
+            [why],
+            ["rung run FOLDER  with the folder that it was made from", "in Python: rung.hub.transformers.install()"],
+        )
+    named = importlib.import_module("transformers.models.auto.modeling_auto")
+    kind = named.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(values.get("model_type"))
+    found = module_of({**values, "architectures": [kind]} if isinstance(kind, str) else values, where)
+    config: Any = found.config
+    # BERT and its kin have a class that writes; only with ``is_decoder`` do their tokens not see those after them
+    reads = values.get("model_type") in named.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.is_decoder
+    writes = getattr(found, "can_generate", lambda: False)() and not reads
+    if not writes or getattr(config, "is_encoder_decoder", False):
+        raise UnknownArchitecture(f"{folder.name} is a {type(found).__name__}, which writes no text by itself", [why])
+    weight_files(folder)
+    text = config.get_text_config()
+    component = component_of(found)
+    held = tuple(_held(found, tensor) for tensor in component.tensors)
+    ends, bos = getattr(text, "eos_token_id", None), getattr(text, "bos_token_id", None)
+    return network_card(folder, replace(component, tensors=held), type(found).__name__, why, ends, bos)
+
+
+def _held(module: nn.Module, tensor: Stored) -> Stored:
+    """The tensor with the role of a table where rung's layers do not hold it."""
+    owner = tensor.name.rpartition(".")[0]
+    matrix = len(tensor.shape) > 1 and not kind_of(module.get_submodule(owner))
+    return replace(tensor, role=re.sub(r"\w+$", _FLOATS, tensor.role)) if matrix else tensor
+
+
+def write_tokenizer(folder: Path, target: Path) -> Path:
+    """Writes the tokenizer of a folder that has only older files (``vocab.json``, ``merges.txt`` ...) as a
+    ``tokenizer.json`` with its configuration into ``target``, and returns its path. Raises ``BadFile``.
+    """
+    library = importlib.import_module("transformers")
+    try:
+        with _silent(library):
+            found = library.AutoTokenizer.from_pretrained(folder)
+            found.save_pretrained(target)
+    except Exception as error:  # other people's code on files that may say anything
+        text = " ".join(str(error).split())[:200]
+        raise BadFile(f"{folder.name} has no tokenizer", [f"transformers finds none either: {text}"]) from error
+    made = target / "tokenizer.json"
+    if not made.is_file() or len(found) <= len(found.all_special_tokens):  # it makes an empty one of nothing
+        raise BadFile(f"{folder.name} has no tokenizer", ["nor files that transformers makes one of"])
+    return made
+
+
+def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, place: torch.device) -> nn.Module:
+    """The network ``kind`` of transformers with its weights, computing in ``dtype`` on ``place``.
+
+    ``wanted`` has the formats of weights by the names of their parameters; layers of other weights, and those in
+    ``dtype``, are torch's own. Raises ``BadFile``, also where the folder lacks weights.
+    """
+    from rung.hub import transformers as ours
+
+    library = importlib.import_module("transformers")
+    made: Any = getattr(library, kind)
+    options: dict[str, Any] = {"dtype": _DTYPES[dtype], "device_map": {"": str(place)}, "use_safetensors": True}
+    empty = module_of({**read_object(folder / "config.json", SMALL), "architectures": [kind]}, folder.name)
+    if held := _config(empty, wanted, dtype):
+        options["quantization_config"] = ours.QuantizationConfig(**held)
+    try:
+        with _silent(library):
+            network, found = made.from_pretrained(folder, output_loading_info=True, **options)
+    except (RungError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # other people's code on files that may say anything
+        if classify(error) is not None:  # a device that fails, not a file
+            raise
+        text = " ".join(str(error).split())[:200]
+        raise BadFile(f"transformers cannot read {folder.name}", [f"{type(error).__name__}: {text}"]) from error
+    _complete(folder, network, found)
+    read: nn.Module = network.eval().requires_grad_(False)
+    return read
+
+
+def _complete(folder: Path, network: nn.Module, found: Mapping[str, Any]) -> None:
+    """Raises ``BadFile`` where the files lack weights: transformers has filled those with random values."""
+    lacking = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
+    if lacking:
+        raise BadFile(
+            f"{folder.name} lacks {counted(len(lacking), 'weight')} of a {type(network).__name__}",
+            [", ".join(lacking[:3]) + (" ..." if len(lacking) > 3 else "")],
+        )
+
+
+def _config(module: nn.Module, wanted: Mapping[str, Format], dtype: str) -> dict[str, Any]:
+    """The arguments of ``QuantizationConfig`` for these formats; none where every layer is held as it computes."""
+    layers = wanted_layers(module, formats.get("int8"), (), formats.get("int8"), {})
+    # by the parameters themselves: a head that is an embedding has no name of its own among them
+    held_in = {id(value): wanted[name] for name, value in module.named_parameters() if name in wanted}
+    chosen: dict[str, Format] = {}
+    for layer in layers:
+        matrix = layer.module.weight if kind_of(layer.module) != "experts" else layer.module.gate_up_proj
+        found = held_in.get(id(matrix))
+        if found is not None and found.name != dtype:
+            chosen[layer.name] = found
+    if not chosen:
+        return {}
+    held = [one.name for one in chosen.values()]
+    most = max(held, key=held.count)
+    return {
+        "format": most,
+        "skip": [layer.name for layer in layers if layer.name not in chosen],
+        "embeddings": most,
+        "keep": {name: one.name for name, one in chosen.items() if one.name != most},
+    }
+
+
+@contextlib.contextmanager
+def _silent(library: Any) -> Iterator[None]:
+    """Without the library's warnings and bars about how it loads."""
+    told, bars = library.logging.get_verbosity(), library.logging.is_progress_bar_enabled()
+    library.logging.set_verbosity_error()
+    library.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        library.logging.set_verbosity(told)
+        if bars:
+            library.logging.enable_progress_bar()
+
+
+class Kept:
+    """A network with what it keeps of the tokens so far: keys and values, or a state."""
+
+    def __init__(self, network: nn.Module, place: torch.device) -> None:
+        self._network, self._place = network, place
+        accepted = inspect.signature(network.forward).parameters
+        self._name = next((name for name in _KEPT if name in accepted), None)
+        self._last = "logits_to_keep" in accepted
+        self._kept: Any = None
+        self._ids: list[int] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """As if no token had been read."""
+        self._kept, self._ids = None, []
+        if self._name == _KEPT[0]:
+            self._kept = _caches().DynamicCache(config=self._network.config)
+
+    def at_once(self, most: int) -> int:
+        """How many tokens a call may have now, ``most`` where it may be any number; 0: all that there are.
+
+        Networks with a state take it on one token at a time, and start it with all of the prompt.
+        """
+        if self._name is None:
+            return 0
+        if self._name == _KEPT[0] and all(isinstance(one, _caches().DynamicLayer) for one in self._kept.layers):
+            return most
+        return 1 if self._ids else 0
+
+    def forward(self, ids: Sequence[int], each: bool = False) -> Tensor:
+        """Logits [1, vocabulary] f32 after the last of ``ids``, which follow those before; ``each``: a row for each."""
+        before = self._ids if self._name is None else []
+        given = torch.tensor([[*before, *ids]], device=self._place)
+        options: dict[str, Any] = {"use_cache": self._name is not None}
+        if self._kept is not None and self._name is not None:
+            options[self._name] = self._kept
+        if self._last and not each:
+            options["logits_to_keep"] = 1
+        with torch.inference_mode():
+            found = self._network(input_ids=given, **options)
+        self._kept = getattr(found, self._name, None) if self._name is not None else None
+        if self._kept is None:  # it keeps nothing after all
+            self._name = None
+        self._ids += ids
+        rows: Tensor = found.logits[0, -len(ids) :] if each else found.logits[0, -1:]
+        return rows.float().cpu()
+
+
+def _caches() -> Any:
+    return importlib.import_module("transformers.cache_utils")

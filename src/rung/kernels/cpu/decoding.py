@@ -1,0 +1,81 @@
+"""Decodes stored weights: whole blocks of nf4, fp4 and what other quantisers write by compiled kernels where Numba is,
+all others by numpy."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from rung import formats
+from rung.formats import Encoded
+from rung.formats.codebook4 import CodebookCodec, scales
+from rung.formats.grouped import E4M3, GroupCodec, widen
+from rung.kernels.cpu import target
+
+Floats = npt.NDArray[np.float32]
+#: (words, threads): runs a kernel.
+Run = Callable[[npt.NDArray[np.int64], int], None]
+_CODES = np.arange(256, dtype=np.float32)
+
+
+def decode(encoded: Encoded, rows: slice | None = None, threads: int = 1) -> Floats:
+    """What ``rung.formats.decode`` returns, bit for bit: float32 [rows, columns]."""
+    family = encoded.format.family
+    start, stop, _ = (rows or slice(None)).indices(encoded.shape[0])
+    run = _compiled(family) if family in ("codebook4", "grouped") and start < stop else None
+    made: Floats | None = None
+    if run is not None:
+        made = (_codebook if family == "codebook4" else _grouped)(encoded, start, stop, threads, run)
+    return formats.decode(encoded, rows, threads) if made is None else made
+
+
+def _codebook(encoded: Encoded, start: int, stop: int, threads: int, run: Run) -> Floats | None:
+    """nf4 and fp4; None where rows do not consist of whole blocks or parts are too short."""
+    columns, block = encoded.shape[1], encoded.format.block
+    first, last = start * columns, stop * columns
+    data = encoded.parts["data"]
+    if first >= last or first % block or last % block or data.nbytes < last // 2:
+        return None
+    sizes = np.ascontiguousarray(scales(encoded, first // block, last // block), np.float32)
+    if len(sizes) < (last - first) // block:
+        return None
+    out = np.empty((stop - start, columns), np.float32)
+    codes, pairs = np.ascontiguousarray(data)[first // 2 :], CodebookCodec(encoded.format).pairs()
+    words = [0, codes.ctypes.data, sizes.ctypes.data, pairs.ctypes.data, out.ctypes.data, block // 2, len(sizes)]
+    run(np.array(words, np.int64), threads)
+    return out
+
+
+def _grouped(encoded: Encoded, start: int, stop: int, threads: int, run: Run) -> Floats | None:
+    """u2, u4, u8 and e4m3; None where zero points lie between codes, whose difference is rounded to 16 bits."""
+    format, codec = encoded.format, GroupCodec(encoded.format)
+    blocks = np.ascontiguousarray(encoded.parts["data"][start:stop]).reshape(-1).view(codec.layout)
+    sizes = np.ascontiguousarray(widen(blocks["scale"], codec.dtype))
+    coded = "zero" in (codec.layout.names or ())
+    zeros = np.ascontiguousarray(widen(blocks["zero"], codec.dtype)) if coded else np.zeros_like(sizes)
+    if codec.dtype != "f32" and not np.array_equal(zeros, np.rint(zeros).clip(0, 256)):
+        return None
+    table = _CODES if coded else E4M3
+    out = np.empty((stop - start, encoded.shape[1]), np.float32)
+    words = [0, blocks["codes"].ctypes.data, *(each.ctypes.data for each in (sizes, zeros, table, out))]
+    words += [codec.bits, format.block, codec.layout.itemsize, len(blocks)]
+    run(np.array(words, np.int64), threads)
+    return np.take(out, encoded.parts["order"], axis=1) if format.layout == "ordered" else out
+
+
+@functools.cache
+def _compiled(family: str) -> Run | None:
+    """Runs the kernel of a family on so many threads; None where nothing can be compiled."""
+    if importlib.util.find_spec("numba") is None or not target.features():
+        return None
+    from rung.kernels.cpu.codebook_blocks import decode_blocks, decode_blocks_avx512
+    from rung.kernels.cpu.group_blocks import decode_groups
+    from rung.kernels.cpu.parallel import run
+
+    of_codebooks = decode_blocks_avx512 if target.levels()["isa.avx512f"] else decode_blocks
+    kernel = of_codebooks if family == "codebook4" else decode_groups
+    return lambda words, threads: run(kernel.address, words, threads)

@@ -1,0 +1,43 @@
+"""Pages of mapped checkpoints are given back, and nothing else is."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from rung.hub.pages import give_back
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="no /proc")
+
+
+def resident(file: Path) -> int:
+    """Bytes of a mapped file that are resident here."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            inside = line.endswith(str(file))
+        elif inside and line.startswith("Rss:"):
+            found += int(line.split()[1]) << 10
+    return found
+
+
+def test_pages_of_a_file_are_given_back_and_read_again(tmp_path):
+    file, size = tmp_path / "model.safetensors", 8 << 20
+    save_file({"a": torch.arange(size // 4, dtype=torch.int32), "b": torch.ones(size // 4)}, file)
+    with safe_open(file, "pt") as opened:
+        a, b = (opened.get_slice(name)[...] for name in ("a", "b"))
+    total = int(a.sum()) + int(b.sum())
+    before = resident(file)
+    if before < 2 * size:
+        pytest.skip("this safetensors does not map its files")
+    give_back(a)
+    assert before - size <= resident(file) <= before - size + (64 << 10)
+    assert int(a.sum()) + int(b.sum()) == total
+
+
+@pytest.mark.parametrize("values", [torch.ones(1 << 20), torch.ones(512, 512).t(), torch.ones(3), torch.ones(0)])
+def test_other_memory_is_left_alone(values):
+    give_back(values)
+    assert bool((values == 1).all())

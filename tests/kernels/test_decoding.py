@@ -1,0 +1,92 @@
+"""Weights decoded by the kernels are those that numpy decodes, to the bit."""
+
+import numpy as np
+import pytest
+
+from rung import formats
+from rung.formats import Encoded, grouped
+from rung.kernels.cpu import decoding
+from rung.kernels.cpu.codebook_blocks import decode_blocks
+from rung.kernels.cpu.parallel import run
+
+
+def encoded(format: str, rows: int, columns: int) -> Encoded:
+    values = np.random.default_rng(0).normal(size=(rows, columns)).astype(np.float32)
+    return formats.encode(values, formats.get(format))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("format", ["nf4", "fp4", "nf4:64:nested", "fp4:512:nested", "nf4:4096"])
+def test_whole_blocks(format: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = encoded(format, 72, 1024)
+    slices = [None, slice(0, 72), slice(4, 60), slice(64, 68)]
+    wanted = [formats.decode(weight, rows) for rows in slices]
+    monkeypatch.setattr("rung.kernels.cpu.decoding.formats.decode", None)
+    for rows, values in zip(slices, wanted, strict=True):
+        assert np.array_equal(decoding.decode(weight, rows, threads), values)
+
+
+def test_processors_without_avx512() -> None:
+    weight = encoded("fp4", 72, 1024)
+
+    def plainly(words: np.ndarray, threads: int) -> None:
+        run(decode_blocks.address, words, threads)
+
+    assert np.array_equal(decoding._codebook(weight, 4, 60, 2, plainly), formats.decode(weight, slice(4, 60)))
+
+
+@pytest.mark.parametrize("ordered", ["", ":ordered"])
+@pytest.mark.parametrize("format", ["u2:16:bf16", "u4:64", "u8:32:f32", "e4m3:128", "e4m3:256:bf16"])
+def test_what_other_quantisers_write(format: str, ordered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = grouped.sample(formats.get(format + ordered), (40, 512), np.random.default_rng(1))
+    slices = [None, slice(3, 37)]
+    wanted = [formats.decode(weight, rows) for rows in slices]
+    monkeypatch.setattr("rung.kernels.cpu.decoding.formats.decode", None)
+    for rows, values in zip(slices, wanted, strict=True):
+        assert np.array_equal(decoding.decode(weight, rows, 2), values)
+
+
+def test_zero_points_between_codes_and_every_byte_of_e4m3() -> None:
+    format, codes = formats.get("u4:32:f16"), np.arange(256, dtype=np.uint8).reshape(2, 128)
+    scale = np.full((2, 4), 0.3, np.float16)
+    between = grouped.build(format, codes & 15, scale, np.full((2, 4), 7.3, np.float16))
+    assert np.array_equal(decoding.decode(between), formats.decode(between))
+    far = grouped.build(format, codes & 15, scale, np.full((2, 4), 5000, np.float16))
+    assert np.array_equal(decoding.decode(far), formats.decode(far))
+    every = grouped.build(formats.get("e4m3:128"), codes, np.full((2, 1), 0.3, np.float32), None)
+    assert np.array_equal(decoding.decode(every), formats.decode(every), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("format", "shape", "rows"),
+    [
+        ("nf4", (3, 33), None),
+        ("nf4", (4, 96), slice(1, 3)),
+        ("nf4", (4, 96), slice(2, 2)),
+        ("nf4", (4, 64), slice(3, 1)),
+        ("q4_0", (4, 64), slice(1, 3)),
+        ("nf4", (0, 64), None),
+    ],
+)
+def test_what_the_kernel_does_not_take(format: str, shape: tuple[int, int], rows: slice | None) -> None:
+    weight = encoded(format, *shape)
+    made, wanted = decoding.decode(weight, rows), formats.decode(weight, rows)
+    assert made.shape == wanted.shape
+    assert np.array_equal(made, wanted)
+
+
+def test_parts_that_are_too_short_are_not_read_beyond_their_end() -> None:
+    weight = encoded("nf4", 4, 64)
+
+    def short(part: str) -> Encoded:
+        return Encoded(weight.format, weight.shape, {**weight.parts, part: weight.parts[part][:3]})
+
+    assert not decoding.decode(short("data"))[1:].any()
+    with pytest.raises(ValueError, match="broadcast"):
+        decoding.decode(short("absmax"))
+
+
+def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = encoded("nf4", 4, 64)
+    monkeypatch.setattr(decoding, "_compiled", lambda family: None)
+    assert np.array_equal(decoding.decode(weight), formats.decode(weight))

@@ -1,0 +1,83 @@
+"""Latte at its real shape, planned without weights: T5-XXL, a denoiser of 1.06 billion, an autoencoder."""
+
+import json
+
+import pytest
+
+from rung.engine import system
+from rung.hardware import catalog
+from rung.hub.pipelines import Folder
+from rung.pipelines.generate import Pipeline, Settings
+from rung.planning.phases import plan_phases
+from tests.tiny_pipelines import tokenizer
+
+pytest.importorskip("diffusers")
+
+PARTS = {
+    "text_encoder": {
+        "model_type": "t5", "architectures": ["T5EncoderModel"], "vocab_size": 32128, "d_model": 4096, "d_kv": 64,
+        "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu",
+    },
+    "transformer": {
+        "_class_name": "LatteTransformer3DModel", "num_attention_heads": 16, "attention_head_dim": 72, "in_channels": 4,
+        "out_channels": 8, "num_layers": 28, "cross_attention_dim": 1152, "attention_bias": True, "sample_size": 64,
+        "patch_size": 2, "activation_fn": "gelu-approximate", "num_embeds_ada_norm": 1000, "norm_eps": 1e-6,
+        "norm_type": "ada_norm_single", "norm_elementwise_affine": False, "caption_channels": 4096, "video_length": 16,
+    },
+    "vae": {
+        "_class_name": "AutoencoderKL", "block_out_channels": [128, 256, 512, 512], "layers_per_block": 2,
+        "latent_channels": 4, "sample_size": 512, "down_block_types": ["DownEncoderBlock2D"] * 4,
+        "up_block_types": ["UpDecoderBlock2D"] * 4,
+    },
+}  # fmt: skip
+INDEX = {
+    "_class_name": "LattePipeline",
+    "scheduler": ["diffusers", "DDIMScheduler"],
+    "text_encoder": ["transformers", "T5EncoderModel"],
+    "tokenizer": ["transformers", "PreTrainedTokenizerFast"],
+    "transformer": ["diffusers", "LatteTransformer3DModel"],
+    "vae": ["diffusers", "AutoencoderKL"],
+}
+GB = 2**30
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    """What 16 frames of 512 x 512 need of each network."""
+    from diffusers import DDIMScheduler
+
+    folder = tmp_path_factory.mktemp("latte")
+    (folder / "model_index.json").write_text(json.dumps(INDEX))
+    for name, config in PARTS.items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config))
+    tokenizer().save_pretrained(folder / "tokenizer")
+    DDIMScheduler(beta_schedule="linear", clip_sample=False).save_pretrained(folder / "scheduler")
+    cpu = next(one for one in system.proven_devices(lambda device: None) if one.kind == "cpu")
+    return Pipeline(Folder(folder), cpu).rehearse([Settings("a cat runs", steps=2)])
+
+
+def test_its_networks_have_their_published_sizes(networks):
+    sizes = {network.name: round(network.parameters / 1e6) for network in networks}
+    assert sizes == {"text_encoder": 4762, "transformer": 1057, "vae": 84}
+
+
+@pytest.mark.parametrize("card", ["2080 Ti", "GTX 1080 Ti", "RTX 2070", "RTX 3070", "RTX 4060", "GTX 1080", "P4"])
+def test_it_fits_cards_of_8_and_11_gb(networks, card):
+    device = catalog.device(card)
+    assert device.memory < 11.5 * GB
+    plan = plan_phases("Latte", networks, device, device.budget)
+    assert [phase.name for phase in plan.phases] == ["encode", "denoise", "decode"]
+    assert all(phase.memory.most <= device.budget for phase in plan.phases)
+    held = {name: way for phase in plan.phases for name, way in phase.held.items()}
+    assert held["text_encoder"].dtype in ("f32", "bf16")  # never f16, in which T5 overflows
+    assert held["text_encoder"].quantised
+    assert held["vae"].dtype == "f32"
+
+
+def test_it_fits_8_gb_of_this_machine(networks):
+    device = next(one for one in system.proven_devices(lambda device: None) if one.kind == "cpu")
+    plan = plan_phases("Latte", networks, device, 8 * GB)
+    assert plan.most < 7 * GB
+    assert plan.held("text_encoder").format == "int8"
+    assert plan.held("vae").at_once < 14
