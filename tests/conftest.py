@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,20 @@ from rung.kernels.cpu import target
 
 # Read when torch is first imported: threads that spin while they wait cost ten times as much on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before several processes begin, what they have in common is compiled and proved once."""
+    config = session.config
+    if not getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    from tests import proving
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not os.environ.get("RUNG_CACHE"):
+            patch.setenv("RUNG_CACHE", str(config.cache.mkdir("rung")))
+        proving.prove()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,3 +37,31 @@ def _cache(pytestconfig: pytest.Config) -> Iterator[None]:
             patch.setenv("RUNG_CACHE", str(pytestconfig.cache.mkdir("rung")))
         target.configure()  # before a test with a cache of its own imports Numba
         yield
+
+
+_BEFORE = pytest.StashKey[dict[str, Any]]()
+
+
+def _torch_wide() -> dict[str, Any]:
+    """What a program can set for all of torch, where it is imported."""
+    torch = sys.modules.get("torch")
+    names = ("get_default_device", "get_default_dtype", "is_grad_enabled")
+    return {name: getattr(torch, name)() for name in names if hasattr(torch, name)}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_BEFORE] = _torch_wide()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """A test that leaves torch changed is named and its change undone: the tests after it would meet it."""
+    yield
+    before, after = item.stash.get(_BEFORE, {}), _torch_wide()
+    if before and before != after:
+        import torch
+
+        item.warn(pytest.PytestWarning(f"left torch with {after} instead of {before}"))
+        torch.set_default_device(None)
+        torch.set_default_dtype(before["get_default_dtype"])
+        torch.set_grad_enabled(before["is_grad_enabled"])

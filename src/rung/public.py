@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rung.core.types import Device, Plan
     from rung.engine.model import Model
     from rung.models.card import ModelCard
+    from rung.models.network_card import NetworkCard
     from rung.planning.answer import Answer
 
 Budget = str | int | Mapping[str, str | int]
@@ -80,7 +81,7 @@ def check(
 
 
 def plan(
-    card_or_path: ModelCard | str | PathLike[str],
+    card_or_path: ModelCard | NetworkCard | str | PathLike[str],
     devices: Sequence[Device] | None = None,
     *,
     format: str | None = None,
@@ -94,10 +95,10 @@ def plan(
     ``memory`` is a budget in bytes, a text like ``4.6GB``, or one of these by device id. Raises
     ``DoesNotFit`` with the smallest relaxations, ``UnknownFormat``, ``UnknownDevice``, ``ContextTooLong``.
     """
+    from rung.engine.locating import open_any, place_of
     from rung.engine.planning import make_plan
-    from rung.models.card import ModelCard
 
-    found = card_or_path if isinstance(card_or_path, ModelCard) else card(card_or_path)
+    found = open_any(place_of(str(card_or_path))) if isinstance(card_or_path, str | PathLike) else card_or_path
     return make_plan(
         found,
         format=format,

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rung.engine import checking
+from rung.engine import groups
 from rung.hardware import catalog
 
 CONFIG = {
@@ -136,9 +136,9 @@ def test_the_processes_in_the_way_are_named(monkeypatch, rung, gemma, tmp_path):
     """It would fit on the idle CPU; something else holds the memory."""
     from dataclasses import replace
 
-    here = checking._here()[0]
+    here = groups._here()[0]
     full = replace(here, memory=64 * 2**30, free=2**20)
-    monkeypatch.setattr(checking, "_here", lambda: (full,))
+    monkeypatch.setattr(groups, "_here", lambda: (full,))
     answer = json.loads(rung("check", gemma, "--json", "--format", "q8_0").out)
     processes = answer["choices"][0]["in_the_way"]
     assert processes == sorted(processes, key=lambda process: -process["bytes"])

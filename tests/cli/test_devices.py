@@ -10,9 +10,10 @@ import time
 import psutil
 import pytest
 
+from rung.cli.device_views import speed
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import detect, remember
+from rung.hardware import catalog, detect, remember
 from rung.hardware.families import cuda
 from rung.hardware.remember import Findings
 from rung.run import probe
@@ -59,6 +60,13 @@ def test_nothing_cached_is_unknown_and_never_yes(rung, cards):
     assert "not measured yet: rung devices --probe" in said.out
     assert row(said.out, "matmul") == ["?"] * 6
     assert "yes" not in said.out
+
+
+def test_thousands_of_gigabytes_are_written_out():
+    device = catalog.device("h100")
+    assert device.bandwidth >= 1e12
+    assert f"reads {device.bandwidth / 1e9:,.0f} GB/s" in speed(device)
+    assert "e+" not in speed(device)
 
 
 def test_what_is_cached_is_shown(rung, cards):

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from rung.cli.app import main
+from rung.diagnosis import machine
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
 KEYS = {"cause", "confidence", "fixes", "automatic", "alternatives", "evidence"}
@@ -33,6 +34,12 @@ def test_a_line_is_explained_on_a_card(run):
     assert "sure" in first
     assert any("RTX 5090 has compute capability 12.0" in line for line in rest)
     assert any(line.strip().startswith("pip install torch==") for line in rest)
+
+
+def test_the_software_of_a_card_is_known_where_it_is_named():
+    card = {"gpu": "Quadro P2200", "compute_capability": "6.1"}
+    assert machine.catalogue_card("p2200") == card
+    assert machine.catalogue_card("p2200", "torch 1.10+cu102") == card | {"torch": "1.10.0", "cuda": "10.2"}
 
 
 def test_a_file_is_a_log_and_lines_are_numbered(run, tmp_path):
@@ -142,6 +149,7 @@ def test_a_broken_row_does_not_cost_the_others(run, tmp_path):
         ([IMAGE, "--device", "no such card"], "no device called"),
         ([IMAGE, "--environment", "/nowhere.json"], "cannot be read"),
         ([IMAGE, "--device", "t4", "--no-environment"], "exclude each other"),
+        ([IMAGE, "--software", "torch 1.10+cu102"], "name it with --device"),
         (["--jsonl", "/nowhere.jsonl"], "cannot be read"),
     ],
 )
@@ -201,6 +209,7 @@ def test_what_a_log_says_of_tokens_stays(run, tmp_path):
     [
         ["--list", "--redact"],
         ["--jsonl", "x", "--device", "t4"],
+        ["--jsonl", "x", "--software", "torch 1.10+cu102"],
         ["--redact", "--json", "x y"],
         ["--jsonl", "x", "log"],
     ],

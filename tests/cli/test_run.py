@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -92,6 +93,8 @@ def test_a_stop_string_is_not_printed(rung, model):
     [
         (["run", "Why is the sky blue?"], 2, 'rung run demo "Why is the sky blue?"'),
         (["run", "MODEL"], 2, "There is no prompt"),
+        (["run", "./nothing.gguf"], 1, "neither a file"),
+        (["run", str(Path(__file__).parent)], 1, "config.json"),
         (["run", "no/such/model.gguf", "x"], 1, "no/such/model.gguf"),
         (["run", "MODEL", "x", "--format", "q4k"], 2, "Did you mean q4_k"),
         (["run", "MODEL", "x", "--device", "cuda:3"], 2, "There is no device 'cuda:3' here"),
@@ -156,15 +159,16 @@ def test_a_closed_pipe_is_no_error(model):
 
 
 # A shell that starts the tests in the background has them ignore SIGINT, and their children with them.
+# What the hook says goes past Python's buffer: in it, a second thread's word would get between "stopped" and its line end.
 SLOW = """
-import signal, sys, time
+import os, signal, sys, time
 from rung.core.types import resolve
 signal.signal(signal.SIGINT, signal.default_int_handler)
 owner, _, name = sys.argv[1].rpartition(".")
 owner = resolve(owner)
 plain = getattr(owner, name)
 def slow(*given):
-    print("now", file=sys.stderr, flush=True)
+    os.write(2, b"now\\n")
     time.sleep(0.2)
     return plain(*given)
 setattr(owner, name, slow)

@@ -1,12 +1,15 @@
 """``rung tune`` on the command line."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from rung.training.tune import Options
 from rung.training.tune import tune as train
 from tests.training.rows import chat_folder, question, write
+
+GGUF = Path(__file__).parents[1] / "fixtures" / "gguf"
 
 
 @pytest.mark.slow
@@ -56,6 +59,25 @@ def test_every_option_is_passed_on(rung, monkeypatch, tmp_path):
     assert asked["options"] == wanted
     assert asked["memory"] == "4GB"
     assert asked["device"] == "cpu"
+
+
+def test_another_gguf_file_gets_another_base(rung, monkeypatch, tmp_path):
+    bases = []
+
+    def recorded(model, data, out, options, **more):
+        bases.append((model, out))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rung.training.tune.tune", recorded)
+    monkeypatch.setattr("rung.conversion.writing.write", lambda job, folder, threads: folder.mkdir())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    data = write(tmp_path / "data.jsonl", *map(question, range(4)))
+    for model in (GGUF / "llama-f32.gguf", GGUF / "llama-q8_0.gguf", GGUF / "llama-f32.gguf"):
+        assert rung("tune", str(model), str(data), "--out", "~/out").code == 130
+    (first, out), (second, _), (third, _) = bases
+    assert first == third != second
+    assert first.startswith(str(tmp_path / "out-base-"))
+    assert out == tmp_path / "out"
 
 
 def test_data_that_is_not_there_is_said_before_a_base_is_decoded(rung, tmp_path):

@@ -1,6 +1,7 @@
 """``rung video``, ``rung image`` and ``rung compare`` as commands."""
 
 import json
+import re
 
 import pytest
 
@@ -8,7 +9,10 @@ pytest.importorskip("diffusers")
 pytest.importorskip("PIL")
 
 from rung.cli.app import main
+from rung.core.errors import UsageError
 from rung.measure import pictures
+from rung.pipelines.batch import jobs
+from rung.pipelines.generate import Settings
 from tests.tiny_pipelines import saved
 
 WISH = ("--frames", "4", "--size", "16x16", "--steps", "2", "--device", "cpu")
@@ -52,6 +56,36 @@ def test_a_batch_goes_on_where_it_was_stopped(latte, tmp_path, capsys):
     assert [one["file"] for one in json.loads(rung(capsys, *command)[1])] == [str(second)]
     assert first.stat().st_mtime_ns == before
     assert json.loads(rung(capsys, *command)[1]) == []
+    prompts.write_text("a cat\n")
+    for more in (("--format", "int8"), ("--format", "int8", "--fps", 3)):
+        assert [one["file"] for one in json.loads(rung(capsys, *command, *more)[1])] == [str(first)]
+    assert json.loads(rung(capsys, *command, *more)[1]) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ('"frames": "16"', 'frames is "16"; it is a whole number, 1 or more'),
+        ('"steps": 0', "steps is 0; it is a whole number, 1 or more"),
+        ('"steps": true', "steps is true"),
+        ('"guidance": NaN', "guidance is NaN; it is a number, 0 or more"),
+        ('"seed": null', "seed is null; it is a whole number, 0 or more"),
+        ('"seed": 1e3', "seed is 1000.0"),
+        ('"negative": 3', "negative is 3; it is a text"),
+    ],
+)
+def test_values_of_a_batch_are_of_their_types(tmp_path, field, says):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text(f'a cat\n{{"prompt": "a dog", {field}}}\n')
+    with pytest.raises(UsageError, match=f"prompts.txt, line 2: {re.escape(says)}"):
+        jobs(prompts, Settings(prompt=""), tmp_path / "x.gif")
+
+
+def test_values_that_a_batch_may_have(tmp_path):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text('{"prompt": "a dog", "frames": null, "guidance": 7, "seed": 3, "negative": ""}\n')
+    (job,) = jobs(prompts, Settings(prompt="", frames=8), tmp_path / "x.gif")
+    assert job.settings == Settings(prompt="a dog", guidance=7, seed=3, negative="")
 
 
 @pytest.mark.parametrize(
@@ -62,13 +96,29 @@ def test_a_batch_goes_on_where_it_was_stopped(latte, tmp_path, capsys):
         (("video", "{}", "a cat", "--out", "x.avi"), "ends in .avi"),
         (("video", "{}/vae", "a cat"), "no pipeline of diffusers"),
         (("image", "{}", "a cat", "--scheduler", "nothing"), "no scheduler"),
-        (("compare", "{}", "--format", "int8", "--text", "x.txt"), "for language models"),
+        (("image", "{}"), 'rung image {} "a cat"'),
+        (
+            ("compare", "{}", "--format", "int8", "--text", "x.txt", "--threads", "2"),
+            "--text, --threads are for language",
+        ),
+        (("compare", "demo", "--format", "q8_0", "--prompt", "a cat"), "--prompt is for pipelines"),
+        (("compare", "demo", "--format", "q8_0", "--size", "8x8", "--seed", "0"), "--size, --seed are for pipelines"),
+        (("compare", "demo", "--format", "q8_0", "--picture", "x.png"), "is no SVG"),
+        (("compare", "demo", "--format", "q8_0", "--picture", "no/x.svg"), "There is no folder no"),
     ],
 )
 def test_wrong_questions(latte, capsys, arguments, said):
     status, _, told = rung(capsys, *(argument.format(latte) for argument in arguments))
     assert status in (1, 2)
-    assert said in told
+    assert said.format(latte) in told
+
+
+def test_offline_the_hub_is_not_asked_what_is_compared(capsys, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    status, _, told = rung(capsys, "compare", "some/model", "--format", "q8_0", "--offline")
+    assert status == 1
+    assert "127.0.0.1" not in told
+    assert "offline" in told
 
 
 def test_formats_of_a_pipeline_side_by_side(latte, tmp_path, capsys):

@@ -7,7 +7,7 @@ import pytest
 from rung.cli import fallbacks
 from rung.core.types import Level
 from rung.hardware import catalog
-from rung.hardware.catalog import builds
+from rung.hardware.catalog import builds, releases
 from rung.ops import LADDERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "fallbacks.md"
@@ -34,6 +34,7 @@ def test_every_ladder_climbs(key):
     has = {f"isa.{name}" for name in architecture.isa}
     has |= {"package.torch"} if builds.newest(key).image(architecture) else set()
     has |= {"package.numba"} if architecture.kind == "cpu" else set()
+    has |= {"package.triton"} if _triton(architecture.kind, key) else set()
     seen = set()
     for _, case, climb in fallbacks.climbs(device):
         seen.add((case.op, case.format))
@@ -48,6 +49,12 @@ def test_every_ladder_climbs(key):
         assert climb.rung is not LADDERS[case.op].rungs[-1] or climb.refusals, where
     assert {op for op, _ in seen} == set(LADDERS)
     assert len({format for op, format in seen if op == "linear"}) > 25
+
+
+def _triton(kind, key):
+    """Whether the newest torch for an architecture comes with Triton."""
+    build = builds.newest(key)
+    return kind in ("cuda", "rocm") and build is not None and bool(releases.triton(build))
 
 
 def test_where_no_code_of_torch_runs_every_rung_says_so():

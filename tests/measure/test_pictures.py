@@ -1,6 +1,7 @@
 """Files of frames: what was written is there, whole, with its settings; nothing is left of what was not."""
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
@@ -98,6 +99,14 @@ def test_a_sheet_has_a_row_a_label(tmp_path):
         assert found.size == (3 * 48, 2 * (32 + 16))
         assert (np.asarray(found)[16:48, :48] == FRAMES[0]).all()
         assert (np.asarray(found)[-32:, -48:] == FRAMES[0]).all()
+
+
+def test_more_curves_than_colours_are_told_apart(tmp_path):
+    pictures.curves(tmp_path / "x.svg", {str(n): [(0, n), (1, n)] for n in range(9)}, "title", "layer", "dB")
+    drawn = re.findall(
+        r'stroke="(#\w+)" stroke-width="1.5" stroke-dasharray="([\d ]*)"', (tmp_path / "x.svg").read_text()
+    )
+    assert len(set(drawn)) == 9
 
 
 def test_curves_are_drawn_inside_of_their_frame(tmp_path):

@@ -75,7 +75,12 @@ def test_a_folder_of_the_hub_without_what_is_not_needed(server: Hub) -> None:
 def test_a_bare_tokenizer_model_is_fetched_where_there_is_no_json(server: Hub) -> None:
     files = {name: data for name, data in FOLDER.items() if name != "tokenizer.json"}
     server.repositories["org/model"] = files
-    assert "tokenizer.model" in names(locate("org/model").path)
+    older = {"vocab.json": b"{}", "merges.txt": b"m"}
+    server.repositories["org/model"] = files | older
+    assert "tokenizer.model" in names(found := locate("org/model").path)
+    assert not names(found) & older.keys()
+    server.repositories["org/older"] = {name: files[name] for name in files if name != "tokenizer.model"} | older
+    assert names(locate("org/older").path) >= older.keys()
 
 
 @pytest.mark.parametrize(

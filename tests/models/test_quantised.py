@@ -18,6 +18,7 @@ from rung.core.errors import BadFile, UnknownArchitecture
 from rung.kernels.gpu import decoders
 from rung.models import open_card
 from rung.models.card import ModelCard
+from rung.models.outline import open_outline
 from rung.models.reader import Reader
 
 
@@ -124,12 +125,19 @@ CONTRADICTIONS = {
     "missing scales": ("gptq", {}, {"drop": ".scales"}, "lacks scales"),
     "missing zero points": ("awq", {}, {"drop": ".qzeros"}, "lacks qzeros"),
     "other bits": ("gptq", {"bits": 8}, {}, "bits is 8: .* columns, g_idx"),
-    "unknown bits": ("gptq", {"bits": 5}, {}, "bits is '5'"),
+    "no bits": ("gptq", {"bits": 500}, {}, "bits is '500', no number of bits"),
+    "groups of other columns": ("gptq-ordered", {}, {"replace": (".g_idx", torch.Tensor.float)}, "g_idx is .* of F32"),
+    "groups of packed columns": ("ct-int4-ordered", {}, {"replace": ("g_idx", lambda t: t[:-1])}, "g_idx is .127."),
+    "zero points of plain codes": (
+        "ct-int8-asymmetric",
+        {},
+        {"replace": ("zero_point", lambda t: t[:-1])},
+        "zero_point is",
+    ),
+    "layouts": ("llm-int8", {}, {"replace": ("weight_format", lambda t: t.repeat(2))}, "weight_format is .2."),
     "other group": ("gptq", {"group_size": 64}, {}, "scales is .* of F16"),
     "odd group": ("gptq", {"group_size": 48}, {}, "groups of 48 do not divide"),
     "no group": ("awq", {"group_size": "many"}, {}, "group_size is 'many'"),
-    "another layout": ("awq", {"version": "gemv"}, {}, "AWQ layout is 'gemv'"),
-    "another version": ("gptq", {"checkpoint_format": "marlin"}, {}, "checkpoint_format is 'marlin'"),
     "floats for words": ("gptq", {}, {"replace": (".qweight", torch.Tensor.float)}, "of F32"),
     "other block": ("fp8", {"weight_block_size": [128, 128]}, {}, "blocks are 128 x 128"),
     "no scale": ("fp8", {}, {"drop": "_scale_inv"}, "lacks scale"),
@@ -177,6 +185,27 @@ def test_values_that_contradict_the_config_are_refused_when_they_are_read(tmp_pa
     with pytest.raises(BadFile) as caught:
         decoded(open_card(tmp_path))
     assert text in f"{caught.value.cause} {' '.join(caught.value.facts)}"
+
+
+UNREAD = {
+    "bits": ("gptq", {"bits": 5}, {}, "bits is 5, and rung reads 2, 3, 4, 8"),
+    "layout": ("awq", {"version": "gemv"}, {}, "AWQ layout is 'gemv'"),
+    "version": ("gptq", {"checkpoint_format": "marlin"}, {}, "checkpoint_format is 'marlin'"),
+    "hqq": ("hqq", {}, {"replace": ("nbits", lambda t: t * 0 + 3)}, "HQQ of 3 bits"),
+    "tiles": ("llm-int8", {}, {"replace": ("weight_format", lambda t: t + 2)}, "tiles for one .* .weight_format 2."),
+}
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_a_variant_that_rung_does_not_read_is_named(tmp_path, case):
+    name, config, changes, text = UNREAD[case]
+    write(tmp_path, VARIANTS[name])
+    configure(tmp_path, VARIANTS[name].config | config)
+    if changes:
+        change(tmp_path, **changes)
+    for opened in (open_card, open_outline):
+        with pytest.raises(UnknownArchitecture, match=text):
+            opened(tmp_path)
 
 
 def test_a_method_that_rung_does_not_read_is_named(tmp_path):

@@ -25,8 +25,6 @@ def check_rungs(model: Any) -> None:
     for format, names in linears.items():
         assert names == ({"numba.stored", "torch.decode"} if format in IN_PLACE else {"numba.row", "numba.tile"})
     attention, step = {"numba.decode", "numba.prefill"}, {"numba.step"}
-    if not linears.keys().isdisjoint(IN_PLACE):
-        step = {"numba.glue"}
     if model.card.decoder.head_dim % 16:  # some of the smallest files: vectors of 16 cannot hold their heads
         attention, step = {"torch.sdpa"}, {"ref"}
     assert taken[f"attention {model.plan.cache_dtype}"] == attention

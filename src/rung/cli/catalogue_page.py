@@ -19,9 +19,10 @@ in full with the source of each capability.
 
 - **Memory, bandwidth, rates.** Vendors' figures at boost clock, dense. A row that counts as *checked* carries
   shaders, clock, bus width and memory rate, from the vendor's data sheet (*computed*) or from TechPowerUp's table
-  (*techpowerup*) or other lists (*listed*), and its figures were computed again from these within 3 %; a test does
-  it. *Recalled* rows carry units too, but these were not looked up again. The rest are figures of data sheets. All are
-  upper bounds: a probe usually measures less. Where two sources differ, the note of the row says so.
+  (*techpowerup*) or other lists (*listed*, *makers*, *pages*), and its figures were computed again from these within
+  3 %; a test does it. *Recalled* rows carry units too, but these were not looked up again. The rest are figures of
+  data sheets. All are upper bounds: a probe usually measures less. Where two sources differ, the note of the row says
+  so.
 - **Held against others.** Of the rows from data sheets, all that TechPowerUp lists agree with it in shaders, clock
   and bandwidth within 3 %, but for the MI300X and the Arc A770 16GB (512 GB/s there, 560 at Intel). llama.cpp,
   which reads every weight once a token, reached 51 to 84 % of the catalogue's bandwidth on eleven cards.
@@ -42,6 +43,11 @@ in full with the source of each capability.
 - Free memory of AMD, Intel and Apple cards, and of NVIDIA's without a figure, is a share of the memory: 98, 95, 67 to
   75 and 97.5 %. Figures marked `?` in `products.table` are remembered, not seen.
 - Cloud instances and Jetson builds are as remembered.
+- Products that nobody has checked, and why: two figures differ (Instinct MI25, RTX 2000 Ada, RTX PRO 4000 and 5000,
+  Arc A310, Jetson Thor); chips of clouds and boards that are on no list that was found (GH200, GB200, H20, Xeon
+  Platinum 8275CL, 8375C and 8488C, Graviton2 and 4, Grace); Apple publishes bandwidth, but neither shaders nor
+  clocks; graphics in processors whose memory rate was not found (Radeon 680M, 860M, 890M, Arc of Meteor Lake); the
+  clock under AVX-512 (Xeon Gold 6148); not found (MI300A, Ryzen 9 9950X, Xeon 6980P, Raspberry Pi 4).
 - bf16 products on compute capability 6.0: refused with CUDA 11.3; with CUDA 12 nobody has reported either way.
 - int8 products of torch on 6.1, 7.0 and GTX 16 cards: reports differ.
 - CTranslate2 says compute capability 3.5 and newer; its wheel of 4.8.5 has no code for 5.0 and 5.2.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json as encoder
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rung.cli import options
+from rung.cli import check_scene, options
 from rung.cli.output import columns, print_json
 from rung.core.errors import RungError, UsageError
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 _Models = Annotated[
     list[str],
-    typer.Argument(help="GGUF files, folders, pipelines, config.json files, hub names, or demo.", show_default=False),
+    typer.Argument(
+        help="GGUF files, folders, pipelines, config.json files, hub names, demo, or scenes of photographs.",
+        show_default=False,
+    ),
 ]
 _Devices = Annotated[
     list[str] | None,
@@ -37,7 +41,10 @@ _Software = Annotated[
 ]
 _Fits = Annotated[bool, typer.Option("--fits", help="Every card of the catalogue, and the smallest that runs it.")]
 _Batch = Annotated[int, typer.Option("--batch", help="Sequences at once.")]
-_Prompt = Annotated[int, typer.Option("--prompt-tokens", help="The prompt that speed is predicted for and after.")]
+_Prompt = Annotated[
+    int | None,
+    typer.Option("--prompt-tokens", help="The prompt that speed is predicted for and after; 512.", show_default=False),
+]
 _Training = Annotated[str | None, typer.Option("--training", help="lora or full.", show_default=False)]
 _Optimizer = Annotated[str, typer.Option("--optimizer", help="adamw, adamw8bit, lion, adafactor, momentum or sgd.")]
 _Rank = Annotated[int, typer.Option("--rank", help="Rank of the adapters.")]
@@ -64,7 +71,7 @@ def check(
     memory: options.Memory = None,
     context: _Context = None,
     batch: _Batch = 1,
-    prompt_tokens: _Prompt = 512,
+    prompt_tokens: _Prompt = None,
     fits: _Fits = False,
     training: _Training = None,
     optimizer: _Optimizer = "adamw",
@@ -81,7 +88,6 @@ def check(
     Exit code 0: something would run; 1: nothing would; 2: the question is wrong.
     """
     from rung.cli.check_html import page, write
-    from rung.engine.checking import check_model
 
     if fits and device:
         raise UsageError("--fits asks the whole catalogue; --device names devices: one or the other.")
@@ -101,7 +107,7 @@ def check(
     answers = []
     for number, model in enumerate(models):
         try:
-            answer = check_model(model, tuple(device or ()), software=software, memory=memory, fits=fits, **asked)
+            answer = _asker(model)(model, tuple(device or ()), software=software, memory=memory, fits=fits, **asked)
         except RungError as error:
             error.exit_code = 2  # 1 means that nothing runs, and that was not found out
             raise
@@ -118,6 +124,15 @@ def check(
         raise typer.Exit(1)
 
 
+def _asker(model: str) -> Callable[..., Answer]:
+    """What answers for it; what models need is not imported for a scene."""
+    if check_scene.is_scene(model):
+        return check_scene.check
+    from rung.engine.checking import check_model
+
+    return check_model
+
+
 def _print_object(answer: Answer, alone: bool) -> None:
     """One document, or with several models one object a line."""
     if alone:
@@ -128,13 +143,13 @@ def _print_object(answer: Answer, alone: bool) -> None:
 
 def show(answer: Answer, fits: bool = False) -> None:
     """The answer as a table, the best choice and its command last."""
-    from rung.core.text import count
-
-    tokens = f" · context {answer.context:,}" if answer.context else ""
-    print(f"{answer.model} · {count(answer.parameters, 'parameter')}{tokens}")
+    print(f"{answer.model} · {answer.about}")
     for one in answer.passes:
         print(*_pass_lines(one), sep="\n")
     shown = _per_device(answer) if fits else answer.choices
+    if check_scene.is_answer(answer):
+        print(*check_scene.table(shown), *_conclusion(answer, fits), sep="\n")
+        return
     headings = ("format", "device", "memory", "free", "", "tokens/s", "prompt/s", "error", "")
     print(*columns(headings, map(_row, shown)), *_conclusion(answer, fits), sep="\n")
 

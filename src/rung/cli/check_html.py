@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rung.core.errors import UsageError
-from rung.core.text import count, size
+from rung.core.text import size
 
 if TYPE_CHECKING:
     from rung.planning.answer import Answer, Choice
@@ -56,17 +56,17 @@ def write(path: Path, text: str) -> None:
 
 
 def _model(answer: Answer) -> str:
-    formats = list(dict.fromkeys(choice.format for choice in answer.choices))
+    formats = list(dict.fromkeys(choice.column for choice in answer.choices))
     rows: dict[str, dict[str, tuple[int, Choice]]] = {device: {} for device in answer.best_by_device}
     for number, choice in enumerate(answer.choices):
-        rows[choice.device][choice.format] = (number, choice)
+        rows[choice.device][choice.column] = (number, choice)
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in formats)
     lines = []
     for device, cells in rows.items():
         best = answer.best_by_device[device]
         inner = "".join(_cell(*cells[name], best) if name in cells else "<td></td>" for name in formats)
         lines.append(f'<tr><th scope="row">{escape(device)}</th>{inner}</tr>')
-    heading = f"{escape(answer.model)} · {count(answer.parameters, 'parameter')} · context {answer.context:,}"
+    heading = f"{escape(answer.model)} · {answer.about}"
     table = f'<table><thead><tr><th scope="col">device</th>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
     return f'<h2>{heading}</h2>\n<div class="scroll">{table}</div>\n{_help(answer)}'
 

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-#: In the order of ``rung --help``. Command ``x`` is the function ``x`` of the module ``rung.cli.x``.
+#: In the order of ``rung --help``. Command ``x`` is the function ``x`` of the module ``rung.cli.x``, or a group of
+#: commands: a package ``rung.cli.x`` whose ``COMMANDS`` names its own.
 COMMANDS = (
     *("run", "video", "image", "check", "explain", "inspect", "setup", "exec", "quantize", "convert", "tune", "merge"),
+    "splat",
     *("calibrate", "plan", "compare", "devices", "formats", "ladder"),
 )
 
@@ -54,16 +56,36 @@ def _root(
 def command_line(given: Sequence[str]) -> typer.Typer:
     """The commands that these arguments may call: the one they begin with, else all. Called without arguments, it
     runs them; raises ``Passed`` beside what a command raises."""
-    app = typer.Typer(
-        name="rung",
+    app = _group("rung", "Any model, on the device you have.")
+    app.callback()(_root)
+    _add(app, "rung.cli", COMMANDS, given)
+    return app
+
+
+def _group(name: str, said: str) -> typer.Typer:
+    return typer.Typer(
+        name=name,
         cls=_Commands,
-        help="Any model, on the device you have.",
+        help=said,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_root)
-    for name in given[:1] if given and given[0] in COMMANDS else COMMANDS:
-        app.command()(getattr(importlib.import_module(f"rung.cli.{name}"), name))
-    return app
+
+
+def _add(app: typer.Typer, package: str, commands: Sequence[str], given: Sequence[str]) -> None:
+    """Adds the command that is called, else all of a package; a group with its own."""
+    for name in given[:1] if given and given[0] in commands else commands:
+        module = importlib.import_module(f"{package}.{name}")
+        if hasattr(module, "COMMANDS"):
+            group = _group(name, module.__doc__ or "")
+            group.callback()(_nothing)
+            _add(group, module.__name__, module.COMMANDS, given[1:])
+            app.add_typer(group)
+        else:
+            app.command()(getattr(module, name))
+
+
+def _nothing() -> None:
+    """Makes typer keep a group of one command a group."""

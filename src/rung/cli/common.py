@@ -49,17 +49,23 @@ def device_words(device: Device) -> str:
 
 
 @contextlib.contextmanager
-def simulated(device: str | None) -> Iterator[str | None]:
+def simulated(device: str | None, software: str | None = None) -> Iterator[str | None]:
     """While in the block the card of ``sim:NAME`` is simulated; its value is the id to compute on, None for several.
 
-    Any other id is passed on. Raises ``UnknownDevice``.
+    Any other id is passed on. Raises ``UnknownDevice``, and ``UsageError`` for ``software`` that is not a simulated
+    card's.
     """
     if device is None or not device.startswith("sim:"):
+        if software is not None:
+            raise UsageError(
+                "--software is of a simulated card; a device that is here has the software that is installed.",
+                ways_out=[f'rung run MODEL --device sim:p2200 --software "{software}"'],
+            )
         yield device
         return
     from rung.run.simulate.context import simulate
 
-    simulation = simulate(device)
+    simulation = simulate(device, software=software)
     with simulation as card:
         yield card.id if len(simulation.devices) == 1 else None
 

@@ -27,6 +27,8 @@ _Picture = Annotated[
     typer.Option("--picture", help="x.svg: error by layer; of a pipeline x.png: frames.", show_default=False),
 ]
 
+_Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of its noise; 0.", show_default=False)]
+
 
 def compare(
     model: Annotated[str, typer.Argument(help="A GGUF file, a folder, a pipeline of diffusers, demo, or a hub name.")],
@@ -35,12 +37,16 @@ def compare(
     text: Annotated[
         Path | None, typer.Option("--text", help="What a language model reads.", show_default=False)
     ] = None,
-    context: Annotated[int, typer.Option("--context", min=8, help="Tokens that it reads at a time.")] = 512,
-    prompt: Annotated[str, typer.Option("--prompt", help="What a pipeline shows.")] = "a cat",
+    context: Annotated[
+        int | None, typer.Option("--context", min=8, help="Tokens that it reads at a time; 512.", show_default=False)
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", help="What a pipeline shows; a cat.", show_default=False)
+    ] = None,
     frames: Annotated[int | None, typer.Option("--frames", min=1, help="Frames of it.", show_default=False)] = None,
     size: making.Size = None,
     steps: making.Steps = None,
-    seed: making.Seed = 0,
+    seed: _Seed = None,
     picture: _Picture = None,
     device: options.Device = None,
     memory: options.Memory = None,
@@ -58,20 +64,34 @@ def compare(
     from rung.engine import system
 
     system.need_software()
-    folder = making.opened(model, offline, None, quiet=True) if comparing.is_pipeline(model) else None
+    folder = making.opened(model, offline, None, quiet=True) if comparing.is_pipeline(model, offline) else None
+    reads = {"--text": text, "--context": context, "--threads": threads}
+    shows = {"--prompt": prompt, "--frames": frames, "--size": size, "--steps": steps, "--seed": seed}
+    if folder is not None:
+        _refuse(reads, f"for language models, and {model} is a pipeline")
+    else:
+        _refuse(shows, f"for pipelines, and {model} is a language model")
     with simulated(device) as chosen:
         if folder is not None:
-            if text is not None:
-                raise UsageError("--text is for language models; a pipeline is given a --prompt.")
-            settings = {"prompt": prompt, "frames": frames, "size": making.pixels(size), "steps": steps, "seed": seed}
+            settings = {
+                "prompt": "a cat" if prompt is None else prompt, "frames": frames, "size": making.pixels(size),
+                "steps": steps, "seed": seed or 0,
+            }  # fmt: skip
             rows = comparing.pipelines(folder, format, against or "f32", settings, chosen, memory, picture)
         else:
             load = {"device": chosen, "memory": memory, "threads": threads, "offline": offline}
-            rows = comparing.language(model, format, against or "stored", text, context, load, picture)
+            rows = comparing.language(model, format, against or "stored", text, context or 512, load, picture)
     if json:
         print_json([{name: _told(value) for name, value in row.items()} for row in rows])
         return
     print(*columns(tuple(rows[0]), [[_cell(value) for value in row.values()] for row in rows]), sep="\n")
+
+
+def _refuse(given: dict[str, Any], why: str) -> None:
+    """Raises ``UsageError`` for options that would change nothing."""
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise UsageError(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {why}.", (), ["leave it out"])
 
 
 def _told(value: Any) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import UsageError
+from rung.models.card import ModelCard
 from rung.models.outlines.pipeline import INDEX
 
 if TYPE_CHECKING:
@@ -20,14 +21,14 @@ Rows = list[dict[str, Any]]
 _WRITTEN = 32
 
 
-def is_pipeline(model: str) -> bool:
-    """Whether it is a pipeline of diffusers, here or on the hub."""
+def is_pipeline(model: str, offline: bool) -> bool:
+    """Whether it is a pipeline of diffusers, here or on the hub, which is not asked ``offline``."""
     from rung.engine.checking import outline_of
 
     place = Path(model).expanduser()
     if place.exists():
         return (place / INDEX).is_file() or place.name == INDEX
-    return model.count("/") == 1 and outline_of(model).kind == "pipeline"
+    return model.count("/") == 1 and outline_of(model, offline=offline).kind == "pipeline"
 
 
 def pipelines(
@@ -69,8 +70,8 @@ def language(
     from rung.measure import compare, pictures
 
     words = compare.TEXT if text is None else _read(text)
-    if picture is not None and picture.suffix != ".svg":
-        raise UsageError(f"{picture.name} is no SVG.", ways_out=["--picture error.svg"])
+    if picture is not None:
+        pictures.check_curves(picture)
     rows: Rows = []
     errors: dict[str, dict[int, float]] = {}
     with tempfile.TemporaryDirectory(prefix="rung-compare-") as folder:
@@ -106,7 +107,8 @@ def _language(
     answer = loaded.generate(words[:200], raw=True, max_tokens=_WRITTEN, temperature=0.0)
     for _ in answer:
         pass
-    errors[format] = compare.layer_errors(loaded.card, format, loaded.devices[0])
+    card = loaded.card  # the tensors of a network of transformers have no roles
+    errors[format] = compare.layer_errors(card, format, loaded.devices[0]) if isinstance(card, ModelCard) else {}
     finite = [value for value in errors[format].values() if math.isfinite(value)]
     return {
         "format": format,
@@ -114,7 +116,7 @@ def _language(
         "KL": reading.divergence,
         "perplexity": reading.perplexity,
         "agreement": reading.agreement,
-        "worst layer dB": min(finite, default=math.inf),
+        "worst layer dB": min(finite, default=math.inf if errors[format] else math.nan),
         "tokens/s": float(answer.result["decode_tokens_per_second"] or math.nan),
         "prompt/s": prompt_speed,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from glob import escape
 from pathlib import Path
 from typing import Annotated
 
@@ -31,9 +32,12 @@ def convert(
 
     Checkpoints of PyTorch (.ckpt, .pt, .bin) are read in a child process, and nothing but weights is built from them.
     """
-    from rung.conversion.convert import converting
+    from rung.cli.output import console
+    from rung.conversion.convert import check_float, converting
     from rung.conversion.pickles import pickles_of
 
+    if format is not None:
+        check_float(format, source)
     gguf = Path(target).suffix.lower() == ".gguf"
     if not pickles_of(Path(source)):
         job = converting(opened(source, target, offline, revision, quiet or json), gguf, format)
@@ -42,21 +46,37 @@ def convert(
     folder = _unpickled(source, target, keep=not gguf and format is None, quiet=quiet or json, json=json)
     if folder is None:
         return
-    job = converting(opened(str(folder), target, True, None, True), gguf, format)
-    report(job, *done(job, target, threads, quiet or json), target, json, quiet)
-    shutil.rmtree(folder)
+    try:
+        job = converting(opened(str(folder), target, True, None, True), gguf, format)
+        report(job, *done(job, target, threads, quiet or json), target, json, quiet)
+    except BaseException:
+        if not quiet:
+            console(stderr=True).print(f"what was read of {source} is kept in {folder}, for the same command")
+        raise
+    for made in folder.parent.glob(f"{escape(Path(target).name)}.unpickled-*"):  # those of runs that were stopped, too
+        shutil.rmtree(made) if made.is_dir() else made.unlink()
 
 
 def _unpickled(source: str, target: str, keep: bool, quiet: bool, json: bool) -> Path | None:
     """The folder that a checkpoint becomes on the way; None where it is the target itself (``keep``)."""
     from rung.cli.output import console, print_json
-    from rung.conversion.pickles import unpickled
+    from rung.conversion.partial import check_new
+    from rung.conversion.pickles import state, unpickled
     from rung.core.text import count, size
 
-    place = Path(target) if keep else Path(target).with_name(f"{Path(target).name}.unpickled")
+    place = Path(target)
+    check_new(place)
+    if not keep:
+        place = place.with_name(f"{place.name}.unpickled-{state(Path(source))[:12]}")
     if not keep and place.exists():
         return place  # an earlier run has come so far: it has its name only when it is whole
-    made = unpickled(Path(source), place)
+    try:
+        made = unpickled(Path(source), place)
+    except KeyboardInterrupt:
+        part = place.with_name(f"{place.name}.part")
+        if part.exists() and not quiet:
+            console(stderr=True).print(f"the same command goes on; what has been read is kept in {part}")
+        raise
     if keep and json:
         print_json({"target": target, **made})
     elif keep and not quiet:

@@ -43,7 +43,8 @@ def heading(device: Device) -> str:
 
 def speed(device: Device) -> str:
     """Where the figures come from, and how fast memory is read."""
-    read = f"reads {device.bandwidth / 1e9:.3g} GB/s" if device.bandwidth else ""
+    rate = (device.bandwidth or 0.0) / 1e9
+    read = f"reads {rate:,.0f} GB/s" if rate >= 1000 else f"reads {rate:.3g} GB/s" if rate else ""
     if not device.real:
         row = "checked" if device.details.get("catalogue") == "checked" else "not checked"
         build = f" with {device.details['build']}" if "build" in device.details else ""

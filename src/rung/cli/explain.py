@@ -50,6 +50,7 @@ _Redact = Annotated[bool, typer.Option("--redact", help="Print the log without n
 def explain(
     what: _What = None,
     device: _Device = None,
+    software: options.Software = None,
     environment: _Environment = None,
     no_environment: _NoEnvironment = False,
     jsonl: _Rows = None,
@@ -61,13 +62,18 @@ def explain(
 
     Exits 0 with a cause, 3 when it does not know, 2 for a wrong question.
     """
-    told = {"--device": device, "--environment": environment, "--no-environment": no_environment}
+    told = {
+        "--device": device,
+        "--software": software,
+        "--environment": environment,
+        "--no-environment": no_environment,
+    }
     if list_:
         _alone("--list", told | {"--jsonl": jsonl, "--redact": redact, "a log": what})
         _list(json)
         return
     if jsonl is not None:
-        _alone("--jsonl", {"--device": device, "--environment": environment, "--redact": redact, "a log": what})
+        _alone("--jsonl", told | {"--no-environment": False, "--redact": redact, "a log": what})
         _rows(jsonl)
         return
     if redact:
@@ -78,7 +84,7 @@ def explain(
         return
     from rung.diagnosis.explain import explain_log
 
-    found = explain_log(_log(what), _environment(device, environment, no_environment))
+    found = explain_log(_log(what), _environment(device, software, environment, no_environment))
     if json:
         print_json(found.to_json())
     else:
@@ -93,8 +99,10 @@ def _alone(name: str, others: Mapping[str, object]) -> None:
         raise UsageError(f"{name} takes no notice of {' and '.join(given)}: leave it out.")
 
 
-def _environment(device: str | None, file: Path | None, none: bool) -> Mapping[str, Any]:
+def _environment(device: str | None, software: str | None, file: Path | None, none: bool) -> Mapping[str, Any]:
     """What is known of the machine it happened on; this one unless another is named."""
+    if software is not None and device is None:
+        raise UsageError("--software is of a card of the catalogue: name it with --device.")
     if sum((device is not None, file is not None, none)) > 1:
         raise UsageError("--device, --environment and --no-environment exclude each other.")
     if none:
@@ -103,7 +111,7 @@ def _environment(device: str | None, file: Path | None, none: bool) -> Mapping[s
         return _read_environment(file)
     from rung.diagnosis import machine
 
-    return machine.catalogue_card(device) if device is not None else machine.this_machine()
+    return machine.catalogue_card(device, software) if device is not None else machine.this_machine()
 
 
 def _read_environment(file: Path) -> Mapping[str, Any]:

@@ -50,7 +50,7 @@ def cases(op: str, format: str, dtype: str = "f32") -> list[tuple[str, Case]]:
     if op == "rasterize":
         seen = FrozenDict({"degree": 3, "antialiased": False})
         return [("100,000 splats", Case(op, format, dtype, (100_000, 800, 800), seen))]
-    options = FrozenDict({"head_dim": 128, "packings": ("r16",), "devices": 1})
+    options = FrozenDict({"head_dim": 128, "linears": ("numba.row",), "devices": 1})
     return [("token", Case(op, format, dtype, (32, 4096, 11008, 32000), options))]
 
 

@@ -41,6 +41,6 @@ def image(
         "negative": negative,
     }
     making.make(
-        model, prompt, batch, settings, out, 1.0, device=device, memory=memory, format=format, plan=plan,
-        offline=offline, revision=revision, quiet=quiet, json=json,
+        model, prompt, batch, settings, out, 1.0, command="image", device=device, memory=memory, format=format,
+        plan=plan, offline=offline, revision=revision, quiet=quiet, json=json,
     )  # fmt: skip

@@ -59,6 +59,7 @@ def make(
     out: Path,
     fps: float,
     *,
+    command: str,
     device: str | None,
     memory: str | None,
     format: str | None,
@@ -70,15 +71,24 @@ def make(
 ) -> None:
     """Makes one video or picture, or those of a batch."""
     from rung.cli.common import simulated
+    from rung.measure import pictures
     from rung.pipelines.batch import Done, Job, jobs
     from rung.pipelines.generate import Settings
 
     if (prompt is None) == (batch is None):
-        raise UsageError("Give a prompt, or --batch FILE with one a line.", (), [f'rung video {model} "a cat"'])
+        raise UsageError("Give a prompt, or --batch FILE with one a line.", (), [f'rung {command} {model} "a cat"'])
     common = Settings(prompt=prompt or "", **settings)
     wanted = [Job(common, out)] if batch is None else jobs(batch, common, out)
-    done = Done(out)
+    place = Path(model).expanduser()
+    whose = {"model": str(place.resolve()) if place.exists() else model, "revision": revision}
+    done = Done(out, {**whose, "format": format, "fps": fps})
+    if batch is not None and batch.resolve() == done.path.resolve():
+        raise UsageError(
+            f"{batch} is where the journal of this batch goes.", (), ["give --out or the file another name"]
+        )
     left = wanted if batch is None else done.left(wanted)
+    for job in () if plan else left:
+        pictures.check_destination(job.out, job.settings.frames or 1)
     folder = opened(model, offline, revision, quiet or json)
     with simulated(device) as chosen, _pipeline(folder, chosen, memory, format, quiet or json) as pipeline:
         if plan:
@@ -144,8 +154,6 @@ def _make(pipeline: Pipeline, left: list[Job], done: Any, fps: float, quiet: boo
     from rung.cli.output import print_json
     from rung.measure import pictures
 
-    for job in left:
-        pictures.check_destination(job.out, job.settings.frames or 1)
     results = []
     for job, made in zip(left, pipeline.make([job.settings for job in left]), strict=True) if left else []:
         pictures.write(job.out, made.frames, fps, {"model": pipeline.folder.place.name, **job.settings.told()})
@@ -166,6 +174,7 @@ def _result(job: Job, made: Made, device: Device) -> dict[str, Any]:
         "width": width,
         "height": height,
         "seconds": round(made.seconds, 2),
+        "phase_seconds": {phase: round(spent, 2) for phase, spent in made.phases.items()},
         "settings": job.settings.told(),
         "plan": made.plan.to_json(),
         "predicted_bytes": made.plan.most,

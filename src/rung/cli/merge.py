@@ -35,10 +35,13 @@ def merge(
     """
     from rung.conversion.merge import merging
     from rung.core.errors import UsageError
+    from rung.core.text import quoted
 
     *given, target = adapters
     if not given:
-        raise UsageError("rung merge needs an adapter and a result.", (), [f"rung merge {base} {target} OUT"])
+        raise UsageError(
+            "rung merge needs an adapter and a result.", (), [f"rung merge {quoted(base)} {quoted(target)} OUT"]
+        )
     if any(Path(name).resolve() == Path(target).resolve() for name in given):
         raise UsageError(f"{target} is the adapter itself", (), ["give the result another name"])
     card = opened(base, target, offline, revision, quiet or json)

@@ -9,18 +9,26 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rung.core.text import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 
 def console(stderr: bool = False) -> Console:
-    """A rich console that neither wraps nor colours what is piped; ``NO_COLOR`` is honoured by rich."""
+    """A rich console that neither wraps nor colours what is piped, and writes control characters out; ``NO_COLOR`` is
+    honoured by rich."""
     from rich.console import Console
+    from rich.text import Text
+
+    class Plain(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(printable(text), **options)
 
     stream = sys.stderr if stderr else sys.stdout
     wide = None if stream.isatty() else 200
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=wide, markup=False, emoji=False)
+    return Plain(stderr=stderr, highlight=False, soft_wrap=True, width=wide, markup=False, emoji=False)
 
 
 def table(*headings: str) -> Table:
@@ -38,7 +46,7 @@ def columns(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
 
     For what must be quick: rich takes longer to load than most answers.
     """
-    listed = [headings, *rows]
+    listed = [tuple(map(printable, row)) for row in (headings, *rows)]
     widths = [max(len(row[at]) for row in listed) for at in range(len(headings) - 1)]
     indent = sum(widths) + 2 * len(widths)
     end = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0

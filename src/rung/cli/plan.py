@@ -29,10 +29,10 @@ def plan(
     from rung.cli.common import part_lines, pick_device, plan_line
     from rung.core.text import size
     from rung.core.types import Candidate
-    from rung.engine.locating import card_of
+    from rung.engine.locating import open_any, place_of
     from rung.engine.planning import make_plan
 
-    card = card_of(model, offline=offline, revision=revision)
+    card = open_any(place_of(model, offline=offline, revision=revision))
     picked = pick_device(device, software) if device or software else None
     elsewhere = (picked,) if picked and not picked.real else None
     made, devices = make_plan(

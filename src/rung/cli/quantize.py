@@ -63,7 +63,10 @@ def quantize(
     A run that was stopped goes on where it was when the same command is given again.
     """
     from rung.conversion.quantize import kind_of, parse_keep, quantizing, weighed
+    from rung.measure import pictures
 
+    if picture is not None:
+        pictures.check_curves(Path(picture))
     chosen = kind_of(Path(target), kind)
     kept = parse_keep(keep or ())
     card = opened(source, target, offline, revision, quiet or json)
@@ -72,18 +75,23 @@ def quantize(
     written, seconds = done(job, target, threads, quiet or json)
     report(job, written, seconds, target, json, quiet, by_role=True)
     if picture is not None:
-        from rung.cli.quantize_picture import draw
+        from rung.cli.quantize_views import errors_by_layer
 
-        Path(picture).write_text(draw(written, f"{card.name} as {format}"), encoding="utf-8")
+        outside = "layer (-1: outside of layers)"
+        pictures.curves(Path(picture), errors_by_layer(written), f"{card.name} as {format}", outside, "SQNR, dB")
 
 
 def opened(source: str, target: str, offline: bool, revision: str | None, quiet: bool) -> Any:
-    """The card of the source. Raises ``UsageError`` where the target is the source."""
+    """The card of the source. Raises ``UsageError`` where the target is there already or is the source."""
     from rung.cli.output import console
     from rung.cli.progress import bar
+    from rung.conversion.partial import check_new
     from rung.core.errors import UsageError
     from rung.engine.locating import card_of
 
+    there = Path(target).resolve()
+    if there != Path(source).resolve():
+        check_new(Path(target))
     err = console(stderr=True)
     with bar(quiet) as progress:
         card = card_of(
@@ -93,7 +101,6 @@ def opened(source: str, target: str, offline: bool, revision: str | None, quiet:
             progress=progress.update,
             on_note=lambda note: None if quiet else err.print(note),
         )
-    there = Path(target).resolve()
     if there in {Path(card.path).resolve(), *(Path(path).resolve() for path in card.files)}:
         raise UsageError(f"{target} is the source itself", (), ["give the result another name"])
     return card
@@ -121,7 +128,7 @@ def done(job: Job, target: str, threads: int | None, quiet: bool) -> tuple[list[
         with bar(quiet) as progress:
             written = write(job, Path(target), system.threads(threads), progress.update, said)
     except KeyboardInterrupt:
-        said("the same command goes on from here")
+        said(f"the same command goes on from here; what is done is kept in {target}.part")
         raise
     return written, time.monotonic() - began
 

@@ -108,3 +108,13 @@ def as_json(job: Job, written: Sequence[Written], seconds: float, target: str) -
 def _number(value: float) -> float | None:
     """A number of JSON; null for what is exact."""
     return round(value, 3) if math.isfinite(value) else None
+
+
+def errors_by_layer(written: Sequence[Written]) -> dict[str, list[tuple[float, float]]]:
+    """By role: (layer, dB) of the tensors that lost something; layer -1 outside of layers."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for each in written:
+        if each.cost is not None and math.isfinite(each.cost.db):
+            parts = each.step.tensor.role.split(".")
+            found.setdefault(parts[-1], []).append((int(parts[1]) if len(parts) > 1 else -1, each.cost.db))
+    return found

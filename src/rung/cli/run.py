@@ -69,6 +69,7 @@ class Wish:
     json: bool
     quiet: bool
     embedded: bool
+    software: str | None
 
 
 def run(
@@ -78,6 +79,7 @@ def run(
     ] = None,
     format: options.Format = None,
     device: options.Device = None,
+    software: options.Software = None,
     memory: options.Memory = None,
     context: options.Context = None,
     adapter: _Adapter = None,
@@ -127,6 +129,7 @@ def run(
         json=json,
         quiet=quiet or json,
         embedded=model is None,
+        software=software,
     )
     _run(wish)
 
@@ -150,6 +153,9 @@ def _prompt(model: str | None, prompt: str | None, json: bool) -> str | None:
         return None
     text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read().decode("utf-8", "replace")
     if not text.strip():
+        from rung.engine.locating import check_here
+
+        check_here(model)
         raise UsageError("There is no prompt.", ["stdin is empty"], [f'rung run {model} "Why is the sky blue?"'])
     return text
 
@@ -157,7 +163,7 @@ def _prompt(model: str | None, prompt: str | None, json: bool) -> str | None:
 def _run(wish: Wish) -> None:
     from rung.cli.common import simulated
 
-    with simulated(wish.load["device"]) as device:
+    with simulated(wish.load["device"], wish.software) as device:
         _run_there(replace(wish, load={**wish.load, "device": device}))
 
 

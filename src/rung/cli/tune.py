@@ -57,6 +57,7 @@ def tune(
         elif "loss" in logs and (step % every == 0 or step in (1, last)):
             said(f"step {step} of {last} · loss {float(logs['loss']):.4f}")
 
+    out = out.expanduser()
     asked = Options(
         format=format,
         epochs=epochs,
@@ -88,6 +89,7 @@ def _folder(model: str, data: Path, out: Path, offline: bool, said: Callable[[st
     """The model; of a GGUF file the folder that it is decoded into, beside the adapter."""
     from rung.conversion.convert import converting
     from rung.conversion.writing import write
+    from rung.core.files import state_of
     from rung.engine import system
     from rung.engine.locating import card_of
     from rung.training.data import read_rows
@@ -96,8 +98,12 @@ def _folder(model: str, data: Path, out: Path, offline: bool, said: Callable[[st
     if card.kind == "folder":
         return model
     read_rows(data.expanduser())  # wrong data is said before a model is decoded for it
-    folder = out.with_name(f"{out.name}-base")
+    folder = out.with_name(f"{out.name}-base-{state_of(map(Path, card.files))[:8]}")
     if not folder.exists():
-        write(converting(card, False, None), folder, system.threads(None))
+        try:
+            write(converting(card, False, None), folder, system.threads(None))
+        except KeyboardInterrupt:
+            said(f"the same command goes on; what is decoded is kept in {folder}.part")
+            raise
         said(f"{card.name} is a GGUF file: decoded into {folder}, to which the adapter is trained")
     return str(folder)

@@ -45,6 +45,6 @@ def video(
         "negative": negative,
     }
     making.make(
-        model, prompt, batch, settings, out, fps, device=device, memory=memory, format=format, plan=plan,
-        offline=offline, revision=revision, quiet=quiet, json=json,
+        model, prompt, batch, settings, out, fps, command="video", device=device, memory=memory, format=format,
+        plan=plan, offline=offline, revision=revision, quiet=quiet, json=json,
     )  # fmt: skip

@@ -30,6 +30,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rung.core.text import printable
+
 
 class RungError(Exception):
     """The root of all errors that rung raises on purpose.
@@ -51,7 +53,7 @@ class RungError(Exception):
         lines = [self.cause, *(f"  {fact}" for fact in self.facts)]
         if self.ways_out:
             lines += ["What to do", *(f"  {number}  {way}" for number, way in enumerate(self.ways_out, 1))]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 class UsageError(RungError):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
+import shlex
 from collections.abc import Iterable
 
 GB = 2**30
+#: What colours a terminal, moves in it or turns the direction of text, but for the end of a line and tabs.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -24,6 +27,11 @@ def size(count: float) -> str:
     if count >= 2**10:
         return f"{count / 2**10:.0f} kB"
     return f"{count:.0f} bytes"
+
+
+def tenths(count: int) -> float:
+    """Bytes as GB, rounded up to a tenth."""
+    return (count * 10 // 2**30 + 1) / 10
 
 
 def parse_size(text: str) -> int:
@@ -63,3 +71,21 @@ def matches(name: str, pattern: str) -> bool:
     (True, True, False)
     """
     return fnmatch.fnmatchcase(f".{name}.", f"*.{pattern}.*")
+
+
+def quoted(place: object) -> str:
+    """A path as a shell takes it.
+
+    >>> quoted("model.gguf"), quoted("my model.gguf")
+    ('model.gguf', "'my model.gguf'")
+    """
+    return shlex.quote(str(place))
+
+
+def printable(text: str) -> str:
+    r"""A text whose control characters are written out: names in files are anybody's, and a terminal obeys them.
+
+    >>> print(printable("weight" + chr(27) + "[31m"))
+    weight\x1b[31m
+    """
+    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)

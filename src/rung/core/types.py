@@ -223,7 +223,8 @@ def _need(need: str, device: Device) -> Verdict:
             return no(f"{package} does not compute on {device.name} ({known.source})", StepClass.UNAVAILABLE)
         if package in device.software:
             return YES
-        return no(f"{package} is not installed: pip install 'rung[run]'", StepClass.UNAVAILABLE)
+        wanted = "'rung[run]'" if package in ("torch", "numba") else package
+        return no(f"{package} is not installed: pip install {wanted}", StepClass.UNAVAILABLE)
     found = device.capability(need)
     if found.level in (Level.NATIVE, Level.EMULATED):
         return YES

@@ -10,17 +10,16 @@ import html
 import importlib.util
 import json
 import math
-import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rung.core.errors import BadFile, SoftwareMissing, UsageError
+from rung.core.files import written_whole
 
 #: What a video is written as by the end of its name; a picture as the last three of these.
 VIDEOS = (".mp4", ".gif", ".webp", ".png")
@@ -57,7 +56,7 @@ def write(path: Path, frames: Frames, fps: float, settings: Mapping[str, Any]) -
     Raises ``UsageError`` or ``SoftwareMissing`` as ``check_destination`` does, ``BadFile`` when writing fails.
     """
     check_destination(path, len(frames))
-    with _beside(path) as temporary:
+    with written_whole(path) as temporary:
         if path.suffix.lower() == ".mp4":
             _mp4(temporary, frames, fps, settings)
         else:
@@ -96,24 +95,6 @@ def ffmpeg() -> str:
             ["pip install 'rung[video]'", "--out x.webp, or x.gif, which need no ffmpeg"],
         )
     return found
-
-
-@contextlib.contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """A temporary name in the same folder, which becomes the file when the block ends well."""
-    number, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix.lower(), dir=path.absolute().parent)
-    os.close(number)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _mp4(path: Path, frames: Frames, fps: float, settings: Mapping[str, Any]) -> None:
@@ -178,13 +159,24 @@ def sheet(path: Path, rows: Mapping[str, Frames], most: int = 8) -> None:
         draw.text((2, top + 2), label, fill="black", font=font)
         for column, number in enumerate(shown):
             made.paste(Image.fromarray(np.ascontiguousarray(frames[number])), (column * width, top + line))
-    with _beside(path) as temporary:
+    with written_whole(path) as temporary:
         made.save(temporary)
 
 
 #: Colours that are told apart with every kind of sight (Okabe and Ito, 2008).
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _WIDE, _HIGH, _LEFT, _TOP, _BELOW, _RIGHT = 720, 360, 64, 36, 44, 120
+
+
+_DASHES = ("", "6 3", "2 3")
+
+
+def check_curves(path: Path) -> None:
+    """Raises ``UsageError`` when ``curves`` could not draw there."""
+    if path.suffix.lower() != ".svg":
+        raise UsageError(f"{path.name} is no SVG.", (), [f"--picture {path.with_suffix('.svg')}"])
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"There is no folder {path.parent}.", (), [f"mkdir -p {path.parent}"])
 
 
 def curves(path: Path, series: Mapping[str, Sequence[tuple[float, float]]], title: str, x: str, y: str) -> None:
@@ -216,12 +208,13 @@ def curves(path: Path, series: Mapping[str, Sequence[tuple[float, float]]], titl
             _text(at_x, _HIGH - _BELOW + 16, f"{low_x + share * (high_x - low_x):.4g}", "middle"),
         ]
     for number, (label, given) in enumerate(points.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour, dash = _COLOURS[number % len(_COLOURS)], _DASHES[number // len(_COLOURS) % len(_DASHES)]
         line = " ".join(f"{across:.1f},{down:.1f}" for across, down in map(place, given))
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        drawn = f'fill="none" stroke="{colour}" stroke-width="1.5" stroke-dasharray="{dash}"'
+        parts.append(f'<polyline points="{line}" {drawn}/>')
         parts += [f'<circle cx="{a:.1f}" cy="{d:.1f}" r="2" fill="{colour}"/>' for a, d in map(place, given[:200])]
         parts.append(_text(_WIDE - _RIGHT + 10, _TOP + 16 * number, label, "start", f'fill="{colour}"'))
-    with _beside(path) as temporary:
+    with written_whole(path) as temporary:
         temporary.write_text("\n".join([*parts, "</svg>\n"]), encoding="utf-8")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from rung import formats
 from rung.core.errors import BadFile, ModelNotFound, UnsafeFile, UsageError
-from rung.core.text import count
+from rung.core.text import count, quoted
 from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.models.files import gguf, safetensors
@@ -28,7 +28,8 @@ from rung.models.settings import Settings
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _PEFT = re.compile(r"(?P<module>.+?)\.(?P<part>lora_A|lora_B|lora_magnitude_vector)(?:\.weight)?")
-_PARTS = {"lora_A": "down", "lora_B": "up", "lora_magnitude_vector": "magnitude", "lora_a": "down", "lora_b": "up"}
+_PARTS = {"lora_A": "down", "lora_B": "up", "lora_magnitude_vector": "magnitude"}
+_GGUF_PARTS = {"lora_a": "down", "lora_b": "up"}
 #: Ways to begin that leave the base as it is; the others take what the adapter begins with out of it.
 _PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
 
@@ -74,15 +75,16 @@ def row_lengths(rows: Floats) -> Floats:
 @dataclass(frozen=True)
 class Adapter:
     """Low-rank changes by the name of the weight in the base's files (without ``.weight``), and by their names whole
-    tensors: those that were ``trained``, and ``copies`` of the base's (PEFT saves the embedding beside a change of the
-    head). ``architecture`` is that of a GGUF file, "" for PEFT; ``base`` is what the adapter says it was made for."""
+    tensors: those that were ``trained``, and the shapes of ``copies`` of the base's (PEFT saves the embedding beside a
+    change of the head). ``architecture`` is that of a GGUF file, "" for PEFT; ``base`` is what the adapter says it was
+    made for."""
 
     name: str
     architecture: str
     base: str
     changes: Mapping[str, LowRank]
     trained: Mapping[str, Floats] = field(default_factory=dict)
-    copies: Mapping[str, Floats] = field(default_factory=dict)
+    copies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -113,36 +115,43 @@ def _peft(folder: Path, weight: float) -> Adapter:
         raise BadFile(
             f"{folder} is no adapter: it has no {CONFIG}",
             ["it holds a whole model"] if (folder / "config.json").is_file() else [],
-            [f"rung run {folder}"] if (folder / "config.json").is_file() else ["rung tune MODEL DATA --out DIR"],
+            [f"rung run {quoted(folder)}"]
+            if (folder / "config.json").is_file()
+            else ["rung tune MODEL DATA --out DIR"],
         )
     config = Settings(read_object(folder / CONFIG, SMALL), f"{folder.name}/{CONFIG}")
     _check_kind(config, folder)
     file = folder / WEIGHTS
     if not file.is_file():
         raise _no_weights(folder)
+    saved = config.texts("modules_to_save")
+    read: list[Stored] = []
+    copies: dict[str, tuple[int, ...]] = {}
+    for stored in safetensors.read_header(file):
+        inner = stored.name.removeprefix(_PREFIX)
+        if ".lora_" in inner and not _PEFT.fullmatch(inner):
+            raise BadFile(
+                f"{folder.name}: {stored.name} is a part of an adapter that rung does not read",
+                ["rung reads lora_A, lora_B and lora_magnitude_vector of linear layers"],
+                [WITH_PEFT],
+            )
+        if ".lora_" in inner or inner.endswith(".bias") or any(f".{module}." in f".{inner}" for module in saved):
+            read.append(stored)
+        else:
+            copies[inner.replace(".base_layer.", ".")] = stored.shape
     parts: dict[str, dict[str, Floats]] = {}
-    whole: dict[str, Floats] = {}
-    for name, values in _values(file, safetensors.read_header(file)):
+    trained: dict[str, Floats] = {}
+    for name, values in _values(file, tuple(read)):
         inner = name.removeprefix(_PREFIX)
         found = _PEFT.fullmatch(inner)
         if found:
             parts.setdefault(found["module"], {})[_PARTS[found["part"]]] = values
-        elif ".lora_" in inner:
-            raise BadFile(
-                f"{folder.name}: {name} is a part of an adapter that rung does not read",
-                ["rung reads lora_A, lora_B and lora_magnitude_vector of linear layers"],
-                [WITH_PEFT],
-            )
         else:
-            whole[inner.replace(".base_layer.", ".")] = values
-    changes = {module: _low_rank(module, found, config, weight) for module, found in parts.items()}
-    if not changes and not whole:
+            trained[inner.replace(".base_layer.", ".")] = values
+    changes = {module: _low_rank(module, held, config, weight) for module, held in parts.items()}
+    if not (changes or trained or copies):
         raise BadFile(f"{file} holds no adapter: there is no lora_A in it")
-    saved = config.raw("modules_to_save") or ()
-    names = {name for name in whole if name.endswith(".bias") or any(f".{m}." in f".{name}" for m in saved)}
-    base = str(config.raw("base_model_name_or_path") or "")
-    trained, copies = ({n: v for n, v in whole.items() if (n in names) is wanted} for wanted in (True, False))
-    return Adapter(str(folder), "", base, changes, trained, copies)
+    return Adapter(str(folder), "", str(config.raw("base_model_name_or_path") or ""), changes, trained, copies)
 
 
 WITH_PEFT = "merge it with PEFT:  PeftModel.from_pretrained(model, DIR).merge_and_unload().save_pretrained(OUT)"
@@ -224,16 +233,16 @@ def _gguf(path: Path, weight: float) -> Adapter:
     header = gguf.read_header(path)
     meta = Settings(header.metadata, path.name)
     if meta.text("general.type", "model") != "adapter":
-        raise BadFile(f"{path.name} is a model and no adapter", (), [f"rung run {path}"])
+        raise BadFile(f"{path.name} is a model and no adapter", (), [f"rung run {quoted(path)}"])
     if meta.text("adapter.type", "lora") != "lora":
         raise UsageError(f"{path.name} is an adapter of the kind {meta.text('adapter.type')[:40]}; rung adds LoRA")
-    alpha = float(meta.raw("adapter.lora.alpha", 0.0))
+    alpha = meta.number("adapter.lora.alpha") if meta.raw("adapter.lora.alpha", 0) != 0 else 0.0
     parts: dict[str, dict[str, Floats]] = {}
     for name, values in _values(path, header.tensors):
         module, _, part = name.rpartition(".")
-        if part not in _PARTS:
+        if part not in _GGUF_PARTS:
             raise BadFile(f"{path.name}: tensor {name} is no part of an adapter")
-        parts.setdefault(module.removesuffix(".weight"), {})[_PARTS[part]] = values
+        parts.setdefault(module.removesuffix(".weight"), {})[_GGUF_PARTS[part]] = values
     changes = {}
     for module, found in parts.items():
         change = _change(path.name, module, found)
@@ -269,5 +278,5 @@ def other_base(adapter: Adapter, name: str, wrong: list[str]) -> UsageError:
     return UsageError(
         f"{adapter.name} was made for another model than {name}.{made}",
         [*wrong[:4], *([f"and {count(len(wrong) - 4, 'tensor')} more"] if len(wrong) > 4 else [])],
-        [f"rung run {adapter.base or 'BASE'} --adapter {adapter.name}"],
+        [f"rung run {quoted(adapter.base or 'BASE')} --adapter {quoted(adapter.name)}"],
     )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from rung.core.errors import UsageError
+from rung.core.text import quoted
 from rung.formats.codec import Floats
 from rung.models import arch
 from rung.models.adapter import WITH_PEFT, Adapter, LowRank, other_base, read_adapter
 from rung.models.card import Decoder, ModelCard
 from rung.models.folder_card import role_of as folder_role
 from rung.models.gguf_card import role_of as gguf_role
+from rung.models.network_card import NetworkCard
 from rung.models.roles import layer_of, shape_of
 from rung.models.settings import Settings
 
@@ -30,14 +32,55 @@ def read_changes(names: Sequence[str], card: ModelCard) -> dict[str, tuple[LowRa
     for name in names:
         for role, change in changes_by_role(read_adapter(*path_and_weight(name)), card).items():
             found[role] = (*found.get(role, ()), change)
-    for role, several in found.items():
+    _alone(found, names, card.path)
+    return found
+
+
+def read_network_changes(names: Sequence[str], card: NetworkCard) -> dict[str, tuple[LowRank, ...]]:
+    """The same for a network that transformers builds, by the name of the layer: those of its files are PEFT's.
+
+    Raises ``UsageError`` also for GGUF adapters, which know other names.
+    """
+    found: dict[str, tuple[LowRank, ...]] = {}
+    shapes = {tensor.name: tensor.shape for tensor in card.component.tensors if len(tensor.shape) == 2}
+    for name in names:
+        adapter = read_adapter(*path_and_weight(name))
+        if adapter.architecture:
+            raise UsageError(
+                f"{adapter.name} is a GGUF adapter, and {card.name} runs in transformers: layers have other names.",
+                [card.why],
+                ["take the adapter as PEFT saved it, a folder"],
+            )
+        if adapter.trained:
+            raise _whole(adapter, card, min(adapter.trained))
+        wrong = []
+        for layer, change in adapter.changes.items():
+            shape = shapes.get(f"{layer}.weight")
+            if shape is None:
+                wrong.append(f"{layer}: {card.name} has no such layer")
+            elif change.shape not in (shape, shape[::-1]):  # GPT-2 keeps its weights as [in, out]
+                theirs, own = (" x ".join(map(str, each)) for each in (change.shape, shape))
+                wrong.append(f"{layer}: it changes {theirs} weights, {card.name} has {own} there")
+            else:
+                found[layer] = (*found.get(layer, ()), change)
+        if wrong:
+            raise other_base(adapter, card.name, wrong)
+    _alone(found, names, card.path)
+    return found
+
+
+def _alone(found: Mapping[str, Sequence[LowRank]], names: Sequence[str], path: str) -> None:
+    """Raises ``UsageError`` where a DoRA changes the same weight as another adapter."""
+    for place, several in found.items():
         if len(several) > 1 and any(change.magnitude is not None for change in several):
             raise UsageError(
-                f"{role} is changed by a DoRA and by another adapter, whose sum depends on their order.",
+                f"{place} is changed by a DoRA and by another adapter, whose sum depends on their order.",
                 ["a DoRA brings the rows of what it finds to a length of its own"],
-                [f"rung merge {card.path} {path_and_weight(names[0])[0]} OUT", f"rung run OUT --adapter {names[-1]}"],
+                [
+                    f"rung merge {quoted(path)} {quoted(path_and_weight(names[0])[0])} OUT",
+                    f"rung run OUT --adapter {quoted(names[-1])}",
+                ],
             )
-    return found
 
 
 def read_merged(names: Sequence[str], card: ModelCard) -> tuple[dict[str, tuple[LowRank, ...]], dict[str, Floats]]:
@@ -129,15 +172,15 @@ def _resized(adapter: Adapter, card: ModelCard) -> list[str]:
     """What a whole tensor of the adapter says against the model. Raises ``UsageError`` for one that was trained."""
     if adapter.trained:
         raise _whole(adapter, card, min(adapter.trained))
-    rows, vocabulary = {len(values) for values in adapter.copies.values()}, card.decoder.vocabulary
+    rows, vocabulary = {shape[0] for shape in adapter.copies.values() if shape}, card.decoder.vocabulary
     return [f"its vocabulary has {count:,} tokens, {card.name} has {vocabulary:,}" for count in rows - {vocabulary}]
 
 
-def _whole(adapter: Adapter, card: ModelCard, name: str) -> UsageError:
+def _whole(adapter: Adapter, card: ModelCard | NetworkCard, name: str) -> UsageError:
     return UsageError(
         f"{adapter.name} trains more than linear layers: {name}.",
         ["what an adapter adds while a model runs are low-rank changes of linear layers"],
-        [f"rung merge {card.path} {adapter.name} OUT", "rung run OUT"],
+        [f"rung merge {quoted(card.path)} {quoted(adapter.name)} OUT", "rung run OUT"],
     )
 
 

@@ -69,13 +69,6 @@ class Decoder(Value):
     attention_bias: bool = False
     tied_head: bool = False
 
-    @property
-    def parameters_per_token(self) -> int:
-        """Weights multiplied for one token (embedding look-up not counted, head counted)."""
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        layer = self.hidden * (2 * q + 2 * kv + 3 * self.feed_forward)
-        return layer * len(self.layers) + self.hidden * self.vocabulary
-
 
 @dataclass(frozen=True)
 class Piece(Value):
@@ -145,6 +138,11 @@ class ModelCard(Value):
     skipped: tuple[str, ...] = ()
     metadata: FrozenDict[Any] = field(default=EMPTY, compare=False)
 
+    @property
+    def context(self) -> int:
+        """The most tokens that the model holds."""
+        return self.decoder.context
+
     def tensor(self, role: str) -> Tensor:
         """The tensor of that role; raises ``KeyError``."""
         for tensor in self.tensors:
@@ -179,8 +177,9 @@ class View(Value):
     """One photograph of a scene, with the camera that took it.
 
     ``pose`` are the first three rows of world to camera (axes right, down, forward), row by row; ``width`` and
-    ``height`` are pixels of the camera, which the picture may scale. ``lens`` is pinhole, opencv (``bend`` k1 k2 p1 p2)
-    or fisheye (``bend`` k1 k2 k3 k4). ``split`` is train or test where the data set says so, else empty.
+    ``height`` are pixels of the camera, which the picture may scale. ``lens`` is pinhole, opencv (``bend`` k1 k2 p1 p2,
+    and k3 k4 if not 0) or fisheye (``bend`` k1 k2 k3 k4). ``split`` is train or test where the data set says so, else
+    empty.
     """
 
     name: str
@@ -200,7 +199,8 @@ class View(Value):
 
 @dataclass(frozen=True)
 class SceneCard(Value):
-    """What a scene of photographs is, without its pictures: ``kind`` is colmap, transforms or blender.
+    """What a scene of photographs is, without its pictures: ``kind`` is colmap, transforms, blender or
+    realitycapture.
 
     ``views`` are in the order of their names. ``points`` counts the points that structure from motion found; they
     are in ``points_file`` (empty for none). ``notes`` say what was chosen or left out.

@@ -50,9 +50,9 @@ def folder_card(folder: Path) -> ModelCard:
     decoder = _tie(model.from_config(config), found, top.flag("tie_word_embeddings", model.tied))
     names = model.names(config).values()
     biases = tuple(role for role in names if role.endswith("_bias"))
-    generation = _optional(folder / "generation_config.json", SMALL)
-    tokenizer = _tokenizer(folder)
-    settings = _optional(folder / "tokenizer_config.json")
+    generation = optional(folder / "generation_config.json", SMALL)
+    tokenizer = tokenizer_of(folder)
+    settings = optional(folder / "tokenizer_config.json")
     bare = tokenizer.endswith(".model")
     return ModelCard(
         name=name,
@@ -62,11 +62,11 @@ def folder_card(folder: Path) -> ModelCard:
         decoder=replace(decoder, attention_bias="q_bias" in biases),
         tensors=tensors_of(_roled(found, decoder), decoder, biases, name),
         tokenizer=tokenizer,
-        chat_template=_template(folder, settings),
+        chat_template=template(folder, settings),
         end_tokens=_ends(top, config, generation, model, decoder.vocabulary),
         bos_token=_bos(top, config, generation, model, decoder.vocabulary),
         add_bos=settings.get("add_bos_token", bare and model.adds_bos) is True,
-        defaults=_sampling(generation),
+        defaults=sampling(generation),
         skipped=(f"vision ({counted(vision, 'tensor')})",) if vision else (),
         metadata=FrozenDict(top.values),
     )
@@ -138,18 +138,20 @@ def _roled(found: list[Found], decoder: Decoder) -> list[Found]:
     return found
 
 
-def _optional(path: Path, limit: int = LIMIT) -> dict[str, Any]:
+def optional(path: Path, limit: int = LIMIT) -> dict[str, Any]:
+    """The object in a file of JSON; empty where there is none."""
     return read_object(path, limit) if path.is_file() else {}
 
 
-def _tokenizer(folder: Path) -> str:
+def tokenizer_of(folder: Path) -> str:
+    """The path of the tokenizer; empty where there is none."""
     for name in ("tokenizer.json", "tokenizer.model"):
         if (folder / name).is_file():
             return str(folder / name)
     return ""
 
 
-def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+def template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     """The chat template: a file of its own, else the one in tokenizer_config.json (of several the default one)."""
     path = folder / "chat_template.jinja"
     if path.is_file():
@@ -157,7 +159,7 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
             return read_bounded(path, _TEXT).decode("utf-8")
         except UnicodeDecodeError as error:
             raise BadFile(f"{path.name} is not UTF-8 at byte {error.start}") from error
-    value = _optional(folder / "chat_template.json").get("chat_template") or settings.get("chat_template")
+    value = optional(folder / "chat_template.json").get("chat_template") or settings.get("chat_template")
     if isinstance(value, list):
         named = (item for item in value if isinstance(item, Mapping) and item.get("name") == "default")
         value = next((item.get("template") for item in named), None)
@@ -183,7 +185,7 @@ def _bos(
     return None
 
 
-def _sampling(generation: Mapping[str, Any]) -> FrozenDict[Any]:
+def sampling(generation: Mapping[str, Any]) -> FrozenDict[Any]:
     """The sampling that the checkpoint asks for; one that says not to sample is greedy."""
     found: dict[str, Any] = {}
     for key, name in _SAMPLING.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.core.errors import BadFile, UnknownArchitecture
+from rung.core.text import quoted
 from rung.core.value import FrozenDict
 from rung.models import arch
 from rung.models.arch.family import FREQUENCY_TENSORS, Architecture, Factors
@@ -83,7 +84,7 @@ def _architecture(file: str, metadata: Mapping[str, Any]) -> Architecture:
     if kind == "adapter":
         raise BadFile(
             f"{file} is a LoRA adapter, which is a change to a model and not one",
-            ways_out=[f"rung run MODEL --adapter {file}"],
+            ways_out=[f"rung run MODEL --adapter {quoted(file)}"],
         )
     if name == "clip" or kind == "mmproj":
         raise BadFile(f"{file} is the part of a model that sees pictures (mmproj)", ["rung run takes the other file"])

@@ -30,6 +30,8 @@ _SMALL = (
     *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("added_tokens.json", "chat_template.jinja", "chat_template.json", "model.safetensors.index.json"),
 )
+#: What makes a tokenizer where neither ``tokenizer.json`` nor ``tokenizer.model`` does.
+_OLDER_TOKENIZERS = ("vocab.json", "merges.txt", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
@@ -111,7 +113,7 @@ def _may_be_model(path: Path) -> bool:
     """Whether a name is worth proposing: a file of weights, or a folder that holds a configuration or such a file."""
     if path.is_dir():
         return any(any(path.glob(pattern)) for pattern in ("config.json", "model_index.json", "*.gguf"))
-    return path.suffix in (".gguf", ".safetensors")
+    return path.suffix in (".gguf", ".safetensors", *_PICKLES)
 
 
 def nowhere(name: str, path: Path) -> ModelNotFound:
@@ -124,7 +126,8 @@ def nowhere(name: str, path: Path) -> ModelNotFound:
     by_lower = {entry.lower(): str(path.parent / entry) for entry in [*names, "demo"]}
     near = [by_lower[entry] for entry in close(path.name, by_lower)]
     models = [entry for entry in near if entry != name and (entry == "demo" or _may_be_model(Path(entry)))]
-    ways = [f"rung run {entry}" for entry in models] or ["rung run demo"]
+    ways = [f"rung convert {each} NEW" if each.endswith(_PICKLES) else f"rung run {each}" for each in models]
+    ways = ways or [f"ls {path.parent}" if name.endswith(_PICKLES) else "rung run demo"]
     return ModelNotFound(f"{name!r} is neither a file, a folder nor a name on the model hub.", facts, ways)
 
 
@@ -162,8 +165,9 @@ def _safetensors(listed: Listing) -> list[str]:
 
 def _folder_files(listed: Listing) -> list[str]:
     small = [name for name in _SMALL if name in listed.files]
-    if "tokenizer.json" not in small and "tokenizer.model" in listed.files:
-        small.append("tokenizer.model")
+    if "tokenizer.json" not in small:
+        bare = "tokenizer.model" in listed.files
+        small += ["tokenizer.model"] if bare else [name for name in _OLDER_TOKENIZERS if name in listed.files]
     weights = _safetensors(listed)
     for name in weights:
         _complete(listed, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rung.core.errors import BadFile, ModelNotFound
+from rung.core.text import quoted
 from rung.models.card import ModelCard
 from rung.models.files.foreign import PICKLE_SUFFIXES, foreign, head, unsafe
 from rung.models.files.split import part_names
@@ -58,11 +59,11 @@ def _open_folder(folder: Path) -> ModelCard:
         raise BadFile(
             f"{folder} holds {len(models)} GGUF models",
             [file.name for file in models[:20]],
-            [f"rung run {models[0]}"],
+            [f"rung run {quoted(models[0])}"],
         )
     if (folder / "adapter_config.json").is_file():
         raise BadFile(
             f"{folder} is an adapter (LoRA), which is a change to a model and not one",
-            ways_out=[f"rung run MODEL --adapter {folder}"],
+            ways_out=[f"rung run MODEL --adapter {quoted(folder)}"],
         )
     raise BadFile(f"{folder} holds no model", ["there is neither a config.json nor a GGUF file in it"])

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +23,6 @@ from rung.models.locate import nowhere
 from rung.models.open import open_card
 from rung.models.outlines import gguf, pipeline
 from rung.models.outlines.component import as_stored, describe, known
-from rung.models.outlines.repository import outline_of_repository
 from rung.models.outlines.roles import Roles
 from rung.models.outlines.values import OTHER, Component, Outline, Phase, Shape, plain, shape_of_decoder
 
@@ -58,6 +56,8 @@ def open_outline(
     """
     open_place = functools.partial(_open_place, describing=describing)
     if not _exists(path):
+        from rung.models.outlines.repository import outline_of_repository  # threads and requests, for the hub alone
+
         found = outline_of_repository(
             str(path), open_place, offline=offline, revision=revision, seconds=seconds, stems=_STEMS
         )
@@ -114,10 +114,16 @@ def _folder(folder: Path, describing: Describe) -> Outline:
     name = folder_name(folder)
     kind = read_object(folder / "config.json", SMALL).get("model_type")
     runs = kind in (*arch.MODEL_TYPES, "gemma3") and stem_of(folder) == STEM and not _is_index(folder, STEM)
+    refused: UnknownArchitecture | None = None
     if runs and describing is describe:
-        with contextlib.suppress(UnknownArchitecture):  # quantised, say: its sizes are known all the same
+        try:
             return _carded(open_card(folder))
-    found = _part(folder, name, describing)
+        except UnknownArchitecture as error:  # its sizes may be known all the same
+            refused = error
+    try:
+        found = _part(folder, name, describing)
+    except UnknownArchitecture as error:
+        raise refused or error from None
     stem = stem_of(folder)
     origin = "config" if not stem else "index" if _is_index(folder, stem) else "folder"
     return plain(name, origin, str(folder), found)

@@ -81,6 +81,15 @@ class Settings:
             raise self.bad(key, value, "an object")
         return value
 
+    def texts(self, key: str) -> tuple[str, ...]:
+        """An array of strings; empty where it is absent."""
+        value = self.raw(key)
+        if value is None:
+            return ()
+        if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(v, str) for v in value):
+            raise self.bad(key, value, "an array of texts")
+        return tuple(value)
+
     def uniform(self, key: str, default: int | None = None) -> int:
         """A whole number, or an array of them that are all equal (GGUF states some values layer by layer)."""
         value = self.raw(key)

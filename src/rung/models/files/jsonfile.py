@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,15 @@ def _unique(pairs: list[tuple[str, Any]], what: str) -> dict[str, Any]:
     return found
 
 
-def read_object(path: Path, limit: int = LIMIT) -> dict[str, Any]:
-    """The object in a file. Raises ``BadFile`` when it cannot be read, is longer than ``limit`` or no JSON object."""
-    return parse_object(read_bounded(path, limit), path.name)
+def read_object(path: Path, limit: int = LIMIT, ways_out: Sequence[str] = ()) -> dict[str, Any]:
+    """The object in a file. Raises ``BadFile`` when it cannot be read, is longer than ``limit`` or no JSON object;
+    ``ways_out`` are those of a file that is no model's."""
+    try:
+        return parse_object(read_bounded(path, limit), path.name)
+    except BadFile as error:
+        if ways_out:
+            raise BadFile(f"{path} cannot be read.", [error.cause], ways_out) from error
+        raise
 
 
 def read_bounded(path: Path, limit: int) -> bytes:

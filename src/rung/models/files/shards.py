@@ -7,7 +7,7 @@ from typing import Any
 
 from rung.core.errors import BadFile, ModelNotFound
 from rung.core.text import count as counted
-from rung.core.text import size
+from rung.core.text import quoted, size
 from rung.models.files.foreign import PICKLE_SUFFIXES, unsafe
 from rung.models.files.jsonfile import LIMIT, parse_object, read_bounded
 from rung.models.files.safetensors import read_header
@@ -89,7 +89,7 @@ def _nothing(folder: Path, stem: str) -> Exception:
     if "adapter_config.json" in names:
         return BadFile(
             f"{folder.name} is an adapter (LoRA), which is a change to a model and not one",
-            ways_out=[f"rung run MODEL --adapter {folder}"],
+            ways_out=[f"rung run MODEL --adapter {quoted(folder)}"],
         )
     if pickles:
         return unsafe(folder / pickles[0])

@@ -79,7 +79,7 @@ def working(name: str, config: Mapping[str, Any], shape: Shape) -> Shape:
 
     ``config`` is checked and has the defaults of its class: what describes the tensors has read it before.
     """
-    sizes = usual(name, config)
+    sizes, in_f32 = usual(name, config), 0
     if name == "UNet2DConditionModel":
         alive = _unet(config, sizes)
     elif name == "AutoencoderKL":
@@ -95,9 +95,10 @@ def working(name: str, config: Mapping[str, Any], shape: Shape) -> Shape:
         together = tokens + (sizes.text if joint else 0)  # text has its own feed-forward part, after the pictures'
         widened = together * (wide + twice) * shape.hidden + 2 * tokens * shape.feed_forward
         alive = round(max(together * hidden * shape.hidden, widened))
+        in_f32 = 2 * together * shape.hidden if name in _ROTATE else 0
     else:
         return shape
-    return replace(shape, alive=alive, inputs=sizes.inputs)
+    return replace(shape, alive=alive, in_f32=in_f32, inputs=sizes.inputs)
 
 
 #: Of denoisers that are transformers: whether text goes through the blocks too, and hidden states a token in attention,
@@ -109,6 +110,9 @@ _PER_TOKEN = {
     "WanTransformer3DModel": (False, 11.1, 4.2),
     "LatteTransformer3DModel": (False, 0.0, 4.9),
 }
+#: Those that rotate queries in f32 in any dtype: two hidden states a token are f32 then, the products of
+#: ``apply_rotary_emb`` in diffusers.
+_ROTATE = ("FluxTransformer2DModel", "LTXVideoTransformer3DModel")
 
 
 def _patch(given: Any) -> int:

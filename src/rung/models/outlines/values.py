@@ -29,7 +29,8 @@ class Shape(Value):
     it differs from ``head_dim``. ``encoder_context`` is the most tokens or positions that the encoder gives to
     cross attention (Whisper: 1500, always all of them; T5: its input). ``biased`` attention adds something to each
     score, and so keeps them. Of a part of a pipeline ``alive`` counts the numbers that are alive at once for one input
-    of the usual size, ``inputs`` how many of these go through at once, and ``f32`` says that it is always computed so.
+    of the usual size in 16 bits (those ``in_f32`` in any dtype count twice), ``inputs`` how many of these go through at
+    once, and ``f32`` says that it is always computed so.
     """
 
     layers: int
@@ -50,6 +51,7 @@ class Shape(Value):
     encoder_context: int = 0
     biased: bool = False
     alive: int = 0
+    in_f32: int = 0
     inputs: int = 1
     f32: bool = False
 
@@ -124,7 +126,8 @@ class Phase(Value):
 class Outline(Value):
     """A model of any kind from headers alone.
 
-    ``kind`` is gguf, folder, config, index, hub or pipeline; ``path`` the place it was read from. A plain model has
+    ``kind`` is gguf, folder, config, index, hub, pipeline, or module for one in memory that is to get layers of
+    ``rung.nn``; ``path`` the place it was read from. A plain model has
     one component, ``model``, and one phase, ``run``. ``card`` is set where ``rung run`` could run it as it lies.
     """
 

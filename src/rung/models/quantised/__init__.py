@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rung import formats
 from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.value import Value
-from rung.models.quantised.values import Header, Held, Method, Raw
+from rung.models.quantised.values import OTHER_COPY, Header, Held, Method, Raw
 
 if TYPE_CHECKING:
     from rung.formats import Encoded
@@ -57,7 +57,7 @@ def method_of(config: Mapping[str, Any], where: str) -> str:
         raise UnknownArchitecture(
             f"{where} is quantised" + (f" with {str(method)[:40]}" if method else ""),
             [f"rung reads checkpoints of {', '.join(METHODS)}"],
-            ["rung run ORG/REPO  with the unquantised or a GGUF version of the model"],
+            OTHER_COPY,
         )
     return str(method)
 
@@ -76,7 +76,8 @@ def gather(
 ) -> tuple[list[Weight], list[Header]]:
     """The quantised weights among the tensors of a checkpoint, and the tensors that are stored as they are.
 
-    ``peek(name)`` reads a small tensor. Raises ``BadFile`` where tensors contradict the config or each other.
+    ``peek(name)`` reads a small tensor. Raises ``BadFile`` where tensors contradict the config or each other, and
+    ``UnknownArchitecture`` for a variant of the method that rung does not read.
     """
     module = _module(method)
     ordered = sorted(module.SUFFIXES, key=len, reverse=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rung.core.errors import BadFile
 from rung.core.value import FrozenDict
 from rung.models.quantised.values import (
     FLOATS,
@@ -22,6 +21,7 @@ from rung.models.quantised.values import (
     group_size,
     need,
     shaped,
+    unread,
     whole,
 )
 
@@ -42,7 +42,7 @@ def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> He
     bits = whole(config, "bits", (4,), config.get("w_bit"))
     layout = str(config.get("version", "gemm")).lower()
     if layout != "gemm":
-        raise BadFile(f"quantization_config: the AWQ layout is {layout[:40]!r}, and rung reads gemm")
+        raise unread(f"the AWQ layout is {layout[:40]!r}, and rung reads gemm")
     words = parts["qweight"]
     if len(words.shape) != 2:
         raise contradiction(name, f"{words.name} is {list(words.shape)} of {words.dtype}")

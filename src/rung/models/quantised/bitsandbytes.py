@@ -16,7 +16,7 @@ from rung.core.errors import BadFile, UnknownFormat
 from rung.core.value import FrozenDict
 from rung.formats.table import NESTED_BLOCK
 from rung.models.files.jsonfile import parse_object
-from rung.models.quantised.values import FLOATS, Header, Headers, Held, Peek, Raw, contradiction, need, shaped
+from rung.models.quantised.values import FLOATS, Header, Headers, Held, Peek, Raw, contradiction, need, shaped, unread
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +44,8 @@ def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> He
     if "SCB" in parts:
         shaped(name, parts["SCB"], codes.shape[:1], ("F32",))
         shaped(name, codes, (*codes.shape, 1, 1)[:2], ("I8",))
+        if "layout" in parts:
+            _by_rows(name, parts["layout"], peek)
         return Held(codes.shape, "llm_int8", FrozenDict())
     if "state" not in parts:
         if codes.dtype not in FLOATS:
@@ -51,6 +53,16 @@ def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> He
         return None
     need(name, parts, "absmax", "quant_map")
     return _four_bits(name, parts, parse_object(peek("state").values.tobytes(), f"the quantisation state of {name}"))
+
+
+def _by_rows(name: str, layout: Header, peek: Peek) -> None:
+    """Raises where int8 codes lie in the tiles of an old card's tensor cores."""
+    shaped(name, layout, layout.shape if math.prod(layout.shape) == 1 else (1,), ("U8",))
+    number = int(peek("layout").values.reshape(-1)[0])
+    if number:
+        raise unread(
+            f"{name} is stored in tiles for one kind of card (weight_format {number}), and rung reads rows (0)"
+        )
 
 
 def _four_bits(name: str, parts: Headers, state: Mapping[str, Any]) -> Held:

@@ -17,6 +17,7 @@ from rung.core.value import FrozenDict
 from rung.models.quantised import fp8
 from rung.models.quantised.values import (
     FLOATS,
+    INDICES,
     Headers,
     Held,
     Peek,
@@ -88,7 +89,7 @@ def _packed(name: str, parts: Headers, scheme: Mapping[str, Any], peek: Peek) ->
         shaped(name, parts["zero"], (words_for(rows, bits), columns // group), ("I32",))
     elif scheme.get("symmetric") is False:
         raise contradiction(name, "symmetric is false, and there is no weight_zero_point")
-    ordered = "g_idx" in parts
+    ordered = _ordered(name, parts, columns)
     if scheme.get("actorder") == "group" and not ordered:
         raise contradiction(name, "actorder is group, and there is no weight_g_idx")
     scale = FLOATS[parts["scale"].dtype]
@@ -101,10 +102,20 @@ def _plain(name: str, parts: Headers, scheme: Mapping[str, Any]) -> Held:
     shaped(name, parts["weight"], shape, ("I8",))
     need(name, parts, "scale")
     group = _group(name, parts, scheme, shape)
-    rowwise = group == columns and "zero" not in parts
+    if "zero" in parts:
+        shaped(name, parts["zero"], parts["scale"].shape, ("I8",))
+    ordered = _ordered(name, parts, columns)
+    rowwise = group == columns and "zero" not in parts and not ordered
     scale = FLOATS[parts["scale"].dtype]
-    made = "int8" if rowwise else format_of(8, group, scale, "zero" not in parts, "g_idx" in parts, columns)
+    made = "int8" if rowwise else format_of(8, group, scale, "zero" not in parts, ordered, columns)
     return Held((rows, columns), made, FrozenDict({"bits": 8, "group": group}))
+
+
+def _ordered(name: str, parts: Headers, columns: int) -> bool:
+    """Whether columns say which group is theirs."""
+    if "g_idx" in parts:
+        shaped(name, parts["g_idx"], (columns,), INDICES)
+    return "g_idx" in parts
 
 
 def _group(name: str, parts: Headers, scheme: Mapping[str, Any], shape: tuple[int, ...]) -> int:

@@ -15,6 +15,7 @@ from rung.core.errors import BadFile
 from rung.core.value import FrozenDict
 from rung.models.quantised.values import (
     FLOATS,
+    INDICES,
     Header,
     Headers,
     Held,
@@ -25,6 +26,7 @@ from rung.models.quantised.values import (
     group_size,
     need,
     shaped,
+    unread,
     whole,
     words_for,
 )
@@ -43,8 +45,8 @@ def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> He
     need(name, parts, "qweight", "qzeros", "scales")
     bits = whole(config, "bits", _BITS)
     version = config.get("checkpoint_format", "gptq")
-    if version not in _VERSIONS:
-        raise BadFile(f"quantization_config: checkpoint_format is {str(version)[:40]!r}, and rung reads gptq, gptq_v2")
+    if not isinstance(version, str) or version not in _VERSIONS:
+        raise unread(f"checkpoint_format is {str(version)[:40]!r}, and rung reads gptq, gptq_v2")
     rows, columns = _shape(name, parts, bits)
     group = group_size(config, columns)
     groups = -(-columns // group)
@@ -73,6 +75,8 @@ def _shape(name: str, parts: Headers, bits: int) -> tuple[int, int]:
     if "g_idx" in parts and parts["g_idx"].shape != (columns,):
         said = parts["g_idx"].shape
         raise contradiction(name, f"bits is {bits}: {words.name} holds {columns} columns, g_idx {list(said)}")
+    if "g_idx" in parts:
+        shaped(name, parts["g_idx"], (columns,), INDICES)
     return rows, columns
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rung.core.errors import BadFile
 from rung.core.value import FrozenDict
 from rung.formats import table
-from rung.models.quantised.values import FLOATS, Headers, Held, Peek, Raw, contradiction, need
+from rung.models.quantised.values import FLOATS, Headers, Held, Peek, Raw, contradiction, need, unread
 
 if TYPE_CHECKING:
     from rung.formats import Encoded
@@ -34,8 +34,10 @@ def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> He
     bits, axis = (int(peek(part).values.reshape(-1)[0]) for part in ("nbits", "axis"))
     shape = tuple(int(n) for n in peek("shape").values.reshape(-1))
     codes, scale = parts["W_q"], parts["scale"]
-    if bits not in (4, 8) or codes.dtype != "U8" or axis not in (0, 1) or scale.dtype not in FLOATS:
-        raise BadFile(f"{name} is HQQ of {bits} bits along axis {axis}", ["rung reads 4 and 8 bits along axis 0 and 1"])
+    if codes.dtype != "U8" or axis not in (0, 1) or scale.dtype not in FLOATS:
+        raise BadFile(f"{name} is HQQ in {codes.dtype} along axis {axis}, with scales in {scale.dtype}")
+    if bits not in (4, 8):
+        raise unread(f"{name} is HQQ of {bits} bits, and rung reads 4 and 8")
     if len(shape) != 2 or len(codes.shape) != 2 or math.prod(shape) != math.prod(codes.shape) * 8 // bits:
         raise contradiction(name, f"{codes.name} is {list(codes.shape)}, the weight {list(shape)} of {bits} bits")
     groups = math.prod(scale.shape)

@@ -61,7 +61,8 @@ def by_group(groups: Array, group: int, name: str) -> Array:
     Raises ``BadFile`` where a group has more or fewer columns than the config says.
     """
     columns = len(groups)
-    counts = np.bincount(groups, minlength=1) if columns and groups.min() >= 0 else np.zeros(1, np.int64)
+    inside = columns and groups.min() >= 0 and groups.max() < columns  # else counting would take what a file says
+    counts = np.bincount(groups, minlength=1) if inside else np.zeros(1, np.int64)
     if len(counts) != -(-columns // group) or not (counts == group).all():
         raise BadFile(
             f"{name} contradicts the quantisation config of its model",

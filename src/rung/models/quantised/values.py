@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rung.core.errors import BadFile
+from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.value import FrozenDict, Value
 from rung.formats import table
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 #: Scales in safetensors' names of types -> in those of ``rung.formats.grouped``.
 FLOATS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+
+#: Types of the groups of columns.
+INDICES = ("I32", "I64")
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ class Method(Protocol):
 
     @staticmethod
     def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> Held | None:
-        """How the weight is held; None for one that is stored as it is. Raises ``BadFile`` for contradictions."""
+        """How the weight is held; None for one that is stored as it is. Raises ``BadFile`` for contradictions, and
+        ``UnknownArchitecture`` for a variant that rung does not read."""
 
     @staticmethod
     def read(held: Held, parts: Mapping[str, Raw], name: str) -> Encoded:
@@ -100,6 +104,15 @@ def contradiction(name: str, *facts: str) -> BadFile:
 
 
 _WAYS = ("hf download ORG/REPO --force-download: one of the two was changed, or belongs to another model",)
+
+
+def unread(what: str) -> UnknownArchitecture:
+    """The error for a variant of a method that rung does not read."""
+    return UnknownArchitecture(f"quantization_config: {what}", (), OTHER_COPY)
+
+
+#: What helps where rung does not read how a checkpoint is quantised.
+OTHER_COPY = ("rung run ORG/REPO  with the unquantised or a GGUF version of the model",)
 
 
 def need(name: str, parts: Headers, *wanted: str) -> None:
@@ -120,12 +133,14 @@ def shaped(name: str, header: Header, shape: tuple[int, ...], dtypes: tuple[str,
         )
 
 
-def whole(config: Mapping[str, Any], key: str, choices: tuple[int, ...], default: int | None = None) -> int:
-    """A whole number of a quantisation config. Raises ``BadFile``."""
+def whole(config: Mapping[str, Any], key: str, choices: tuple[int, ...], default: object = None) -> int:
+    """A number of bits of a quantisation config. Raises ``BadFile``, ``UnknownArchitecture`` where it is none of
+    ``choices``."""
     value = config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value not in choices:
-        wanted = ", ".join(map(str, choices))
-        raise BadFile(f"quantization_config: {key} is {str(value)[:40]!r}, and rung reads {wanted}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 16:
+        raise BadFile(f"quantization_config: {key} is {str(value)[:40]!r}, no number of bits")
+    if value not in choices:
+        raise unread(f"{key} is {value}, and rung reads {', '.join(map(str, choices))}")
     return value
 
 
