@@ -159,7 +159,7 @@ def test_a_closed_pipe_is_no_error(model):
 
 
 # A shell that starts the tests in the background has them ignore SIGINT, and their children with them.
-# What the hook says goes past Python's buffer: in it, a second thread's word would get between "stopped" and its line end.
+# The hook writes past Python's buffer, in which a second thread's word got between "stopped" and its line end.
 SLOW = """
 import os, signal, sys, time
 from rung.core.types import resolve
