@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from rung.cli import app
+from rung.cli.run import show
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.engine import system
@@ -144,6 +145,34 @@ def test_without_its_software_a_run_says_how_to_install_it(rung, model, monkeypa
     assert said.code == 1
     assert f"{missing} is not installed" in said.err
     assert "pip install 'rung[run]'" in said.err
+
+
+class Spoken:
+    """An answer of these pieces."""
+
+    result: dict = {}
+
+    def __init__(self, *pieces):
+        self.pieces = pieces
+
+    def __iter__(self):
+        return iter(self.pieces)
+
+
+#: A window title, a clipboard, a colour whose sequence comes in two pieces, one byte that begins one, text turned round.
+STEERING = ("\x1b]0;title\x07", "\x1b]52;c;aGk=\x1b\\", "red \x1b", "[31m", "\x9b2J", "\u202edrawkcab", "\tü\n")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_a_model_says_does_not_steer_the_terminal_and_is_exact_in_a_pipe(capsys, monkeypatch, terminal):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    show(Spoken(*STEERING), silent=False)
+    said = capsys.readouterr().out
+    if not terminal:
+        assert said == "".join(STEERING)
+        return
+    assert [sign for sign in said if not sign.isprintable()] == ["\t", "\n"]
+    assert said.startswith(r"\x1b]0;title\x07\x1b]52;c;aGk=\x1b\red \x1b[31m\x9b2J\u202edrawkcab")
 
 
 def test_debug_shows_the_traceback():

@@ -10,6 +10,7 @@ import typer
 
 from rung.cli import options
 from rung.core.errors import UsageError
+from rung.core.text import printable
 
 if TYPE_CHECKING:
     from rung.core.types import Device, StepDown
@@ -233,12 +234,16 @@ def _answer(loaded: Model, wish: Wish, question: str) -> Generation:
 
 
 def show(answer: Generation, silent: bool) -> dict[str, Any]:
-    """Prints the pieces as they come, unless silent; returns the result. An answer that is cut short ends its line."""
-    last = ""
+    """Prints the pieces as they come, unless silent; returns the result. An answer that is cut short ends its line.
+
+    A terminal is shown control characters written out: a model may have learned to move its cursor, or to fill its
+    clipboard. A pipe gets the text as it is.
+    """
+    last, terminal = "", sys.stdout.isatty()
     try:
         for piece in answer:
             if not silent:
-                print(piece, end="", flush=True)
+                print(printable(piece) if terminal else piece, end="", flush=True)
             last = piece or last
     finally:
         if last and not silent and not last.endswith("\n"):
