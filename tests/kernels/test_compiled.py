@@ -1,5 +1,6 @@
 """The JIT: what it compiles for, its cache on disk, and threads."""
 
+import ast
 import ctypes
 import json
 import os
@@ -49,6 +50,22 @@ def test_a_full_disk_costs_the_cache_and_no_kernel(tmp_path):
 def test_a_cache_that_cannot_be_written_is_said():
     code = "from rung.kernels.cpu import target; print(target.configure.__wrapped__(1))"
     assert "cannot be written" in _run(code, RUNG_CACHE="/proc/rung").stdout
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_kernels_without_a_cache_go_with_the_process_also_those_of_killed_children(tmp_path, configured):
+    code = (
+        "import os; from rung.kernels.cpu import target; from rung.run.child import Job, run\n"
+        f"{configured} and target.configure()\n"
+        "job = Job.of('rung.kernels.cpu.target:configure')\n"
+        "print([outcome.value for outcome in run([job, Job.of('tests.run.child_jobs:killed'), job], 60)])\n"
+        "print(os.listdir(os.environ['TMPDIR']))"
+    )
+    done = _run(code, RUNG_CACHE="/proc/rung", TMPDIR=str(tmp_path), NUMBA_CACHE_DIR="")
+    said, listed = map(ast.literal_eval, done.stdout.splitlines())
+    assert [bool(each) for each in said] == [True, False, True], done.stderr
+    assert len(listed) == 1  # all use the same one
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

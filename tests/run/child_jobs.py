@@ -56,7 +56,7 @@ def hang(mark=""):
 def child_of_the_child(mark):
     started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     Path(mark).write_text(str(started.pid))
-    time.sleep(600)
+    segfault()
 
 
 def unspeakable():

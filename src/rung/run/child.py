@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from rung.core.types import EMPTY
 from rung.core.value import FrozenDict, Value
+from rung.kernels.cpu import target
 
 #: Seconds that a child may take from its start until it listens, and for the job that prepares it.
 START_LIMIT = 60.0
@@ -117,7 +118,7 @@ class _Child:
                 stderr=self._stderr,
                 pass_fds=(requests, answers),
                 start_new_session=True,
-                env={**os.environ, **environment},
+                env={**os.environ, **target.shared(), **environment},
             )
         except BaseException:
             os.close(self._requests)

@@ -5,6 +5,7 @@ Nothing here imports Numba at module level, because its environment must be set 
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import importlib.metadata
@@ -25,6 +26,8 @@ ISA: dict[str, tuple[str, ...]] = {
     "isa.avx512_bf16": ("avx512f", "avx512bw", "avx512bf16"),
     "isa.neon_dotprod": ("neon", "dotprod"),
 }
+#: How the names of folders begin that stand in for a cache that cannot be written.
+_TEMPORARY = "rung-kernels-"
 
 
 def features() -> frozenset[str]:
@@ -73,13 +76,14 @@ def configure(threads: int = 1) -> str:
     """Sets up Numba for at least ``threads`` threads; importing ``rung.kernels.simd`` calls it.
 
     Compiled kernels are kept in the cache folder under ``sources_hash()``. Returns a note when that folder
-    cannot be written (kernels are then compiled again by each process), else an empty string.
+    cannot be written (kernels are then kept as long as the process and shared with its children), else an empty
+    string.
     """
     note = ""
-    folder = CACHE.read() / "kernels" / sources_hash()
+    folder = _kernels() / sources_hash()
     if not _writable(folder):
         note = f"{folder} cannot be written: kernels are compiled again each time"
-        folder = Path(tempfile.mkdtemp(prefix="rung-kernels-"))
+        folder = _temporary()
     _drop_damaged(folder)
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
     count = max(threads, int(os.environ.get("NUMBA_NUM_THREADS", "0") or "0"), _processors())
@@ -87,6 +91,27 @@ def configure(threads: int = 1) -> str:
     if "numba" in sys.modules:  # somebody else's program: the environment has been read already
         sys.modules["numba"].config.CACHE_DIR = str(folder)
     return note
+
+
+def shared() -> dict[str, str]:
+    """What the environment of a child needs to keep its kernels where this process does: a child that is killed
+    cannot remove a folder of its own."""
+    return {} if _writable(_kernels()) else {"NUMBA_CACHE_DIR": str(_temporary())}
+
+
+def _kernels() -> Path:
+    return CACHE.read() / "kernels"
+
+
+@functools.cache
+def _temporary() -> Path:
+    """A folder that is gone with the process that made it, which may be the parent of this one."""
+    given = Path(os.environ.get("NUMBA_CACHE_DIR", ""))
+    if given.name.startswith(_TEMPORARY) and _writable(given):
+        return given
+    made = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
 
 
 def _drop_damaged(folder: Path) -> None:
