@@ -31,7 +31,7 @@ CPU = Device(
 def scene(count: int = 60, width: int = 400, height: int = 400) -> SceneCard:
     pose = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
     centre = (width / 2, height / 2)
-    views = tuple(View(f"{n:05}", f"{n:05}.png", width, height, 350.0, 350.0, *centre, pose) for n in range(count))
+    views = tuple(View(f"{n:05}", f"{n:05}.JPG", width, height, 350.0, 350.0, *centre, pose) for n in range(count))
     return SceneCard("colmap", "scene", views)
 
 
@@ -185,6 +185,13 @@ def test_two_pictures_and_a_bent_lens_are_counted():
     bent = replace(card, views=tuple(replace(view, lens="fisheye", bend=(0.1,) * 4) for view in card.views))
     straight, curved = (plan(each, CPU, max_splats=5000, max_resolution=400) for each in (card, bent))
     assert curved.memory.workspace == straight.memory.workspace + (64 << 20)
+
+
+@pytest.mark.parametrize("change", [{"image": "a.png"}, {"mask": "a.png"}], ids=["png", "mask"])
+def test_what_may_be_transparent_takes_four_bytes_a_pixel(change):
+    card = scene(10)
+    half = replace(card, views=(*card.views[:5], *(replace(view, **change) for view in card.views[5:])))
+    assert plan(half, CPU).cache_bytes == 5 * 400 * 400 * (3 + 4)
 
 
 @pytest.mark.parametrize(

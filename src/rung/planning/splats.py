@@ -36,6 +36,8 @@ _MOST, _FEWEST, _PIXELS = 1_000_000, 1_000, 4
 _SMALLEST = 64
 #: Host memory for pictures where a GPU computes.
 _HOST_CACHE = 4 << 30
+#: Suffixes of pictures that cannot be transparent.
+_OPAQUE = (".jpg", ".jpeg")
 #: Bytes of mapping the pixels of a bent photograph to those of a pinhole camera.
 _PIECES = 64 << 20
 
@@ -151,9 +153,10 @@ class Asked:
         return max(self.card.views, key=lambda view: view.width * view.height)
 
     @cached_property
-    def _views(self) -> Counter[tuple[int, int]]:
-        """How many views there are of each width and height: a plan is made dozens of times, of thousands of views."""
-        return Counter((view.width, view.height) for view in self.card.views)
+    def _views(self) -> Counter[tuple[int, int, int]]:
+        """How many views there are of each width, height and number of channels: a plan is made dozens of times, of
+        thousands of views."""
+        return Counter((view.width, view.height, _channels(view)) for view in self.card.views)
 
     @cached_property
     def _bent(self) -> bool:
@@ -218,8 +221,8 @@ class Asked:
         )
 
     def _pictures(self, scale: float) -> tuple[int, int]:
-        """Bytes of two pictures of the largest view in the cache, and of all pictures there; masks count like alpha."""
-        held = [(round(w * scale) * round(h * scale) * 3, count) for (w, h), count in self._views.items()]
+        """Bytes of two pictures of the largest view in the cache, and of all pictures there."""
+        held = [(round(w * scale) * round(h * scale) * each, count) for (w, h, each), count in self._views.items()]
         return 2 * max(held)[0], sum(each * count for each, count in held)
 
     def _decoding(self, scale: float) -> int:
@@ -248,6 +251,11 @@ class Asked:
         if splats < self.wanted(pixels):
             found.append(f"{splats:,} splats fit where {self.wanted(pixels):,} would be of use")
         return found
+
+
+def _channels(view: View) -> int:
+    """Bytes of a pixel: a mask is held as alpha, which any file but a JPEG may have too."""
+    return 3 if not view.mask and view.image.lower().endswith(_OPAQUE) else 4
 
 
 def _format(kept: Kept) -> str:

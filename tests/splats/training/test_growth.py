@@ -8,7 +8,7 @@ import torch
 
 from rung.splats.training.classic import Classic
 from rung.splats.training.corrections import Corrections
-from rung.splats.training.mcmc import MarkovChain
+from rung.splats.training.mcmc import MarkovChain, drawn
 from rung.splats.training.model import Model
 from rung.splats.training.schedule import Beat
 from rung.splats.training.start import apart
@@ -53,6 +53,20 @@ def test_splats_that_went_out_move_to_others_and_begin_anew():
     for row in range(4):
         known = torch.equal(made.values["logits"][row], before["logits"][row])
         assert all(bool((held[row] == (1 if known else 0)).all()) for held in made.first.values())
+
+
+def test_splats_are_drawn_as_often_as_they_weigh():
+    weights = torch.tensor([0.0, 1.0, 3.0, 0.0, 4.0, 0.0])
+    found = torch.bincount(drawn(weights, 80_000, chance()), minlength=6)
+    assert found[[0, 3, 5]].tolist() == [0, 0, 0]
+    assert torch.allclose(found / 10_000, weights, atol=0.1)  # five standard deviations
+    assert torch.equal(drawn(weights, 9, chance()), drawn(weights, 9, chance()))
+
+
+def test_more_splats_than_torch_draws_from():
+    weights = torch.full((2**24 + 9,), 1e-8)
+    weights[[7, -1]] = 2.0**24
+    assert set(drawn(weights, 50, chance()).tolist()) == {7, 2**24 + 8}
 
 
 def test_only_faint_splats_wander_and_large_and_opaque_ones_are_dear():

@@ -20,6 +20,22 @@ _NOISE, _SHARPNESS, _WANDERS = 5e5, 100.0, 0.005
 _OPACITY_COST, _SCALE_COST = 0.01, 0.01
 
 
+def drawn(weights: Tensor, number: int, chance: torch.Generator) -> Tensor:
+    """So many indexes [number], each as often as its weight [N] says; one may come again.
+
+    ``torch.multinomial`` takes no more than 2^24 weights. In float64, which tells so many apart; on the host where the
+    device, as Apple's, has none.
+    """
+    bare = weights.device.type == "mps"
+    kind = torch.float32 if bare else torch.float64
+    places = torch.rand(number, generator=chance, device=weights.device, dtype=kind)
+    if bare:
+        weights, places = weights.cpu(), places.cpu()
+    ends = weights.double().cumsum(0)
+    found = torch.searchsorted(ends, places.double() * ends[-1], right=True).clamp_max(len(ends) - 1)
+    return found.to(chance.device)
+
+
 class MarkovChain:
     """See the module; ``cap`` is the most splats there may be."""
 
@@ -54,7 +70,7 @@ class MarkovChain:
         dead, alive = (opacities <= DEAD).nonzero()[:, 0], (opacities > DEAD).nonzero()[:, 0]
         if not len(dead) or not len(alive):
             return
-        sources = alive[torch.multinomial(opacities[alive], len(dead), replacement=True, generator=chance)]
+        sources = alive[drawn(opacities[alive], len(dead), chance)]
         self._divide(model, sources)
         model.replace(dead, **{name: value.detach()[sources] for name, value in model.values.items()})
         model.forget(torch.cat([dead, sources]))
@@ -62,10 +78,10 @@ class MarkovChain:
     def _add(self, model: Model, chance: torch.Generator) -> None:
         more = min(self._cap, int(_GROWTH * len(model)) + 1) - len(model)
         opacities = model.values["logits"].detach().sigmoid()
-        # a GPU does not survive drawing by what is no number: left to Trainer.check
+        # what is no number is left to Trainer.check
         if more <= 0 or not float(opacities.sum()) > 0:
             return
-        sources = torch.multinomial(opacities, more, replacement=True, generator=chance)
+        sources = drawn(opacities, more, chance)
         self._divide(model, sources)
         model.choose(torch.cat([torch.arange(len(model), device=model.device), sources]), fresh=more)
 
