@@ -150,16 +150,14 @@ def test_without_its_software_a_run_says_how_to_install_it(rung, model, monkeypa
 class Spoken:
     """An answer of these pieces."""
 
-    result: dict = {}
-
     def __init__(self, *pieces):
-        self.pieces = pieces
+        self.pieces, self.result = pieces, {}
 
     def __iter__(self):
         return iter(self.pieces)
 
 
-#: A window title, a clipboard, a colour whose sequence comes in two pieces, one byte that begins one, text turned round.
+#: A window title, a clipboard, a colour whose sequence comes in two pieces, a byte that begins one, text turned round.
 STEERING = ("\x1b]0;title\x07", "\x1b]52;c;aGk=\x1b\\", "red \x1b", "[31m", "\x9b2J", "\u202edrawkcab", "\tü\n")
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import weakref
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -45,6 +46,44 @@ def test_an_mp4_by_its_decoder(tmp_path, width):
     raw = subprocess.run([*command, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"], capture_output=True, check=True).stdout
     found = np.frombuffer(raw, np.uint8).reshape(5, 32, width, 3)
     assert np.abs(found.astype(int) - FRAMES[:, :, :width]).mean() < 12
+
+
+def test_an_mp4_holds_no_frames_but_the_one_it_writes(tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    held, most = [], []
+
+    def made():
+        for _ in range(20):
+            frame = np.zeros((32, 48, 3), np.uint8)
+            held.append(weakref.ref(frame))
+            yield frame
+            del frame
+            most.append(sum(each() is not None for each in held))
+
+    pictures.write(tmp_path / "x.mp4", made(), 8.0, SETTINGS)
+    assert max(most) <= 2  # those by which it is known that it is no picture
+
+
+def test_what_goes_wrong_while_frames_are_made_leaves_nothing(tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+
+    def made():
+        yield from FRAMES[:3]
+        raise BadFile("no more")
+
+    for name in ("x.mp4", "x.gif"):
+        with pytest.raises(BadFile, match="no more"):
+            pictures.write(tmp_path / name, made(), 8.0, SETTINGS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_ffmpeg_that_ends_at_once_says_why(tmp_path, monkeypatch):
+    (tmp_path / "ffmpeg").write_text("#!/bin/sh\necho 'no encoder here' >&2\nexit 1\n")
+    (tmp_path / "ffmpeg").chmod(0o755)
+    monkeypatch.setattr(pictures, "ffmpeg", lambda: str(tmp_path / "ffmpeg"))
+    many = (np.zeros((64, 64, 3), np.uint8) for _ in range(50))  # more than a pipe holds
+    with pytest.raises(BadFile, match="no encoder here"):
+        pictures.write(tmp_path / "x.mp4", many, 8.0, SETTINGS)
 
 
 def test_ctrl_c_while_ffmpeg_writes_leaves_nothing(tmp_path, monkeypatch):

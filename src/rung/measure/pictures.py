@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import html
 import importlib.util
+import itertools
 import json
 import math
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ VIDEOS = (".mp4", ".gif", ".webp", ".png")
 SETTINGS = "rung"
 _EXIF_DESCRIPTION = 0x010E
 
-Frames = np.ndarray
+Frame = Frames = np.ndarray
 
 
 def check_destination(path: Path, frames: int) -> None:
@@ -50,17 +52,20 @@ def check_destination(path: Path, frames: int) -> None:
         )
 
 
-def write(path: Path, frames: Frames, fps: float, settings: Mapping[str, Any]) -> None:
-    """Writes uint8 frames [number, height, width, 3] with the settings in the file; one frame is a picture.
+def write(path: Path, frames: Iterable[Frame], fps: float, settings: Mapping[str, Any]) -> None:
+    """Writes uint8 frames [height, width, 3], at least one, with the settings in the file; one frame is a picture.
 
-    Raises ``UsageError`` or ``SoftwareMissing`` as ``check_destination`` does, ``BadFile`` when writing fails.
+    An MP4 takes each frame as it is made and holds no other. Raises ``UsageError`` or ``SoftwareMissing`` as
+    ``check_destination`` does, ``BadFile`` when writing fails.
     """
-    check_destination(path, len(frames))
+    given = iter(frames)
+    begin = list(itertools.islice(given, 2))
+    check_destination(path, len(begin))
     with written_whole(path) as temporary:
         if path.suffix.lower() == ".mp4":
-            _mp4(temporary, frames, fps, settings)
+            _mp4(temporary, begin, given, fps, settings)
         else:
-            _pillow(temporary, frames, fps, settings)
+            _pillow(temporary, begin, given, fps, settings)
 
 
 def settings_of(path: Path) -> dict[str, Any]:
@@ -97,32 +102,44 @@ def ffmpeg() -> str:
     return found
 
 
-def _mp4(path: Path, frames: Frames, fps: float, settings: Mapping[str, Any]) -> None:
+def _mp4(path: Path, begin: list[Frame], others: Iterator[Frame], fps: float, settings: Mapping[str, Any]) -> None:
     """H.264, in 4:2:0 where the size allows it, as every player shows it."""
-    count, height, width, _ = frames.shape
+    height, width, _ = begin[0].shape
     chroma = "yuv420p" if height % 2 == width % 2 == 0 else "yuv444p"
     source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(fps), "-i", "-"]
     coded = ["-c:v", "libx264", "-crf", "17", "-pix_fmt", chroma, "-movflags", "+faststart"]
     named = ["-metadata", f"comment={json.dumps(settings, ensure_ascii=False)}"]
     command = [ffmpeg(), "-y", "-loglevel", "error", *source, *coded, *named, str(path)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        _, said = process.communicate(np.ascontiguousarray(frames).tobytes())
-    except BaseException:  # Ctrl-C: the file that it writes is nobody's
-        process.kill()
-        process.wait()
-        raise
-    if process.returncode:
-        words = " ".join(said.decode("utf-8", "replace").split())[-300:]
-        raise BadFile(f"ffmpeg could not write {count} frames of {width}x{height}", [words], ["--out x.webp"])
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
+        try:
+            _feed(process, begin, others)
+            process.communicate()
+        except BaseException:  # Ctrl-C: the file that it writes is nobody's
+            process.kill()
+            process.wait()
+            raise
+        if process.returncode:
+            said.seek(0)
+            words = " ".join(said.read().decode("utf-8", "replace").split())[-300:]
+            raise BadFile(f"ffmpeg could not write frames of {width}x{height}", [words], ["--out x.webp"])
 
 
-def _pillow(path: Path, frames: Frames, fps: float, settings: Mapping[str, Any]) -> None:
+def _feed(process: subprocess.Popen[bytes], begin: list[Frame], others: Iterator[Frame]) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it has ended, and said why
+        while begin:
+            process.stdin.write(np.ascontiguousarray(begin.pop(0)))
+        for frame in others:
+            process.stdin.write(np.ascontiguousarray(frame))
+
+
+def _pillow(path: Path, begin: list[Frame], others: Iterator[Frame], fps: float, settings: Mapping[str, Any]) -> None:
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
     text = json.dumps(settings, ensure_ascii=False)
-    first, *others = (Image.fromarray(np.ascontiguousarray(frame)) for frame in frames)
+    first, *second = (Image.fromarray(np.ascontiguousarray(frame)) for frame in begin)
     options: dict[str, Any] = {}
     if path.suffix == ".png":
         info = PngInfo()
@@ -134,8 +151,9 @@ def _pillow(path: Path, frames: Frames, fps: float, settings: Mapping[str, Any])
         exif = Image.Exif()
         exif[_EXIF_DESCRIPTION] = json.dumps(settings)  # EXIF's text is ASCII
         options = {"exif": exif, "quality": 90}
-    if others:
-        options |= {"save_all": True, "append_images": others, "duration": round(1000 / fps), "loop": 0}
+    if second:
+        more = itertools.chain(second, (Image.fromarray(np.ascontiguousarray(frame)) for frame in others))
+        options |= {"save_all": True, "append_images": more, "duration": round(1000 / fps), "loop": 0}
     try:
         first.save(path, **options)
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from rung.measure import pictures
 from rung.models.card import View
 from rung.splats.cloud import Cloud
 from rung.splats.drawing import Bytes, Colour, Painter, eight_bits
+from rung.splats.naming import stems
 from rung.splats.trained import Trained
 
 VIDEOS = (".mp4", ".gif")
@@ -29,7 +30,7 @@ def draw_all(
     on_done: Callable[[int], None],
     device: str = "cpu",
 ) -> int:
-    """Draws every view, to ``out/STEM.png`` (subfolders kept) or as the frames of ``out``, a video; returns how many.
+    """Draws every view, to ``out/STEM.png`` (``naming.stems``) or as the frames of ``out``, a video; returns how many.
 
     ``device`` is one of torch. With ``depth`` pictures are grey: white is the nearest, black the farthest or nothing.
     Raises ``UsageError`` for names that a folder or a video cannot have, for views of several sizes in a video,
@@ -46,33 +47,19 @@ def draw_all(
                 [", ".join(f"{width} x {height}" for width, height in sizes[:5])],
                 [f"--size {sizes[0][0]}x{sizes[0][1]}"],
             )
-        pictures.write(
-            out, np.stack(list(_drawn(painter, made.cloud, views, background, depth, on_done))), fps, settings
-        )
+        pictures.write(out, _drawn(painter, made.cloud, views, background, depth, on_done), fps, settings)
         return len(views)
     pictures.check_destination(out.absolute().parent / "x.png", 1)
     if out.is_file() or (out.suffix.lower() in pictures.VIDEOS and not out.is_dir()):
         raise UsageError(
             f"{out} is no folder for pictures.", [], [f"--out {out.with_suffix('')}", "--out x.mp4, or x.gif"]
         )
-    for name, picture in zip(
-        _names(views), _drawn(painter, made.cloud, views, background, depth, on_done), strict=True
-    ):
-        place = out / name
+    drawn = _drawn(painter, made.cloud, views, background, depth, on_done)
+    for stem, picture in zip(stems([view.name for view in views]), drawn, strict=True):
+        place = out / f"{stem}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
-        pictures.write(place, picture[None], fps, settings)
+        pictures.write(place, [picture], fps, settings)
     return len(views)
-
-
-def _names(views: Sequence[View]) -> list[PurePosixPath]:
-    """``STEM.png`` with the subfolders of the photograph, which cannot lead out of the folder; with the photograph's
-    suffix where stems alone would be the same."""
-    paths = [PurePosixPath(view.name.replace("\\", "/")) for view in views]
-    folders = [[part for part in path.parent.parts if part not in ("..", ".", "/")] for path in paths]
-    names = [PurePosixPath(*folder, f"{path.stem}.png") for folder, path in zip(folders, paths, strict=True)]
-    if len(set(names)) == len(names):
-        return names
-    return [PurePosixPath(*folder, f"{path.name}.png") for folder, path in zip(folders, paths, strict=True)]
 
 
 def _drawn(

@@ -83,17 +83,14 @@ class Outcome:
         self.log = kept
         self._whole(LOG, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
 
-    def picture(self, view: View, made: np.ndarray, truth: np.ndarray) -> None:
-        """Writes a test picture and its truth, 8-bit RGB, under the photograph's name."""
+    def picture(self, stem: PurePosixPath, made: np.ndarray, truth: np.ndarray) -> None:
+        """Writes a test picture and its truth, 8-bit RGB, as ``STEM.png`` and ``STEM.truth.png``."""
         from PIL import Image
 
-        place = PurePosixPath(view.name.replace("\\", "/"))
-        parts = [part for part in place.parts if part not in ("..", ".", "/")]
-        stem = self.out.joinpath(TEST, *parts[:-1], PurePosixPath(parts[-1]).stem)
         try:
-            stem.parent.mkdir(parents=True, exist_ok=True)
-            for name, pixels in ((f"{stem.name}.png", made), (f"{stem.name}.truth.png", truth)):
-                with written_whole(stem.parent / name) as temporary:
+            (self.out / TEST / stem).parent.mkdir(parents=True, exist_ok=True)
+            for name, pixels in ((f"{stem}.png", made), (f"{stem}.truth.png", truth)):
+                with written_whole(self.out / TEST / name) as temporary:
                     Image.fromarray(pixels).save(temporary)
         except OSError as error:
             raise disk_full(self.out, error) from error

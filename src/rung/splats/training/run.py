@@ -25,6 +25,7 @@ from rung.planning.splats import SplatPlan, plan
 from rung.run.places import torch_name
 from rung.splats import demo
 from rung.splats.evaluating import evaluate
+from rung.splats.naming import stems
 from rung.splats.photographs import Photographs
 from rung.splats.scenes import scene, sfm
 from rung.splats.scenes.points import points_of
@@ -324,7 +325,8 @@ class _Run:
 
     def _finish(self) -> dict[str, Any]:
         trainer, outcome = self._trainer, self._outcome
-        found = self._evaluated(self._test, outcome.picture)
+        places = iter(stems([self._views[index].name for index in self._test]))
+        found = self._evaluated(self._test, lambda view, made, truth: outcome.picture(next(places), made, truth))
         if self._test:
             outcome.note({"step": trainer.step, "test_psnr": found["psnr"], "test_ssim": found["ssim"]})
         outcome.cameras(self._cameras())
