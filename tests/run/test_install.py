@@ -99,6 +99,8 @@ def test_ctrl_c_lets_pip_put_back_what_it_was_replacing(venv):
     (Path(venv.folder) / "pip").unlink()
     (Path(venv.folder) / "pip.py").write_text(STUBBORN)
     code = (
+        # a shell that starts the tests in the background has them ignore SIGINT, and their children with them
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from rung.run import environment, install\n"
         f"try: install.install(environment.at({venv.prefix!r}), ('torch',))\n"
         "except install.Interrupted as stopped: print(stopped)"
@@ -106,9 +108,10 @@ def test_ctrl_c_lets_pip_put_back_what_it_was_replacing(venv):
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     note = Path(venv.prefix) / "note"
     while not note.exists():
+        assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=20)
+    said, _ = process.communicate(timeout=60)
     assert note.read_text() == "asked put-back"
     assert said.strip() == f"pip was stopped; {venv.prefix} has no torch"
 

@@ -75,7 +75,13 @@ def test_a_port_in_use_is_said_and_no_other_is_taken():
 
 @needs_viser
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-name.invalid"])
-def test_an_address_of_another_machine_is_refused(host):
+def test_an_address_of_another_machine_is_refused(host, monkeypatch):
+    if host.endswith("invalid"):  # the network is not asked
+
+        def unknown(*given, **more):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+        monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(UsageError, match="no address of this machine"):
         Live((), cloud(), host=host)
 

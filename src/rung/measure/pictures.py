@@ -29,7 +29,8 @@ VIDEOS = (".mp4", ".gif", ".webp", ".png")
 SETTINGS = "rung"
 _EXIF_DESCRIPTION = 0x010E
 
-Frame = Frames = np.ndarray
+Frame = np.ndarray
+Frames = np.ndarray
 
 
 def check_destination(path: Path, frames: int) -> None:
@@ -129,9 +130,9 @@ def _feed(process: subprocess.Popen[bytes], begin: list[Frame], others: Iterator
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it has ended, and said why
         while begin:
-            process.stdin.write(np.ascontiguousarray(begin.pop(0)))
+            process.stdin.write(np.ascontiguousarray(begin.pop(0)).data)
         for frame in others:
-            process.stdin.write(np.ascontiguousarray(frame))
+            process.stdin.write(np.ascontiguousarray(frame).data)
 
 
 def _pillow(path: Path, begin: list[Frame], others: Iterator[Frame], fps: float, settings: Mapping[str, Any]) -> None:

@@ -209,10 +209,12 @@ def test_a_damaged_checkpoint_is_passed_over(scene, tmp_path):
     assert "goes on after step 5" in said
 
 
-def test_a_deadline_is_kept_about(scene, tmp_path):
+def test_a_deadline_is_kept(scene, tmp_path, monkeypatch):
+    now = tiny.clock(monkeypatch, step=0.25, picture=0.125)
     done = train(settings(scene, steps=None, seconds=6.0), tmp_path / "run")
-    assert done.steps > 3
-    assert done.metrics["seconds"] < 6
+    measured = 0.125 * (1 + len(done.metrics["images"]))  # one before training, to know how long they take
+    assert now() == measured + done.metrics["seconds"] <= 6.0
+    assert 3.0 < done.metrics["seconds"] == 0.25 * done.steps
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from PIL import Image
@@ -11,8 +12,30 @@ from rung.models.card import View
 from rung.splats.cloud import Cloud
 from rung.splats.demo import facing
 from rung.splats.drawing import draw
+from rung.splats.training import run, trainer
 
 SIZE, FOCAL = 48, 52.0
+
+
+def clock(monkeypatch, step, picture):
+    """Has training go by a clock on which a step and a test picture take so many seconds, and nothing else any; it is
+    called for the seconds so far."""
+    now = [0.0]
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0]))
+    monkeypatch.setattr(trainer, "time", run.time)
+    learn, evaluate = trainer.Trainer._learn, run.evaluate
+
+    def learned(self, *given):
+        now[0] += step
+        return learn(self, *given)
+
+    def evaluated(cloud, views, shots, indexes, **more):
+        now[0] += picture * len(indexes)
+        return evaluate(cloud, views, shots, indexes, **more)
+
+    monkeypatch.setattr(trainer.Trainer, "_learn", learned)
+    monkeypatch.setattr(run, "evaluate", evaluated)
+    return lambda: now[0]
 
 
 def cloud(count=60, seed=1):
