@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from rung.formats.codec import Encoded
     from rung.formats.coding import convert, decode, encode, layout, weighs
     from rung.formats.quality import sqnr
+    from rung.formats.stacking import alike, stacked
 
 __all__ = [
     "FORMATS",
     "Encoded",
+    "alike",
     "convert",
     "decode",
     "encode",
@@ -30,13 +32,17 @@ __all__ = [
     "part_name",
     "parts",
     "sqnr",
+    "stacked",
     "weighs",
 ]
 
 #: Where the names are that are loaded when they are first used.
-_LATER = {"Encoded": "codec", "sqnr": "quality"} | dict.fromkeys(
-    ("convert", "decode", "encode", "layout", "weighs"), "coding"
-)
+_LATER = {
+    "Encoded": "codec",
+    "sqnr": "quality",
+    **dict.fromkeys(("convert", "decode", "encode", "layout", "weighs"), "coding"),
+    **dict.fromkeys(("alike", "stacked"), "stacking"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from rung.core.types import Format
 from rung.formats.codec import Array, Codec, Encoded, Floats, Source
-from rung.formats.table import GROUPED
+from rung.formats.table import GROUPED, grouped
 
 #: Scales and zero points as they lie in a block; numpy has no bfloat16.
 SCALES: dict[str, np.dtype[Any]] = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": np.dtype("<u2")}
@@ -144,6 +144,25 @@ def build(format: Format, codes: Array, scale: Array, zero: Array | None, order:
     if order is not None:
         parts["order"] = order.astype(np.int32)
     return Encoded(format, (rows, columns), parts)
+
+
+def finer(encoded: Encoded, group: int) -> Encoded:
+    """The same weight in shorter groups, each with the scale and zero point of the one that it is of.
+
+    ``group`` divides the weight's own, and its codes fill whole bytes.
+    """
+    fmt = encoded.format
+    if group == fmt.block:
+        return encoded
+    kind, _, *_ = fmt.name.split(":")
+    made = grouped(kind, group, scale_of(fmt), fmt.layout == "ordered")
+    blocks = encoded.parts["data"].view(GroupCodec(fmt).layout)
+    several = fmt.block // group
+    apart = np.empty((len(blocks), blocks.shape[1] * several), GroupCodec(made).layout)
+    for name in apart.dtype.names or ():
+        whole = blocks[name]
+        apart[name] = whole.reshape(*apart.shape, -1) if name == "codes" else np.repeat(whole, several, axis=1)
+    return Encoded(made, encoded.shape, {**encoded.parts, "data": apart.view(np.uint8).reshape(len(blocks), -1)})
 
 
 def sample(format: Format, shape: tuple[int, int], generator: np.random.Generator) -> Encoded:

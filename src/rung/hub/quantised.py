@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.core_model_loading import ConversionOps, WeightConverter
+from transformers.core_model_loading import Concatenate, ConversionOps, MergeModulelist, WeightConverter
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers import auto
 from transformers.quantizers.base import HfQuantizer
@@ -20,11 +20,11 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from rung import formats
 from rung.core.errors import BadFile, UsageError
 from rung.formats import Encoded
-from rung.hub.transformers import METHOD, QuantizationConfig, Quantizer
+from rung.hub.transformers import METHOD, Operation, QuantizationConfig, Quantizer, whole_names
 from rung.models import quantised
 from rung.models.quantised import Header, Raw
 from rung.nn import QuantLinear, QuantWeight
-from rung.nn.experts import NAMES, QuantExperts
+from rung.nn.experts import NAMES, QuantExperts, computable, recognised
 from rung.nn.quantise import kind_of, put
 
 #: transformers' names of the methods -> those of ``rung.models.quantised``.
@@ -112,13 +112,15 @@ class Loader(Quantizer):
         HfQuantizer.__init__(self, quantization_config, **options)
         self.method = method
         self.settings: Mapping[str, Any] = quantization_config.to_dict()
-        self._own: dict[int, Any] = {}  # transformers' conversion by the one that decodes before it
+        self._own: dict[int, Any] = {}  # transformers' conversion by the one that takes its place
+        self._taken: dict[str, dict[str, list[Encoded]]] = {}  # experts by module and parameter
+        self.plain: set[str] = set()  #: modules whose experts are decoded
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         return model
 
     def update_weight_conversions(self, weight_conversions: Any, model: Any) -> list[Any]:
-        """transformers' own conversions, which get decoded weights, and those that make quantised layers."""
+        """transformers' own conversions, which hold experts or get decoded weights, and those that make layers."""
         parts = quantised.suffixes(self.method)
         own = []
         for converter in weight_conversions:
@@ -130,9 +132,9 @@ class Loader(Quantizer):
                     for stem in stems
                     for end, part in parts.items()
                 }
-                decoding = [_Decode(self, names), *converter.operations]
-                own.append(converter.copy(list(names), converter._original_target_patterns, operations=decoding))
-                self._own[id(own[-1])] = converter
+                fusing = [_Fuse(self, names, converter.operations)]
+                own.append(converter.copy(list(names), converter._original_target_patterns, operations=fusing))
+                self._own[id(own[-1])] = whole_names(converter)
             else:
                 own.append(converter)
         return own + self.get_weight_conversions()
@@ -163,8 +165,10 @@ class Loader(Quantizer):
         """Puts the layer of a weight into the model; returns its parts by their names there."""
         stem, _, parameter = name.rpartition(".")
         module = model.get_submodule(stem)
-        if parameter in NAMES:
-            return self._experts(model, stem, parameter, encoded, device)
+        if parameter in NAMES:  # of gpt-oss, whose experts are stored as one
+            rows = encoded.shape[0] // len(module.down_proj)
+            starts = range(0, encoded.shape[0], rows)
+            return self.place_experts(model, name, [_rows(encoded, at, at + rows) for at in starts], device)
         dtype = module.weight.dtype
         shape = tuple(module.weight.shape)[:: -1 if isinstance(module, Conv1D) else 1]
         if shape != encoded.shape:
@@ -176,24 +180,29 @@ class Loader(Quantizer):
         layer = QuantLinear(QuantWeight.of(encoded, dtype, device), module.bias, threshold=threshold)
         return self._put(model, stem, layer, [layer.stored])
 
-    def _experts(
-        self, model: Any, stem: str, parameter: str, encoded: Encoded, device: torch.device
-    ) -> dict[str, Tensor]:
-        """The experts, once both of their tensors are there."""
-        module = model.get_submodule(stem)
-        shape, rows = module.down_proj.shape, encoded.shape[0] // module.down_proj.shape[0]
-        weights = [
-            QuantWeight.of(_rows(encoded, first, first + rows), module.down_proj.dtype, device)
-            for first in range(0, encoded.shape[0], rows)
-        ]
-        assert len(weights) == shape[0]
-        taken = module.__dict__.setdefault("_rung_weights", {})
-        taken[parameter] = weights
+    def place_experts(self, model: Any, name: str, experts: list[Encoded], device: torch.device) -> dict[str, Tensor]:
+        """Puts the layer of a weight for each expert into the model, once both of its tensors are there."""
+        stem, _, parameter = name.rpartition(".")
+        taken = self._taken.setdefault(stem, {})
+        taken[parameter] = experts
         if len(taken) < len(NAMES):
             return {}
-        layer = QuantExperts(module, *(taken[name] for name in NAMES))
-        del module.__dict__["_rung_weights"]
-        return self._put(model, stem, layer, [*layer.gate_up_proj, *layer.down_proj])
+        held = formats.alike([*taken[NAMES[0]], *taken[NAMES[1]]])
+        if len({each.format for each in held}) > 1:  # a saved config has one format for a layer
+            del taken[parameter]
+            return self.plain_experts(model, name, device) | {name: _decoded(experts, model, name, device)}
+        weights = [QuantWeight.of(each, model.get_parameter(name).dtype, device) for each in held]
+        layer = QuantExperts(model.get_submodule(stem), weights[: len(held) // 2], weights[len(held) // 2 :])
+        return self._put(model, stem, layer, weights)
+
+    def plain_experts(self, model: Any, name: str, device: torch.device) -> dict[str, Tensor]:
+        """Notes that one tensor of those experts is decoded; returns the other one, decoded, if it was held."""
+        stem = name.rpartition(".")[0]
+        taken = self._taken.pop(stem, {})
+        self.plain.add(stem)
+        return {
+            f"{stem}.{other}": _decoded(experts, model, f"{stem}.{other}", device) for other, experts in taken.items()
+        }
 
     @staticmethod
     def _put(model: Any, stem: str, layer: nn.Module, weights: list[Any]) -> dict[str, Tensor]:
@@ -204,6 +213,7 @@ class Loader(Quantizer):
         return {f"{stem}.{name}": part for name, part in layer.named_parameters() if id(part) in ids}
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
+        self.raise_refusal()
         model._weight_conversions = [self._own.get(id(each), each) for each in model._weight_conversions]
         model._weight_conversions = [each for each in model._weight_conversions if not _places(each)]
         config = _config_of(model)
@@ -240,6 +250,11 @@ def _rows(encoded: Encoded, first: int, last: int) -> Encoded:
     return Encoded(encoded.format, (last - first, encoded.shape[1]), {"data": encoded.parts["data"][first:last]})
 
 
+def _decoded(experts: list[Encoded], model: Any, name: str, device: torch.device) -> Tensor:
+    whole = torch.stack([torch.from_numpy(formats.decode(each)) for each in experts])
+    return whole.to(device, model.get_parameter(name).dtype)
+
+
 def _raw(tensor: Tensor) -> Raw:
     here = tensor.detach().cpu().contiguous()
     narrow = here.is_floating_point() and here.element_size() < 4
@@ -254,53 +269,100 @@ def _one(value: Any) -> Tensor:
     return found
 
 
-class _Place(ConversionOps):
+class _Place(Operation):
     """The parts of a weight become a layer; a weight that is stored as it is gets the dtype of the model."""
 
+    hf_quantizer: Loader
+
     def __init__(self, hf_quantizer: Loader, parts: Mapping[str, str]) -> None:
-        self.hf_quantizer, self.parts = hf_quantizer, parts
+        super().__init__(hf_quantizer)
+        self.parts = parts
 
-    def __deepcopy__(self, memo: Any) -> _Place:
-        return self
-
-    def convert(self, input_dict: dict[str, Any], *patterns: Any, **context: Any) -> Any:
-        """See ``ConversionOps``."""
+    def converted(self, tensors: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+        """The parts of the layer by name."""
         name, model = context["full_layer_name"], context["model"]
-        tensors = {self.parts[pattern]: _one(value) for pattern, value in input_dict.items()}
-        encoded = self.hf_quantizer.encoded(name, tensors)
+        own = {self.parts[pattern]: _one(value) for pattern, value in tensors.items()}
+        encoded = self.hf_quantizer.encoded(name, own)
         if encoded is None:
-            return {name: tensors["weight"].to(model.get_parameter_or_buffer(name).dtype)}
-        made = self.hf_quantizer.place(model, name, encoded, next(iter(tensors.values())).device)
-        if name not in made and context.get("missing_keys"):
+            return {name: own["weight"].to(model.get_parameter_or_buffer(name).dtype)}
+        made = self.hf_quantizer.place(model, name, encoded, next(iter(own.values())).device)
+        if name not in made:
             context["missing_keys"].discard(name)
         return made
 
 
-class _Decode(ConversionOps):
-    """Decodes the weights that a conversion of transformers merges or splits, such as those of single experts.
+class _Fuse(Operation):
+    """Weights that a conversion of transformers puts together: experts stay as they are stored, others are decoded.
 
-    ``parts``: from a pattern of the conversion to the one that stands for the whole weight afterwards, and the part.
+    ``parts``: from a pattern of the conversion to the one that stands for the whole weight afterwards, and the part;
+    in the order in which the conversion takes them.
     """
 
-    def __init__(self, hf_quantizer: Loader, parts: Mapping[str, tuple[str, str]]) -> None:
-        self.hf_quantizer, self.parts = hf_quantizer, parts
+    hf_quantizer: Loader
 
-    def __deepcopy__(self, memo: Any) -> _Decode:
-        return self
+    def __init__(
+        self, hf_quantizer: Loader, parts: Mapping[str, tuple[str, str]], own: Sequence[ConversionOps]
+    ) -> None:
+        super().__init__(hf_quantizer)
+        self.parts, self.own = parts, own
 
-    def convert(self, input_dict: dict[str, Any], *patterns: Any, **context: Any) -> Any:
-        """See ``ConversionOps``."""
-        dtype = context["model"].get_parameter_or_buffer(context["full_layer_name"]).dtype
-        found: dict[str, dict[str, list[Tensor]]] = {}
-        for pattern, value in input_dict.items():
-            target, part = self.parts[pattern]
-            found.setdefault(target, {})[part] = value if isinstance(value, list) else [value]
-        result: dict[str, list[Tensor]] = {}
-        for target, parts in found.items():
-            for index in range(len(next(iter(parts.values())))):
-                tensors = {part: values[index] for part, values in parts.items()}
-                encoded = self.hf_quantizer.encoded(f"{context['full_layer_name']}[{index}]", tensors)
-                device = next(iter(tensors.values())).device
-                plain = tensors["weight"] if encoded is None else torch.from_numpy(formats.decode(encoded))
-                result.setdefault(target, []).append(plain.to(device, dtype))
+    def converted(self, tensors: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+        """The parts of the experts by name; or what the operations of transformers make of decoded weights."""
+        name, model = context["full_layer_name"], context["model"]
+        found = self._found(name, tensors)
+        device = next(tensor for value in tensors.values() for tensor in value).device
+        if (experts := self._experts(model, name, found)) is not None:
+            context["missing_keys"].discard(name)
+            return self.hf_quantizer.place_experts(model, name, experts, device)
+        dtype = model.get_parameter_or_buffer(name).dtype
+        made: Any = {
+            target: [
+                (each if isinstance(each, Tensor) else torch.from_numpy(formats.decode(each))).to(device, dtype)
+                for each in weights
+            ]
+            for target, weights in found.items()
+        }
+        for operation in self.own:
+            made = operation.convert(made, **context)
+        if name.endswith(NAMES):
+            (whole,) = made.values()
+            made = {name: whole, **self.hf_quantizer.plain_experts(model, name, device)}
+        result: dict[str, Any] = made
         return result
+
+    def _found(self, name: str, tensors: Mapping[str, Any]) -> dict[str, list[Encoded | Tensor]]:
+        """By the pattern of the whole weight: what of each is stored, encoded or as it is. Raises ``BadFile``."""
+        parts: dict[str, dict[str, list[Tensor]]] = {}
+        for pattern, (target, part) in self.parts.items():
+            if (value := tensors.get(pattern)) is not None:
+                parts.setdefault(target, {})[part] = value if isinstance(value, list) else [value]
+        found: dict[str, list[Encoded | Tensor]] = {}
+        for target, lists in parts.items():
+            counts = {part: len(values) for part, values in lists.items()}
+            if len(set(counts.values())) > 1:
+                have = ", ".join(f"{count} of {part}" for part, count in counts.items())
+                raise BadFile(f"{name}: some of its weights lack a part", [f"the checkpoint has {have}"])
+            for index in range(next(iter(counts.values()))):
+                one = {part: values[index] for part, values in lists.items()}
+                encoded = self.hf_quantizer.encoded(f"{name}[{index}]", one)
+                found.setdefault(target, []).append(one["weight"] if encoded is None else encoded)
+        return found
+
+    def _experts(self, model: Any, name: str, found: Mapping[str, list[Encoded | Tensor]]) -> list[Encoded] | None:
+        """A weight for each expert, gate above up; None where a layer of rung cannot hold them."""
+        stem, _, parameter = name.rpartition(".")
+        merged = [type(operation) for operation in self.own] in ([MergeModulelist], [MergeModulelist, Concatenate])
+        module = model.get_submodule(stem)
+        if not (merged and parameter in NAMES and recognised(module) and computable(module)):
+            return None
+        made: list[Encoded] = []
+        for several in zip(*found.values(), strict=True):
+            one = [each for each in several if isinstance(each, Encoded)]
+            whole = formats.stacked(one) if len(one) == len(several) else None
+            if whole is None or stem in self.hf_quantizer.plain:
+                return None
+            made.append(whole)
+        have, want = [len(made), *made[0].shape], list(module.get_parameter(parameter).shape)
+        if have != want:
+            raise BadFile(f"{name} is {have} in the checkpoint, and {want} in the model")
+        return made

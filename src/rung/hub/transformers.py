@@ -12,17 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.core_model_loading import ConversionOps
+from transformers.core_model_loading import ConversionOps, WeightConverter
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from rung import formats
-from rung.core.errors import DoesNotFit, UsageError
+from rung.core.errors import DoesNotFit, RungError, UsageError
 from rung.hub.modules import component_of
 from rung.hub.pages import give_back
 from rung.hub.register import TABLE
 from rung.models.outlines.values import plain
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight, bound
+from rung.nn.experts import NAMES
 from rung.nn.quantise import Wanted, check_shapes, check_values, means, put, replacement, tell_left, wanted_layers
 from rung.nn.weight import encode
 from rung.planning.answer import Question
@@ -90,6 +91,7 @@ class Quantizer(HfQuantizer):
 
     requires_calibration = False
     quantization_config: QuantizationConfig
+    refused: RungError | None = None  #: what stopped the conversion of a weight
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         config = self.quantization_config
@@ -117,6 +119,10 @@ class Quantizer(HfQuantizer):
             tell_left(model)
         return model
 
+    def update_weight_conversions(self, weight_conversions: Any, model: Any) -> list[Any]:
+        """transformers' own conversions, which leave the parts of quantised experts alone when they are saved."""
+        return [whole_names(each) for each in super().update_weight_conversions(weight_conversions, model)]
+
     def param_needs_quantization(self, model: nn.Module, param_name: str, **kwargs: Any) -> bool:
         """Whether a parameter of the checkpoint is to be encoded."""
         return not self.pre_quantized and param_name in self._of
@@ -137,6 +143,7 @@ class Quantizer(HfQuantizer):
         return group.put(model, group.held, self.quantization_config)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
+        self.raise_refusal()
         if not self.pre_quantized:  # what the checkpoint lacks was initialised, and stays plain
             plain = [each.name for group in self._groups if not group.done for each in group.layers]
             self.quantization_config.skip += plain
@@ -144,6 +151,11 @@ class Quantizer(HfQuantizer):
             _tie(model, self._groups)
         model.add_model_tags([METHOD])  # which push_to_hub writes into the model card
         return model
+
+    def raise_refusal(self) -> None:
+        """Raises what an operation has refused."""
+        if self.refused is not None:
+            raise self.refused
 
     def is_serializable(self, **kwargs: Any) -> bool:
         """Saved as the parts are."""
@@ -199,19 +211,56 @@ def _main_place(device_map: Any) -> torch.device:
     return next((place for place in places if place.type != "cpu"), torch.device("cpu"))
 
 
-class _Encode(ConversionOps):
-    """A weight that was just read becomes the parts of a layer."""
+class Operation(ConversionOps):
+    """An operation of rung's among transformers' conversions.
 
-    def __init__(self, quantizer: Quantizer) -> None:
-        self.quantizer = quantizer
+    transformers would hide what it raises in a report; it is kept, and raised once the files have been read.
+    """
+
+    def __init__(self, hf_quantizer: Quantizer) -> None:
+        self.hf_quantizer = hf_quantizer  # by this name transformers knows that scales are not to be cast
+
+    def __deepcopy__(self, memo: Any) -> Operation:
+        return self
 
     def convert(self, input_dict: dict[str, Any], *patterns: Any, **context: Any) -> Any:
-        """The tensor of ``input_dict`` as parts, under the names that the layer keeps them by."""
-        (value,) = input_dict.values()
+        """See ``ConversionOps``; nothing more is converted once something was refused."""
+        if self.hf_quantizer.refused is None:
+            try:
+                return self.converted(input_dict, context)
+            except RungError as error:
+                self.hf_quantizer.refused = error
+        context["missing_keys"].discard(context["full_layer_name"])  # or transformers would make random values
+        return {}
+
+    def converted(self, tensors: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+        """The tensors by their names in the model, of those that were read by their patterns."""
+        raise NotImplementedError
+
+
+class _Encode(Operation):
+    """A weight that was just read becomes the parts of a layer."""
+
+    def converted(self, tensors: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+        """The tensor as parts, under the names that the layer keeps them by."""
+        (value,) = tensors.values()
         values = value[0] if isinstance(value, list) else value
-        missing = context.get("missing_keys")
-        name, model = context["full_layer_name"], context["model"]
-        return self.quantizer.encode(model, name, values, set() if missing is None else missing)
+        return self.hf_quantizer.encode(context["model"], context["full_layer_name"], values, context["missing_keys"])
+
+
+def whole_names(conversion: Any) -> Any:
+    """A conversion of transformers that, saving, splits tensors of fused experts and not their parts.
+
+    The names of those begin like the tensor's; what comes after it is looked at, which reading leaves out.
+    """
+    if not (isinstance(conversion, WeightConverter) and _of_experts(conversion)):
+        return conversion
+    targets = [rf"{target}(?![.\w])" for target in conversion._original_target_patterns]
+    return conversion.copy(conversion._original_source_patterns, targets, operations=conversion.operations)
+
+
+def _of_experts(conversion: Any) -> bool:
+    return all(target.endswith(NAMES) for target in conversion._original_target_patterns)
 
 
 class _Group:
