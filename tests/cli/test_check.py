@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from rung.cli import check_scene
 from rung.engine import groups
 from rung.hardware import catalog
 
@@ -17,6 +18,13 @@ CONFIG = {
     "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 256000,
     "max_position_embeddings": 8192, "torch_dtype": "bfloat16", "tie_word_embeddings": True,
 }  # fmt: skip
+
+
+def raising(error):
+    def call(*_):
+        raise error
+
+    return call
 
 
 @pytest.fixture
@@ -82,6 +90,16 @@ def test_a_configuration_that_cannot_be_is_a_bad_question(rung, tmp_path, change
 
 def test_a_model_that_is_not_there(rung, tmp_path):
     assert rung("check", str(tmp_path / "no.gguf")).code == 2
+    assert "nor a name on the model hub" in rung("check", "a" * 5000).err
+
+
+def test_an_error_of_the_system_is_said_once(rung, monkeypatch):
+    """It comes past typer in another error, whose cause it is; each was the other's, and looking for Ctrl-C in that
+    ring did not end."""
+    monkeypatch.setattr(check_scene, "is_scene", raising(OSError("the disk is gone")))
+    said = rung("check", "demo")
+    assert said.code == 1
+    assert "the disk is gone" in said.err
 
 
 def test_several_models_are_one_object_a_line(rung, gemma, model):

@@ -33,7 +33,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.repositories: dict[str, dict[str, bytes | Sparse]] = {}
-        self.lie = ""  # about ranges: whole, shifted, longer, short, drip, drip_list, bomb
+        self.lie = ""  # whole, shifted, longer, short, drip, drip_list, drip_headers, bomb, round, page, lengths
         self.sent = 0  # bytes of bodies
         self.sizes: dict[str, int] = {}  # what the listing claims, where it is not the length
         self.status: dict[str, tuple[int, str]] = {}  # repository: status and error code
@@ -71,6 +71,15 @@ class Hub:
         if api:
             siblings = [{"rfilename": name, "size": self.sizes.get(name, len(data))} for name, data in files.items()]
             found = {"id": repository, "sha": COMMIT, "siblings": siblings}
+            if self.lie == "drip_headers":
+                return self.headers_without_end(request)
+            if self.lie == "round":
+                time.sleep(0.2)
+                return self.send(request, 302, b"", {"Location": request.path}, body)
+            if self.lie == "page":
+                return self.send(request, 200, b"<html>Please log in to this network</html>", {}, body)
+            if self.lie == "lengths":
+                return self.send(request, 200, b'{"siblings": [{"rfilename": "config.json"}]}', {}, body)
             if self.lie in ("drip_list", "bomb"):
                 return self.endless(request, b" " * (2**20 if self.lie == "bomb" else 1))
             return self.send(request, 200, json.dumps(found).encode(), {}, body)
@@ -99,6 +108,15 @@ class Hub:
             limit, self.break_after = self.break_after, None
         self.sent += len(rest) if body else 0
         return self.send(request, status, rest, headers, body, limit)
+
+    @staticmethod
+    def headers_without_end(request: BaseHTTPRequestHandler) -> None:
+        """One header, a letter at a time."""
+        with contextlib.suppress(OSError):
+            request.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            for _ in range(300):
+                request.wfile.write(b"x")
+                time.sleep(0.02)
 
     @staticmethod
     def endless(

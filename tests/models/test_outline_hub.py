@@ -144,7 +144,11 @@ def test_a_gguf_file_of_the_hub_that_is_none(server):
         ("short", HubError, "were asked for"),
         ("drip", HubError, "within 1 seconds"),
         ("drip_list", HubError, "within 1 seconds"),
-        ("bomb", BadFile, "says more than"),
+        ("drip_headers", HubError, "within 1 seconds"),
+        ("round", HubError, "within 1 seconds"),
+        ("bomb", HubError, "says more than"),
+        ("page", HubError, "does not say which files a/b has"),
+        ("lengths", HubError, "how long config.json is"),
     ],
 )
 def test_servers_that_lie_or_never_end(server, lie, error, match):
@@ -152,8 +156,8 @@ def test_servers_that_lie_or_never_end(server, lie, error, match):
     server.lie = lie
     began = time.monotonic()
     with pytest.raises(error, match=match):
-        open_outline("a/b", seconds=1.0 if "drip" in lie else 30.0)
-    assert time.monotonic() - began < 20
+        open_outline("a/b", seconds=1.0 if "1 seconds" in match else 30.0)
+    assert time.monotonic() - began < (3 if "1 seconds" in match else 20)
 
 
 def test_a_server_without_ranges_gives_the_beginning_and_is_left(server, tmp_path):
@@ -166,6 +170,14 @@ def test_a_server_without_ranges_gives_the_beginning_and_is_left(server, tmp_pat
     with pytest.raises(HubError, match="contradicts itself") as error:
         open_outline("a/b-GGUF")
     assert "whole files only" in str(error.value)
+
+
+@pytest.mark.parametrize("length", [-5, 10**30, 2**44])
+def test_lengths_that_no_file_has(server, length):
+    server.repositories["a/b"] = repository("qwen2.5-0.5b", 1)
+    server.sizes["model.safetensors"] = length
+    with pytest.raises(HubError, match="how long model"):
+        open_outline("a/b")
 
 
 def test_an_index_that_names_strangers(server):
@@ -206,6 +218,8 @@ def test_no_network(server, monkeypatch):
         open_outline("a/b")
     with pytest.raises(HubError, match="not downloaded"):
         open_outline("a/b", offline=True)
+    with pytest.raises(ModelNotFound, match="no name of a model on the hub"):
+        open_outline(f"a/{'b' * 200}")
 
 
 def test_without_a_network_what_was_downloaded_is_known(server, checkpoints, monkeypatch):

@@ -60,8 +60,10 @@ def _run(given: list[str]) -> None:
 
     try:
         command_line(given)(given)
+        return
     except Passed as passed:
-        raise passed.error from None
+        error = passed.error
+    raise error  # out here: raised where it was caught it would be its own cause's context, a ring without an end
 
 
 def _report(error: Exception) -> int:

@@ -21,10 +21,13 @@ _MARKS = ("transforms.json", "transforms_train.json", "sparse", "colmap", "camer
 def is_scene(name: str) -> bool:
     """Whether a path is a scene of photographs and no model."""
     path = Path(name)
-    if path.suffix.lower() == ".zip" and path.is_file():
-        return True
-    inner = [entry for entry in path.glob("*") if entry.is_dir()]
-    return _holds_cameras(path) or (len(inner) == 1 and _holds_cameras(inner[0]))
+    try:
+        if path.suffix.lower() == ".zip" and path.is_file():
+            return True
+        inner = [entry for entry in path.glob("*") if entry.is_dir()]
+        return _holds_cameras(path) or (len(inner) == 1 and _holds_cameras(inner[0]))
+    except OSError:  # too long for a name: whatever opens it says so
+        return False
 
 
 def _holds_cameras(folder: Path) -> bool:

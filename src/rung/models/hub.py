@@ -90,16 +90,16 @@ def _local(repository: str, revision: str | None, why: str) -> Listing:
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    try:
-        folder = Path(huggingface_hub.snapshot_download(repository, revision=revision, local_files_only=True))
-    except LocalEntryNotFoundError as error:
-        partly = getattr(error, "snapshot_path", None)  # some files of the repository are here: maybe all we need
-        if partly is not None:
-            return _snapshot(repository, revision, Path(partly))
-        at = f" at revision {revision}" if revision else ""
-        raise HubError(
-            f"{repository}{at} is not downloaded.", [why], [f"rung run {repository} (once, with a network)"]
-        ) from error
+    with errors_of_the_hub(repository, revision):
+        try:
+            folder = Path(huggingface_hub.snapshot_download(repository, revision=revision, local_files_only=True))
+        except LocalEntryNotFoundError as error:
+            partly = getattr(error, "snapshot_path", None)  # some files of the repository are here: maybe all we need
+            if partly is not None:
+                return _snapshot(repository, revision, Path(partly))
+            at = f" at revision {revision}" if revision else ""
+            way = f"rung run {repository}   # once, with a network"
+            raise HubError(f"{repository}{at} is not downloaded.", [why], [way]) from error
     return _snapshot(repository, revision, folder)
 
 
@@ -170,7 +170,7 @@ def _translate(error: Exception, repository: str, revision: str | None) -> RungE
         return HubError(
             f"Downloading {repository} failed: a folder cannot be written.", [_line(error)], ["HF_HOME=/a/folder"]
         )
-    again = [f"rung run {repository} (it goes on where it ended)", "--offline, if it was downloaded before"]
+    again = ["try again: a download goes on where it ended", "--offline, if it was downloaded before"]
     if status is not None:
         return HubError(f"The hub failed on {repository} with status {status}.", [_line(error)], again)
     transport = type(error).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "requests")

@@ -6,7 +6,9 @@ Nothing that a server does can take long or much: every answer is bounded in byt
 from __future__ import annotations
 
 import re
+import threading
 import time
+from concurrent.futures import Future
 from typing import Any
 
 from rung.core.errors import BadFile, HubError
@@ -18,6 +20,8 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _CONTENT_LENGTH = re.compile(r"\d{1,18}")
 #: Seconds without a byte after which a server counts as gone.
 _SILENCE = 10.0
+#: Bytes of a file that may be: a sparse one as long as it is made here, and file systems end at 16 TB.
+_LONGEST = 2**43
 
 
 class Ranges:
@@ -40,15 +44,25 @@ class Ranges:
 
         at = f"/revision/{self.revision}" if self.revision else ""
         url = f"{constants.ENDPOINT}/api/models/{self.repository}{at}?blobs=true"
-        found = parse_object(
-            self._get(url, "the list of its files", 0, LIMIT, None), f"what the hub says of {self.repository}"
-        )
-        files = found.get("siblings")
+        answer = self._get(url, "the list of its files", 0, LIMIT, None)
+        try:
+            files = parse_object(answer, "the answer").get("siblings")
+        except BadFile as error:  # of a proxy, or of a network that wants to be logged in to
+            raise self._no_list(constants.ENDPOINT, error.cause) from error
         if not isinstance(files, list) or not all(isinstance(file, dict) for file in files):
-            raise HubError(f"The hub does not say which files {self.repository} has.")
-        named = {file.get("rfilename"): file.get("size") for file in files}
-        sizes = {name: length if isinstance(length, int) else 0 for name, length in named.items()}
-        return Listing(self.repository, self.revision, {str(name): length for name, length in sizes.items()})
+            raise self._no_list(constants.ENDPOINT, "it names no files")
+        named = {str(file.get("rfilename")): file.get("size") for file in files}
+        strange = [name for name, length in named.items() if type(length) is not int or not 0 <= length <= _LONGEST]
+        if strange:
+            raise self._no_list(constants.ENDPOINT, f"it does not say how long {strange[0][:80]} is")
+        return Listing(self.repository, self.revision, named)
+
+    def _no_list(self, endpoint: str, fact: str) -> HubError:
+        return HubError(
+            f"{endpoint} does not say which files {self.repository} has.",
+            [fact],
+            ["HF_ENDPOINT=https://...   # another hub", f"hf download {self.repository}   # and name the folder"],
+        )
 
     def first(self, name: str, count: int, length: int, offset: int = 0) -> bytes:
         """``count`` bytes of a file of ``length`` bytes from ``offset`` on."""
@@ -62,7 +76,26 @@ class Ranges:
         return data
 
     def _get(self, url: str, name: str, offset: int, count: int, length: int | None) -> bytes:
-        """At most ``count`` bytes; without ``length`` the whole answer, which may be shorter."""
+        """At most ``count`` bytes; without ``length`` the whole answer, which may be shorter.
+
+        Asked in a thread that is left behind when the time is over: of a server that sends its headers a letter
+        at a time, or to another place again and again, nothing else gets away.
+        """
+        answer: Future[bytes] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(self._ask(url, name, offset, count, length))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, daemon=True).start()
+        try:
+            return answer.result(self._left(name))
+        except TimeoutError:
+            raise self._late(name) from None
+
+    def _ask(self, url: str, name: str, offset: int, count: int, length: int | None) -> bytes:
         from huggingface_hub import get_session
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
@@ -88,18 +121,21 @@ class Ranges:
                     break
                 self._left(name)
         if length is None and len(data) >= count:
-            raise BadFile(f"the hub says more than {size(count)} of {self.repository}")
+            raise HubError(f"The hub says more than {size(count)} of {self.repository}.")
         return bytes(data[:count])
 
     def _left(self, name: str) -> float:
         """Seconds that are left. Raises ``HubError`` when there are none."""
         left = self._ends - time.monotonic()
         if left <= 0:
-            raise HubError(
-                f"The hub did not give {name} of {self.repository} within {self.seconds:.0f} seconds.",
-                ways_out=[f"hf download {self.repository} --include '*.json'  and name the folder"],
-            )
+            raise self._late(name)
         return left
+
+    def _late(self, name: str) -> HubError:
+        return HubError(
+            f"The hub did not give {name} of {self.repository} within {self.seconds:.0f} seconds.",
+            ways_out=[f"hf download {self.repository} --include '*.json'   # and name the folder"],
+        )
 
     def _check(self, response: Any, name: str, offset: int, length: int) -> None:
         """Raises ``HubError`` where an answer is not the range that was asked for, of the file that was listed."""
@@ -121,5 +157,5 @@ class Ranges:
         return HubError(
             f"The hub contradicts itself about {name} of {self.repository}.",
             [fact],
-            [f"hf download {self.repository}  and name the folder"],
+            [f"hf download {self.repository}   # and name the folder"],
         )
