@@ -25,10 +25,10 @@ import numpy as np
 
 import rung.diagnosis
 from rung.diagnosis import signatures
-from rung.diagnosis.explain import scene
+from rung.diagnosis.explain import rules_of, scene
 from rung.diagnosis.words import words_of
 
-PASSES, RATE, PENALTY = 6, 0.5, 0.01
+PASSES, RATE, PENALTY = 6, 0.5, 0.005
 #: Ordinary output is rare in the rows and common in logs.
 ORDINARY = 4
 #: Messages written from the sources of programs and from public threads.
@@ -65,7 +65,8 @@ def rows_of(files: Iterable[Path]) -> list[Row]:
 
 def words_of_row(row: Row) -> set[str]:
     """The words by which a row is known, as ``rung explain`` sees them."""
-    return words_of(scene([row["log"].encode("utf-8", "replace")], row["environment"]))
+    found = scene([row["log"].encode("utf-8", "replace")], row["environment"])
+    return words_of(found, rules_of(found))
 
 
 def learn(rows: Sequence[Row], words: Sequence[set[str]]) -> Table:

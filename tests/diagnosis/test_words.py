@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.diagnosis.explain import explain, scene
+from rung.diagnosis.explain import explain, rules_of, scene
 from rung.diagnosis.fixing import causes
 from rung.diagnosis.words import votes, words_of
 
@@ -16,18 +16,27 @@ ROWS = [json.loads(line) for line in (Path(__file__).parents[1] / "data" / "expl
 
 
 def known(text, environment=None):
-    return words_of(scene([text.encode()], environment))
+    found = scene([text.encode()], environment)
+    return words_of(found, rules_of(found))
 
 
 def test_numbers_do_not_matter_and_pairs_and_parts_count():
     found = known("CUDA_ERROR_7 at line 812: noKernelImage")
     assert {"cuda_error_0", "at line", "kernel", "image"} <= found
-    assert known("sm_120 failed") == known("sm_75 failed")
+    assert known("step_120 failed") == known("step_75 failed")
 
 
 def test_facts_are_words():
     found = known("torch.float16 fails", {"gpu": "GTX 1660 Super", "os": "Windows 11", "driver": "535"})
     assert {"=nvidia", "=75", "=half is broken", "=windows", "=driver", "=f16"} <= found
+
+
+def test_signatures_and_rules_are_words():
+    found = known(
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device", {"gpu": "GTX 1080"}
+    )
+    assert {"#cuda-no-kernel-image", "#old-gpu"} <= found
+    assert "#old-gpu" not in known("no kernel image is available", {"gpu": "RTX 5090"})
 
 
 def test_votes_are_probabilities_of_causes():

@@ -79,8 +79,13 @@ def explain(text_or_exception: str | BaseException, environment: Mapping[str, An
 def explain_log(chunks: Iterable[bytes], environment: Mapping[str, Any] | None = None) -> Explanation:
     """As ``explain``, from a stream in UTF-8 (``log.utf8`` makes it so); goes through it once in bounded memory."""
     found = scene(chunks, environment)
-    rules = [rule for rule in RULES if rule.when(found)]
-    return _judge(found, rules, probabilities(weights(found.hits, rules), votes(words_of(found))))
+    rules = rules_of(found)
+    return _judge(found, rules, probabilities(weights(found.hits, rules), votes(words_of(found, rules))))
+
+
+def rules_of(scene: Scene) -> list[Rule]:
+    """The rules that apply."""
+    return [rule for rule in RULES if rule.when(scene)]
 
 
 def scene(chunks: Iterable[bytes], environment: Mapping[str, Any] | None = None) -> Scene:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
 from rung.core.types import EMPTY
 from rung.diagnosis.evidence import Rule
+from rung.diagnosis.match import signatures
 from rung.diagnosis.reading import Hit
+from rung.diagnosis.tables import tables
 
-#: Softmax temperature and the weight of "none of the known": fitted on messages that nobody had read when signatures
-#: and words were made.
-TEMPERATURE = 0.85
+#: The weight of "none of the known", fitted like all that follows on answers about threads that nobody had read when
+#: signatures and words were made.
 UNKNOWN = -1.0
-#: What the words alone say counts in full, and more, where no signature weighs as much as ``_CLEAR``; beside one, less.
-ALONE, BESIDE, _CLEAR = 1.3, 0.4, 2.0
+#: What the words alone say counts more than in full where no signature weighs as much as ``_CLEAR``; beside one, less.
+ALONE, BESIDE, _CLEAR = 2.0, 0.45, 2.0
+#: However clear a message reads, this share of its threads had another cause, one that shares messages with it.
+DOUBT = 0.02
+#: What any other cause has beside those that share messages, as a part of one message.
+_STRANGER = 0.5
 #: The second, third ... signature for one cause count this much less each: they say the same once more.
 _REPEATED = 0.5
 _WARNING, _SURVIVED, _LATE = 0.6, 0.25, 0.5
@@ -53,10 +59,34 @@ def probabilities(total: Mapping[str, float], learned: Mapping[str, float] = EMP
     """
     share = BESIDE if max(total.values(), default=0.0) >= _CLEAR else ALONE
     labels = {"", *total, *learned}
-    scores = {label: (total.get(label, 0.0) + share * learned.get(label, 0.0)) / TEMPERATURE for label in labels}
-    scores[""] += UNKNOWN / TEMPERATURE
+    scores = {label: total.get(label, 0.0) + share * learned.get(label, 0.0) for label in labels}
+    scores[""] += UNKNOWN
     top = max(scores.values())
     powers = {label: math.exp(score - top) for label, score in scores.items()}
     whole = sum(powers.values())
-    ranked = sorted(powers.items(), key=lambda item: (-item[1], item[0]))
-    return {label: power / whole for label, power in ranked if label}
+    shares = {label: power / whole for label, power in powers.items() if label}
+    return dict(sorted(_doubted(shares).items(), key=lambda item: (-item[1], item[0])))
+
+
+def _doubted(shares: Mapping[str, float]) -> dict[str, float]:
+    if not shares:
+        return {}
+    first = min(shares, key=lambda label: (-shares[label], label))
+    doubt = DOUBT * sum(shares.values())
+    others = siblings(first)
+    return {
+        label: (1 - DOUBT) * shares.get(label, 0.0) + doubt * others.get(label, 0.0) for label in {*shares, *others}
+    }
+
+
+@functools.cache
+def siblings(cause: str) -> Mapping[str, float]:
+    """What it is instead where it is not this cause: the causes that signatures name beside it, all others a little."""
+    found = {row["label"]: _STRANGER / len(tables()["cause"]) for row in tables()["cause"] if row["label"] != cause}
+    for signature in signatures():
+        if signature.causes.get(cause, 0.0) > 0:
+            odds = {label: math.exp(weight) for label, weight in signature.causes.items() if weight > 0}
+            for label in odds.keys() - {cause}:
+                found[label] += odds[label] / sum(odds.values())
+    whole = sum(found.values())
+    return {label: share / whole for label, share in found.items()}

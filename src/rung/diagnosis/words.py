@@ -2,7 +2,7 @@
 
 ``words.table`` holds them: a line of causes (a dash for "none of them"), then a word, a tab and its weights as
 ``place:nats``. ``benchmarks/explain_words.py`` learns them; a word is one or two words of the log as it stands, a part
-of a name in it, or a fact with ``=`` before it.
+of a name in it, a fact with ``=`` before it, or a signature that matched or a rule that applies with ``#`` before it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 
-from rung.diagnosis.evidence import Scene
+from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.facts import Facts
 from rung.diagnosis.log import is_text
 
@@ -25,12 +25,16 @@ _PART = re.compile(r"[A-Z]{3,}|[A-Z]?[a-z]{2,}")
 _NUMBER = re.compile(r"\d+")
 
 
-def words_of(scene: Scene) -> set[str]:
-    """The words, pairs of words and parts of names of a log (numbers as 0), and the facts."""
+def words_of(scene: Scene, rules: Iterable[Rule]) -> set[str]:
+    """The words, pairs of words and parts of names of a log (numbers as 0), what it matches, and the facts.
+
+    ``rules`` are those that apply to the scene.
+    """
     said = "\n".join(line for line in scene.said.split("\n") if is_text(line))
     found = _WORD.findall(_NUMBER.sub("0", said.lower()))
     pairs = map(" ".join, itertools.pairwise(found))
-    return {*found, *pairs, *map(str.lower, _PART.findall(said)), *_facts(scene.facts)}
+    known = (f"#{name}" for name in (*scene.ids, *(rule.id for rule in rules)))
+    return {*found, *pairs, *map(str.lower, _PART.findall(said)), *known, *_facts(scene.facts)}
 
 
 def _facts(facts: Facts) -> Iterable[str]:

@@ -25,7 +25,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "queries-of-old-gpu",
         lambda s: s.has("flash-query-dtype") and s.below(80),
-        {"bf16-unsupported-gpu": 3},
+        {"bf16-unsupported-gpu": 4},
         "{gpu} has compute capability {cc}; flash-attention takes bfloat16 from 8.0 on",
         "flash-attention, requirements",
     ),

@@ -1,0 +1,55 @@
+"""From weights of evidence to probabilities: what is unsure stays unsure, and what else it may be is told."""
+
+import math
+
+import pytest
+
+from rung.diagnosis.explain import explain
+from rung.diagnosis.fixing import causes
+from rung.diagnosis.match import signatures
+from rung.diagnosis.score import ALONE, BESIDE, DOUBT, UNKNOWN, probabilities, siblings
+
+
+@pytest.mark.parametrize("cause", causes())
+def test_siblings_are_the_other_causes_and_what_shares_messages_comes_first(cause):
+    found = siblings(cause)
+    assert set(found) == set(causes()) - {cause}
+    assert math.isclose(sum(found.values()), 1)
+    named = {label for s in signatures() if s.causes.get(cause, 0) > 0 for label, w in s.causes.items() if w > 0}
+    shared = named - {cause}
+    assert not shared or min(found[label] for label in shared) > max(found[label] for label in set(found) - shared)
+
+
+def test_no_message_is_beyond_doubt():
+    shares = probabilities({"build-lacks-new-arch": 30.0})
+    assert next(iter(shares)) == "build-lacks-new-arch"
+    assert shares["build-lacks-new-arch"] == pytest.approx(1 - DOUBT)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert "build-lacks-old-arch" in list(shares)[1:3]
+
+
+def test_weights_are_nats():
+    shares = probabilities({"dtype-mix": 3.0, "device-placement": 1.0})
+    other = siblings("dtype-mix")["device-placement"] * DOUBT * sum(shares.values())
+    plain = (shares["dtype-mix"] / (1 - DOUBT), (shares["device-placement"] - other) / (1 - DOUBT))
+    assert math.log(plain[0] / plain[1]) == pytest.approx(2.0)
+    assert sum(shares.values()) == pytest.approx(1 - math.exp(UNKNOWN) / (math.e**3 + math.e + math.exp(UNKNOWN)))
+
+
+@pytest.mark.parametrize(("total", "share"), [(1.9, ALONE), (2.0, BESIDE)])
+def test_words_count_less_beside_a_clear_signature(total, share):
+    shares = probabilities({"dtype-mix": total}, {"dtype-mix": -1.0, "": -2.0})
+    sure = 1 / (1 + math.exp(UNKNOWN - 2.0 * share - total + 1.0 * share))
+    assert shares["dtype-mix"] == pytest.approx(sure * (1 - DOUBT))
+
+
+def test_nothing_known_has_no_probability():
+    assert probabilities({}) == {}
+
+
+def test_the_alternatives_of_a_clear_message_share_it():
+    found = explain(
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device", {"gpu": "5090"}
+    )
+    assert {item.cause for item in found.alternatives} & {"build-lacks-old-arch", "build-wrong-arch-flags"}
+    assert all(item.confidence > 0 for item in found.alternatives)
