@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,12 @@ def test_exit_code_1_and_what_would_help_where_nothing_runs(rung, gemma):
         (("--software", "torch", "--device", "p2200"), ""),
         (("--fits", "--device", "p2200"), "--fits"),
         (("--memory", "lots"), "is not a size"),
+        (("--memory", "cuda:0=4GB", "--device", "p2200"), "quadro-p2200"),
+        (("--device", "3090+m1"), "GPUs of one maker"),
+        (("--device", "2xm1"), "one GPU of a Mac"),
+        (("--format", ""), "rung formats"),
+        (("--rank", "8"), "without --training"),
+        (("--training", "lora", "--sequence", "9000"), "--sequence 8192"),
     ],
 )
 def test_bad_questions_end_with_2_and_say_why(rung, gemma, arguments, words):
@@ -100,6 +107,13 @@ def test_an_error_of_the_system_is_said_once(rung, monkeypatch):
     said = rung("check", "demo")
     assert said.code == 1
     assert "the disk is gone" in said.err
+
+
+@pytest.mark.parametrize("command", [("check",), ("plan",), ("ladder", "linear")])
+def test_a_name_of_several_variants_says_what_was_taken(rung, model, command):
+    arguments = command if command[0] == "ladder" else (*command, model)
+    assert "8GB" in rung(*arguments, "--device", "sim:3060").err
+    assert not rung(*arguments, "--device", "p2200").err
 
 
 def test_several_models_are_one_object_a_line(rung, gemma, model):
@@ -148,6 +162,20 @@ def test_the_whole_catalogue(rung, gemma):
     assert len(answer["best_by_device"]) == len(catalog.products())
     said = rung("check", gemma, "--fits", "--format", "nf4").out
     assert f"of {len(catalog.products())} cards of the catalogue run it" in said
+
+
+def test_a_pipeline_is_not_split_over_cards(rung, tmp_path):
+    configs = Path(__file__).parents[1] / "models" / "configs"
+    parts = {"unet": "sd-1.5-unet", "vae": "sd-1.5-vae"}
+    for part, name in parts.items():
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "config.json").write_bytes((configs / f"{name}.json").read_bytes())
+    index = {"_class_name": "StableDiffusionPipeline"} | {part: ["diffusers", "X"] for part in parts}
+    (tmp_path / "model_index.json").write_text(json.dumps(index), encoding="utf-8")
+    assert rung("check", str(tmp_path), "--device", "3090", "--format", "f16").code == 0
+    said = rung("check", str(tmp_path), "--device", "2x3090", "--format", "f16")
+    assert said.code == 1
+    assert "on one device" in said.out
 
 
 def test_the_processes_in_the_way_are_named(monkeypatch, rung, gemma, tmp_path):

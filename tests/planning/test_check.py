@@ -148,6 +148,20 @@ def test_two_cards_hold_what_one_does_not():
     assert both.memory.runtime == 2 * alone.memory.runtime
 
 
+def test_one_card_that_holds_all_leaves_the_other_alone():
+    pair = (replace(p2200(), id="a"), replace(p2200(), id="b"))
+    alone = check(outline(), [pair[0]], Question(formats=("q4_k",))).choices[0]
+    both = check(outline(), [pair], Question(formats=("q4_k",))).choices[0]
+    assert both.memory == alone.memory
+    assert both.free == 2 * alone.free, "the budget is that of both"
+
+
+def test_a_budget_is_no_more_than_the_device_has():
+    big = check(outline(), [p2200()], Question(formats=("f32",), memory=FrozenDict({"*": 64 * GB}))).choices[0]
+    assert not big.verdict
+    assert big.free == p2200().memory
+
+
 def test_slow_says_why():
     choice = only(outline(), replace(cpu(), bandwidth=3e9), formats=("bf16",))
     assert choice.level == "slow"
@@ -161,9 +175,7 @@ def test_where_nothing_fits_the_relaxations_help():
     assert answer.best is None
     assert dict(answer.best_by_device) == {"cpu": None}
     more = answer.relaxations[-1].change.split(" GB")[0].rpartition(" ")[2]
-    assert (
-        check(model, [small], Question(context=4096, memory=FrozenDict({"*": int(float(more) * GB)}))).best is not None
-    )
+    assert check(model, [cpu(float(more))], Question(context=4096)).best is not None
 
 
 def test_llama_cpp_mixtures_are_sized_by_their_recipes():

@@ -46,9 +46,18 @@ _Prompt = Annotated[
     typer.Option("--prompt-tokens", help="The prompt that speed is predicted for and after; 512.", show_default=False),
 ]
 _Training = Annotated[str | None, typer.Option("--training", help="lora or full.", show_default=False)]
-_Optimizer = Annotated[str, typer.Option("--optimizer", help="adamw, adamw8bit, lion, adafactor, momentum or sgd.")]
-_Rank = Annotated[int, typer.Option("--rank", help="Rank of the adapters.")]
-_Sequence = Annotated[int, typer.Option("--sequence", help="Tokens of a training sequence.")]
+_Optimizer = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer",
+        help="Of training: adamw, adamw8bit, lion, adafactor, momentum or sgd; adamw.",
+        show_default=False,
+    ),
+]
+_Rank = Annotated[int | None, typer.Option("--rank", help="Of the adapters; 16.", show_default=False)]
+_Sequence = Annotated[
+    int | None, typer.Option("--sequence", help="Tokens of a training sequence; 1024.", show_default=False)
+]
 _Trace = Annotated[
     bool,
     typer.Option(
@@ -74,9 +83,9 @@ def check(
     prompt_tokens: _Prompt = None,
     fits: _Fits = False,
     training: _Training = None,
-    optimizer: _Optimizer = "adamw",
-    rank: _Rank = 16,
-    sequence: _Sequence = 1024,
+    optimizer: _Optimizer = None,
+    rank: _Rank = None,
+    sequence: _Sequence = None,
     trace: _Trace = False,
     html: _Html = None,
     offline: options.Offline = False,
@@ -88,6 +97,7 @@ def check(
     Exit code 0: something would run; 1: nothing would; 2: the question is wrong.
     """
     from rung.cli.check_html import page, write
+    from rung.cli.common import tell_taken
 
     if fits and device:
         raise UsageError("--fits asks the whole catalogue; --device names devices: one or the other.")
@@ -118,6 +128,7 @@ def check(
         if number:
             print()
         show(answer, fits)
+    tell_taken(device or ())
     if html:
         write(html, page(answers))
     if not any(answer.ok for answer in answers):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 
 from rung.core.errors import UnknownDevice, UsageError
 from rung.core.text import size
@@ -39,6 +40,17 @@ def pick_device(name: str | None, software: str | None = None) -> Device:
     )
 
 
+def tell_taken(names: Iterable[str | None]) -> None:
+    """Says on stderr what was taken for names that leave something open: ``3060`` is sold with 12 and with 8 GB."""
+    from rung.hardware import catalog
+    from rung.hardware.catalog.names import match
+
+    cards = [one for name in names if name for one in catalog.several(name.removeprefix("sim:"))]
+    for note in dict.fromkeys(match(one).note for one in cards if catalog.find(one)):
+        if note:
+            print(note, file=sys.stderr)
+
+
 def device_words(device: Device) -> str:
     """``CPU, 2 cores, 22.0 GB free`` or ``Quadro P2200, 5.0 GB``."""
     if device.kind == "cpu":
@@ -66,6 +78,7 @@ def simulated(device: str | None, software: str | None = None) -> Iterator[str |
     from rung.run.simulate.context import simulate
 
     simulation = simulate(device, software=software)
+    tell_taken([device])
     with simulation as card:
         yield card.id if len(simulation.devices) == 1 else None
 

@@ -38,7 +38,7 @@ def ladder(
 
     Best first: chosen, ready, or the reason why not.
     """
-    from rung.cli.common import pick_device
+    from rung.cli.common import pick_device, tell_taken
     from rung.cli.fallbacks import DTYPES, cases, formats_of, page
     from rung.core.errors import UsageError
     from rung.core.text import did_you_mean
@@ -56,6 +56,7 @@ def ladder(
             ["rung ladder linear q4_k"],
         )
     where = pick_device(device, software)
+    tell_taken([device])
     name = get(format or ("q4_0" if "q4_0" in formats_of(op) else formats_of(op)[0])).name
     possible = DTYPES.get(op, ("f32",))
     if dtype is not None and dtype not in possible:

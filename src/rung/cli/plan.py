@@ -26,7 +26,7 @@ def plan(
 
     Format, device, memory and speed, and what was refused with the reason.
     """
-    from rung.cli.common import part_lines, pick_device, plan_line
+    from rung.cli.common import part_lines, pick_device, plan_line, tell_taken
     from rung.core.text import size
     from rung.core.types import Candidate
     from rung.engine.locating import open_any, place_of
@@ -34,6 +34,7 @@ def plan(
 
     card = open_any(place_of(model, offline=offline, revision=revision))
     picked = pick_device(device, software) if device or software else None
+    tell_taken([device])
     elsewhere = (picked,) if picked and not picked.real else None
     made, devices = make_plan(
         card,

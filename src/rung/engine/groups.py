@@ -23,7 +23,7 @@ def catalogue(software: str | None) -> list[Group]:
 def groups_of(names: Sequence[str | Device], software: str | None = None) -> list[Group]:
     """One group a name: a device here, a card of the catalogue, ``A+B`` or ``2xA`` for one budget of several.
 
-    Raises ``UnknownDevice``, ``UsageError`` for a name that is given twice.
+    Raises ``UnknownDevice``, ``UsageError`` for a name that is given twice and for GPUs that no one program drives.
     """
     here = _here()
     if not names:
@@ -45,6 +45,13 @@ def _here() -> tuple[Device, ...]:
 def _group(name: str, here: Sequence[Device], software: str | None) -> Group:
     found = [_one(wanted, here, software) for wanted in catalog.several(name)]
     ids = [device.id for device in found]
+    kinds = [device.kind for device in found if device.kind != "cpu"]
+    if len(set(kinds)) > 1 or kinds.count("mps") > 1:
+        raise UsageError(
+            f"{name} is no budget: one torch drives GPUs of one maker, and one GPU of a Mac.",
+            [f"they are of the kinds {', '.join(kinds)}"],
+            ["--device A --device B   # asks about each by itself"],
+        )
     if len(found) > 1:  # budgets are kept by id
         found = [
             replace(d, id=f"{d.id}:{ids[:n].count(d.id)}" if ids.count(d.id) > 1 else d.id) for n, d in enumerate(found)

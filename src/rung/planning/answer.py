@@ -14,10 +14,9 @@ from rung.planning.optimizers import WAYS, optimizer_state
 
 #: What a measure may be at most: no machine holds more, and numbers stay numbers.
 _MOST = 10**9
-
-
-#: Tokens of a prompt, where nothing is asked for.
+#: What is taken where nothing is asked for: tokens of a prompt, and of training its optimizer, rank and sequence.
 PROMPT = 512
+OPTIMIZER, RANK, SEQUENCE = "adamw", 16, 1024
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Question(Value):
     """What is asked; see ``rung check --help``.
 
     ``formats`` are names of formats and mixtures (empty: those that rung itself would try); ``memory`` bytes by device
-    id, ``*`` for any; ``training`` lora or full; ``sequence`` the tokens of a training sequence;
+    id, ``*`` for any; ``training`` lora or full, by default with ``adamw``, rank 16 and sequences of 1024 tokens;
     ``prompt_tokens`` those of the prompt that speed is predicted for, by default ``PROMPT`` or what the context holds.
     """
 
@@ -34,9 +33,9 @@ class Question(Value):
     formats: tuple[str, ...] = ()
     memory: FrozenDict[int] = EMPTY
     training: str | None = None
-    optimizer: str = "adamw"
-    rank: int = 16
-    sequence: int = 1024
+    optimizer: str | None = None
+    rank: int | None = None
+    sequence: int | None = None
     prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -45,13 +44,18 @@ class Question(Value):
             if value is not None and not 1 <= value <= _MOST:
                 option = "--" + name.replace("_", "-")
                 raise UsageError(f"{option} {value} makes no sense: it is a number from 1 to 10^9.")
+        if "" in self.formats:
+            raise UsageError("--format needs the name of a format or a mixture.", (), ["rung formats"])
         if self.training is not None and self.training not in WAYS:
             raise UsageError(
                 f"There is no training called {self.training!r}.{did_you_mean(self.training, WAYS)}",
                 ["lora: adapters over frozen weights; full: all weights"],
                 ["rung check MODEL --training lora"],
             )
-        optimizer_state(self.optimizer)
+        for name in ("optimizer", "rank", "sequence"):
+            if self.training is None and getattr(self, name) is not None:
+                raise UsageError(f"--{name} changes nothing without --training.", (), ["--training lora"])
+        optimizer_state(self.optimizer or OPTIMIZER)
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,10 @@ def arrange(
     parts: list[tuple[Rates, int]] = []
     first = 0
     for device in devices:
+        if placements and first == layers:  # those before hold all of it
+            break
         mine = kitchen.recipe(storage, device, compute_dtype(device, lossless), packed)
-        budget = request.budget(device.id, device.budget)
+        budget = request.budget(device)
 
         def use(last: int, mine: Recipe = mine, device: Device = device, first: int = first) -> MemoryUse:
             held = mine.bytes(first, last)

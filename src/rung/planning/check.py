@@ -16,7 +16,19 @@ from rung.core.text import count, quoted, size, tenths
 from rung.core.types import Device, Level, MemoryUse, StepClass, Verdict, no
 from rung.core.value import FrozenDict
 from rung.models.outlines.values import Outline
-from rung.planning.answer import PROMPT, Answer, Choice, Pass, PhaseUse, Question, Relaxation, Speed
+from rung.planning.answer import (
+    OPTIMIZER,
+    PROMPT,
+    RANK,
+    SEQUENCE,
+    Answer,
+    Choice,
+    Pass,
+    PhaseUse,
+    Question,
+    Relaxation,
+    Speed,
+)
 from rung.planning.arrange import Arrangement, arrange, computable
 from rung.planning.devices import Group, computes, group_id, uncertainty
 from rung.planning.kitchen import Kitchen, Recipe
@@ -43,6 +55,7 @@ class _Case:
     question: Question
     request: Request
     context: int
+    sequence: int
 
     @property
     def main(self) -> Kitchen:
@@ -66,6 +79,7 @@ def check(
     """
     groups = [(entry,) if isinstance(entry, Device) else entry for entry in devices]
     case = _case(outline, question, {one.component: one.activations for one in passes})
+    case.request.check_names(device for group in groups for device in group)
     choices: list[Choice] = []
     best: dict[str, int | None] = {}
     picked: list[tuple[Arrangement, int]] = []
@@ -111,6 +125,14 @@ def _case(outline: Outline, question: Question, traced: Mapping[str, int]) -> _C
     kitchens = {name: Kitchen(subject) for name, subject in subjects.items()}
     largest = max(subjects.values(), key=lambda subject: subject.parameters)
     context = contexts_of(largest, question.context)[0]
+    most = largest.shape.context or SEQUENCE
+    sequence = question.sequence or min(SEQUENCE, most)
+    if largest.shape.context and sequence > most:
+        raise ContextTooLong(
+            f"A training sequence of {sequence:,} tokens is longer than the model allows.",
+            [f"{largest.name} holds {count(most, 'token')}"],
+            [f"--sequence {most}"],
+        )
     prompt = question.prompt_tokens or min(PROMPT, context)
     if prompt > context:
         raise ContextTooLong(
@@ -119,7 +141,7 @@ def _case(outline: Outline, question: Question, traced: Mapping[str, int]) -> _C
             [f"--prompt-tokens {context}", f"--context {prompt}"],
         )
     request = Request(memory=question.memory, context=context, batch=question.batch, prompt_tokens=prompt)
-    return _Case(kitchens, outline, question, request, context)
+    return _Case(kitchens, outline, question, request, context, sequence)
 
 
 def _storages(case: _Case) -> list[Storage]:
@@ -178,7 +200,7 @@ def _choice(case: _Case, storage: Storage, group: Group) -> tuple[Choice, Arrang
         level="no" if not verdict else "slow" if slow else "yes",
         verdict=replace(verdict, reason=reason),
         memory=total,
-        free=sum(p.budget for p in arrangement.placements),
+        free=sum(case.request.budget(device) for device in group),
         speed=_speed(case, arrangement, group),
         error_db=min(recipe.error_db for recipe in recipes),
         command=_command(case, arrangement, group),
@@ -201,8 +223,8 @@ def _verdict(case: _Case, arrangement: Arrangement, group: Group) -> Verdict:
         able = trainable(case.question.training, arrangement.storage, case.main.subject)
         if not able:
             return able
-        if len(group) > 1:
-            return no("rung plans training on one device")
+    if len(group) > 1 and (case.question.training or len(case.kitchens) > 1):
+        return no(f"rung plans {'training' if case.question.training else 'pipelines'} on one device")
     found = verdict_of(arrangement, group)
     if not found and arrangement.over > 0:
         emulated = _emulated(arrangement, group)
@@ -298,7 +320,7 @@ def _phased(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrang
         one = {name: max(getattr(use, name) for use in uses) for name in _ONE_AT_A_TIME}
         found.append(PhaseUse(phase.name, MemoryUse(weights=weights, kv_cache=0, **one)))
     largest = max(found, key=lambda phase: phase.memory.most).memory
-    budget = sum(case.request.budget(d.id, d.budget) for d in group)
+    budget = case.request.budget(device)
     placement = replace(arrangement.placements[0], device=device.id, memory=largest, budget=budget)
     return replace(arrangement, placements=(placement,)), tuple(found)
 
@@ -306,7 +328,7 @@ def _phased(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrang
 def _trained(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, str]:
     """The arrangement with the memory of a training step, checkpointed where it does not fit otherwise."""
     asked, device = case.question, group[0]
-    budget = case.request.budget(device.id, device.budget)
+    budget = case.request.budget(device)
     made = case.main.recipe(arrangement.storage, device, arrangement.dtype, False)
     uses = [
         training_use(
@@ -314,10 +336,10 @@ def _trained(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arran
             case.main.subject,
             device,
             way=str(asked.training),
-            optimizer=asked.optimizer,
-            rank=asked.rank,
+            optimizer=asked.optimizer or OPTIMIZER,
+            rank=asked.rank or RANK,
             batch=asked.batch,
-            sequence=asked.sequence,
+            sequence=case.sequence,
             checkpointing=checkpointing,
         )
         for checkpointing in (False, True)

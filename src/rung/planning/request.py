@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rung.core.errors import UsageError
 from rung.core.text import parse_size
-from rung.core.types import EMPTY
+from rung.core.types import EMPTY, Device
 from rung.core.value import FrozenDict, Value
 
 
@@ -26,9 +26,21 @@ class Request(Value):
     prompt_tokens: int = 512
     beside: int = 0
 
-    def budget(self, device: str, otherwise: int) -> int:
-        """Bytes that the plan may use on a device."""
-        return self.memory.get(device, self.memory.get("*", otherwise)) - self.beside
+    def budget(self, device: Device) -> int:
+        """Bytes that the plan may use on a device: as many as were asked for, and no more than it has."""
+        asked = self.memory.get(device.id, self.memory.get("*"))
+        return (device.budget if asked is None else min(asked, device.memory)) - self.beside
+
+    def check_names(self, devices: Iterable[Device]) -> None:
+        """Raises ``UsageError`` for a budget of a device that is not among these."""
+        known = [device.id for device in devices]
+        strangers = [name for name in self.memory if name != "*" and name not in known]
+        if strangers:
+            raise UsageError(
+                f"--memory has a budget for {strangers[0]}, which is not among the devices.",
+                [f"devices: {', '.join(known[:8])}{' ...' if len(known) > 8 else ''}"],
+                [f"--memory {known[0]}=4GB"],
+            )
 
 
 def parse_memory(asked: str | int | Mapping[str, str | int] | None) -> FrozenDict[int]:

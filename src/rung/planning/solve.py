@@ -39,8 +39,10 @@ def solve(card: ModelCard | NetworkCard, devices: Sequence[Device], request: Req
     those of a network that transformers builds.
 
     Raises ``DoesNotFit`` with the smallest relaxations, ``ContextTooLong``, ``UnknownFormat``,
-    ``UnknownDevice``, ``DeviceError`` for a device that was asked for and computes nothing here.
+    ``UnknownDevice``, ``UsageError`` for a budget of another device, ``DeviceError`` for a device that was asked for
+    and computes nothing here.
     """
+    request.check_names(devices)
     kitchen = Kitchen(Subject.of_card(card))
     usable = _usable(card, devices, request)
     contexts = contexts_of(kitchen.subject, request.context)
@@ -109,7 +111,7 @@ def contexts_of(subject: Subject, asked: int | None) -> list[int]:
             raise ContextTooLong(
                 f"A context of {asked:,} tokens is longer than the model allows.",
                 [f"{subject.name} holds {count(most, 'token')}"],
-                [f"rung run {quoted(subject.path)} --context {most}"],
+                [f"--context {most}"],
             )
         return [asked]
     largest = min(most or DEFAULT_CONTEXT, DEFAULT_CONTEXT)

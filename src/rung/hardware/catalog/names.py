@@ -74,7 +74,8 @@ def match(name: str) -> Match:
 
 def several(name: str) -> list[str]:
     """The names that ``3090+3060`` and ``2x3090`` are made of; any other name alone. Raises ``UnknownDevice``."""
-    if (name.endswith(".toml") and "+" not in name) or find(name.removeprefix("sim:")):  # Ryzen AI Max+ 395 is one
+    file = name.endswith(".toml") and "+" not in name and not _SEVERAL.fullmatch(name)
+    if file or find(name.removeprefix("sim:")):  # Ryzen AI Max+ 395 is one
         return [name]
     wanted: list[str] = []
     for part in (part.strip() for part in name.removeprefix("sim:").split("+")):
