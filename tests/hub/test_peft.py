@@ -174,7 +174,7 @@ def test_a_format_that_is_only_read_trains_and_merges_into_plain_layers():
     with pytest.raises(UsageError, match=r"stored in q2_k.*\n.*\n.*\n.*merge\(model, dequantize=True\)"):
         model.merge_adapter()
     merged = merge(model, dequantize=True)
-    torch.testing.assert_close(merged(x), want, rtol=1e-4, atol=1e-4)
+    assert (merged(x) - want).norm() < 1e-5 * want.norm()  # single values near zero are sums of large ones
 
 
 def test_the_int8_merge_of_the_founding_report_on_a_v100():

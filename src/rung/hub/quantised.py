@@ -20,7 +20,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from rung import formats
 from rung.core.errors import BadFile, UsageError
 from rung.formats import Encoded
-from rung.hub.transformers import METHOD, Operation, QuantizationConfig, Quantizer, whole_names
+from rung.hub.transformers import Operation, QuantizationConfig, Quantizer, tagged, whole_names
 from rung.models import quantised
 from rung.models.quantised import Header, Raw
 from rung.nn import QuantLinear, QuantWeight
@@ -217,10 +217,10 @@ class Loader(Quantizer):
         model._weight_conversions = [self._own.get(id(each), each) for each in model._weight_conversions]
         model._weight_conversions = [each for each in model._weight_conversions if not _places(each)]
         config = _config_of(model)
-        if config is not None:
-            self.quantization_config = model.config.quantization_config = config  # saved, it is rung's
-            model.add_model_tags([METHOD])
-        return model
+        if config is None:
+            return model
+        self.quantization_config = model.config.quantization_config = config  # saved, it is rung's
+        return tagged(model)
 
 
 def _config_of(model: nn.Module) -> QuantizationConfig | None:

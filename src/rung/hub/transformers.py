@@ -149,8 +149,7 @@ class Quantizer(HfQuantizer):
             self.quantization_config.skip += plain
             self._groups = [group for group in self._groups if group.done]
             _tie(model, self._groups)
-        model.add_model_tags([METHOD])  # which push_to_hub writes into the model card
-        return model
+        return tagged(model)
 
     def raise_refusal(self) -> None:
         """Raises what an operation has refused."""
@@ -246,6 +245,16 @@ class _Encode(Operation):
         (value,) = tensors.values()
         values = value[0] if isinstance(value, list) else value
         return self.hf_quantizer.encode(context["model"], context["full_layer_name"], values, context["missing_keys"])
+
+
+def tagged(model: Any) -> nn.Module:
+    """The model, which is saved and uploaded with a page that says what it is."""
+    from rung.hub import model_page
+
+    model.add_model_tags([METHOD])
+    model_page.attach(model)
+    made: nn.Module = model
+    return made
 
 
 def whole_names(conversion: Any) -> Any:
