@@ -4,9 +4,9 @@ import numpy as np
 
 from rung.splats import demo, scene
 from rung.splats.photographs import Photographs
+from rung.splats.poses import pose_of
 from rung.splats.scenes.points import points_of
 from rung.splats.training.start import seen_by
-from rung.splats.training.world import pose_of
 
 
 def test_the_points_have_the_colours_that_the_photographs_show(tmp_path, monkeypatch):

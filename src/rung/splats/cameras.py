@@ -15,6 +15,7 @@ from rung.core.errors import BadFile, UsageError
 from rung.models.card import View
 from rung.models.files.jsonfile import read_object
 from rung.splats.cloud import Cloud
+from rung.splats.poses import focus, places, pose_of
 from rung.splats.scenes import colmap, transforms
 
 #: The cameras of a training run, in its folder.
@@ -141,16 +142,10 @@ def _of_path(path: Path, held: dict[str, Any]) -> tuple[View, ...]:
     return tuple(found)
 
 
-def _rows(view: View) -> tuple[np.ndarray, np.ndarray]:
-    """World to camera [3, 3], and where the camera stands [3]."""
-    pose = np.array(view.pose).reshape(3, 4)
-    return pose[:, :3], -pose[:, :3].T @ pose[:, 3]
-
-
 def frame(views: Sequence[View], cloud: Cloud) -> Frame:
     """Around what and how far away a scene is looked at.
 
-    With cameras: the point nearest to all their axes, their mean upright, their median distance. Else the middle of
+    With cameras: what they focus on, their mean upright, their median distance. Else the middle of
     the splats, from twice as far as nine tenths of them lie, and up is -y, as COLMAP's first camera has it.
     """
     if not views:
@@ -158,16 +153,11 @@ def frame(views: Sequence[View], cloud: Cloud) -> Frame:
         middle = np.median(means, axis=0).astype(np.float64)
         far = float(np.quantile(np.linalg.norm(means - middle, axis=1), 0.9))
         return Frame(middle, np.array([0.0, -1.0, 0.0]), 2 * far or 1.0)
-    turns, places = (np.stack(each) for each in zip(*map(_rows, views), strict=True))
-    ahead = turns[:, 2]
-    across = np.eye(3) - ahead[:, :, None] * ahead[:, None, :]  # what of a distance lies beside each axis
-    mean = places.mean(0)
-    total = across.sum(0) + 1e-3 * len(views) * np.eye(3)  # parallel axes meet nowhere: then before the cameras
-    centre = np.linalg.solve(total, (across @ (places - mean)[..., None])[..., 0].sum(0)) + mean
-    distance = float(np.median(np.linalg.norm(places - centre, axis=1)))
+    centre = focus(views)
+    distance = float(np.median(np.linalg.norm(places(views) - centre, axis=1)))
     if distance < 1e-6:
         distance = frame((), cloud).distance
-    up = -turns[:, 1].mean(0)
+    up = -np.mean([pose_of(view)[1, :3] for view in views], axis=0)
     length = float(np.linalg.norm(up))
     return Frame(centre, up / length if length > 1e-3 else np.array([0.0, -1.0, 0.0]), distance)
 

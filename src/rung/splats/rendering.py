@@ -10,9 +10,11 @@ import numpy as np
 from rung.core.errors import UsageError
 from rung.measure import pictures
 from rung.models.card import View
+from rung.ops.rasterize import NEAR
 from rung.splats.cloud import Cloud
 from rung.splats.drawing import Bytes, Colour, Painter, eight_bits
 from rung.splats.naming import stems
+from rung.splats.poses import in_picture
 from rung.splats.trained import Trained
 
 VIDEOS = (".mp4", ".gif")
@@ -89,11 +91,8 @@ def _range(cloud: Cloud, views: Sequence[View]) -> tuple[float, float]:
     means = cloud.means[:: len(cloud.means) // _LOOKED_AT + 1].astype(np.float64)
     near, far = np.inf, 0.0
     for view in views:
-        pose = np.array(view.pose).reshape(3, 4)
-        x, y, z = (means @ pose[:, :3].T + pose[:, 3]).T
-        ahead = np.maximum(z, 1e-9)
-        across, down = view.fx * x / ahead + view.cx, view.fy * y / ahead + view.cy
-        shown = z[(z > 0.01) & (across > 0) & (across < view.width) & (down > 0) & (down < view.height)]
+        inside, depths = in_picture(view, means)
+        shown = depths[inside & (depths > NEAR)]
         if len(shown):
             near, far = min(near, np.quantile(shown, _NEAR)), max(far, np.quantile(shown, _FAR))
     return (float(near), float(far)) if far else (1.0, 1.0)

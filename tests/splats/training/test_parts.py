@@ -6,9 +6,10 @@ import torch
 
 from rung.measure.metrics import ssim
 from rung.nn.growing import divided
+from rung.splats.poses import focus, in_picture, pose_of
 from rung.splats.training import checkpoint, loss, model, schedule, start
 from rung.splats.training.corrections import Corrections
-from rung.splats.training.world import around, pose_of
+from rung.splats.training.world import around
 from tests.splats.training import tiny
 
 
@@ -101,7 +102,27 @@ def test_random_points_lie_where_cameras_look():
     points, colours = start.random_points(views, pictures, 200, np.random.default_rng(0))
     assert points.shape == colours.shape == (200, 3)
     assert (start.seen_by(points, views) >= 3).all()
-    assert np.abs(start.focus(views)).max() < 0.3
+    assert np.abs(focus(views)).max() < 0.3
+
+
+def test_cameras_that_look_the_same_way_focus_on_where_they_stand_not_on_the_origin():
+    pose = np.eye(4)
+    views = []
+    for place in ([100.0, 5.0, 70.0], [102.0, 5.0, 70.0], [101.0, 8.0, 73.0]):
+        pose[:3, 3] = place
+        views.append(tiny.view(pose))
+    assert focus(views) == pytest.approx([101.0, 6.0, 71.0])
+
+
+def test_points_in_a_picture_are_those_whose_pixels_are():
+    view = tiny.view(tiny.camera(1.0))
+    points = np.random.default_rng(1).standard_normal((300, 3)) * 3
+    inside, depths = in_picture(view, points)
+    for point, found, depth in zip(points, inside, depths, strict=True):
+        u, v, w = np.array([[52.0, 0, 24], [0, 52.0, 24], [0, 0, 1]]) @ (pose_of(view) @ [*point, 1])[:3]
+        assert depth == pytest.approx(w)
+        assert found == (w > 0 and 0 <= u / w < 48 and 0 <= v / w < 48)
+    assert 0 < inside.sum() < 300
 
 
 def test_the_inner_space_and_back():

@@ -3,8 +3,8 @@
 import numpy as np
 
 from rung.splats.photographs import Shot
+from rung.splats.poses import places, pose_of
 from rung.splats.training import stereo
-from rung.splats.training.world import places, pose_of
 from tests.splats.training import tiny
 
 _VIEWS = [tiny.view(tiny.camera(angle, far=3.0)) for angle in np.linspace(0.0, 0.9, 6)]

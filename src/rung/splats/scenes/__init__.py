@@ -12,6 +12,7 @@ import numpy as np
 from rung.core.errors import BadFile
 from rung.core.text import count, quoted
 from rung.models.card import SceneCard, View
+from rung.splats.poses import in_picture
 from rung.splats.scenes import archive, colmap, realitycapture, transforms
 from rung.splats.scenes.points import points_of
 
@@ -116,14 +117,10 @@ def _look(folder: Path, views: Sequence[View], points: np.ndarray[tuple[int, ...
     """Refuses cameras of which none has any of the points in its picture: their axes must be others."""
     behind = 0
     for view in views:
-        pose = np.array(view.pose).reshape(3, 4)
-        x, y, z = pose[:, :3] @ points.T + pose[:, 3:]
-        ahead = z > 0
-        z = np.where(ahead, z, 1)
-        u, v = view.fx * x / z + view.cx, view.fy * y / z + view.cy
-        if bool((ahead & (u >= 0) & (u <= view.width) & (v >= 0) & (v <= view.height)).any()):
+        inside, depths = in_picture(view, points)
+        if inside.any():
             return
-        behind += not ahead.any()
+        behind += not (depths > 0).any()
     if views and len(points):
         raise BadFile(
             f"{folder}: all cameras look away from the points.",

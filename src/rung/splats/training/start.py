@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from rung.models.card import View
 from rung.splats.cloud import Cloud, Floats
-from rung.splats.training.world import World, places, pose_of
+from rung.splats.poses import focus, in_picture, places, pose_of
+from rung.splats.training.world import World
 
 #: The constant term of the harmonics: a colour is 0.5 + this x its coefficient.
 _FIRST = 0.28209479177387814
@@ -24,24 +25,8 @@ def seen_by(points: Floats, views: Sequence[View]) -> npt.NDArray[np.int64]:
     """How many cameras have each point in their picture, [N]."""
     seen = np.zeros(len(points), np.int64)
     for view in views:
-        pose = pose_of(view)
-        x, y, z = (points @ pose[:3, :3].T + pose[:3, 3]).T
-        ahead = z > 0
-        z = np.where(ahead, z, 1)
-        u, v = view.fx * x / z + view.cx, view.fy * y / z + view.cy
-        seen += ahead & (u >= 0) & (u < view.width) & (v >= 0) & (v < view.height)
+        seen += in_picture(view, points)[0]
     return seen
-
-
-def focus(views: Sequence[View]) -> npt.NDArray[np.float64]:
-    """The point nearest to the axes of all cameras, [3]."""
-    stands = places(views)
-    axes = np.stack([pose_of(view)[2, :3] for view in views])
-    across = np.eye(3) - axes[:, :, None] * axes[:, None, :]
-    # axes that are parallel meet nowhere: a little weight keeps the point beside the cameras
-    held = across.sum(0) + 1e-6 * len(views) * np.eye(3)
-    found: npt.NDArray[np.float64] = np.linalg.solve(held, (across @ stands[:, :, None]).sum(0)[:, 0])
-    return found
 
 
 def random_points(

@@ -19,8 +19,8 @@ from torch.nn import functional
 from rung.models.card import View
 from rung.splats.cloud import Floats
 from rung.splats.photographs import Shot
-from rung.splats.training.start import Bytes, focus
-from rung.splats.training.world import places, pose_of
+from rung.splats.poses import focus, places, pose_of
+from rung.splats.training.start import Bytes
 
 #: Pixels of the longer side that are compared, planes a picture, neighbours it is compared with, pixels of a window.
 _SIDE, _PLANES, _NEIGHBOURS, _WINDOW = 160, 64, 4, 5

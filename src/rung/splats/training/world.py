@@ -14,20 +14,10 @@ import numpy.typing as npt
 from rung.core.value import Value
 from rung.models.card import View
 from rung.splats.cloud import Cloud, Floats
+from rung.splats.poses import places, pose_of
 
 #: As gsplat's trainer has it: a little beyond the farthest camera.
 _BEYOND = 1.1
-
-
-def pose_of(view: View) -> npt.NDArray[np.float64]:
-    """World to camera [4, 4]."""
-    return np.vstack([np.array(view.pose, np.float64).reshape(3, 4), [0, 0, 0, 1]])
-
-
-def places(views: Sequence[View]) -> npt.NDArray[np.float64]:
-    """Where the cameras stand, [N, 3]."""
-    poses = np.stack([pose_of(view) for view in views])
-    return -np.einsum("nji,nj->ni", poses[:, :3, :3], poses[:, :3, 3])
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from rung.core.text import count
 from rung.models.card import View
 from rung.splats.cameras import aside, frame
 from rung.splats.cloud import Cloud
+from rung.splats.poses import places, pose_of
 
 if TYPE_CHECKING:
     from viser import ViserServer
@@ -67,7 +68,7 @@ class Live:
         self.address = f"http://{'localhost' if host in ('127.0.0.1', '0.0.0.0', '::') else host}:{self._port(port)}"
         centre, up, distance = frame(views, cloud)
         self._server.scene.set_up_direction(tuple(up))
-        start = _eye(views[0]) if views else centre + distance * (up * 0.3 + aside(up))
+        start = places(views[:1])[0] if views else centre + distance * (up * 0.3 + aside(up))
         self._server.initial_camera.position, self._server.initial_camera.look_at = tuple(start), tuple(centre)
         if views:  # its pictures are drawn with the window's angle, whatever angle they are asked for
             self._server.initial_camera.fov = _field(views[0])
@@ -161,8 +162,8 @@ class Live:
     def _frustum(self, index: int, view: View, size: float) -> Any:
         from viser.transforms import SO3
 
-        turn = np.array(view.pose).reshape(3, 4)[:, :3].T
-        wxyz, place = SO3.from_matrix(turn).wxyz, _eye(view)
+        turn = pose_of(view)[:3, :3].T
+        wxyz, place = SO3.from_matrix(turn).wxyz, places([view])[0]
         made = self._server.scene.add_camera_frustum(
             f"/cameras/{index}",
             _field(view),
@@ -224,11 +225,6 @@ def _in_use(port: int) -> UsageError:
     return UsageError(
         f"Port {port} is in use.", ["another program listens there"], [f"--port {port + 1 if port < 65535 else 8080}"]
     )
-
-
-def _eye(view: View) -> np.ndarray:
-    pose = np.array(view.pose).reshape(3, 4)
-    return -pose[:, :3].T @ pose[:, 3]
 
 
 def _field(view: View) -> float:

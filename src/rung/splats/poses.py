@@ -1,0 +1,43 @@
+"""Where cameras stand, what they look at, and which points are in their pictures. Without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rung.models.card import View
+
+Doubles = npt.NDArray[np.float64]
+
+
+def pose_of(view: View) -> Doubles:
+    """World to camera [4, 4]."""
+    return np.vstack([np.array(view.pose, np.float64).reshape(3, 4), [0, 0, 0, 1]])
+
+
+def places(views: Sequence[View]) -> Doubles:
+    """Where the cameras stand, [N, 3]."""
+    poses = np.stack([pose_of(view) for view in views])
+    return -np.einsum("nji,nj->ni", poses[:, :3, :3], poses[:, :3, 3])
+
+
+def focus(views: Sequence[View]) -> Doubles:
+    """The point nearest to the axes of all cameras, [3]; where these are parallel, among the cameras."""
+    stands = places(views)
+    mean = stands.mean(0)
+    axes = np.stack([pose_of(view)[2, :3] for view in views])
+    across = np.eye(3) - axes[:, :, None] * axes[:, None, :]  # what of a distance lies beside each axis
+    total = across.sum(0) + 1e-3 * len(views) * np.eye(3)  # parallel axes meet nowhere: a little weight for the mean
+    found: Doubles = np.linalg.solve(total, (across @ (stands - mean)[..., None])[..., 0].sum(0)) + mean
+    return found
+
+
+def in_picture(view: View, points: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.bool_], Doubles]:
+    """Which points [N, 3] a pinhole camera has in its picture [N], and how far they are along its axis [N]."""
+    pose = pose_of(view)
+    x, y, depth = (points @ pose[:3, :3].T + pose[:3, 3]).T
+    ahead = np.where(depth > 0, depth, 1)
+    u, v = view.fx * x / ahead + view.cx, view.fy * y / ahead + view.cy
+    return (depth > 0) & (u >= 0) & (u < view.width) & (v >= 0) & (v < view.height), depth
