@@ -210,11 +210,11 @@ def test_a_damaged_checkpoint_is_passed_over(scene, tmp_path):
 
 
 def test_a_deadline_is_kept(scene, tmp_path, monkeypatch):
-    now = tiny.clock(monkeypatch, step=0.25, picture=0.125)
+    now = tiny.clock(monkeypatch, step=0.25, picture=0.125, growth=0.125)
     done = train(settings(scene, steps=None, seconds=6.0), tmp_path / "run")
     measured = 0.125 * (1 + len(done.metrics["images"]))  # one before training, to know how long they take
-    assert now() == measured + done.metrics["seconds"] <= 6.0
-    assert 3.0 < done.metrics["seconds"] == 0.25 * done.steps
+    assert now() == measured + done.metrics["seconds"] + 0.125 <= 6.0  # the growth after the last step
+    assert 3.0 < done.metrics["seconds"] == 0.375 * done.steps - 0.125
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,18 @@ from rung.splats.cloud import Cloud
 from rung.splats.demo import facing
 from rung.splats.drawing import draw
 from rung.splats.training import run, trainer
+from rung.splats.training.mcmc import MarkovChain
 
 SIZE, FOCAL = 48, 52.0
 
 
-def clock(monkeypatch, step, picture):
-    """Has training go by a clock on which a step and a test picture take so many seconds, and nothing else any; it is
-    called for the seconds so far."""
+def clock(monkeypatch, step, picture, growth=0.0):
+    """Has training go by a clock on which a step, a test picture and the growth after a step take so many seconds, and
+    nothing else any; it is called for the seconds so far."""
     now = [0.0]
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0]))
     monkeypatch.setattr(trainer, "time", run.time)
-    learn, evaluate = trainer.Trainer._learn, run.evaluate
+    learn, evaluate, change = trainer.Trainer._learn, run.evaluate, MarkovChain.change
 
     def learned(self, *given):
         now[0] += step
@@ -33,7 +34,12 @@ def clock(monkeypatch, step, picture):
         now[0] += picture * len(indexes)
         return evaluate(cloud, views, shots, indexes, **more)
 
+    def changed(self, *given):
+        now[0] += growth
+        return change(self, *given)
+
     monkeypatch.setattr(trainer.Trainer, "_learn", learned)
+    monkeypatch.setattr(MarkovChain, "change", changed)
     monkeypatch.setattr(run, "evaluate", evaluated)
     return lambda: now[0]
 

@@ -236,6 +236,7 @@ class _Run:
         trainer, settings = self._trainer, self._settings
         saved, again = time.monotonic(), -1
         every, last = settings.checkpoint_every, self._interrupt.asked
+        trainer.tick()
         while trainer.done < 1 and not last:
             try:
                 seen = trainer.advance()
@@ -253,8 +254,7 @@ class _Run:
             self._recent.append(seen.psnr)
             self._heard(seen.loss)
             if shown:
-                shown.follow(trainer.step, trainer.cloud, lambda: self._interrupt.asked)
-            idle = time.perf_counter()
+                trainer.elapsed -= shown.follow(trainer.step, trainer.cloud, lambda: self._interrupt.asked)
             if due:
                 self._save()
                 saved = time.monotonic()
@@ -263,7 +263,6 @@ class _Run:
             if settings.eval_every and trainer.step % settings.eval_every == 0 and self._test:
                 found = self._evaluated(self._test)
                 self._outcome.note({"step": trainer.step, "test_psnr": found["psnr"], "test_ssim": found["ssim"]})
-            trainer.elapsed += time.perf_counter() - idle  # of a deadline that is time too
 
     def _heard(self, loss: float) -> None:
         trainer = self._trainer

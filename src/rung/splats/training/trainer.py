@@ -77,6 +77,7 @@ class Trainer:
     ) -> None:
         self.model, self.strategy, self.course = model, strategy, course
         self.step, self.elapsed, self._done = 0, 0.0, 0.0
+        self._ticked: float | None = None
         self._material, self._settings, self._note = material, settings, on_note
         self._ground = settings.ground()
         self.corrections = Corrections(len(material.views), settings.exposure, settings.optimize_poses, model.device)
@@ -130,9 +131,14 @@ class Trainer:
                 return
             bound.distrust_rasterizer(self.model.device, camera.degree, camera.antialiased, wrong)
 
+    def tick(self) -> None:
+        """Counts the time since the last tick as training, whatever it went into; the first one only begins."""
+        now = time.perf_counter()
+        self.elapsed += 0.0 if self._ticked is None else now - self._ticked
+        self._ticked = now
+
     def advance(self) -> Seen:
         """One step. Raises ``Diverged`` when its loss is no number."""
-        begin = time.perf_counter()
         index, before = self.index(self.step), self._done
         self._material.photographs.expect(self.index(self.step + 1))
         chance = torch.Generator(self.model.device).manual_seed(self._settings.seed * 1_000_003 + self.step)
@@ -141,7 +147,7 @@ class Trainer:
         self.model.step(rates, self.degree)
         self.corrections.step(before, self.step + 1)
         self.step += 1
-        self.elapsed += time.perf_counter() - begin
+        self.tick()
         self._done = self.course.done(self.step, self.elapsed)
         self.strategy.change(self.model, self.step, before, self._done, rates["means"], chance)
         if not len(self.model):

@@ -107,18 +107,21 @@ class Live:
             scale=1 / scale,
         )
 
-    def follow(self, step: int, cloud: Callable[[], Cloud], stopped: Callable[[], bool]) -> None:
+    def follow(self, step: int, cloud: Callable[[], Cloud], stopped: Callable[[], bool]) -> float:
         """Between two steps of training: shows the splats now and then to whoever looks, and waits while paused.
 
-        It takes a twentieth of the time at most; ``stopped`` ends a pause.
+        It takes a twentieth of the time at most; ``stopped`` ends a pause. Returns the seconds of pause, which are none
+        of training.
         """
         begin = time.monotonic()
         if begin >= self._due and self._server.get_clients():
             self.update(cloud(), step)
             end = time.monotonic()
             self._due = end + max(_EVERY, 19 * (end - begin))
+        begin = time.monotonic()
         while self.paused and not stopped():
             time.sleep(0.1)
+        return time.monotonic() - begin
 
     def steps(self, names: Sequence[str], show: Callable[[int], Cloud]) -> None:
         """Adds a slider over clouds by index; the last is taken to be shown."""
