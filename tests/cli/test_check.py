@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -151,10 +152,35 @@ def test_a_page_escapes_what_a_file_is_called(rung, tmp_path):
     assert "<script" not in page.read_text(encoding="utf-8")
 
 
+def test_names_of_folders_do_not_steer_the_terminal(rung, tmp_path):
+    folder = tmp_path / "a\x1b[31mb"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    assert "\x1b" not in rung("check", str(folder), "--device", "p2200").out
+
+
+def test_an_answer_is_given_where_not_all_letters_are(gemma):
+    command = [sys.executable, "-m", "rung", "check", gemma, "--device", "p2200", "--format", "q8_0"]
+    said = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
+    assert b"? 2,506,172,416 parameters" in said.stdout
+
+
 def test_a_page_that_cannot_be_written(rung, gemma, tmp_path):
     said = rung("check", gemma, "--device", "p2200", "--html", str(tmp_path / "no" / "page.html"))
     assert said.code == 2
     assert "cannot be written" in said.err
+    assert rung("check", gemma, "--device", "p2200", "--html", str(tmp_path)).code == 2
+    assert rung("check", gemma, "--device", "p2200", "--html", os.devnull).code == 0
+    assert not Path(os.devnull).is_file()
+
+
+def test_a_page_is_written_whole_or_not_at_all(rung, gemma, tmp_path, monkeypatch):
+    page = tmp_path / "page.html"
+    page.write_text("an older page", encoding="utf-8")
+    monkeypatch.setattr(os, "fsync", raising(OSError(28, "No space left on device")))
+    assert rung("check", gemma, "--device", "p2200", "--html", str(page)).code == 2
+    assert page.read_text(encoding="utf-8") == "an older page"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["config.json", "page.html"]
 
 
 def test_the_whole_catalogue(rung, gemma):

@@ -110,6 +110,22 @@ def test_what_stayed_unknown_is_tried_again_next_time(monkeypatch, p2200):
     assert remember.read(p2200) is None
 
 
+def test_a_hang_is_believed_for_an_hour(monkeypatch, p2200):
+    """The preparation may have hung on a busy machine; every capability was absent for good then."""
+    outcomes(monkeypatch, {}, default=Outcome("timeout", error="no answer within 60 s"))
+    found = probe.probe(p2200)
+    assert {c.level for c in found.capabilities.values()} == {Level.ABSENT}
+    assert "tried again after an hour" in found.capability("matmul.f32").source
+    outcomes(monkeypatch, {})
+    assert probe.probe(p2200) == found, "within that hour nobody waits for it again"
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3601)
+    assert remember.recall(p2200).capability("matmul.f32").proof is not Proof.PROBE
+    assert {c.level for c in probe.probe(p2200).capabilities.values()} == {Level.NATIVE}
+    monkeypatch.setattr(time, "time", lambda: now + 10**9)
+    assert remember.read(p2200), "other findings hold"
+
+
 def test_a_dtype_that_is_far_slower_than_f32_is_emulated(monkeypatch, p2200):
     outcomes(monkeypatch, {"rate.matmul.f16": Outcome("returned", 5e10), "rate.matmul.bf16": Outcome("returned", 9e11)})
     found = probe.probe(p2200)

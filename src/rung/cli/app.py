@@ -12,6 +12,9 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and exits: 0 done, 1 an error, 2 a wrong question, 130 after Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # what a terminal's alphabet lacks, and names that are no text
+            stream.reconfigure(errors="replace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     own = given.index("--") if "--" in given else len(given)  # behind it another program's arguments may stand
     debug = "--debug" in given[:own]

@@ -154,15 +154,18 @@ def _print_object(answer: Answer, alone: bool) -> None:
 
 def show(answer: Answer, fits: bool = False) -> None:
     """The answer as a table, the best choice and its command last."""
-    print(f"{answer.model} · {answer.about}")
+    from rung.core.text import printable
+
+    lines = [f"{answer.model} · {answer.about}"]
     for one in answer.passes:
-        print(*_pass_lines(one), sep="\n")
+        lines += _pass_lines(one)
     shown = _per_device(answer) if fits else answer.choices
     if check_scene.is_answer(answer):
-        print(*check_scene.table(shown), *_conclusion(answer, fits), sep="\n")
-        return
-    headings = ("format", "device", "memory", "free", "", "tokens/s", "prompt/s", "error", "")
-    print(*columns(headings, map(_row, shown)), *_conclusion(answer, fits), sep="\n")
+        lines += check_scene.table(shown)
+    else:
+        headings = ("format", "device", "memory", "free", "", "tokens/s", "prompt/s", "error", "")
+        lines += columns(headings, map(_row, shown))
+    print(printable("\n".join([*lines, *_conclusion(answer, fits)])))
 
 
 def _row(choice: Choice) -> tuple[str, ...]:

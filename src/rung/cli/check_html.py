@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rung.core.errors import UsageError
+from rung.core.files import write_whole
 from rung.core.text import size
 
 if TYPE_CHECKING:
@@ -46,9 +47,13 @@ def page(answers: Sequence[Answer]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes the page. Raises ``UsageError`` where the file cannot be written."""
+    """Writes the page, whole or not at all. Raises ``UsageError`` where the file cannot be written."""
+    data = text.encode("utf-8", "replace")  # names of files need not be text
     try:
-        path.write_text(text, encoding="utf-8")
+        if path.exists() and not path.is_file():  # /dev/stdout
+            path.write_bytes(data)
+        else:
+            write_whole(path, data)
     except OSError as error:
         raise UsageError(
             f"--html {path} cannot be written: {error.strerror or error}", ways_out=["--html check.html"]

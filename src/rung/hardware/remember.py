@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,13 +25,15 @@ _SOURCES = ("kernels/simd", "run/probe.py", "run/probes")
 class Findings(Value):
     """The outcome of a probe: capabilities, rates in operations per second, bandwidth in bytes per second.
 
-    ``notes`` are sentences about what could not be found out.
+    ``notes`` are sentences about what could not be found out; ``until`` is the time (seconds since 1970) to which all
+    of it counts, 0 for always.
     """
 
     capabilities: tuple[Capability, ...] = ()
     peaks: FrozenDict[float] = EMPTY
     bandwidth: float | None = None
     notes: tuple[str, ...] = ()
+    until: float = 0.0
 
 
 def key(device: Device) -> dict[str, str]:
@@ -87,12 +90,13 @@ def _are_rates(data: object) -> bool:
 
 
 def read(device: Device) -> Findings | None:
-    """What the last probe of that device found, or None."""
+    """What the last probe of that device found, or None; what has run out does not count."""
     data = proofs.read(key(device))
     try:
-        return Findings.from_json(data) if isinstance(data, Mapping) else None
+        found = Findings.from_json(data) if isinstance(data, Mapping) else None
     except (ValueError, TypeError):
         return None  # written by a version that kept other things
+    return None if found and 0 < found.until < time.time() else found
 
 
 def write(device: Device, found: Findings) -> str:

@@ -28,6 +28,8 @@ from rung.kernels.cpu import target
 
 #: Seconds that a child may take from its start until it listens, and for the job that prepares it.
 START_LIMIT = 60.0
+#: How the error of a job begins that outlasted its time.
+NO_ANSWER = "no answer within"
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _TAIL = 2000  # bytes of the child's stderr that are read for the reason of a crash
 
@@ -262,7 +264,7 @@ def _ask(child: _Child, job: Job, timeout: float) -> Outcome:
         child.send(job)
         return Outcome.from_json(child.receive(timeout))
     except _Late:
-        return Outcome("timeout", error=f"no answer within {timeout:g} s")
+        return Outcome("timeout", error=f"{NO_ANSWER} {timeout:g} s")
     except _Died:
         return Outcome("crashed", error=child.cause_of_death())
 

@@ -7,7 +7,9 @@ tried at all (no torch, no memory left) stays unknown.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
@@ -23,6 +25,8 @@ LIMIT = 15.0
 _EMULATED_BELOW = 0.8
 #: A device on which so many attempts crash or hang is in trouble as a whole.
 _MOST_LOST = 5
+#: Seconds for which a hang is believed: it is the device's, or that of a machine that was busy.
+_HANGS_FOR = 3600.0
 _OPS = ("matmul", "attention", "elementwise")
 _PROBES = "rung.run.probes"
 _COMPARED = "computed and compared with float64"
@@ -44,7 +48,7 @@ def probe(device: Device, *, fresh: bool = False, progress: Progress = lambda wh
             found = measure(device, progress)
             note = remember.write(device, found) if _worth_keeping(found) else ""
             if note:
-                found = Findings(found.capabilities, found.peaks, found.bandwidth, (*found.notes, note))
+                found = replace(found, notes=(*found.notes, note))
     return remember.apply(device, found)
 
 
@@ -57,7 +61,9 @@ def measure(device: Device, progress: Progress = lambda what: None) -> Findings:
         notes.append(
             "other programs were using the processor, so the rates are too low; measure again: rung devices --probe"
         )
-    return Findings((*capabilities, *computed), FrozenDict(peaks), bandwidth, tuple(notes))
+    capabilities += computed
+    until = time.time() + _HANGS_FOR if any(child.NO_ANSWER in c.source for c in capabilities) else 0.0
+    return Findings(tuple(capabilities), FrozenDict(peaks), bandwidth, tuple(notes), until)
 
 
 def _busy(device: Device) -> bool:
@@ -146,6 +152,8 @@ def _capability(name: str, outcome: Outcome, source: str) -> Capability:
 
 def _reason(outcome: Outcome) -> str:
     """The first line of an error, short enough for a table. A LookupError is a sentence of our own."""
+    if outcome.how == "timeout":
+        return f"{outcome.error}; tried again after an hour, or now: rung devices --probe"
     text = outcome.error.split("\n", 1)[0]
     kind, _, rest = text.partition(": ")
     if outcome.how == "raised":
