@@ -191,6 +191,13 @@ def test_a_redacted_log_holds_no_names_and_no_tokens(run, tmp_path):
         ("File C:\\Users\\Anna Maria\\a.py", "Maria"),
         ("listening on 2001:db8:0:1:2:3:4:5 and fe80::1ff:fe23:4567:890a", "db8"),
         ("google AIzaSyA1234567890abcdefg", "AIzaSy"),
+        ("wandb: api key: 0123abcd4567", "0123abcd"),
+        ("train.py --password hunter2 --epochs 3", "hunter2"),
+        ("ssh-ed25519 AAAAC3NzaC1lZDI1 anna@box", "AAAAC3"),
+        ("ping 2001:db8::ff00:42:8329", "db8"),
+        ("anna@box /home/x $ python train.py", "anna"),
+        ("in ~anna/project", "anna"),
+        ("key -----BEGIN RSA PRIVATE KEY-----\nMIIEpAIB\nAAKCAQ\n-----END RSA PRIVATE KEY-----", "MIIEpAIB"),
     ],
 )
 def test_what_nobody_else_should_see(run, tmp_path, line, private):
@@ -198,8 +205,19 @@ def test_what_nobody_else_should_see(run, tmp_path, line, private):
     assert private not in run(tmp_path / "log", "--redact")[1]
 
 
+def test_after_a_private_key_the_log_goes_on(run, tmp_path):
+    begin, end = "-----BEGIN PRIVATE KEY-----\n", "-----END PRIVATE KEY-----\n"
+    (tmp_path / "log").write_text(f"one\n{begin}MIIE\n{end}two\n{begin}" + "x\n" * 300)
+    said = run(tmp_path / "log", "--redact")[1].splitlines()
+    assert said[:4] == ["one", "<key>", "two", "<key>"]
+    assert 90 < said.count("x") < 110, "a key without an end does not swallow the log"
+
+
 def test_what_a_log_says_of_tokens_stays(run, tmp_path):
-    said = "max_tokens: 2048, pad_token_id = 0, use_auth_token=True, 12:30:59 tokenizer: LlamaTokenizer\n"
+    said = (
+        "max_tokens: 2048, pad_token_id = 0, use_auth_token=True, 12:30:59 tokenizer: LlamaTokenizer\n"
+        "at::cuda::blas::gemm dead::beef c10::BFloat16, torch==2.7.1 fa2F@v2.5.7 ~/x --token-budget 3\n"
+    )
     (tmp_path / "log").write_text(said)
     assert run(tmp_path / "log", "--redact")[1] == said
 

@@ -175,10 +175,10 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
 
 def _redacted(chunks: Iterator[bytes]) -> None:
     from rung.diagnosis.log import lines, plain
-    from rung.diagnosis.redact import redact
+    from rung.diagnosis.redact import redacted
 
-    for _, line in lines(chunks):
-        print(redact(plain(line)))
+    for line in redacted(plain(line) for _, line in lines(chunks)):
+        print(line)
 
 
 def _rows(file: Path) -> None:

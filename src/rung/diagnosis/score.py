@@ -14,11 +14,11 @@ from rung.diagnosis.tables import tables
 
 #: The weight of "none of the known", fitted like all that follows on answers about threads that nobody had read when
 #: signatures and words were made.
-UNKNOWN = -1.0
+UNKNOWN = 0.0
 #: What the words alone say counts more than in full where no signature weighs as much as ``_CLEAR``; beside one, less.
 ALONE, BESIDE, _CLEAR = 2.0, 0.45, 2.0
 #: However clear a message reads, this share of its threads had another cause, one that shares messages with it.
-DOUBT = 0.02
+DOUBT = 0.01
 #: What any other cause has beside those that share messages, as a part of one message.
 _STRANGER = 0.5
 #: The second, third ... signature for one cause count this much less each: they say the same once more.

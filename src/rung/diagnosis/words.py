@@ -23,6 +23,8 @@ _GENERATIONS = (120, 100, 90, 89, 80, 75, 70, 60, 50, 30)
 _WORD = re.compile(r"[a-z][a-z_0]+|[\u4e00-\u9fff]")
 _PART = re.compile(r"[A-Z]{3,}|[A-Z]?[a-z]{2,}")
 _NUMBER = re.compile(r"\d+")
+#: Words that say nothing for any cause and are counted with those of each log, so that few words do not decide alone.
+_SILENT = 4
 
 
 def words_of(scene: Scene, rules: Iterable[Rule]) -> set[str]:
@@ -74,6 +76,6 @@ def votes(words: Iterable[str]) -> dict[str, float]:
         for item in row.split():
             place, _, weight = item.partition(":")
             total[int(place)] += float(weight)
-    scores = [weight / math.sqrt(len(known)) for weight in total]
+    scores = [weight / math.sqrt(len(known) + _SILENT) for weight in total]
     whole = math.log(sum(map(math.exp, scores)))
     return {label: score - whole for label, score in zip(labels, scores, strict=True)}
