@@ -44,20 +44,15 @@ def merged(clouds: Sequence[Cloud]) -> Cloud:
     return Cloud(*(np.concatenate(parts) for parts in columns))
 
 
-def chosen(cloud: Cloud, which: np.ndarray) -> Cloud:
-    """The splats of indexes, or where a mask [N] is true."""
-    return Cloud(*(values[which] for values in cloud))
-
-
 def cropped(cloud: Cloud, low: Sequence[float], high: Sequence[float]) -> Cloud:
     """The splats whose centres lie in the box from ``low`` [3] to ``high`` [3]."""
     inside = (cloud.means >= np.asarray(low)) & (cloud.means <= np.asarray(high))
-    return chosen(cloud, np.asarray(inside.all(1)))
+    return cloud.chosen(np.asarray(inside.all(1)))
 
 
 def pruned(cloud: Cloud, opacity: float) -> Cloud:
     """The splats of at least this opacity."""
-    return chosen(cloud, cloud.opacities >= opacity)
+    return cloud.chosen(cloud.opacities >= opacity)
 
 
 def weightiest(cloud: Cloud, most: int) -> Cloud:
@@ -68,7 +63,7 @@ def weightiest(cloud: Cloud, most: int) -> Cloud:
         return cloud
     scales = np.sort(cloud.log_scales.astype(np.float64), axis=1)
     weights = (scales[:, 1] + scales[:, 2]) / 2 + np.log(np.maximum(cloud.opacities, 1e-30))
-    return chosen(cloud, np.sort(np.argsort(-weights, kind="stable")[:most]))
+    return cloud.chosen(np.sort(np.argsort(-weights, kind="stable")[:most]))
 
 
 def lowered(cloud: Cloud, degree: int) -> Cloud:

@@ -17,17 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rung.splats.cloud import Cloud, Floats
-from rung.splats.files.packing import (
-    C0,
-    Indexes,
-    along_curve,
-    logits,
-    opacity_bytes,
-    smallest_three,
-    units,
-    whole_quats,
-)
+from rung.splats.cloud import C0, Cloud, Floats
+from rung.splats.files.packing import REST, Indexes, along_curve, logits, opacity_bytes, smallest_three, whole_quats
 from rung.splats.files.ply_header import Element, bad, rows
 
 _CHUNK = 256
@@ -41,8 +32,6 @@ _COLOR = ((24, 8), (16, 8), (8, 8))
 _THREE = ((20, 10), (10, 10), (0, 10))
 #: Logarithms of scales beyond this are held at it.
 _LARGEST = 20.0
-#: Properties of the element sh for each degree of harmonics.
-_REST = (0, 9, 24, 45)
 #: Splats whose harmonics are turned into bytes at once.
 _BLOCK = 1 << 16
 
@@ -52,7 +41,7 @@ def unpacked(path: Path, found: dict[str, Element]) -> Cloud:
     wanted: dict[str, tuple[str, set[tuple[str, ...]]]] = {
         "chunk": ("f4", {(*_CENTRES, *_SCALES), (*_CENTRES, *_SCALES, *_COLORS)}),
         "vertex": ("u4", {_PACKED}),
-        "sh": ("u1", {tuple(f"f_rest_{index}" for index in range(number)) for number in _REST}),
+        "sh": ("u1", {tuple(f"f_rest_{index}" for index in range(3 * terms)) for terms in REST}),
     }
     for name, (kind, sets) in wanted.items():
         names: tuple[str, ...] = (found[name].kind.names or ()) if name in found else ()
@@ -131,10 +120,9 @@ def encode(cloud: Cloud) -> Iterator[bytes]:
 def _tables(cloud: Cloud, full: Indexes, number: int) -> Iterator[bytes]:
     """The rows of chunks and the rows of splats; ``full`` are the indexes of splats in whole chunks."""
     scales = np.clip(cloud.log_scales, -_LARGEST, _LARGEST)
-    colors = cloud.harmonics[:, 0] * C0 + 0.5
     tables = []
     words = []
-    for values, places in ((cloud.means, _MIXED), (scales, _MIXED), (colors, _COLOR)):
+    for values, places in ((cloud.means, _MIXED), (scales, _MIXED), (cloud.tints, _COLOR)):
         chunks = values[full].astype(np.float32).reshape(-1, _CHUNK, 3)
         low, high = chunks.min(1), chunks.max(1)
         span = np.maximum(high.astype(np.float64) - low, 1e-30)
@@ -142,7 +130,7 @@ def _tables(cloud: Cloud, full: Indexes, number: int) -> Iterator[bytes]:
         tables += [low, high]
     yield np.concatenate(tables, axis=1).astype("<f4").tobytes()
     order = full[:number]
-    largest, three = smallest_three(units(cloud.quats[order]))
+    largest, three = smallest_three(cloud.units[order])
     rotation = _word(three / 2 + 0.5, _THREE) | largest.astype(np.uint32) << np.uint32(30)
     color = words[2] | opacity_bytes(cloud)[order]
     yield np.stack([words[0], rotation, words[1], color], axis=1).astype("<u4").tobytes()

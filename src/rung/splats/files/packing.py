@@ -10,8 +10,8 @@ from rung.splats.cloud import Cloud, Floats
 
 Bytes = npt.NDArray[np.uint8]
 Indexes = npt.NDArray[np.int64]
-#: The first harmonic: what a colour's distance from grey is divided by.
-C0 = 0.28209479177387814
+#: Harmonics above the first for each degree.
+REST = (0, 3, 8, 15)
 #: A quarter of a byte's step: the opacities 0 and 1 have no logit, and come back as the byte that they were.
 _QUARTER = 0.25 / 255
 #: The parts of a quaternion without the largest, by the largest.
@@ -32,12 +32,6 @@ def logits(opacities: Bytes) -> Floats:
     """[N] of bytes."""
     values = np.clip(opacities / 255, _QUARTER, 1 - _QUARTER)
     return np.log(values / (1 - values)).astype(np.float32)
-
-
-def units(quats: Floats) -> Floats:
-    """[N, 4] (w, x, y, z) of length 1; of length 0 they turn nothing."""
-    lengths = np.linalg.norm(quats, axis=1, keepdims=True)
-    return np.where(lengths > 0, quats / np.where(lengths > 0, lengths, 1), np.eye(1, 4)).astype(np.float32)
 
 
 def smallest_three(quats: Floats) -> tuple[Indexes, Floats]:
@@ -67,11 +61,11 @@ def along_curve(means: Floats) -> Indexes:
     cells = ((means - low) / np.maximum(means.max(0) - low, 1e-30) * (2**21 - 1)).astype(np.uint64)
     codes = np.zeros(len(means), np.uint64)
     for axis in range(3):
-        codes |= _spread(cells[:, axis]) << np.uint64(axis)
+        codes |= spread_bits(cells[:, axis]) << np.uint64(axis)
     return np.argsort(codes, kind="stable")
 
 
-def _spread(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def spread_bits(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """21 bits, each followed by two zeros."""
     steps = ((32, 0x1F00000000FFFF), (16, 0x1F0000FF0000FF), (8, 0x100F00F00F00F00F))
     for shift, mask in (*steps, (4, 0x10C30C30C30C30C3), (2, 0x1249249249249249)):

@@ -14,13 +14,12 @@ import numpy as np
 
 from rung.splats.cloud import Cloud, Floats
 from rung.splats.files import compressed_ply
+from rung.splats.files.packing import REST
 from rung.splats.files.ply_header import bad, elements, rows
 
 _CENTRE, _COLOR = ("x", "y", "z"), ("f_dc_0", "f_dc_1", "f_dc_2")
 _SCALE, _ROTATION = ("scale_0", "scale_1", "scale_2"), ("rot_0", "rot_1", "rot_2", "rot_3")
 _NEEDED = (*_CENTRE, *_COLOR, "opacity", *_SCALE, *_ROTATION)
-#: Properties f_rest_* for each degree of harmonics.
-_REST = (0, 9, 24, 45)
 #: Splats that are turned into bytes at once.
 _BLOCK = 1 << 16
 
@@ -37,7 +36,7 @@ def read(path: Path) -> Cloud:
         raise bad(path, f"its vertices have no {', '.join(missing)}", "a point cloud is trained into splats first")
     number = sum(name.startswith("f_rest_") for name in names)
     rest = tuple(f"f_rest_{index}" for index in range(number))
-    if number not in _REST or not set(rest) <= set(names):
+    if number not in {3 * terms for terms in REST} or not set(rest) <= set(names):
         raise bad(path, f"its properties f_rest_* are {number}, not 0, 9, 24 or 45 from f_rest_0 on")
     return _cloud(rows(path, found["vertex"]), rest)
 
@@ -66,7 +65,7 @@ def encode(cloud: Cloud) -> Iterator[bytes]:
     head += [*(f"property float {name}" for name in names), "end_header", ""]
     yield "\n".join(head).encode("ascii")
     for first in range(0, len(cloud.means), _BLOCK):
-        yield _vertices(Cloud(*(values[first : first + _BLOCK] for values in cloud)))
+        yield _vertices(cloud.chosen(slice(first, first + _BLOCK)))
 
 
 def _vertices(cloud: Cloud) -> bytes:

@@ -25,18 +25,18 @@ from rung.core.zips import DAMAGED
 from rung.splats.cloud import Cloud, Floats
 from rung.splats.files.clustering import codebook, palette
 from rung.splats.files.packing import (
+    REST,
     Bytes,
     along_curve,
     logits,
     opacity_bytes,
     smallest_three,
     to_bytes,
-    units,
     whole_quats,
 )
 
-#: Harmonics above the first for each degree, and rows of the palette beside each other in its picture.
-_REST, _BESIDE = (0, 3, 8, 15), 64
+#: Rows of the palette beside each other in its picture.
+_BESIDE = 64
 #: The last byte of a rotation says which part is the largest.
 _LARGEST = 252
 _MOST_META, _MOST_ROWS = 1 << 20, 1 << 16
@@ -106,7 +106,7 @@ class _Reader:
     def _rest(self) -> Floats:
         """[N, terms, 3]"""
         asked = self._meta["shN"]
-        terms, rows = _REST[int(asked["bands"])], int(asked["count"])
+        terms, rows = REST[int(asked["bands"])], int(asked["count"])
         labels = self._picture("shN", 1)
         label = labels[:, 0].astype(np.int64) | labels[:, 1].astype(np.int64) << 8
         height = -(-rows // _BESIDE)
@@ -146,7 +146,7 @@ class _Reader:
 def encode(cloud: Cloud) -> Iterator[bytes]:
     """The file's bytes; the splats are in another order. Raises ``SoftwareMissing`` without Pillow."""
     order = along_curve(cloud.means)
-    cloud = Cloud(*(values[order] for values in cloud))
+    cloud = cloud.chosen(order)
     pictures = _Pictures(len(order))
     meta = {
         "version": 2,
@@ -196,7 +196,7 @@ def _means(cloud: Cloud, pictures: _Pictures) -> dict[str, Any]:
 
 
 def _rotations(cloud: Cloud, pictures: _Pictures) -> dict[str, Any]:
-    largest, three = smallest_three(units(cloud.quats))
+    largest, three = smallest_three(cloud.units)
     return {"files": [pictures.add("quats", np.column_stack([to_bytes((three + 1) * 127.5), largest + _LARGEST]))]}
 
 
@@ -207,7 +207,7 @@ def _coded(name: str, values: Floats, more: list[Bytes], pictures: _Pictures) ->
 
 def _shared(cloud: Cloud, pictures: _Pictures) -> dict[str, Any]:
     """The harmonics above the first: as many rows as the largest power of two up to the splats, at most 65,536."""
-    terms, number = _REST[cloud.degree], len(cloud.means)
+    terms, number = REST[cloud.degree], len(cloud.means)
     table, labels = palette(cloud.harmonics[:, 1:].reshape(number, -1), min(_MOST_ROWS, 1 << number.bit_length() - 1))
     codes, indexes = codebook(table.reshape(-1, 3))
     files = [

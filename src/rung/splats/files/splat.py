@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from rung.core.errors import BadFile
-from rung.splats.cloud import Cloud
-from rung.splats.files.packing import C0, logits, opacity_bytes, to_bytes, units
+from rung.splats.cloud import C0, Cloud
+from rung.splats.files.packing import logits, opacity_bytes, to_bytes
 
 _ROW = np.dtype([("mean", "<f4", 3), ("scale", "<f4", 3), ("color", "u1", 4), ("quat", "u1", 4)])
 #: The logarithm of the largest scale that float32 holds.
@@ -43,7 +43,7 @@ def encode(cloud: Cloud) -> Iterator[bytes]:
     order = np.argsort(-np.exp(cloud.log_scales.sum(1, dtype=np.float64)) * cloud.opacities, kind="stable")
     rows = np.empty(len(cloud.means), _ROW)
     rows["mean"], rows["scale"] = cloud.means, np.exp(np.minimum(cloud.log_scales, _LARGEST))
-    rows["color"][:, :3] = to_bytes((0.5 + C0 * cloud.harmonics[:, 0]) * 255)
+    rows["color"][:, :3] = to_bytes(cloud.tints * 255)
     rows["color"][:, 3] = opacity_bytes(cloud)
-    rows["quat"] = to_bytes(units(cloud.quats) * 128 + 128)
+    rows["quat"] = to_bytes(cloud.units * 128 + 128)
     yield rows[order].tobytes()

@@ -23,14 +23,12 @@ import numpy as np
 from rung.core.errors import BadFile, CannotEncode
 from rung.core.text import size
 from rung.splats.cloud import Cloud, Floats
-from rung.splats.files.packing import Bytes, logits, opacity_bytes, smallest_three, to_bytes, units, whole_quats
+from rung.splats.files.packing import REST, Bytes, logits, opacity_bytes, smallest_three, to_bytes, whole_quats
 
 #: The mark, the version, how many splats, the degree, bits behind the point, flags and a byte of nothing.
 _HEADER = struct.Struct("<4sIIBBBB")
 _MARK = b"NGSP"
 _EXTENDED = 2
-#: Harmonics above the first for each degree.
-_REST = (0, 3, 8, 15)
 _COLOR = 0.15
 _STEPS = 511
 #: The largest coordinate: what 23 bits before the point hold.
@@ -64,7 +62,7 @@ def read(path: Path) -> Cloud:
         "colors": 3,
         "scales": 3,
         "rotations": version + 1,
-        "rest": 3 * _REST[degree],
+        "rest": 3 * REST[degree],
     }
     whole = _HEADER.size + number * sum(parts.values())
     if whole > max(_SMALL, _DENSEST * len(packed)):
@@ -145,7 +143,7 @@ def encode(cloud: Cloud) -> Iterator[bytes]:
     yield packer.compress(opacity_bytes(cloud).tobytes())
     yield packer.compress(to_bytes((cloud.harmonics[:, 0] * _COLOR + 0.5) * 255).tobytes())
     yield packer.compress(to_bytes((cloud.log_scales + 10) * 16).tobytes())
-    yield packer.compress(_words(cloud.quats).astype("<u4").tobytes())
+    yield packer.compress(_words(cloud.units).astype("<u4").tobytes())
     for first in range(0, number if degree else 0, _BLOCK):
         yield packer.compress(_rest(cloud.harmonics[first : first + _BLOCK, 1:]).tobytes())
     yield packer.flush()
@@ -160,8 +158,9 @@ def _point(farthest: float) -> int:
 
 
 def _words(quats: Floats) -> np.ndarray:
-    """[N] uint32: the largest part's index of (x, y, z, w), then a sign and nine bits for each of the others."""
-    largest, three = smallest_three(np.roll(units(quats) * np.array([1, *_TURN], np.float32), -1, axis=1))
+    """[N] uint32 of unit quaternions [N, 4]: the largest part's index of (x, y, z, w), then a sign and nine bits for
+    each of the others."""
+    largest, three = smallest_three(np.roll(quats * np.array([1, *_TURN], np.float32), -1, axis=1))
     word = largest.astype(np.uint32)
     for column in three.T:
         magnitude = np.rint(np.abs(column) * _STEPS).astype(np.uint32)

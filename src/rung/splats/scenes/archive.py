@@ -13,10 +13,10 @@ from rung.core.files import trim, used
 from rung.core.settings import CACHE
 from rung.core.text import size
 from rung.core.zips import DAMAGED
+from rung.splats.scenes import pictures
 
 #: What scenes consist of; anything else is left in the archive.
-_KINDS = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".hif"}
-_KINDS |= {".txt", ".bin", ".json", ".csv", ".ply"}
+_KINDS = pictures.SUFFIXES | {".txt", ".bin", ".json", ".csv", ".ply"}
 #: Photographs do not shrink and text shrinks to a tenth: what becomes so many times as large is a bomb.
 _SWELLS, _SMALL = 100, 64 * 2**20
 _ENTRIES = 200_000

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 Bytes = npt.NDArray[np.uint8]
 
-_HEIC = (".heic", ".heif", ".hif")
+_HEIC = {".heic", ".heif", ".hif"}
+#: How names of photographs end.
+SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff"} | _HEIC
 #: EXIF's tag of the orientation; from 5 on width and height are exchanged.
 _ORIENTATION, _LYING = 0x0112, 5
 #: Make and model; the directory of how the photograph was taken, and the focal length in it.

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 from rung.core.errors import BadFile, SoftwareMissing, UsageError
 from rung.core.text import count
 from rung.splats.scenes import archive, colmap, neighbours, video
-from rung.splats.scenes.pictures import settings_of
+from rung.splats.scenes.pictures import SUFFIXES, settings_of
 
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".hif"}
 #: Up to so many photographs every two are compared; of more those that follow each other, and those that look alike.
 _EXHAUSTIVE, _FOLLOWING, _ALIKE = 150, 10, 20
 #: SIFT's pictures are at most so long, with at most so many features: twice as many take four times as long to match.
@@ -50,7 +49,7 @@ def photographs_of(source: Path) -> tuple[Path, list[str]]:
     names = [
         file.relative_to(folder).as_posix()
         for file in folder.rglob("*")
-        if file.suffix.lower() in _SUFFIXES and file.is_file() and not file.name.startswith(".")
+        if file.suffix.lower() in SUFFIXES and file.is_file() and not file.name.startswith(".")
     ]
     return folder, sorted(names)
 

@@ -91,9 +91,8 @@ class Model:
     def cloud(self) -> Cloud:
         """The splats as files have them, in the space of training; quaternions of length one."""
         found = {name: value.detach().float().cpu().numpy() for name, value in self.values.items()}
-        lengths = np.linalg.norm(found["quats"], axis=1, keepdims=True)
-        found["quats"] = found["quats"] / np.maximum(lengths, 1e-12)
-        return Cloud(**{name: np.array(value) for name, value in found.items()})
+        made = Cloud(**{name: np.array(value) for name, value in found.items()})
+        return made._replace(quats=made.units)
 
     @torch.no_grad()
     def step(self, rates: Mapping[str, float], degree: int) -> None:

@@ -8,12 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.models.card import View
-from rung.splats.cloud import Cloud, Floats
+from rung.splats.cloud import C0, Cloud, Floats
+from rung.splats.files.packing import spread_bits
 from rung.splats.poses import focus, in_picture, places, pose_of
 from rung.splats.training.world import World
 
-#: The constant term of the harmonics: a colour is 0.5 + this x its coefficient.
-_FIRST = 0.28209479177387814
 #: Points beside a point, in an order along a curve through space, among which its neighbours are looked for.
 _BESIDE = 8
 _BITS = 21
@@ -61,16 +60,6 @@ def random_points(
     return np.concatenate(centres)[:count].astype(np.float32), np.concatenate(colours)[:count]
 
 
-def _spread_bits(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Two zeros behind each of the lowest 21 bits."""
-    for shift, mask in (
-        *((32, 0x1F00000000FFFF), (16, 0x1F0000FF0000FF), (8, 0x100F00F00F00F00F)),
-        *((4, 0x10C30C30C30C30C3), (2, 0x1249249249249249)),
-    ):
-        values = (values | values << np.uint64(shift)) & np.uint64(mask)
-    return values
-
-
 def apart(points: Floats) -> Floats:
     """About how far the three nearest points are from each point, the root of their mean square, [N].
 
@@ -82,7 +71,7 @@ def apart(points: Floats) -> Floats:
     near = np.full((len(points), 3), np.inf)
     for shift in (0.0, 0.37):
         cells = ((points - low) / max(float((high - low).max()), 1e-12) + shift) / 2 * (2**_BITS - 1)
-        x, y, z = (_spread_bits(column.astype(np.uint64)) for column in cells.T)
+        x, y, z = (spread_bits(column.astype(np.uint64)) for column in cells.T)
         order = np.argsort(x | y << np.uint64(1) | z << np.uint64(2), kind="stable")
         lined = points[order].astype(np.float64)
         for step in range(1, min(_BESIDE + 1, len(points))):
@@ -106,7 +95,7 @@ def cloud_of(points: Floats, colours: Bytes, degree: int, opacity: float, scale:
     """Round splats at these points, ``scale`` times as large as their neighbours are apart."""
     number = len(points)
     harmonics = np.zeros((number, (degree + 1) ** 2, 3), np.float32)
-    harmonics[:, 0] = (colours.astype(np.float32) / 255 - 0.5) / _FIRST
+    harmonics[:, 0] = (colours.astype(np.float32) / 255 - 0.5) / C0
     sizes = np.log(apart(points) * scale)[:, None].repeat(3, axis=1).astype(np.float32)
     logits = np.full(number, np.log(opacity / (1 - opacity)), np.float32)
     turns = np.zeros((number, 4), np.float32)
@@ -132,4 +121,4 @@ def with_degree(cloud: Cloud, degree: int) -> Cloud:
 def inner_start(cloud: Cloud, world: World, degree: int, most: int, chance: np.random.Generator) -> Cloud:
     """The splats of a file as training begins with them."""
     rows = thinned(len(cloud.means), most, chance)
-    return world.inner(with_degree(Cloud(*(value[rows] for value in cloud)), degree))
+    return world.inner(with_degree(cloud.chosen(rows), degree))

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 _CAMERAS, _THUMBNAIL = 200, 160
 #: Seconds between two pictures of training.
 _EVERY = 2.0
-#: The first harmonic: what a colour's distance from grey is divided by.
-_C0 = 0.28209479177387814
 #: What the median scale is brought to: viser keeps covariances as float16, which end at 6e-8 and at 65504.
 _MEDIAN, _MOST = 0.1, 250.0
 _HELP = (
@@ -102,7 +100,7 @@ class Live:
             "/splats",
             cloud.means * np.float32(scale),
             _covariances(cloud, scale),
-            np.clip(0.5 + _C0 * cloud.harmonics[:, 0], 0, 1),
+            np.clip(cloud.tints, 0, 1),
             cloud.opacities[:, None],
             scale=1 / scale,
         )
@@ -237,7 +235,7 @@ def _field(view: View) -> float:
 
 def _covariances(cloud: Cloud, scale: float) -> np.ndarray:
     """[N, 3, 3] of the cloud enlarged by ``scale``."""
-    w, x, y, z = (cloud.quats / np.maximum(np.linalg.norm(cloud.quats, axis=1, keepdims=True), 1e-12)).T
+    w, x, y, z = cloud.units.T
     rows = [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)]
     rows += [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)]
     rows += [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)]

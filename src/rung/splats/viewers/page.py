@@ -22,8 +22,6 @@ from rung.models.card import View
 from rung.splats.cameras import frame, orbit
 from rung.splats.cloud import Cloud, Floats
 
-#: The first harmonic: what a colour's distance from grey is divided by.
-_C0 = 0.28209479177387814
 #: Bounds beyond which no picture changes: logarithms of scales, and colours before harmonics are added.
 _SMALLEST, _LARGEST, _COLOUR = -40.0, 20.0, 8.0
 _WIDE = 65535
@@ -72,10 +70,9 @@ def _camera(view: View) -> dict[str, Any]:
 def _packed(cloud: Cloud) -> tuple[bytes, dict[str, Any]]:
     """The deflated bytes, and what a reader must know of them."""
     count, terms = len(cloud.means), cloud.harmonics.shape[1] - 1
-    units = cloud.quats / np.maximum(np.linalg.norm(cloud.quats, axis=1, keepdims=True), 1e-12)
-    colors = np.clip(0.5 + _C0 * cloud.harmonics[:, 0], -_COLOUR, _COLOUR)
+    colors = np.clip(cloud.tints, -_COLOUR, _COLOUR)
     scales = np.clip(cloud.log_scales, _SMALLEST, _LARGEST)
-    columns = np.concatenate([scales, units, cloud.opacities[:, None], colors], axis=1, dtype=np.float64).T
+    columns = np.concatenate([scales, cloud.units, cloud.opacities[:, None], colors], axis=1, dtype=np.float64).T
     low, high = (f(columns, axis=1, initial=0.0) for f in (np.min, np.max))
     step = np.maximum(high - low, 1e-9) / _WIDE
     words = np.rint((columns - low[:, None]) / step[:, None]).astype("<u2")
