@@ -199,11 +199,12 @@ def test_a_tokenizer_of_older_files(folders, tmp_path):
     assert model.tokenizer.decode(want) == "a cat runs"
 
 
-def test_a_quantised_folder_says_what_to_do(folders, tmp_path):
+@pytest.mark.parametrize(("method", "says"), [("gptq", "only transformers builds"), ("qux", "quantised with qux")])
+def test_a_quantised_folder_says_what_to_do(folders, tmp_path, method, says):
     folder = shutil.copytree(folders("opt"), tmp_path / "quantised")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
-    with pytest.raises(UnknownArchitecture, match="is quantised") as refused:
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": method}}))
+    with pytest.raises(UnknownArchitecture, match=says) as refused:
         rung.load(folder)
     assert refused.value.ways_out
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 import rung
 from rung import formats
-from rung.core.errors import DoesNotFit, UnknownFormat, UsageError
+from rung.core.errors import BadFile, CannotEncode, DoesNotFit, UnknownFormat, UsageError
 from rung.hub import register
 from rung.hub import transformers as hub
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, bound
@@ -235,6 +235,26 @@ def test_what_does_not_fit_is_refused_before_anything_is_loaded(tmp_path):
     ):
         with pytest.raises(UsageError, match=says):
             load(tmp_path, quantization_config=config)
+
+
+def test_a_checkpoint_without_what_its_config_says_is_refused(tmp_path):
+    tiny_checkpoint(tmp_path / "plain", "llama")
+    load(tmp_path / "plain", quantization_config=rung.QuantizationConfig("nf4")).save_pretrained(tmp_path / "saved")
+    path = tmp_path / "saved" / "config.json"
+    config = json.loads(path.read_text())
+    config["quantization_config"]["format"] = "q8_0"
+    path.write_text(json.dumps(config))
+    with pytest.raises(BadFile, match=r"no weight of model.layers.0.self_attn.q_proj in q8_0.*\n.*14 weights"):
+        load(tmp_path / "saved")
+
+
+def test_values_that_no_format_holds_are_told_by_their_name(tmp_path):
+    plain = tiny_checkpoint(tmp_path, "llama")
+    with torch.no_grad():
+        plain.model.layers[1].mlp.up_proj.weight[3, 7] = float("inf")
+    plain.save_pretrained(tmp_path)
+    with pytest.raises(CannotEncode, match=r"row 3 of model.layers.1.mlp.up_proj.weight holds Inf"):
+        load(tmp_path, quantization_config=rung.QuantizationConfig("nf4"))
 
 
 def test_an_embedding_that_scales_its_rows_is_right_after_loading(tmp_path):

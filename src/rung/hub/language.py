@@ -27,6 +27,7 @@ from rung.models.card import Tensor as Stored
 from rung.models.files.jsonfile import SMALL, read_object
 from rung.models.files.shards import weight_files
 from rung.models.network_card import NetworkCard, network_card
+from rung.models.quantised import method_of
 from rung.nn.quantise import kind_of, wanted_layers
 
 #: What networks call what they keep of the tokens so far.
@@ -44,7 +45,8 @@ def card_of_network(folder: Path, why: str) -> NetworkCard:
     """
     values = read_object(folder / "config.json", SMALL)
     where = f"{folder.name}/config.json"
-    if values.get("quantization_config"):
+    if held := values.get("quantization_config"):
+        method_of(held if isinstance(held, dict) else {}, where)
         raise UnknownArchitecture(
             f"{folder.name} is quantised, and of an architecture that only transformers builds",
             [why],

@@ -20,7 +20,8 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from rung import formats
 from rung.core.errors import BadFile, UsageError
 from rung.formats import Encoded
-from rung.hub.transformers import Operation, QuantizationConfig, Quantizer, tagged, whole_names
+from rung.hub.conversions import Operation, whole_names
+from rung.hub.transformers import QuantizationConfig, Quantizer, tagged
 from rung.models import quantised
 from rung.models.quantised import Header, Raw
 from rung.nn import QuantLinear, QuantWeight

@@ -12,18 +12,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.core_model_loading import ConversionOps, WeightConverter
+from transformers.core_model_loading import ConversionOps
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from rung import formats
-from rung.core.errors import DoesNotFit, RungError, UsageError
+from rung.core.errors import BadFile, DoesNotFit, RungError, UsageError
+from rung.core.text import count
+from rung.hub.conversions import Operation, whole_names
 from rung.hub.modules import component_of
 from rung.hub.pages import give_back
 from rung.hub.register import TABLE
 from rung.models.outlines.values import plain
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight, bound
-from rung.nn.experts import NAMES
 from rung.nn.quantise import Wanted, check_shapes, check_values, means, put, replacement, tell_left, wanted_layers
 from rung.nn.weight import encode
 from rung.planning.answer import Question
@@ -149,6 +150,8 @@ class Quantizer(HfQuantizer):
             self.quantization_config.skip += plain
             self._groups = [group for group in self._groups if group.done]
             _tie(model, self._groups)
+        else:
+            _complete(model)
         return tagged(model)
 
     def raise_refusal(self) -> None:
@@ -210,33 +213,6 @@ def _main_place(device_map: Any) -> torch.device:
     return next((place for place in places if place.type != "cpu"), torch.device("cpu"))
 
 
-class Operation(ConversionOps):
-    """An operation of rung's among transformers' conversions.
-
-    transformers would hide what it raises in a report; it is kept, and raised once the files have been read.
-    """
-
-    def __init__(self, hf_quantizer: Quantizer) -> None:
-        self.hf_quantizer = hf_quantizer  # by this name transformers knows that scales are not to be cast
-
-    def __deepcopy__(self, memo: Any) -> Operation:
-        return self
-
-    def convert(self, input_dict: dict[str, Any], *patterns: Any, **context: Any) -> Any:
-        """See ``ConversionOps``; nothing more is converted once something was refused."""
-        if self.hf_quantizer.refused is None:
-            try:
-                return self.converted(input_dict, context)
-            except RungError as error:
-                self.hf_quantizer.refused = error
-        context["missing_keys"].discard(context["full_layer_name"])  # or transformers would make random values
-        return {}
-
-    def converted(self, tensors: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
-        """The tensors by their names in the model, of those that were read by their patterns."""
-        raise NotImplementedError
-
-
 class _Encode(Operation):
     """A weight that was just read becomes the parts of a layer."""
 
@@ -255,21 +231,6 @@ def tagged(model: Any) -> nn.Module:
     model_page.attach(model)
     made: nn.Module = model
     return made
-
-
-def whole_names(conversion: Any) -> Any:
-    """A conversion of transformers that, saving, splits tensors of fused experts and not their parts.
-
-    The names of those begin like the tensor's; what comes after it is looked at, which reading leaves out.
-    """
-    if not (isinstance(conversion, WeightConverter) and _of_experts(conversion)):
-        return conversion
-    targets = [rf"{target}(?![.\w])" for target in conversion._original_target_patterns]
-    return conversion.copy(conversion._original_source_patterns, targets, operations=conversion.operations)
-
-
-def _of_experts(conversion: Any) -> bool:
-    return all(target.endswith(NAMES) for target in conversion._original_target_patterns)
 
 
 class _Group:
@@ -354,6 +315,23 @@ def _tie(model: Any, groups: list[_Group]) -> None:
                 mapping[f"{target.name}.stored.{part}"] = f"{source.name}.stored.{part}"
     model._tied_weights_keys = mapping
     model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
+
+
+def _complete(model: nn.Module) -> None:
+    """Raises ``BadFile`` where the checkpoint lacked a part of a weight: what memory held is there."""
+    lacking = [
+        (name.removesuffix(".stored"), weight.format.name)
+        for name, weight in model.named_modules()
+        if isinstance(weight, QuantWeight)
+        and any(not (part.is_meta or getattr(part, "_is_hf_initialized", False)) for part in weight.parameters())
+    ]
+    if lacking:
+        (name, format), several = lacking[0], len(lacking)
+        raise BadFile(
+            f"the checkpoint has no weight of {name} in {format}, which its quantization_config says",
+            [f"so it is with {count(several, 'weight')}: config.json and the weights are of different models"],
+            ["take both from the same copy of the model"],
+        )
 
 
 def install() -> None:
