@@ -200,6 +200,7 @@ def test_what_may_be_transparent_takes_four_bytes_a_pixel(change):
         ({"max_splats": 0}, "--max-splats 0"),
         ({"max_resolution": -4}, "--max-resolution -4"),
         ({"sh_degree": 4}, "0 to 3"),
+        ({"format": "q4_k"}, "there are f32"),
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong, words):

@@ -108,9 +108,8 @@ def plan(
     it is the largest of full, a half and a quarter at which half of the splats fit that such pictures are worth, and on
     a CPU three steps take no more than a second. Where memory is too little, Adam's means of the harmonics go into 8
     bits, then the harmonics into 16 (``format``, one of ``FORMATS``, says which of it), then splats are taken away; the
-    cache of pictures gets what is left in any case. Without ``steps`` a GPU does
-    those of the published schedules, a CPU what it can in ``seconds`` (default: half an hour). Raises ``DoesNotFit``
-    and ``UsageError``.
+    cache of pictures gets what is left in any case. Without ``steps`` a GPU does those of the published schedules, a
+    CPU what it can in ``seconds`` (default: half an hour). Raises ``DoesNotFit`` and ``UsageError``.
     """
     asked = Asked(card, device, memory, max_splats, max_resolution, sh_degree, steps, seconds, format)
     made = asked.plans()
@@ -141,6 +140,8 @@ class Asked:
                 raise UsageError(f"--{name.replace('_', '-')} {value} makes no sense: it is a number above 0.")
         if not 0 <= self.sh_degree <= 3:
             raise UsageError(f"--sh-degree {self.sh_degree}: harmonics have a degree of 0 to 3.")
+        if self.format not in (None, *FORMATS):
+            raise UsageError(f"--format {self.format}: there are {' and '.join(FORMATS)}.")
 
     @property
     def budget(self) -> int:

@@ -17,7 +17,7 @@ from rung.measure.metrics import ssim
 from rung.models.card import View
 from rung.splats.cloud import Cloud
 from rung.splats.drawing import Bytes, Colour, Painter, colour, eight_bits
-from rung.splats.photographs import Photographs, Shot
+from rung.splats.photographs import Photographs, Shot, transparent
 from rung.splats.scenes import scene
 from rung.splats.trained import METRICS, Trained, held
 
@@ -65,7 +65,7 @@ def evaluate(
         images.append(
             {
                 "name": view.name,
-                "psnr": _psnr(made, truth, kept),
+                "psnr": psnr(made, truth, kept),
                 "ssim": ssim(made[None], truth[None]),
                 "lpips": perceived(made, truth) if perceived else None,
             }
@@ -95,7 +95,7 @@ def evaluate_run(made: Trained, device: str | torch.device = "cpu") -> dict[str,
         shots,
         indexes,
         background=colour(made.background),
-        transparent=lambda view: alpha == "transparent" or (alpha is None and not view.mask),
+        transparent=lambda view: transparent(alpha, view),
         antialiased=made.antialiased,
         device=device,
     )
@@ -135,9 +135,10 @@ def compared(shot: Shot, background: Colour, transparent: bool) -> tuple[Bytes, 
     return eight_bits(shot.rgb / np.float32(255) * share + np.asarray(background, np.float32) * (1 - share)), None
 
 
-def _psnr(made: Bytes, truth: Bytes, kept: np.ndarray | None) -> float:
+def psnr(made: Bytes, truth: Bytes, kept: np.ndarray | None = None) -> float:
+    """PSNR in dB of pictures, at most 100; ``kept`` [H, W] are the pixels that count, the others are black in both."""
     error = (made.astype(np.float64) - truth.astype(np.float64)) ** 2
-    share = 1.0 if kept is None else float(kept.mean())  # what is masked is black in both: its error is 0
+    share = 1.0 if kept is None else float(kept.mean())
     mean = float(error.mean()) / share if share else 0.0
     return min(_MOST, 10 * math.log10(255**2 / mean)) if mean else _MOST
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rung.core.errors import DiskFull, UsageError
 from rung.core.files import write_whole
-from rung.measure.metrics import psnr
 from rung.models.card import View
 from rung.splats import cameras, editing
 from rung.splats.cloud import Cloud
 from rung.splats.drawing import Painter, colour, eight_bits
+from rung.splats.evaluating import psnr
 from rung.splats.files import read, suffix, write
 from rung.splats.trained import Trained
 from rung.splats.viewers.page import page
@@ -21,8 +21,6 @@ from rung.splats.viewers.page import page
 PAGE = ".html"
 #: At most so many of a run's cameras measure the loss, evenly among them; without cameras so many views of an orbit.
 _CAMERAS, _ORBIT = 32, 8
-#: PSNR in dB of pictures that are equal or almost: the mean over pictures stays a number.
-_MOST = 100.0
 
 
 @dataclass(frozen=True)
@@ -94,9 +92,7 @@ class Export:
         views = views or cameras.orbit((), self.whole, _ORBIT)
         ground = colour(self._first.background)
         painters = [Painter(cloud, antialiased=self._first.antialiased) for cloud in (self.whole, after)]
-        found = [
-            min(_MOST, psnr(*(eight_bits(painter.paint(view, ground)[0]) for painter in painters))) for view in views
-        ]
+        found = [psnr(*(eight_bits(painter.paint(view, ground)[0]) for painter in painters)) for view in views]
         return sum(found) / len(found), len(found)
 
 

@@ -43,6 +43,12 @@ class Shot(NamedTuple):
         return self.rgb.nbytes + (0 if self.alpha is None else self.alpha.nbytes)
 
 
+def transparent(alpha: str | None, view: View) -> bool:
+    """Whether what a photograph leaves open shows the background, by the option of that name; by default what no mask
+    leaves open."""
+    return alpha == "transparent" or (alpha is None and not view.mask)
+
+
 class Photographs:
     """Photographs of a scene at training size, undistorted, through a cache of so many bytes.
 

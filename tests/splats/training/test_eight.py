@@ -22,7 +22,7 @@ POSE[:3, 3] = torch.tensor([0.3, -0.2, 4.0])
 @pytest.fixture
 def plain(monkeypatch):
     """Turns compiled kernels off when it is called."""
-    return lambda: monkeypatch.setattr(eight, "_compiled", lambda means: None)
+    return lambda: monkeypatch.setattr(eight, "compiled_for", lambda values: None)
 
 
 def cloud(degree=3, count=COUNT):

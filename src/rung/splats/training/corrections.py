@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rung.splats.training.model import adam
+from rung.splats.training.model import adam, arrays_of
 
 #: Learning rates at the beginning and at the end: of exposures as 3D Gaussian Splatting has them, of poses as gsplat.
 _EXPOSURE, _POSE = (1e-2, 1e-3), (1e-5, 1e-7)
@@ -59,12 +59,7 @@ class Corrections:
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything, by name, for a checkpoint."""
-        held = {"value": self.values, "first": self.first, "second": self.second}
-        return {
-            f"{kind}.{name}": value.detach().cpu().numpy()
-            for kind, group in held.items()
-            for name, value in group.items()
-        }
+        return arrays_of(self.values, self.first, self.second)
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, np.ndarray]) -> None:

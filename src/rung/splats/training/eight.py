@@ -9,6 +9,7 @@ and dropped.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -64,7 +65,7 @@ class Shade(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, harmonics: Tensor, means: Tensor, position: Tensor, told: Told) -> Tensor:
-        if compiled := _compiled(means):
+        if compiled := compiled_for(means):
             colors = compiled.shade(harmonics, told.degree, means, told.position)
         else:
             colors = torch.cat([_plain(rows, at, told) for rows, at in _pieces(harmonics, means.detach())])
@@ -77,7 +78,7 @@ class Shade(torch.autograd.Function):
     def backward(ctx: Any, given: Tensor) -> tuple[None, Tensor, Tensor, None]:
         harmonics, means, colors = ctx.saved_tensors
         told: Told = ctx.told
-        if compiled := _compiled(means):
+        if compiled := compiled_for(means):
             told.given, slopes = compiled.shade_back(harmonics, told.degree, means, told.position, colors, given)
         else:
             told.given = given * (colors > 0)
@@ -86,11 +87,9 @@ class Shade(torch.autograd.Function):
         return None, slopes, -slopes.sum(0), None
 
 
-def _compiled(means: Tensor) -> Any:
+def compiled_for(values: Tensor) -> Any:
     """The module of compiled kernels where they compute, else None."""
-    from rung.splats.training.model import NUMBA
-
-    if means.device.type != "cpu" or not NUMBA:
+    if values.device.type != "cpu" or importlib.util.find_spec("numba") is None:
         return None
     from rung.splats.training import compiled
 
@@ -135,7 +134,7 @@ def learn(
     """One step of Adam for harmonics [N, K, 3], with a rate for each value of a row; ``taken`` counts steps."""
     given = told.given
     assert given is not None
-    if compiled := _compiled(means):
+    if compiled := compiled_for(means):
         compiled.learn(harmonics, told.degree, means, told.position, given, state, rates, taken, betas, epsilon)
         return
     chance = torch.Generator(means.device).manual_seed(taken)

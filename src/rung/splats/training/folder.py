@@ -13,8 +13,10 @@ from typing import Any
 
 from rung.core.errors import BadFile, DiskFull, RungError, UsageError
 from rung.planning.splats import SplatPlan
+from rung.splats.cameras import CAMERAS
+from rung.splats.trained import CONFIG, EXPORTS, METRICS, SPLATS
 from rung.splats.training import checkpoint
-from rung.splats.training.outcome import CAMERAS, CONFIG, CURVE, EXPORTS, LOG, METRICS, SPLATS, TEST
+from rung.splats.training.outcome import CURVE, LOG, TEST
 from rung.splats.training.settings import Settings, options_that_differ
 
 #: What ``tempfile`` puts into the name of a file that is being written.

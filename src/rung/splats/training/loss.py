@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rung.splats.training.model import NUMBA
+from rung.splats.training.eight import compiled_for
 
 #: Share of SSIM in the loss, as in 3D Gaussian Splatting.
 SHARE = 0.2
@@ -41,10 +41,8 @@ class _Photometric(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, color: Tensor, truth: Tensor) -> Tensor:
         window = min(_WINDOW, *color.shape[:2])
-        if color.device.type == "cpu" and NUMBA:
-            from rung.splats.training.compiled import likeness_of
-
-            known, gradient = likeness_of(color.detach(), truth, _weights(window).numpy(), SHARE)
+        if compiled := compiled_for(color):
+            known, gradient = compiled.likeness_of(color.detach(), truth, _weights(window).numpy(), SHARE)
             ctx.save_for_backward(gradient)
             return torch.tensor(known)
         value, gradient = plain(color.detach(), truth, window)

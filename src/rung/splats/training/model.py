@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Mapping
 
@@ -16,8 +15,6 @@ from rung.splats.training import eight
 
 #: Adam's (arXiv:1412.6980), with the epsilon of 3D Gaussian Splatting.
 BETAS, EPSILON = (0.9, 0.999), 1e-15
-#: Whether there are compiled kernels for the processor.
-NUMBA = importlib.util.find_spec("numba") is not None
 #: Names of the parameters, as ``Cloud`` has them.
 NAMES = Cloud._fields
 #: Under which 8-bit means of harmonics have their magnitudes.
@@ -27,16 +24,24 @@ _SIZES = "harmonics.sizes"
 def adam(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: tuple[float, ...], taken: int) -> None:
     """One step for ``value`` and the two means, of the same shape, with a rate for each value of a row; ``taken``
     counts steps, this one too."""
-    if value.device.type == "cpu" and NUMBA:
-        from rung.splats.training.compiled import adam_step
-
-        adam_step(value, gradient, first, second, rates, taken, BETAS, EPSILON)
+    if compiled := eight.compiled_for(value):
+        compiled.adam_step(value, gradient, first, second, rates, taken, BETAS, EPSILON)
         return
     first.lerp_(gradient, 1 - BETAS[0])
     second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
     root = (second.sqrt() / math.sqrt(1 - BETAS[1] ** taken)).add_(EPSILON)
     steps = torch.tensor(rates, device=value.device).view(value.shape[1:]) / (1 - BETAS[0] ** taken)
     value.sub_(first / root * steps)
+
+
+def arrays_of(
+    values: Mapping[str, Tensor], first: Mapping[str, Tensor], second: Mapping[str, Tensor]
+) -> dict[str, np.ndarray]:
+    """What is learned and the two means of it as a checkpoint holds them: ``value.NAME``, ``first.NAME`` ..."""
+    held = {"value": values, "first": first, "second": second}
+    return {
+        f"{kind}.{name}": value.detach().cpu().numpy() for kind, group in held.items() for name, value in group.items()
+    }
 
 
 class Model:
@@ -147,12 +152,7 @@ class Model:
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything, by name, for a checkpoint."""
-        held = {"value": self.values, "first": self.first, "second": self.second}
-        return {
-            f"{kind}.{name}": value.detach().cpu().numpy()
-            for kind, group in held.items()
-            for name, value in group.items()
-        }
+        return arrays_of(self.values, self.first, self.second)
 
     @classmethod
     def of_state(cls, state: Mapping[str, np.ndarray], taken: int, device: torch.device) -> Model:

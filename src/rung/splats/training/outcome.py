@@ -12,14 +12,14 @@ import numpy as np
 from rung.core.files import write_whole, written_whole
 from rung.models.card import View
 from rung.planning.splats import SplatPlan
+from rung.splats.cameras import CAMERAS
 from rung.splats.cloud import Cloud
 from rung.splats.files import write
+from rung.splats.trained import CONFIG, METRICS, SPLATS
 from rung.splats.training.checkpoint import disk_full
 from rung.splats.training.settings import Settings
 
-CONFIG = "config.json"
-SPLATS, CAMERAS, METRICS, LOG, CURVE = "splats.ply", "cameras.json", "metrics.json", "log.jsonl", "curve.png"
-TEST, EXPORTS = "test", "exports"
+LOG, CURVE, TEST = "log.jsonl", "curve.png", "test"
 _WIDE, _HIGH, _EDGE = 720, 360, 48
 _TRAINING, _TESTING = (0, 114, 178), (213, 94, 0)
 

@@ -26,18 +26,19 @@ from rung.run.places import torch_name
 from rung.splats import demo
 from rung.splats.evaluating import evaluate
 from rung.splats.naming import stems
-from rung.splats.photographs import Photographs
+from rung.splats.photographs import Photographs, transparent
 from rung.splats.scenes import scene, sfm
 from rung.splats.scenes.points import points_of
 from rung.splats.scenes.split import split
+from rung.splats.trained import EXPORTS, SPLATS
 from rung.splats.training import checkpoint
 from rung.splats.training.beginning import first_splats
 from rung.splats.training.folder import Interrupt, claim, finished_before, left_free
 from rung.splats.training.model import Model
-from rung.splats.training.outcome import EXPORTS, SPLATS, Outcome
+from rung.splats.training.outcome import Outcome
 from rung.splats.training.schedule import Course
 from rung.splats.training.settings import Settings
-from rung.splats.training.trainer import STRATEGIES, Diverged, Material, Trainer, model_of, transparent
+from rung.splats.training.trainer import STRATEGIES, Diverged, Material, Trainer, model_of
 from rung.splats.training.world import around
 from rung.splats.viewers import live
 
@@ -92,8 +93,8 @@ def train(
 
     ``resume`` goes on after the last checkpoint. ``place`` is the device to compute on where that of the settings is
     a simulated one, ``begin`` when on ``time.monotonic`` a deadline began, by default now. ``view`` shows it in the
-    browser. Raises ``UsageError`` for options that do not fit and a folder that
-    holds something else, ``BadFile``, ``DoesNotFit``, ``DiskFull``, ``Diverged``, ``AllGone``.
+    browser. Raises ``UsageError`` for options that do not fit and a folder that holds something else, ``BadFile``,
+    ``DoesNotFit``, ``DiskFull``, ``Diverged``, ``AllGone``.
     """
     begin = time.monotonic() if begin is None else begin
     told = hearing or Hearing()
@@ -125,8 +126,8 @@ class _Run:
     ) -> None:
         self._settings, self._out, self._told, self._begin = settings, out, told, begin
         self._outcome, self._interrupt = Outcome(out), Interrupt()
-        sought = settings.sfm or sfm.is_video(Path(settings.scene))
-        card = None if sought else self._card(planned)  # before the device, whose probes take long
+        self._sought = settings.sfm or sfm.is_video(Path(settings.scene))
+        card = None if self._sought else self._card(planned)  # before the device, whose probes take long
         device = device_here(place or settings.device, told.note)
         card = card or self._card(planned)
         self._plan = planned or self._planned(card, device)
@@ -150,7 +151,7 @@ class _Run:
             place = made
             if not (made / "transforms.json").is_file():
                 demo.make(made)
-        elif asked.sfm or sfm.is_video(place):
+        elif self._sought:
             threads = system.threads(asked.threads)
             place, images = sfm.posed(Path(images or place), made, threads=threads, note=self._told.note), None
         return scene(place, images, subsample=asked.subsample, max_images=asked.max_images)
@@ -316,7 +317,7 @@ class _Run:
             self._shots,
             indexes,
             background=settings.ground() or (0.0, 0.0, 0.0),
-            transparent=lambda view: transparent(settings, view),
+            transparent=lambda view: transparent(settings.alpha, view),
             antialiased=settings.antialiased,
             device=self._place,
             **options,

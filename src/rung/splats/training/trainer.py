@@ -22,7 +22,7 @@ from rung.nn.growing import DEAD
 from rung.ops.rasterize import NEAR, Camera, Picture
 from rung.run.viewed import differs
 from rung.splats.cloud import Cloud
-from rung.splats.photographs import Photographs
+from rung.splats.photographs import Photographs, transparent
 from rung.splats.training import schedule
 from rung.splats.training.checkpoint import Checkpoint, pack, unpack
 from rung.splats.training.classic import Classic
@@ -198,7 +198,7 @@ class Trainer:
             color = color + (1 - picture.alpha[..., None]) * ground
         if shot.alpha is not None:
             share = torch.from_numpy(shot.alpha).to(device)[..., None]
-            if transparent(self._settings, self._material.views[index]):
+            if transparent(self._settings.alpha, self._material.views[index]):
                 truth = torch.lerp(ground.expand_as(truth), truth, share / 255)
             else:
                 color = torch.where(share > 127, color, truth)
@@ -250,8 +250,3 @@ class Trainer:
 def model_of(held: Checkpoint, device: torch.device) -> Model:
     """The splats of a checkpoint, as they are learned."""
     return Model.of_state(unpack(held.arrays, "model"), held.facts["taken"], device)
-
-
-def transparent(settings: Settings, view: View) -> bool:
-    """Whether what a photograph leaves open shows the background; by default what no mask leaves open."""
-    return settings.alpha == "transparent" or (settings.alpha is None and not view.mask)
