@@ -71,7 +71,7 @@ def simulated(device: str | None, software: str | None = None) -> Iterator[str |
         if software is not None:
             raise UsageError(
                 "--software is of a simulated card; a device that is here has the software that is installed.",
-                ways_out=[f'rung run MODEL --device sim:p2200 --software "{software}"'],
+                ways_out=[f'--device sim:p2200 --software "{software}"'],
             )
         yield device
         return

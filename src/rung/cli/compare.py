@@ -49,6 +49,7 @@ def compare(
     seed: _Seed = None,
     picture: _Picture = None,
     device: options.Device = None,
+    software: options.Software = None,
     memory: options.Memory = None,
     threads: options.Threads = None,
     offline: options.Offline = False,
@@ -71,7 +72,7 @@ def compare(
         _refuse(reads, f"for language models, and {model} is a pipeline")
     else:
         _refuse(shows, f"for pipelines, and {model} is a language model")
-    with simulated(device) as chosen:
+    with simulated(device, software) as chosen:
         if folder is not None:
             settings = {
                 "prompt": "a cat" if prompt is None else prompt, "frames": frames, "size": making.pixels(size),

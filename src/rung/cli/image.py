@@ -23,6 +23,7 @@ def image(
     batch: making.Batch = None,
     format: options.Format = None,
     device: options.Device = None,
+    software: options.Software = None,
     memory: options.Memory = None,
     plan: making.Plan = False,
     offline: options.Offline = False,
@@ -41,6 +42,6 @@ def image(
         "negative": negative,
     }
     making.make(
-        model, prompt, batch, settings, out, 1.0, command="image", device=device, memory=memory, format=format,
-        plan=plan, offline=offline, revision=revision, quiet=quiet, json=json,
+        model, prompt, batch, settings, out, 1.0, command="image", device=device, software=software, memory=memory,
+        format=format, plan=plan, offline=offline, revision=revision, quiet=quiet, json=json,
     )  # fmt: skip

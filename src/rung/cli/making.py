@@ -61,6 +61,7 @@ def make(
     *,
     command: str,
     device: str | None,
+    software: str | None,
     memory: str | None,
     format: str | None,
     plan: bool,
@@ -90,7 +91,7 @@ def make(
     for job in () if plan else left:
         pictures.check_destination(job.out, job.settings.frames or 1)
     folder = opened(model, offline, revision, quiet or json)
-    with simulated(device) as chosen, _pipeline(folder, chosen, memory, format, quiet or json) as pipeline:
+    with simulated(device, software) as chosen, _pipeline(folder, chosen, memory, format, quiet or json) as pipeline:
         if plan:
             _show_plan(pipeline.plan(*(job.settings for job in wanted)), pipeline.device, json)
             return
@@ -140,8 +141,12 @@ def _pipeline(
 def device_named(name: str | None) -> Device:
     """The device of that id here, proved; by default the first accelerator, else the processor."""
     from rung.cli.common import pick_device
+    from rung.engine.planning import not_here
     from rung.engine.system import proven_devices
+    from rung.hardware.named import by_name
 
+    if name is not None and (card := by_name(name)) is not None:
+        raise not_here(card, name)
     here = proven_devices(lambda device: None)
     if name is None:
         able = [one for one in here if one.kind != "cpu" and one.capability("matmul.f32").level.value != "absent"]

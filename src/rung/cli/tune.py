@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from rung.cli import options
+from rung.core.errors import UnknownDevice
+from rung.core.text import quoted
 
 
 def tune(
@@ -31,7 +33,7 @@ def tune(
     packing: Annotated[bool, typer.Option("--packing", help="Put short rows together.")] = False,
     eval_split: Annotated[float, typer.Option("--eval-split", help="Hold out this share of the rows.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="Of order, dropout and the adapter's beginning.")] = 42,
-    device: options.Device = None,
+    device: options.DeviceHere = None,
     memory: options.Memory = None,
     offline: options.Offline = False,
     json: options.Json = False,
@@ -41,6 +43,7 @@ def tune(
     The same command goes on after Ctrl-C or when it was killed.
     """
     from rung.cli.output import console, print_json
+    from rung.hardware.named import by_name
     from rung.training.tune import CURVE, Options
     from rung.training.tune import tune as train
 
@@ -57,6 +60,11 @@ def tune(
         elif "loss" in logs and (step % every == 0 or step in (1, last)):
             said(f"step {step} of {last} · loss {float(logs['loss']):.4f}")
 
+    if device is not None and (card := by_name(device)) is not None:
+        raise UnknownDevice(
+            f"{card.name} is not in this machine, and rung tune simulates no cards: TRL brings Triton kernels.",
+            ways_out=[f"rung check {quoted(model)} --training lora --device {quoted(device.removeprefix('sim:'))}"],
+        )
     out = out.expanduser()
     asked = Options(
         format=format,

@@ -27,6 +27,7 @@ def video(
     batch: making.Batch = None,
     format: options.Format = None,
     device: options.Device = None,
+    software: options.Software = None,
     memory: options.Memory = None,
     plan: making.Plan = False,
     offline: options.Offline = False,
@@ -45,6 +46,6 @@ def video(
         "negative": negative,
     }
     making.make(
-        model, prompt, batch, settings, out, fps, command="video", device=device, memory=memory, format=format,
-        plan=plan, offline=offline, revision=revision, quiet=quiet, json=json,
+        model, prompt, batch, settings, out, fps, command="video", device=device, software=software, memory=memory,
+        format=format, plan=plan, offline=offline, revision=revision, quiet=quiet, json=json,
     )  # fmt: skip

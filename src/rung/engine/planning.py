@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from rung.core.errors import UnknownDevice
-from rung.core.text import quoted
 from rung.core.types import Device, Plan
 from rung.engine import system
 from rung.hardware import detect
@@ -22,8 +21,19 @@ def device_here(name: str | None, on_note: Callable[[str], None]) -> Device:
 
     ``on_note`` is told of what takes long. Raises ``UnknownDevice``.
     """
+    if name is not None and (card := by_name(name)) is not None:
+        raise not_here(card, name)
     devices = system.proven_devices(lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, once."))
     return choose_device(devices, name)
+
+
+def not_here(card: Device, name: str) -> UnknownDevice:
+    """The error for a card of the catalogue where something is to be computed."""
+    return UnknownDevice(
+        f"{card.name} is not in this machine.",
+        [f"devices here: {', '.join(d.id for d in detect.devices())}"],
+        [f"--device sim:{name.removeprefix('sim:')}   # simulates it", "rung devices"],
+    )
 
 
 def make_plan(
@@ -48,14 +58,7 @@ def make_plan(
     """
     if device is not None and devices is None and (card_named := by_name(device)) is not None:
         if not catalogue:
-            raise UnknownDevice(
-                f"{card_named.name} is not in this machine.",
-                [f"devices here: {', '.join(d.id for d in detect.devices())}"],
-                [
-                    f"rung run {quoted(card.path)} --device sim:{device.removeprefix('sim:')}   simulates it",
-                    "rung devices",
-                ],
-            )
+            raise not_here(card_named, device)
         device, devices = card_named.id, (card_named,)
     request = Request(
         format=format,

@@ -10,10 +10,10 @@ from rung.cli.common import simulated
 
 
 @contextlib.contextmanager
-def on_device(name: str | None) -> Iterator[str]:
+def on_device(name: str | None, software: str | None) -> Iterator[str]:
     """torch's name of the device; a card of ``sim:NAME`` is simulated while in the block. Raises ``UnknownDevice``."""
     from rung.engine.planning import device_here
     from rung.run.places import torch_name
 
-    with simulated(name) as place:
+    with simulated(name, software) as place:
         yield torch_name(device_here(place, lambda said: print(said, file=sys.stderr)).id)

@@ -13,6 +13,7 @@ from rung.cli import options
 def eval(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)],
     device: options.Device = None,
+    software: options.Software = None,
     json: options.Json = False,
 ) -> None:
     """Measure a trained scene again on its test photographs: PSNR and SSIM, and LPIPS where its weights are there."""
@@ -22,7 +23,7 @@ def eval(
     from rung.splats.evaluating import evaluate_run
     from rung.splats.trained import trained
 
-    with on_device(device) as place:
+    with on_device(device, software) as place:
         found = evaluate_run(trained(folder), place)
     if json:
         print_json(found)

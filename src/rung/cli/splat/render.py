@@ -34,6 +34,7 @@ def render(
     frames: Annotated[int, typer.Option("--frames", min=1, max=100_000, help="Views of an orbit.")] = 120,
     fps: Annotated[float, typer.Option("--fps", min=0.1, max=240.0, help="Frames a second of a video.")] = 24.0,
     device: options.Device = None,
+    software: options.Software = None,
     quiet: making.Quiet = False,
 ) -> None:
     """Draw a trained scene: one PNG for each camera, or a video."""
@@ -49,7 +50,7 @@ def render(
     made = trained(source)
     views = chosen(cameras, made.views, made.cloud, making.pixels(size), frames)
     ground = colour(background or made.background)
-    with on_device(device) as place, bar(quiet, counted=True) as shown:
+    with on_device(device, software) as place, bar(quiet, counted=True) as shown:
         show = functools.partial(shown.update, "drawing", total=len(views))
         number = draw_all(made, views, out, ground, depth, fps, show, place)
     if not quiet:

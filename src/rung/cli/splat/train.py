@@ -66,6 +66,7 @@ def train(
         ),
     ] = None,
     device: options.Device = None,
+    software: options.Software = None,
     strategy: Annotated[str, typer.Option("--strategy", help="How splats grow: mcmc or classic.")] = "mcmc",
     background: Annotated[
         str, typer.Option("--background", help="black, white, random, or R,G,B from 0 to 1.")
@@ -147,7 +148,7 @@ def train(
         seed=seed,
         threads=threads,
     )
-    with simulated(device) as place, warnings.catch_warnings():
+    with simulated(device, software) as place, warnings.catch_warnings():
         hearing = _hearing(quiet or json)
         warnings.showwarning = lambda message, *given, **more: hearing.note(str(message))
         done = run(asked, out, resume=resume, hearing=hearing, place=place, begin=begin, view=view)
