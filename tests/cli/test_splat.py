@@ -11,6 +11,7 @@ from rung.cli.app import main
 from rung.core.errors import UsageError
 from rung.splats import Cloud, read, write
 from rung.splats.files import FORMATS
+from rung.splats.scenes import sfm
 from rung.splats.training import run as training
 
 
@@ -28,6 +29,27 @@ def ply(tmp_path):
     path = tmp_path / "scene.ply"
     write(path, Cloud(*(rng.standard_normal(shape).astype(np.float32) for shape in shapes)))
     return path
+
+
+STEERING = "left out, not there: \x1b]0;title\x07\x1b[2J"
+
+
+def test_names_of_photographs_do_not_steer_the_terminal(tmp_path, capsys, monkeypatch):
+    def found(*given, note, **more):
+        note(STEERING)
+        return sfm.Placed(3, (), 1)
+
+    monkeypatch.setattr(sfm, "reconstruct", found)
+    code, _, err = ended(capsys, "sfm", tmp_path, "--out", tmp_path / "scene")
+    assert (code, err) == (0, "left out, not there: \\x1b]0;title\\x07\\x1b[2J\n")
+
+    def trained(*given, hearing, **more):
+        hearing.note(STEERING)
+        return training.Result(3, {}, True)
+
+    monkeypatch.setattr(training, "train", trained)
+    code, _, err = ended(capsys, "train", "demo", "--out", tmp_path / "run")
+    assert (code, err) == (130, "left out, not there: \\x1b]0;title\\x07\\x1b[2J\n")
 
 
 def test_info_says_what_a_file_holds(ply, capsys):

@@ -82,7 +82,7 @@ def table(shown: Sequence[Any]) -> list[str]:
 
 
 def _row(choice: SplatChoice) -> tuple[str, ...]:
-    from rung.core.text import size
+    from rung.core.text import duration, size
 
     made = choice.plan
     return (
@@ -97,10 +97,3 @@ def _row(choice: SplatChoice) -> tuple[str, ...]:
         duration(made.seconds) if choice.verdict else "",
         choice.verdict.reason,
     )
-
-
-def duration(seconds: float) -> str:
-    """``45 s``, ``12 min`` or ``3.4 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -31,6 +31,11 @@ def console(stderr: bool = False) -> Console:
     return Plain(stderr=stderr, highlight=False, soft_wrap=True, width=wide, markup=False, emoji=False)
 
 
+def note(said: str) -> None:
+    """A sentence on stderr; names in it are anybody's."""
+    print(printable(said), file=sys.stderr)
+
+
 def table(*headings: str) -> Table:
     """A table without lines: columns apart by two blanks."""
     from rich.table import Table

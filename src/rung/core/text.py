@@ -1,4 +1,4 @@
-"""Small helpers for messages: sizes, lists and close matches."""
+"""Small helpers for messages: sizes, times, lists and close matches."""
 
 from __future__ import annotations
 
@@ -27,6 +27,17 @@ def size(count: float) -> str:
     if count >= 2**10:
         return f"{count / 2**10:.0f} kB"
     return f"{count:.0f} bytes"
+
+
+def duration(seconds: float) -> str:
+    """A time as people read it.
+
+    >>> duration(45), duration(720), duration(12_240)
+    ('45 s', '12 min', '3.4 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def tenths(count: int) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 
 from rung.cli.common import simulated
+from rung.cli.output import note
 
 
 @contextlib.contextmanager
@@ -16,4 +16,4 @@ def on_device(name: str | None, software: str | None) -> Iterator[str]:
     from rung.run.places import torch_name
 
     with simulated(name, software) as place:
-        yield torch_name(device_here(place, lambda said: print(said, file=sys.stderr)).id)
+        yield torch_name(device_here(place, note).id)

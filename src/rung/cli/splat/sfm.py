@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rung.cli import options
-from rung.cli.output import print_json
+from rung.cli.output import note, print_json
 
 
 def sfm(
@@ -33,11 +32,8 @@ def sfm(
     from rung.engine import system
     from rung.splats.scenes.sfm import reconstruct
 
-    def note(said: str) -> None:
-        if not quiet:
-            print(said, file=sys.stderr)
-
-    found = reconstruct(images, out, max_images=max_images, threads=system.threads(threads), note=note)
+    told = (lambda said: None) if quiet else note
+    found = reconstruct(images, out, max_images=max_images, threads=system.threads(threads), note=told)
     if json:
         print_json({"scene": str(out), **found._asdict()})
     elif not quiet:

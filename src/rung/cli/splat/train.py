@@ -175,34 +175,31 @@ def _found_again(path: str | None) -> str | None:
 
 def _hearing(quiet: bool) -> Hearing:
     """Sentences on stderr, and a line of how the run stands: one that changes on a terminal, else twenty in all."""
+    from rung.cli.output import note
+    from rung.core.text import duration
     from rung.splats.training.run import Hearing
 
     if quiet:
         return Hearing()
     live, said = sys.stderr.isatty(), [-1]
 
-    def note(text: str) -> None:
-        print(("\r\x1b[K" if live else "") + text, file=sys.stderr)
+    def note_below(text: str) -> None:
+        if live:
+            print("\r\x1b[K", file=sys.stderr, end="")
+        note(text)
 
     def progress(now: Progress) -> None:
         part = int(now.done * (1000 if live else 20))
         if part == said[0]:
             return
         said[0] = part
-        line = (
-            f"step {now.step:,} · {now.done:.0%} · PSNR {now.psnr:.2f} dB · {now.splats:,} splats · {_left(now.left)}"
-        )
+        psnr, left = f"PSNR {now.psnr:.2f} dB", f"{duration(now.left)} left"
+        line = f"step {now.step:,} · {now.done:.0%} · {psnr} · {now.splats:,} splats · {left}"
         print(
             f"\r\x1b[K{line}" if live else line, file=sys.stderr, end="" if live and now.done < 1 else "\n", flush=True
         )
 
-    return Hearing(note, progress)
-
-
-def _left(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s left"
-    return f"{seconds / 60:.0f} min left" if seconds < 5400 else f"{seconds / 3600:.1f} h left"
+    return Hearing(note_below, progress)
 
 
 def _ending(done: Result, out: Path) -> str:
