@@ -137,6 +137,7 @@ def test_a_broken_row_does_not_cost_the_others(run, tmp_path):
     assert code == 2
     assert [json.loads(line)["id"] for line in out.splitlines()] == [1, None, None, 2, None, 3]
     assert "5 of the rows" in err
+    assert 'line 4: no object with a "log"' in json.loads(out.splitlines()[3])["error"]
 
 
 @pytest.mark.parametrize(

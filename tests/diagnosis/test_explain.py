@@ -6,7 +6,7 @@ import pytest
 
 from rung.core.errors import UsageError
 from rung.diagnosis import signatures
-from rung.diagnosis.explain import explain, explain_log
+from rung.diagnosis.explain import explain, explain_log, scene
 from rung.diagnosis.fixing import causes, wordings
 from rung.diagnosis.log import utf8
 from rung.diagnosis.rules import RULES
@@ -191,3 +191,10 @@ def test_a_contradiction_is_told():
     found = explain(IMAGE, {"gpu": "RTX 5090", "compute_capability": "6.1"})
     assert found.cause == "build-lacks-old-arch"
     assert any("believed" in item.fact for item in found.evidence)
+
+
+def test_a_list_of_architectures_that_python_prints_is_read():
+    log = "torch.cuda.get_arch_list() ['sm_50', 'sm_80', 'sm_90']\nGPU device name: NVIDIA GeForce RTX 5090"
+    assert scene([log.encode()], None).facts.compiled_for == (50, 80, 90)
+    assert explain(log).cause == "build-lacks-new-arch"
+    assert explain(log.replace("RTX 5090", "GTX 970").replace("'sm_50', ", "")).cause == "build-lacks-old-arch"

@@ -29,6 +29,16 @@ def op(kernel, dtype):
 #: For every rule a log and an environment to which it applies, and the cause that it speaks for there.
 HALF_ADD = 'error: no instance of overloaded function "atomicAdd" matches the argument list types are: (half *, half)'
 APPLIES = {
+    "hopper-kernels-on-later-gpu": (
+        "CUDA error (flash-attention/hopper/flash_fwd_launch_template.h:188): invalid argument",
+        {"gpu": "RTX 5090"},
+        "build-lacks-new-arch",
+    ),
+    "not-released": (
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        {"torch": "2.3.0.dev20240119+cu121"},
+        "software-defect",
+    ),
     "bf16-before-ampere": (CUBLAS + "a, CUDA_R_16BF, lda)", {"gpu": "Tesla M40"}, "bf16-unsupported-gpu"),
     "bf16-in-cublas-call": (CUBLAS + "a, CUDA_R_16BF, lda)", {}, "bf16-unsupported-gpu"),
     "bf16-after-ampere": (

@@ -194,9 +194,10 @@ def _rows(file: Path) -> None:
                 row = None
                 try:
                     row = json_module.loads(line)
-                    found = explained(str(row["log"]), row.get("environment")).to_json()
-                    answer = {"id": row.get("id"), **found}
-                except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RungError) as error:
+                    if not isinstance(row, dict) or not isinstance(row.get("log"), str):
+                        raise ValueError('no object with a "log" that is text')
+                    answer = {"id": row.get("id"), **explained(row["log"], row.get("environment")).to_json()}
+                except (ValueError, RecursionError, RungError) as error:
                     wrong += 1
                     name = row.get("id") if isinstance(row, dict) else None
                     answer = {"id": name, "error": f"line {number}: {error}"}

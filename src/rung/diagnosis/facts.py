@@ -100,7 +100,10 @@ _TORCH = re.compile(
     r"(?:torch(?:_version|\.__version__|: | |==|=)+\s*[=:]?\s*"
     r"|PyTorch (?:version:? )?)v?(\d+\.\d+)[\w.]*(?:\+(cu\d+|cpu|rocm[\d.]+|xpu))?"
 )
-_ARCHS = re.compile(r"(?:supports CUDA capabilities|compiled for:?)((?:[ ,]+(?:sm_|compute_)?\d{2,3}\w?)+)")
+_ARCHS = re.compile(
+    r"(?:supports CUDA capabilities|compiled for:?|(?:ARCH_LIST|arch_list\(\))[:=]? ?(?=\[))"
+    r"((?:[ ,\['\"]+(?:sm_|compute_)?\d{2,3}\w?['\"]?)+)"
+)
 _DTYPES = {
     "bf16": re.compile(r"bfloat16|bf16|CUDA_R_16BF", re.IGNORECASE),
     "f16": re.compile(r"\bhalf\b|float16|\bfp16\b|CUDA_R_16F\b", re.IGNORECASE),

@@ -24,6 +24,8 @@ _WRONG_CODE = (
 )
 #: What the driver's assembler says, as against the toolkit's.
 _LINKED = "application ptx input|cuLinkAddData|cuModuleLoad"
+#: Where a log lists the architectures of a build.
+_LISTED = ("torch-arch-warning", "torch-arch-list", "arch-list-shown")
 #: Extensions that are compiled apart from torch.
 _EXTENSION = (
     r"(?i)ggml|llama_cpp|llama-cpp|llama\.cpp|csrc|setup\.py|docker|build_ext|_ext\b|rasteriz|pointnet|\.cu:\d+"
@@ -114,14 +116,14 @@ def _two_cudas(scene: Scene) -> bool:
 RULES: tuple[Rule, ...] = (
     Rule(
         "newer-than-the-build",
-        lambda s: _newer_than_build(s) and s.has("torch-arch-warning", "torch-arch-list", *MISSING),
+        lambda s: _newer_than_build(s) and s.has(*_LISTED, *MISSING),
         {"build-lacks-new-arch": 3.5, "build-lacks-old-arch": -3, "build-wrong-arch-flags": -1},
         "{gpu} has compute capability {cc}; the build holds code for {archs} only",
         _TORCH,
     ),
     Rule(
         "older-than-the-build",
-        lambda s: _older_than_build(s) and s.has("torch-arch-warning", "torch-arch-list", *MISSING),
+        lambda s: _older_than_build(s) and s.has(*_LISTED, *MISSING),
         {"build-lacks-old-arch": 3.5, "build-lacks-new-arch": -3, "build-wrong-arch-flags": -1},
         "{gpu} has compute capability {cc}; the build holds code for {archs} only",
         _TORCH,
@@ -157,7 +159,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "built-here",
         lambda s: s.has(*MISSING) and s.about(r"(?i)\b(?:built|build|compiled?|compiling)\b.{0,20}\bfrom source"),
-        {"build-wrong-arch-flags": 2},
+        {"build-wrong-arch-flags": 2.8},
         "it was compiled on a machine, for a list of GPUs of its own",
         _TORCH,
     ),

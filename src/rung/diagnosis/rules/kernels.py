@@ -6,6 +6,10 @@ from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.rules.known import LATE
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
+_UNRELEASED = (
+    r"(?i)\bnightly\b|\d\.dev\d|-pre\b|\.pre\d|\d(?:rc|a)\d+\b|\+git[0-9a-f]|\bbuild: \d{4}"
+    r"|\bb\d{4}\b|\bversion: \d{4}\b|\bmain branch\b|\bcommit [0-9a-f]{7}"
+)
 _SLOW = ("slow-symptom", "slow-wording", "speed-figures", "speeds-compared", "emulated-symptom")
 
 
@@ -35,6 +39,20 @@ RULES: tuple[Rule, ...] = (
         {"kernel-min-compute-capability": 2.5},
         "each of xFormers' kernels was refused for the GPU's age",
         "xFormers, ops/fmha",
+    ),
+    Rule(
+        "hopper-kernels-on-later-gpu",
+        lambda s: s.from_(100) and bool(s.hits) and s.says(r"\bhopper/\w+\.(?:h|cu)"),
+        {"build-lacks-new-arch": 3.5, "software-defect": 1},
+        "{gpu} has compute capability {cc}: kernels for Hopper run on Hopper alone",
+        "flash-attention, hopper/",
+    ),
+    Rule(
+        "not-released",
+        lambda s: bool(s.hits) and s.about(_UNRELEASED),
+        {"software-defect": 1},
+        "it is no release but a build in between, of which more are defective",
+        "public threads: a quarter of those that name one, a tenth of all",
     ),
     Rule(
         "xformers-before-gpu",
