@@ -39,7 +39,7 @@ def _cache(pytestconfig: pytest.Config) -> Iterator[None]:
         yield
 
 
-_BEFORE = pytest.StashKey[dict[str, Any]]()
+_BEFORE, _THREADS = pytest.StashKey[dict[str, Any]](), pytest.StashKey[int]()
 
 
 def _torch_wide() -> dict[str, Any]:
@@ -50,6 +50,11 @@ def _torch_wide() -> dict[str, Any]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What torch draws without a generator does not depend on the tests that this process has run before."""
+    torch = sys.modules.get("torch")
+    if hasattr(torch, "manual_seed"):
+        torch.manual_seed(0)
+        item.stash[_THREADS] = torch.get_num_threads()
     item.stash[_BEFORE] = _torch_wide()
 
 
@@ -57,6 +62,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     """A test that leaves torch changed is named and its change undone: the tests after it would meet it."""
     yield
+    if _THREADS in item.stash:  # training and borrowed networks set it for their process
+        sys.modules["torch"].set_num_threads(item.stash[_THREADS])
     before, after = item.stash.get(_BEFORE, {}), _torch_wide()
     if before and before != after:
         import torch

@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rung.diagnosis import signatures
@@ -54,10 +54,14 @@ NASTY = (
 def test_no_text_makes_a_pattern_slow(signature):
     half = signature.example[: len(signature.example) // 2]
     own = [half * (5_000 // max(1, len(half))), (signature.example[:-1] + "~") * (5_000 // len(signature.example))]
-    for text in (*NASTY, *own):
-        before = time.process_time()
+
+    def seconds(text):
+        before = time.thread_time()
         signature.pattern.search(text)
-        assert time.process_time() - before < 0.2, text[:40]
+        return time.thread_time() - before
+
+    for text in (*NASTY, *own):  # a disturbed one is tried again
+        assert any(seconds(text) < 0.2 for _ in range(3)), text[:40]
 
 
 @pytest.mark.parametrize("signature", signatures(), ids=lambda s: s.id)
@@ -82,6 +86,7 @@ def test_anchors_of_plain_patterns(pattern, words):
     assert anchors(pattern) == words
 
 
+@settings(deadline=None)  # one example may wait for a processor
 @given(st.from_regex(r"(?:alpha|beta)+ \d{1,3} (?:gamma )?delta", fullmatch=True))
 def test_every_match_holds_an_anchor(text):
     words = anchors(r"(?:alpha|beta)+ \d{1,3} (?:gamma )?delta")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rung.core.errors import UsageError
@@ -105,6 +105,7 @@ def test_an_empty_stop_string_is_refused() -> None:
         TextStream(bytes_tokenizer(), [""])
 
 
+@settings(deadline=None)  # one example may wait for a processor
 @given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3), st.integers())
 def test_the_text_is_what_comes_before_the_first_completed_stop(text: str, stops: list[str], seed: int) -> None:
     cuts = random.Random(seed)

@@ -307,10 +307,12 @@ from rung.hardware import catalog
 [catalog.device(product.name) for product in catalog.products()]
 print(time.process_time() - start)
 """
-    best = min(
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) for _ in range(3)
-    )
-    assert best < 0.3  # 0.1 s on an idle machine, all products with all their capabilities
+
+    def seconds():
+        return float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+
+    # 0.1 s on an idle machine, all products with all their capabilities; a disturbed one is tried again
+    assert any(seconds() < 0.3 for _ in range(10))
 
 
 #: MiB as nvidia-smi prints them for idle cards on public pages, "0MiB / 5059MiB", or torch as the card's capacity:

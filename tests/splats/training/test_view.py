@@ -1,12 +1,15 @@
 """A run that is looked at in the browser, with a pause and a browser that is closed in the middle."""
 
 import importlib.util
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from rung.core.errors import SoftwareMissing
 from rung.splats.training.run import Hearing, train
 from rung.splats.training.settings import Settings
+from rung.splats.viewers import live
 from rung.splats.viewers.live import Live
 from tests.splats.training import tiny
 
@@ -33,6 +36,7 @@ def test_a_run_that_is_looked_at_is_the_same_run_and_waits_for_nobody_who_has_go
 
     monkeypatch.setattr(ViserServer, "get_clients", clients)
     monkeypatch.setattr(Live, "update", update)
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None))
     done = train(settings(scene), tmp_path / "seen", hearing=Hearing(note=notes.append), view=True)
     train(settings(scene), tmp_path / "alone")
     assert done.steps == 12
