@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -40,5 +41,5 @@ def exec(
     Its output and exit code are its own; at the end stands what was done, and when it died, why.
     """
     raise UsageError(
-        "Two dashes stand between the options and the command.", (), [f"rung exec [OPTIONS] -- {' '.join(command)}"]
+        "Two dashes stand between the options and the command.", (), [f"rung exec [OPTIONS] -- {shlex.join(command)}"]
     )

@@ -12,6 +12,7 @@ import typer
 
 from rung.cli.output import console
 from rung.core.errors import UsageError
+from rung.core.text import quoted
 from rung.core.text import size as sized
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ def make(
     from rung.pipelines.generate import Settings
 
     if (prompt is None) == (batch is None):
-        raise UsageError("Give a prompt, or --batch FILE with one a line.", (), [f'rung {command} {model} "a cat"'])
+        raise UsageError(
+            "Give a prompt, or --batch FILE with one a line.", (), [f'rung {command} {quoted(model)} "a cat"']
+        )
     common = Settings(prompt=prompt or "", **settings)
     wanted = [Job(common, out)] if batch is None else jobs(batch, common, out)
     place = Path(model).expanduser()

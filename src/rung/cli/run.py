@@ -10,7 +10,7 @@ import typer
 
 from rung.cli import options
 from rung.core.errors import UsageError
-from rung.core.text import printable
+from rung.core.text import printable, quoted
 
 if TYPE_CHECKING:
     from rung.core.types import Device, StepDown
@@ -157,7 +157,9 @@ def _prompt(model: str | None, prompt: str | None, json: bool) -> str | None:
         from rung.engine.locating import check_here
 
         check_here(model)
-        raise UsageError("There is no prompt.", ["stdin is empty"], [f'rung run {model} "Why is the sky blue?"'])
+        raise UsageError(
+            "There is no prompt.", ["stdin is empty"], [f'rung run {quoted(model)} "Why is the sky blue?"']
+        )
     return text
 
 

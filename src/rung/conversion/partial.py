@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rung.core.errors import DiskFull, UsageError
-from rung.core.text import size
+from rung.core.text import quoted, size
 
 #: What may be written, or wait, before it is made safe: so much of the work is done again after a kill.
 _BYTES_UNSAFE = 64 * 2**20
@@ -223,5 +223,8 @@ def _disk(target: Path) -> Iterator[None]:
         raise DiskFull(
             f"The disk is full: {target} could not be written.",
             ["what has been written is kept in " + target.name + ".part"],
-            ["free some room and give the same command again: it goes on where it stopped", f"rm -r {target}.part*"],
+            [
+                "free some room and give the same command again: it goes on where it stopped",
+                f"rm -r {quoted(target)}.part*",
+            ],
         ) from error

@@ -22,6 +22,7 @@ import numpy as np
 
 from rung.core.errors import BadFile, SoftwareMissing, UsageError
 from rung.core.files import written_whole
+from rung.core.text import quoted
 
 #: What a video is written as by the end of its name; a picture as the last three of these.
 VIDEOS = (".mp4", ".gif", ".webp", ".png")
@@ -39,12 +40,12 @@ def check_destination(path: Path, frames: int) -> None:
     if kind not in VIDEOS:
         raise UsageError(
             f"{path.name} ends in {kind or 'nothing'}, and rung writes {', '.join(VIDEOS)}.",
-            ways_out=[f"--out {path.with_suffix('.mp4' if frames > 1 else '.png').name}"],
+            ways_out=[f"--out {quoted(path.with_suffix('.mp4' if frames > 1 else '.png').name)}"],
         )
     if kind == ".png" and frames > 1:
         raise UsageError(f"a PNG holds one picture, not {frames} frames.", ways_out=["--out x.webp", "--frames 1"])
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"There is no folder {path.parent}.", ways_out=[f"mkdir -p {path.parent}"])
+        raise UsageError(f"There is no folder {path.parent}.", ways_out=[f"mkdir -p {quoted(path.parent)}"])
     if kind == ".mp4":
         ffmpeg()
     elif importlib.util.find_spec("PIL") is None:
@@ -193,9 +194,9 @@ _DASHES = ("", "6 3", "2 3")
 def check_curves(path: Path) -> None:
     """Raises ``UsageError`` when ``curves`` could not draw there."""
     if path.suffix.lower() != ".svg":
-        raise UsageError(f"{path.name} is no SVG.", (), [f"--picture {path.with_suffix('.svg')}"])
+        raise UsageError(f"{path.name} is no SVG.", (), [f"--picture {quoted(path.with_suffix('.svg'))}"])
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"There is no folder {path.parent}.", (), [f"mkdir -p {path.parent}"])
+        raise UsageError(f"There is no folder {path.parent}.", (), [f"mkdir -p {quoted(path.parent)}"])
 
 
 def curves(path: Path, series: Mapping[str, Sequence[tuple[float, float]]], title: str, x: str, y: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from rung.core.errors import DoesNotFit, HubError, ModelNotFound, UnsafeFile
-from rung.core.text import close, size
+from rung.core.text import close, quoted, size
 from rung.models.hub import Listing, Progress, fetch, listing
 
 #: What a model takes beside its weights, at the least.
@@ -126,8 +126,9 @@ def nowhere(name: str, path: Path) -> ModelNotFound:
     by_lower = {entry.lower(): str(path.parent / entry) for entry in [*names, "demo"]}
     near = [by_lower[entry] for entry in close(path.name, by_lower)]
     models = [entry for entry in near if entry != name and (entry == "demo" or _may_be_model(Path(entry)))]
-    ways = [f"rung convert {each} NEW" if each.endswith(_PICKLES) else f"rung run {each}" for each in models]
-    ways = ways or [f"ls {path.parent}" if name.endswith(_PICKLES) else "rung run demo"]
+    named = [(each.endswith(_PICKLES), quoted(each)) for each in models]
+    ways = [f"rung convert {each} NEW" if pickled else f"rung run {each}" for pickled, each in named]
+    ways = ways or [f"ls {quoted(path.parent)}" if name.endswith(_PICKLES) else "rung run demo"]
     return ModelNotFound(f"{name!r} is neither a file, a folder nor a name on the model hub.", facts, ways)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import UnionType
 
 from rung.core.errors import BadFile, UsageError
+from rung.core.text import quoted
 from rung.pipelines.generate import Settings
 
 #: The fields that a line of the file may set beside its prompt: their types, the least value and the largest.
@@ -94,7 +95,9 @@ class Done:
             except (ValueError, KeyError, AttributeError) as error:
                 if not line.endswith("}"):
                     continue  # the power went while it was written: that job is made again
-                raise BadFile(f"{self.path} is not the journal of a batch", [line[:80]], [f"rm {self.path}"]) from error
+                raise BadFile(
+                    f"{self.path} is not the journal of a batch", [line[:80]], [f"rm {quoted(self.path)}"]
+                ) from error
         return [one for one in wanted if done.get(one.out.name) != self._told(one) or not one.out.exists()]
 
     def add(self, job: Job) -> None:

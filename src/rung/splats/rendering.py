@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rung.core.errors import UsageError
+from rung.core.text import quoted
 from rung.measure import pictures
 from rung.models.card import View
 from rung.ops.rasterize import NEAR
@@ -54,7 +55,7 @@ def draw_all(
     pictures.check_destination(out.absolute().parent / "x.png", 1)
     if out.is_file() or (out.suffix.lower() in pictures.VIDEOS and not out.is_dir()):
         raise UsageError(
-            f"{out} is no folder for pictures.", [], [f"--out {out.with_suffix('')}", "--out x.mp4, or x.gif"]
+            f"{out} is no folder for pictures.", [], [f"--out {quoted(out.with_suffix(''))}", "--out x.mp4, or x.gif"]
         )
     drawn = _drawn(painter, made.cloud, views, background, depth, on_done)
     for stem, picture in zip(stems([view.name for view in views]), drawn, strict=True):

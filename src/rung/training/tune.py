@@ -156,7 +156,7 @@ def _check(card: ModelCard, asked: Options, place: Path) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is {value}, no finite number")
     _check_targets(card, asked.targets)
     if place.resolve() == Path(card.path).resolve():
-        raise UsageError("MODEL and --out are the same folder.", (), [f"--out {place.name}-adapter"])
+        raise UsageError("MODEL and --out are the same folder.", (), [f"--out {quoted(f'{place.name}-adapter')}"])
     if not 0 <= asked.eval_split < 1:
         raise UsageError(f"--eval-split is {asked.eval_split}; it is a share of the rows", (), ["--eval-split 0.1"])
 
