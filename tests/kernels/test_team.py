@@ -64,5 +64,5 @@ def test_a_team_that_is_let_go_ends_its_threads():
     del team
     gc.collect()
     for thread in own:
-        thread.join(5)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in own)

@@ -150,45 +150,47 @@ def _give(images: Path, target: Path) -> None:
 
 def _mapped(pycolmap: ModuleType, work: Path, names: list[str], threads: int, note: Note) -> Any:
     """The largest model of the photographs in ``work/images``; ``None`` if there is none."""
-    database = work / "database.db"
+    database, images = work / "database.db", work / "images"
     note(f"looking for features in {count(len(names), 'photograph')}")
+    _find_features(pycolmap, database, images, names, threads)
+    _match(pycolmap, database, names, threads, note)
+    note("placing the cameras")
+    options = pycolmap.IncrementalPipelineOptions(num_threads=threads, random_seed=_SEED, min_model_size=_LEAST)
+    places = (str(database), str(images), str(_new(work / "models")))
+    models = _run(pycolmap, pycolmap.incremental_mapping, *places, options=options)
+    return max(models.values(), key=lambda model: int(model.num_reg_images()), default=None)
+
+
+def _find_features(pycolmap: ModuleType, database: Path, images: Path, names: list[str], threads: int) -> None:
     extraction = pycolmap.FeatureExtractionOptions(num_threads=threads, use_gpu=False, max_image_size=_SIDE)
     extraction.sift.max_num_features = _FEATURES
-    for group in _cameras(work / "images", names):
-        reader = pycolmap.ImageReaderOptions(camera_model="RADIAL")
+    for group in _cameras(images, names):
         _run(
             pycolmap,
             pycolmap.extract_features,
             str(database),
-            str(work / "images"),
+            str(images),
             image_names=group,
             camera_mode=pycolmap.CameraMode.SINGLE,
-            reader_options=reader,
+            reader_options=pycolmap.ImageReaderOptions(camera_model="RADIAL"),
             extraction_options=extraction,
             device=pycolmap.Device.cpu,
         )
+
+
+def _match(pycolmap: ModuleType, database: Path, names: list[str], threads: int, note: Note) -> None:
+    """Compares the features of every two photographs, of many only those that may show the same."""
     matching = pycolmap.FeatureMatchingOptions(num_threads=threads, use_gpu=False)
     how: dict[str, Any] = {"matching_options": matching, "device": pycolmap.Device.cpu}
     if len(names) <= _EXHAUSTIVE:
         note("comparing every two of them")
         _run(pycolmap, pycolmap.match_exhaustive, str(database), **how)
-    else:
-        note("comparing those that follow each other, and those that look alike")
-        pairing = pycolmap.SequentialPairingOptions(overlap=_FOLLOWING, loop_detection=False)
-        _run(pycolmap, pycolmap.match_sequential, str(database), pairing_options=pairing, **how)
-        alike = neighbours.alike(neighbours.descriptors(pycolmap, database, names), _ALIKE)
-        compare(pycolmap, database, ((names[a], names[b]) for a, b in alike), **how)
-    note("placing the cameras")
-    options = pycolmap.IncrementalPipelineOptions(num_threads=threads, random_seed=_SEED, min_model_size=_LEAST)
-    models = _run(
-        pycolmap,
-        pycolmap.incremental_mapping,
-        str(database),
-        str(work / "images"),
-        str(_new(work / "models")),
-        options=options,
-    )
-    return max(models.values(), key=lambda model: int(model.num_reg_images()), default=None)
+        return
+    note("comparing those that follow each other, and those that look alike")
+    pairing = pycolmap.SequentialPairingOptions(overlap=_FOLLOWING, loop_detection=False)
+    _run(pycolmap, pycolmap.match_sequential, str(database), pairing_options=pairing, **how)
+    alike = neighbours.alike(neighbours.descriptors(pycolmap, database, names), _ALIKE)
+    compare(pycolmap, database, ((names[a], names[b]) for a, b in alike), **how)
 
 
 def compare(pycolmap: ModuleType, database: Path, pairs: Iterable[tuple[str, str]], **how: Any) -> None:
