@@ -29,6 +29,11 @@ def op(kernel, dtype):
 #: For every rule a log and an environment to which it applies, and the cause that it speaks for there.
 HALF_ADD = 'error: no instance of overloaded function "atomicAdd" matches the argument list types are: (half *, half)'
 APPLIES = {
+    "int8-units-are-there": (
+        "Exception: cublasLt ran into an error!",
+        {"gpu": "RTX 4090"},
+        "software-defect",
+    ),
     "hopper-kernels-on-later-gpu": (
         "CUDA error (flash-attention/hopper/flash_fwd_launch_template.h:188): invalid argument",
         {"gpu": "RTX 5090"},

@@ -176,6 +176,13 @@ RULES: tuple[Rule, ...] = (
         _NVIDIA,
     ),
     Rule(
+        "int8-units-are-there",
+        lambda s: s.from_(75) and s.below(90) and s.has("int8-refused"),
+        {"int8-matmul-unsupported-gpu": -5, "software-defect": 2.5, "cuda-toolkit-mismatch": 1, "gpu-out-of-memory": 1},
+        "{gpu} has compute capability {cc} and int8 matrix units in the layout that is asked for",
+        _NVIDIA,
+    ),
+    Rule(
         "fp8-before-ada",
         lambda s: s.below(89) and "fp8" in s.facts.dtypes and s.has(*_FP8),
         {"fp8-fp4-unsupported-gpu": 1.5, "compiler-arch-unsupported": -0.5},
