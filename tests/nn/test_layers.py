@@ -79,8 +79,9 @@ def test_training_computes_what_the_decoded_weight_does(format):
         twin = x.detach().clone().requires_grad_()
         want = plain(twin)
         want.square().sum().backward()
-        torch.testing.assert_close(y, want)
-        torch.testing.assert_close(gradients, (twin.grad, plain.bias.grad))
+        for own, other in zip((y, *gradients), (want, twin.grad, plain.bias.grad), strict=True):
+            # by norm: libraries sum in orders of their own, and single values are near zero
+            assert (own - other).norm() < 2e-6 * other.norm()
         layer.bias.grad = plain.bias.grad = None
 
 
@@ -298,6 +299,14 @@ def test_a_weight_larger_than_a_slab(monkeypatch):
     layer(x).square().sum().backward()
     plain(twin).square().sum().backward()
     torch.testing.assert_close(x.grad, twin.grad, rtol=1e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("format", [NF4, Q4_K], ids=lambda f: f.name)
+def test_decoding_to_16_bits_rounds_what_is_decoded_to_32(monkeypatch, format, dtype):
+    layer, plain = made(format)
+    monkeypatch.setattr("rung.kernels.gpu.stored.SLAB", 5 * 512 * 4)  # does not divide the rows
+    assert torch.equal(layer.stored.decode(dtype), plain.weight.detach().to(dtype))
 
 
 def test_outliers_are_left_out_of_the_quantised_product():

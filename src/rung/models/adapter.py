@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,10 @@ def read_adapter(path: str | Path, weight: float = 1.0) -> Adapter:
     return _gguf(place, weight) if place.is_file() else _peft(place, weight)
 
 
+def _bad(cause: str, facts: Sequence[str] = ()) -> BadFile:
+    return BadFile(cause, facts, ["fetch the adapter again:  hf download ORG/ADAPTER --force-download"])
+
+
 # ---- PEFT
 
 
@@ -150,7 +154,7 @@ def _peft(folder: Path, weight: float) -> Adapter:
             trained[inner.replace(".base_layer.", ".")] = values
     changes = {module: _low_rank(module, held, config, weight) for module, held in parts.items()}
     if not (changes or trained or copies):
-        raise BadFile(f"{file} holds no adapter: there is no lora_A in it")
+        raise _bad(f"{file} holds no adapter: there is no lora_A in it")
     return Adapter(str(folder), "", str(config.raw("base_model_name_or_path") or ""), changes, trained, copies)
 
 
@@ -179,7 +183,7 @@ def _no_weights(folder: Path) -> BadFile | UnsafeFile:
             ["adapter_model.bin"],
             ["convert it where you trust it:  PeftModel.from_pretrained(model, DIR).save_pretrained(OUT)"],
         )
-    return BadFile(f"{folder} has {CONFIG} and no {WEIGHTS}", ["saving it was interrupted, or the copy is not whole"])
+    return _bad(f"{folder} has {CONFIG} and no {WEIGHTS}", ["saving it was interrupted, or the copy is not whole"])
 
 
 def _low_rank(module: str, parts: Mapping[str, Floats], config: Settings, weight: float) -> LowRank:
@@ -188,12 +192,12 @@ def _low_rank(module: str, parts: Mapping[str, Floats], config: Settings, weight
     change = _change(config.where, module, parts)
     held = len(change.down)
     if held != rank:
-        raise BadFile(
+        raise _bad(
             f"{config.where} says rank {rank}, and lora_A of {module} has {held}",
             ["the description and the weights belong to different adapters, or the file has been changed"],
         )
     if config.flag("use_dora", False) != (change.magnitude is not None):
-        raise BadFile(f"{config.where}: use_dora contradicts the tensors of {module}")
+        raise _bad(f"{config.where}: use_dora contradicts the tensors of {module}")
     root = math.sqrt(rank) if config.flag("use_rslora", False) else rank
     scale = weight * Settings({"lora_alpha": alpha}, config.where).number("lora_alpha") / root
     return LowRank(change.down, change.up, scale, change.magnitude)
@@ -215,14 +219,14 @@ def _change(where: str, module: str, parts: Mapping[str, Floats]) -> LowRank:
     """Both factors, checked against each other."""
     missing = [part for part in ("down", "up") if part not in parts]
     if missing:
-        raise BadFile(f"{where}: one of the two matrices of {module} is missing")
+        raise _bad(f"{where}: one of the two matrices of {module} is missing")
     down, up, magnitude = parts["down"], parts["up"], parts.get("magnitude")
     if down.ndim != 2 or up.ndim != 2 or up.shape[1] != down.shape[0]:
-        raise BadFile(f"{where}: the matrices of {module}, {list(down.shape)} and {list(up.shape)}, do not fit")
+        raise _bad(f"{where}: the matrices of {module}, {list(down.shape)} and {list(up.shape)}, do not fit")
     if magnitude is not None:
         magnitude = magnitude.reshape(-1)
         if len(magnitude) != len(up):
-            raise BadFile(f"{where}: {module} has {len(magnitude)} magnitudes for {len(up)} rows")
+            raise _bad(f"{where}: {module} has {len(magnitude)} magnitudes for {len(up)} rows")
     return LowRank(down, up, 1.0, magnitude)
 
 
@@ -241,7 +245,7 @@ def _gguf(path: Path, weight: float) -> Adapter:
     for name, values in _values(path, header.tensors):
         module, _, part = name.rpartition(".")
         if part not in _GGUF_PARTS:
-            raise BadFile(f"{path.name}: tensor {name} is no part of an adapter")
+            raise _bad(f"{path.name}: tensor {name} is no part of an adapter")
         parts.setdefault(module.removesuffix(".weight"), {})[_GGUF_PARTS[part]] = values
     changes = {}
     for module, found in parts.items():
@@ -257,7 +261,7 @@ def _values(path: Path, tensors: tuple[Stored, ...]) -> Iterator[tuple[str, Floa
     with open(path, "rb") as file:
         for stored in tensors:
             if not stored.known:
-                raise BadFile(f"{path.name}: tensor {stored.name} is stored as {stored.format}")
+                raise _bad(f"{path.name}: tensor {stored.name} is stored as {stored.format}")
             file.seek(stored.offset)
             rows = math.prod(stored.shape[:-1])
             data = np.frombuffer(file.read(stored.bytes), np.uint8).reshape(rows, -1)

@@ -68,7 +68,7 @@ def product(x: Tensor, parts: Parts, format: str, rows: int, columns: int, trans
     """
     state = _state(parts, format, rows, columns)
     dtype = x.dtype if bound.multiplies(x.device, x.dtype) else torch.float32
-    given, step = x.to(dtype), state.stored.step
+    given, step = x.to(dtype), state.stored.step * 4 // dtype.itemsize
     if rows <= step:
         whole = _decode(state, 0, rows, x.device, dtype)
         return (given @ whole if transposed else torch_linear(given, whole)).to(x.dtype)
