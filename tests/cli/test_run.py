@@ -293,4 +293,4 @@ def test_an_adapter_is_added_while_the_model_runs(rung, model, tmp_path):
     assert "1 adapter beside 1 linear, unmerged" in " ".join(changed["report"]["notes"])
     said = rung("run", model, "the quick", "--adapter", str(tmp_path / "nowhere"))
     assert said.code == 1
-    assert "there is no adapter" in said.err
+    assert "There is no adapter" in said.err

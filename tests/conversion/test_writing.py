@@ -134,7 +134,7 @@ def test_ctrl_c_keeps_what_is_whole(source, tmp_path):
 
 def test_two_runs_do_not_write_one_result(source, tmp_path):
     files, _ = quantizing(open_card(source), "gguf", "q8_0", {}).layout()
-    with partial.Partial(tmp_path / "x", files, "work"), pytest.raises(UsageError, match="another process is writing"):
+    with partial.Partial(tmp_path / "x", files, "work"), pytest.raises(UsageError, match="Another process is writing"):
         partial.Partial(tmp_path / "x", files, "work").__enter__()
 
 
@@ -168,7 +168,7 @@ def test_nan_is_refused_by_the_tensors_name(kind, source, tmp_path):
         tensors = {key: file.get_tensor(key).float().numpy() for key in file.keys()}  # noqa: SIM118
     tensors[name][3, 5] = np.nan
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(CannotEncode, match=f"row 3 of {name} holds NaN"):
+    with pytest.raises(CannotEncode, match=f"Row 3 of {name} holds NaN"):
         write(quantizing(open_card(tmp_path), kind, "nf4" if kind == "bitsandbytes" else "q8_0", {}), tmp_path / "x", 1)
 
 

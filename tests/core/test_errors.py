@@ -1,5 +1,6 @@
 """The tree of errors is drawn in its module's docstring, and the drawing is true."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -51,3 +52,38 @@ def test_commands_hold_paths_as_a_shell_takes_them():
         if FILE.search(found[1])
     ]
     assert not bare
+
+
+def _raised():
+    """What the errors of the package are made of: the file and line, the text of the cause as it begins, and the ways
+    out; what is put in for ``{...}`` stands as that."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) else ""
+            if name in _classes() and node.args:
+                ways = [*node.args[2:3], *(word.value for word in node.keywords if word.arg == "ways_out")]
+                texts = [text for way in ways for text in map(_text, ast.walk(way)) if text]
+                yield f"{path.relative_to(SOURCE)}:{node.lineno}", _text(node.args[0]), texts
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "{...}" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def test_a_cause_begins_with_a_capital_or_with_a_name():
+    """``rung exec takes ...`` and ``torch 2.3 needs ...`` are names; ``there is no ...`` ends a sentence."""
+    words = re.compile(r"(the|there|an?|nothing|this|another|token|it|id|tensor|row|without|no|neither|what|how) ")
+    found = [(where, cause[:60]) for where, cause, _ in _raised() if words.match(cause)]
+    assert not found
+    assert len(list(_raised())) > 400
+
+
+def test_what_a_way_out_tells_to_type_can_be_typed():
+    """A command is one, with what it does behind ``#``, where a shell reads no further."""
+    commands = [way for _, _, ways in _raised() for way in ways if way.startswith(("rung ", "pip ", "hf "))]
+    typed = {way: re.sub(r"'[^']*'|\"[^\"]*\"", "X", way.split("   # ")[0]) for way in commands}
+    prose = [way for way, bare in typed.items() if re.search(r": |  |\(|, | and | or ", bare)]
+    assert not prose
+    assert len(commands) > 60

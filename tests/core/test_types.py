@@ -116,7 +116,7 @@ def test_registering_twice_is_an_error():
         (Ladder("paint", (REF,)), "'paint' is no op"),
         (Ladder("linear", (REF, REF)), "has a rung twice"),
         (Ladder("attention", (REF,)), "has rungs of other ops"),
-        (Ladder("linear", (fast(),)), "the last rung of linear must be ref"),
+        (Ladder("linear", (fast(),)), "The last rung of linear must be ref"),
     ],
 )
 def test_a_wrong_ladder_is_an_error(ladder, reason):

@@ -141,7 +141,7 @@ def test_weights_of_adapters(tmp_path):
     assert path_and_weight("dir") == ("dir", 1.0)
     (tmp_path / "a:2").mkdir()
     assert path_and_weight(str(tmp_path / "a:2")) == (str(tmp_path / "a:2"), 1.0)
-    with pytest.raises(UsageError, match="the weight of an adapter is nan"):
+    with pytest.raises(UsageError, match="The weight of an adapter is nan"):
         path_and_weight("dir:nan")
 
 
@@ -223,7 +223,7 @@ def test_an_adapter_of_another_base(saved, tmp_path):
     tiny.tiny_checkpoint(tmp_path / "flat", "llama", num_hidden_layers=1)
     with pytest.raises(UsageError, match=r"layers\.1\.\S+: flat has 1 layers[\s\S]*and 3 tensors more"):
         changes_by_role(read_adapter(saved[1]), open_card(tmp_path / "flat"))
-    with pytest.raises(ModelNotFound, match="there is no adapter"):
+    with pytest.raises(ModelNotFound, match="There is no adapter"):
         read_adapter(tmp_path / "nowhere")
     with pytest.raises(BadFile, match=r"is no adapter[\s\S]*it holds a whole model"):
         read_adapter(tmp_path / "flat")

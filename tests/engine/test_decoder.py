@@ -142,7 +142,7 @@ def test_what_cannot_be_computed_is_refused_before_anything_changes():
     decoder.prefill(IDS[:10])
     with pytest.raises(ContextTooLong, match="17 tokens do not fit into a context of 16"):
         decoder.prefill(IDS[10:17])
-    with pytest.raises(UsageError, match="there is no token"):
+    with pytest.raises(UsageError, match="There is no token"):
         decoder.prefill([])
     for bad in (128, -1):
         with pytest.raises(UsageError, match="0 to 127"):

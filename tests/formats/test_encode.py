@@ -231,7 +231,7 @@ def test_the_number_of_threads_changes_nothing(name: str) -> None:
 def test_of_several_bad_rows_the_first_is_named_whatever_the_threads(name: str) -> None:
     weights = gaussian(100, 4096)
     weights[90, 5] = weights[60, 7] = weights[23, 4095] = np.nan
-    with pytest.raises(CannotEncode, match="row 23 of weight holds NaN"):
+    with pytest.raises(CannotEncode, match="Row 23 of weight holds NaN"):
         formats.encode(weights, formats.get(name), threads=4)
 
 
@@ -267,7 +267,7 @@ def test_nan_and_inf_are_refused_with_their_place(name: str, row: int, column: i
     weights[row, column] = value
     with pytest.raises(CannotEncode) as caught:
         formats.encode(weights, formats.get(name), name="blk.0.attn_q.weight")
-    assert f"row {row} of blk.0.attn_q.weight holds {'NaN' if np.isnan(value) else 'Inf'}" == caught.value.cause
+    assert f"Row {row} of blk.0.attn_q.weight holds {'NaN' if np.isnan(value) else 'Inf'}" == caught.value.cause
     assert f"column {column}" in caught.value.facts[0]
     assert "hf download" in caught.value.ways_out[0]
 
@@ -281,7 +281,7 @@ def test_a_scale_that_overflows_is_refused_with_its_row(name: str, row: int, sig
     weights[row, 1000:1002] = 3e38 * sign, 0
     with pytest.raises(CannotEncode) as caught:
         formats.encode(weights, formats.get(name), name="output.weight")
-    assert caught.value.cause.startswith(f"row {row} of output.weight ")
+    assert caught.value.cause.startswith(f"Row {row} of output.weight ")
     assert "65504 of float16" in caught.value.cause
     assert caught.value.ways_out[0].startswith("rung run MODEL --format int8")
 
@@ -289,7 +289,7 @@ def test_a_scale_that_overflows_is_refused_with_its_row(name: str, row: int, sig
 def test_bf16_refuses_what_rounds_to_infinity() -> None:
     largest = np.float32(3.3895314e38)
     assert np.isfinite(round_trip(np.full((1, 2), largest), formats.get("bf16"))).all()
-    with pytest.raises(CannotEncode, match=r"row 1 of head holds 3\.4\d*e\+38, above the 3\.3895e38 of bfloat16"):
+    with pytest.raises(CannotEncode, match=r"Row 1 of head holds 3\.4\d*e\+38, above the 3\.3895e38 of bfloat16"):
         formats.encode(np.array([[1.0], [3.4e38]], np.float32), formats.get("bf16"), name="head")
 
 

@@ -253,7 +253,7 @@ def test_values_that_no_format_holds_are_told_by_their_name(tmp_path):
     with torch.no_grad():
         plain.model.layers[1].mlp.up_proj.weight[3, 7] = float("inf")
     plain.save_pretrained(tmp_path)
-    with pytest.raises(CannotEncode, match=r"row 3 of model.layers.1.mlp.up_proj.weight holds Inf"):
+    with pytest.raises(CannotEncode, match=r"Row 3 of model.layers.1.mlp.up_proj.weight holds Inf"):
         load(tmp_path, quantization_config=rung.QuantizationConfig("nf4"))
 
 

@@ -229,7 +229,7 @@ def test_names_of_grouped_formats(name):
 
 @pytest.mark.parametrize("name", ["u4:0", "u4:12:f8", "u4:-1", "u2:3", "e4m3:x", "u4:ordered:128", "u8:99999999"])
 def test_names_that_are_no_grouped_formats(name):
-    with pytest.raises(rung.RungError, match="there is no format"):
+    with pytest.raises(rung.RungError, match="There is no format"):
         formats.get(name)
 
 

@@ -68,4 +68,4 @@ def test_the_damaged_tensor_of_a_file_is_named(tmp_path):
     path.write_bytes(data)
     damage = find_damage(open_card(path))
     assert isinstance(damage, BadFile)
-    assert damage.cause == "tensor blk.0.ffn_down.weight is damaged: a scale in row 0 is nan"
+    assert damage.cause == "Tensor blk.0.ffn_down.weight is damaged: a scale in row 0 is nan"

@@ -62,7 +62,7 @@ def test_16_bits_are_encoded_as_what_they_stand_for(format, dtype):
     assert same(made, formats.encode(values.float().numpy(), formats.get(format)))
     values[4, 7] = math.inf
     if format != "bf16":
-        with pytest.raises(CannotEncode, match=r"row 4.* Inf"):
+        with pytest.raises(CannotEncode, match=r"Row 4.* Inf"):
             encode(values, formats.get(format), "weight")
 
 
@@ -348,7 +348,7 @@ def test_embedding():
     assert layer(ids[:0]).shape == (0, 3, 512)
     assert torch.equal(layer.dequantize()(ids), dense[ids.long()].bfloat16())
     for bad in (40, -1):
-        with pytest.raises(UsageError, match=f"id {bad} is outside of the vocabulary of 40"):
+        with pytest.raises(UsageError, match=f"Id {bad} is outside of the vocabulary of 40"):
             layer(torch.tensor([1, bad]))
 
 

@@ -159,9 +159,9 @@ def nan(value):
 @pytest.mark.parametrize(
     ("broken", "arguments", "error", "says"),
     [
-        (nan(torch.nan), {}, CannotEncode, r"row 3 of odd.weight holds NaN"),
-        (nan(-torch.inf), {}, CannotEncode, r"row 3 of odd.weight holds Inf"),
-        (nan(1e38), {"format": "q8_0"}, CannotEncode, r"row 3 of odd.weight needs a scale"),
+        (nan(torch.nan), {}, CannotEncode, r"Row 3 of odd.weight holds NaN"),
+        (nan(-torch.inf), {}, CannotEncode, r"Row 3 of odd.weight holds Inf"),
+        (nan(1e38), {"format": "q8_0"}, CannotEncode, r"Row 3 of odd.weight needs a scale"),
         (nn.Linear(64, 8, device="meta"), {}, UsageError, "odd.weight is on the meta device"),
         (nn.Linear(0, 8), {}, UsageError, r"odd.weight has no weights: its shape is \[8, 0\]"),
         (nn.Linear(64, 0), {}, UsageError, r"odd.weight has no weights: its shape is \[0, 64\]"),

@@ -63,5 +63,5 @@ def test_all_is_the_whole_catalogue_and_imports_no_torch_to_say_so(tmp_path):
 @pytest.mark.parametrize("name", ["nonsense"])
 def test_a_card_that_nobody_knows(tmp_path, name):
     said = run(tmp_path, "--rung-devices", name, "-k", "test_fixture")
-    assert "the catalogue has no device called" in said
+    assert "The catalogue has no device called" in said
     assert "1 error" in said

@@ -44,7 +44,7 @@ def test_bytes_that_are_no_text_are_not_trained_on(tmp_path):
 
 
 def test_files_without_a_row(tmp_path):
-    with pytest.raises(ModelNotFound, match="there is no file"):
+    with pytest.raises(ModelNotFound, match="There is no file"):
         read_rows(tmp_path / "nowhere")
     with pytest.raises(BadFile, match=r"no row to train on[\s\S]*2 rows left out: not JSON"):
         read_rows(write(tmp_path / "d", "a", "b"))

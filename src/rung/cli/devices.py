@@ -110,7 +110,7 @@ def _catalog(wanted: str, json: bool) -> None:
     found = [product for product in catalog.products() if _fits(product, wanted)]
     if not found:
         raise UnknownDevice(
-            f"nothing in the catalogue has {wanted!r} in its name, architecture or vendor.",
+            f"Nothing in the catalogue has {wanted!r} in its name, architecture or vendor.",
             ways_out=["rung devices --catalog"],
         )
     if json:

@@ -142,7 +142,7 @@ def _no_question_as_model(model: str | None, prompt: str | None) -> None:
         raise UsageError(
             f"{model!r} is a question, not a model.",
             (),
-            [f'rung run demo "{model}"   asks the embedded demonstration model', f'rung run MODEL "{model}"'],
+            [f'rung run demo "{model}"   # asks the embedded demonstration model', f'rung run MODEL "{model}"'],
         )
 
 

@@ -236,7 +236,7 @@ def _install(
 
 
 def _other_ways(chosen: Setup) -> list[str]:
-    ways = ["rung setup: what fits, and why"]
+    ways = ["rung setup   # what fits, and why"]
     if chosen.python:
         ways.insert(0, f"python{chosen.python} -m venv ENV, then rung setup --apply --venv ENV")
     if chosen.otherwise and chosen.otherwise.command:
@@ -276,7 +276,7 @@ def _not_taken_for_another(here: Environment, chosen: Setup, coming: Sequence[Ch
                 raise SoftwareMissing(
                     f"The index gives torch {change.after}, not {chosen.torch.version}.",
                     ["nothing was changed"],
-                    ["rung setup --apply, without --index-url: the official index"],
+                    ["rung setup --apply   # without --index-url: the official index"],
                 )
             return
     if "torch" not in installed:

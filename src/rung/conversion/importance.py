@@ -43,12 +43,12 @@ def by_role(found: Mapping[str, Floats], names: Mapping[str, str], columns: Mapp
             continue
         if len(found[name]) != columns[role]:
             raise BadFile(
-                f"the importance data are of another model: {name} has {columns[role]:,} columns,"
+                f"The importance data are of another model: {name} has {columns[role]:,} columns,"
                 f" and they {len(found[name]):,}"
             )
         made[role] = found[name]
     if not made:
-        raise BadFile("the importance data are of another model: none of its names is there")
+        raise BadFile("The importance data are of another model: none of its names is there")
     return made
 
 

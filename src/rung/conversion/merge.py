@@ -32,7 +32,7 @@ def merging(card: ModelCard, adapters: Sequence[str], target: Path, format: str 
         raise UsageError(
             f"{adapters[0]} changes the output head, and {card.name} has none of its own: it is the embedding.",
             ["added to both, it would change what tokens mean as well"],
-            [f"rung run {quoted(card.path)} --adapter {quoted(adapters[0])}   adds it to the head alone"],
+            [f"rung run {quoted(card.path)} --adapter {quoted(adapters[0])}   # adds it to the head alone"],
         )
     steps = tuple(
         replace(step, changes=changes.get(step.tensor.role, ()), whole=whole.get(step.tensor.role))
@@ -46,7 +46,7 @@ def merging(card: ModelCard, adapters: Sequence[str], target: Path, format: str 
                 ["an adapter cannot be put into it"],
                 [
                     f"rung merge {quoted(card.path)} {quoted(adapters[0])} {quoted(target)} --format {better}",
-                    f"rung run {quoted(card.path)} --adapter {quoted(adapters[0])}   adds it while the model runs",
+                    f"rung run {quoted(card.path)} --adapter {quoted(adapters[0])}   # adds it while the model runs",
                 ],
             )
     return replace(job, steps=steps)

@@ -148,7 +148,7 @@ class Partial:
             fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(
-                f"another process is writing {self.target}", (), ["wait for it, or give the result another name"]
+                f"Another process is writing {self.target}", (), ["wait for it, or give the result another name"]
             ) from error
 
     def _recorded(self) -> dict[int, Any]:

@@ -223,7 +223,7 @@ def _check(card: ModelCard, kind: str, chosen: Mapping[str, tuple[Format, str]])
             raise UsageError(
                 f"rung reads {format.name} and does not write it; {tensor.name} would be stored in it",
                 (),
-                ["rung formats: those without 'read only' are written", "--format q4_k_m, --format q8_0"],
+                ["rung formats   # those without 'read only' are written", "--format q4_k_m, --format q8_0"],
             )
         if kind == "gguf" and formats.gguf_number(format) is None:
             raise UsageError(

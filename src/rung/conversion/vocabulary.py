@@ -36,7 +36,7 @@ def tokenizer_keys(card: ModelCard) -> dict[str, Any]:
         return _keys(card)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # they may say anything
         raise BadFile(
-            f"the tokenizer of {card.name} is not built as tokenizers build theirs",
+            f"The tokenizer of {card.name} is not built as tokenizers build theirs",
             [f"{type(error).__name__}: {str(error)[:120]}"],
             ["keep the model as a folder:  rung quantize MODEL FOLDER --format q4_k"],
         ) from error

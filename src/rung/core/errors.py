@@ -81,7 +81,7 @@ class ModelError(RungError):
 class ModelNotFound(ModelError):
     """Neither a file, a folder nor a name on the hub."""
 
-    usual_ways = ("rung run demo: the embedded model needs no file",)
+    usual_ways = ("rung run demo   # the embedded model needs no file",)
 
 
 class BadFile(ModelError):

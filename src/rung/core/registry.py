@@ -24,7 +24,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def register(self, name: str, item: T) -> T:
         """Adds ``item``; raises ``RegistrationError`` when the name is taken or empty."""
         if not name:
-            raise RegistrationError(f"a {self._noun} without a name")
+            raise RegistrationError(f"A {self._noun} without a name")
         if name in self._items:
             raise RegistrationError(f"{self._noun} {name!r} is registered twice")
         self._items[name] = item
@@ -53,12 +53,12 @@ def register_ladder(ladder: Ladder) -> Ladder:
         raise RegistrationError(f"{ladder.op!r} is no op; the ops are {', '.join(OPS)}")
     names = [rung.name for rung in ladder.rungs]
     if len(set(names)) != len(names):
-        raise RegistrationError(f"the ladder of {ladder.op} has a rung twice: {', '.join(names)}")
+        raise RegistrationError(f"The ladder of {ladder.op} has a rung twice: {', '.join(names)}")
     strangers = [rung.name for rung in ladder.rungs if rung.op != ladder.op]
     if strangers:
-        raise RegistrationError(f"the ladder of {ladder.op} has rungs of other ops: {', '.join(strangers)}")
+        raise RegistrationError(f"The ladder of {ladder.op} has rungs of other ops: {', '.join(strangers)}")
     if not names or names[-1] != "ref":
-        raise RegistrationError(f"the last rung of {ladder.op} must be ref, the specification of the others")
+        raise RegistrationError(f"The last rung of {ladder.op} must be ref, the specification of the others")
     return _LADDERS.register(ladder.op, ladder)
 
 

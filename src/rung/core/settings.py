@@ -34,7 +34,7 @@ class Setting:
             return self.parse(text)
         except ValueError as error:
             raise UsageError(
-                f"the environment variable {self.variable} is {text!r}, which makes no sense: {error}",
+                f"The environment variable {self.variable} is {text!r}, which makes no sense: {error}",
                 [self.meaning],
                 [f"unset {self.variable}"],
             ) from error

@@ -137,7 +137,7 @@ class BorrowedDecoder:
 
     def _chunks(self, ids: Sequence[int], each: bool) -> list[torch.Tensor]:
         if not ids or min(ids) < 0 or max(ids) >= self._vocabulary:
-            raise UsageError(f"token ids must lie in 0 to {self._vocabulary - 1}, and be one at least")
+            raise UsageError(f"Token ids must lie in 0 to {self._vocabulary - 1}, and be one at least")
         self.cache.room(self.cache.length, len(ids))
         found, left = [], list(ids)
         try:

@@ -98,7 +98,7 @@ class Template:
 
 def _failed(why: str) -> TemplateError:
     return TemplateError(
-        "The model's chat template failed.", [why], ["rung run MODEL --raw PROMPT: the prompt without a template"]
+        "The model's chat template failed.", [why], ["rung run MODEL --raw PROMPT   # without a template"]
     )
 
 

@@ -118,11 +118,11 @@ class Decoder:
 
     def _check(self, ids: Sequence[int]) -> None:
         if not ids:
-            raise UsageError("there is no token to compute", ["the prompt is empty"], ["a prompt with text in it"])
+            raise UsageError("There is no token to compute", ["the prompt is empty"], ["a prompt with text in it"])
         vocabulary = self._vocabulary
         if min(ids) < 0 or max(ids) >= vocabulary:
             raise UsageError(
-                f"token ids must lie in 0 to {vocabulary - 1}, found {min(ids)} to {max(ids)}",
+                f"Token ids must lie in 0 to {vocabulary - 1}, found {min(ids)} to {max(ids)}",
                 [f"the model's vocabulary has {vocabulary} tokens"],
             )
         self.cache.room(self.cache.length, len(ids))

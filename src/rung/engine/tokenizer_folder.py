@@ -104,7 +104,7 @@ class JsonTokenizer:
         if "Metaspace" in state or SPACE in state:
             strips = '"Strip"' in state or ("Metaspace" in state and '"never"' not in state)
             return "spaces", strips
-        raise BadFile("the decoder of tokenizer.json is none that rung knows", [state[:200]])
+        raise BadFile("The decoder of tokenizer.json is none that rung knows", [state[:200]])
 
     def encode(self, text: str, special: bool) -> list[int]:
         """Ids of ``text`` without BOS; control tokens in it are ids only if ``special``."""

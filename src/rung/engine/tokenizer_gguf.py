@@ -82,7 +82,7 @@ class GgufTokenizer:
         if self.kind not in ("llama", "gpt2", "gemma4"):
             found = f"of kind {self.kind!r}" if self.kind else "missing"
             raise BadFile(
-                f"the tokenizer of {self._model} is {found}",
+                f"The tokenizer of {self._model} is {found}",
                 ["rung reads GGUF tokenizers of kinds llama and gpt2"],
             )
         if self.kind == "llama":

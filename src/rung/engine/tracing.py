@@ -42,7 +42,7 @@ class Modules:
         if not self._met:
             raise UsageError(
                 f"{outline.name} has no configuration of transformers or diffusers to build a module from.",
-                ways_out=[f"rung check {quoted(outline.path)}  without --trace"],
+                ways_out=[f"rung check {quoted(outline.path)}   # without --trace"],
             )
         if len(outline.components) == 1:
             *_, module = self._met.values()

@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 #: Weights that are worked on at once: their float32 copy and a few temporaries stay in a core's L2 cache.
 PIECE = 1 << 16
 _DAMAGED = "hf download MODEL --force-download: the file is damaged here or was published so"
-_TOO_LARGE = "rung run MODEL --format int8: its scales are float32 (those of bf16 and nf4 reach as far)"
+_TOO_LARGE = "rung run MODEL --format int8   # its scales are float32; those of bf16 and nf4 reach as far"
 #: Sixteen steps of float16 where it is coarsest. Scales below this are rounded up, so that no code is clipped.
 COARSE = np.float32(2.0**-20)
 
@@ -115,7 +115,7 @@ class Source:
     def refusal(self, index: int, cause: str, way_out: str) -> CannotEncode:
         """The error that says why the weight ``index`` of the flattened tensor, or its block, cannot be stored."""
         row, column = divmod(index, self.shape[1])
-        return CannotEncode(f"row {row} of {self.name} {cause}", [f"first met at column {column}"], [way_out])
+        return CannotEncode(f"Row {row} of {self.name} {cause}", [f"first met at column {column}"], [way_out])
 
 
 class Codec(ABC):

@@ -159,17 +159,17 @@ def get(name: str) -> Format:
     if kind in GROUPED:
         if (found := _grouped(kind, options)) is None:
             choices = f"{kind}:GROUP, {kind}:GROUP:bf16, and each with :ordered"
-            raise UnknownFormat(f"there is no format {name!r}: write {choices}", (), ["rung formats"])
+            raise UnknownFormat(f"There is no format {name!r}: write {choices}", (), ["rung formats"])
         return found
     if kind not in _FLOORS:
         known = list(dict.fromkeys(key.split(":")[0] for key in FORMATS))
-        raise UnknownFormat(f"there is no format {name!r}.{did_you_mean(kind, known)}", ways_out=["rung formats"])
+        raise UnknownFormat(f"There is no format {name!r}.{did_you_mean(kind, known)}", ways_out=["rung formats"])
     nested = "nested" in options
     blocks = [option for option in options if option != "nested"] or [str(BLOCKS[0])]
     if len(blocks) != 1 or len(options) - nested > 1 or blocks[0] not in map(str, BLOCKS):
         choices = ", ".join(map(str, BLOCKS))
         raise UnknownFormat(
-            f"there is no format {name!r}: write {kind}, {kind}:BLOCK, {kind}:nested or {kind}:BLOCK:nested",
+            f"There is no format {name!r}: write {kind}, {kind}:BLOCK, {kind}:nested or {kind}:BLOCK:nested",
             [f"BLOCK is one of {choices}"],
             ["rung formats"],
         )

@@ -36,7 +36,7 @@ class Quantizer(DiffusersQuantizer):
             raise UsageError(
                 f"format={AUTO!r} plans models of transformers; {type(model).__name__} is one part of a pipeline",
                 ["what the other parts leave it on the device is not known while it is loaded"],
-                ["format='int8'", "rung check MODEL   says which format fits the whole pipeline"],
+                ["format='int8'", "rung check MODEL   # says which format fits the whole pipeline"],
             )
         outer = None if config.embeddings is None else formats.get(config.embeddings)
         kept = [] if keep_in_fp32_modules is None else keep_in_fp32_modules

@@ -50,7 +50,7 @@ def card_of_network(folder: Path, why: str) -> NetworkCard:
         raise UnknownArchitecture(
             f"{folder.name} is quantised, and of an architecture that only transformers builds",
             [why],
-            ["rung run FOLDER  with the folder that it was made from", "in Python: rung.hub.transformers.install()"],
+            ["rung run FOLDER   # the folder that it was made from", "in Python: rung.hub.transformers.install()"],
         )
     named = importlib.import_module("transformers.models.auto.modeling_auto")
     kind = named.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(values.get("model_type"))

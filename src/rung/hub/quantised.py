@@ -261,7 +261,7 @@ def _raw(tensor: Tensor) -> Raw:
     narrow = here.is_floating_point() and here.element_size() < 4
     values = here.view(_AS_INTEGERS[here.element_size()]) if narrow else here
     if tensor.dtype not in _DTYPES:
-        raise BadFile(f"a quantised weight has a part of {tensor.dtype}, which no method uses")
+        raise BadFile(f"A quantised weight has a part of {tensor.dtype}, which no method uses")
     return Raw(_DTYPES[tensor.dtype], values.numpy())
 
 

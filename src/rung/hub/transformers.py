@@ -328,7 +328,7 @@ def _complete(model: nn.Module) -> None:
     if lacking:
         (name, format), several = lacking[0], len(lacking)
         raise BadFile(
-            f"the checkpoint has no weight of {name} in {format}, which its quantization_config says",
+            f"The checkpoint has no weight of {name} in {format}, which its quantization_config says",
             [f"so it is with {count(several, 'weight')}: config.json and the weights are of different models"],
             ["take both from the same copy of the model"],
         )

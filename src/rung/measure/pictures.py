@@ -43,7 +43,7 @@ def check_destination(path: Path, frames: int) -> None:
             ways_out=[f"--out {quoted(path.with_suffix('.mp4' if frames > 1 else '.png').name)}"],
         )
     if kind == ".png" and frames > 1:
-        raise UsageError(f"a PNG holds one picture, not {frames} frames.", ways_out=["--out x.webp", "--frames 1"])
+        raise UsageError(f"A PNG holds one picture, not {frames} frames.", ways_out=["--out x.webp", "--frames 1"])
     if not path.absolute().parent.is_dir():
         raise UsageError(f"There is no folder {path.parent}.", ways_out=[f"mkdir -p {quoted(path.parent)}"])
     if kind == ".mp4":

@@ -100,7 +100,7 @@ def read_adapter(path: str | Path, weight: float = 1.0) -> Adapter:
     place = Path(path).expanduser()
     if not place.exists():
         raise ModelNotFound(
-            f"there is no adapter {place}",
+            f"There is no adapter {place}",
             ["an adapter is a folder that PEFT saved, or a GGUF file"],
             [f"hf download ORG/REPO --local-dir {place.name}"],
         )

@@ -124,7 +124,7 @@ def path_and_weight(name: str) -> tuple[str, float]:
     except ValueError:
         return name, 1.0
     if not math.isfinite(weight):
-        raise UsageError(f"the weight of an adapter is {text}", (), [f"--adapter {path}:0.5"])
+        raise UsageError(f"The weight of an adapter is {text}", (), [f"--adapter {path}:0.5"])
     return path, weight
 
 

@@ -87,7 +87,9 @@ def _architecture(file: str, metadata: Mapping[str, Any]) -> Architecture:
             ways_out=[f"rung run MODEL --adapter {quoted(file)}"],
         )
     if name == "clip" or kind == "mmproj":
-        raise BadFile(f"{file} is the part of a model that sees pictures (mmproj)", ["rung run takes the other file"])
+        raise BadFile(
+            f"{file} is the part of a model that sees pictures (mmproj)", ["name the other file:  rung run OTHER.gguf"]
+        )
     if name not in arch.GGUF:
         raise UnknownArchitecture(
             f"{file} holds a model of the architecture {name[:60]!r}, which rung does not build",

@@ -121,7 +121,7 @@ def _check_room(listed: Listing, names: list[str]) -> None:
 
 
 def _disk_full(repository: str, facts: list[str]) -> HubError:
-    ways = ["hf cache ls: what takes room there", "HF_HUB_CACHE=/a/larger/disk: where downloads go"]
+    ways = ["hf cache ls   # what takes room there", "HF_HUB_CACHE=/a/larger/disk   # where downloads go"]
     return HubError(f"{repository} does not fit on the disk.", facts, ways)
 
 
@@ -147,7 +147,7 @@ def _translate(error: Exception, repository: str, revision: str | None) -> RungE
     from huggingface_hub import errors
 
     page = f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co').rstrip('/')}/{repository}"
-    log_in = "hf auth login, or HF_TOKEN=... in the environment"
+    log_in = "hf auth login   # or HF_TOKEN=... in the environment"
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, errors.GatedRepoError):
         ways = [f"ask for access at {page}", log_in]

@@ -148,7 +148,7 @@ def _is_folder(listed: Listing) -> bool:
             [", ".join(sorted(name for name in names if name.endswith(_PICKLES)))[:200]],
             [
                 f"hf download {listed.repository} --local-dir OLD",
-                "rung convert OLD NEW: reads pickles in a process of its own, and builds nothing but weights",
+                "rung convert OLD NEW   # reads pickles in a process of its own, and builds nothing but weights",
             ],
         )
     raise ModelNotFound(
@@ -188,7 +188,7 @@ def _complete(listed: Listing, name: str) -> list[str]:
         raise HubError(
             f"{listed.repository} is not complete: {len(missing)} of {count} parts are not {where}.",
             [f"the first missing one is {missing[0]}"],
-            [f"rung run {listed.repository} (with a network)"] if listed.folder else [],
+            [f"rung run {listed.repository}   # with a network"] if listed.folder else [],
         )
     return wanted
 
@@ -249,7 +249,7 @@ def _best(listed: Listing, budget: int | None) -> tuple[_Choice, str]:
         raise DoesNotFit(
             f"Nothing in {listed.repository} fits in {size(budget)}.",
             [f"the smallest is {choices[-1]}, and {size(BESIDE_WEIGHTS)} are needed beside the weights"],
-            [f"rung run {listed.repository}:{choices[-1].label} (downloads it all the same)"],
+            [f"rung run {listed.repository}:{choices[-1].label}   # downloads it all the same"],
         )
     preferred = [choice for choice in fitting if choice.label == PREFERRED]
     chosen = (preferred or fitting)[0]

@@ -23,11 +23,11 @@ def open_card(path: str | Path) -> ModelCard:
         place = Path(path).expanduser()
         folder, there = place.is_dir(), place.exists()
     except (OSError, RuntimeError) as error:  # too long for a name; the home of a user who is not there
-        raise ModelNotFound(f"there is no file or folder {str(path)[:200]}", [str(error)[:200]]) from error
+        raise ModelNotFound(f"There is no file or folder {str(path)[:200]}", [str(error)[:200]]) from error
     if folder:
         return _open_folder(place)
     if not there:
-        raise ModelNotFound(f"there is no file or folder {place}")
+        raise ModelNotFound(f"There is no file or folder {place}")
     if not place.is_file():
         raise BadFile(f"{place} is neither a file nor a folder")
     if head(place).startswith(b"GGUF"):

@@ -42,7 +42,7 @@ def plain(base: float, dims: int) -> array[float]:
 def positive_powers(base: float, dims: int) -> array[float]:
     """base^(2i/dims), f32."""
     if not 1 < base < 2.0**100:
-        raise BadFile(f"the base of the rotary embedding is {base:g}, which makes no frequencies")
+        raise BadFile(f"The base of the rotary embedding is {base:g}, which makes no frequencies")
     return _f32(base**exponent for exponent in _f32(index / dims for index in range(0, dims, 2)))
 
 
@@ -104,7 +104,7 @@ def from_config(kind: str, scaling: Scaling) -> Rope:
 def _values(inverse: Iterable[float]) -> tuple[float, ...]:
     values = tuple(_f32(inverse))
     if not all(map(math.isfinite, values)):
-        raise BadFile("the parameters of the rotary embedding make no finite frequencies")
+        raise BadFile("The parameters of the rotary embedding make no finite frequencies")
     return values
 
 

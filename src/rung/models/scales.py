@@ -32,7 +32,7 @@ def check_scales(encoded: Encoded, name: str) -> None:
             if bad.any():
                 row = (first + int(np.argmax(bad))) // per_row
                 raise BadFile(
-                    f"tensor {name} is damaged: a scale in row {row:,} is {piece[field][np.argmax(bad)]}",
+                    f"Tensor {name} is damaged: a scale in row {row:,} is {piece[field][np.argmax(bad)]}",
                     ["the file was written from a broken checkpoint, or changed since"],
                     ["download it again, or take another file of the model"],
                 )

@@ -102,7 +102,7 @@ def _stored(parts: dict[str, Tensor], format: Format, shape: tuple[int, int]) ->
     for name, (size, dtype) in parts_of(format, shape).items():
         if parts[name].dtype != dtype or tuple(parts[name].shape) != size:
             raise UsageError(
-                f"the part {name} of a weight in {format.name} is {list(parts[name].shape)} in {parts[name].dtype}"
+                f"The part {name} of a weight in {format.name} is {list(parts[name].shape)} in {parts[name].dtype}"
                 f" and should be {list(size)} in {dtype}",
                 ["something has cast or replaced the scales behind the layer's back"],
                 ["with FSDP leave param_dtype of MixedPrecisionPolicy at None and cast the model instead"],

@@ -116,7 +116,7 @@ class QuantEmbedding(nn.Embedding):
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= self.num_embeddings:
                 raise UsageError(
-                    f"id {low if low < 0 else high} is outside of the vocabulary of {self.num_embeddings}",
+                    f"Id {low if low < 0 else high} is outside of the vocabulary of {self.num_embeddings}",
                     ["tokenizer and model do not belong together, or padding has an id of its own"],
                 )
         rows = product.look_up(ids.long(), self.stored).to(self.compute_dtype or self.stored.dtype)

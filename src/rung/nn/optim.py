@@ -202,7 +202,7 @@ def _needs_momentum(momentum: float, dampening: float, nesterov: bool) -> None:
     _refuse(dampening=dampening, nesterov=nesterov)
     if momentum == 0:
         raise UsageError(
-            "without momentum there is no state to hold in 8 bits", (), ["torch.optim.SGD", "momentum=0.9"]
+            "Without momentum there is no state to hold in 8 bits", (), ["torch.optim.SGD", "momentum=0.9"]
         )
 
 

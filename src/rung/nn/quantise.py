@@ -219,7 +219,7 @@ def check_values(name: str, weight: Tensor) -> None:
     if weight.numel() and not all(bool(end.isfinite()) for end in weight.detach().aminmax()):
         row, column = torch.nonzero(~torch.isfinite(weight.detach()))[0].tolist()
         raise CannotEncode(
-            f"row {row} of {name} holds {'NaN' if bool(weight[row, column].isnan()) else 'Inf'}",
+            f"Row {row} of {name} holds {'NaN' if bool(weight[row, column].isnan()) else 'Inf'}",
             [f"first met at column {column}"],
             ["load the weights again: they are damaged, or were saved after a training run had diverged"],
         )

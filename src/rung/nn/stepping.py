@@ -270,7 +270,7 @@ class Optimizer8bit(torch.optim.Optimizer):
                 continue
             if saved["state1"].numel() != p.numel() * _counts(self._rule)[0]:
                 raise UsageError(
-                    f"the state of parameter {number} has {saved['state1'].numel()} values, the parameter {p.numel()}",
+                    f"The state of parameter {number} has {saved['state1'].numel()} values, the parameter {p.numel()}",
                     ["it was saved for another model, or by another optimiser"],
                 )
             self.state[p] = {

@@ -28,7 +28,7 @@ def folder_of(
         if not (place / INDEX).is_file():
             raise BadFile(
                 f"{name} is no pipeline of diffusers: it has no {INDEX}.",
-                ways_out=[f"rung check {quoted(name)}   says what it is"],
+                ways_out=[f"rung check {quoted(name)}   # says what it is"],
             )
         return place
     repository = repository_of(name)

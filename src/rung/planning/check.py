@@ -120,7 +120,7 @@ def _case(outline: Outline, question: Question, traced: Mapping[str, int]) -> _C
     if question.training and len(subjects) > 1:
         raise UsageError(
             f"{outline.name} is a pipeline; rung knows the memory of training for language models.",
-            ways_out=["rung check MODEL  without --training"],
+            ways_out=["rung check MODEL   # without --training"],
         )
     kitchens = {name: Kitchen(subject) for name, subject in subjects.items()}
     largest = max(subjects.values(), key=lambda subject: subject.parameters)

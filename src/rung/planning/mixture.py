@@ -211,4 +211,4 @@ def storage(name: str) -> Format | Mixture:
         if ":" in wanted:
             raise
         known = list(dict.fromkeys([*(key.split(":")[0] for key in formats.FORMATS), *MIXTURES]))
-        raise UnknownFormat(f"there is no format {name!r}.{did_you_mean(wanted, known)}", (), error.ways_out) from None
+        raise UnknownFormat(f"There is no format {name!r}.{did_you_mean(wanted, known)}", (), error.ways_out) from None

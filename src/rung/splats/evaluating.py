@@ -84,7 +84,7 @@ def evaluate_run(made: Trained, device: str | torch.device = "cpu") -> dict[str,
         raise UsageError(
             f"{made.folder} has no test pictures.",
             ["its run kept none for testing" if made.views else "it is not what a run left"],
-            ["rung splat train SCENE --out DIR keeps every eighth photograph for testing"],
+            ["rung splat train SCENE --out DIR   # keeps every eighth photograph for testing"],
         )
     shots, indexes = _tested(made, tests)
     alpha, known = made.settings.get("alpha"), held(made.folder / METRICS)

@@ -63,7 +63,7 @@ def read_rows(path: Path) -> tuple[list[Row], Dropped]:
     """
     if not path.is_file():
         raise ModelNotFound(
-            f"there is no file {path}", ["DATA is a JSONL file, one row a line"], [f"a row:  {_SHAPES[0]}"]
+            f"There is no file {path}", ["DATA is a JSONL file, one row a line"], [f"a row:  {_SHAPES[0]}"]
         )
     try:
         with open(path, "rb") as file:

@@ -70,7 +70,7 @@ def fit(
     raise DoesNotFit(
         f"Training {card.name} needs {size(need.most)} on {device.name}, which has {size(budget)}.",
         [f"that is one row of {length:,} tokens at a time, with gradient checkpointing and rank {rank}"],
-        [*ways, "a smaller model", f"rung check {quoted(card.path)} --training lora   says where it would fit"],
+        [*ways, "a smaller model", f"rung check {quoted(card.path)} --training lora   # says where it would fit"],
     )
 
 

@@ -94,7 +94,7 @@ def _read(name: str, file: BinaryIO, size: int, first: bytes) -> Library:
         raise BadFile(
             f"{name} is neither a library nor GPU code, and no archive of them.",
             [f"its first bytes are {first[:8].hex(' ') or 'missing: it is empty'}"],
-            ["rung inspect FILE.so, a wheel, a folder or a package"],
+            ["rung inspect FILE.so   # or a wheel, a folder, a package"],
         )
     return found
 

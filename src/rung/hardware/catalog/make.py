@@ -131,7 +131,7 @@ def _runtime(architecture: Architecture, build: Build | None) -> tuple[int, str]
 def _bytes(memory: str | int | None) -> int | None:
     if memory is None or isinstance(memory, int):
         if memory is not None and memory <= 0:
-            raise UsageError(f"a device cannot have {memory} bytes of memory.", ways_out=['memory="4.6GB"'])
+            raise UsageError(f"A device cannot have {memory} bytes of memory.", ways_out=['memory="4.6GB"'])
         return memory
     try:
         return parse_size(memory)

@@ -149,7 +149,7 @@ def _guess(name: str, wanted: str) -> Match:
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     ways = [f"rung devices {quoted(near[0])}"] if near else []
     raise UnknownDevice(
-        f"the catalogue has no device called {name!r}.{hint}", ways_out=[*ways, "rung devices --catalog"]
+        f"The catalogue has no device called {name!r}.{hint}", ways_out=[*ways, "rung devices --catalog"]
     )
 
 

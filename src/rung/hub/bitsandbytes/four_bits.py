@@ -115,7 +115,7 @@ def gemv_4bit(a: Tensor, b: Tensor, shape: Sequence[int], absmax: Tensor, code: 
     """
     if absmax.dim() > 1:
         raise UsageError(
-            "this weight is in bitsandbytes' own packing for AVX512_BF16",
+            "This weight is in bitsandbytes' own packing for AVX512_BF16",
             ["it was repacked in place before rung was installed; only its layer can have it back"],
             ["call rung.hub.bitsandbytes.install() before the first evaluation"],
         )

@@ -90,7 +90,7 @@ def unsafe(path: Path) -> UnsafeFile:
         f"{path.name} is a pickle: reading it could run code that is hidden in it",
         ["rung run reads safetensors and GGUF files only"],
         [
-            f"rung convert {quoted(whole)} NEW_FOLDER: reads it in a process of its own, builds only weights",
+            f"rung convert {quoted(whole)} NEW_FOLDER   # reads it in a process of its own, builds only weights",
             "take a GGUF or safetensors version of the model:  rung run ORG/REPO",
         ],
     )

@@ -76,7 +76,7 @@ def _check(mapping: dict[str, str], files: dict[Path, tuple[Stored, ...]], index
     for path, tensors in files.items():
         for tensor in tensors:
             if tensor.name in places:
-                raise BadFile(f"the tensor {tensor.name} is in two shards: {places[tensor.name]} and {path.name}")
+                raise BadFile(f"The tensor {tensor.name} is in two shards: {places[tensor.name]} and {path.name}")
             places[tensor.name] = path.name
     for name, shard in mapping.items():
         if places.get(name) != shard:

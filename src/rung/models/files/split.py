@@ -52,7 +52,7 @@ def _check(headers: tuple[Header, ...]) -> None:
     if len(set(names)) != len(names):
         seen: set[str] = set()
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise BadFile(f"the tensor {twice} is in two parts of {headers[0].path.name}")
+        raise BadFile(f"The tensor {twice} is in two parts of {headers[0].path.name}")
     total = headers[0].metadata.get("split.tensors.count", len(names))
     if len(headers) > 1 and total != len(names):
-        raise BadFile(f"the parts of {headers[0].path.name} hold {len(names)} tensors, and should hold {total}")
+        raise BadFile(f"The parts of {headers[0].path.name} hold {len(names)} tensors, and should hold {total}")

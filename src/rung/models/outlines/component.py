@@ -68,7 +68,7 @@ def _described(config: Settings, parts: Parts, name: str) -> Component:
         raise UnknownArchitecture(
             f"{config.where} is of the type {kind[:60]!r}, whose tensors rung does not know",
             [f"known: {', '.join(known())}"],
-            ["rung check MODEL --trace: builds its module without weights, and counts"],
+            ["rung check MODEL --trace   # builds its module without weights, and counts"],
         )
     description = DESCRIPTIONS[kind]
     settings = description.settings(config)

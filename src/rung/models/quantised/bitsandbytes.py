@@ -68,12 +68,12 @@ def _by_rows(name: str, layout: Header, peek: Peek) -> None:
 def _four_bits(name: str, parts: Headers, state: Mapping[str, Any]) -> Held:
     shape, kind, block = state.get("shape"), state.get("quant_type"), state.get("blocksize")
     if not isinstance(shape, list) or len(shape) != 2 or not all(isinstance(n, int) and n > 0 for n in shape):
-        raise BadFile(f"the quantisation state of {name} has the shape {str(shape)[:60]}")
+        raise BadFile(f"The quantisation state of {name} has the shape {str(shape)[:60]}")
     nested = "nested_absmax" in parts
     try:
         made = formats.get(f"{kind}:{block}" + (":nested" if nested else ""))
     except UnknownFormat as error:
-        raise BadFile(f"the quantisation state of {name} is of no kind that rung reads", [error.cause]) from error
+        raise BadFile(f"The quantisation state of {name} is of no kind that rung reads", [error.cause]) from error
     count = math.prod(shape)
     blocks = -(-count // made.block)
     if _bytes(parts["weight"]) != -(-count // 2):

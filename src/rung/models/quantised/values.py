@@ -71,7 +71,7 @@ _NUMPY |= {"F16": "<u2", "BF16": "<u2", "U8": "u1", "BOOL": "u1", "F8_E4M3": "u1
 def raw_of(dtype: str, shape: tuple[int, ...], data: np.ndarray[Any, Any]) -> Raw:
     """The values of a stored tensor from its bytes; a view. Raises ``BadFile`` for a type that no method uses."""
     if dtype not in _NUMPY:
-        raise BadFile(f"a quantised weight has a part of {dtype}, which no method uses")
+        raise BadFile(f"A quantised weight has a part of {dtype}, which no method uses")
     return Raw(dtype, data.view(_NUMPY[dtype]).reshape(shape))
 
 
@@ -112,7 +112,7 @@ def unread(what: str) -> UnknownArchitecture:
 
 
 #: What helps where rung does not read how a checkpoint is quantised.
-OTHER_COPY = ("rung run ORG/REPO  with the unquantised or a GGUF version of the model",)
+OTHER_COPY = ("rung run ORG/REPO   # the unquantised or a GGUF version of the model",)
 
 
 def need(name: str, parts: Headers, *wanted: str) -> None:

@@ -62,7 +62,7 @@ def scene(
         f"{place} holds no scene: no cameras are known.",
         [f"looked for {', '.join(looked)}"],
         [
-            f"rung splat sfm {quoted(place)} --out SCENE: finds the cameras of photographs, or of a video"
+            f"rung splat sfm {quoted(place)} --out SCENE   # finds the cameras of photographs, or of a video"
             if place.is_dir()
             else "name the folder that the scene is in"
         ],
