@@ -47,6 +47,14 @@ def test_votes_are_probabilities_of_causes():
     assert votes({"xyzzyplugh"}) == {}
 
 
+def test_a_few_words_do_not_decide_alone(monkeypatch):
+    table = (("", "dtype-mix"), {word: "1:3" for word in "abcd"})
+    monkeypatch.setattr("rung.diagnosis.words._table", lambda: table)
+    for words in ("a", "abcd"):
+        found = votes(words)
+        assert found["dtype-mix"] - found[""] == pytest.approx(3 * len(words) / math.sqrt(len(words) + 4))
+
+
 def test_what_no_signature_knows_is_told_by_its_words():
     found = explain("the card's memory ran full while allocating the tensor")
     assert found.cause == "gpu-out-of-memory"
