@@ -48,7 +48,7 @@ def test_votes_are_probabilities_of_causes():
 
 
 def test_a_few_words_do_not_decide_alone(monkeypatch):
-    table = (("", "dtype-mix"), {word: "1:3" for word in "abcd"})
+    table = (("", "dtype-mix"), dict.fromkeys("abcd", "1:3"))
     monkeypatch.setattr("rung.diagnosis.words._table", lambda: table)
     for words in ("a", "abcd"):
         found = votes(words)
