@@ -77,6 +77,14 @@ def test_what_goes_wrong_while_frames_are_made_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_ffmpeg_that_is_not_there_says_what_to_do(monkeypatch):
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", "/nowhere/ffmpeg")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SoftwareMissing, match="not installed") as refused:
+        pictures.ffmpeg()
+    assert any("x.webp" in way for way in refused.value.ways_out)
+
+
 def test_an_ffmpeg_that_ends_at_once_says_why(tmp_path, monkeypatch):
     (tmp_path / "ffmpeg").write_text("#!/bin/sh\necho 'no encoder here' >&2\nexit 1\n")
     (tmp_path / "ffmpeg").chmod(0o755)

@@ -93,7 +93,9 @@ def ffmpeg() -> str:
         import imageio_ffmpeg
 
         with contextlib.suppress(RuntimeError):  # the package without its binary
-            return str(imageio_ffmpeg.get_ffmpeg_exe())
+            named = str(imageio_ffmpeg.get_ffmpeg_exe())
+            if shutil.which(named) is not None:  # what IMAGEIO_FFMPEG_EXE says is taken unseen
+                return named
     found = shutil.which("ffmpeg")
     if found is None:
         raise SoftwareMissing(
