@@ -1,12 +1,12 @@
 """Training splats: peak memory and speed beside the plan's, from a thousand to a million splats, and by pixels.
 
-    python benchmarks/splat_memory.py [--cases 1000:400 1000000:400 ...] [--steps 24]
+    python benchmarks/splat_memory.py [--cases 1000:400 1000000:400:f32+sh16 36000:400:f32:classic ...] [--steps 14]
 
-Each case SPLATS:SIZE is a process of its own that trains on pictures of noise, SIZE x SIZE, beginning with nine tenths
-of the splats that the plan allows and growing to all of them, as large as those of a trained scene; it also saves,
-measures a test and draws it, as every run does. Measured is the largest resident size of the process, with kernels
-that were compiled before. Also prints how many tiles the splats touch, and nanoseconds for each of those: the last
-lines say how these grow.
+Each case SPLATS:SIZE[:FORMAT[:STRATEGY[:VIEWS]]] is a process of its own that trains on pictures of noise, SIZE x SIZE,
+beginning with 96 % of the splats that the plan allows and growing to all of them, as large as those of a trained
+scene; it also saves, measures a test and draws it, as every run does. Measured is the largest resident size of the
+process, with kernels that were compiled before. Also prints how many tiles the splats touch, and nanoseconds of the
+median step for each of those: the last lines say how these grow.
 """
 
 from __future__ import annotations
@@ -15,23 +15,45 @@ import argparse
 import itertools
 import json
 import math
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-CASES = ("1000:400", "10000:400", "36000:400", "100000:400", "300000:400", "1000000:400", "36000:200", "36000:800")
-VIEWS = 4
+CASES = (
+    *("1000:400", "10000:400", "36000:400", "100000:400", "300000:400", "1000000:400"),
+    *("36000:200", "36000:800", "15000:200", "10000:400:f32:mcmc:200", "1000:800:f32:mcmc:300"),
+    *("1000:400:f32+sh16", "10000:400:f32+sh16", "36000:400:f32+sh16", "100000:400:f32+sh16", "1000000:400:f32+sh16"),
+    *("1000:400:f32:classic", "10000:400:f32:classic", "36000:400:f32:classic", "100000:400:f32:classic"),
+    *("1000000:400:f32:classic", "36000:400:f32+sh16:classic"),
+)
+#: Of the splats that the plan allows, how many there are at the beginning: they grow by a twentieth at the tenth step.
+BEGUN = 0.96
 
 
-#: Of the splats that the plan allows, how many there are at the beginning.
-BEGUN = 0.9
+class Case(NamedTuple):
+    """What is trained on: ``views`` are photographs, every fourth of them a test."""
+
+    splats: int
+    size: int
+    format: str = "f32"
+    strategy: str = "mcmc"
+    views: int = 4
+
+    @staticmethod
+    def of(words: str) -> Case:
+        """``1000:400:f32+sh16:classic:8``; what is left out at the end is as above."""
+        parts = words.split(":")
+        numbers = dict(zip(("splats", "size", "views"), map(int, (*parts[:2], *parts[4:])), strict=False))
+        return Case(**numbers, **dict(zip(("format", "strategy"), parts[2:4], strict=False)))
 
 
-def make(folder: Path, splats: int, size: int) -> None:
+def make(folder: Path, splats: int, size: int, views: int) -> None:
     """Pictures of noise, cameras around the origin, and splats that cover each picture about as in a trained scene."""
     from PIL import Image
 
@@ -40,8 +62,8 @@ def make(folder: Path, splats: int, size: int) -> None:
 
     rng = np.random.default_rng(0)
     frames = []
-    for number in range(VIEWS):
-        angle = 2 * math.pi * number / VIEWS
+    for number in range(views):
+        angle = 2 * math.pi * number / views
         turn = np.array([[-math.sin(angle), 0, math.cos(angle)], [0, 1, 0], [-math.cos(angle), 0, -math.sin(angle)]]).T
         pose = np.eye(4)
         pose[:3, :3], pose[:3, 3] = turn, -4 * turn[:, 2] * -1
@@ -63,56 +85,62 @@ def make(folder: Path, splats: int, size: int) -> None:
     write(folder / "start.ply", cloud)
 
 
-def case(splats: int, size: int, steps: int) -> dict[str, Any]:
-    """One training in this process."""
-    from rung.splats.training.run import train
+def train(case: Case, steps: int) -> dict[str, Any]:
+    """One training in this process: its metrics, and ``median``, the seconds of half of the later steps."""
+    from rung.splats.training.run import Hearing
+    from rung.splats.training.run import train as run
     from rung.splats.training.settings import Settings
 
+    times: list[float] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make(folder, splats, size)
+        make(folder, case.splats, case.size, case.views)
         settings = Settings(
             str(folder),
             steps=steps,
-            max_splats=splats,
-            max_resolution=size,
+            max_splats=case.splats,
+            max_resolution=case.size,
+            format=case.format,
+            strategy=case.strategy,
             init=str(folder / "start.ply"),
             device="cpu",
-            eval_split=VIEWS,
+            eval_split=4,
         )
-        return train(settings, folder / "out").metrics
+        hearing = Hearing(progress=lambda now: times.append(time.perf_counter()))
+        found = run(settings, folder / "out", hearing=hearing).metrics
+    return {**found, "median": statistics.median(np.diff(times)[len(times) // 2 :].tolist())}
 
 
 def main() -> None:
     """Prints a line for each case."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=CASES)
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    pairs = [tuple(map(int, text.split(":"))) for text in asked.cases]
     if asked.one:
-        print(json.dumps(case(*pairs[0], asked.steps)))
+        print(json.dumps(train(Case.of(asked.cases[0]), asked.steps)))
         return
     from rung.planning.splat_costs import Load
 
-    each: list[tuple[float, float]] = []
-    for splats, size in pairs:
-        words = [sys.executable, __file__, "--one", "--cases", f"{splats}:{size}", "--steps", str(asked.steps)]
-        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+    each: set[tuple[float, float]] = set()
+    for words in asked.cases:
+        case = Case.of(words)
+        call = [sys.executable, __file__, "--one", "--cases", words, "--steps", str(asked.steps)]
+        done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=True)
         found = json.loads(done.stdout.splitlines()[-1])
-        plan, peak = found["plan"], found["peak_memory_bytes"]
-        use = plan["memory"]
-        predicted = sum(value for name, value in use.items())
-        second, listed = found["seconds"] / found["steps"], Load(splats, size * size, 3).listed
+        plan, peak, second = found["plan"], found["peak_memory_bytes"], found["median"]
+        predicted = sum(plan["memory"].values())
+        listed = Load(case.splats, case.size**2, 3).listed
         print(
-            f"{splats:>9,} splats {size} x {size}: peak {peak / 2**20:,.0f} MB of {predicted / 2**20:,.0f} planned"
+            f"{words}: {found['splats']:,} splats, peak {peak / 2**20:,.0f} MB of {predicted / 2**20:,.0f} planned"
             f" ({peak / predicted:.3f}); {second:.3f} s a step, {1 / plan['steps_per_second']:.3f} planned;"
             f" {listed:,.0f} listed, {1e9 * second / listed:,.0f} ns each",
             flush=True,
         )
-        each.append((listed, second))
-    for (few, short), (many, long) in itertools.pairwise(sorted(set(each))):
+        if case == Case(case.splats, 400):
+            each.add((listed, second))
+    for (few, short), (many, long) in itertools.pairwise(sorted(each)):
         power = math.log(long / short) / math.log(many / few)
         print(f"{few:,.0f} to {many:,.0f} listed: seconds grow as their number to the power of {power:.2f}")
 

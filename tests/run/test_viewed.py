@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rung.ops.rasterize import LADDER, Camera
+from rung.run import viewed
 from rung.run.compare import splats
 from rung.run.viewed import differs
 from tests.run import bad_rungs
@@ -107,3 +108,25 @@ def test_fewer_pixels_than_64_tiles_and_nothing_to_see():
     behind = given()
     behind.means[:, 2] = -1
     assert differs(GOOD.apply, behind, POSE, CAMERA) == ""
+
+
+@pytest.mark.parametrize(("piece", "pairs"), [(700, 4000), (1, 1 << 15)])
+def test_pieces_of_any_size_say_the_same(monkeypatch, piece, pairs):
+    given_here = splats(3000 if piece > 1 else 40, 1)
+    whole = slopes_of(given_here)
+    monkeypatch.setattr(viewed, "_PIECE", piece)
+    monkeypatch.setattr(viewed, "_PAIRS", pairs)
+    for one, other in zip(whole, slopes_of(given_here), strict=True):
+        assert one.abs().max() > 0
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def slopes_of(given):
+    """Pixels, and gradients of the splats that are seen, as the reference has them."""
+    places = viewed._tiles(CAMERA)
+    left, top = (torch.tensor(places) * 16).T
+    sizes = zip((150 - top).clamp_max(16).tolist(), (200 - left).clamp_max(16).tolist(), strict=True)
+    weights = [torch.full((high, wide, 5), 0.7) for high, wide in sizes]
+    chosen = viewed._near(given, POSE, CAMERA, places)
+    pixels, slopes = viewed._reference(given, chosen, POSE, CAMERA, places, weights)
+    return [pixels, *slopes]

@@ -5,9 +5,6 @@ A call that the device refuses is repeated one rung lower; what the pipeline has
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
 import hashlib
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from rung.core.errors import DeviceLost
 from rung.core.types import Device, StepClass, StepDown
 from rung.diagnosis import classify
+from rung.engine import system
 from rung.hub.pipelines import Folder
 from rung.pipelines.calls import converted, in_slices, restored
 from rung.pipelines.weights import DTYPES, fill
@@ -122,11 +120,8 @@ class Performance:
         """Lets a network go, or all of them, and gives its memory back."""
         for one in list(self._resident) if name is None else [name]:
             self._resident.pop(one, None)
-        gc.collect()
-        if self._place.type == "cpu":
-            with contextlib.suppress(OSError, AttributeError):
-                ctypes.CDLL(None).malloc_trim(0)
-        else:
+        system.give_back()
+        if self._place.type != "cpu":
             getattr(torch, self._place.type).empty_cache()
 
     def _step_down(self, name: str, held: Held, error: Exception) -> None:

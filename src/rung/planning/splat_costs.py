@@ -20,7 +20,10 @@ _TILE = 16
 #: How often the splats of a trained scene cover a pixel, counted as far as they are listed.
 LAYERS = 60.0
 #: Bytes of the loss for each pixel: colours, differences and the maps of SSIM in f32, forth and back.
-_LOSS = 330
+_LOSS = 266
+#: Bytes of a process that trains on the processor beside those of every process with torch and Numba: autograd, what
+#: decodes pictures, kernels of splats, and holes of the heap.
+_TRAINING = 45 << 20
 #: How far the truth may lie above what is counted.
 _BOUND = 0.05
 #: Floating-point operations for each pixel of a tile and splat on it, forth and back, and the share of the peak that
@@ -99,7 +102,8 @@ def memory_use(device: Device, rung: str, load: Load, cache: int, kept: Kept = K
     costs = COSTS.get(rung, COSTS["ref"])
     learned, gradients, means = kept.bytes(load.harmonics)
     step = costs.splat * load.splats + costs.listed * load.listed + (costs.pixel + _LOSS) * load.pixels + costs.besides
-    runtime = int(device.details.get("runtime_bytes") or (RUNTIME_CPU if device.kind == "cpu" else RUNTIME_GPU))
+    measured = int(device.details.get("runtime_bytes") or 0)
+    runtime = (measured or RUNTIME_CPU) + _TRAINING if device.kind == "cpu" else measured or RUNTIME_GPU
     known = MemoryUse(
         weights=learned * load.splats,
         kv_cache=0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,9 +11,10 @@ from torch import Tensor
 from rung.ops.rasterize import TILE, Camera, Picture, Splats
 from rung.ops.rasterize.projecting import Flat, composite, project
 
-#: Tiles that are compared, splats that are projected at a time to find those on them, and pixels times splats of a tile
-#: that are composited at a time: random splats, with which training may begin, lie there by thousands.
-TILES, _PIECE, _PAIRS = 64, 1 << 16, 1 << 17
+#: Tiles that are compared, splats that are projected at a time, and pixels times splats of a tile that are composited
+#: at a time: random splats, with which training may begin, lie there by thousands. The pieces are so small that ``ref``
+#: needs less memory than a step of training, which the plan counts.
+TILES, _PIECE, _PAIRS = 64, 1 << 13, 1 << 15
 _SEED = 20
 #: A pixel may decide another way where it lies on a threshold: how far off most pixels may be and how many others,
 #: and the gradients of a tensor as a share of it.
@@ -26,17 +27,13 @@ def differs(draw: Callable[..., Picture], splats: Splats, pose: Tensor, camera: 
 
     Their scales are varied a little: round splats, with which training begins, have no gradient by their rotation.
     """
-    splats = splats._replace(scales=_uneven(splats.scales.detach()))
-    taken = Splats(*(tensor.detach().requires_grad_() for tensor in splats))
+    splats = Splats(*(tensor.detach() for tensor in splats))
+    splats = splats._replace(scales=_uneven(splats.scales))
     places = _tiles(camera)
-    with torch.enable_grad():
-        made = draw(taken, pose.detach(), camera)
-        boxes = [_box(made, camera, place) for place in places]
-        weights = [_weights(box, number) for number, box in enumerate(boxes)]
-        torch.stack([(box * weight.to(box)).sum() for box, weight in zip(boxes, weights, strict=True)]).sum().backward()
-        chosen = _near(splats, pose, camera, places)
-        want, slopes = _reference(splats, chosen, pose, camera, places, weights)
-    pixels = torch.cat([box.detach().reshape(-1, 5) for box in boxes]).cpu().double()
+    pixels, made, weights = _drawn(draw, splats, pose.detach(), camera, places)
+    pose = pose.detach().cpu()
+    chosen = _near(splats, pose, camera, places)
+    want, slopes = _reference(splats, chosen, pose, camera, places, weights)
     error = (pixels - want).abs() / torch.tensor([1, 1, 1, float(want[:, 3].max().clamp_min(1)), 1])
     if not bool(torch.isfinite(error).all()):
         return "a picture that is no numbers"
@@ -44,15 +41,27 @@ def differs(draw: Callable[..., Picture], splats: Splats, pose: Tensor, camera: 
     others = float((worst > _PIXEL).double().mean())
     if others > _OTHERS or float(error.mean()) > _MEAN:
         return f"{others:.1%} of the pixels of a view are not those of ref, by up to {float(worst.max()):.2g}"
-    for name, tensor, right in zip(Splats._fields, taken, slopes, strict=True):
-        here = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad.cpu()
-        tensor.grad = None
+    for name, here, right in zip(Splats._fields, made, slopes, strict=True):
         away = float((here[chosen].double() - right).norm())
         here[chosen] = 0  # the others have none
         share = math.hypot(away, float(here.norm())) / max(float(right.norm()), 1e-12)
         if not share <= _SLOPE:
             return f"gradients of {name} on a view differ from those of ref by {share:.1%}"
     return ""
+
+
+def _drawn(
+    draw: Callable[..., Picture], splats: Splats, pose: Tensor, camera: Camera, places: list[tuple[int, int]]
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Pixels [P, 5] of the tiles, what their weighted sum tells of all splats, and the weights of each tile."""
+    taken = [tensor.detach().requires_grad_() for tensor in splats]
+    with torch.enable_grad():
+        made = draw(Splats(*taken), pose, camera)
+        boxes = [_box(made, camera, place) for place in places]
+        weights = [_weights(box, number) for number, box in enumerate(boxes)]
+        torch.stack([(box * weight.to(box)).sum() for box, weight in zip(boxes, weights, strict=True)]).sum().backward()
+    pixels = torch.cat([box.detach().reshape(-1, 5) for box in boxes]).cpu().double()
+    return pixels, [torch.zeros_like(t) if t.grad is None else t.grad.cpu() for t in taken], weights
 
 
 def _uneven(scales: Tensor) -> Tensor:
@@ -87,8 +96,8 @@ def _near(splats: Splats, pose: Tensor, camera: Camera, places: list[tuple[int, 
     corners = torch.tensor(places) * TILE
     found = []
     for first in range(0, len(splats.means), _PIECE):
-        part = Splats(*(tensor.detach()[first : first + _PIECE].cpu() for tensor in splats))
-        flat = project(part, pose.detach().cpu(), camera)
+        part = Splats(*(tensor[first : first + _PIECE].cpu() for tensor in splats))
+        flat = project(part, pose, camera)
         touched = torch.zeros(len(part.means), dtype=torch.bool)
         for corner in corners:
             touched |= _on(flat, corner)
@@ -110,25 +119,54 @@ def _reference(
     places: list[tuple[int, int]],
     weights: list[Tensor],
 ) -> tuple[Tensor, list[Tensor]]:
-    """Pixels [P, 5] of the tiles and the gradients of the chosen splats, in float64, a tile at a time."""
-    own = Splats(*(tensor.detach().cpu()[chosen].double().requires_grad_() for tensor in splats))
-    flat = project(own, pose.detach().cpu().double(), camera)
-    leaves = Flat(*(value.detach().requires_grad_(value.is_floating_point()) for value in flat))
-    order = torch.argsort(leaves.depths.detach(), stable=True)
+    """Pixels [P, 5] of the tiles and the gradients of the chosen splats, in float64, a tile or piece at a time."""
+    own = Splats(*(tensor[chosen.to(tensor.device)].cpu().double() for tensor in splats))
+    pose = pose.double()
+    with torch.no_grad():
+        pieces = [project(Splats(*part), pose, camera) for part in _pieces(own)]
+    flat = Flat(*(torch.cat(values) for values in zip(*pieces, strict=True)))
+    order = torch.argsort(flat.depths, stable=True)
+    told = Flat(*(torch.zeros_like(value) for value in flat))
     pixels = []
-    for (column, row), weight in zip(places, weights, strict=True):
-        corner = torch.tensor([column, row]) * TILE
-        down = torch.arange(weight.shape[0], dtype=torch.double) + 0.5 + corner[1]
-        across = torch.arange(weight.shape[1], dtype=torch.double) + 0.5 + corner[0]
-        centres = torch.stack(torch.meshgrid(across, down, indexing="xy"), dim=-1).reshape(-1, 2)
-        here = order[_on(leaves, corner)[order]]
-        some = max(1, _PAIRS // max(len(here), 1))
-        for part, share in zip(centres.split(some), weight.reshape(-1, 5).split(some), strict=True):
-            made = composite(leaves, here, part)
+    for place, weight in zip(places, weights, strict=True):
+        here = order[_on(flat, torch.tensor(place) * TILE)[order]]
+        tile = Flat(*(value[here] for value in flat))
+        made, slopes = _composited(tile, place, weight)
+        pixels.append(made)
+        for total, slope in zip(told, slopes, strict=True):
+            total[here] += slope
+    return torch.cat(pixels), _told(own, pose, camera, told)
+
+
+def _pieces(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(tensor.split(_PIECE) for tensor in tensors), strict=True)
+
+
+def _composited(tile: Flat, place: tuple[int, int], weight: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Pixels [P, 5] of a tile, and what their weighted sum tells of its splats, which are in order of depth."""
+    leaves = Flat(*(value.requires_grad_(value.is_floating_point()) for value in tile))
+    down = torch.arange(weight.shape[0], dtype=torch.double) + 0.5 + TILE * place[1]
+    across = torch.arange(weight.shape[1], dtype=torch.double) + 0.5 + TILE * place[0]
+    centres = torch.stack(torch.meshgrid(across, down, indexing="xy"), dim=-1).reshape(-1, 2)
+    every = torch.arange(len(tile.means))
+    some = max(1, _PAIRS // max(len(every), 1))
+    pixels = []
+    for part, share in zip(centres.split(some), weight.reshape(-1, 5).split(some), strict=True):
+        with torch.enable_grad():
+            made = composite(leaves, every, part)
             (made * share).sum().backward()
-            pixels.append(made.detach())
-    pairs = [(value, leaf.grad) for value, leaf in zip(flat, leaves, strict=True) if leaf.grad is not None]
-    torch.autograd.backward(
-        [value for value, _ in pairs if value.requires_grad], [g for v, g in pairs if v.requires_grad]
-    )
-    return torch.cat(pixels), [torch.zeros_like(t) if t.grad is None else t.grad for t in own]
+        pixels.append(made.detach())
+    return torch.cat(pixels), [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+
+
+def _told(own: Splats, pose: Tensor, camera: Camera, told: Flat) -> list[Tensor]:
+    """What is told of splats in the plane as gradients of the splats themselves, a piece at a time."""
+    found = []
+    for splats, slopes in zip(_pieces(own), _pieces(told), strict=True):
+        leaves = [tensor.requires_grad_() for tensor in splats]
+        with torch.enable_grad():
+            flat = project(Splats(*leaves), pose, camera)
+        pairs = [(value, slope) for value, slope in zip(flat, slopes, strict=True) if value.requires_grad]
+        torch.autograd.backward([value for value, _ in pairs], [slope for _, slope in pairs])
+        found.append([torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves])
+    return [torch.cat(values) for values in zip(*found, strict=True)]

@@ -278,6 +278,7 @@ class _Run:
     def _save(self) -> None:
         """A checkpoint and the splats, which have been checked."""
         trainer = self._trainer
+        system.give_back()  # the beginning, its proof and splats that were fewer had arrays of other sizes
         made = trainer.state()
         made.facts |= {"seconds": trainer.course.seconds, "left": bound.left_rasterizers(self._place)}
         checkpoint.save(self._out, made)
