@@ -75,9 +75,11 @@ def test_frames_are_those_of_diffusers(latte, cpu, plain):
 
 
 def test_int8_and_nf4_are_near(latte, cpu, plain):
+    """Where the processor multiplies bfloat16 itself the denoiser computes in that, which alone moves a byte by 4.5."""
     want = plain.frames.astype(float)
-    for name, most in (("int8", 2.0), ("nf4", 25.0)):
+    for name, limits in (("int8", {"f32": 2.0, "bf16": 8.0}), ("nf4", {"f32": 25.0, "bf16": 25.0})):
         made = frames(latte, cpu, format=name)
+        most = limits[made.plan.held("transformer").dtype]
         assert {made.plan.held(one).format for one in ("text_encoder", "transformer")} == {name}
         assert 0 < np.abs(made.frames - want).mean() < most, name
 
