@@ -188,7 +188,7 @@ def test_settings_of_single_parameters():
         (lambda p: Adam(p, amsgrad=True), "amsgrad=True would change nothing"),
         (lambda p: Adam(p, optim_bits=4), "optim_bits is 4"),
         (lambda p: Adam(p, is_paged=True), "managed memory of CUDA"),
-        (lambda p: optim.SGD8bit(p, 0.1), "without momentum"),
+        (lambda p: optim.SGD8bit(p, 0.1), "Without momentum"),
         (lambda p: optim.LAMB8bit(p, bias_correction=False), "LAMB corrects"),
     ],
 )
