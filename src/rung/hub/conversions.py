@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from transformers.core_model_loading import ConversionOps, WeightConverter
@@ -35,9 +36,9 @@ class Operation(ConversionOps):
         context["missing_keys"].discard(context["full_layer_name"])  # or transformers would make random values
         return {}
 
+    @abstractmethod
     def converted(self, tensors: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
         """The tensors by their names in the model, of those that were read by their patterns."""
-        raise NotImplementedError
 
 
 def whole_names(conversion: Any) -> Any:

@@ -34,6 +34,7 @@ _SMALL = (
 _OLDER_TOKENIZERS = ("vocab.json", "merges.txt", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+_MODEL_FILES = (".gguf", ".safetensors", *_PICKLES)
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def _may_be_model(path: Path) -> bool:
     """Whether a name is worth proposing: a file of weights, or a folder that holds a configuration or such a file."""
     if path.is_dir():
         return any(any(path.glob(pattern)) for pattern in ("config.json", "model_index.json", "*.gguf"))
-    return path.suffix in (".gguf", ".safetensors", *_PICKLES)
+    return path.suffix in _MODEL_FILES
 
 
 def nowhere(name: str, path: Path) -> ModelNotFound:
@@ -128,7 +129,8 @@ def nowhere(name: str, path: Path) -> ModelNotFound:
     models = [entry for entry in near if entry != name and (entry == "demo" or _may_be_model(Path(entry)))]
     named = [(each.endswith(_PICKLES), quoted(each)) for each in models]
     ways = [f"rung convert {each} NEW" if pickled else f"rung run {each}" for pickled, each in named]
-    ways = ways or [f"ls {quoted(path.parent)}" if name.endswith(_PICKLES) else "rung run demo"]
+    looking = [f"ls {quoted(path.parent)}   # what is there"] if name.endswith(_MODEL_FILES) else []
+    ways = ways or [*looking, *([] if name.endswith(_PICKLES) else ["rung run demo"])]
     return ModelNotFound(f"{name!r} is neither a file, a folder nor a name on the model hub.", facts, ways)
 
 

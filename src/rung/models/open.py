@@ -66,4 +66,8 @@ def _open_folder(folder: Path) -> ModelCard:
             f"{folder} is an adapter (LoRA), which is a change to a model and not one",
             ways_out=[f"rung run MODEL --adapter {quoted(folder)}"],
         )
-    raise BadFile(f"{folder} holds no model", ["there is neither a config.json nor a GGUF file in it"])
+    raise BadFile(
+        f"{folder} holds no model",
+        ["there is neither a config.json nor a GGUF file in it"],
+        [f"ls {quoted(folder)}   # name the folder that holds one of them, or the file", "rung run demo"],
+    )
