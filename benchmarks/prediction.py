@@ -24,10 +24,11 @@ import argparse
 import gc
 import itertools
 import json
+import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,14 +96,14 @@ class Results:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.found: dict[str, Row] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        self.rounds: Counter[str] = Counter()
+        self.rounds: defaultdict[str, list[Row]] = defaultdict(list)
 
     def add(self, case: Row, **found: Any) -> None:
-        """Keeps what was found of a case unless an earlier round was faster, and prints it."""
-        row = self.found.setdefault(key(case), dict(case))
-        if not self.rounds[key(case)] or found.get("decode", 0) >= row.get("decode", 0):
-            row.update(found)
-        self.rounds[key(case)] += 1
+        """Keeps what was found of a case, the median of its rounds, and prints it."""
+        rounds = self.rounds[key(case)]
+        rounds.append(found)
+        middle = {name: statistics.median(each[name] for each in rounds) for name in found}
+        self.found.setdefault(key(case), dict(case)).update(middle)
         self.file.write_text(json.dumps(self.found, indent=1), encoding="utf-8")
         print(key(case), json.dumps(found), flush=True)
 
@@ -142,11 +143,11 @@ def memory(case: Row, models: Path, threads: int, results: Results) -> None:
 def seconds(model: Model, depth: int) -> tuple[float, float]:
     """Of a token after ``depth`` others, up to LAST more, the mean; and the share of the time that was stolen.
 
-    The fastest of the turns from which least was taken, as ``rung calibrate`` takes the faster one of two rounds.
+    The median of the turns from which least was taken, as ``rung calibrate`` takes the middle one of its rounds.
     """
     decoder, turns = model._decoder, []
     for turn in range(TURNS):
-        if turn >= 3 and min(turns)[0] == 0:
+        if turn >= 5 and min(turns)[0] == 0:
             break
         decoder.cache.truncate(0)
         decoder.cache.advance([1] * depth)
@@ -155,8 +156,8 @@ def seconds(model: Model, depth: int) -> tuple[float, float]:
             decoder.step(1)
         took = time.perf_counter() - started
         turns.append((round((system.stolen() - before) / took, 3), took / LAST))
-    least, took = min(turns)
-    return took, least
+    least = min(turns)[0]
+    return statistics.median(took for share, took in turns if share == least), least
 
 
 def prefill(model: Model, count: int) -> float:
@@ -259,11 +260,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=200, help="start no case after so long")
     arguments = parser.parse_args()
     results, started = Results(arguments.results), time.monotonic()
-    rounds = {"memory": 1, "speed": 2, "table": 0}[arguments.part]
+    rounds = {"memory": 1, "speed": 3, "table": 0}[arguments.part]
     for turn, case in itertools.product(range(rounds), cases()):
         name, measure, sign = key(case), *{"memory": (memory, "peak"), "speed": (speed, "decode")}[arguments.part]
         known = not arguments.again and not results.rounds[name] and sign in results.found.get(name, {})
-        if results.rounds[name] > turn or known or not name.startswith(arguments.only):
+        if len(results.rounds[name]) > turn or known or not name.startswith(arguments.only):
             continue
         if time.monotonic() - started > arguments.seconds:
             break

@@ -3,7 +3,7 @@
 Measured is what ``rung run`` does, through the same plan, binding and decoder: whole tokens of models of random
 weights that no cache holds. Narrow models give the seconds of a layer, wide ones the bytes a second of a format, long
 contexts those of the cache. On a virtual machine others take processors and memory away for seconds at a time: what
-was measured while that happened is measured again, and everything in two rounds, of which the faster one counts.
+was measured while that happened is measured again, and everything in three rounds, of which the middle one counts.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ from rung.run.journal import Journal
 
 #: What is measured: the formats that files are most often stored in, and those that rung stores a folder in.
 FORMATS = ("q4_0", "q4_k", "q5_k", "q6_k", "q8_0", "int8", "nf4", "bf16", "f16")
-#: Tokens that are timed one by one, after one that is not.
-_TOKENS = 24
-_ROUNDS = 2
+#: Tokens that are timed one by one, after one that is not, and for how many seconds at least: memory that others read
+#: too is a fifth faster or slower from one second to the next.
+_TOKENS, _SECONDS = 24, 0.5
+_ROUNDS = 3
 #: So often what others have disturbed is measured: when more than this share of a processor was taken away.
 _TRIES, _STOLEN = 4, 0.05
 
@@ -79,8 +80,8 @@ def calibrate(device: Device, threads: int, told: Callable[[str], None] = lambda
     """
     torch.set_num_threads(threads)
     rounds = [_Round(device, threads, told).seconds() for _ in range(_ROUNDS)]
-    seconds = {name: min(each[name] for each in rounds) for name in rounds[0]}
-    apart = statistics.median(max(each[name] for each in rounds) / seconds[name] - 1 for name in seconds)
+    seconds = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+    apart = statistics.median(max(abs(each[name] / seconds[name] - 1) for each in rounds) for name in seconds)
     return _rates(seconds, device, threads) | {"spread": max(apart, 1e-3)}
 
 
@@ -151,8 +152,8 @@ def _token(model: Decoder, depth: int) -> float:
     """Seconds of one token after ``depth`` others, the median of many."""
 
     def measure() -> float:
-        turns = []
-        for _ in range(_TOKENS + 1):
+        turns: list[float] = []
+        while len(turns) <= _TOKENS or sum(turns) < _SECONDS:
             model.cache.truncate(0)
             model.cache.advance([1] * depth)
             started = time.perf_counter()
