@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
 from rung import formats
 from rung.formats import Encoded, grouped
-from rung.kernels.cpu import decoding
+from rung.kernels.cpu import decoding, target
 from rung.kernels.cpu.codebook_blocks import decode_blocks
 from rung.kernels.cpu.parallel import run
 
@@ -24,6 +25,27 @@ def test_whole_blocks(format: str, threads: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("rung.kernels.cpu.decoding.formats.decode", None)
     for rows, values in zip(slices, wanted, strict=True):
         assert np.array_equal(decoding.decode(weight, rows, threads), values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("format", ["nf4", "fp4:512:nested", "nf4:4096"])
+def test_sixteen_bits_are_rounded_as_torch_rounds(format: str, dtype: torch.dtype) -> None:
+    """Also what overflows, subnormal numbers, ties, infinities and what is no number."""
+    weight = encoded(format, 72, 1024)
+    absmax = weight.parts["absmax"]
+    if absmax.dtype == np.float32:
+        absmax.reshape(-1)[:9] = [6e4, 7e4, 1e-6, 1e-39, 1 + 2**-8, 1 + 3 * 2**-8, np.inf, np.nan, 0][: absmax.size]
+    name = {torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
+    with np.errstate(invalid="ignore"):
+        wanted = torch.from_numpy(formats.decode(weight, slice(4, 68))).to(dtype)
+    bits = decoding.narrow(weight, name, slice(4, 68), 2)
+    if not target.levels()["isa.avx512f"]:
+        assert bits is None
+        return
+    made = torch.from_numpy(bits).view(dtype)
+    assert torch.equal(made.isnan(), wanted.isnan())
+    assert torch.equal(made.nan_to_num().view(torch.int16), wanted.nan_to_num().view(torch.int16))
+    assert decoding.narrow(encoded("nf4", 4, 96), name, slice(1, 3)) is None  # blocks that lie in two rows
 
 
 def test_processors_without_avx512() -> None:
@@ -88,5 +110,5 @@ def test_parts_that_are_too_short_are_not_read_beyond_their_end() -> None:
 
 def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = encoded("nf4", 4, 64)
-    monkeypatch.setattr(decoding, "_compiled", lambda family: None)
+    monkeypatch.setattr(decoding, "_compiled", lambda *of: None)
     assert np.array_equal(decoding.decode(weight), formats.decode(weight))

@@ -24,12 +24,12 @@ def linear(x: Tensor, weight: QuantWeight, exact: bool) -> Tensor:
     rows, columns = weight.shape
     flat = x.reshape(-1, columns)
     wants = torch.is_grad_enabled() and x.requires_grad
-    if exact or wants or x.dtype not in bound.DTYPES:
-        y = product(flat, list(weight.parts().values()), weight.format.name, rows, columns, False)
-    elif torch.compiler.is_compiling():
-        y = infer(flat, list(weight.parts().values()), weight.format.name, rows, columns)
+    exact = exact or wants or x.dtype not in bound.DTYPES
+    parts, shape = list(weight.parts().values()), (weight.format.name, rows, columns)
+    if torch.compiler.is_compiling():
+        y = product(flat, parts, *shape, False) if exact else infer(flat, parts, *shape)
     else:
-        y = _infer(flat, weight)
+        y = _Exact.apply(flat, *shape, *parts) if exact else _infer(flat, weight)
     return y.reshape(*x.shape[:-1], rows)
 
 
@@ -66,6 +66,10 @@ def product(x: Tensor, parts: Parts, format: str, rows: int, columns: int, trans
 
     Where the device has no fast product in the dtype of x, computes in float32.
     """
+    return _exact(x, parts, format, rows, columns, transposed)
+
+
+def _exact(x: Tensor, parts: Parts, format: str, rows: int, columns: int, transposed: bool) -> Tensor:
     state = _state(parts, format, rows, columns)
     dtype = x.dtype if bound.multiplies(x.device, x.dtype) else torch.float32
     given, step = x.to(dtype), state.stored.step * 4 // dtype.itemsize
@@ -100,6 +104,24 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 
 product.register_autograd(_backward, setup_context=_keep)
+
+
+class _Exact(torch.autograd.Function):
+    """``product`` as programs that are not compiled call it: the gradients of an operator cost a millisecond a call."""
+
+    @staticmethod
+    def forward(x: Tensor, format: str, rows: int, columns: int, *parts: Tensor) -> Tensor:
+        return _exact(x, list(parts), format, rows, columns, False)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, *ctx.rest = inputs[:4]
+        ctx.save_for_backward(*inputs[4:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        parts, (format, rows, columns) = list(ctx.saved_tensors), ctx.rest
+        return _exact(grad, parts, format, rows, columns, True), *[None] * (3 + len(parts))
 
 
 @torch.library.custom_op("rung::infer", mutates_args=())

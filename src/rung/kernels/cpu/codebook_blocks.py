@@ -1,13 +1,23 @@
-"""Blocks of nf4 and fp4 to float32."""
+"""Blocks of nf4 and fp4 to floats."""
 
 from __future__ import annotations
 
-from rung.kernels.cpu.compiled import kernel
-from rung.kernels.simd.avx512 import load_second_f32, splat_f32, store_nibbles_f32
+import functools
+
+from rung.kernels.cpu.compiled import Kernel, kernel
+from rung.kernels.simd.avx512 import (
+    load_second_f32,
+    splat_f32,
+    store_nibbles_bf16,
+    store_nibbles_f16,
+    store_nibbles_f32,
+)
 from rung.kernels.simd.generic import fetch_add, read_float, read_int, write_float
 from rung.kernels.simd.scalar import read_u8
 
 _BLOCKS = 64  # blocks a thread takes at a time
+#: How 16 bytes of codes are written by dtype, and the bytes that come of each.
+_STORES = {"f32": (store_nibbles_f32, 8), "f16": (store_nibbles_f16, 4), "bf16": (store_nibbles_bf16, 4)}
 
 
 @kernel(3)
@@ -29,17 +39,28 @@ def decode_blocks(words, thread, threads):
                 write_float(out + 8 * byte + 4, low * scale)
 
 
-@kernel(3)
-def decode_blocks_avx512(words, thread, threads):
-    """The same, 16 bytes at a time, which divide a block."""
-    codes, scales, pairs, out = read_int(words + 8), read_int(words + 16), read_int(words + 24), read_int(words + 32)
-    size, blocks = read_int(words + 40), read_int(words + 48)
-    table = load_second_f32(pairs)  # of the bytes 0 to 15
-    while True:
-        first = fetch_add(words, 1) * _BLOCKS
-        if first >= blocks:
-            break
-        for block in range(first, min(first + _BLOCKS, blocks)):
-            scale = splat_f32(read_float(scales + 4 * block))
-            for byte in range(size * block, size * block + size, 16):
-                store_nibbles_f32(out + 8 * byte, codes + byte, table, scale)
+@functools.cache
+def decode_blocks_avx512(dtype: str) -> Kernel:
+    """The same to f32, f16 or bf16, 16 bytes at a time, which divide a block."""
+    store_nibbles, width = _STORES[dtype]
+
+    @kernel(3)
+    def run(words, thread, threads):
+        codes, scales, pairs, out = (
+            read_int(words + 8),
+            read_int(words + 16),
+            read_int(words + 24),
+            read_int(words + 32),
+        )
+        size, blocks = read_int(words + 40), read_int(words + 48)
+        table = load_second_f32(pairs)  # of the bytes 0 to 15
+        while True:
+            first = fetch_add(words, 1) * _BLOCKS
+            if first >= blocks:
+                break
+            for block in range(first, min(first + _BLOCKS, blocks)):
+                scale = splat_f32(read_float(scales + 4 * block))
+                for byte in range(size * block, size * block + size, 16):
+                    store_nibbles(out + width * byte, codes + byte, table, scale)
+
+    return run

@@ -6,17 +6,19 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rung import formats
+from rung.core.types import Format
 from rung.formats import Encoded
 from rung.formats.codebook4 import CodebookCodec, scales
 from rung.formats.grouped import E4M3, GroupCodec, widen
 from rung.kernels.cpu import target
 
-Floats = npt.NDArray[np.float32]
+Floats, Words = npt.NDArray[np.float32], npt.NDArray[np.uint16]
 #: (words, threads): runs a kernel.
 Run = Callable[[npt.NDArray[np.int64], int], None]
 _CODES = np.arange(256, dtype=np.float32)
@@ -33,7 +35,17 @@ def decode(encoded: Encoded, rows: slice | None = None, threads: int = 1) -> Flo
     return formats.decode(encoded, rows, threads) if made is None else made
 
 
-def _codebook(encoded: Encoded, start: int, stop: int, threads: int, run: Run) -> Floats | None:
+def narrow(encoded: Encoded, dtype: str, rows: slice | None = None, threads: int = 1) -> Words | None:
+    """The bits of the same in ``f16`` or ``bf16``, rounded to nearest even; None where no kernel writes them.
+
+    Through float32 they take three times as much memory traffic.
+    """
+    start, stop, _ = (rows or slice(None)).indices(encoded.shape[0])
+    run = _compiled(encoded.format.family, dtype) if encoded.format.family == "codebook4" else None
+    return None if run is None else _codebook(encoded, start, stop, threads, run, np.uint16)
+
+
+def _codebook(encoded: Encoded, start: int, stop: int, threads: int, run: Run, dtype: Any = np.float32) -> Any:
     """nf4 and fp4; None where rows do not consist of whole blocks or parts are too short."""
     columns, block = encoded.shape[1], encoded.format.block
     first, last = start * columns, stop * columns
@@ -43,8 +55,8 @@ def _codebook(encoded: Encoded, start: int, stop: int, threads: int, run: Run) -
     sizes = np.ascontiguousarray(scales(encoded, first // block, last // block), np.float32)
     if len(sizes) < (last - first) // block:
         return None
-    out = np.empty((stop - start, columns), np.float32)
-    codes, pairs = np.ascontiguousarray(data)[first // 2 :], CodebookCodec(encoded.format).pairs()
+    out = np.empty((stop - start, columns), dtype)
+    codes, pairs = np.ascontiguousarray(data)[first // 2 :], _pairs(encoded.format)
     words = [0, codes.ctypes.data, sizes.ctypes.data, pairs.ctypes.data, out.ctypes.data, block // 2, len(sizes)]
     run(np.array(words, np.int64), threads)
     return out
@@ -68,14 +80,22 @@ def _grouped(encoded: Encoded, start: int, stop: int, threads: int, run: Run) ->
 
 
 @functools.cache
-def _compiled(family: str) -> Run | None:
-    """Runs the kernel of a family on so many threads; None where nothing can be compiled."""
+def _pairs(format: Format) -> npt.NDArray[np.uint64]:
+    return CodebookCodec(format).pairs()
+
+
+@functools.cache
+def _compiled(family: str, dtype: str = "f32") -> Run | None:
+    """Runs the kernel of a family on so many threads; None where nothing can be compiled, or not to that dtype."""
     if importlib.util.find_spec("numba") is None or not target.features():
+        return None
+    wide = target.levels()["isa.avx512f"]
+    if dtype != "f32" and not wide:
         return None
     from rung.kernels.cpu.codebook_blocks import decode_blocks, decode_blocks_avx512
     from rung.kernels.cpu.group_blocks import decode_groups
     from rung.kernels.cpu.parallel import run
 
-    of_codebooks = decode_blocks_avx512 if target.levels()["isa.avx512f"] else decode_blocks
+    of_codebooks = decode_blocks_avx512(dtype) if wide else decode_blocks
     kernel = of_codebooks if family == "codebook4" else decode_groups
     return lambda words, threads: run(kernel.address, words, threads)

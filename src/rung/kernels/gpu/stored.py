@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from rung.formats import Encoded
-from rung.kernels.cpu.decoding import decode
+from rung.kernels.cpu.decoding import decode, narrow
 from rung.kernels.gpu import decoders
 
 #: Float32 bytes that are decoded at once.
 SLAB = 32 << 20
+_NARROW = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 @dataclass(eq=False)
@@ -59,10 +60,13 @@ class Stored:
         return decoder(self.on(device), self.encoded, first, last).to(dtype)
 
     def _narrow(self, first: int, last: int, dtype: torch.dtype) -> Tensor:
-        """The rows [first, last) in 16 bits, a slab of float32 at a time.
+        """The rows [first, last) in 16 bits, by a kernel or a slab of float32 at a time.
 
         Their memory is numpy's, which asks for huge pages: clearing small ones took longer than decoding.
         """
+        bits = narrow(self.encoded, _NARROW[dtype], slice(first, last), self.threads)
+        if bits is not None:
+            return torch.from_numpy(bits).view(dtype)
         made = torch.from_numpy(np.empty((last - first, self.shape[1]), np.uint16)).view(dtype)
         for start in range(first, last, self.step):
             end = min(start + self.step, last)

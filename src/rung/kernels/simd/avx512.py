@@ -247,8 +247,7 @@ def shuffle_bytes(b, table, index):
     return b.bitcast(call(b, "llvm.x86.avx512.pshuf.b.512", BYTES64, given), I32S)
 
 
-@instruction(VOID, INT, INT, f32x16, f32x16)
-def store_nibbles_f32(b, address, codes, table, scale):
+def _nibbles(b, codes, table, scale):
     """32 float32 of the 16 bytes at ``codes``: what ``table`` has for their high and low four bits, times ``scale``."""
     index = b.zext(load(b, codes, ir.VectorType(I8, LANES)), I32S)
     halves = [
@@ -256,7 +255,30 @@ def store_nibbles_f32(b, address, codes, table, scale):
         for each in (shift_right(b, index, 4), index)
     ]
     order = constant(ir.VectorType(I32, 2 * LANES), [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)])
-    store(b, address, b.shuffle_vector(*halves, order))
+    return b.shuffle_vector(*halves, order)
+
+
+@instruction(VOID, INT, INT, f32x16, f32x16)
+def store_nibbles_f32(b, address, codes, table, scale):
+    """32 float32 of the 16 bytes at ``codes``: what ``table`` has for their high and low four bits, times ``scale``."""
+    store(b, address, _nibbles(b, codes, table, scale))
+
+
+@instruction(VOID, INT, INT, f32x16, f32x16)
+def store_nibbles_f16(b, address, codes, table, scale):
+    """The same in float16, to nearest even."""
+    store(b, address, b.fptrunc(_nibbles(b, codes, table, scale), ir.VectorType(F16, 2 * LANES)))
+
+
+@instruction(VOID, INT, INT, f32x16, f32x16)
+def store_nibbles_bf16(b, address, codes, table, scale):
+    """The same in bfloat16, to nearest even."""
+    values, kind = _nibbles(b, codes, table, scale), ir.VectorType(I32, 2 * LANES)
+    bits = b.bitcast(values, kind)
+    odd = b.and_(b.lshr(bits, constant(kind, 16)), constant(kind, 1))
+    rounded = b.lshr(b.add(b.add(bits, constant(kind, 0x7FFF)), odd), constant(kind, 16))
+    held = b.select(b.fcmp_unordered("uno", values, values), constant(kind, 0x7FC0), rounded)
+    store(b, address, b.trunc(held, WORDS32))
 
 
 @instruction(i32x16, i32x16, i32x16, i32x16)
