@@ -76,6 +76,19 @@ def test_check_judges_what_is_installed(rung, venv, tmp_path):
     assert json.loads(said.out)["findings"][0]["fits"] is True
 
 
+def test_check_judges_releases_of_a_machine_elsewhere(rung):
+    """As what is installed: nothing of this machine counts."""
+    there = ("setup", "--check", "--python", "3.12", "--device", "p2200", "--software")
+    said = rung(*there, "torch 2.9+cu130, bitsandbytes 0.50.2")
+    assert said.code == 1
+    assert said.out.splitlines()[:2] == [
+        "Quadro P2200 with the releases named",
+        "  no   torch 2.9.0+cu130 has no code for 6.1; 2.14.1+cu126 is the last that has.",
+    ]
+    assert "  yes  bitsandbytes 0.50.2: nf4 and fp4" in said.out
+    assert rung(*there, "torch 2.7+cu126").code == 0
+
+
 def test_apply_shows_installs_and_verifies(rung, venv, tmp_path):
     fake_index.wheel(tmp_path, "torch", "2.7.1+cu126", "raise OSError('libcudart.so.12: cannot open')")
     fake_index.wheel(tmp_path, "bitsandbytes", "0.50.2", requires=("torch>=2.4",))
@@ -111,6 +124,8 @@ def test_apply_does_not_take_one_build_for_another(rung, venv, tmp_path):
         (("--apply", "--check"), 2, "exclude each other"),
         (("--apply", "--os", "windows"), 2, "describe a machine elsewhere"),
         (("--with", "bitsandbytes"), 2, "goes with --apply"),
+        (("--software", "torch 2.9+cu130"), 2, "--software goes with --check and --device"),
+        (("--check", "--software", "torch 2.9+cu130"), 2, "--software goes with --check and --device"),
         (("--device", "no such card"), 2, "no device called"),
         (("--device", "p2200", "--torch", "9.9"), 2, "knows no torch 9.9"),
         (("--device", "p2200", "--torch", "2.15"), 2, "No build of torch 2.15 carries code for Quadro P2200"),

@@ -43,6 +43,12 @@ _With = Annotated[
 ]
 _Yes = Annotated[bool, typer.Option("--yes", help="With --apply: do not ask.")]
 _Check = Annotated[bool, typer.Option("--check", help="Judge what is installed now.")]
+_There = Annotated[
+    str | None,
+    typer.Option(
+        "--software", help='With --check and --device: the releases there: "torch 2.9+cu130".', show_default=False
+    ),
+]
 _Index = Annotated[str, typer.Option("--index-url", help="Take it from this index.", show_default=False)]
 _Extra = Annotated[list[str] | None, typer.Option("--extra-index-url", help="And from this one.", show_default=False)]
 
@@ -59,6 +65,7 @@ def setup(
     system: _Base = False,
     yes: _Yes = False,
     check: _Check = False,
+    software: _There = None,
     index_url: _Index = "",
     extra_index_url: _Extra = None,
     json: options.Json = False,
@@ -73,24 +80,29 @@ def setup(
         raise UsageError("--apply and --check exclude each other.", ways_out=["rung setup --check"])
     if with_ and not apply:
         raise UsageError("--with goes with --apply.", ways_out=["rung setup --apply --with bitsandbytes"])
+    if software is not None and not (check and device):
+        raise UsageError(
+            "--software goes with --check and --device: it is judged for a card, whatever is installed here.",
+            ways_out=[f'rung setup --check --device p2200 --software "{software}"'],
+        )
     here = environments.at(venv) if venv else environments.current()
-    if python and (apply or check) and python != here.version:
+    if python and (apply or (check and software is None)) and python != here.version:
         raise UsageError(
             f"{here.prefix} has Python {here.version}, not {python}.", ways_out=[f"python{python} -m venv ENV"]
         )
     if apply and (os or driver):
         raise UsageError("--os and --driver describe a machine elsewhere; --apply is about this one.")
-    devices, others = _devices(device, python or here.version)
+    devices, others = _devices(device, python or here.version, software)
     from rung.diagnosis.hosts import host_of
 
-    if apply or (check and not os):
+    if apply or (check and not os and software is None):
         os = f"{here.system}-{here.machine}"
 
     hosts = [host_of(d, (here.system, here.machine), python or here.version, driver, os) for d in devices]
     indexes = _indexes(index_url, extra_index_url or ())
     found = _choose(hosts, torch, indexes)
     if check:
-        _judge(here, found, json)
+        _judge(here, found, json, devices[0] if software is not None else None)
     elif apply:
         _install(here, devices, found, with_ or [], system, yes, json)
     elif json:
@@ -99,7 +111,9 @@ def setup(
         _show(found, devices, others)
 
 
-def _devices(names: Sequence[str] | None, python: str) -> tuple[list[Device], list[Device]]:
+def _devices(
+    names: Sequence[str] | None, python: str, software: str | None = None
+) -> tuple[list[Device], list[Device]]:
     """What to choose for, and what else is in this machine."""
     from rung.cli.common import pick_device
     from rung.diagnosis.hosts import devices_here
@@ -111,7 +125,7 @@ def _devices(names: Sequence[str] | None, python: str) -> tuple[list[Device], li
     if major != 3:
         raise UsageError(f"There is no torch for Python {major}.{minor}.", ways_out=["rung setup --python 3.12"])
     if names:
-        return [pick_device(name.removeprefix("sim:")) for name in names], []
+        return [pick_device(name.removeprefix("sim:"), software) for name in names], []
     chosen, others = devices_here()
     return list(chosen), list(others)
 
@@ -164,12 +178,13 @@ def _show(found: Sequence[Setup], devices: Sequence[Device], others: Sequence[De
         typer.echo("Install and verify:  rung setup --apply, in a virtual environment or with --venv ENV")
 
 
-def _judge(here: Environment, found: Sequence[Setup], json: bool) -> None:
+def _judge(here: Environment, found: Sequence[Setup], json: bool, there: Device | None) -> None:
+    """Judges what is installed here, or the releases that a card elsewhere was given."""
     from rung.cli import setup_views as views
-    from rung.diagnosis.judging import judge
+    from rung.diagnosis.judging import judge, releases_of
     from rung.hardware.software import installed_in
 
-    installed = installed_in(Path(here.folder))
+    installed = releases_of(there) if there else installed_in(Path(here.folder))
     findings = {text.text: text for one in found for host in one.hosts for text in judge(installed, host, one)}
     wrong = any(finding.fits is False for finding in findings.values())
     if json:
@@ -181,7 +196,7 @@ def _judge(here: Environment, found: Sequence[Setup], json: bool) -> None:
             }
         )
     else:
-        typer.echo(f"{here.prefix} · Python {here.version}")
+        typer.echo(f"{there.name} with the releases named" if there else f"{here.prefix} · Python {here.version}")
         for finding in findings.values():
             word = {True: "  yes  ", False: "  no   ", None: "  ?    "}[finding.fits]
             typer.echo("\n".join(views.wrapped(finding.text, word, " " * len(word))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from rung.core.types import Device
 from rung.core.value import Value
 from rung.diagnosis.companions import Host, features_there, runs_as
 from rung.diagnosis.setup import Setup, lacks, serves
@@ -39,6 +40,14 @@ def judge(installed: Mapping[str, str], host: Host, setup: Setup) -> tuple[Findi
         if name in installed:
             found.append(_package(name, installed[name], host))
     return tuple(found)
+
+
+def releases_of(device: Device) -> dict[str, str]:
+    """The releases that a device of the catalogue was given, as ``judge`` takes them."""
+    keys = {"cuda": "torch_cuda", "rocm": "torch_hip", "xpu": "torch_xpu"}
+    found = {keys.get(name, name): text for name, text in device.software.items()}
+    build = str(device.details.get("build", "")).partition("+")[2]
+    return found | ({"torch": f"{found['torch']}+{build}"} if build and "torch" in found else {})
 
 
 def build_of(installed: Mapping[str, str], host: Host) -> Build | None:
