@@ -45,6 +45,7 @@ def test_a_bare_name_that_is_not_here_gets_the_hint(rung):  # noqa: F811
     [
         ("compare", MODEL, "--format", "q4_0"),
         ("splat", "train", "demo", "--out", "splats"),
+        ("tune", MODEL, "data.jsonl", "--out", "adapter"),
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
 )
@@ -54,16 +55,8 @@ def test_whatever_computes_answers_a_bare_name_with_the_hint(rung, arguments):  
     assert "Quadro P2200 is not in this machine." in said.err
 
 
-@pytest.mark.parametrize("name", ["p2200", "sim:p2200"])
-def test_what_cannot_be_simulated_says_so(rung, name):  # noqa: F811
-    said = rung("tune", MODEL, "data.jsonl", "--out", "adapter", "--device", name)
-    assert said.code == 2
-    assert "Quadro P2200 is not in this machine" in said.err
-    assert "--training lora --device p2200" in said.err
-
-
 def test_software_stands_beside_every_device_that_is_simulated_or_reasoned_about():
-    """Not where the answer is the software itself (setup), or the code in a file (inspect), or a real device (tune)."""
+    """Not where the answer is the code in a file (inspect), which is the software."""
     import importlib
     import inspect
 
@@ -75,7 +68,7 @@ def test_software_stands_beside_every_device_that_is_simulated_or_reasoned_about
             function = getattr(importlib.import_module(f"{package_name}.{name}"), name)
             if "device" in inspect.signature(function).parameters:
                 found.add((name, "software" in inspect.signature(function).parameters))
-    assert {name for name, there in found if not there} == {"setup", "inspect", "tune"}
+    assert {name for name, there in found if not there} == {"inspect"}
     assert len(found) > 10
 
 

@@ -77,6 +77,24 @@ def test_the_whole_way(made, tmp_path):
         run(place, tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("card", "device"), [("p2200", None), pytest.param("2x3090", "cuda:1", marks=pytest.mark.slow)]
+)
+def test_a_simulated_card_trains_as_the_processor(card, device, made, tmp_path):
+    """Without TRL's kernels in Triton, and on the card that was asked for, not on all of them."""
+    from trl.kernels import chunked_logprob
+
+    place, _ = made
+    before, notes = chunked_logprob._TRITON_AVAILABLE, []
+    with rung.simulate(card):
+        data, out = place / "data.jsonl", tmp_path / "out"
+        done = tune(str(place / "base"), data, out, ASKED, device=device, on_note=notes.append)
+    assert done.steps == 6
+    assert any(catalog.several(card)[0].split()[-1].upper() in note.upper() for note in notes)
+    assert same(tmp_path / "out", place / "whole")
+    assert chunked_logprob._TRITON_AVAILABLE is before
+
+
 def test_rows_that_are_put_together_do_not_see_each_other(made, tmp_path):
     """All rows in one step: the same tokens have the same loss, in fewer rows, and train the same."""
     place, _ = made

@@ -24,9 +24,6 @@ Device = Annotated[
         "--device", help="Use this device (rung devices lists them); sim:p2200 simulates a card.", show_default=False
     ),
 ]
-DeviceHere = Annotated[
-    str | None, typer.Option("--device", help="Use this device (rung devices lists them).", show_default=False)
-]
 Memory = Annotated[
     str | None,
     typer.Option(

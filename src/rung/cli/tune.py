@@ -10,8 +10,6 @@ from typing import Annotated
 import typer
 
 from rung.cli import options
-from rung.core.errors import UnknownDevice
-from rung.core.text import quoted
 
 
 def tune(
@@ -33,7 +31,8 @@ def tune(
     packing: Annotated[bool, typer.Option("--packing", help="Put short rows together.")] = False,
     eval_split: Annotated[float, typer.Option("--eval-split", help="Hold out this share of the rows.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="Of order, dropout and the adapter's beginning.")] = 42,
-    device: options.DeviceHere = None,
+    device: options.Device = None,
+    software: options.Software = None,
     memory: options.Memory = None,
     offline: options.Offline = False,
     json: options.Json = False,
@@ -42,7 +41,9 @@ def tune(
 
     The same command goes on after Ctrl-C or when it was killed.
     """
+    from rung.cli.common import simulated
     from rung.cli.output import console, print_json
+    from rung.engine.planning import not_here
     from rung.hardware.named import by_name
     from rung.training.tune import CURVE, Options
     from rung.training.tune import tune as train
@@ -60,11 +61,6 @@ def tune(
         elif "loss" in logs and (step % every == 0 or step in (1, last)):
             said(f"step {step} of {last} · loss {float(logs['loss']):.4f}")
 
-    if device is not None and (card := by_name(device)) is not None:
-        raise UnknownDevice(
-            f"{card.name} is not in this machine, and rung tune simulates no cards: TRL brings Triton kernels.",
-            ways_out=[f"rung check {quoted(model)} --training lora --device {quoted(device.removeprefix('sim:'))}"],
-        )
     out = out.expanduser()
     asked = Options(
         format=format,
@@ -81,8 +77,11 @@ def tune(
         eval_split=eval_split,
         seed=seed,
     )
-    base = _folder(model, data, out, offline, said)
-    done = train(base, data, out, asked, device=device, memory=memory, offline=offline, on_note=said, on_loss=loss)
+    with simulated(device, software) as chosen:
+        if chosen is not None and (card := by_name(chosen)) is not None:
+            raise not_here(card, chosen)
+        base = _folder(model, data, out, offline, said)
+        done = train(base, data, out, asked, device=chosen, memory=memory, offline=offline, on_note=said, on_loss=loss)
     if json:
         print_json({"out": str(out), "steps": done.steps, "losses": done.losses, "held_out": done.held_out})
     elif done.stopped:

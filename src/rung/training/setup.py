@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import LoraConfig
 from trl import SFTConfig
 
 from rung.hub.peft import prepare
+from rung.run.places import torch_name
 from rung.training.fitting import Fit
 from rung.training.tune import Options, names
 
@@ -30,11 +34,29 @@ def lora(asked: Options) -> LoraConfig:
     )
 
 
+@dataclass
+class OneDevice(SFTConfig):
+    """TRL's settings on the device that was planned for; by themselves they take all GPUs, from the first on."""
+
+    place: str = "cpu"
+
+    @functools.cached_property
+    def _setup_devices(self) -> torch.device:
+        super()._setup_devices  # noqa: B018  fills what accelerate shares
+        place = torch.device(self.place)
+        self._n_gpu = min(self._n_gpu, 1)
+        self.distributed_state.device = place
+        if place.index is not None:
+            torch.get_device_module(place).set_device(place)
+        return place
+
+
 def settings(asked: Options, planned: Fit, length: int, folder: Path, rows: int, evaluates: bool) -> SFTConfig:
     """TRL's settings for so many rows of at most ``length`` tokens; what is not named here is as TRL has it."""
     steps = int(rows / (planned.batch * planned.accumulate) * asked.epochs)
     every = max(1, min(_FAR, steps // _CHECKPOINTS))
-    return SFTConfig(
+    return OneDevice(
+        place=torch_name(planned.device.id),
         output_dir=str(folder),
         num_train_epochs=asked.epochs,
         learning_rate=asked.learning_rate,

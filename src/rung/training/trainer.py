@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._triton import has_triton
 from transformers import TrainerCallback
 from trl import SFTTrainer
+from trl.kernels import chunked_logprob
 
 from rung.core.errors import OutOfMemory, RungError
-from rung.core.types import StepClass
+from rung.core.types import Device, StepClass
 from rung.diagnosis import classify
 
 
 class Diverged(RungError):
     """The loss or its gradients are no numbers any more."""
+
+
+@contextlib.contextmanager
+def plain_loss(device: Device) -> Iterator[None]:
+    """TRL computes its loss with Triton on every GPU, also where Triton compiles nothing (below 7.0, simulated cards):
+    while in the block in plain torch there."""
+    before = chunked_logprob._TRITON_AVAILABLE
+    chunked_logprob._TRITON_AVAILABLE = before and device.real and has_triton()
+    try:
+        yield
+    finally:
+        chunked_logprob._TRITON_AVAILABLE = before
 
 
 class Trainer(SFTTrainer):

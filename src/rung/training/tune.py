@@ -18,6 +18,7 @@ from rung import formats
 from rung.core.errors import BadFile, ContextTooLong, DiskFull, SoftwareMissing, UsageError
 from rung.core.files import write_whole
 from rung.core.text import count, did_you_mean, quoted, size
+from rung.core.types import Device
 from rung.engine.locating import card_of
 from rung.engine.planning import device_here
 from rung.models.card import ModelCard
@@ -117,7 +118,7 @@ def tune(
     training, held_out = _split(encoded.rows, asked)
     base = load_base(card, asked.format, planned.dtype)
     made = settings(asked, planned, length, place / CHECKPOINTS, len(training), bool(held_out))
-    return _train(card, base, training, held_out, lora(asked), made, place, on_note, on_loss)
+    return _train(card, chosen, base, training, held_out, lora(asked), made, place, on_note, on_loss)
 
 
 def _need_packages() -> None:
@@ -245,6 +246,7 @@ def _split(rows: list[dict[str, list[int]]], asked: Options) -> tuple[list[Any],
 
 def _train(
     card: ModelCard,
+    device: Device,
     base: Any,
     training: list[Any],
     held_out: list[Any],
@@ -258,10 +260,10 @@ def _train(
     from transformers.trainer_callback import PrinterCallback
 
     from rung.training.base import load_tokenizer
-    from rung.training.trainer import Diverged, Trainer, Watch
+    from rung.training.trainer import Diverged, Trainer, Watch, plain_loss
 
     datasets.disable_progress_bars()
-    with Watch(on_loss) as watch:
+    with plain_loss(device), Watch(on_loss) as watch:
         trainer = Trainer(
             model=base,
             args=args,
