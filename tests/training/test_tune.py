@@ -89,6 +89,8 @@ def test_a_simulated_card_trains_as_the_processor(card, device, made, tmp_path):
     with rung.simulate(card):
         data, out = place / "data.jsonl", tmp_path / "out"
         done = tune(str(place / "base"), data, out, ASKED, device=device, on_note=notes.append)
+        used = [torch.cuda.max_memory_allocated(index) > 0 for index in range(torch.cuda.device_count())]
+    assert used == [index == (1 if device else 0) for index in range(len(used))]
     assert done.steps == 6
     assert any(catalog.several(card)[0].split()[-1].upper() in note.upper() for note in notes)
     assert same(tmp_path / "out", place / "whole")

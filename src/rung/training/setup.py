@@ -42,10 +42,9 @@ class OneDevice(SFTConfig):
 
     @functools.cached_property
     def _setup_devices(self) -> torch.device:
-        super()._setup_devices  # noqa: B018  fills what accelerate shares
+        super()._setup_devices  # noqa: B018  fills what accelerate shares, which follows torch's current device
         place = torch.device(self.place)
         self._n_gpu = min(self._n_gpu, 1)
-        self.distributed_state.device = place
         if place.index is not None:
             torch.get_device_module(place).set_device(place)
         return place

@@ -63,6 +63,14 @@ def test_splats_are_drawn_as_often_as_they_weigh():
     assert torch.equal(drawn(weights, 9, chance()), drawn(weights, 9, chance()))
 
 
+def test_small_weights_behind_large_ones_are_told_apart():
+    weights = torch.ones(4096)
+    weights[0] = 2.0**24  # above it float32 counts in twos: rounded to even, two of four would have no place
+    found = drawn(weights, 4_000_000, chance())
+    first = (found[found > 0] % 4 < 2).double().mean()
+    assert 0.4 < float(first) < 0.6  # of about a thousand
+
+
 def test_more_splats_than_torch_draws_from():
     weights = torch.full((2**24 + 9,), 1e-8)
     weights[[7, -1]] = 2.0**24
