@@ -1,5 +1,6 @@
 """``rung video``, ``rung image`` and ``rung compare`` as commands."""
 
+import errno
 import json
 import re
 
@@ -9,9 +10,9 @@ pytest.importorskip("diffusers")
 pytest.importorskip("PIL")
 
 from rung.cli.app import main
-from rung.core.errors import UsageError
+from rung.core.errors import DiskFull, UsageError
 from rung.measure import pictures
-from rung.pipelines.batch import jobs
+from rung.pipelines.batch import Done, Job, jobs
 from rung.pipelines.generate import Settings
 from tests.tiny_pipelines import saved
 
@@ -81,6 +82,16 @@ def test_values_of_a_batch_are_of_their_types(tmp_path, field, says):
         jobs(prompts, Settings(prompt=""), tmp_path / "x.gif")
 
 
+def test_a_journal_that_the_disk_does_not_hold(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    done = Done(tmp_path / "x.gif", {})
+    monkeypatch.setattr("rung.pipelines.batch.os.fsync", full)
+    with pytest.raises(DiskFull, match=r"journal[\s\S]*x-001.gif is whole[\s\S]*give the same command again"):
+        done.add(Job(Settings(prompt="a cat"), tmp_path / "x-001.gif"))
+
+
 def test_values_that_a_batch_may_have(tmp_path):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text('{"prompt": "a dog", "frames": null, "guidance": 7, "seed": 3, "negative": ""}\n')
@@ -94,6 +105,8 @@ def test_values_that_a_batch_may_have(tmp_path):
         (("video", "{}"), "Give a prompt"),
         (("video", "{}", "a cat", "--size", "1x"), "no size"),
         (("video", "{}", "a cat", "--out", "x.avi"), "ends in .avi"),
+        (("video", "{}", "a cat", "--out", "x.webp", "--frames", "3", "--size", "16x16"), "1  --frames 4\n"),
+        (("video", "{}", "a cat", "--out", "x.webp", "--frames", "4", "--size", "20x16"), "1  --size 16x16\n"),
         (("video", "{}/vae", "a cat"), "no pipeline of diffusers"),
         (("image", "{}", "a cat", "--scheduler", "nothing"), "no scheduler"),
         (("image", "{}"), 'rung image {} "a cat"'),

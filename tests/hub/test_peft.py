@@ -1,6 +1,7 @@
 """LoRA of PEFT on quantised layers: trains, merges, loads and goes back; with ``prepare`` and without."""
 
 import copy
+import json
 import logging
 
 import pytest
@@ -175,6 +176,16 @@ def test_a_format_that_is_only_read_trains_and_merges_into_plain_layers():
         model.merge_adapter()
     merged = merge(model, dequantize=True)
     assert (merged(x) - want).norm() < 1e-5 * want.norm()  # single values near zero are sums of large ones
+
+
+@pytest.mark.parametrize(("base", "changes"), [({"hidden_size": 128}, {}), ({}, {"r": 8})])
+def test_an_adapter_of_another_base_or_rank_is_refused(base, changes, tmp_path):
+    """By PEFT, on rung's layers as on plain ones."""
+    get_peft_model(quantised(), config()).save_pretrained(tmp_path)
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(RuntimeError, match=r"size mismatch for base_model\.model\.model\.layers\.0"):
+        PeftModel.from_pretrained(quantised(**base), tmp_path)
 
 
 def test_the_int8_merge_of_the_founding_report_on_a_v100():

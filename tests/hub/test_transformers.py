@@ -218,13 +218,17 @@ def test_experts_are_quantised_while_they_are_merged(tmp_path):
     [
         ({"format": "nf5"}, UnknownFormat, "no format 'nf5'"),
         ({"bits": 4}, UsageError, "no argument bits"),
-        ({"compute_dtype": "int8"}, UsageError, "compute_dtype is int8"),
+        ({"compute_dtype": "int8"}, UsageError, "compute_dtype is torch.int8"),
+        ({"compute_dtype": "float33"}, UsageError, "compute_dtype is 'float33'"),
         ({"embeddings": "q9"}, UnknownFormat, "no format 'q9'"),
+        ({"keep": {"up_proj": "q9"}}, UnknownFormat, "no format 'q9'"),
+        ({"threshold": -1}, UsageError, "threshold is -1.0; it must not be negative"),
     ],
 )
 def test_bad_configs(arguments, error, says):
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=says) as refused:
         rung.QuantizationConfig(**arguments)
+    assert refused.value.ways_out
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_loaded(tmp_path):
@@ -232,6 +236,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_loaded(tmp_path):
     for config, says in (
         (rung.QuantizationConfig(skip=["nothing_like_it"]), "skip: 'nothing_like_it' matches no layer"),
         (rung.QuantizationConfig("q4_k"), "q4_k cannot store model.layers.0.self_attn.q_proj.weight"),
+        (rung.QuantizationConfig(skip="*"), "LlamaForCausalLM has no layer to quantise: skip leaves none"),
     ):
         with pytest.raises(UsageError, match=says):
             load(tmp_path, quantization_config=config)

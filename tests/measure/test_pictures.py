@@ -1,6 +1,8 @@
 """Files of frames: what was written is there, whole, with its settings; nothing is left of what was not."""
 
+import errno
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -10,7 +12,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from rung.core.errors import BadFile, SoftwareMissing, UsageError
+from rung.core.errors import BadFile, DiskFull, SoftwareMissing, UsageError
 from rung.measure import pictures
 
 Image = pytest.importorskip("PIL.Image")
@@ -94,6 +96,22 @@ def test_an_ffmpeg_that_ends_at_once_says_why(tmp_path, monkeypatch):
         pictures.write(tmp_path / "x.mp4", many, 8.0, SETTINGS)
 
 
+@pytest.mark.parametrize("name", ["x.mp4", "x.gif", "x.png"])
+def test_a_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch, name):
+    (tmp_path / "ffmpeg").write_text("#!/bin/sh\necho 'x.mp4: No space left on device' >&2\nexit 1\n")
+    (tmp_path / "ffmpeg").chmod(0o755)
+    monkeypatch.setattr(pictures, "ffmpeg", lambda: str(tmp_path / "ffmpeg"))
+
+    def full(self, path, **options):
+        path.write_bytes(b"a beginning")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("PIL.Image.Image.save", full)
+    with pytest.raises(DiskFull, match=rf"no room for .*{name}[\s\S]* free[\s\S]*--out"):
+        pictures.write(tmp_path / name, FRAMES[:1] if name == "x.png" else FRAMES, 8.0, SETTINGS)
+    assert [path.name for path in tmp_path.iterdir()] == ["ffmpeg"]
+
+
 def test_ctrl_c_while_ffmpeg_writes_leaves_nothing(tmp_path, monkeypatch):
     pytest.importorskip("imageio_ffmpeg")
     killed = []
@@ -132,6 +150,15 @@ def test_no_ffmpeg(tmp_path, monkeypatch):
 def test_destinations_that_cannot_be(tmp_path, name, frames, said):
     with pytest.raises(UsageError, match=said):
         pictures.check_destination(tmp_path / name, frames)
+
+
+def test_places_that_cannot_be_written_are_told_before_anything_is_made(tmp_path, monkeypatch):
+    (tmp_path / "x.gif").mkdir()
+    with pytest.raises(UsageError, match="it is a folder"):
+        pictures.check_destination(tmp_path / "x.gif", 2)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with pytest.raises(UsageError, match=rf"nothing may be written into {tmp_path}"):
+        pictures.check_destination(tmp_path / "y.gif", 2)
 
 
 def test_what_is_no_picture(tmp_path):

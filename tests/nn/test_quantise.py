@@ -1,6 +1,7 @@
 """``rung.quantize``: what it replaces, what it leaves, and what it refuses without having changed anything."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
@@ -149,8 +150,8 @@ def test_a_layer_that_is_used_twice_stays_one():
     assert isinstance(module["a"], QuantLinear)
 
 
-def nan(value):
-    layer = nn.Linear(64, 8)
+def nan(value, layer=None):
+    layer = layer or nn.Linear(64, 8)
     with torch.no_grad():
         layer.weight[3, 5] = value
     return layer
@@ -162,6 +163,7 @@ def nan(value):
         (nan(torch.nan), {}, CannotEncode, r"Row 3 of odd.weight holds NaN"),
         (nan(-torch.inf), {}, CannotEncode, r"Row 3 of odd.weight holds Inf"),
         (nan(1e38), {"format": "q8_0"}, CannotEncode, r"Row 3 of odd.weight needs a scale"),
+        (nan(torch.nan), {"format": "bf16"}, CannotEncode, r"Row 3 of odd.weight holds NaN"),
         (nn.Linear(64, 8, device="meta"), {}, UsageError, "odd.weight is on the meta device"),
         (nn.Linear(0, 8), {}, UsageError, r"odd.weight has no weights: its shape is \[8, 0\]"),
         (nn.Linear(64, 0), {}, UsageError, r"odd.weight has no weights: its shape is \[0, 64\]"),
@@ -172,20 +174,44 @@ def nan(value):
         (nn.Linear(64, 8), {"skip": ["od"]}, UsageError, r"skip: 'od' matches no layer. Did you mean odd"),
         (nn.Embedding(9, 64, max_norm=1.0), {"embeddings": "nf4"}, UsageError, "odd scales its rows"),
         (rung.quantize(nn.Linear(64, 8), "q8_0"), {}, UsageError, "odd is quantised already, to q8_0"),
+        (rung.quantize(nn.Embedding(9, 64), "q8_0"), {}, UsageError, "odd is quantised already, to q8_0"),
+        (nan(torch.nan, nn.Embedding(9, 64)), {"embeddings": "q8_0"}, CannotEncode, "Row 3 of odd.weight holds NaN"),
+        (nn.Embedding(9, 72), {"embeddings": "q4_0"}, UsageError, "q4_0 cannot store odd.weight"),
+        (nn.Linear(64, 8), {"keep": {"od": "int8"}}, UsageError, r"keep: 'od' matches no layer. Did you mean odd"),
+        (nn.Linear(64, 8), {"keep": {"odd": "q9"}}, UnknownFormat, "no format 'q9'"),
+        (nn.Linear(64, 8), {"skip": "*"}, UsageError, "no layer to quantise: skip leaves none"),
+        (nn.Linear(64, 8), {"threshold": -1.0}, UsageError, "threshold is -1.0"),
+        (nn.Linear(64, 8), {"threshold": float("nan")}, UsageError, "threshold is nan"),
+        (nn.Linear(64, 8), {"compute_dtype": torch.int8}, UsageError, "compute_dtype is torch.int8"),
+        (nn.Linear(64, 8), {"compute_dtype": torch.float8_e4m3fn}, UsageError, "compute_dtype is torch.float8_e4m3fn"),
+        (nn.Linear(64, 8), {"compute_dtype": "float32"}, UsageError, "compute_dtype is 'float32'; it is torch.float32"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_what_is_refused_changes_nothing(broken, arguments, error, says):
     module = small(odd=broken)
     before = kinds(module)
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=says) as refused:
         rung.quantize(module, **{"format": "nf4", **arguments})
+    assert refused.value.ways_out
     assert kinds(module) == before
+
+
+def test_rows_that_are_not_divided_have_two_ways_out():
+    with pytest.raises(UsageError) as refused:
+        rung.quantize(small(odd=nn.Linear(72, 8)), "q4_0")
+    leave, other = refused.value.ways_out
+    assert leave == "leave it out:  skip=['odd']"
+    rung.quantize(small(odd=nn.Linear(72, 8)), "q4_0", skip=["odd"])
+    rung.quantize(nn.Linear(72, 8), re.fullmatch(r"quantise to (\S+), .*", other)[1])
 
 
 def test_a_module_without_layers():
     with pytest.raises(UsageError, match="LayerNorm has no layer to quantise"):
         rung.quantize(nn.LayerNorm(5), "nf4")
+    with pytest.raises(UsageError, match="its embeddings and its head stay as they are") as refused:
+        rung.quantize(nn.ModuleDict({"rows": nn.Embedding(9, 64), "lm_head": nn.Linear(64, 9)}), "nf4")
+    assert refused.value.facts == ("left out: rows, lm_head",)
 
 
 def mixture(**options):
@@ -230,6 +256,15 @@ def test_experts():
     x = torch.randn(3, 64, requires_grad=True)
     experts(x, torch.tensor([[0, 3], [3, 1], [0, 4]]), torch.ones(3, 2)).sum().backward()
     assert x.grad.abs().sum() > 0
+
+
+def test_an_expert_with_nan_is_named():
+    model = mixture()
+    with torch.no_grad():
+        model.model.layers[0].mlp.experts.gate_up_proj[1, 2, 3] = torch.nan
+    with pytest.raises(CannotEncode, match=r"Row 2 of model\.layers\.0\.mlp\.experts\.gate_up_proj\[1\] holds NaN"):
+        rung.quantize(model, "nf4")
+    assert not [layer for layer in model.modules() if isinstance(layer, QuantLinear | QuantExperts)]
 
 
 def test_experts_that_are_computed_in_another_way_are_refused():

@@ -1,13 +1,15 @@
 """Pipelines from text to frames: the values of diffusers' own run, phases, steps down, refusals."""
 
 import contextlib
+import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
 import rung
-from rung.core.errors import BadFile, DoesNotFit, UnknownArchitecture, UsageError
+from rung.core.errors import BadFile, DoesNotFit, ModelNotFound, UnknownArchitecture, UsageError
 from rung.engine import system
 from rung.hub.pipelines import Folder
 from rung.nn import QuantLinear
@@ -111,8 +113,9 @@ def test_what_does_not_fit_says_what_would(latte, cpu):
     ("settings", "said"),
     [
         (Settings("a cat", frames=4, size=(17, 16), steps=3), "divisible by 8"),
-        (Settings("a cat", frames=3, size=(16, 16), steps=3), "refuses this"),
-        (Settings("a cat " * 200, frames=4, size=(16, 16)), "reads 120"),
+        (Settings("a cat", frames=3, size=(16, 16), steps=3), "does not make 3 frames of 16x16"),
+        (Settings("a cat " * 200, frames=4, size=(16, 16)), "The prompt has 401 tokens, and LattePipeline reads 120"),
+        (Settings("a cat", negative="dog " * 200, frames=4, size=(16, 16)), "The negative prompt has 201 tokens"),
         (Settings("a cat", size=(16, 16), scheduler="dpmm"), "no scheduler"),
     ],
 )
@@ -126,19 +129,47 @@ def test_what_is_refused_is_refused_before_anything_is_read(latte, cpu, settings
 
 
 def test_a_pipeline_without_a_component(latte, cpu, tmp_path):
-    import shutil
-
-    folder = tmp_path / "latte"
-    shutil.copytree(latte, folder)
+    folder = shutil.copytree(latte, tmp_path / "latte")
     shutil.rmtree(folder / "transformer")
     with pytest.raises(BadFile, match="lacks transformer"):
         Pipeline(folder, cpu)
+    index = json.loads((latte / "model_index.json").read_text())
+    del index["vae"]
+    (folder / "model_index.json").write_text(json.dumps(index))
+    with pytest.raises(BadFile, match=r"lacks vae, transformer[\s\S]*is made of tokenizer, text_encoder, vae"):
+        Pipeline(folder, cpu)
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "says"),
+    [
+        ("file", ModelNotFound, "vae has no weights"),
+        ("tensor", BadFile, r"vae lacks 1 tensor\n  missing: decoder\.conv_in\.bias"),
+        ("shape", BadFile, r"conv_in\.bias of vae has the shape \[3\]"),
+    ],
+)
+def test_weights_that_are_needed_last_are_looked_for_first(latte, cpu, tmp_path, part, error, says):
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(latte, tmp_path / "latte")
+    weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(weights)
+    weights.unlink()
+    if part == "tensor":
+        del tensors["decoder.conv_in.bias"]
+    elif part == "shape":
+        tensors["decoder.conv_in.bias"] = torch.zeros(3)
+    if part != "file":
+        save_file(tensors, weights)
+
+    def nothing(*told):
+        raise AssertionError("a weight was read")
+
+    with pytest.raises(error, match=says):
+        next(Pipeline(folder, cpu, watcher=Watcher(progress=nothing)).make([CAT]))
 
 
 def test_a_component_that_nobody_knows(latte, cpu, tmp_path):
-    import json
-    import shutil
-
     folder = shutil.copytree(latte, tmp_path / "latte")
     index = json.loads((folder / "model_index.json").read_text())
     for entry, said in ((["diffusers", "BrandNewTransformer"], "BrandNewTransformer"), (["mine", "Net"], "mine")):

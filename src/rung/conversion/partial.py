@@ -8,7 +8,6 @@ the next tensor, and the finished result gets its name in one step.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -20,11 +19,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from rung.core.errors import DiskFull, UsageError
+from rung.core.files import FULL
 from rung.core.text import quoted, size
 
 #: What may be written, or wait, before it is made safe: so much of the work is done again after a kill.
 _BYTES_UNSAFE = 64 * 2**20
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_new(target: Path) -> None:
@@ -218,7 +217,7 @@ def _disk(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
         raise DiskFull(
             f"The disk is full: {target} could not be written.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -10,6 +11,9 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+#: Errors of writing where a disk, or what one may have of it, is full.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextlib.contextmanager

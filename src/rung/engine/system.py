@@ -63,6 +63,11 @@ def proven_devices(on_probe: Callable[[Device], None]) -> tuple[Device, ...]:
     return tuple(found)
 
 
+def machine_memory() -> int:
+    """Bytes of the machine's memory that this process may use; 0 where nobody knows."""
+    return next((device.memory for device in detect.devices() if device.kind == "cpu"), 0)
+
+
 def resident_memory() -> int:
     """The resident size of this process, in bytes."""
     import psutil

@@ -47,7 +47,11 @@ class Quantizer(DiffusersQuantizer):
             if not set(kept) & set(each.name.split("."))
         ]
         if not wanted:
-            raise UsageError(f"{type(model).__name__} has no layer to quantise: skip leaves none")
+            raise UsageError(
+                f"{type(model).__name__} has no layer to quantise",
+                [f"its authors want all of {', '.join(kept)} in f32"],
+                ["load this part without a quantization_config"],
+            )
         for each in wanted:
             check_shapes(each)
         self._wanted = {f"{each.name}.weight": each for each in wanted}

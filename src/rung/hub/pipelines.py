@@ -75,7 +75,7 @@ class Folder:
         kind = self._kind(name)
         config = read_object(self.place / name / "config.json", SMALL)
         made: Any
-        with _empty(), _quiet():
+        with _empty(), quiet():
             try:
                 if issubclass(kind, _library("diffusers").ModelMixin):
                     made = kind.from_config(config)  # type: ignore[attr-defined]
@@ -107,7 +107,7 @@ class Folder:
             given[name] = self._small(name, entry) if isinstance(entry, list) else entry
         accepted = inspect.signature(self.kind).parameters
         kind = _named_like(self.kind, _execution_device=device, progress_bar=progress)
-        with _quiet():
+        with quiet():
             return kind(**{name: value for name, value in given.items() if name in accepted})
 
     def _small(self, name: str, entry: list[Any]) -> Any:
@@ -216,7 +216,7 @@ def _empty() -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the warnings of the libraries about configurations, which matter to nobody here."""
     loggers = [_library(name).utils.logging for name in ("diffusers", "transformers")]
     told = [logger.get_verbosity() for logger in loggers]

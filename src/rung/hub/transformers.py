@@ -6,6 +6,7 @@ Weights are encoded one after the other while they are loaded. What is saved loa
 
 from __future__ import annotations
 
+import copy
 import sys
 from enum import StrEnum
 from typing import Any
@@ -25,7 +26,17 @@ from rung.hub.pages import give_back
 from rung.hub.register import TABLE
 from rung.models.outlines.values import plain
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight, bound
-from rung.nn.quantise import Wanted, check_shapes, check_values, means, put, replacement, tell_left, wanted_layers
+from rung.nn.quantise import (
+    Wanted,
+    check_computing,
+    check_shapes,
+    check_values,
+    means,
+    put,
+    replacement,
+    tell_left,
+    wanted_layers,
+)
 from rung.nn.weight import encode
 from rung.planning.answer import Question
 from rung.planning.check import check
@@ -65,6 +76,7 @@ class QuantizationConfig(QuantizationConfigMixin):
             raise UsageError(
                 f"rung.QuantizationConfig has no argument {', '.join(sorted(unknown))}",
                 ["it has format, skip, embeddings, compute_dtype, keep and threshold"],
+                ['rung.QuantizationConfig(format="nf4")'],
             )
         self.quant_method: Any = Method.RUNG
         self.format = format if format == AUTO else formats.get(format).name
@@ -73,18 +85,12 @@ class QuantizationConfig(QuantizationConfigMixin):
         self.keep = {pattern: formats.get(name).name for pattern, name in (keep or {}).items()}
         self.compute_dtype = None if compute_dtype is None else str(compute_dtype).removeprefix("torch.")
         self.threshold = float(threshold)
-        if not self.threshold >= 0.0:
-            raise UsageError(f"threshold is {threshold}; it must not be negative")
-        self.dtype()
+        check_computing(self.dtype(), self.threshold)
 
     def dtype(self) -> torch.dtype | None:
         """``compute_dtype`` as torch's."""
-        if self.compute_dtype is None:
-            return None
-        found = getattr(torch, self.compute_dtype, None)
-        if not isinstance(found, torch.dtype) or not found.is_floating_point:
-            raise UsageError(f"compute_dtype is {self.compute_dtype}; it is float32, bfloat16 or float16")
-        return found
+        found: Any = self.compute_dtype
+        return None if found is None else getattr(torch, found, found)  # an unknown name is refused as it is
 
 
 class Quantizer(HfQuantizer):
@@ -94,6 +100,10 @@ class Quantizer(HfQuantizer):
     quantization_config: QuantizationConfig
     refused: RungError | None = None  #: what stopped the conversion of a weight
 
+    def __init__(self, quantization_config: Any, **kwargs: Any) -> None:
+        """Takes a copy: what is planned and left out of this model is not to be so of the next with that config."""
+        super().__init__(copy.deepcopy(quantization_config), **kwargs)
+
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         config = self.quantization_config
         self._files = bool(kwargs.get("checkpoint_files"))  # and not values that the caller holds
@@ -102,8 +112,6 @@ class Quantizer(HfQuantizer):
         outer = None if config.embeddings is None else formats.get(config.embeddings)
         keep = {pattern: formats.get(name) for pattern, name in config.keep.items()}
         wanted = wanted_layers(model, formats.get(config.format), tuple(config.skip), outer, keep)
-        if not wanted:
-            raise UsageError(f"{type(model).__name__} has no layer to quantise: skip leaves none")
         for each in wanted:
             if not self.pre_quantized or each.format.encodes:  # what rung does not write it may have loaded
                 check_shapes(each)
@@ -146,6 +154,7 @@ class Quantizer(HfQuantizer):
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         self.raise_refusal()
         if not self.pre_quantized:  # what the checkpoint lacks was initialised, and stays plain
+            self._some_read()
             plain = [each.name for group in self._groups if not group.done for each in group.layers]
             self.quantization_config.skip += plain
             self._groups = [group for group in self._groups if group.done]
@@ -153,6 +162,16 @@ class Quantizer(HfQuantizer):
         else:
             _complete(model)
         return tagged(model)
+
+    def _some_read(self) -> None:
+        """Raises ``BadFile`` where the checkpoint had no weight of the layers: nothing would be quantised."""
+        if self._groups and not any(group.done for group in self._groups):
+            names = [name for group in self._groups for name in group.names()]
+            raise BadFile(
+                f"The checkpoint has none of the {count(len(names), 'weight')} that were to be quantised",
+                [f"{names[0]} is the first; the model has random values in their place"],
+                ["take a checkpoint of this architecture, whose weights are in 16 or 32 bits"],
+            )
 
     def raise_refusal(self) -> None:
         """Raises what an operation has refused."""

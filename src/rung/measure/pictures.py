@@ -6,11 +6,13 @@ A file is written under another name beside its own and then renamed: what is th
 from __future__ import annotations
 
 import contextlib
+import errno
 import html
 import importlib.util
 import itertools
 import json
 import math
+import os
 import shutil
 import subprocess
 import tempfile
@@ -20,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from rung.core.errors import BadFile, SoftwareMissing, UsageError
-from rung.core.files import written_whole
-from rung.core.text import quoted
+from rung.core.errors import BadFile, DiskFull, SoftwareMissing, UsageError
+from rung.core.files import FULL, written_whole
+from rung.core.text import quoted, size
 
 #: What a video is written as by the end of its name; a picture as the last three of these.
 VIDEOS = (".mp4", ".gif", ".webp", ".png")
@@ -46,6 +48,9 @@ def check_destination(path: Path, frames: int) -> None:
         raise UsageError(f"A PNG holds one picture, not {frames} frames.", ways_out=["--out x.webp", "--frames 1"])
     if not path.absolute().parent.is_dir():
         raise UsageError(f"There is no folder {path.parent}.", ways_out=[f"mkdir -p {quoted(path.parent)}"])
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        reason = "it is a folder" if path.is_dir() else f"nothing may be written into {path.absolute().parent}"
+        raise UsageError(f"{path} cannot be written.", [reason], [f"--out {quoted(Path.home() / path.name)}"])
     if kind == ".mp4":
         ffmpeg()
     elif importlib.util.find_spec("PIL") is None:
@@ -58,16 +63,23 @@ def write(path: Path, frames: Iterable[Frame], fps: float, settings: Mapping[str
     """Writes uint8 frames [height, width, 3], at least one, with the settings in the file; one frame is a picture.
 
     An MP4 takes each frame as it is made and holds no other. Raises ``UsageError`` or ``SoftwareMissing`` as
-    ``check_destination`` does, ``BadFile`` when writing fails.
+    ``check_destination`` does, ``DiskFull``, and ``BadFile`` when writing fails in another way.
     """
     given = iter(frames)
     begin = list(itertools.islice(given, 2))
     check_destination(path, len(begin))
-    with written_whole(path) as temporary:
-        if path.suffix.lower() == ".mp4":
-            _mp4(temporary, begin, given, fps, settings)
-        else:
-            _pillow(temporary, begin, given, fps, settings)
+    write_as = _mp4 if path.suffix.lower() == ".mp4" else _pillow
+    try:
+        with written_whole(path) as temporary:
+            write_as(temporary, begin, given, fps, settings)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise DiskFull(
+            f"There is no room for {path}.",
+            [f"{size(shutil.disk_usage(path.absolute().parent).free)} are free; nothing was left there"],
+            ["make room and give the same command again, or name a place on another disk:  --out"],
+        ) from error
 
 
 def settings_of(path: Path) -> dict[str, Any]:
@@ -126,6 +138,8 @@ def _mp4(path: Path, begin: list[Frame], others: Iterator[Frame], fps: float, se
         if process.returncode:
             said.seek(0)
             words = " ".join(said.read().decode("utf-8", "replace").split())[-300:]
+            if os.strerror(errno.ENOSPC) in words:
+                raise OSError(errno.ENOSPC, words)
             raise BadFile(f"ffmpeg could not write frames of {width}x{height}", [words], ["--out x.webp"])
 
 
@@ -161,6 +175,8 @@ def _pillow(path: Path, begin: list[Frame], others: Iterator[Frame], fps: float,
     try:
         first.save(path, **options)
     except OSError as error:
+        if error.errno in FULL:
+            raise
         raise BadFile(f"{path.name} cannot be written: {error}") from error
 
 

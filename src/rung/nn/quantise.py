@@ -17,7 +17,7 @@ from rung.core.types import Format
 from rung.nn import experts
 from rung.nn.experts import QuantExperts
 from rung.nn.layers import QuantEmbedding, QuantLinear
-from rung.nn.weight import QuantWeight, encode
+from rung.nn.weight import QuantWeight, encode, written_instead
 
 #: Subclasses of ``nn.Linear`` with a forward of their own that computes the same.
 _SAME = ("FalconLinear",)
@@ -57,15 +57,14 @@ def quantize(
     ``nn.Linear`` or ``nn.Embedding`` is not changed; its replacement is returned.
 
     Raises ``UnknownFormat``; ``UsageError`` for a pattern that matches nothing, for what is quantised already, weights
-    on the meta device, rows that the format does not divide, layers of size zero, nothing to quantise; ``CannotEncode``
-    for NaN and Inf, with the tensor's name.
+    on the meta device, rows that the format does not divide, layers of size zero, nothing to quantise, a negative
+    threshold, a dtype that nothing computes in; ``CannotEncode`` for NaN and Inf, with the tensor's name.
     """
+    check_computing(compute_dtype, threshold)
     chosen = formats.get(format)
     outer = None if embeddings is None else formats.get(embeddings)
     own = {pattern: formats.get(name) for pattern, name in (keep or {}).items()}
     wanted = wanted_layers(module, chosen, (skip,) if isinstance(skip, str) else tuple(skip), outer, own)
-    if not wanted:
-        raise UsageError(f"{type(module).__name__} has no layer to quantise: neither linear layers nor fused experts")
     for each in wanted:
         check(each)
     held: dict[int, QuantWeight] = {}  # by the tensor that is replaced: tied layers share one weight
@@ -92,7 +91,8 @@ def wanted_layers(
     """The layers to quantise, in order: embeddings and heads to ``outer``, or not when that is None; those that a
     pattern of ``keep`` means, to its format.
 
-    Raises ``UsageError`` for a pattern that matches no layer, and for a layer that is quantised already.
+    Raises ``UsageError`` for a pattern that matches no layer, for a layer that is quantised already, and where there
+    is none to quantise.
     """
     named = [(name, layer) for name, layer in module.named_modules(remove_duplicate=False) if kind_of(layer)]
     heads, names = _heads(module, named), {name for name, _ in named}
@@ -115,6 +115,8 @@ def wanted_layers(
                 [f"{count(len(known), 'layer')}, {', '.join(known[:3])} among them"] if known else [],
                 ["write a name, whole parts of one, or a pattern with * and ?"],
             )
+    if not found:
+        raise _nothing(type(module).__name__, known, skip)
     return found
 
 
@@ -155,6 +157,17 @@ def _already(name: str, layer: nn.Module) -> UsageError:
     )
 
 
+def _nothing(name: str, known: list[str], skip: tuple[str, ...]) -> UsageError:
+    if skip:
+        reason, way = "skip leaves none", "leave out a pattern of skip"
+    elif known:
+        reason, way = "its embeddings and its head stay as they are", 'embeddings="int8" quantises them too'
+    else:
+        reason, way = "neither linear layers nor fused experts", "quantise the module that has them"
+    facts = [f"left out: {', '.join(known[:3])}{' ...' if len(known) > 3 else ''}"] if known else []
+    return UsageError(f"{name} has no layer to quantise: {reason}", facts, [way])
+
+
 def _heads(module: nn.Module, named: list[tuple[str, nn.Module]]) -> set[str]:
     """Names of output heads: what the module says, layers that share an embedding's weight, and usual names."""
     ask: Callable[[], nn.Module | None] = getattr(module, "get_output_embeddings", lambda: None)
@@ -181,11 +194,31 @@ def _weights(name: str, layer: nn.Module, kind: str) -> tuple[tuple[str, Tensor]
     )
 
 
+def check_computing(dtype: torch.dtype | None, threshold: float) -> None:
+    """Raises ``UsageError`` for a dtype that layers do not compute in, and a threshold that is no magnitude."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1):
+        raise UsageError(
+            f"compute_dtype is {dtype!r}; it is torch.float32, torch.bfloat16 or torch.float16",
+            ["layers multiply decoded weights; how those are stored is the format"],
+            ["leave it out: layers compute in the dtype of their input"],
+        )
+    if not threshold >= 0.0:
+        raise UsageError(
+            f"threshold is {threshold}; it must not be negative",
+            ["it is the magnitude above which columns of the input are left in 16 bits (LLM.int8())"],
+            ["threshold=6.0", "leave it out: there is none"],
+        )
+
+
 def check(wanted: Wanted) -> None:
     """Raises what ``quantize`` says for a layer that cannot be quantised."""
     for name, weight in wanted.weights:
         if weight.is_meta:
-            raise UsageError(f"{name} is on the meta device: it has a shape and no values", (), ["load it first"])
+            raise UsageError(
+                f"{name} is on the meta device: it has a shape and no values",
+                [f"its shape is {list(weight.shape)}"],
+                ["load the weights first", "of a model of transformers: from_pretrained(quantization_config=...)"],
+            )
     check_shapes(wanted)
     for name, weight in wanted.weights:
         check_values(name, weight)
@@ -195,7 +228,9 @@ def check_shapes(wanted: Wanted) -> None:
     """Raises ``UsageError`` where a layer can be seen not to fit without looking at its values."""
     format, leave_out = wanted.format, f"leave it out:  skip=[{wanted.name!r}]"
     if not format.encodes:
-        raise UsageError(f"rung reads {format.name} and does not write it", ways_out=["rung formats"])
+        better = written_instead(format, wanted.weights[0][1].shape[1])
+        ways = [f"quantise to {better}, which it writes", "rung formats   # says which are written"]
+        raise UsageError(f"rung reads {format.name} and does not write it", [f"asked for {wanted.name or 'it'}"], ways)
     if kind_of(wanted.module) == "experts" and not (able := experts.computable(wanted.module)):
         raise UsageError(f"{wanted.name} cannot be quantised: {able.reason}", (), [leave_out])
     if getattr(wanted.module, "max_norm", None) is not None:

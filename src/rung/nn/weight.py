@@ -25,6 +25,11 @@ def parts_of(format: Format, shape: Shape) -> dict[str, tuple[tuple[int, ...], t
     return {part: (size, getattr(torch, dtype)) for part, (size, dtype) in formats.parts(format, shape).items()}
 
 
+def written_instead(format: Format, columns: int) -> str:
+    """The name of a format that rung writes, in place of one that it does not, or that does not divide such rows."""
+    return formats.next_better(format, columns).name if format.floor_db else "q8_0"
+
+
 class QuantWeight(nn.Module):
     """A weight ``shape`` (rows, columns) in ``format``, laid out as on disk.
 
@@ -107,7 +112,7 @@ class QuantWeight(nn.Module):
         if not bool(changed.any()):
             return
         if not self.format.encodes:
-            better = formats.next_better(self.format, self.shape[1]).name if self.format.floor_db else "q8_0"
+            better = written_instead(self.format, self.shape[1])
             raise UsageError(
                 f"{name} is stored in {self.format.name}, which rung reads and does not write.",
                 ["new values, a merged adapter's say, cannot be put back into it"],

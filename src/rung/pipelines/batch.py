@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import UnionType
 
-from rung.core.errors import BadFile, UsageError
+from rung.core.errors import BadFile, DiskFull, UsageError
+from rung.core.files import FULL
 from rung.core.text import quoted
 from rung.pipelines.generate import Settings
 
@@ -101,13 +102,22 @@ class Done:
         return [one for one in wanted if done.get(one.out.name) != self._told(one) or not one.out.exists()]
 
     def add(self, job: Job) -> None:
-        """Writes down that a job is done."""
+        """Writes down that a job is done. Raises ``DiskFull``."""
         line = json.dumps({"file": job.out.name, **self._told(job)}, ensure_ascii=False).encode() + b"\n"
         torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
-        with open(self.path, "ab") as file:
-            file.write(b"\n" + line if torn else line)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(self.path, "ab") as file:
+                file.write(b"\n" + line if torn else line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise DiskFull(
+                f"There is no room for the journal {self.path}.",
+                [f"{job.out.name} is whole"],
+                ["make room and give the same command again: it goes on after what is written down"],
+            ) from error
 
     def _told(self, job: Job) -> dict[str, object]:
         return json.loads(json.dumps({**self._made, **job.settings.told()}))

@@ -12,14 +12,15 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from rung.core.errors import RungError, UsageError
+from rung.core.errors import UsageError
 from rung.core.types import Device, StepDown
 from rung.core.value import Value
 from rung.engine import system
-from rung.hub.pipelines import Folder, Perform, scheduler, stand_in
+from rung.hub.pipelines import Folder, Perform, quiet, scheduler, stand_in
+from rung.pipelines import asking
 from rung.pipelines.perform import Performance, Progress
 from rung.pipelines.rehearse import Rehearsal
-from rung.pipelines.weights import fill_buffers
+from rung.pipelines.weights import check_files, fill_buffers
 from rung.planning.phases import Network, PhasesPlan, plan_phases, with_runtime
 from rung.planning.request import parse_memory
 from rung.run.journal import Journal
@@ -112,23 +113,24 @@ class Pipeline:
     def rehearse(self, several: Iterable[Settings]) -> list[Network]:
         """The networks that these settings need, with what their largest calls need.
 
-        Raises ``UsageError`` for what the pipeline refuses, and for a prompt that no encoder takes whole.
+        Raises ``UsageError`` for what the pipeline refuses or would make otherwise, and for a prompt that no encoder
+        takes whole.
         """
         rehearsal = Rehearsal(self.folder)
         for settings in several:
             rehearsal.tokens.clear()
             pipeline = self._pipeline(rehearsal.perform, settings)
-            try:
-                self._call(pipeline, settings, steps=_REHEARSED)
-            except RungError:
-                raise
-            except (ValueError, RuntimeError) as error:  # there are no weights yet: what is wrong are the settings
-                raise UsageError(
-                    f"{self.folder.kind.__name__} refuses this.",
-                    [" ".join(str(error).split())[:300]],
-                    ["another --size or number of --frames", "leave them out: the pipeline has its own"],
-                ) from error
-            _whole_prompt(pipeline, settings.prompt, rehearsal.tokens)
+
+            def made(asked: Settings, pipeline: Any = pipeline) -> tuple[int, tuple[int, int]]:
+                frames, height, width, _ = self._call(pipeline, asked, steps=_REHEARSED).shape
+                return frames, (width, height)
+
+            asking.check_room(pipeline, settings, system.machine_memory())
+            with quiet():
+                asking.check_made(pipeline, settings, made)
+            _whole_text(pipeline, "prompt", settings.prompt, rehearsal.tokens)
+            if settings.negative and getattr(pipeline, "do_classifier_free_guidance", True):
+                _whole_text(pipeline, "negative prompt", settings.negative, rehearsal.tokens)
         return rehearsal.networks()
 
     def plan(self, *several: Settings) -> PhasesPlan:
@@ -144,9 +146,14 @@ class Pipeline:
         return self.device.real and self.device.kind == "cpu"
 
     def make(self, several: Iterable[Settings]) -> Iterator[Made]:
-        """The frames of each, in order. All prompts are encoded before the first is denoised."""
+        """The frames of each, in order. All prompts are encoded before the first is denoised.
+
+        Raises beside what ``plan`` raises what ``check_files`` does, before anything is computed.
+        """
         wanted = list(several)
         networks = self.rehearse(wanted)
+        for network in networks:
+            check_files(getattr(self._built, network.name), self.folder.place / network.name)
         plan = self._planned(networks)
         self.watcher.plan(plan)
         performance = Performance(
@@ -260,6 +267,7 @@ def _arguments(pipeline: Any, settings: Settings, steps: int | None) -> dict[str
         if name not in accepted:
             raise UsageError(f"{type(pipeline).__name__} has no {options.get(name, name)}.")
     given |= {"prompt": settings.prompt, "generator": torch.Generator().manual_seed(settings.seed)}
+    asking.check_inputs(pipeline, given)
     if "output_type" in accepted:
         given["output_type"] = "np"
     if settings.size and "use_resolution_binning" in accepted:  # it would take the next of its own sizes
@@ -278,21 +286,21 @@ def _frames(made: Any) -> np.ndarray:
     return (finite.clip(0, 1) * 255).round().astype(np.uint8)
 
 
-def _whole_prompt(pipeline: Any, prompt: str, tokens: Mapping[str, int]) -> None:
-    """Raises ``UsageError`` when no encoder gets the whole prompt: pipelines cut it without a word."""
+def _whole_text(pipeline: Any, kind: str, text: str, tokens: Mapping[str, int]) -> None:
+    """Raises ``UsageError`` when no encoder gets the whole of a prompt: pipelines cut it without a word."""
     cut = []
     for name, limit in tokens.items():
         tokenizer = getattr(pipeline, name.replace("text_encoder", "tokenizer"), None)
         if tokenizer is None:
             return
-        ids = tokenizer(prompt).input_ids
+        ids = tokenizer(text).input_ids
         if len(ids) <= limit:
             return
         cut.append((len(ids), limit, tokenizer.decode(ids[limit - 1 :], skip_special_tokens=True)))
     if cut:
         has, limit, lost = max(cut, key=lambda one: one[1])
         raise UsageError(
-            f"The prompt has {has} tokens, and {type(pipeline).__name__} reads {limit}.",
+            f"The {kind} has {has} tokens, and {type(pipeline).__name__} reads {limit}.",
             [f"what it would not read: ... {lost[:120]}"],
-            ["shorten the prompt"],
+            [f"shorten the {kind}"],
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rung.core.errors import BadFile
+from rung.core.text import count
 from rung.hub.pipelines import kept_in_f32
 from rung.models.files.shards import weight_files
 from rung.models.files.tensors import Stored
@@ -55,25 +57,41 @@ def network_of(module: nn.Module, name: str, phase: str, activations: int, batch
     return Network(name, phase, tuple(parts), buffers, activations, batch, results)
 
 
+def check_files(network: nn.Module, folder: Path) -> tuple[dict[Path, tuple[Stored, ...]], dict[str, str]]:
+    """The files of an empty network with their tensors, and its own names by those in the files; headers are read.
+
+    Raises ``BadFile`` for tensors that are missing or have other shapes, ``UnsafeFile`` where there are only pickles,
+    ``ModelNotFound`` where there is nothing.
+    """
+    state = dict(_state(network))
+    files = weight_files(folder, stem_of(folder))
+    tensors = list(itertools.chain.from_iterable(files.values()))
+    names = _names(network, [stored.name for stored in tensors], set(state))
+    for stored in tensors:
+        name = names.get(stored.name)
+        if name is not None and tuple(stored.shape) != tuple(state[name].shape):
+            there, wanted = list(stored.shape), list(state[name].shape)
+            raise BadFile(f"{name} of {folder.name} has the shape {there}, not {wanted}")
+    found = {id(state[name]) for name in names.values()}  # a weight that is there twice is in the file once
+    missing = [name for name, value in state.items() if value.is_meta and id(value) not in found]
+    if missing:
+        raise _lacks(folder, missing)
+    return files, names
+
+
 def fill(network: nn.Module, folder: Path, held: Held, device: torch.device, progress: Progress) -> nn.Module:
     """Gives an empty network its weights and moves it to the device. Returns it.
 
     Layers of repeated blocks are held in ``held.format``, everything else in ``held.dtype``, or in f32 where the
-    network's authors want that. Raises ``BadFile`` for tensors that are missing or have other shapes, ``CannotEncode``
-    for NaN, ``UnsafeFile`` where there are only pickles.
+    network's authors want that. Raises what ``check_files`` does, and ``CannotEncode`` for NaN.
     """
     dtype, kept = DTYPES[held.dtype], set(kept_in_f32(network))
     layers = quantisable(network) if held.quantised else {}
-    shapes = {name: value.shape for name, value in _state(network)}
-    files = weight_files(folder, stem_of(folder))
-    names = _names(network, [stored.name for tensors in files.values() for stored in tensors], set(shapes))
-    total, done, seen = sum(stored.bytes for tensors in files.values() for stored in tensors), 0, set()
+    files, names = check_files(network, folder)
+    total, done = sum(stored.bytes for tensors in files.values() for stored in tensors), 0
     for stored, values in _read(files):
         name = names.get(stored.name)
         if name is not None:
-            if values.shape != shapes[name]:
-                raise BadFile(f"{name} of {folder.name} has the shape {list(values.shape)}, not {list(shapes[name])}")
-            seen.add(name)
             own = torch.float32 if kept & set(name.split(".")) else dtype
             layer = layers.get(name.removesuffix(".weight"))
             if layer is not None and name.endswith(".weight"):
@@ -83,9 +101,8 @@ def fill(network: nn.Module, folder: Path, held: Held, device: torch.device, pro
         done += stored.bytes
         progress(done, total)
     _tie(network)
-    missing = [name for name, value in _state(network) if value.is_meta]
-    if missing:
-        raise BadFile(f"{folder.name} lacks {len(missing)} tensors", [f"missing: {', '.join(missing[:8])}"])
+    if left := [name for name, value in _state(network) if value.is_meta]:
+        raise _lacks(folder, left)
     for owner in network.modules():  # buffers that no file has
         for name, buffer in owner._buffers.items():
             if buffer is not None:
@@ -102,6 +119,10 @@ def fill_buffers(network: nn.Module, folder: Path) -> None:
         chosen = {path: tuple(one for one in stored if one.name in buffers) for path, stored in files.items()}
         for stored, values in _read(chosen):
             _place(network, stored.name, values, torch.device("cpu"))
+
+
+def _lacks(folder: Path, missing: list[str]) -> BadFile:
+    return BadFile(f"{folder.name} lacks {count(len(missing), 'tensor')}", [f"missing: {', '.join(missing[:8])}"])
 
 
 def _state(network: nn.Module) -> Iterator[tuple[str, Tensor]]:

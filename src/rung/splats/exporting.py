@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rung.core.errors import DiskFull, UsageError
-from rung.core.files import write_whole
+from rung.core.files import FULL, write_whole
 from rung.models.card import View
 from rung.splats import cameras, editing
 from rung.splats.cloud import Cloud
@@ -78,7 +77,7 @@ class Export:
             else:
                 write(out, self.cloud)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in FULL:
                 raise DiskFull(
                     f"No room for {out}.", ["nothing was changed"], ["name a place on another disk"]
                 ) from error

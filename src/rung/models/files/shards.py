@@ -95,6 +95,6 @@ def _nothing(folder: Path, stem: str) -> Exception:
         return unsafe(folder / pickles[0])
     return ModelNotFound(
         f"{folder.name} has no weights",
-        [f"neither {stem}.safetensors nor {stem}{INDEX} is there"],
+        [f"neither {stem}.safetensors nor {stem}{INDEX} is there" if stem else "no *.safetensors is there"],
         ["hf download ORG/REPO --include '*.safetensors'"],
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rung.core.errors import BadFile, DiskFull
-from rung.core.files import written_whole
+from rung.core.files import FULL, written_whole
 from rung.core.text import quoted
 from rung.core.zips import DAMAGED
 
@@ -45,7 +44,7 @@ def save(out: Path, made: Checkpoint) -> None:
 
 def disk_full(out: Path, error: OSError) -> Exception:
     """What a failed writing means: ``DiskFull`` where there is no room, else the error itself."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno not in FULL:
         return error
     return DiskFull(
         f"There is no room for {out}.",
