@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import signal
 from pathlib import Path
 
@@ -14,12 +15,15 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from rung import formats
+from rung.cli.app import main
 from rung.conversion import partial
 from rung.conversion.quantize import kind_of, parse_keep, quantizing
 from rung.conversion.writing import order_of_heads, write
 from rung.core.errors import CannotEncode, DiskFull, UnknownFormat, UsageError
 from rung.models import open_card
 from tests.tiny import tiny_checkpoint
+
+GGUF = Path(__file__).parents[1] / "fixtures" / "gguf"
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +208,25 @@ def test_a_target_that_is_there_is_left_alone(source, tmp_path):
     (tmp_path / "x").mkdir()
     with pytest.raises(UsageError, match="is there already"):
         write(quantizing(open_card(source), "rung", "q8_0", {}), tmp_path / "x", 1)
+
+
+@pytest.mark.parametrize("command", [("quantize", "--format", "q8_0"), ("convert",)], ids=lambda command: command[0])
+def test_a_source_is_not_its_own_target(source, command, tmp_path, capsys):
+    """By whatever name: of a folder, of a file, of a link to it."""
+    file = Path(shutil.copy(GGUF / "llama-f32.gguf", tmp_path / "x.gguf"))
+    (tmp_path / "link.gguf").symlink_to(file)
+    for one, other in (
+        (source, source),
+        (source, source / ".." / source.name),
+        (file, file),
+        (tmp_path / "link.gguf", file),
+    ):
+        before = contents(source), contents(file)
+        with pytest.raises(SystemExit) as ended:
+            main([command[0], str(one), str(other), *command[1:]])
+        assert ended.value.code == 2
+        assert "is the source itself" in capsys.readouterr().err
+        assert (contents(source), contents(file)) == before
 
 
 def test_what_is_kept_has_its_format(source, tmp_path):
