@@ -184,6 +184,7 @@ class _Run:
         if held is None:
             shots, told = self._shots, self._told.note
             first = first_splats(settings, card, shots, self._train, world, strategy, self._plan.splats, told)
+            system.give_back()  # what comparing pictures took
             model = Model(first, self._place, self._plan.state, self._plan.harmonics)
         else:
             model = model_of(held, self._place)
