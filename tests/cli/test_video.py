@@ -3,6 +3,7 @@
 import errno
 import json
 import re
+import shutil
 
 import pytest
 
@@ -12,6 +13,8 @@ pytest.importorskip("PIL")
 from rung.cli.app import main
 from rung.core.errors import DiskFull, UsageError
 from rung.measure import pictures
+from rung.models.hub import Listing
+from rung.pipelines import locating
 from rung.pipelines.batch import Done, Job, jobs
 from rung.pipelines.generate import Settings
 from tests.tiny_pipelines import saved
@@ -124,6 +127,33 @@ def test_wrong_questions(latte, capsys, arguments, said):
     status, _, told = rung(capsys, *(argument.format(latte) for argument in arguments))
     assert status in (1, 2)
     assert said.format(latte) in told
+
+
+def test_weights_are_fetched_when_they_are_needed(latte, tmp_path, capsys, monkeypatch):
+    """Neither a plan nor a refusal needs them."""
+    names = {str(path.relative_to(latte)): path.stat().st_size for path in latte.rglob("*") if path.is_file()}
+    fetched = []
+
+    def fetch(listed, wanted, progress):
+        found = [tmp_path / "cache" / name for name in wanted]
+        for name, path in zip(wanted, found, strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(latte / name, path)
+            fetched.append(path.suffix)
+        return found
+
+    monkeypatch.setattr(locating, "listing", lambda *given, **named: (Listing("org/latte", None, names), []))
+    monkeypatch.setattr(locating, "fetch", fetch)
+    command = ("video", "org/latte", "a cat", "--out", tmp_path / "x.webp", "--size", "16x16", "--steps", "2")
+    status, _, told = rung(capsys, *command, "--frames", "3", "--device", "cpu")
+    assert (status, "--frames 4" in told) == (2, True)
+    assert rung(capsys, *command, "--frames", "4", "--device", "cpu", "--plan")[0] == 0
+    assert fetched
+    assert ".safetensors" not in fetched
+    status, _, told = rung(capsys, *command, "--frames", "4", "--device", "cpu")
+    assert status == 0, told
+    assert fetched.count(".safetensors") == 3
+    assert (tmp_path / "x.webp").exists()
 
 
 def test_offline_the_hub_is_not_asked_what_is_compared(capsys, monkeypatch):

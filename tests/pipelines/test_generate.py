@@ -169,6 +169,15 @@ def test_weights_that_are_needed_last_are_looked_for_first(latte, cpu, tmp_path,
         next(Pipeline(folder, cpu, watcher=Watcher(progress=nothing)).make([CAT]))
 
 
+def test_what_is_stored_quantised_is_told_apart(latte, cpu, tmp_path):
+    folder = shutil.copytree(latte, tmp_path / "latte")
+    config = rung.QuantizationConfig("nf4")
+    kind = diffusers.LatteTransformer3DModel
+    kind.from_pretrained(latte / "transformer", quantization_config=config).save_pretrained(folder / "transformer")
+    with pytest.raises(UsageError, match=r"transformer of latte is stored quantised, by rung[\s\S]*--format nf4"):
+        Pipeline(folder, cpu).plan(CAT)
+
+
 def test_a_component_that_nobody_knows(latte, cpu, tmp_path):
     folder = shutil.copytree(latte, tmp_path / "latte")
     index = json.loads((folder / "model_index.json").read_text())

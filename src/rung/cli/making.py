@@ -104,7 +104,7 @@ def make(
 
 
 def opened(model: str, offline: bool, revision: str | None, quiet: bool) -> Folder:
-    """The pipeline's folder, downloaded where it is not here."""
+    """The pipeline's folder; of what is not here the small files are downloaded, and the weights when they are read."""
     from rung.cli.progress import bar
     from rung.engine import system
     from rung.hub.pipelines import Folder
@@ -112,8 +112,13 @@ def opened(model: str, offline: bool, revision: str | None, quiet: bool) -> Fold
 
     system.need_software()
     system.keep_heap_whole()
-    with bar(quiet) as progress:
-        return Folder(folder_of(model, offline=offline, revision=revision, progress=progress.update))
+
+    def place(weights: bool) -> Path:
+        with bar(quiet) as progress:
+            return folder_of(model, offline=offline, revision=revision, weights=weights, progress=progress.update)
+
+    here = Path(model).expanduser().exists()
+    return Folder(place(weights=here), None if here else lambda: place(weights=True))
 
 
 @contextlib.contextmanager

@@ -34,11 +34,12 @@ class Folder:
 
     ``networks`` are the names of the components with weights. Raises ``SoftwareMissing`` without diffusers,
     transformers or accelerate, ``BadFile`` and ``UnknownArchitecture`` for an index that names what is not there.
+    ``fetch`` brings the weights and returns their folder, where so far only the small files are in ``place``.
     """
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, fetch: Callable[[], Path] | None = None) -> None:
         need_packages()
-        self.place = place
+        self.place, self._fetch = place, fetch
         self.index = read_object(place / INDEX, SMALL)
         where = f"{place.name}/{INDEX}"
         self.networks = components(self.index, where)
@@ -70,10 +71,30 @@ class Folder:
                 [f"{self.kind.__name__} is made of {', '.join(name for name in wanted)}"],
             )
 
+    @property
+    def whole(self) -> bool:
+        """Whether the weights are here."""
+        return self._fetch is None
+
+    def bring_weights(self) -> None:
+        """Fetches the weights where they are not here yet. Raises ``HubError``."""
+        if self._fetch is not None:
+            self.place, self._fetch = self._fetch(), None
+
     def network(self, name: str) -> nn.Module:
-        """A component with parameters on the meta device, and buffers with the values that its class gives them."""
+        """A component with parameters on the meta device, and buffers with the values that its class gives them.
+
+        Raises ``BadFile`` for a configuration that cannot be built, ``UsageError`` for a network stored quantised.
+        """
         kind = self._kind(name)
         config = read_object(self.place / name / "config.json", SMALL)
+        stored = config.get("quantization_config")
+        if isinstance(stored, dict):
+            raise UsageError(
+                f"{name} of {self.place.name} is stored quantised, by {stored.get('quant_method', 'somebody')}.",
+                ["pipelines are read from 32 or 16 bits, and quantised while they are read where that is planned"],
+                ["take the pipeline that it was made from:  --format nf4"],
+            )
         made: Any
         with _empty(), quiet():
             try:

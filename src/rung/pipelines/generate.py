@@ -151,9 +151,15 @@ class Pipeline:
         Raises beside what ``plan`` raises what ``check_files`` does, before anything is computed.
         """
         wanted = list(several)
+        if not wanted:
+            return
         networks = self.rehearse(wanted)
+        if not self.folder.whole:
+            self.folder.bring_weights()
+            self._built = None  # and built again with the buffers that its files have
+        pipeline = self._pipeline(self._perform, wanted[0])
         for network in networks:
-            check_files(getattr(self._built, network.name), self.folder.place / network.name)
+            check_files(getattr(pipeline, network.name), self.folder.place / network.name)
         plan = self._planned(networks)
         self.watcher.plan(plan)
         performance = Performance(
@@ -207,7 +213,8 @@ class Pipeline:
         stands = {}
         for name in self.folder.networks:
             network = self.folder.network(name)
-            fill_buffers(network, self.folder.place / name)
+            if self.folder.whole:
+                fill_buffers(network, self.folder.place / name)
             stands[name] = stand_in(network, name, _CPU, perform)
         return self.folder.pipeline(stands, _CPU, progress)
 

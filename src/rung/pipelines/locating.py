@@ -15,9 +15,16 @@ _SMALL = (".json", ".txt", ".model")
 
 
 def folder_of(
-    name: str, *, offline: bool = False, revision: str | None = None, progress: Progress | None = None
+    name: str,
+    *,
+    offline: bool = False,
+    revision: str | None = None,
+    weights: bool = True,
+    progress: Progress | None = None,
 ) -> Path:
     """The folder of a pipeline: a path, or ``ORG/REPO`` on the hub, of which the components' files are fetched.
+
+    Without ``weights`` only the small ones are: what a pipeline refuses these tell.
 
     Raises ``ModelNotFound``, ``BadFile`` for a model that is no pipeline, ``HubError``.
     """
@@ -37,13 +44,13 @@ def folder_of(
     listed, _ = listing(repository[0], revision, offline=bool(offline or OFFLINE.read()))
     if INDEX not in listed.files:
         raise BadFile(f"{repository[0]} is no pipeline of diffusers: it has no {INDEX}.")
-    return next(path.parent for path in fetch(listed, _wanted(listed), progress) if path.name == INDEX)
+    return next(path.parent for path in fetch(listed, _wanted(listed, weights), progress) if path.name == INDEX)
 
 
-def _wanted(listed: Listing) -> list[str]:
+def _wanted(listed: Listing, with_weights: bool) -> list[str]:
     """The index, and of each component the small files and the weights, in 16 bits where there are such."""
     inside = [name for name in listed.files if name.count("/") == 1]
     weights = [name for name in inside if name.endswith(".safetensors")]
     half = {name.rpartition("/")[0] for name in weights if ".fp16" in name}
     chosen = [name for name in weights if (".fp16" in name) == (name.rpartition("/")[0] in half)]
-    return [INDEX, *(name for name in inside if name.endswith(_SMALL)), *chosen]
+    return [INDEX, *(name for name in inside if name.endswith(_SMALL)), *(chosen if with_weights else ())]
