@@ -28,12 +28,18 @@ class Variant(NamedTuple):
 def write(folder: Path, variant: Variant, model_type: str = "llama", **overrides: Any) -> Tensors:
     """A tiny checkpoint whose linear layers are stored so. Returns their decoded weights by name."""
     tiny_checkpoint(folder, model_type, "bfloat16", **overrides)
+    return store(folder, variant, lambda name: name.endswith("proj.weight"))
+
+
+def store(folder: Path, variant: Variant, chosen: Callable[[str], bool], turned: bool = False) -> Tensors:
+    """Stores the weights of a folder whose names are ``chosen`` so, [in, out] ones ``turned``. Returns them decoded."""
     stored, decoded = {}, {}
     for name, weight in load_file(folder / "model.safetensors").items():
-        if not name.endswith("proj.weight"):
+        if not chosen(name):
             stored[name] = weight
             continue
-        tensors, decoded[name] = variant.store(weight.float())
+        tensors, values = variant.store((weight.T if turned else weight).float().contiguous())
+        decoded[name] = values.T if turned else values
         stored |= {name.removesuffix(".weight") + suffix: part.contiguous() for suffix, part in tensors.items()}
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     configure(folder, variant.config)

@@ -125,7 +125,7 @@ def test_cards_without_these_formats_run_them(tmp_path, installed, card):
         assert (got - wanted).norm() < 0.01 * wanted.norm()
 
 
-def _gpt_oss(folder):
+def gpt_oss(folder):
     """A tiny gpt-oss with experts in mxfp4, and their values as transformers decodes them: [experts, in, out]."""
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
@@ -160,7 +160,7 @@ def _gpt_oss(folder):
 
 
 def test_mxfp4_experts_of_gpt_oss(tmp_path, installed):
-    reference = _gpt_oss(tmp_path)
+    reference = gpt_oss(tmp_path)
     model = load(tmp_path)
     layer = model.model.layers[0].mlp.experts
     assert isinstance(layer, QuantExperts)

@@ -142,7 +142,8 @@ class Format(Value):
         count, columns = math.prod(shape), shape[-1] if shape else 1
         if self.layout in ("rows", "ordered"):
             assert columns % self.block == 0, f"{self.name} does not divide a row of {columns}"
-            return count // self.block * self.block_bytes + (4 * columns if self.layout == "ordered" else 0)
+            orders = 4 * columns * math.prod(shape[:-2]) if self.layout == "ordered" else 0
+            return count // self.block * self.block_bytes + orders
         if self.layout == "row_scale":
             return count + 4 * math.prod(shape[:-1])
         blocks = -(-count // self.block)

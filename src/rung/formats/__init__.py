@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from rung.formats.codec import Encoded
     from rung.formats.coding import convert, decode, encode, layout, weighs
     from rung.formats.quality import sqnr
-    from rung.formats.stacking import alike, stacked
+    from rung.formats.stacking import alike, common, stacked, stacked_format
 
 __all__ = [
     "FORMATS",
     "Encoded",
     "alike",
+    "common",
     "convert",
     "decode",
     "encode",
@@ -33,6 +34,7 @@ __all__ = [
     "parts",
     "sqnr",
     "stacked",
+    "stacked_format",
     "weighs",
 ]
 
@@ -41,7 +43,7 @@ _LATER = {
     "Encoded": "codec",
     "sqnr": "quality",
     **dict.fromkeys(("convert", "decode", "encode", "layout", "weighs"), "coding"),
-    **dict.fromkeys(("alike", "stacked"), "stacking"),
+    **dict.fromkeys(("alike", "common", "stacked", "stacked_format"), "stacking"),
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rung.core.types import Format
 from rung.formats import grouped, table
 from rung.formats.codebook4 import scales
 from rung.formats.codec import Encoded
@@ -15,15 +16,12 @@ from rung.formats.codec import Encoded
 def stacked(weights: Sequence[Encoded]) -> Encoded | None:
     """The rows of all weights, in their order; None where no one weight holds them.
 
-    That is so of other formats and other columns, of blocks that would reach from one weight into the next, and where
-    ordered columns (GPTQ's ``desc_act``) lie in different orders.
+    That is so where ``stacked_format`` has none, and where ordered columns (GPTQ's ``desc_act``) lie in different
+    orders.
     """
     apart = [_with_own_scales(weight) for weight in weights]
     first, *others = apart
-    rows = [weight.shape[0] for weight in apart]
-    if any(weight.format != first.format or weight.shape[1] != first.shape[1] for weight in others):
-        return None
-    if first.format.layout == "flat" and any(count * first.shape[1] % first.format.block for count in rows[:-1]):
+    if stacked_format([(weight.format, weight.shape) for weight in weights]) is None:
         return None
     if any(
         not np.array_equal(weight.parts["order"], first.parts["order"]) for weight in others if "order" in first.parts
@@ -33,19 +31,33 @@ def stacked(weights: Sequence[Encoded]) -> Encoded | None:
         name: part if name == "order" else np.concatenate([weight.parts[name] for weight in apart])
         for name, part in first.parts.items()
     }
-    return Encoded(first.format, (sum(rows), first.shape[1]), parts)
+    return Encoded(first.format, (sum(weight.shape[0] for weight in apart), first.shape[1]), parts)
+
+
+def stacked_format(weights: Sequence[tuple[Format, tuple[int, ...]]]) -> Format | None:
+    """The format of weights [rows, columns] under each other; None for other formats, other columns, and blocks that
+    would reach from one weight into the next."""
+    first, columns = _own_scales(weights[0][0]), weights[0][1][1]
+    if any(_own_scales(format) != first or shape[1] != columns for format, shape in weights):
+        return None
+    if first.layout == "flat" and any(shape[0] * columns % first.block for _, shape in weights[:-1]):
+        return None
+    return first
+
+
+def _own_scales(format: Format) -> Format:
+    """nf4 and fp4 with float32 scales: nested ones have a mean of the whole weight beside them."""
+    if not format.nested:
+        return format
+    kind, block, _ = format.name.split(":")
+    return table.codebook(kind, int(block), False)
 
 
 def _with_own_scales(weight: Encoded) -> Encoded:
-    """nf4 and fp4 with float32 scales: nested ones have a mean of the whole weight beside them."""
     if not weight.format.nested:
         return weight
-    kind, block, _ = weight.format.name.split(":")
-    return Encoded(
-        table.codebook(kind, int(block), False),
-        weight.shape,
-        {"data": weight.parts["data"], "absmax": scales(weight)},
-    )
+    parts = {"data": weight.parts["data"], "absmax": scales(weight)}
+    return Encoded(_own_scales(weight.format), weight.shape, parts)
 
 
 def alike(weights: Sequence[Encoded]) -> list[Encoded]:
@@ -53,14 +65,28 @@ def alike(weights: Sequence[Encoded]) -> list[Encoded]:
 
     Weights whose formats differ in more are returned as they are.
     """
-    kinds = {(weight.format.family, _without_group(weight)) for weight in weights}
-    if len(kinds) > 1 or kinds.pop()[0] != "grouped":
+    shared = common([weight.format for weight in weights])
+    if shared is None or shared.family != "grouped":
         return list(weights)
-    group = math.gcd(*(weight.format.block for weight in weights))
-    fits = group * grouped.GroupCodec(weights[0].format).bits % 8 == 0
-    return [grouped.finer(weight, group) for weight in weights] if fits else list(weights)
+    return [grouped.finer(weight, shared.block) for weight in weights]
 
 
-def _without_group(weight: Encoded) -> str:
-    kind, *options = weight.format.name.split(":")
+def common(held: Sequence[Format]) -> Format | None:
+    """The format that ``alike`` brings weights to; None where they stay different."""
+    if len(set(held)) == 1:
+        return held[0]
+    kinds = {(format.family, _without_group(format)) for format in held}
+    if len(kinds) > 1 or held[0].family != "grouped":
+        return None
+    group, bits = math.gcd(*(format.block for format in held)), grouped.GroupCodec(held[0]).bits
+    ordered = held[0].layout == "ordered"
+    return (
+        table.grouped(held[0].name.split(":")[0], group, grouped.scale_of(held[0]), ordered)
+        if group * bits % 8 == 0
+        else None
+    )
+
+
+def _without_group(format: Format) -> str:
+    kind, *options = format.name.split(":")
     return ":".join([kind, *options[1:]])

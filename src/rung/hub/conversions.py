@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from transformers.core_model_loading import ConversionOps, WeightConverter
 
 from rung.core.errors import RungError
+from rung.hub.pages import give_back
 from rung.nn.experts import NAMES
 
 if TYPE_CHECKING:
@@ -30,9 +31,14 @@ class Operation(ConversionOps):
         """See ``ConversionOps``; nothing more is converted once something was refused."""
         if self.hf_quantizer.refused is None:
             try:
-                return self.converted(input_dict, context)
+                made = self.converted(input_dict, context)
             except RungError as error:
                 self.hf_quantizer.refused = error
+            else:
+                if self.hf_quantizer.files:
+                    lists = (value if isinstance(value, list) else [value] for value in input_dict.values())
+                    give_back(each for several in lists for each in several)
+                return made
         context["missing_keys"].discard(context["full_layer_name"])  # or transformers would make random values
         return {}
 

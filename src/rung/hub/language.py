@@ -28,6 +28,7 @@ from rung.models.files.jsonfile import SMALL, read_object
 from rung.models.files.shards import weight_files
 from rung.models.network_card import NetworkCard, network_card
 from rung.models.quantised import method_of
+from rung.models.settings import QUANTISATION, Settings, quantisation
 from rung.nn.quantise import kind_of, wanted_layers
 
 #: What networks call what they keep of the tokens so far.
@@ -43,15 +44,10 @@ def card_of_network(folder: Path, why: str) -> NetworkCard:
     Raises ``UnknownArchitecture`` for one that transformers does not know either, or that writes no text one token
     after the other; ``BadFile``, ``SoftwareMissing``.
     """
-    values = read_object(folder / "config.json", SMALL)
     where = f"{folder.name}/config.json"
-    if held := values.get("quantization_config"):
-        method_of(held if isinstance(held, dict) else {}, where)
-        raise UnknownArchitecture(
-            f"{folder.name} is quantised, and of an architecture that only transformers builds",
-            [why],
-            ["rung run FOLDER   # the folder that it was made from", "in Python: rung.hub.transformers.install()"],
-        )
+    values, described = _apart(read_object(folder / "config.json", SMALL), where)
+    if described:
+        method_of(described, where)
     named = importlib.import_module("transformers.models.auto.modeling_auto")
     kind = named.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(values.get("model_type"))
     found = module_of({**values, "architectures": [kind]} if isinstance(kind, str) else values, where)
@@ -61,12 +57,25 @@ def card_of_network(folder: Path, why: str) -> NetworkCard:
     writes = getattr(found, "can_generate", lambda: False)() and not reads
     if not writes or getattr(config, "is_encoder_decoder", False):
         raise UnknownArchitecture(f"{folder.name} is a {type(found).__name__}, which writes no text by itself", [why])
-    weight_files(folder)
-    text = config.get_text_config()
-    component = component_of(found)
-    held = tuple(_held(found, tensor) for tensor in component.tensors)
+    files, text, component = weight_files(folder), config.get_text_config(), component_of(found)
+    tensors = component.tensors
+    if described:
+        from rung.hub.stored import as_stored
+
+        tensors = as_stored(found, tensors, files, described, where)
+    held = tuple(tensor if tensor.source else _held(found, tensor) for tensor in tensors)
     ends, bos = getattr(text, "eos_token_id", None), getattr(text, "bos_token_id", None)
     return network_card(folder, replace(component, tensors=held), type(found).__name__, why, ends, bos)
+
+
+def _apart(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
+    """A configuration without what it says of quantisation, and that; raises ``BadFile`` where that is no object."""
+    rest = {key: value for key, value in values.items() if key not in QUANTISATION}
+    described = quantisation(Settings(values, where))
+    if isinstance(text := rest.get("text_config"), Mapping):
+        rest["text_config"], inner = _apart(text, where)
+        described = described or inner
+    return rest, described
 
 
 def _held(module: nn.Module, tensor: Stored) -> Stored:
@@ -98,15 +107,22 @@ def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, plac
     """The network ``kind`` of transformers with its weights, computing in ``dtype`` on ``place``.
 
     ``wanted`` has the formats of weights by the names of their parameters; layers of other weights, and those in
-    ``dtype``, are torch's own. Raises ``BadFile``, also where the folder lacks weights.
+    ``dtype``, are torch's own. What another quantiser wrote stays as it is stored, whatever is ``wanted``.
+    Raises ``BadFile``, also where the folder lacks weights.
     """
     from rung.hub import transformers as ours
 
     library = importlib.import_module("transformers")
     made: Any = getattr(library, kind)
     options: dict[str, Any] = {"dtype": _DTYPES[dtype], "device_map": {"": str(place)}, "use_safetensors": True}
-    empty = module_of({**read_object(folder / "config.json", SMALL), "architectures": [kind]}, folder.name)
-    if held := _config(empty, wanted, dtype):
+    values, described = _apart(read_object(folder / "config.json", SMALL), folder.name)
+    empty: Any = module_of({**values, "architectures": [kind]}, folder.name)
+    if described:
+        from rung.hub.stored import ReadConfig
+
+        reading = ReadConfig(described, folder.name)  # on the processor: a card would hold parts beside what they make
+        options |= {"config": empty.config, "quantization_config": reading, "device_map": {"": "cpu"}}
+    elif held := _config(empty, wanted, dtype):
         options["quantization_config"] = ours.QuantizationConfig(**held)
     try:
         with _silent(library):
@@ -119,13 +135,14 @@ def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, plac
         text = " ".join(str(error).split())[:200]
         raise BadFile(f"transformers cannot read {folder.name}", [f"{type(error).__name__}: {text}"]) from error
     _complete(folder, network, found)
-    read: nn.Module = network.eval().requires_grad_(False)
+    read: nn.Module = network.eval().requires_grad_(False).to(place)
     return read
 
 
 def _complete(folder: Path, network: nn.Module, found: Mapping[str, Any]) -> None:
     """Raises ``BadFile`` where the files lack weights: transformers has filled those with random values."""
-    lacking = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
+    empty = (name for name, part in network.named_parameters() if part.is_meta)
+    lacking = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"]), *empty})
     if lacking:
         raise BadFile(
             f"{folder.name} lacks {counted(len(lacking), 'weight')} of a {type(network).__name__}",
@@ -180,6 +197,8 @@ class Kept:
         self._last = "logits_to_keep" in accepted
         self._kept: Any = None
         self._ids: list[int] = []
+        if (head := getattr(network, "get_output_embeddings", lambda: None)()) is not None:
+            head.register_forward_pre_hook(_with_own_strides)
         self.forget()
 
     def forget(self) -> None:
@@ -216,6 +235,11 @@ class Kept:
         self._ids += ids
         rows: Tensor = found.logits[0, -len(ids) :] if each else found.logits[0, -1:]
         return rows.float().cpu()
+
+
+def _with_own_strides(head: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The last row of several has the strides of all, for which torch lays a head of 16 bits out anew: a copy of it."""
+    return (given[0].clone(memory_format=torch.contiguous_format), *given[1:])
 
 
 def _caches() -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import mmap
+from collections.abc import Iterable
 from pathlib import Path
 
 from torch import Tensor
@@ -11,20 +13,19 @@ from torch import Tensor
 _MAPS = Path("/proc/self/maps")
 
 
-def give_back(values: Tensor) -> None:
-    """Lets go of the pages of a tensor that looks into a mapped file, which keeps them; of another one nothing.
+def give_back(tensors: Iterable[Tensor]) -> None:
+    """Lets go of the pages of the mapped files that tensors look into, which keep them; of other memory none.
 
-    For values that nobody has changed since they were mapped: a change would be lost.
+    All of such a mapping goes, with what else was read of it. For files that nobody has changed anything of since they
+    were mapped: a change would be lost.
     """
-    if values.device.type != "cpu" or not values.is_contiguous() or not _MAPS.exists():
+    places = sorted(each.data_ptr() for each in tensors if each.device.type == "cpu" and each.nbytes)
+    if not places or not _MAPS.exists():
         return
-    first, last = values.data_ptr(), values.data_ptr() + values.nbytes
+    advise = ctypes.CDLL(None).madvise
     for line in _MAPS.read_text().splitlines():
         place, _, _, _, inode, *_ = line.split(maxsplit=5)
         low, high = (int(each, 16) for each in place.split("-"))
-        if low <= first and last <= high:
-            begin = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
-            size = (last - begin) // mmap.PAGESIZE * mmap.PAGESIZE
-            if inode != "0" and size > 0:
-                ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
-            return
+        at = bisect.bisect_left(places, low)
+        if inode != "0" and at < len(places) and places[at] < high:
+            advise(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED)

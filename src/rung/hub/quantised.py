@@ -21,6 +21,7 @@ from rung import formats
 from rung.core.errors import BadFile, UsageError
 from rung.formats import Encoded
 from rung.hub.conversions import Operation, whole_names
+from rung.hub.pages import give_back
 from rung.hub.transformers import QuantizationConfig, Quantizer, tagged
 from rung.models import quantised
 from rung.models.quantised import Header, Raw
@@ -44,6 +45,8 @@ _DTYPES = {
     torch.float8_e8m0fnu: "F8_E8M0",
 }
 _AS_INTEGERS = {1: torch.uint8, 2: torch.uint16}
+#: What BitsAndBytesConfig says where a checkpoint says nothing.
+_OUTLIERS = 6.0
 _theirs: dict[str, tuple[Any, Any]] = {}
 
 
@@ -118,6 +121,7 @@ class Loader(Quantizer):
         self.plain: set[str] = set()  #: modules whose experts are decoded
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
+        self.files = bool(kwargs.get("checkpoint_files"))
         return model
 
     def update_weight_conversions(self, weight_conversions: Any, model: Any) -> list[Any]:
@@ -160,6 +164,8 @@ class Loader(Quantizer):
         raws = {part: _raw(tensor) for part, tensor in tensors.items()}
         headers = {part: Header(f"{name} ({part})", tuple(t.shape), raws[part].dtype) for part, t in tensors.items()}
         held = quantised.describe(self.method, self.settings, name, headers, raws.__getitem__)
+        if held is None and "weight" not in tensors:
+            raise BadFile(f"{name} lacks its codes", [f"the checkpoint has {', '.join(tensors)} of it"])
         return None if held is None else quantised.read(self.method, held, raws, name)
 
     def place(self, model: Any, name: str, encoded: Encoded, device: torch.device) -> dict[str, Tensor]:
@@ -174,10 +180,10 @@ class Loader(Quantizer):
         shape = tuple(module.weight.shape)[:: -1 if isinstance(module, Conv1D) else 1]
         if shape != encoded.shape:
             raise BadFile(f"{name} is {list(encoded.shape)} in the checkpoint, and {list(shape)} in the model")
-        if not isinstance(module, nn.Linear | Conv1D):
+        if not in_layer(module):
             return {name: torch.from_numpy(formats.decode(encoded)).to(device, dtype)}
         eight = encoded.format.name == "llm_int8"
-        threshold = float(self.settings.get("llm_int8_threshold", 0.0)) if eight else 0.0
+        threshold = float(self.settings.get("llm_int8_threshold", _OUTLIERS)) if eight else 0.0
         layer = QuantLinear(QuantWeight.of(encoded, dtype, device), module.bias, threshold=threshold)
         return self._put(model, stem, layer, [layer.stored])
 
@@ -215,6 +221,8 @@ class Loader(Quantizer):
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         self.raise_refusal()
+        if self.files:
+            give_back(model.parameters())
         model._weight_conversions = [self._own.get(id(each), each) for each in model._weight_conversions]
         model._weight_conversions = [each for each in model._weight_conversions if not _places(each)]
         config = _config_of(model)
@@ -222,6 +230,19 @@ class Loader(Quantizer):
             return model
         self.quantization_config = model.config.quantization_config = config  # saved, it is rung's
         return tagged(model)
+
+
+def in_layer(module: nn.Module) -> bool:
+    """Whether a layer of rung's takes the place of a module for its quantised weight; others get it decoded."""
+    return isinstance(module, Conv1D) or kind_of(module) == "linear"
+
+
+def fuses(model: nn.Module, name: str, operations: Sequence[ConversionOps]) -> bool:
+    """Whether operations of transformers' make a parameter of experts that a layer of rung's can hold one by one."""
+    stem, _, parameter = name.rpartition(".")
+    merged = [type(each) for each in operations] in ([MergeModulelist], [MergeModulelist, Concatenate])
+    module = model.get_submodule(stem)
+    return merged and parameter in NAMES and recognised(module) and bool(computable(module))
 
 
 def _config_of(model: nn.Module) -> QuantizationConfig | None:
@@ -351,10 +372,8 @@ class _Fuse(Operation):
 
     def _experts(self, model: Any, name: str, found: Mapping[str, list[Encoded | Tensor]]) -> list[Encoded] | None:
         """A weight for each expert, gate above up; None where a layer of rung cannot hold them."""
-        stem, _, parameter = name.rpartition(".")
-        merged = [type(operation) for operation in self.own] in ([MergeModulelist], [MergeModulelist, Concatenate])
-        module = model.get_submodule(stem)
-        if not (merged and parameter in NAMES and recognised(module) and computable(module)):
+        stem = name.rpartition(".")[0]
+        if not fuses(model, name, self.own):
             return None
         made: list[Encoded] = []
         for several in zip(*found.values(), strict=True):
@@ -363,7 +382,7 @@ class _Fuse(Operation):
             if whole is None or stem in self.hf_quantizer.plain:
                 return None
             made.append(whole)
-        have, want = [len(made), *made[0].shape], list(module.get_parameter(parameter).shape)
+        have, want = [len(made), *made[0].shape], list(model.get_parameter(name).shape)
         if have != want:
             raise BadFile(f"{name} is {have} in the checkpoint, and {want} in the model")
         return made

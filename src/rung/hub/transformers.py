@@ -22,7 +22,6 @@ from rung.core.errors import BadFile, DoesNotFit, RungError, UsageError
 from rung.core.text import count
 from rung.hub.conversions import Operation, whole_names
 from rung.hub.modules import component_of
-from rung.hub.pages import give_back
 from rung.hub.register import TABLE
 from rung.models.outlines.values import plain
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight, bound
@@ -87,6 +86,10 @@ class QuantizationConfig(QuantizationConfigMixin):
         self.threshold = float(threshold)
         check_computing(self.dtype(), self.threshold)
 
+    def quantizer(self, **options: Any) -> HfQuantizer:
+        """What transformers quantises and loads with."""
+        return Quantizer(self, **options)
+
     def dtype(self) -> torch.dtype | None:
         """``compute_dtype`` as torch's."""
         found: Any = self.compute_dtype
@@ -99,6 +102,7 @@ class Quantizer(HfQuantizer):
     requires_calibration = False
     quantization_config: QuantizationConfig
     refused: RungError | None = None  #: what stopped the conversion of a weight
+    files = False  #: whether values come from files, and not from the caller
 
     def __init__(self, quantization_config: Any, **kwargs: Any) -> None:
         """Takes a copy: what is planned and left out of this model is not to be so of the next with that config."""
@@ -106,7 +110,7 @@ class Quantizer(HfQuantizer):
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         config = self.quantization_config
-        self._files = bool(kwargs.get("checkpoint_files"))  # and not values that the caller holds
+        self.files = bool(kwargs.get("checkpoint_files"))
         if config.format == AUTO:
             _plan(model, config, kwargs.get("device_map"))
         outer = None if config.embeddings is None else formats.get(config.embeddings)
@@ -144,8 +148,6 @@ class Quantizer(HfQuantizer):
         """Encodes a parameter, puts the layer in place once it is whole, and returns its parts by name."""
         group = self._of[name]
         group.take(name, values)
-        if self._files:
-            give_back(values)
         missing.difference_update(group.names())
         if not group.whole():
             return {}
@@ -374,7 +376,7 @@ def register(table: Any) -> None:
     """Adds the method to transformers' table of quantisers."""
     if METHOD not in table.AUTO_QUANTIZER_MAPPING:
         table.register_quantization_config(METHOD)(QuantizationConfig)
-        table.register_quantizer(METHOD)(Quantizer)
+        table.AUTO_QUANTIZER_MAPPING[METHOD] = lambda config, **options: config.quantizer(**options)
 
 
 register(sys.modules[TABLE])

@@ -80,8 +80,10 @@ def compute_dtype(device: Device, lossless: bool) -> str:
 def recipe(subject: Subject, asked: Storage, device: Device, dtype: str, packed: bool) -> tuple[Weight, ...]:
     """Every tensor of the model with its format, packing and rung; ``asked`` None keeps what is stored.
 
-    ``packed`` False keeps every weight in its stored layout: smaller where a packing is wider, and slower.
+    ``packed`` False keeps every weight in its stored layout: smaller where a packing is wider, and slower. A network of
+    transformers holds in ``dtype`` what its checkpoint has not quantised.
     """
+    plain = formats.get(dtype) if asked is None and subject.fixed else None
     climbs: dict[tuple[str, tuple[int, ...]], Climb] = {}
 
     def climb(format: Format, shape: tuple[int, ...]) -> Climb:
@@ -98,8 +100,9 @@ def recipe(subject: Subject, asked: Storage, device: Device, dtype: str, packed:
         role = tensor.role.rpartition(".")[2]
         # a mixture looks at the layer, and what stands outside of all layers is no other layer's
         place = tensor.role if role == tensor.role or isinstance(asked, Mixture) else f".{role}"
-        key = (place, tensor.shape, tensor.format)
-        like = made.get(key) or made.setdefault(key, _weight(subject, tensor, asked, climb))
+        mine = asked if tensor.source or plain is None else plain
+        key = (place, tensor.shape, tensor.format, mine)
+        like = made.get(key) or made.setdefault(key, _weight(subject, tensor, mine, climb))
         found.append(Weight(tensor, like.format, like.packing, like.rung, like.bytes, like.reason))
     return tuple(found)
 
@@ -115,17 +118,16 @@ def _weight(
         return Weight(tensor, chosen, "stored", "", chosen.bytes(tensor.shape), climb.refusals[-1].reason)
     looked_up = is_table(tensor.role) and not (tensor.role == "embed" and subject.tied)
     packing = "stored" if looked_up else climb.rung.packing
-    held = _held_bytes(tensor, chosen, packing)
-    if subject.borrowed and packing == "r16":  # layers keep the weight as it is stored beside what is packed
-        held += chosen.bytes(tensor.shape)
+    held = _held_bytes(tensor, chosen, packing, subject.borrowed)
     return Weight(tensor, chosen, packing, climb.rung.name, held, reason)
 
 
-def _held_bytes(tensor: Tensor, format: Format, packing: str) -> int:
-    """Bytes in memory. A generic layout keeps the stored weight for the way back: free while it is a file's."""
+def _held_bytes(tensor: Tensor, format: Format, packing: str, borrowed: bool) -> int:
+    """Bytes in memory. A generic layout keeps the stored weight for the way back: free while it is a file's. Layers of
+    ``rung.nn`` always keep it."""
     if packing != "r16":
         return tensor.bytes if format.name == tensor.format else format.bytes(tensor.shape)
-    copied = is_generic(format) and (format.name != tensor.format or tensor.source is not None)
+    copied = borrowed or (is_generic(format) and (format.name != tensor.format or tensor.source is not None))
     packed = packed_bytes(format, tensor.shape)
     if packed > OWN_MAPPING:
         packed = -(-packed // HUGE) * HUGE

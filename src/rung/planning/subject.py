@@ -57,10 +57,15 @@ class Subject(Value):
         tied = component.role in GENERATES and not heads
         return cls(component.name, path, kind, component.role, tensors, component.shape, component.decoder, tied)
 
-    @property
+    @functools.cached_property
     def keeps(self) -> bool:
         """Whether its files hold weights in formats that are kept unless another one is asked for."""
         return self.kind == "gguf" or any(tensor.source for tensor in self.tensors)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether those formats are the only ones: a network of transformers whose weights another quantiser wrote."""
+        return self.borrowed and self.keeps
 
     @property
     def layers(self) -> int:
