@@ -40,6 +40,8 @@ def test_rates_are_measured_for_what_the_plan_runs(monkeypatch):
     """On this machine, with small models: every rate is there, above zero, under the rungs that the plan takes."""
     for name, value in (("FORMATS", ("q8_0",)), ("_NARROW", TINY), ("_WEIGHTS", TINY), ("CHUNK", 17), ("_TOKENS", 2)):
         monkeypatch.setattr(calibrate, name, value)
+    monkeypatch.setattr(calibrate, "_READ_BYTES", 0)
+    monkeypatch.setattr(calibrate, "_SECONDS", 0.0)
     caches = {name: replace(TINY, group=size.group) for name, size in calibrate._CACHES.items()}
     monkeypatch.setattr(calibrate, "_CACHES", caches)
     monkeypatch.setattr(calibrate, "_DEPTH", 32)
@@ -53,6 +55,12 @@ def test_rates_are_measured_for_what_the_plan_runs(monkeypatch):
     others = {"layer many", "attention many", "spread", f"{rung} q8_0", f"{rung} q8_0 many"}
     assert found.keys() == named | others | steps
     assert all(rate > 0 for rate in found.values())
+
+
+@pytest.mark.parametrize("name", calibrate.FORMATS)
+def test_a_format_is_measured_with_more_than_caches_hold(name):
+    card = calibrate._card(name, calibrate._weights(name))
+    assert 192e6 <= sum(tensor.bytes for tensor in card.tensors) <= 256e6
 
 
 def test_what_others_disturbed_is_measured_again(monkeypatch):

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -62,6 +62,9 @@ class _Size:
 
 #: Next to nothing but layers, formats in matrices of usual size, and (a cache of 200 MB at that depth) attention.
 _NARROW, _WEIGHTS = _Size(128, 256, 24), _Size(1024, 4096, 6, kv_heads=8)
+#: Bytes that a token reads at least where the rate of a format is measured. A cache of 32 MB holds a part of less:
+#: 56 MB in q4_0 came at 47 GB/s, files of 180 MB and more at 26 to 40.
+_READ_BYTES = 192 << 20
 _DEPTH = 3072
 _CACHES = {
     f"{head_dim} {group}": _Size(128, 256, 12, head_dim, 1024 // head_dim, group, _DEPTH + CHUNK)
@@ -109,7 +112,7 @@ class _Round:
         found = self._both("narrow", "q8_0", _NARROW)
         for name in FORMATS:
             self.told(name)
-            found |= self._both(name, name, _WEIGHTS)
+            found |= self._both(name, name, _weights(name))
         for name, size in _CACHES.items():
             self.told("context")
             with _decoder(self.device, self.threads, "q8_0", size) as model:
@@ -129,18 +132,25 @@ def _rates(seconds: dict[str, float], device: Device, threads: int) -> dict[str,
     step = step_of(_plan(device, threads, "q8_0", _NARROW)[1].groups)
     found = {f"layer {step}": layer, "layer many": chunk}
     for name in FORMATS:
-        groups = _plan(device, threads, name, _WEIGHTS)[1].groups
+        size = _weights(name)
+        groups = _plan(device, threads, name, size)[1].groups
         held = sum(group.bytes for group in groups)
         work = 2 * CHUNK * sum(group.count for group in groups if not group.once)
         rung = f"{groups[0].rung} {groups[0].format}"
-        found[rung] = held / _rest(seconds[name], _WEIGHTS.layers * layer)
-        found[f"{rung} many"] = work / _rest(seconds[f"{name} many"], _WEIGHTS.layers * chunk)
+        found[rung] = held / _rest(seconds[name], size.layers * layer)
+        found[f"{rung} many"] = work / _rest(seconds[f"{name} many"], size.layers * chunk)
     for name, size in _CACHES.items():
         read = 2 * size.layers * size.kv_heads * size.head_dim * _DEPTH * 2
         found[f"cache {name}"] = read / _rest(seconds[f"deep {name}"], seconds[f"near {name}"])
     size = _CACHES[_READ]
     deeper = 4 * CHUNK * _DEPTH * size.layers * size.kv_heads * size.head_dim
     return found | {"attention many": deeper / _rest(seconds["deep many"], seconds["near many"])}
+
+
+def _weights(name: str) -> _Size:
+    """The model that a format is measured with: so many layers that no cache holds much of it."""
+    layer = sum(tensor.bytes for tensor in _card(name, replace(_WEIGHTS, layers=1)).tensors)
+    return replace(_WEIGHTS, layers=max(_WEIGHTS.layers, math.ceil(_READ_BYTES / layer)))
 
 
 def _rest(whole: float, part: float) -> float:
