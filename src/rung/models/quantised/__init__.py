@@ -53,6 +53,12 @@ def method_of(config: Mapping[str, Any], where: str) -> str:
     method = config.get("quant_method")
     if method is None and (config.get("load_in_4bit") or config.get("load_in_8bit")):
         method = "bitsandbytes"
+    if method == "rung":
+        raise UnknownArchitecture(
+            f"{where} is of layers that rung quantised; transformers opens them after: import rung",
+            ["what rung run opens of rung's own are GGUF files"],
+            ["rung quantize ORIGINAL NEW.gguf --format q4_k_m", "rung run NEW.gguf"],
+        )
     if method not in METHODS:
         raise UnknownArchitecture(
             f"{where} is quantised" + (f" with {str(method)[:40]}" if method else ""),
