@@ -71,6 +71,7 @@ def test_check_judges_what_is_installed(rung, venv, tmp_path):
     assert said.code == 1
     assert "no   torch 2.9.0+cu130 has no code for 6.1; 2.14.1+cu126 is the last that has." in said.out
     assert "What to do\n  1  pip install torch==2.14.1+cu126" in said.out
+    assert said.out.endswith("  2  rung setup --device p2200\n")
     said = rung("setup", "--check", "--venv", venv, "--device", "t4", "--json")
     assert said.code == 0
     assert json.loads(said.out)["findings"][0]["fits"] is True
@@ -87,6 +88,8 @@ def test_check_judges_releases_of_a_machine_elsewhere(rung):
     ]
     assert "  yes  bitsandbytes 0.50.2: nf4 and fp4" in said.out
     assert rung(*there, "torch 2.7+cu126").code == 0
+    both = rung(*there, "torch 2.7+cu126", "--device", "t4").out
+    assert both.startswith("Quadro P2200 and Tesla T4 with the releases named\n")
 
 
 def test_apply_shows_installs_and_verifies(rung, venv, tmp_path):

@@ -12,6 +12,7 @@ import typer
 from rung.cli import options
 from rung.cli.output import print_json
 from rung.core.errors import SoftwareMissing, UsageError
+from rung.core.text import quoted
 
 if TYPE_CHECKING:
     from rung.core.types import Device
@@ -102,7 +103,7 @@ def setup(
     indexes = _indexes(index_url, extra_index_url or ())
     found = _choose(hosts, torch, indexes)
     if check:
-        _judge(here, found, json, devices[0] if software is not None else None)
+        _judge(here, found, json, device or (), devices if software is not None else ())
     elif apply:
         _install(here, devices, found, with_ or [], system, yes, json)
     elif json:
@@ -178,13 +179,15 @@ def _show(found: Sequence[Setup], devices: Sequence[Device], others: Sequence[De
         typer.echo("Install and verify:  rung setup --apply, in a virtual environment or with --venv ENV")
 
 
-def _judge(here: Environment, found: Sequence[Setup], json: bool, there: Device | None) -> None:
-    """Judges what is installed here, or the releases that a card elsewhere was given."""
+def _judge(
+    here: Environment, found: Sequence[Setup], json: bool, names: Sequence[str], there: Sequence[Device]
+) -> None:
+    """Judges what is installed here, or the releases that the cards ``there`` were given: the same to all."""
     from rung.cli import setup_views as views
     from rung.diagnosis.judging import judge, releases_of
     from rung.hardware.software import installed_in
 
-    installed = releases_of(there) if there else installed_in(Path(here.folder))
+    installed = releases_of(there[0]) if there else installed_in(Path(here.folder))
     findings = {text.text: text for one in found for host in one.hosts for text in judge(installed, host, one)}
     wrong = any(finding.fits is False for finding in findings.values())
     if json:
@@ -196,14 +199,16 @@ def _judge(here: Environment, found: Sequence[Setup], json: bool, there: Device 
             }
         )
     else:
-        typer.echo(f"{there.name} with the releases named" if there else f"{here.prefix} · Python {here.version}")
+        cards = " and ".join(device.name for device in there)
+        typer.echo(f"{cards} with the releases named" if there else f"{here.prefix} · Python {here.version}")
         for finding in findings.values():
             word = {True: "  yes  ", False: "  no   ", None: "  ?    "}[finding.fits]
             typer.echo("\n".join(views.wrapped(finding.text, word, " " * len(word))))
         commands = dict.fromkeys(one.torch.command for one in found if one.torch.command)
         if wrong:
             typer.echo("What to do")
-            for number, command in enumerate((*commands, "rung setup"), 1):
+            why = " ".join(["rung setup", *(f"--device {quoted(name)}" for name in names)])
+            for number, command in enumerate((*commands, why), 1):
                 typer.echo(f"  {number}  {command}")
     if wrong:
         raise typer.Exit(1)

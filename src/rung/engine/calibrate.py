@@ -79,7 +79,7 @@ _VOCABULARY = 512
 def calibrate(device: Device, threads: int, told: Callable[[str], None] = lambda text: None) -> dict[str, float]:
     """The rates of a CPU, named as ``rung.planning.time`` reads them. ``told`` hears what is being measured.
 
-    Takes about a minute on an idle machine; on a busy one the rates are those of a busy one.
+    Takes a minute or two on an idle machine; on a busy one the rates are those of a busy one.
     """
     torch.set_num_threads(threads)
     rounds = [_Round(device, threads, told).seconds() for _ in range(_ROUNDS)]

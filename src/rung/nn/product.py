@@ -24,12 +24,14 @@ def linear(x: Tensor, weight: QuantWeight, exact: bool) -> Tensor:
     rows, columns = weight.shape
     flat = x.reshape(-1, columns)
     wants = torch.is_grad_enabled() and x.requires_grad
-    exact = exact or wants or x.dtype not in bound.DTYPES
+    exact, compiling = exact or wants or x.dtype not in bound.DTYPES, torch.compiler.is_compiling()
+    if not exact and not compiling:
+        return _infer(flat, weight).reshape(*x.shape[:-1], rows)
     parts, shape = list(weight.parts().values()), (weight.format.name, rows, columns)
-    if torch.compiler.is_compiling():
-        y = product(flat, parts, *shape, False) if exact else infer(flat, parts, *shape)
+    if not compiling:
+        y = _Exact.apply(flat, *shape, *parts)
     else:
-        y = _Exact.apply(flat, *shape, *parts) if exact else _infer(flat, weight)
+        y = product(flat, parts, *shape, False) if exact else infer(flat, parts, *shape)
     return y.reshape(*x.shape[:-1], rows)
 
 
