@@ -2,16 +2,20 @@
 
     python benchmarks/prediction.py memory --models FOLDER --results FILE
     rung calibrate
-    python benchmarks/prediction.py speed --models FOLDER --results FILE
+    python benchmarks/prediction.py speed [--beside] --models FOLDER --results FILE
     python benchmarks/prediction.py table --results FILE
 
 Every case is a file and a context. ``memory`` runs ``rung run`` to the last token of the context, a prompt and what is
 decoded after it; other programs may run beside it. ``speed`` wants a machine that does nothing else: it loads a file
 once for all its contexts, and times the last tokens of each in turns, over a cache that says that it is full (what it
-holds does not change how long reading it takes), then a prompt of a chunk. Of the turns the one counts from which the
-machine below took least time, where it is a virtual one that says so; all cases are gone through twice, minutes apart,
-and the faster round counts, as in ``rung calibrate``. Both go on where they stopped, end after ``--seconds``, and keep
-what they found in FILE; models that are not there yet are written (11 GB with all).
+holds does not change how long reading it takes), then a prompt of a chunk. Of the turns those count from which the
+machine below took least time, where it is a virtual one that says so; all cases are gone through three times, minutes
+apart, and the middle one counts, as in ``rung calibrate``. Both go on where they stopped, end after ``--seconds``, and
+keep what they found in FILE; models that are not there yet are written (11 GB with all).
+
+Where the memory of a machine is shared with others it is 60 % faster in one minute than in another, and so is a model
+that was calibrated in the first and measured in the second. ``--beside`` calibrates anew right before each case, in
+each of the three rounds, what the case needs: then the error is that of the prediction.
 
 Memory is within its bar when it is at most 5 % off, and when the peak stays below prediction + bound, which is what a
 plan holds against a budget. Speed counts above 100 MB of weights, at most 20 % off. The constants were fitted to the
@@ -30,13 +34,19 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import rung
 import synthetic
+from rung import formats
+from rung.core.types import Device
 from rung.engine import system
+from rung.engine.calibrate import FORMATS, calibrate
 from rung.engine.model import Model
+from rung.planning.solve import speed as plan_speed
 
 MB = 1 << 20
 MEMORY_BAR, SPEED_BAR = 0.05, 0.20
@@ -171,25 +181,29 @@ def prefill(model: Model, count: int) -> float:
     return count / min(took)
 
 
-def speed(case: Row, models: Path, threads: int, results: Results) -> None:
+def beside(model: Model, threads: int) -> tuple[Device, ...]:
+    """The devices of a model, with the rates that calibrating finds now for its formats."""
+    held = {model.plan.format, *(part.format for part in model.plan.parts)}
+    names = [name for name in FORMATS if formats.get(name).name in held]
+    return tuple(replace(one, rates=calibrate(one, threads, names=names, rounds=1)) for one in model.devices)
+
+
+def speed(case: Row, models: Path, threads: int, results: Results, anew: bool) -> None:
     """Rates of every context of the file of a case."""
     alike = [c for c in cases() if all(c[name] == case[name] for name in ("model", "file", "format"))]
     path = path_of(models, case)
     model = rung.load(str(path), format=case["format"], context=max(c["context"] for c in alike), threads=threads)
     model._decoder.step(1)
+    devices = beside(model, threads) if anew else model.devices
     chunk = min(512, min(c["context"] for c in alike))
     read = prefill(model, chunk)
+
     for one in alike:
         depth = one["context"] - LAST
         took, share = seconds(model, depth)
-        results.add(
-            one,
-            decode=1 / took,
-            planned_decode=model.predict(depth + LAST // 2).decode,
-            stolen=share,
-            prefill=read,
-            planned_prefill=model.predict(chunk).prefill,
-        )
+        after, reading = (plan_speed(model._kitchen, model.plan, devices, n) for n in (depth + LAST // 2, chunk))
+        found = {"planned_decode": after.decode, "planned_prefill": reading.prefill, "stolen": share}
+        results.add(one, decode=1 / took, prefill=read, **found)
     del model
     gc.collect()
 
@@ -258,11 +272,13 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases that begin so")
     parser.add_argument("--again", action="store_true", help="measure what was measured before, too")
     parser.add_argument("--seconds", type=float, default=200, help="start no case after so long")
+    parser.add_argument("--beside", action="store_true", help="calibrate anew before each case whose speed is measured")
     arguments = parser.parse_args()
     results, started = Results(arguments.results), time.monotonic()
+    parts = {"memory": (memory, "peak"), "speed": (partial(speed, anew=arguments.beside), "decode")}
     rounds = {"memory": 1, "speed": 3, "table": 0}[arguments.part]
     for turn, case in itertools.product(range(rounds), cases()):
-        name, measure, sign = key(case), *{"memory": (memory, "peak"), "speed": (speed, "decode")}[arguments.part]
+        name, (measure, sign) = key(case), parts[arguments.part]
         known = not arguments.again and not results.rounds[name] and sign in results.found.get(name, {})
         if len(results.rounds[name]) > turn or known or not name.startswith(arguments.only):
             continue

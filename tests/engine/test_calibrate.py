@@ -38,7 +38,7 @@ def test_random_weights_have_the_shape_and_the_bytes_of_a_file(name):
 
 def test_rates_are_measured_for_what_the_plan_runs(monkeypatch):
     """On this machine, with small models: every rate is there, above zero, under the rungs that the plan takes."""
-    for name, value in (("FORMATS", ("q8_0",)), ("_NARROW", TINY), ("_WEIGHTS", TINY), ("CHUNK", 17), ("_TOKENS", 2)):
+    for name, value in (("_NARROW", TINY), ("_WEIGHTS", TINY), ("CHUNK", 17), ("_TOKENS", 2)):
         monkeypatch.setattr(calibrate, name, value)
     monkeypatch.setattr(calibrate, "_READ_BYTES", 0)
     monkeypatch.setattr(calibrate, "_SECONDS", 0.0)
@@ -47,7 +47,7 @@ def test_rates_are_measured_for_what_the_plan_runs(monkeypatch):
     monkeypatch.setattr(calibrate, "_DEPTH", 32)
     device = detect.devices()[0]
     heard = []
-    found = calibrate.calibrate(device, 1, heard.append)
+    found = calibrate.calibrate(device, 1, heard.append, ("q8_0",))
     assert heard[:3] == ["layers", "q8_0", "context"]
     (rung,) = {name.rpartition(" q8_0")[0] for name in found if name.endswith("q8_0")}
     steps = {f"layer {step_of([Group('', rung, False, 0, 0)])}"}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -42,7 +42,6 @@ FORMATS = ("q4_0", "q4_k", "q5_k", "q6_k", "q8_0", "int8", "nf4", "bf16", "f16")
 #: Tokens that are timed one by one, after one that is not, and for how many seconds at least: memory that others read
 #: too is a fifth faster or slower from one second to the next.
 _TOKENS, _SECONDS = 24, 0.5
-_ROUNDS = 3
 #: So often what others have disturbed is measured: when more than this share of a processor was taken away.
 _TRIES, _STOLEN = 4, 0.05
 
@@ -76,16 +75,23 @@ _READ = "64 1"
 _VOCABULARY = 512
 
 
-def calibrate(device: Device, threads: int, told: Callable[[str], None] = lambda text: None) -> dict[str, float]:
-    """The rates of a CPU, named as ``rung.planning.time`` reads them. ``told`` hears what is being measured.
+def calibrate(
+    device: Device,
+    threads: int,
+    told: Callable[[str], None] = lambda text: None,
+    names: Sequence[str] = FORMATS,
+    rounds: int = 3,
+) -> dict[str, float]:
+    """The rates of a CPU, named as ``rung.planning.time`` reads them, of some formats.
 
-    Takes a minute or two on an idle machine; on a busy one the rates are those of a busy one.
+    ``told`` hears what is being measured. All of it takes a minute or two on an idle machine; on a busy one the rates
+    are those of a busy one.
     """
     torch.set_num_threads(threads)
-    rounds = [_Round(device, threads, told).seconds() for _ in range(_ROUNDS)]
-    seconds = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
-    apart = statistics.median(max(abs(each[name] / seconds[name] - 1) for each in rounds) for name in seconds)
-    return _rates(seconds, device, threads) | {"spread": max(apart, 1e-3)}
+    found = [_Round(device, threads, told, names).seconds() for _ in range(rounds)]
+    seconds = {name: statistics.median(each[name] for each in found) for name in found[0]}
+    apart = statistics.median(max(abs(each[name] / seconds[name] - 1) for each in found) for name in seconds)
+    return _rates(seconds, device, threads, names) | {"spread": max(apart, 1e-3)}
 
 
 def _undisturbed(measure: Callable[[], float]) -> float:
@@ -103,14 +109,14 @@ def _undisturbed(measure: Callable[[], float]) -> float:
 class _Round:
     """One time through everything that is measured."""
 
-    def __init__(self, device: Device, threads: int, told: Callable[[str], None]) -> None:
-        self.device, self.threads, self.told = device, threads, told
+    def __init__(self, device: Device, threads: int, told: Callable[[str], None], names: Sequence[str]) -> None:
+        self.device, self.threads, self.told, self.names = device, threads, told, names
 
     def seconds(self) -> dict[str, float]:
         """Of a token and of a chunk of a prompt, by what was measured."""
         self.told("layers")
         found = self._both("narrow", "q8_0", _NARROW)
-        for name in FORMATS:
+        for name in self.names:
             self.told(name)
             found |= self._both(name, name, _weights(name))
         for name, size in _CACHES.items():
@@ -126,12 +132,12 @@ class _Round:
             return {key: _token(model, 0), f"{key} many": _chunk(model, 0)}
 
 
-def _rates(seconds: dict[str, float], device: Device, threads: int) -> dict[str, float]:
+def _rates(seconds: dict[str, float], device: Device, threads: int, names: Sequence[str]) -> dict[str, float]:
     """Rates from seconds: what a layer takes is taken off before weights and caches are divided by the rest."""
     layer, chunk = (seconds[name] / _NARROW.layers for name in ("narrow", "narrow many"))
     step = step_of(_plan(device, threads, "q8_0", _NARROW)[1].groups)
     found = {f"layer {step}": layer, "layer many": chunk}
-    for name in FORMATS:
+    for name in names:
         size = _weights(name)
         groups = _plan(device, threads, name, size)[1].groups
         held = sum(group.bytes for group in groups)
