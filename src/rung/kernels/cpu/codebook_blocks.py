@@ -7,17 +7,24 @@ import functools
 from rung.kernels.cpu.compiled import Kernel, kernel
 from rung.kernels.simd.avx512 import (
     load_second_f32,
+    mul_f32,
+    narrow_bf16,
+    narrow_f16,
     splat_f32,
-    store_nibbles_bf16,
-    store_nibbles_f16,
+    store_nibbles_16,
     store_nibbles_f32,
 )
 from rung.kernels.simd.generic import fetch_add, read_float, read_int, write_float
 from rung.kernels.simd.scalar import read_u8
 
 _BLOCKS = 64  # blocks a thread takes at a time
-#: How 16 bytes of codes are written by dtype, and the bytes that come of each.
-_STORES = {"f32": (store_nibbles_f32, 8), "f16": (store_nibbles_f16, 4), "bf16": (store_nibbles_bf16, 4)}
+#: What is made of the 16 values that a block consists of by dtype, how 16 bytes of codes are then written, and the
+#: bytes that come of each.
+_STORES = {
+    "f32": (None, store_nibbles_f32, 8),
+    "f16": (narrow_f16, store_nibbles_16, 4),
+    "bf16": (narrow_bf16, store_nibbles_16, 4),
+}
 
 
 @kernel(3)
@@ -42,7 +49,8 @@ def decode_blocks(words, thread, threads):
 @functools.cache
 def decode_blocks_avx512(dtype: str) -> Kernel:
     """The same to f32, f16 or bf16, 16 bytes at a time, which divide a block."""
-    store_nibbles, width = _STORES[dtype]
+    narrow, store_nibbles, width = _STORES[dtype]
+    narrows = narrow is not None
 
     @kernel(3)
     def run(words, thread, threads):
@@ -59,8 +67,9 @@ def decode_blocks_avx512(dtype: str) -> Kernel:
             if first >= blocks:
                 break
             for block in range(first, min(first + _BLOCKS, blocks)):
-                scale = splat_f32(read_float(scales + 4 * block))
+                values = mul_f32(table, splat_f32(read_float(scales + 4 * block)))
+                held = narrow(values) if narrows else values
                 for byte in range(size * block, size * block + size, 16):
-                    store_nibbles(out + width * byte, codes + byte, table, scale)
+                    store_nibbles(out + width * byte, codes + byte, held)
 
     return run

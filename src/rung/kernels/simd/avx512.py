@@ -247,38 +247,46 @@ def shuffle_bytes(b, table, index):
     return b.bitcast(call(b, "llvm.x86.avx512.pshuf.b.512", BYTES64, given), I32S)
 
 
-def _nibbles(b, codes, table, scale):
-    """32 float32 of the 16 bytes at ``codes``: what ``table`` has for their high and low four bits, times ``scale``."""
+@instruction(VOID, INT, INT, f32x16)
+def store_nibbles_f32(b, address, codes, values):
+    """32 float32 of the 16 bytes at ``codes``: which of ``values`` their high and low four bits name."""
     index = b.zext(load(b, codes, ir.VectorType(I8, LANES)), I32S)
     halves = [
-        b.fmul(call(b, "llvm.x86.avx512.permvar.sf.512", F32S, [table, each]), scale)
-        for each in (shift_right(b, index, 4), index)
+        call(b, "llvm.x86.avx512.permvar.sf.512", F32S, [values, each]) for each in (shift_right(b, index, 4), index)
     ]
     order = constant(ir.VectorType(I32, 2 * LANES), [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)])
-    return b.shuffle_vector(*halves, order)
+    store(b, address, b.shuffle_vector(*halves, order))
 
 
-@instruction(VOID, INT, INT, f32x16, f32x16)
-def store_nibbles_f32(b, address, codes, table, scale):
-    """32 float32 of the 16 bytes at ``codes``: what ``table`` has for their high and low four bits, times ``scale``."""
-    store(b, address, _nibbles(b, codes, table, scale))
+@instruction(VOID, INT, INT, i32x16)
+def store_nibbles_16(b, address, codes, values):
+    """The same of values of 16 bits, which are there twice: the fifth bit of an index does not matter then."""
+    index = b.zext(load(b, codes, ir.VectorType(I8, LANES)), I32S)
+    both = b.bitcast(b.or_(shift_right(b, index, 4), shift_left(b, index, 16)), WORDS32)
+    found = call(b, "llvm.x86.avx512.permvar.hi.512", WORDS32, [b.bitcast(values, WORDS32), both])
+    store(b, address, found)
 
 
-@instruction(VOID, INT, INT, f32x16, f32x16)
-def store_nibbles_f16(b, address, codes, table, scale):
-    """The same in float16, to nearest even."""
-    store(b, address, b.fptrunc(_nibbles(b, codes, table, scale), ir.VectorType(F16, 2 * LANES)))
+def _twice(b, words):
+    """Emitter: 16 values of 16 bits, two times."""
+    order = constant(ir.VectorType(I32, 2 * LANES), [lane % LANES for lane in range(2 * LANES)])
+    return b.bitcast(b.shuffle_vector(words, words, order), I32S)
 
 
-@instruction(VOID, INT, INT, f32x16, f32x16)
-def store_nibbles_bf16(b, address, codes, table, scale):
-    """The same in bfloat16, to nearest even."""
-    values, kind = _nibbles(b, codes, table, scale), ir.VectorType(I32, 2 * LANES)
-    bits = b.bitcast(values, kind)
-    odd = b.and_(b.lshr(bits, constant(kind, 16)), constant(kind, 1))
-    rounded = b.lshr(b.add(b.add(bits, constant(kind, 0x7FFF)), odd), constant(kind, 16))
-    held = b.select(b.fcmp_unordered("uno", values, values), constant(kind, 0x7FC0), rounded)
-    store(b, address, b.trunc(held, WORDS32))
+@instruction(i32x16, f32x16)
+def narrow_f16(b, values):
+    """16 float16, to nearest even, two times."""
+    return _twice(b, b.bitcast(b.fptrunc(values, ir.VectorType(F16, LANES)), WORDS16))
+
+
+@instruction(i32x16, f32x16)
+def narrow_bf16(b, values):
+    """16 bfloat16, to nearest even, two times."""
+    bits = b.bitcast(values, I32S)
+    odd = b.and_(b.lshr(bits, constant(I32S, 16)), constant(I32S, 1))
+    rounded = b.lshr(b.add(b.add(bits, constant(I32S, 0x7FFF)), odd), constant(I32S, 16))
+    held = b.select(b.fcmp_unordered("uno", values, values), constant(I32S, 0x7FC0), rounded)
+    return _twice(b, b.trunc(held, WORDS16))
 
 
 @instruction(i32x16, i32x16, i32x16, i32x16)
