@@ -162,6 +162,22 @@ APPLIES = {
     "named-cuda-call": (f"    model = model.cuda()\n{NO_CUDA}", {}, "not-a-compatibility-problem"),
     "mac-asked-for-cuda": (NO_CUDA, {"os": "macOS"}, "not-a-compatibility-problem"),
     "in-a-container": ("GPU is not detected", {"os": "Docker on Ubuntu"}, "gpu-not-visible"),
+    "jetson-wheel": ("torch.cuda.is_available() False", {"gpu": "Jetson Xavier NX"}, "cpu-only-build"),
+    "page-file-before-library": (
+        'OSError: [WinError 1455] The paging file is too small. Error loading "C:\\cudnn_ops64_9.dll" or its parts.',
+        {},
+        "host-out-of-memory",
+    ),
+    "compiled-before-ampere": (
+        "RuntimeError: Internal Triton PTX codegen error: ptxas /tmp/a.ptx, line 30; error",
+        {"gpu": "RTX 2080 Ti"},
+        "bf16-unsupported-gpu",
+    ),
+    "directml-named": (
+        "Non-zero status code returned while running Resize node. Exception",
+        {"os": "Windows 11", "library_versions": "onnxruntime-directml 1.17"},
+        "xpu-directml-unsupported",
+    ),
     "cpu-version-named": ("torch 2.4.1+cpu, torch.cuda.is_available() is False", {}, "cpu-only-build"),
     "amd-crash": ("Segmentation fault (core dumped)", {"gpu": "gfx1102"}, "rocm-arch-unsupported"),
     "cublas-in-environment": (

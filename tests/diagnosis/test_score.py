@@ -7,16 +7,17 @@ import pytest
 from rung.diagnosis.explain import explain
 from rung.diagnosis.fixing import causes
 from rung.diagnosis.match import signatures
-from rung.diagnosis.score import ALONE, BESIDE, DOUBT, UNKNOWN, probabilities, siblings
+from rung.diagnosis.score import ALONE, BESIDE, DEFECT, DOUBT, UNKNOWN, probabilities, siblings
 
 
 @pytest.mark.parametrize("cause", causes())
-def test_siblings_are_the_other_causes_and_what_shares_messages_comes_first(cause):
-    found = siblings(cause)
+def test_siblings_are_the_other_causes_a_defect_first_and_then_what_shares_messages(cause):
+    found = dict(siblings(cause))
     assert set(found) == set(causes()) - {cause}
     assert math.isclose(sum(found.values()), 1)
+    assert found.pop("software-defect", 1.0) >= DEFECT
     named = {label for s in signatures() if s.causes.get(cause, 0) > 0 for label, w in s.causes.items() if w > 0}
-    shared = named - {cause}
+    shared = named & set(found)
     assert not shared or min(found[label] for label in shared) > max(found[label] for label in set(found) - shared)
 
 
@@ -26,6 +27,10 @@ def test_no_message_is_beyond_doubt():
     assert shares["build-lacks-new-arch"] == pytest.approx(1 - DOUBT)
     assert sum(shares.values()) == pytest.approx(1)
     assert "build-lacks-old-arch" in list(shares)[1:3]
+
+
+def test_a_defect_is_among_the_three_however_clear_a_message_reads():
+    assert "software-defect" in list(probabilities({"dtype-mix": 20.0, "device-placement": 8.0}))[:3]
 
 
 def test_weights_are_nats():

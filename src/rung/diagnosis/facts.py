@@ -88,6 +88,7 @@ _CAPABILITY = re.compile(
 #: Where a message speaks of the GPU that it met, whatever else it demands.
 _OWN = re.compile(
     r"with CUDA capability sm_(?P<sm>\d{2,3})|(?:[Cc]urrent capability: ?|Target GPU SM )(?P<short>\d{2,3})\b"
+    r"|Compiling entry function '\w{1,200}' for 'sm_(?P<entry>\d{2,3})\w?'"
     r"|Unsupported SM: 0x(?P<first>\d)0?(?P<second>\d)\b"
     r"|[Yy]our .{0,60}(?:GPU"
     r"|device)(?:'s)? (?:has )?(?:compute )?capability (?:is )?\(?(?P<major>\d{1,2})[.,] ?(?P<minor>\d)"
@@ -185,7 +186,7 @@ def _stated_capability(line: str) -> int | None:
     """The compute capability that a line gives its GPU; what it demands of one, and lists of a build, do not count."""
     if found := _OWN.search(line):
         major, minor = found["major"] or found["first"], found["minor"] or found["second"]
-        return int(found["sm"] or found["short"] or int(major) * 10 + int(minor))
+        return int(found["sm"] or found["short"] or found["entry"] or int(major) * 10 + int(minor))
     if _DEMAND.search(line) or _ARCHS.search(line):
         return None
     found = _CAPABILITY.search(line)

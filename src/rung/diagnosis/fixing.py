@@ -56,23 +56,33 @@ def wordings() -> tuple[Wording, ...]:
     return tuple(Wording(**row) for row in tables()["fix"])
 
 
-#: What a fix is worth beside the one before it, and the least probability of a cause whose fixes are told.
-_WORTH, _LIKELY = 0.55, 0.15
+#: How often the first, the second ... fix of a cause helps, fitted on threads without their own repositories, and the
+#: least probability of a cause whose fixes are told.
+_CHANCE, _LIKELY = (0.8, 0.5, 0.3, 0.2, 0.1), 0.1
 _MOST = 5
 
 
 def fixes_for(shares: Mapping[str, float], scene: Scene) -> tuple[Fix, ...]:
     """The fixes of the likely causes, the likeliest first; ``shares`` are probabilities by cause, falling.
 
-    Of one cause those come first that fit this device and these signatures. Where several causes are likely, a fix is
-    worth what it is worth for each of them.
+    Of one cause those come first that fit this device and these signatures. Where several causes are likely, the next
+    fix is the one that most likely helps where those before it do not.
     """
-    worth: dict[str, float] = {}
-    first = max(shares.values())
-    for cause, share in shares.items():
-        for place, label in enumerate(_order(cause, scene) if share >= min(_LIKELY, first) else ()):
-            worth[label] = worth.get(label, 0.0) + share * _WORTH**place
-    return tuple(_worded(label, scene) for label in sorted(worth, key=worth.__getitem__, reverse=True)[:_MOST])
+    unhelped = {cause: share for cause, share in shares.items() if share >= min(_LIKELY, max(shares.values()))}
+    chances = {cause: _chances(_order(cause, scene)) for cause in unhelped}
+    left = dict.fromkeys(label for chance in chances.values() for label in chance)
+    chosen: list[str] = []
+    while left and len(chosen) < _MOST:
+        worth = {label: sum(unhelped[cause] * chances[cause].get(label, 0.0) for cause in unhelped) for label in left}
+        chosen.append(max(worth, key=worth.__getitem__))
+        del left[chosen[-1]]
+        unhelped = {cause: share * (1 - chances[cause].get(chosen[-1], 0.0)) for cause, share in unhelped.items()}
+    return tuple(_worded(label, scene) for label in chosen)
+
+
+def _chances(order: Sequence[str]) -> dict[str, float]:
+    """How likely each fix of a cause helps, by its place."""
+    return {label: _CHANCE[min(place, len(_CHANCE) - 1)] for place, label in enumerate(order)}
 
 
 #: Of torch's own builds and of what is built for each of them.
@@ -89,6 +99,7 @@ _FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("cuda-toolkit-mismatch", "xformers-none", ("install-matching-build", "use-fallback-kernel")),
     ("cuda-toolkit-mismatch", "cublas-not-supported", ("install-matching-build", "upgrade-library")),
     ("cuda-toolkit-mismatch", "detected-cuda-mismatch", ("install-cuda-libraries", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "cudnn-versions", ("install-cuda-libraries", "install-matching-build")),
     ("cuda-toolkit-mismatch", "ptx-version", ("install-cuda-libraries", "set-environment-override")),
     ("int8-matmul-unsupported-gpu", "merge-call", ("upgrade-library", "dequantize-first")),
     ("compiler-arch-unsupported", "inductor-old", ("use-fallback-kernel", "use-other-backend")),

@@ -29,7 +29,7 @@ _DIGITS = b"0123456789"
 _BY_CHANCE = 8
 _ABOUT = re.compile(
     r"capabilit|compiled for|torch|cuda|driver|gpu|device|nvidia|radeon|gfx|arc |apple|windows|\.dll|dtype|half"
-    r"|float|bit|zluda",
+    r"|float|bit|zluda|entry function",
     re.IGNORECASE,
 )
 #: A program that goes on after an error says so; the error is then no cause.

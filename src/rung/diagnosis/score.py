@@ -17,8 +17,10 @@ from rung.diagnosis.tables import tables
 UNKNOWN = 0.0
 #: What the words alone say counts more than in full where no signature weighs as much as ``_CLEAR``; beside one, less.
 ALONE, BESIDE, _CLEAR = 2.0, 0.45, 2.0
-#: However clear a message reads, this share of its threads had another cause, one that shares messages with it.
-DOUBT = 0.01
+#: However clear a message reads, this share of its threads had another cause: most often a defect of the release, which
+#: shows by any message and is named by none, else one that shares messages with it.
+DOUBT, DEFECT = 0.02, 0.7
+_DEFECT = "software-defect"
 #: What any other cause has beside those that share messages, as a part of one message.
 _STRANGER = 0.5
 #: The second, third ... signature for one cause count this much less each: they say the same once more.
@@ -81,12 +83,13 @@ def _doubted(shares: Mapping[str, float]) -> dict[str, float]:
 
 @functools.cache
 def siblings(cause: str) -> Mapping[str, float]:
-    """What it is instead where it is not this cause: the causes that signatures name beside it, all others a little."""
+    """What it is instead where it is not this cause: a defect, what signatures name beside it, or any other."""
     found = {row["label"]: _STRANGER / len(tables()["cause"]) for row in tables()["cause"] if row["label"] != cause}
     for signature in signatures():
         if signature.causes.get(cause, 0.0) > 0:
             odds = {label: math.exp(weight) for label, weight in signature.causes.items() if weight > 0}
             for label in odds.keys() - {cause}:
                 found[label] += odds[label] / sum(odds.values())
-    whole = sum(found.values())
-    return {label: share / whole for label, share in found.items()}
+    whole = sum(found.values()) / (1 - DEFECT if _DEFECT in found else 1)
+    shares = {label: share / whole for label, share in found.items()}
+    return shares | {_DEFECT: shares[_DEFECT] + DEFECT} if _DEFECT in shares else shares

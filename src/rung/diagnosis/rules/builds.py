@@ -363,6 +363,20 @@ RULES: tuple[Rule, ...] = (
         "NVIDIA container toolkit",
     ),
     Rule(
+        "jetson-wheel",
+        lambda s: s.has(*_UNSEEN, "torch-without-cuda") and s.about(r"(?i)\bjetson|\btegra|\bjetpack|\bL4T\b"),
+        {"cpu-only-build": 3},
+        "on Jetson the package index gives torch without CUDA: NVIDIA builds its own for JetPack",
+        "NVIDIA, PyTorch for Jetson",
+    ),
+    Rule(
+        "page-file-before-library",
+        lambda s: s.has("paging-file") and s.has("cuda-module-missing"),
+        {"cuda-library-not-found": -4},
+        "the library is there: Windows could not promise the memory to load it",
+        "Windows, ERROR_COMMITMENT_LIMIT",
+    ),
+    Rule(
         "cpu-version-named",
         lambda s: s.has("cpu-build-installed") and s.has("is-available-false", "gpu-unused-symptom"),
         {"cpu-only-build": 2},

@@ -51,6 +51,13 @@ RULES: tuple[Rule, ...] = (
         "NVIDIA, PTX ISA",
     ),
     Rule(
+        "compiled-before-ampere",
+        lambda s: s.below(80) and s.from_(70) and s.says("PTX codegen error") and not s.says("gpu-name"),
+        {"bf16-unsupported-gpu": 4.2, "compiler-arch-unsupported": -1},
+        "{gpu} has compute capability {cc}; what its assembler refuses in Triton's code is most often bfloat16",
+        "PTX ISA, cvt",
+    ),
+    Rule(
         "bf16-after-ampere",
         lambda s: s.from_(80) and s.has("torch-bf16-gemm-build", "bf16-symptom", "bf16-autocast-refused"),
         {"bf16-unsupported-gpu": -3, "cuda-toolkit-mismatch": 1.5, "gpu-dtype-op-missing": 1},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.rules.known import LATE
 
@@ -157,6 +159,13 @@ RULES: tuple[Rule, ...] = (
         _NVIDIA,
     ),
     Rule(
+        "directml-named",
+        lambda s: "directml" in s.facts.stated.lower() and bool(re.search("(?i)exception|HRESULT|error|fail", s.said)),
+        {"xpu-directml-unsupported": 3.5},
+        "it runs through DirectML, which implements fewer operations",
+        "ONNX Runtime, DirectML execution provider",
+    ),
+    Rule(
         "intel-gpu",
         lambda s: s.vendor == "intel" and s.has("xpu-other", "xpu-no-f64", "directml-npu", "operator-not-registered"),
         {"xpu-directml-unsupported": 2},
@@ -166,7 +175,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "ptx-by-compiler",
         lambda s: s.has("ptx-feature") and s.says("(?i)triton|inductor|tmp/torchinductor"),
-        {"compiler-arch-unsupported": 2.4},
+        {"compiler-arch-unsupported": 2.8},
         "the kernel was made by a compiler at run time",
         "Triton",
     ),
@@ -179,7 +188,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "image-by-compiler",
-        lambda s: s.has("invalid-ptx") and s.about("(?i)triton|inductor|ptxas"),
+        lambda s: s.has("invalid-ptx") and s.about("(?i)triton|inductor|ptxas|cupy|CUDA_ERROR_INVALID_SOURCE"),
         {"compiler-arch-unsupported": 2.5},
         "the kernel was made by a compiler at run time",
         "Triton",

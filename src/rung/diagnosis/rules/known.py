@@ -12,6 +12,7 @@ MISSING = (
     "machine-capability-refused",
     "torch-arch-range",
     "named-symbol",
+    "ggml-without-arch",
     "invalid-ptx",
 )
 #: Values became NaN.
