@@ -64,6 +64,8 @@ def test_exit_code_1_and_what_would_help_where_nothing_runs(rung, gemma):
         (("--training", "some"), "lora"),
         (("--training", "lora", "--optimizer", "adamq"), "adamw"),
         (("--software", "torch", "--device", "p2200"), ""),
+        (("--software", "torch 2.3+cu121"), "the software that is installed"),
+        (("--software", "torch 2.3+cu121", "--device", "cpu"), "the software that is installed"),
         (("--fits", "--device", "p2200"), "--fits"),
         (("--memory", "lots"), "is not a size"),
         (("--memory", "cuda:0=4GB", "--device", "p2200"), "quadro-p2200"),

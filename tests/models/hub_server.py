@@ -56,17 +56,17 @@ class Hub:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def answer(self, request: BaseHTTPRequestHandler, body: bool) -> None:
-        path = unquote(request.path.split("?")[0]).strip("/")
+        path = request.path.split("?")[0].strip("/")
         self.requests.append((request.command, path, request.headers.get("Range")))
         self.token = request.headers.get("Authorization")
         api = path.startswith("api/models/")
-        parts = path.removeprefix("api/models/").split("/")
+        parts = [unquote(part) for part in path.removeprefix("api/models/").split("/")]
         repository = "/".join(parts[:2])
         if repository in self.status or repository not in self.repositories:
             status, code = self.status.get(repository, (404, "RepoNotFound"))
             return self.send(request, status, b"{}", {"X-Error-Code": code, "X-Error-Message": code}, body)
         files = self.repositories[repository]
-        if "revision" in parts[2:3] and parts[3] not in ("main", "v1", COMMIT):
+        if "revision" in parts[2:3] and parts[3] not in ("main", "v1", "refs/pr/1", COMMIT):
             return self.send(request, 404, b"{}", {"X-Error-Code": "RevisionNotFound"}, body)
         if api:
             siblings = [{"rfilename": name, "size": self.sizes.get(name, len(data))} for name, data in files.items()]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rung.core.errors import UsageError
+from rung.core.text import quoted
 from rung.core.types import Device
 from rung.core.value import FrozenDict
 from rung.engine import system
@@ -26,6 +27,11 @@ def groups_of(names: Sequence[str | Device], software: str | None = None) -> lis
     Raises ``UnknownDevice``, ``UsageError`` for a name that is given twice and for GPUs that no one program drives.
     """
     here = _here()
+    if software is not None and (not names or any(isinstance(n, Device) or _is_here(n, here) for n in names)):
+        raise UsageError(
+            "--software goes with names of the catalogue; a device that is here has the software that is installed.",
+            ways_out=[f"--device p2200 --software {quoted(software)}"],
+        )
     if not names:
         return [(device,) for device in here]
     groups = [(name,) if isinstance(name, Device) else _group(name, here, software) for name in names]
@@ -60,11 +66,15 @@ def _group(name: str, here: Sequence[Device], software: str | None) -> Group:
 
 
 def _one(name: str, here: Sequence[Device], software: str | None) -> Device:
-    if software is None:
-        for device in here:
-            if name == device.id or (name == device.kind and device.id.endswith((":0", device.kind))):
-                return device
-    return catalog.device(name, software)
+    return _is_here(name, here) or catalog.device(name, software)
+
+
+def _is_here(name: str, here: Sequence[Device]) -> Device | None:
+    """The device of this machine that goes by that name."""
+    for device in here:
+        if name == device.id or (name == device.kind and device.id.endswith((":0", device.kind))):
+            return device
+    return None
 
 
 def occupied(answer: Answer, groups: Sequence[Group]) -> Answer:

@@ -16,13 +16,15 @@ MOST = 5
 def of(device: Device, root: Path = Path("/"), nvml: Any | None = None) -> tuple[FrozenDict[Any], ...]:
     """``{"pid", "name", "bytes"}`` of the processes that hold most of the device's memory, largest first.
 
-    Of a CPU the resident size of every process here; of an NVIDIA card what its driver lists; of others nothing.
-    ``root`` and ``nvml`` stand in for this machine in tests.
+    Of a CPU the resident size of every process here; of an NVIDIA or AMD card what its driver lists of programs that
+    compute there; of others nothing. ``root`` and ``nvml`` stand in for this machine in tests.
     """
     if device.kind == "cpu":
         found = _resident(root)
     elif device.kind == "cuda":
         found = _listed(device, root, nvml)
+    elif device.kind == "rocm":
+        found = _held(device, root)
     else:
         found = []
     found.sort(key=lambda process: -process["bytes"])
@@ -57,6 +59,13 @@ def _listed(device: Device, root: Path, nvml: Any | None) -> list[dict[str, Any]
         finally:
             module.nvmlShutdown()
     return found
+
+
+def _held(device: Device, root: Path) -> list[dict[str, Any]]:
+    from rung.hardware.families import rocm
+
+    held = rocm.held(str(device.details.get("pci", "")), root)
+    return [{"pid": pid, "name": _name(pid, root), "bytes": size} for pid, size in held.items()]
 
 
 def _name(pid: int, root: Path) -> str:

@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import Future
 from typing import Any
+from urllib.parse import quote
 
 from rung.core.errors import BadFile, HubError
 from rung.core.text import size
@@ -42,7 +43,7 @@ class Ranges:
         """The files of the repository with their bytes."""
         from huggingface_hub import constants
 
-        at = f"/revision/{self.revision}" if self.revision else ""
+        at = f"/revision/{quote(self.revision, safe='')}" if self.revision else ""
         url = f"{constants.ENDPOINT}/api/models/{self.repository}{at}?blobs=true"
         answer = self._get(url, "the list of its files", 0, LIMIT, None)
         try:

@@ -98,7 +98,8 @@ def _check(path: str, key: str, value: Any, kind: type, what: str) -> None:
     if kind is float:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not 0 < value < _MOST.get(key, 1e6):
-            raise _bad(path, f"says {key} = {value!r}; it is {what}, above zero.")
+            below = f" and below {_MOST[key]:,}" if key in _MOST else ""
+            raise _bad(path, f"says {key} = {value!r}; it is {what}, above zero{below}.")
     elif not isinstance(value, kind) or value == "":
         raise _bad(path, f"says {key} = {value!r}; it is {what}.")
 

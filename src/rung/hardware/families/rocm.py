@@ -13,6 +13,7 @@ from rung.hardware.families import known, pci
 
 _VENDOR = 0x1002
 _NODES = "sys/class/kfd/kfd/topology/nodes"
+_PROCESSES = "sys/class/kfd/kfd/proc"
 
 
 def identify(root: Path = Path("/"), *, environment: Mapping[str, str] = os.environ) -> list[Device]:
@@ -34,6 +35,23 @@ def identify(root: Path = Path("/"), *, environment: Mapping[str, str] = os.envi
         found.append(_device(number, node, properties, cards.get(place), place, driver))
     if not gpus and not listed:
         found = [_without_kfd(number, card) for number, card in enumerate(cards.values())]
+    return found
+
+
+def held(place: str, root: Path = Path("/")) -> dict[int, int]:
+    """The processes that compute on the card at that place of the bus, and how many bytes of its memory each holds.
+
+    KFD shows them to everybody (``proc/PID/vram_GPUID``); programs that only draw are not among them.
+    """
+    found: dict[int, int] = {}
+    for node in (root / _NODES).glob("[0-9]*"):
+        number = read(node / "gpu_id")
+        if not number.isdigit() or _place(_properties(node / "properties")) != place:
+            continue
+        for file in (root / _PROCESSES).glob(f"[0-9]*/vram_{number}"):
+            size, pid = read(file), file.parent.name
+            if pid.isdigit() and size.isdigit() and int(size):
+                found[int(pid)] = found.get(int(pid), 0) + int(size)
     return found
 
 
