@@ -132,6 +132,12 @@ def test_a_module_that_runs_code_on_values_is_refused_with_the_line(rung, tmp_pa
     [
         ({"model_type": "nobody", "auto_map": {"AutoModel": "modeling.Mine"}}, "runs no code of models"),
         ({"model_type": "gpt2", "n_layer": 2, "num_hidden_layers": 10**9}, "builds up to"),
+        ({**GPT2, "n_layer": 10**12}, "builds up to"),
+        ({**GPT2, "n_layer": -2}, "n_layer is -2"),
+        ({**GPT2, "n_layer": 0}, "without a layer"),
+        ({**GPT2, "num_labels": 10**9}, "builds up to"),
+        ({"model_type": "llava", "text_config": {"num_hidden_layers": 10**9}}, "builds up to"),
+        ({"model_type": "convnext", "depths": [10**9, 1, 1, 1]}, "builds up to"),
         ({"_class_name": "os.system"}, "does not have"),
         ({"_class_name": "DDPMScheduler"}, "does not have"),
         ({**GPT2, "n_head": 0}, "cannot build"),
@@ -146,6 +152,15 @@ def test_configurations_that_no_module_can_be_built_from(rung, tmp_path, config,
     assert said.code == 2
     assert words in said.err
     assert "rung itself failed" not in said.err
+
+
+def test_a_module_that_would_be_built_for_ever(rung, tmp_path, monkeypatch):
+    """Whatever the key is called that says how often."""
+    monkeypatch.setattr(modules, "_MOST_PARTS", 1000)
+    said = rung("check", folder(tmp_path / "x", GPT2 | {"n_layer": 900}), "--device", "p2200", "--trace")
+    assert said.code == 2
+    assert "more than 1,000 parts" in said.err
+    assert rung("check", folder(tmp_path / "y", GPT2), "--device", "p2200", "--trace").code == 0
 
 
 def test_a_file_has_no_module(rung, model):

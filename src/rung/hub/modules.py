@@ -6,21 +6,25 @@ library has the same type.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.nn.modules import module as registry
 
-from rung.core.errors import BadFile, SoftwareMissing, UnknownArchitecture
+from rung.core.errors import BadFile, RungError, SoftwareMissing, UnknownArchitecture
 from rung.models.arch.family import MOST_LAYERS
 from rung.models.card import Tensor
 from rung.models.outlines.values import Component, Shape
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-#: Keys that say how often something is repeated, which costs time to build.
-_REPEATED = re.compile(r"layers|blocks|depth")
+#: Keys that say how often something is repeated, which costs time to build, and how many names a table gets.
+_MOST = {re.compile(r"layers|n_layer|num_layer|blocks|depth"): MOST_LAYERS, re.compile(r"num_labels"): 2**20}
+#: Modules and parameters that one may consist of. 60 layers of 384 experts, each of three matrices, have 200,000.
+_MOST_PARTS = 2**18
 _LAYER = re.compile(r"\.(?:layers?|h|blocks?|transformer_blocks)\.(\d+)\.")
 _DENOISERS = re.compile(r"UNet|Transformer|Prior|ControlNet")
 
@@ -31,12 +35,46 @@ def module_of(values: Mapping[str, Any], where: str) -> torch.nn.Module:
     Raises ``UnknownArchitecture`` for a type that the installed library does not have, ``BadFile`` for values with
     which it cannot be built, ``SoftwareMissing`` without the library.
     """
-    for key, value in values.items():
-        if isinstance(value, int) and _REPEATED.search(key) and value > MOST_LAYERS:
-            raise BadFile(f"{where}: {key} is {value:,}, and rung builds up to {MOST_LAYERS:,}")
+    _check_counts(values, where)
     build = _diffusers if "_class_name" in values else _transformers
-    with torch.device("meta"):
+    with torch.device("meta"), _bounded(where):
         return build(values, where).eval()
+
+
+def _check_counts(values: Mapping[str, Any], where: str) -> None:
+    """Raises ``BadFile`` for what would take long or much only because a number says so, in the tables within too."""
+    for table in (values, *(value for value in values.values() if isinstance(value, Mapping))):
+        for key, value in table.items():
+            most = next((most for words, most in _MOST.items() if words.search(str(key))), None)
+            if most is None:
+                continue
+            # in a list numbers below zero count layers from the end
+            counts, least = (value, -most) if isinstance(value, list) else ([value], 0)
+            strange = [count for count in counts if isinstance(count, int) and not least <= count <= most]
+            if strange:
+                raise BadFile(f"{where}: {key} is {strange[0]:,}, and rung builds up to {most:,}")
+
+
+@contextlib.contextmanager
+def _bounded(where: str) -> Iterator[None]:
+    """While in the block no module grows beyond ``_MOST_PARTS``, whatever its configuration calls its repetitions."""
+    built = 0
+
+    def count(*_: Any) -> None:
+        nonlocal built
+        built += 1
+        if built > _MOST_PARTS:
+            raise BadFile(f"{where} describes a module of more than {_MOST_PARTS:,} parts")
+
+    hooks = (
+        registry.register_module_module_registration_hook(count),
+        registry.register_module_parameter_registration_hook(count),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _transformers(values: Mapping[str, Any], where: str) -> torch.nn.Module:
@@ -50,8 +88,12 @@ def _transformers(values: Mapping[str, Any], where: str) -> torch.nn.Module:
     library.logging.set_verbosity_error()  # it warns of tokens that no tokenizer has, and more that matters to no trace
     try:
         config = library.CONFIG_MAPPING[kind].from_dict(dict(values))
+        if getattr(config.get_text_config(), "num_hidden_layers", None) == 0:
+            raise BadFile(f"{where} describes a model without a layer")
         made = next((getattr(library, name) for name in classes if hasattr(library, str(name))), None)
         return made._from_config(config) if made else library.AutoModel.from_config(config)
+    except RungError:
+        raise
     except Exception as error:  # other people's code on a configuration that may say anything
         raise _refused(library, where, error) from error
     finally:
@@ -66,6 +108,8 @@ def _diffusers(values: Mapping[str, Any], where: str) -> torch.nn.Module:
         raise UnknownArchitecture(f"{where} is of the class {name[:60]!r}, which {_named(library)} does not have")
     try:
         return made.from_config(dict(values))  # type: ignore[attr-defined]
+    except RungError:
+        raise
     except Exception as error:  # as above
         raise _refused(library, where, error) from error
 
