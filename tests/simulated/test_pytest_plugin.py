@@ -25,6 +25,12 @@ def test_only_marked():
     import torch
     assert torch.cuda.get_device_name() == "Quadro P2200"
 
+@pytest.mark.rung_device("p2200", memory="4GB", software="torch 1.10+cu102")
+def test_build(rung_device):
+    import torch
+    assert torch.cuda.mem_get_info()[1] == 4 * 2**30
+    assert torch.version.cuda == "10.2"
+
 def test_fixture(rung_device):
     assert rung_device.name
 
@@ -49,7 +55,7 @@ def run(folder, *arguments):
 
 def test_marked_tests_run_once_a_card_and_others_as_ever(tmp_path):
     said = run(tmp_path)
-    assert "5 passed, 1 skipped" in said, said
+    assert "6 passed, 1 skipped" in said, said
 
 
 def test_all_is_the_whole_catalogue_and_imports_no_torch_to_say_so(tmp_path):

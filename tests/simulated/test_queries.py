@@ -134,3 +134,60 @@ def test_rung_sees_the_card_first():
         assert [device.kind for device in found] == ["cuda", "cpu"]
         assert (found[0].id, found[0].name, found[0].real) == ("cuda:0", "Quadro P2200", False)
     assert all(device.name != "Quadro P2200" for device in rung.devices())
+
+
+def test_streams_and_events_of_any_device():
+    """``torch.Stream`` and ``torch.Event`` mean the card where none is named, or where it is."""
+    real = torch.Stream, torch.Event
+    with rung.simulate("3060"):
+        for stream in (torch.Stream(device="cuda"), torch.Stream(), torch.cuda.Stream()):
+            assert isinstance(stream, torch.Stream)
+            with stream:
+                begin = torch.Event("cuda", enable_timing=True)
+                begin.record()
+            end = stream.record_event()
+            assert begin.elapsed_time(end) >= 0
+            assert isinstance(end, torch.Event)
+    assert (torch.Stream, torch.Event) == real
+
+
+def test_events_of_an_apple_gpu():
+    before = torch.mps.Event
+    with rung.simulate("m1 pro"):
+        begin, end = torch.mps.Event(enable_timing=True), torch.mps.event.Event(enable_timing=True)
+        begin.record()
+        end.record()
+        end.synchronize()
+        assert begin.elapsed_time(end) >= 0
+    assert torch.mps.Event is torch.mps.event.Event is before
+
+
+@pytest.mark.parametrize(
+    ("name", "threads", "shared", "registers"),
+    [
+        ("v100", 2048, 96, 64),
+        ("2080 ti", 1024, 64, 64),
+        ("a100", 2048, 163, 64),
+        ("4090", 1536, 99, 64),
+        ("k80", 2048, 48, 128),
+    ],
+)
+def test_what_a_multiprocessor_has(name, threads, shared, registers):
+    with rung.simulate(name):
+        found = torch.cuda.get_device_properties(0)
+        assert found.max_threads_per_multi_processor == threads
+        assert found.shared_memory_per_block_optin == shared * 1024
+        assert found.regs_per_multiprocessor == registers * 1024
+        assert found.uuid == torch.cuda.get_device_properties("cuda").uuid
+
+
+def test_what_the_allocator_is_asked_for():
+    with rung.simulate("3060"):
+        held = torch.ones(3, device="cuda")
+        assert torch.cuda.get_allocator_backend() == "native"
+        torch.cuda.set_per_process_memory_fraction(0.5)
+        assert torch.cuda.get_per_process_memory_fraction() == pytest.approx(0.5)
+        torch.cuda.memory._record_memory_history()
+        segments = torch.cuda.memory._snapshot()["segments"]
+        assert sum(segment["allocated_size"] for segment in segments) == torch.cuda.memory_allocated() == 512
+        del held

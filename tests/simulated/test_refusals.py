@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import rung
+from rung.core.errors import UsageError
 from rung.core.types import Level, StepClass
 from rung.diagnosis import classify
 from rung.hardware import catalog
@@ -149,3 +150,11 @@ def test_a_build_without_code_for_the_card(name, software, words):
         found = classify(caught.value)
         assert found is not None
         assert found.signature.step is StepClass.UNSUPPORTED
+
+
+def test_a_defect_that_names_no_operation_is_said():
+    begins = rung.simulate("t4", defects=[rung.Defect("matmull", "f16")])
+    with pytest.warns(UserWarning, match="no operation called 'matmull'.*Did you mean matmul"), begins:
+        pass
+    with pytest.raises(UsageError, match="'matmul' is no defect"):
+        rung.simulate("t4", defects=["matmul"])

@@ -45,6 +45,7 @@ WAYS = {
     "layer": lambda: torch.nn.Linear(2, 2, device="cuda").weight,
     "module.cuda()": lambda: torch.nn.Linear(2, 2).cuda().weight,
     "module.to(0)": lambda: torch.nn.Linear(2, 2).to(0).weight,
+    "module.to(device=0)": lambda: torch.nn.Linear(2, 2).to(device=0, dtype=torch.float16).weight,
     "deepcopy": lambda: copy.deepcopy(torch.nn.Linear(2, 2, device="cuda")).weight,
     "pickle": lambda: pickle.loads(pickle.dumps(torch.ones(2, device="cuda"))),
     "view": lambda: torch.ones(4, device="cuda").view(2, 2)[0],
@@ -385,3 +386,13 @@ def test_a_real_card_in_use_is_not_shadowed(monkeypatch):
     monkeypatch.undo()
     with rung.simulate("v100"):
         assert torch.ones(1).cuda().device == CUDA
+
+
+def test_an_index_lies_with_its_tensor_or_on_the_host(card):
+    here, there = torch.arange(4.0), torch.arange(4.0, device="cuda")
+    for index in (torch.tensor([1, 2]), torch.tensor([True, False, True, False])):
+        assert there[index].is_cuda
+        with pytest.raises(RuntimeError, match=r"same device as the indexed tensor \(cpu\)"):
+            here[index.cuda()]
+        with pytest.raises(RuntimeError, match="same device as the indexed tensor"):
+            here[index.cuda()] = 0.0

@@ -9,8 +9,9 @@ How it is done, a file each:
 - ``dispatch``    every operation: devices that mix, refusals, memory; ``operations``: what is known of each;
                 ``refusals``: the words of the real software
 - ``allocator``   a card's memory, as torch's caching allocator divides it
-- ``queries``     ``torch.cuda`` and its sisters; ``streams``, ``autocast``, ``serialization``: what their names say;
-                ``peers`` for ``DataParallel``; ``compiling`` for ``torch.compile``
+- ``queries``     ``torch.cuda`` and its sisters; ``properties``: of one card; ``streams``, ``autocast``,
+                ``serialization``: what their names say; ``peers`` for ``DataParallel``; ``compiling``
+                for ``torch.compile``
 - ``threads``     in force in threads and pools; ``remembered``: what other libraries asked before is asked again
 
 Values are computed on the CPU in the same dtype, so they are exact; times mean nothing.

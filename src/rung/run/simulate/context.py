@@ -41,6 +41,10 @@ class simulate(contextlib.ContextDecorator):  # noqa: N801 (used as a function: 
 
         self.devices = describe(names, memory, software)
         self._defects = tuple(defects)
+        if strange := [one for one in self._defects if not isinstance(one, Defect)]:
+            raise UsageError(
+                f"{strange[0]!r} is no defect.", ways_out=['rung.Defect("matmul", "f16", RuntimeError, "text")']
+            )
         self._undo: contextlib.ExitStack | None = None
 
     def __call__(self, func: Any) -> Any:

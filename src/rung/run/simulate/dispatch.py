@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rung.run.simulate import placement, refusals
+from rung.run.simulate.generators import check_generator
 from rung.run.simulate.operations import Operation
 from rung.run.simulate.placement import UNDECIDED, Mark, claim, wanting, where
 from rung.run.simulate.seeing import seen
@@ -74,10 +75,14 @@ class Dispatch:
         whole = operation.whole and card and together and wanted is None and not world.defects
         if operation.composite and not whole:  # in inference mode
             return self._by_parts(func, args, kwargs, wanted)
+        if card and operation.indexes:
+            _check_indices(world, *args[:2])
         if card and not together and not operation.mixes and wanted is None:
             self._settle(operation, card, given, places, args, kwargs)
         target = wanted or card or HOST
         computing = card or target
+        if operation.random:
+            check_generator(world, kwargs.get("generator"), computing)
         if not isinstance(computing, Card):
             result = call(*args, **kwargs)
             if not given or all(place is UNDECIDED for place in places):
@@ -140,6 +145,14 @@ class Dispatch:
                 name = operation.argument(tensor, args, kwargs) if named else ""
                 op, renamed = _WRAPPERS.get(operation.name, (operation.name, {}))
                 raise refusals.mixed_devices(card, op, renamed.get(name, name), str(place.place))
+
+
+def _check_indices(world: World, tensor: Tensor, indices: Iterable[Tensor | None]) -> None:
+    """Raises torch's error for an index on a card on which the tensor is not."""
+    here = where(world, tensor)
+    lying = (where(world, index) for index in indices if index is not None)
+    if here is not UNDECIDED and any(isinstance(place, Card) and place is not here for place in lying):
+        raise refusals.misplaced_index(here)
 
 
 def _is_misplaced(tensor: Tensor) -> bool:

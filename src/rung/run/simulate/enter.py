@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 
 import torch
 from torch.utils import _device
 
 from rung.core.errors import UsageError
+from rung.core.text import did_you_mean
 from rung.core.types import Device
 from rung.hardware import detect
 from rung.run.simulate import (
@@ -24,7 +26,7 @@ from rung.run.simulate import (
     threads,
 )
 from rung.run.simulate.autocast import Autocast
-from rung.run.simulate.defects import Defect
+from rung.run.simulate.defects import KINDS, Defect
 from rung.run.simulate.dispatch import Dispatch
 from rung.run.simulate.patches import Patches
 from rung.run.simulate.tensors import Methods
@@ -34,6 +36,7 @@ from rung.run.simulate.world import World
 def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> contextlib.ExitStack:
     """Simulates the cards from now on; closing what is returned puts everything back."""
     world = World(devices, defects)
+    _warn_of_unknown(defects)
     _no_real_card_in_use(world.type)
     with contextlib.ExitStack() as undo:
         patches = Patches()
@@ -63,6 +66,22 @@ def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> co
         undo.callback(setattr, world, "active", False)
         undo.enter_context(threads.entered(seeing.seen))
         return undo.pop_all()
+
+
+def _warn_of_unknown(defects: tuple[Defect, ...]) -> None:
+    """Says when a defect names no operation: it would never be met. Libraries may still bring the operation later."""
+    if not defects:
+        return
+    known = {name.partition("::")[2].partition(".")[0] for name in torch._C._dispatch_get_all_op_names()} | {
+        *KINDS,
+        "*",
+    }
+    for defect in defects:
+        if defect.op not in known:
+            hint = did_you_mean(defect.op, known)
+            warnings.warn(
+                f"torch has no operation called {defect.op!r} yet, so this defect does nothing.{hint}", stacklevel=4
+            )
 
 
 def _restore_default_device(kind: str, before: torch.device | None) -> None:

@@ -98,8 +98,9 @@ def _parsing(world: World, real: Callable[..., Any]) -> Callable[..., Any]:
     """``Module.to`` with a number: without a GPU torch does not know what it means."""
 
     def parsed(*args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], int) and isinstance(place := world.find(args[0]), Card):
-            args = (place.place, *args[1:])
+        device = args[0] if args else kwargs.get("device")
+        if isinstance(device, int) and isinstance(place := world.find(device), Card):
+            return real(place.place, *args[1:], **{name: value for name, value in kwargs.items() if name != "device"})
         return real(*args, **kwargs)
 
     return parsed

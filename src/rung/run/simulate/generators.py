@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ class CardGenerator(_REAL):
     def __new__(cls, card: Card) -> CardGenerator:
         made = super().__new__(cls)
         made.card = card
+        _on_cards[made._cdata] = made  # type: ignore[attr-defined]
         return made
 
     @property
@@ -40,11 +42,21 @@ class CardGenerator(_REAL):
         """The card."""
         return self.card.place
 
+    def clone_state(self) -> CardGenerator:
+        """Another one on the card, in the same state."""
+        made = CardGenerator(self.card)
+        made.set_state(self.get_state())
+        return made
+
+
+#: By torch's own address of each: what comes back from an operation is a plain one of the same address.
+_on_cards: weakref.WeakValueDictionary[int, CardGenerator] = weakref.WeakValueDictionary()
+
 
 def check_generator(world: World, generator: Any, place: Card | Host) -> None:
     """Raises torch's error for a generator of another kind of device."""
     if generator is None:
         return
-    found = world.type if isinstance(generator, CardGenerator) else "cpu"
+    found = world.type if generator._cdata in _on_cards else "cpu"
     if found != place.type:
         raise RuntimeError(f"Expected a '{place.type}' device type for generator but found '{found}'")

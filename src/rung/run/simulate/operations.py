@@ -26,6 +26,8 @@ _MIXES = (
     "copy_", "_to_copy", "set_", "lift_fresh", "index", "index_put", "index_put_", "_index_put_impl_",
     "_unsafe_index", "record_stream", "_pack_padded_sequence", "_pin_memory", "resize_as_",
 )  # fmt: skip
+#: Those whose indices may stay on the host, but not lie on a card where the tensor does not.
+_INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 #: Operations made of others that a GPU does in one kernel, or in none, without memory in between. In inference mode
 #: they come whole; all others are taken apart.
 _WHOLE = (
@@ -53,6 +55,7 @@ class Operation:
         self.whole = self.composite and self.name in _WHOLE
         self.custom = func.namespace not in ("aten", "prims", "rung")
         self.mixes = self.name in _MIXES
+        self.indexes = self.name in _INDEXES
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.arguments = [argument.name for argument in schema.arguments]
         self.sized = self.name in (*_SIZE_FIRST, *_SIZE_SECOND, *_SAME_SIZE)

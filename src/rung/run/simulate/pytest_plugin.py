@@ -1,8 +1,9 @@
 """A plugin of pytest: tests for cards that nobody here owns.
 
 ``@pytest.mark.rung_device("v100", ...)`` runs a test once on each of these simulated cards; the fixture ``rung_device``
-is the ``Device`` there. ``--rung-devices all`` runs such tests once on every card of the catalogue, ``--rung-devices
-p2200,mi210`` on those named. Nothing outside such tests changes, and torch is imported by the first of them that runs.
+is the ``Device`` there; ``memory=``, ``software=`` and ``defects=`` of the mark are those of ``rung.simulate``.
+``--rung-devices all`` runs such tests once on every card of the catalogue, ``--rung-devices p2200,mi210`` on those
+named. Nothing outside such tests changes, and torch is imported by the first of them that runs.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def rung_device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """The simulated card that the test runs on. Without a mark or ``--rung-devices`` the test is skipped."""
     from rung.run.simulate.context import simulate
 
-    with simulate(request.param) as device:
+    mark = request.node.get_closest_marker(_FIXTURE)
+    with simulate(request.param, **(mark.kwargs if mark else {})) as device:
         yield device
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from rung.core.types import Level
-from rung.run.simulate import legacy, streams
+from rung.run.simulate import generators, legacy, streams
 from rung.run.simulate.allocator import Block
 from rung.run.simulate.patches import Patches
+from rung.run.simulate.properties import properties
 from rung.run.simulate.world import Card, World
 
 
@@ -105,6 +106,20 @@ class Questions:
         if not 0 <= fraction <= 1:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         card.allocator.capacity = max(min(int(fraction * card.total), card.total - card.runtime), 0)
+
+    def get_per_process_memory_fraction(self, device: Any = None) -> float:
+        card = self._world.asked(device)
+        capacity = card.allocator.capacity
+        return capacity / card.total if capacity < card.total - card.runtime else 1.0
+
+    def get_allocator_backend(self) -> str:
+        return "native"
+
+    def _record_memory_history(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing is noted of who allocated."""
+
+    def _snapshot(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {"segments": self.memory_snapshot(), "device_traces": [[] for _ in self._world.cards]}
 
     def manual_seed(self, seed: int) -> None:
         self._world.card.random.manual_seed(int(seed))
@@ -221,6 +236,7 @@ class Mps:
     def __init__(self, world: World) -> None:
         self._world = world
         self._asked = Questions(world)
+        self.Event = streams.Event
         for name in (
             "synchronize",
             "empty_cache",
@@ -277,32 +293,11 @@ def _segment(card: Card, held: list[Block]) -> dict[str, Any]:
     }
 
 
-def properties(card: Card) -> Any:
-    """What ``get_device_properties`` tells; figures that the catalogue does not have are left out."""
-    major, minor = card.capability
-    device = card.device
-    amd = device.kind == "rocm"
-    found: dict[str, Any] = {
-        "name": device.name,
-        "major": major,
-        "minor": minor,
-        "total_memory": card.total,
-        "is_integrated": False,
-        "is_multi_gpu_board": False,
-        "warp_size": 64 if amd and device.arch.startswith("gfx9") else 32,
-    }
-    if amd:
-        found["gcnArchName"] = device.arch
-    if "multiprocessors" in device.details:
-        found["multi_processor_count"] = int(device.details["multiprocessors"])
-    return type("_CudaDeviceProperties", (types.SimpleNamespace,), {})(**found)
-
-
 def install(world: World, patches: Patches) -> None:
     """Puts the answers in force in the modules of torch."""
     if world.type == "mps":
         answers: Any = Mps(world)
-        modules: tuple[Any, ...] = (torch.mps, torch.backends.mps)
+        modules: tuple[Any, ...] = (torch.mps, torch.mps.event, torch.backends.mps)
         common: Questions = answers._asked
     else:
         answers = common = Cuda(world) if world.type == "cuda" else Xpu(world)
@@ -311,10 +306,15 @@ def install(world: World, patches: Patches) -> None:
     for module in modules:
         for name in (n for n in dir(answers) if not n.startswith("__") and hasattr(module, n)):
             patches.set(module, name, getattr(answers, name))
+    patches.set(torch, "Stream", streams.of_any_device(world, torch.Stream, common.Stream, placed=True))
+    patches.set(torch, "Event", streams.of_any_device(world, torch.Event, common.Event, placed=False))
     _install_accelerator(world, common, patches)
+    for card in world.cards:
+        card.random = generators.CardGenerator(card)
     if world.type != "mps":
         legacy.install(world, patches)
     if world.type == "cuda":
+        patches.set(torch.cuda, "default_generators", tuple(card.random for card in world.cards))
         _install_build(world, patches)
 
 

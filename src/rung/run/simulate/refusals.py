@@ -13,7 +13,7 @@ import torch
 from rung.core.types import Level
 
 if TYPE_CHECKING:
-    from rung.run.simulate.world import Card, World
+    from rung.run.simulate.world import Card, Host, World
 
 DTYPE_NAMES = {
     torch.float32: "f32",
@@ -143,6 +143,11 @@ def mixed_devices(card: Card, op: str, argument: str, place: str) -> Exception:
         f"Expected all tensors to be on the same device, but found at least two devices, {place} and {other}! "
         f"(when checking argument for argument {argument} in method {method})"
     )
+
+
+def misplaced_index(here: Card | Host) -> Exception:
+    """For an index on another device than the tensor, which is ``here``, and than the host."""
+    return RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({here.place})")
 
 
 def check_dtype(dtype: torch.dtype) -> None:

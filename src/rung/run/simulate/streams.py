@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from rung.run.simulate.world import World
+from rung.run.simulate.world import Card, World
 
 
 class Stream:
@@ -91,3 +91,19 @@ class Event:
         if self._at is None or end._at is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         return 1e3 * (end._at - self._at)
+
+
+def of_any_device(world: World, real: Any, made: Any, *, placed: bool) -> type:
+    """What stands in for ``torch.Stream`` or ``torch.Event``: ``made`` for the card, which is meant where no device is
+    named, ``real`` for others; both are instances. ``placed``: ``made`` wants the device."""
+
+    class Meta(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, (real, made))
+
+        def __call__(cls, device: Any = None, **options: Any) -> Any:
+            if not world.active or not (device is None or isinstance(world.find(device), Card)):
+                return real(device, **options)
+            return made(device, **options) if placed else made(**options)
+
+    return Meta(real.__name__, (), {"__doc__": real.__doc__, "__module__": "torch"})
