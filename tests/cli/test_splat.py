@@ -100,6 +100,13 @@ def test_what_a_run_is_made_of_is_found_again_from_anywhere(tmp_path, monkeypatc
     assert {each.init for each in asked} == {str(tmp_path / "begin.ply")}
 
 
+def test_what_is_on_the_command_line_is_asked_for_also_where_it_is_the_default(tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(training, "train", lambda settings, out, **more: asked.append(more["given"]) or refuse())
+    ended(capsys, "train", "demo", "--out", tmp_path / "run", "--seed", "42", "--time", "30m")
+    assert asked == [{"scene", "out", "seed", "seconds"}]
+
+
 def test_a_scene_that_is_not_there_is_refused_before_anything_is_imported(tmp_path):
     words = "import sys; from rung.cli.app import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
     call = [sys.executable, "-c", words, "splat", "train", str(tmp_path / "none"), "--out", str(tmp_path / "run")]

@@ -1,6 +1,7 @@
 """``rung splat export``: files, edits and the loss that it says."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -86,6 +87,15 @@ def test_a_page_holds_the_cameras(scene, capsys):
     assert "no difference" in said
 
 
+def test_a_page_numbers_the_cameras_of_training(scene):
+    pose = (1.0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 5.0)
+    parts = {"tested": "test", "neither": "", "first": "train", "second": "train"}
+    views = tuple(View(name, "", 40, 30, 40.0, 40.0, 20.0, 15.0, pose, split=part) for name, part in parts.items())
+    out = scene.with_name("page.html")
+    Export([Trained(scene, read(scene), views, {})], Edits()).save(out)
+    assert re.findall(r'"name": "(\w+)"', out.read_text("utf-8")) == ["first", "second", "first"]  # and where it begins
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -105,6 +115,13 @@ def test_what_cannot_be_exported_is_refused(arguments, words, scene, capsys):
     assert code == 2
     assert words in err
     assert sorted(scene.parent.iterdir()) == before
+
+
+def test_a_file_without_splats_is_not_exported(tmp_path, capsys):
+    empty = Cloud(*(np.zeros((0, *shape), np.float32) for shape in ((3,), (4,), (3,), (), (1, 3))))
+    write(tmp_path / "empty.ply", empty)
+    code, _, err = ended(capsys, "export", tmp_path / "empty.ply", tmp_path / "out.spz")
+    assert (code, "The source has no splats" in err) == (2, True)
 
 
 def test_a_full_disk_leaves_nothing_behind(scene, monkeypatch):

@@ -34,6 +34,13 @@ want, right = gradients(ref, Splats(*(tensor.double() for tensor in given)), cam
 found = {name: float((getattr(got, name) - getattr(want, name)).abs().max()) for name in ("color", "alpha", "depth")}
 for name, here, there in zip((*Splats._fields, "pose"), slopes, right, strict=True):
     found["gradient of " + name] = float((here - there).abs().max() / there.abs().max())
+told = []
+for implementation, kind in ((rung, torch.float32), (ref, torch.float64)):
+    screen = torch.zeros(14, 4, dtype=kind, requires_grad=True)
+    taken = Splats(*(tensor.detach().to(kind) for tensor in given))
+    implementation.apply(taken, torch.eye(4, dtype=kind), camera, screen).color.square().sum().backward()
+    told.append(screen.grad)
+found["gradient of screen"] = float((told[0] - told[1]).abs().max() / told[1].abs().max())
 found["most"] = float(want.alpha.max())
 print(json.dumps(found))
 """
@@ -43,8 +50,9 @@ _SIGNATURES = {
     "composite": {"records": _F32, "listed": _I64, "starts": _I64, "states": _F32, **_TILE},
     "blame": dict.fromkeys(("records", "states", "gradients", "parts"), _F32)
     | dict.fromkeys(("listed", "entries", "starts"), _I64)
-    | {"across": "i32"},
-    "sum_parts": {"parts": _F32, "starts": _I64, "sums": _F32, "count": "i32", "block": "constexpr"},
+    | {"across": "i32", "told": "constexpr"},
+    "sum_parts": {"parts": _F32, "starts": _I64, "sums": _F32, "count": "i32"}
+    | {"told": "constexpr", "block": "constexpr"},
 }
 CARDS = {key: row for key, row in catalog.architectures().items() if row.kind in ("cuda", "rocm")}
 
@@ -80,7 +88,7 @@ def code(key):
         target = GPUTarget("hip", key, 64 if key.startswith("gfx9") else 32)
     made = ""
     for name, signature in _SIGNATURES.items():
-        constants = {"block": 32} if name == "sum_parts" else {}
+        constants = {key: value for key, value in {"told": 12, "block": 32}.items() if key in signature}
         compiled = triton.compile(ASTSource(getattr(splat_tiles, name), signature, constants), target=target)
         made += compiled.asm["ptx" if row.kind == "cuda" else "amdgcn"]
     return made

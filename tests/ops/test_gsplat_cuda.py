@@ -25,8 +25,13 @@ class Kernels:
         return torch_kernels._isect_offset_encode(isect_ids, n_images, tile_width, tile_height)
 
     @staticmethod
-    def rasterize_to_pixels(means2d, conics, colors, opacities, width, height, tile_size, isect_offsets, flatten_ids):
+    def rasterize_to_pixels(
+        means2d, conics, colors, opacities, width, height, tile_size, isect_offsets, flatten_ids, absgrad=False
+    ):
         assert tile_size == TILE
+        told = torch.zeros(len(conics[0]), 2, requires_grad=True) if absgrad else None
+        if told is not None:  # as gsplat does it: on the way back the centres get an attribute
+            told.register_post_accumulate_grad_hook(lambda made: setattr(means2d, "absgrad", made.grad[None]))
         flat = Flat(means2d[0], conics[0], opacities[0], colors[0, :, :3], colors[0, :, 3], torch.zeros(0))
         starts = [*isect_offsets.reshape(-1).tolist(), len(flatten_ids)]
         rows = []
@@ -37,7 +42,7 @@ class Kernels:
                 down, across = torch.arange(TILE) + 0.5 + TILE * row, torch.arange(TILE) + 0.5 + TILE * column
                 pixels = torch.stack(torch.meshgrid(across, down, indexing="xy"), dim=-1).reshape(-1, 2)
                 chosen = flatten_ids[starts[place] : starts[place + 1]].long()
-                boxes.append(composite(flat, chosen, pixels).reshape(TILE, TILE, 5))
+                boxes.append(composite(flat, chosen, pixels, told).reshape(TILE, TILE, 5))
             rows.append(torch.cat(boxes, dim=1))
         image = torch.cat(rows)[:height, :width]
         return image[None, ..., :4], image[None, ..., 4:]
@@ -54,3 +59,15 @@ def test_it_gives_what_ref_gives(monkeypatch):
     assert torch.equal(got.radii, want.radii)
     for here, there in zip(slopes, right, strict=True):
         assert float((here - there).abs().max() / there.abs().max()) < 1e-3
+
+
+def test_absolute_gradients_are_those_that_gsplat_leaves_on_the_centres(monkeypatch):
+    rung = LADDER.rung("gsplat.cuda").load()
+    monkeypatch.setattr("rung.ops.rasterize.gsplat_cuda.kernels", Kernels)
+    camera, given, found = Camera(37, 21, 30.0, 31.0, 18.2, 10.1, 2), splats(50, 2), []
+    for implementation, kind in ((rung, torch.float32), (LADDER.rung("ref").load(), torch.double)):
+        screen = torch.zeros(50, 4, dtype=kind, requires_grad=True)
+        taken = Splats(*(tensor.to(kind) for tensor in given))
+        implementation.apply(taken, torch.eye(4, dtype=kind), camera, screen).color.square().sum().backward()
+        found.append(screen.grad)
+    assert float((found[0] - found[1]).abs().max() / found[1].abs().max()) < 1e-3

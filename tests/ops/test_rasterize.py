@@ -260,6 +260,23 @@ def test_the_gradient_on_the_screen_is_that_of_the_centres(rung):
     assert float((found[0] - found[1]).abs().max() / found[1].abs().max()) < 1e-3
 
 
+@pytest.mark.parametrize("rung", [*RUNGS, LADDER.rung("ref")], ids=lambda rung: rung.name)
+def test_absolute_gradients_on_the_screen_are_sums_over_pixels(rung):
+    given, camera = wild(5, 60, None), Camera(19, 3, 20.0, 20.0, 9.3, 1.6)
+    weights = torch.randn(3, 19, 3, generator=torch.Generator().manual_seed(1), dtype=torch.double)
+    screen = torch.zeros(60, 2, dtype=torch.double, requires_grad=True)
+    made = REF.apply(doubles(given), torch.eye(4, dtype=torch.double), camera, screen)
+    pixels = (made.color * weights).sum(-1).reshape(-1)
+    each = torch.stack([torch.autograd.grad(pixel, screen, retain_graph=True)[0] for pixel in pixels])
+    want = torch.cat([each.sum(0), each.abs().sum(0)], dim=1)
+    assert float((want[:, :2].abs() < 0.5 * want[:, 2:]).double().mean()) > 0.1  # signs do matter
+    kind = torch.double if rung.name == "ref" else torch.float32
+    told = torch.zeros(60, 4, dtype=kind, requires_grad=True)
+    got = rung.load().apply(Splats(*(tensor.to(kind) for tensor in given)), torch.eye(4, dtype=kind), camera, told)
+    (got.color * weights.to(kind)).sum().backward()
+    assert float((told.grad - want).abs().max() / want.abs().max()) < (1e-12 if rung.name == "ref" else 5e-3)
+
+
 def test_the_same_bits_on_any_number_of_threads():
     rung, given, before = LADDER.rung("numba.tile").load(), splats(3000, 3), torch.get_num_threads()
     found = []

@@ -11,10 +11,13 @@ import torch
 
 import rung
 from rung import formats
-from rung.core.types import Capability, Level, Proof, StepClass
+from rung.core.types import Capability, Case, Ladder, Level, Proof, Rung, StepClass
 from rung.core.value import FrozenDict
 from rung.diagnosis import classify
+from rung.ops import LADDERS
+from rung.ops.rasterize import Camera, Splats
 from rung.run.bind import Binder
+from rung.run.compare import splats
 from rung.run.journal import Journal
 from rung.run.simulate.card import describe
 from tests.planning.cards import gemma_2b
@@ -143,6 +146,22 @@ def test_brush_a_matrix_unit_that_is_missing_on_a_3060():
         assert steps(journal)[0] == ("cmma.tile", StepClass.BROKEN, "torch.decode")
         assert "Cmma on inputs" in journal.report(FrozenDict(), FrozenDict()).steps[0].reason
         assert decibels(linear(x.cuda()).cpu(), want) > q8.floor_db
+
+
+def test_brush_splats_that_need_the_unit_are_drawn_without_it_on_a_3060():
+    camera, given = Camera(20, 20, 30.0, 30.0, 10.0, 10.0, 0), splats(20, 0)
+    want = LADDERS["rasterize"].rung("ref").load().apply(given, torch.eye(4), camera)
+    for needs, tried in (((rungs.CMMA_NEED,), False), ((), True)):  # said by the rung, or found out
+        unit = Rung("rasterize", "cmma.tile", "tests.run.bad_rungs:NO_UNIT", needs=needs)
+        ladder, journal = Ladder("rasterize", (unit, *LADDERS["rasterize"].rungs[-2:])), Journal()
+        with rung.simulate("RTX 3060") as card:
+            rasterizer = Binder(card, journal, ladders={"rasterize": ladder}).rasterizer(degree=0, antialiased=False)
+            made = rasterizer(Splats(*(each.cuda() for each in given)), torch.eye(4).cuda(), camera)
+            assert decibels(made.color.cpu(), want.color) > 60
+        assert rasterizer.rung.name == "torch.tile"
+        assert steps(journal) == [("cmma.tile", StepClass.BROKEN, "torch.tile")] * tried
+        if not tried:
+            assert "16x16x16" in unit.verdict(Case("rasterize", "f32", "f32", (20, 20, 20)), card).reason
 
 
 def test_bitsandbytes_a_merge_into_int8_on_a_v100():

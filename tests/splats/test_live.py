@@ -17,6 +17,7 @@ from rung.ops.rasterize.projecting import rotations
 from rung.splats import Cloud
 from rung.splats.cameras import looking
 from rung.splats.drawing import draw
+from rung.splats.trained import stages
 from rung.splats.viewers import live
 from rung.splats.viewers.live import Live
 from tests.splats.browser import CHROMIUM, Browser
@@ -61,6 +62,14 @@ def test_without_viser_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SoftwareMissing, match=r"rung\[splats\]"):
         Live((), cloud())
+
+
+def test_steps_are_in_the_order_of_their_numbers(tmp_path):
+    names = [f"splats-{step:06d}.ply" for step in (900, 999_999, 1_000_000, 12_000_000)]
+    (tmp_path / "exports").mkdir()
+    for name in names:
+        (tmp_path / "exports" / name).touch()
+    assert [file.name for file in stages([tmp_path])] == [*names, "splats.ply"]
 
 
 @needs_viser

@@ -208,6 +208,20 @@ def test_corrupt_pictures_are_left_out_by_name_up_to_a_tenth(kind, suffix, tmp_p
     assert f"5.{suffix}" in str(caught.value)
 
 
+def test_a_jpeg_that_ends_too_soon_is_corrupt_though_it_holds_a_whole_small_one(tmp_path):
+    held, small = io.BytesIO(), io.BytesIO()
+    Image.fromarray(smooth(30, 40)).save(small, "JPEG")
+    Image.fromarray(smooth(48, 64)).save(held, "JPEG")
+    preview, data = small.getvalue(), held.getvalue()
+    data = data[:2] + b"\xff\xe2" + struct.pack(">H", len(preview) + 2) + preview + data[2:]  # as cameras put it there
+    path = tmp_path / "a.jpg"
+    path.write_bytes(data)
+    assert len(Photographs(card(view(path)), 2**20).views) == 1
+    path.write_bytes(data[:-100])
+    with pytest.raises(BadFile, match="1 of 1 photograph cannot be read"):
+        Photographs(card(view(path)), 2**20)
+
+
 def test_a_png_whose_middle_was_changed_is_corrupt(tmp_path):
     path = saved(tmp_path / "a.png", noise())
     data = bytearray(path.read_bytes())

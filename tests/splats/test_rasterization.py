@@ -84,7 +84,6 @@ def test_the_gradient_on_the_screen_is_kept_for_growing():
     [
         ({"camera_model": "fisheye"}, "camera_model='fisheye'"),
         ({"eps2d": 0.1}, "eps2d=0.1"),
-        ({"absgrad": True}, "absgrad=True"),
         ({"colour": 1}, "colour=1"),
         ({"render_mode": "RGBD"}, "render_mode 'RGBD'"),
     ],
@@ -94,6 +93,22 @@ def test_what_would_be_another_picture_is_refused(options, words):
         drawn(**options)
 
 
+def test_absolute_gradients_of_every_camera_are_kept_for_growing():
+    color, _, meta = drawn(GIVEN.colors.clone().requires_grad_(), absgrad=True)
+    color.square().sum().backward()
+    found = meta["means2d"]
+    for index in range(2):
+        screen = torch.zeros(200, 4, dtype=torch.double, requires_grad=True)
+        given = Splats(*(tensor.double() for tensor in GIVEN))
+        camera = Camera(41, 31, 50.0, 52.0, 20.5, 15.5, 2)
+        REF.apply(given, VIEWS[index].double(), camera, screen).color.square().sum().backward()
+        for here, there in ((found.grad, screen.grad[:, :2]), (found.absgrad, screen.grad[:, 2:])):
+            assert float((here[index] - there).abs().max() / there.abs().max()) < 1e-3
+    with pytest.raises(UsageError) as caught:
+        drawn(torch.rand(200, 4), None, absgrad=True)
+    assert "absgrad is computed for up to three" in str(caught.value.facts)
+
+
 def test_shapes_that_do_not_fit_are_named():
     with pytest.raises(UsageError) as caught:
         rasterization(GIVEN.means, GIVEN.quats[:5], *GIVEN[2:4], GIVEN.colors[:, :4], VIEWS, SIZES, 9, 9, sh_degree=2)
@@ -101,9 +116,13 @@ def test_shapes_that_do_not_fit_are_named():
     assert "sh_degree 2" in str(caught.value.facts)
 
 
-@pytest.mark.parametrize(("name", "column"), [("DefaultStrategy", False), ("MCMCStrategy", True)])
-def test_a_trainer_with_gsplats_own_strategies_grows_and_learns(name, column):
-    """The loop of gsplat's simple_trainer, and of splatfacto, whose opacities are [N, 1]."""
+@pytest.mark.parametrize(
+    ("name", "column", "absolute"),
+    [("DefaultStrategy", False, False), ("DefaultStrategy", True, True), ("MCMCStrategy", True, False)],
+)
+def test_a_trainer_with_gsplats_own_strategies_grows_and_learns(name, column, absolute):
+    """The loop of gsplat's simple_trainer, and of splatfacto, whose opacities are [N, 1] and which grows by absolute
+    gradients."""
     strategies = pytest.importorskip("gsplat.strategy")
     from rung.hub import gsplat as adapter
 
@@ -116,7 +135,8 @@ def test_a_trainer_with_gsplats_own_strategies_grows_and_learns(name, column):
     params = torch.nn.ParameterDict({key: torch.nn.Parameter(value.clone()) for key, value in begun.items()})
     optimizers = {key: torch.optim.Adam([value], lr=1e-3 if key == "means" else 2e-2) for key, value in params.items()}
     options = {"refine_start_iter": 2, "refine_every": 5, "refine_stop_iter": 100}
-    growing = {"cap_max": 230} if column else {"grow_grad2d": 1e-7, "reset_every": 1000}
+    growing = {"grow_grad2d": 1e-7, "reset_every": 1000, "absgrad": absolute}
+    growing = {"cap_max": 230} if name == "MCMCStrategy" else growing
     strategy = getattr(strategies, name)(**options, **growing, verbose=False)
     adapter.install()
     try:
@@ -131,6 +151,7 @@ def test_a_trainer_with_gsplats_own_strategies_grows_and_learns(name, column):
                 *(VIEWS, SIZES, 41, 31),
                 sh_degree=2,
                 packed=False,
+                absgrad=absolute,
             )
             loss = (made - truth).abs().mean()
             strategy.step_pre_backward(params, optimizers, state, step, info)
@@ -138,7 +159,7 @@ def test_a_trainer_with_gsplats_own_strategies_grows_and_learns(name, column):
             for optimizer in optimizers.values():
                 optimizer.step()
                 optimizer.zero_grad()
-            last = {"lr": 1e-5} if column else {"packed": False}
+            last = {"lr": 1e-5} if name == "MCMCStrategy" else {"packed": False}
             strategy.step_post_backward(params, optimizers, state, step, info, **last)
             losses.append(float(loss.detach()))
             counts.append(len(params["means"]))

@@ -85,7 +85,7 @@ def test_a_video_has_a_frame_for_each_camera(run, tmp_path):
         drawn(made, tmp_path / "x.gif")
 
 
-@pytest.mark.parametrize("name", ["x.png", "there"])
+@pytest.mark.parametrize("name", ["x.png", "x.avi", "there"])
 def test_what_is_no_folder_is_refused(name, run, tmp_path):
     (tmp_path / "there").touch()
     with pytest.raises(UsageError, match="no folder"):

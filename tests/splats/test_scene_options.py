@@ -35,6 +35,16 @@ def test_masks_lie_beside_the_photographs_under_their_names(name, tmp_path):
     assert (Photographs(card, 2**20).shot(1).alpha == 9).all()
 
 
+def test_masks_of_two_cameras_are_not_taken_for_each_other(tmp_path):
+    pictures(tmp_path / "images/images_left")
+    text(tmp_path / "sparse/0")
+    listed = tmp_path / "sparse/0/images.txt"
+    listed.write_text(listed.read_text().replace("photo ", "images_left/photo "))
+    want = mask(tmp_path / "masks/images_left/photo 1.png")
+    mask(tmp_path / "masks/images_right/photo 2.png")
+    assert [view.mask for view in scene(tmp_path).views] == ["", want, "", "", "", ""]
+
+
 def test_masks_of_transforms(tmp_path):
     pictures(tmp_path / "images")
     given = held()

@@ -21,7 +21,6 @@ _IDS = ("batch_ids", "camera_ids", "gaussian_ids")
 _PLAIN = {
     "radius_clip": 0.0,
     "eps2d": BLUR,
-    "absgrad": False,
     "distributed": False,
     "camera_model": "pinhole",
     "covars": None,
@@ -66,27 +65,28 @@ def rasterization(
     [C, N, D], with ``sh_degree`` [N, K, 3]; ``viewmats`` [C, 4, 4] world to camera, ``Ks`` [C, 3, 3], ``backgrounds``
     [C, D]. Returns colours [C, H, W, D] (depth last where ``render_mode`` asks for it: D the sum of weight x depth, ED
     divided by alpha), alphas [C, H, W, 1], and a dictionary with ``means2d`` [C, N, 2] (after ``backward`` its ``grad``
-    is theirs), ``radii`` [C, N, 2], ``width``, ``height`` and ``n_cameras``; it is
-    never packed, so ``gaussian_ids`` and the like are None.
+    is theirs, and with ``absgrad`` the sum over pixels of its absolute values is its ``absgrad``), ``radii`` [C, N, 2],
+    ``width``, ``height`` and ``n_cameras``; it is never packed, so ``gaussian_ids`` and the like are None.
 
     Of gsplat's other arguments those that choose a way of computing change nothing; those that ask for other pictures
     (distortion, fisheye, rolling shutter, covariances, another blur) raise ``UsageError``, as do shapes that do not
-    fit.
+    fit, and ``absgrad`` of more than three colours.
     """
-    asked = {"radius_clip": radius_clip, "eps2d": eps2d, "absgrad": absgrad, **others}
+    asked = {"radius_clip": radius_clip, "eps2d": eps2d, **others}
     _refuse(asked, render_mode, rasterize_mode)
-    _fit(means, quats, scales, opacities, colors, viewmats, Ks, sh_degree)
+    _fit(means, quats, scales, opacities, colors, viewmats, Ks, sh_degree, absgrad)
     pictures, alphas, screens, radii = [], [], [], []
     for index, (view, intrinsics) in enumerate(zip(viewmats, Ks, strict=True)):
         fx, fy, cx, cy = (float(intrinsics[at]) for at in ((0, 0), (1, 1), (0, 2), (1, 2)))
         camera = Camera(
             width, height, fx, fy, cx, cy, sh_degree, rasterize_mode == "antialiased", near_plane, far_plane
         )
-        screen = torch.zeros(len(means), 2, device=means.device, requires_grad=torch.is_grad_enabled())
+        wide, learns = 4 if absgrad else 2, torch.is_grad_enabled()
+        screen = torch.zeros(len(means), wide, device=means.device, requires_grad=learns)
         own = colors[index] if sh_degree is None and colors.dim() == 3 else colors
         made = list(_passes(Splats(means, quats, scales, opacities, own), view, camera, screen))
         with torch.no_grad():
-            screen.copy_(made[0].means)  # whoever asks for the gradient asks for the place as well
+            screen[:, :2] = made[0].means  # whoever asks for the gradient asks for the place as well
         ground = None if backgrounds is None else backgrounds[index]
         pictures.append(_channels(made, own, ground, render_mode))
         alphas.append(made[0].alpha[..., None])
@@ -98,13 +98,15 @@ def rasterization(
 
 
 def _joined(screens: list[Tensor]) -> Tensor:
-    """[C, N, 2] whose gradient is that of the parts: theirs is handed on when it is known."""
-    joined = torch.stack([screen.detach() for screen in screens]).requires_grad_(screens[0].requires_grad)
+    """[C, N, 2] whose gradient is that of the parts: theirs is handed on when it is known, and as ``absgrad`` what
+    parts of four columns have in the last two."""
+    joined = torch.stack([screen.detach()[:, :2] for screen in screens]).requires_grad_(screens[0].requires_grad)
 
     def hand_on(index: int, given: Tensor) -> None:
-        if joined.grad is None:
-            joined.grad = torch.zeros_like(joined)
-        joined.grad[index] += given
+        for name, part in zip(("grad", "absgrad"), given.split(2, dim=1), strict=False):
+            if getattr(joined, name, None) is None:
+                setattr(joined, name, torch.zeros_like(joined))
+            getattr(joined, name)[index] += part
 
     for index, screen in enumerate(screens):
         if screen.requires_grad:
@@ -165,6 +167,7 @@ def _fit(
     views: Tensor,
     intrinsics: Tensor,
     degree: int | None,
+    absgrad: bool,
 ) -> None:
     count, cameras = len(means), len(views)
     wanted: dict[str, tuple[Tensor, tuple[int, ...]]]
@@ -185,6 +188,8 @@ def _fit(
         )
     if degree is None and (colors.dim() not in (2, 3) or colors.shape[-2] != count):
         wrong.append(f"colors are {tuple(colors.shape)} and should be ({count}, D) or ({cameras}, {count}, D)")
+    if absgrad and degree is None and colors.shape[-1] > 3:
+        wrong.append(f"colors are {tuple(colors.shape)}; absgrad is computed for up to three")
     if wrong:
         raise UsageError(
             "These splats do not fit together.", wrong, ["one row for each splat, one matrix for each camera"]

@@ -49,12 +49,7 @@ class Export:
         self.whole = editing.moved(whole, edits.move)
         self.cloud = self._thinned(edits)
         if not len(self.cloud.means):
-            box = [f"{end} {merged.means.min(0) if end == 'from' else merged.means.max(0)}" for end in ("from", "to")]
-            raise UsageError(
-                f"None of the {self.read:,} splats is left.",
-                [f"their centres lie {' '.join(box)}"] if self.read else ["the source has none"],
-                ["rung splat info SRC", "a larger --crop, or a lower --prune-opacity"],
-            )
+            raise _nothing_left(merged)
         self.views = tuple(
             replace(editing.seen(view, edits.move), lens="pinhole", bend=()) for each in sources for view in each.views
         )
@@ -72,7 +67,7 @@ class Export:
         try:
             if out.suffix.lower() == PAGE:
                 ground, sharp = colour(self._first.background), self._first.antialiased
-                training = [view for view in self.views if view.split != "test"]
+                training = [view for view in self.views if view.split == "train"]
                 write_whole(out, page(self.cloud, training, background=ground, antialiased=sharp, title=out.stem))
             else:
                 write(out, self.cloud)
@@ -93,6 +88,17 @@ class Export:
         painters = [Painter(cloud, antialiased=self._first.antialiased) for cloud in (self.whole, after)]
         found = [psnr(*(eight_bits(painter.paint(view, ground)[0]) for painter in painters)) for view in views]
         return sum(found) / len(found), len(found)
+
+
+def _nothing_left(merged: Cloud) -> UsageError:
+    if not len(merged.means):
+        return UsageError("The source has no splats.", [], ["rung splat info SRC", "name another file"])
+    low, high = merged.means.min(0), merged.means.max(0)
+    return UsageError(
+        f"None of the {len(merged.means):,} splats is left.",
+        [f"their centres lie from {low} to {high}"],
+        ["rung splat info SRC", "a larger --crop, or a lower --prune-opacity"],
+    )
 
 
 def check(sources: Sequence[Path], out: Path) -> None:

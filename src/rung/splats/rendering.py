@@ -16,6 +16,7 @@ from rung.splats.cloud import Cloud
 from rung.splats.drawing import Bytes, Colour, Painter, eight_bits
 from rung.splats.naming import stems
 from rung.splats.poses import in_picture
+from rung.splats.scenes.video import SUFFIXES
 from rung.splats.trained import Trained
 
 VIDEOS = (".mp4", ".gif")
@@ -53,7 +54,7 @@ def draw_all(
         pictures.write(out, _drawn(painter, made.cloud, views, background, depth, on_done), fps, settings)
         return len(views)
     pictures.check_destination(out.absolute().parent / "x.png", 1)
-    if out.is_file() or (out.suffix.lower() in pictures.VIDEOS and not out.is_dir()):
+    if out.is_file() or (out.suffix.lower() in (*pictures.VIDEOS, *SUFFIXES) and not out.is_dir()):
         raise UsageError(
             f"{out} is no folder for pictures.", [], [f"--out {quoted(out.with_suffix(''))}", "--out x.mp4, or x.gif"]
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,8 +66,13 @@ def stages(paths: Sequence[Path]) -> list[Path]:
     """Files of splats in the order of training: of a run's folder those in ``exports`` before the newest."""
     found = []
     for path in paths:
-        found += [*sorted((path / EXPORTS).glob("*.ply")), path / SPLATS] if path.is_dir() else [path]
+        found += [*_by_step((path / EXPORTS).glob("*.ply")), path / SPLATS] if path.is_dir() else [path]
     return found
+
+
+def _by_step(files: Iterable[Path]) -> list[Path]:
+    """In the order of the numbers in their names, which may have more digits than the first ones have."""
+    return sorted(files, key=lambda file: (len(file.name), file.name))
 
 
 def held(path: Path) -> dict[str, Any]:

@@ -235,7 +235,7 @@ def test_a_run_that_is_stopped_before_training_leaves_its_folder_free_and_says_s
     if cameras:
         (tmp_path / "scene/sparse").mkdir(parents=True)
         monkeypatch.setattr(run.sfm, "posed", lambda source, out, **more: scene)
-        monkeypatch.setattr(run, "claim", lambda out, settings, resume: (settings, None))
+        monkeypatch.setattr(run, "claim", lambda out, settings, resume, given: (settings, None))
     said = []
     with pytest.raises(KeyboardInterrupt):
         train(settings(scene, sfm=cameras), tmp_path, hearing=Hearing(note=said.append))

@@ -6,14 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from rung.core.errors import DiskFull, DoesNotFit, UsageError
 from rung.nn import bound
 from rung.run.journal import Journal
-from rung.splats import read
+from rung.splats import read, write
 from rung.splats.training import beginning, checkpoint, run, trainer
 from rung.splats.training.run import Hearing, train
-from rung.splats.training.settings import Settings, parse_time
+from rung.splats.training.settings import Settings, options_that_differ, parse_time
 from tests.splats.training import tiny
 
 KEYS = "steps seconds splats sh_degree width height psnr ssim lpips images peak_memory_bytes ply plan report"
@@ -119,6 +120,31 @@ def test_a_folder_is_claimed_once_and_gone_on_with_the_same_options(scene, tmp_p
     assert refused.value.facts == ("--steps 61 (was 60)", "--seed 3 (was 42)")
     assert train(settings(scene), out, resume=True).steps == 60
     assert train(settings(scene), out, resume=True).metrics["steps"] == 60  # finished: said again
+
+
+def test_a_run_is_not_gone_on_with_a_default_that_it_was_not_begun_with():
+    begun, asked = Settings("a", seed=1, steps=9), Settings("a", steps=9)
+    assert options_that_differ(asked, begun) == []
+    assert options_that_differ(asked, begun, {"scene", "steps"}) == []
+    assert options_that_differ(asked, begun, {"scene", "seed"}) == ["--seed 42 (was 1)"]
+
+
+def test_a_run_does_not_begin_with_a_file_without_splats(scene, tmp_path):
+    write(tmp_path / "empty.ply", tiny.cloud(0))
+    with pytest.raises(UsageError, match="holds no splats to begin with"):
+        train(settings(scene, init=str(tmp_path / "empty.ply")), tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_the_size_is_that_of_the_pictures_that_were_trained_on(scene, tmp_path):
+    small = tmp_path / "images_2"
+    small.mkdir()
+    for file in scene.glob("*.png"):
+        with Image.open(file) as picture:
+            picture.reduce(2).save(small / file.name)
+    found = train(settings(scene, steps=2, images=str(small)), tmp_path / "run").metrics
+    with Image.open(tmp_path / "run/test/00.png") as picture:
+        assert (found["width"], found["height"]) == picture.size == (24, 24)
 
 
 def test_a_loss_that_is_no_number_goes_back_and_a_rung_lower(scene, tmp_path, monkeypatch):

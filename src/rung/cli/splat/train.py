@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def train(
+    context: typer.Context,
     scene: Annotated[
         str, typer.Argument(help="A scene (COLMAP, transforms.json, Blender ...), a video, or demo: a small one.")
     ],
@@ -148,16 +149,22 @@ def train(
         seed=seed,
         threads=threads,
     )
+    given = {"seconds" if name == "time" else name for name in context.params if _given(context, name)}
     with simulated(device, software) as place, warnings.catch_warnings():
         hearing = _hearing(quiet or json)
         warnings.showwarning = lambda message, *given, **more: hearing.note(str(message))
-        done = run(asked, out, resume=resume, hearing=hearing, place=place, begin=begin, view=view)
+        done = run(asked, out, resume=resume, given=given, hearing=hearing, place=place, begin=begin, view=view)
     if json:
         print_json(done.metrics or {"steps": done.steps, "stopped": True})
     elif not quiet:
         print(_ending(done, out))
     if done.stopped:
         sys.exit(130)
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    """Whether an option is on the command line, also with the value that it has by default."""
+    return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
 
 
 def _there(scene: str, images: str | None) -> None:
@@ -206,8 +213,11 @@ def _ending(done: Result, out: Path) -> str:
     if done.stopped:
         return f"stopped after step {done.steps:,}, saved in {out}; the same command with --resume goes on"
     found = done.metrics
-    line = f"{found['ply']} · {found['splats']:,} splats · {found['steps']:,} steps in {found['seconds']:.0f} s"
-    if found["psnr"] is None:
-        return line
-    tested = len(found["images"])
-    return f"{line}\n{tested} test pictures: PSNR {found['psnr']:.2f} dB, SSIM {found['ssim']:.3f} · {out / 'test'}"
+    lines = [f"{found['ply']} · {found['splats']:,} splats · {found['steps']:,} steps in {found['seconds']:.0f} s"]
+    if found["psnr"] is not None:
+        quality = f"PSNR {found['psnr']:.2f} dB, SSIM {found['ssim']:.3f}"
+        lines.append(f"{len(found['images'])} test pictures: {quality} · {out / 'test'}")
+    page = out / "page.html"
+    if page.is_file():
+        lines.append(f"{page} · open it in a browser: drag to turn, wheel to come nearer")
+    return "\n".join(lines)

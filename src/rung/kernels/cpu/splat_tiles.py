@@ -16,6 +16,7 @@ from rung.kernels.cpu.splat_project import GAINS
 from rung.kernels.simd.generic import (
     add,
     fetch_add,
+    larger,
     load,
     multiply,
     multiply_add,
@@ -30,16 +31,17 @@ from rung.kernels.simd.splats import OUTPUTS, STATE, blame_row, composite_row, s
 
 _NAMES = (
     "counter across down width height visible order records tiles starts tile_starts listed entries "
-    "states lanes gradients gains scratch"
+    "states lanes gradients gains scratch unsigned"
 )
 #: Words of all kernels: the counter that work is divided by; sizes, in tiles and in pixels, and how many splats touch a
 #: tile; of those their indices by depth (int64); records, tiles and first entry of each splat (see
 #: ``splat_project.WORDS``); where each tile's list begins (int64, one more than tiles), each list's splats and the
 #: entry they have there (int64); states of all rows; 0 1 2 ... 15 as float32; and on the way back the gradients of the
-#: outputs, what tiles tell of splats, and scratch of ``SCRATCH`` bytes for each thread.
+#: outputs, what tiles tell of splats, scratch of ``SCRATCH`` bytes for each thread, and, if not 0, where the sums of
+#: absolute gradients by the centres go ([tiles, 2], zeros before).
 WORDS = tuple(_NAMES.split())
 (_ACROSS, _DOWN, _WIDTH, _HEIGHT, _VISIBLE, _ORDER, _RECORDS, _TILES, _STARTS) = range(1, 10)
-(_TILE_STARTS, _LISTED, _ENTRIES, _STATES, _LANES, _GRADIENTS, _GAINS, _SCRATCH) = range(10, 18)
+(_TILE_STARTS, _LISTED, _ENTRIES, _STATES, _LANES, _GRADIENTS, _GAINS, _SCRATCH, _UNSIGNED) = range(10, 19)
 
 TILE = 16
 ROW = 64 * STATE
@@ -154,11 +156,12 @@ def composite(words, thread, threads):
 
 
 @numba.njit(**OPTIONS)
-def _blame(states, gradients, behind, scratch, address, dx, top, first, last, number, gains):
+def _blame(states, gradients, behind, scratch, address, dx, top, first, last, number, gains, unsigned):
     """Takes one splat off the rows of a tile and writes what the tile tells of it."""
     record = floats(address)
     s, sx, sy, sxx, sxy, syy = zero(), zero(), zero(), zero(), zero(), zero()
     red, green, blue, depth = zero(), zero(), zero(), zero()
+    ax, ay = zero(), zero()
     for row in range(first, last):
         dy, gradient = _down(record, top + row), gradients + 64 * OUTPUTS * row
         if blame_row(states + ROW * row, behind + 128 * row, gradient, address, dx, dy, number, scratch):
@@ -171,9 +174,18 @@ def _blame(states, gradients, behind, scratch, address, dx, top, first, last, nu
             s, sx, sy = add(s, slope), add(sx, over), add(sy, under)
             sxx, sxy = multiply_add(over, dx, sxx), multiply_add(over, down, sxy)
             syy = multiply_add(under, down, syy)
+            if unsigned:
+                bend = spread(record[3])
+                gx = multiply_add(bend, under, multiply(spread(record[2] + record[2]), over))
+                gy = multiply_add(bend, over, multiply(spread(record[4] + record[4]), under))
+                ax = add(ax, larger(gx, subtract(zero(), gx)))
+                ay = add(ay, larger(gy, subtract(zero(), gy)))
     gains[0], gains[1], gains[2] = total(s), total(sx), total(sy)
     gains[3], gains[4], gains[5] = total(sxx), total(sxy), total(syy)
     gains[6], gains[7], gains[8], gains[9] = total(red), total(green), total(blue), total(depth)
+    if unsigned:
+        told = floats(unsigned)
+        told[0], told[1] = total(ax), total(ay)
 
 
 @numba.njit(**OPTIONS)
@@ -214,4 +226,5 @@ def blame(words, thread, threads):
             first, last = _rows(record, top, live)
             dx, number = _across(record, lanes, left), np.float32(place - begin + 1)
             scratch = behind + 128 * TILE
-            _blame(states, gradients, behind, scratch, address, dx, top, first, last, number, gains)
+            unsigned = w[_UNSIGNED] + 8 * entries[place] if w[_UNSIGNED] else 0
+            _blame(states, gradients, behind, scratch, address, dx, top, first, last, number, gains, unsigned)

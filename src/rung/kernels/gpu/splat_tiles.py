@@ -16,8 +16,9 @@ import triton.language as tl
 
 RECORD, STATE = 10, 6
 #: What a tile tells of a splat: sums of the loss's derivative by its power, alone and times x, y, xx, xy, yy (offsets
-#: from the centre), and its derivatives by red, green, blue and depth.
-PARTS = 10
+#: from the centre), and its derivatives by red, green, blue and depth; and where they are asked for, the sums of the
+#: absolute derivatives by the centre.
+PARTS, UNSIGNED = 10, 2
 #: Splats between two looks whether any pixel takes more.
 _TOGETHER = tl.constexpr(32)
 _RECORD, _STATE, _PARTS, _PIXELS, _TILE = (tl.constexpr(value) for value in (RECORD, STATE, PARTS, 256, 16))
@@ -77,11 +78,11 @@ def composite(records, listed, starts, states, across, width, height):
 
 
 @triton.jit
-def blame(records, listed, entries, starts, states, gradients, parts, across):
+def blame(records, listed, entries, starts, states, gradients, parts, across, told: tl.constexpr):
     """Takes the splats off again, last first, and writes what each tile tells of each at ``entries``.
 
     ``gradients`` are as the states, of red, green, blue, depth, alpha and nothing; beyond the picture's edge zeros.
-    ``parts`` [listed, PARTS] are zeros before.
+    ``parts`` [listed, told] are zeros before; ``told`` is PARTS or PARTS + UNSIGNED.
     """
     tile = tl.program_id(0)
     pixel = tl.arange(0, _PIXELS)
@@ -110,7 +111,7 @@ def blame(records, listed, entries, starts, states, gradients, parts, across):
         slope = tl.where(raw <= 0.999, -weight * rise, zero)
         loss = tl.where(counts, loss + alpha * rise, loss)
         left = before
-        part = parts + tl.load(entries + place) * _PARTS
+        part = parts + tl.load(entries + place) * told
         tl.store(part, tl.sum(slope, 0))
         tl.store(part + 1, tl.sum(slope * dx, 0))
         tl.store(part + 2, tl.sum(slope * dy, 0))
@@ -121,23 +122,27 @@ def blame(records, listed, entries, starts, states, gradients, parts, across):
         tl.store(part + 7, tl.sum(weight * by_green, 0))
         tl.store(part + 8, tl.sum(weight * by_blue, 0))
         tl.store(part + 9, tl.sum(weight * by_depth, 0))
+        if told > _PARTS:
+            xx, xy, yy = tl.load(record + 2), tl.load(record + 3), tl.load(record + 4)
+            tl.store(part + 10, tl.sum(tl.abs(slope * (xx * dx + xy * dy)), 0))
+            tl.store(part + 11, tl.sum(tl.abs(slope * (xy * dx + yy * dy)), 0))
         number -= 1
 
 
 @triton.jit
-def sum_parts(parts, starts, sums, count, block: tl.constexpr):
-    """Adds the rows of ``parts`` between ``starts`` (int64 [count + 1]) to ``sums`` [count, PARTS], in their order."""
+def sum_parts(parts, starts, sums, count, told: tl.constexpr, block: tl.constexpr):
+    """Adds the rows of ``parts`` between ``starts`` (int64 [count + 1]) to ``sums`` [count, told], in their order."""
     index = tl.program_id(0) * block + tl.arange(0, block)
     known = index < count
     begin = tl.load(starts + index, mask=known, other=0)
     rows = tl.load(starts + index + 1, mask=known, other=0) - begin
     field = tl.arange(0, 16)[None, :]
-    own = (field < _PARTS) & known[:, None]
+    own = (field < told) & known[:, None]
     total = tl.zeros((block, 16), tl.float32)
     most = tl.max(rows, 0)
     row = 0
     while row < most:
         there = own & (row < rows)[:, None]
-        total += tl.load(parts + (begin + row)[:, None] * _PARTS + field, mask=there, other=0.0)
+        total += tl.load(parts + (begin + row)[:, None] * told + field, mask=there, other=0.0)
         row += 1
-    tl.store(sums + index[:, None].to(tl.int64) * _PARTS + field, total, mask=own)
+    tl.store(sums + index[:, None].to(tl.int64) * told + field, total, mask=own)

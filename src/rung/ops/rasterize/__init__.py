@@ -8,7 +8,8 @@ Contract of every rung's ``impl`` object::
   [N, 3], standard deviations; ``opacities`` [N] in [0, 1]; ``colors`` [N, K, 3], harmonics of a camera's
   ``degree`` (K >= (degree + 1)^2), or [N, 3] where ``degree`` is None.
 - ``pose`` [4, 4]: world to camera, axes right, down, forward. ``screen`` [N, 2]: zeros whose gradient is that of the
-  projected means in pixels (what growing splats looks at).
+  projected means in pixels (what growing splats looks at); of [N, 4] the last two columns get the sums over pixels of
+  its absolute values (AbsGS, arXiv:2404.10484).
 - ``Picture``: ``color`` [H, W, 3], ``alpha`` [H, W], ``depth`` [H, W] (sum of weight x depth), all without background;
   ``radii`` [N, 2] int32 pixels, 0 for a splat that is not in the picture; ``means`` [N, 2] projected, in pixels.
 - gradients reach every tensor of ``Splats``, ``pose`` and ``screen``. Nothing that is passed in changes.

@@ -5,12 +5,30 @@ Projection and harmonics are torch's, so that thresholds and gradients of the ca
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from gsplat.cuda import _wrapper as kernels
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from rung.ops.rasterize import TILE, Camera, Picture, Splats
-from rung.ops.rasterize.projecting import project
+from rung.ops.rasterize.projecting import absolute_of, project
+
+
+class _Absolute(torch.autograd.Function):
+    """Centres [1, N, 2] as they are, put into ``held``; what gsplat leaves on them goes to ``absolute`` [N, 2]."""
+
+    @staticmethod
+    def forward(ctx: Any, means: Tensor, absolute: Tensor, held: list[Tensor]) -> Tensor:
+        ctx.held = held
+        return means.view_as(means)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, None]:
+        means = ctx.held.pop()  # which would hold on to this for ever
+        return given, means.absgrad[0], None
 
 
 class Tiles:
@@ -23,11 +41,16 @@ class Tiles:
         means, conics, opacities, depths, radii = (
             each[None].contiguous() for each in (flat.means, flat.conics, flat.opacities, flat.depths, flat.radii)
         )
+        absolute, held = absolute_of(screen), list[Tensor]()
+        if absolute is not None:
+            means = _Absolute.apply(means, absolute, held)
+            held.append(means)
         channels = torch.cat([flat.colors, flat.depths[:, None]], dim=1)[None]
         _, keys, listed = kernels.isect_tiles(means.detach(), radii, depths.detach(), TILE, across, down, n_images=1)
         starts = kernels.isect_offset_encode(keys, 1, across, down)
+        size = (camera.width, camera.height, TILE)
         image, alpha = kernels.rasterize_to_pixels(
-            means, conics, channels, opacities, camera.width, camera.height, TILE, starts, listed
+            means, conics, channels, opacities, *size, starts, listed, absgrad=absolute is not None
         )
         return Picture(image[0, ..., :3], alpha[0, ..., 0], image[0, ..., 3], flat.radii, flat.means)
 

@@ -94,7 +94,7 @@ class _Pass:
         """Lists every tile's splats by depth."""
         visible = np.flatnonzero(self.counts)
         order = visible[np.argsort(self.records[visible, RECORD.index("depth")], kind="stable")]
-        starts = np.zeros(self.count + 1, np.int64)
+        self.starts = starts = np.zeros(self.count + 1, np.int64)
         np.cumsum(self.counts, out=starts[1:])
         self.listed = int(starts[-1])
         tile_starts = np.zeros(self.across * self.down + 1, np.int64)
@@ -132,8 +132,8 @@ class _Pass:
         kept = np.where(self.counts[:, None] > 0, self.records[:, at], 0)
         return torch.from_numpy(kept[:, :2] + kept[:, 2:])
 
-    def back(self, splats: Splats, color: Tensor, alpha: Tensor, depth: Tensor) -> tuple[Tensor, ...]:
-        """Gradients of the splats, of ``screen`` and of the first three rows of the pose."""
+    def back(self, splats: Splats, color: Tensor, alpha: Tensor, depth: Tensor, absolute: bool) -> tuple[Tensor, ...]:
+        """Gradients of the splats, of ``screen``, with ``absolute`` of four columns, and of three rows of the pose."""
         height, width = self.camera.height, self.camera.width
         given = torch.zeros(OUTPUTS, TILE * self.down, TILE * self.across)
         given[:3, :height, :width] = color.permute(2, 0, 1)
@@ -141,7 +141,8 @@ class _Pass:
         given = given.reshape(OUTPUTS, self.down, TILE, self.across, TILE).permute(1, 3, 2, 0, 4).contiguous()
         gains = np.empty((self.listed, splat_project.GAINS), np.float32)
         scratch = np.empty(torch.get_num_threads() * splat_tiles.SCRATCH, np.uint8)
-        self.tiles.set(gradients=given, gains=gains, scratch=scratch)
+        unsigned = np.zeros((self.listed, 2), np.float32) if absolute else 0
+        self.tiles.set(gradients=given, gains=gains, scratch=scratch, unsigned=unsigned)
         self.tiles.run(splat_tiles.blame)
         made = Splats(*(torch.zeros_like(tensor) for tensor in splats))
         screen = torch.zeros(self.count, 2)
@@ -153,7 +154,14 @@ class _Pass:
             g_camera=chunks,
         )
         self.project.run(splat_project.project_back)
+        if absolute:
+            screen = torch.cat([screen, self._by_splat(unsigned)], dim=1)
         return (*made, screen, torch.from_numpy(chunks.sum(0)).float())
+
+    def _by_splat(self, told: Any) -> Tensor:
+        """Sums [N, 2] of what the tiles of each splat told."""
+        ends = np.concatenate([np.zeros((1, 2)), np.cumsum(told, axis=0, dtype=np.float64)])
+        return torch.from_numpy(ends[self.starts[1:]] - ends[self.starts[:-1]]).float()
 
 
 class _Rasterize(torch.autograd.Function):
@@ -161,7 +169,7 @@ class _Rasterize(torch.autograd.Function):
     def forward(ctx: Any, camera: Camera, pose: Tensor, screen: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
         splats = Splats(*(tensor.detach().contiguous() for tensor in tensors))
         made = _Pass(splats, pose, camera)
-        ctx.made, ctx.screen = made, screen is not None
+        ctx.made, ctx.columns = made, 0 if screen is None else screen.shape[1]
         ctx.save_for_backward(*splats)
         means = made.means()
         ctx.mark_non_differentiable(made.radii, means)
@@ -170,9 +178,9 @@ class _Rasterize(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, color: Tensor, alpha: Tensor, depth: Tensor, *unused: Tensor) -> tuple[Any, ...]:
-        *splats, screen, view = ctx.made.back(Splats(*ctx.saved_tensors), color, alpha, depth)
+        *splats, screen, view = ctx.made.back(Splats(*ctx.saved_tensors), color, alpha, depth, ctx.columns == 4)
         pose = torch.cat([view, torch.zeros(1, 4)])
-        return (None, pose, screen if ctx.screen else None, *splats)
+        return (None, pose, screen if ctx.columns else None, *splats)
 
 
 class Tiles:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from rung.ops.rasterize import BLUR, EXTENT, LEAST_ALPHA, LEAST_LEFT, MARGIN, MOST_ALPHA, Camera, Splats
 
@@ -95,15 +96,36 @@ def project(splats: Splats, pose: Tensor, camera: Camera, screen: Tensor | None 
         size = torch.tensor([camera.width, camera.height], dtype=means.dtype, device=means.device)
         inside = ((means + radii > 0) & (means - radii < size)).all(-1) & ahead & (area > 0)
     if screen is not None:
-        means = means + screen
+        means = means + screen[:, :2]
     radii = (radii * inside[:, None]).int()
     return Flat(means, conics, opacities, seen_colors(splats, pose, camera.degree), points[:, 2], radii)
 
 
-def composite(flat: Flat, chosen: Tensor, pixels: Tensor) -> Tensor:
+def absolute_of(screen: Tensor | None) -> Tensor | None:
+    """The columns [N, 2] of ``screen`` that absolute values of gradients go to, where it has them."""
+    return None if screen is None or screen.shape[1] == 2 else screen[:, 2:]
+
+
+class _Absolute(torch.autograd.Function):
+    """Offsets [..., P, n, 2] as they are; what they get, without its sign, is told to ``absolute`` [..., n, 2]."""
+
+    @staticmethod
+    def forward(ctx: Any, offsets: Tensor, absolute: Tensor) -> Tensor:
+        return offsets.view_as(offsets)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
+        return given, given.abs().sum(-3)
+
+
+def composite(flat: Flat, chosen: Tensor, pixels: Tensor, absolute: Tensor | None = None) -> Tensor:
     """[..., P, 5]: colour, depth and alpha of pixels whose centres are ``pixels`` [..., P, 2], of the splats ``chosen``
-    (int64 [..., n], by depth)."""
-    dx, dy = (pixels[..., :, None, :] - flat.means[chosen][..., None, :, :]).unbind(-1)
+    (int64 [..., n], by depth). ``absolute`` is that of ``absolute_of``."""
+    offsets = pixels[..., :, None, :] - flat.means[chosen][..., None, :, :]
+    if absolute is not None:
+        offsets = _Absolute.apply(offsets, absolute[chosen])
+    dx, dy = offsets.unbind(-1)
     xx, xy, yy = flat.conics[chosen][..., None, :, :].unbind(-1)
     power = 0.5 * (xx * dx * dx + yy * dy * dy) + xy * dx * dy
     alpha = (flat.opacities[chosen][..., None, :] * torch.exp(-power)).clamp_max(MOST_ALPHA)

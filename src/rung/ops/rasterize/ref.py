@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from rung.ops.rasterize import TILE, Camera, Picture, Splats
-from rung.ops.rasterize.projecting import Flat, composite, project
+from rung.ops.rasterize.projecting import Flat, absolute_of, composite, project
 
 
-def _tile(flat: Flat, order: Tensor, left: int, top: int, right: int, bottom: int) -> Tensor:
+def _tile(flat: Flat, order: Tensor, absolute: Tensor | None, left: int, top: int, right: int, bottom: int) -> Tensor:
     """[bottom - top, right - left, 5] of the pixels in that box."""
     kind, place = flat.means.dtype, flat.means.device
     centres, radii = flat.means.detach()[order], flat.radii[order]
@@ -18,7 +18,7 @@ def _tile(flat: Flat, order: Tensor, left: int, top: int, right: int, bottom: in
     down = torch.arange(top, bottom, dtype=kind, device=place) + 0.5
     across = torch.arange(left, right, dtype=kind, device=place) + 0.5
     pixels = torch.stack(torch.meshgrid(across, down, indexing="xy"), dim=-1).reshape(-1, 2)
-    return composite(flat, order[touched], pixels).reshape(bottom - top, right - left, 5)
+    return composite(flat, order[touched], pixels, absolute).reshape(bottom - top, right - left, 5)
 
 
 class Reference:
@@ -29,11 +29,11 @@ class Reference:
         flat = project(splats, pose, camera, screen)
         order = torch.argsort(flat.depths.detach(), stable=True)
         order = order[flat.radii[order, 0] > 0]
-        width, height = camera.width, camera.height
+        width, height, absolute = camera.width, camera.height, absolute_of(screen)
         rows = [
             torch.cat(
                 [
-                    _tile(flat, order, left, top, min(left + TILE, width), min(top + TILE, height))
+                    _tile(flat, order, absolute, left, top, min(left + TILE, width), min(top + TILE, height))
                     for left in range(0, width, TILE)
                 ],
                 dim=1,

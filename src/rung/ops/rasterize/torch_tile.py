@@ -6,21 +6,23 @@ so that only one is held.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from rung.ops.rasterize import TILE, Camera, Picture, Splats
 from rung.ops.rasterize.listing import lists
-from rung.ops.rasterize.projecting import Flat, composite, project
+from rung.ops.rasterize.projecting import Flat, absolute_of, composite, project
 
 #: Pixels times splats of a group: about 20 tensors of as many values are held.
 _MOST = 1 << 22
 
 
-def _with_nothing(flat: Flat) -> Flat:
-    """The splats and one more at the end that nobody sees, for lists that are filled up."""
-    return Flat(*(torch.cat([each, each.new_zeros(1, *each.shape[1:])]) for each in flat))
+def _with_nothing(each: Tensor) -> Tensor:
+    """Of all splats, and of one more at the end that nobody sees, for lists that are filled up."""
+    return torch.cat([each, each.new_zeros(1, *each.shape[1:])])
 
 
 class Tiles:
@@ -30,18 +32,19 @@ class Tiles:
         """The picture of the splats."""
         flat = project(splats, pose, camera, screen)
         across, down = -(-camera.width // TILE), -(-camera.height // TILE)
-        image = self._composite(flat, across, down)
+        image = self._composite(flat, absolute_of(screen), across, down)
         image = image.reshape(down, across, TILE, TILE, 5).permute(0, 2, 1, 3, 4)
         image = image.reshape(down * TILE, across * TILE, 5)[: camera.height, : camera.width]
         return Picture(image[..., :3], image[..., 4], image[..., 3], flat.radii, flat.means)
 
-    def _composite(self, flat: Flat, across: int, down: int) -> Tensor:
+    def _composite(self, flat: Flat, absolute: Tensor | None, across: int, down: int) -> Tensor:
         made_lists = lists(flat, across, down)
         counts = made_lists.counts
         listed = torch.cat([made_lists.listed, counts.new_full((1,), len(flat.radii))])  # one that nobody sees
         starts = counts.cumsum(0) - counts
         lengths, tiles = torch.sort(counts, descending=True)
-        padded = _with_nothing(flat)
+        padded = Flat(*map(_with_nothing, flat))
+        told = None if absolute is None else _with_nothing(absolute)
         within = torch.arange(TILE, dtype=flat.means.dtype, device=flat.means.device) + 0.5
         pixels = torch.stack(torch.meshgrid(within, within, indexing="xy"), dim=-1).reshape(-1, 2)
         made: list[Tensor] = []
@@ -53,16 +56,16 @@ class Tiles:
             places = torch.where(entry < counts[group, None], starts[group, None] + entry, len(listed) - 1)
             corners = torch.stack([group % across, group // across], dim=-1) * TILE
             centres = pixels + corners[:, None, :]
-            made.append(checkpoint(_group, *padded, listed[places], centres, use_reentrant=False))
+            made.append(checkpoint(_group, *padded, listed[places], centres, told, use_reentrant=False))
             first += len(group)
         image = flat.means.new_zeros(across * down, TILE * TILE, 5)
         return image.index_copy(0, tiles[:first], torch.cat(made))
 
 
-def _group(*given: Tensor) -> Tensor:
+def _group(*given: Any) -> Tensor:
     """``composite`` of tensors, as checkpoints want it."""
-    *flat, chosen, centres = given
-    return composite(Flat(*flat), chosen, centres)
+    *flat, chosen, centres, told = given
+    return composite(Flat(*flat), chosen, centres, told)
 
 
 RUNG = Tiles()

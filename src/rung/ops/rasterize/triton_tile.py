@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from rung.kernels.gpu import splat_tiles
 from rung.ops.rasterize import TILE, Camera, Picture, Splats
 from rung.ops.rasterize.listing import Lists, lists
-from rung.ops.rasterize.projecting import project
+from rung.ops.rasterize.projecting import absolute_of, project
 
 #: Splats that a program of ``sum_parts`` adds up.
 _BLOCK = 32
@@ -26,16 +26,19 @@ def _starts(counts: Tensor) -> Tensor:
 
 
 class _Tiles(torch.autograd.Function):
-    """Records [N, RECORD] to states [tiles, STATE, 256]; the last two of these have no gradient."""
+    """Records [N, RECORD] to states [tiles, STATE, 256]; the last two of these have no gradient. ``absolute`` is
+    that of ``absolute_of``."""
 
     @staticmethod
-    def forward(ctx: Any, records: Tensor, made: Lists, across: int, width: int, height: int) -> Tensor:
+    def forward(
+        ctx: Any, records: Tensor, absolute: Tensor | None, made: Lists, across: int, width: int, height: int
+    ) -> Tensor:
         records = records.detach().contiguous()
         starts, tiles = _starts(made.counts), len(made.counts)
         states = records.new_empty(tiles, splat_tiles.STATE, TILE * TILE)
         splat_tiles.composite[(tiles,)](records, made.listed, starts, states, across, width, height)
         ctx.save_for_backward(records, starts, states, *made)
-        ctx.across = across
+        ctx.across, ctx.unsigned = across, absolute is not None
         return states
 
     @staticmethod
@@ -45,16 +48,18 @@ class _Tiles(torch.autograd.Function):
         made, tiles = Lists(*held), len(states)
         given = given.clone()
         given[:, 4] = -given[:, 4]  # alpha is what is not left
-        parts = records.new_zeros(len(made.listed), splat_tiles.PARTS)
+        told = splat_tiles.PARTS + (splat_tiles.UNSIGNED if ctx.unsigned else 0)
+        parts = records.new_zeros(len(made.listed), told)
         splat_tiles.blame[(tiles,)](
-            records, made.listed, made.entries, starts, states, given.contiguous(), parts, ctx.across
+            records, made.listed, made.entries, starts, states, given.contiguous(), parts, ctx.across, told
         )
         count = len(records)
-        sums, touched = records.new_empty(count, splat_tiles.PARTS), _starts(made.touched)
-        splat_tiles.sum_parts[(-(-count // _BLOCK),)](parts, touched, sums, count, _BLOCK)
+        sums, touched = records.new_empty(count, told), _starts(made.touched)
+        splat_tiles.sum_parts[(-(-count // _BLOCK),)](parts, touched, sums, count, told, _BLOCK)
         by_splat = torch.empty_like(sums)
         by_splat[made.order] = sums
-        return (_record_slopes(records, by_splat), None, None, None, None)
+        unsigned = by_splat[:, splat_tiles.PARTS :] if ctx.unsigned else None
+        return (_record_slopes(records, by_splat[:, : splat_tiles.PARTS]), unsigned, None, None, None, None)
 
 
 def _record_slopes(records: Tensor, sums: Tensor) -> Tensor:
@@ -78,7 +83,7 @@ class Tiles:
         across, down = -(-camera.width // TILE), -(-camera.height // TILE)
         columns = (flat.means, flat.conics, flat.opacities[:, None], flat.colors, flat.depths[:, None])
         made = lists(flat, across, down)
-        states = _Tiles.apply(torch.cat(columns, dim=1), made, across, camera.width, camera.height)
+        states = _Tiles.apply(torch.cat(columns, dim=1), absolute_of(screen), made, across, camera.width, camera.height)
         image = states.reshape(down, across, splat_tiles.STATE, TILE, TILE).permute(0, 3, 1, 4, 2)
         image = image.reshape(down * TILE, across * TILE, splat_tiles.STATE)[: camera.height, : camera.width]
         return Picture(image[..., :3], 1 - image[..., 4], image[..., 3], flat.radii, flat.means)

@@ -147,8 +147,8 @@ def _masked(card: SceneCard, masks: Path) -> SceneCard:
         return card
     views = []
     for view in card.views:
-        name = transforms.below(view.name)
-        near = (masks / f"{name}.png", masks / name.with_suffix(".png"))
+        names = (transforms.inside(view.name), transforms.below(view.name))
+        near = (file for name in names for file in (masks / f"{name}.png", masks / name.with_suffix(".png")))
         mask = view.mask or next((str(file) for file in near if file.is_file()), "")
         views.append(dataclasses.replace(view, mask=mask))
     number = sum(bool(view.mask) for view in views)

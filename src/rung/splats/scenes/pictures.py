@@ -15,6 +15,7 @@ from rung.core.errors import BadFile, RungError, SoftwareMissing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -46,7 +47,7 @@ def _pillow() -> ModuleType:
         ) from error
 
 
-def _opened(path: Path) -> Image:
+def _opened(path: Path) -> ImageFile:
     """The picture, its header read; raises ``SoftwareMissing`` for HEIC without its decoder, ``OSError``."""
     pillow = _pillow()
     if path.suffix.lower() in _HEIC:
@@ -58,7 +59,7 @@ def _opened(path: Path) -> Image:
                 [],
                 ["pip install pillow-heif", "convert the pictures to JPEG"],
             ) from error
-    picture: Image = pillow.open(path)
+    picture: ImageFile = pillow.open(path)
     return picture
 
 
@@ -83,7 +84,7 @@ def header_of(path: Path, whole: bool = False) -> Header:
             found = Header(*picture.size, _LYING <= orientation <= 8)
             if whole and picture.format == "PNG":
                 picture.verify()
-            elif whole and not (picture.format == "JPEG" and _has_an_end(path)):
+            elif whole and not (picture.format == "JPEG" and picture.fp and _has_an_end(path, picture.fp.tell())):
                 picture.load()
             return found
     except (RungError, MemoryError):
@@ -104,9 +105,10 @@ def settings_of(path: Path) -> tuple[object, ...]:
         raise _bad(path, error) from error
 
 
-def _has_an_end(path: Path) -> bool:
+def _has_an_end(path: Path, pixels: int) -> bool:
+    """Whether the pixels that begin there have an end; a small picture of the whole, before them, has its own."""
     with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - _TAIL, 0))
+        file.seek(max(path.stat().st_size - _TAIL, pixels))
         return _END_OF_JPEG in file.read()
 
 

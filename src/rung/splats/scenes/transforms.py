@@ -47,9 +47,14 @@ def pose(where: str, given: Any) -> tuple[float, ...]:
     return tuple(np.concatenate([back, -(back @ matrix[:3, 3:])], axis=1).reshape(-1).tolist())
 
 
+def inside(name: str) -> PurePath:
+    """A photograph's name, which cannot lead out of a folder."""
+    return PurePath(*(part for part in PurePath(name).parts if part not in (".", "..", "/")))
+
+
 def below(name: str) -> PurePath:
     """A photograph's name without the folder of the photographs, as folders of masks and of smaller ones repeat it."""
-    parts = [part for part in PurePath(name).parts if part not in (".", "..", "/")]
+    parts = inside(name).parts
     return PurePath(*(parts[1:] if len(parts) > 1 and parts[0].startswith("images") else parts))
 
 

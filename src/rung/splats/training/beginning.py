@@ -38,11 +38,15 @@ def first_splats(
 ) -> Cloud:
     """At most so many splats of the inner space; ``train`` are the indexes of the pictures that may be looked at.
 
-    Raises ``UsageError`` for a scene without points and without a place that several cameras look at.
+    Raises ``UsageError`` for a scene without points and without a place that several cameras look at, and for a file
+    without splats.
     """
     chance = np.random.default_rng(settings.seed)
     if settings.init is not None:
-        return start.inner_start(read(settings.init), world, settings.sh_degree, most, chance)
+        given = read(settings.init)
+        if not len(given.means):
+            raise UsageError(f"{settings.init} holds no splats to begin with.", [], ["leave --init out"])
+        return start.inner_start(given, world, settings.sh_degree, most, chance)
     views = [shots.views[index] for index in train]
     points, colours = _thinned(points_of(card), most, chance)
     if len(points):

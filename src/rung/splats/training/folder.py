@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,17 +16,20 @@ from rung.planning.splats import SplatPlan
 from rung.splats.cameras import CAMERAS
 from rung.splats.trained import CONFIG, EXPORTS, METRICS, SPLATS
 from rung.splats.training import checkpoint
-from rung.splats.training.outcome import CURVE, LOG, TEST
+from rung.splats.training.outcome import CURVE, LOG, PAGE, TEST
 from rung.splats.training.settings import Settings, options_that_differ
 
 #: What ``tempfile`` puts into the name of a file that is being written.
 _CHANCE = "????????"
 
 
-def claim(out: Path, settings: Settings, resume: bool) -> tuple[Settings, SplatPlan | None]:
+def claim(
+    out: Path, settings: Settings, resume: bool, given: Collection[str] | None = None
+) -> tuple[Settings, SplatPlan | None]:
     """Makes the folder this run's; the settings and the plan it was begun with where it goes on.
 
-    Raises ``UsageError`` for a folder that is not empty, and with the options that are not those of the run in it.
+    Raises ``UsageError`` for a folder that is not empty, and with the options that are not those of the run in it:
+    those that are ``given``, by default all that are not at their default.
     """
     config = out / CONFIG
     if resume:
@@ -38,7 +41,7 @@ def claim(out: Path, settings: Settings, resume: bool) -> tuple[Settings, SplatP
             planned = SplatPlan.from_json(held["plan"]) if held.get("plan") else None
         except (ValueError, KeyError, TypeError) as error:
             raise BadFile(f"{config} is not what rung wrote: {error}", [], ["begin again in a new folder"]) from error
-        other = options_that_differ(settings, begun)
+        other = options_that_differ(settings, begun, given)
         if other:
             raise UsageError(
                 f"{out} was begun with other options.",
@@ -66,7 +69,7 @@ def _half_written(out: Path) -> Iterator[Path]:
     yield from (out / checkpoint.FOLDER).glob(f".step-*-{_CHANCE}.npz")
     yield from (out / EXPORTS).glob(f".splats-*-{_CHANCE}.ply")
     yield from (out / TEST).rglob(f".*-{_CHANCE}.png")
-    for name in (CONFIG, CAMERAS, METRICS, LOG, CURVE, SPLATS):
+    for name in (CONFIG, CAMERAS, METRICS, LOG, CURVE, PAGE, SPLATS):
         yield from out.glob(f".{Path(name).stem}-{_CHANCE}{Path(name).suffix}")
 
 

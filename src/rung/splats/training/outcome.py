@@ -19,7 +19,7 @@ from rung.splats.trained import CONFIG, METRICS, SPLATS
 from rung.splats.training.checkpoint import disk_full
 from rung.splats.training.settings import Settings
 
-LOG, CURVE, TEST = "log.jsonl", "curve.png", "test"
+LOG, CURVE, TEST, PAGE = "log.jsonl", "curve.png", "test", "page.html"
 _WIDE, _HIGH, _EDGE = 720, 360, 48
 _TRAINING, _TESTING = (0, 114, 178), (213, 94, 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,17 +25,18 @@ from rung.planning.splats import SplatPlan, plan
 from rung.run.places import torch_name
 from rung.splats import demo
 from rung.splats.evaluating import evaluate
+from rung.splats.exporting import Edits, Export
 from rung.splats.naming import stems
 from rung.splats.photographs import Photographs, transparent
 from rung.splats.scenes import scene, sfm
 from rung.splats.scenes.points import points_of
 from rung.splats.scenes.split import split
-from rung.splats.trained import EXPORTS, SPLATS
+from rung.splats.trained import EXPORTS, SPLATS, trained
 from rung.splats.training import checkpoint
 from rung.splats.training.beginning import first_splats
 from rung.splats.training.folder import Interrupt, claim, finished_before, left_free
 from rung.splats.training.model import Model
-from rung.splats.training.outcome import Outcome
+from rung.splats.training.outcome import PAGE, Outcome
 from rung.splats.training.schedule import Course
 from rung.splats.training.settings import Settings
 from rung.splats.training.trainer import STRATEGIES, Diverged, Material, Trainer, model_of
@@ -84,6 +85,7 @@ def train(
     out: Path,
     *,
     resume: bool = False,
+    given: Collection[str] | None = None,
     hearing: Hearing | None = None,
     place: str | None = None,
     begin: float | None = None,
@@ -91,7 +93,8 @@ def train(
 ) -> Result:
     """Trains splats on a scene and leaves what came of it in the folder ``out``.
 
-    ``resume`` goes on after the last checkpoint. ``place`` is the device to compute on where that of the settings is
+    ``resume`` goes on after the last checkpoint; of the settings those ``given`` by name must be the run's, by default
+    all that are not at their default. ``place`` is the device to compute on where that of the settings is
     a simulated one, ``begin`` when on ``time.monotonic`` a deadline began, by default now. ``view`` shows it in the
     browser. Raises ``UsageError`` for options that do not fit and a folder that holds something else, ``BadFile``,
     ``DoesNotFit``, ``DiskFull``, ``Diverged``, ``AllGone``.
@@ -102,7 +105,7 @@ def train(
     system.need_software()
     if view:
         live.need_viser()
-    settings, held_plan = claim(out, settings, resume)
+    settings, held_plan = claim(out, settings, resume, given)
     finished = finished_before(out)
     if finished is not None:
         told.note(f"{out} is finished: {count(finished['steps'], 'step')}.")
@@ -147,13 +150,16 @@ class _Run:
         place, images = Path(asked.scene), asked.images
         if planned is None:
             self._outcome.config(asked, None)  # what comes now may take long: killed meanwhile, the run can go on
-        if asked.scene == "demo":
-            place = made
-            if not (made / "transforms.json").is_file():
-                demo.make(made)
-        elif self._sought:
-            threads = system.threads(asked.threads)
-            place, images = sfm.posed(Path(images or place), made, threads=threads, note=self._told.note), None
+        try:
+            if asked.scene == "demo":
+                place = made
+                if not (made / "transforms.json").is_file():
+                    demo.make(made)
+            elif self._sought:
+                threads = system.threads(asked.threads)
+                place, images = sfm.posed(Path(images or place), made, threads=threads, note=self._told.note), None
+        except OSError as error:
+            raise checkpoint.disk_full(self._out, error) from error
         return scene(place, images, subsample=asked.subsample, max_images=asked.max_images)
 
     def _planned(self, card: SceneCard, device: Device) -> SplatPlan:
@@ -333,8 +339,11 @@ class _Run:
             outcome.note({"step": trainer.step, "test_psnr": found["psnr"], "test_ssim": found["ssim"]})
         outcome.cameras(self._cameras())
         outcome.curve()
+        if self._settings.scene == "demo":  # a newcomer shall see something
+            Export([trained(self._out)], Edits()).save(self._out / PAGE)
         peak = system.peak_memory() if self._place.type == "cpu" else torch.cuda.max_memory_reserved(self._place)
         predicted = FrozenDict({"memory": float(self._plan.peak), "steps_per_second": self._plan.steps_per_second})
+        largest = max(self._views, key=lambda view: view.width * view.height)
         speed = trainer.step / max(trainer.elapsed, 1e-9)
         report = bound.journal.report(predicted, FrozenDict({"memory": float(peak), "steps_per_second": speed}))
         metrics = {
@@ -342,8 +351,8 @@ class _Run:
             "seconds": round(trainer.elapsed, 3),
             "splats": len(trainer.model),
             "sh_degree": self._settings.sh_degree,
-            "width": self._plan.width,
-            "height": self._plan.height,
+            "width": largest.width,
+            "height": largest.height,
             **{name: found[name] for name in ("psnr", "ssim", "lpips", "images")},
             "peak_memory_bytes": peak,
             "ply": str(self._out / SPLATS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from rung.core.errors import UsageError
@@ -76,16 +77,16 @@ class Settings(Value):
         return colour(self.background)
 
 
-def options_that_differ(asked: Settings, held: Settings) -> list[str]:
+def options_that_differ(asked: Settings, held: Settings, given: Collection[str] | None = None) -> list[str]:
     """``--seed 1 (was 42)`` for each option that is asked for and is not the one a run was begun with.
 
-    What is left at its default is not asked for.
+    Asked for are those that are ``given`` by name; where that is not known, those that are not at their default.
     """
     found = []
     for field in fields(Settings):
         new, old = getattr(asked, field.name), getattr(held, field.name)
         default = None if field.name == "scene" else field.default
-        if new not in (old, default):
+        if new != old and (new != default if given is None else field.name in given):
             name = {"seconds": "time", "scene": "SCENE"}.get(field.name, field.name).replace("_", "-")
             found.append(f"{'' if name == 'SCENE' else '--'}{name} {new} (was {old})")
     return found
