@@ -187,3 +187,10 @@ def test_foreign_files_are_called_by_their_name(tmp_path, what):
 def test_metadata_that_rung_does_not_need_harms_nobody(tmp_path):
     keys = {"x.unknown": (ARRAY, (STRING, ["a"] * 1000)), "y": (handmade.F64, float("nan"))}
     assert open_card(llama(tmp_path / "x.gguf", keys)).metadata["x.unknown"][999] == "a"
+
+
+def test_a_rotary_table_that_no_head_has(tmp_path):
+    """A billion frequencies would be made from one number."""
+    wide = {f"llama.{key}": (U32, 2**30) for key in ("attention.key_length", "attention.value_length")}
+    with pytest.raises(BadFile, match="dimensions rotate"):
+        open_card(llama(tmp_path / "x.gguf", wide | {"llama.rope.dimension_count": (U32, 2**30)}))

@@ -243,7 +243,7 @@ def test_unknown_types_name_the_known_ones():
         describe({"model_type": ["llama"]}, "x")
 
 
-ABSURD = (0, -1, 10**12, 2.5, "32", [32], {}, True, float("nan"))
+ABSURD = (0, -1, 2**24, 2**31 - 2, 10**12, 2.5, "32", [32], {}, True, float("nan"))
 
 
 @pytest.mark.parametrize("name", meta_models.names())

@@ -24,6 +24,10 @@ _LARGEST = sys.float_info.max
 SCALINGS = ("linear", "llama3", "yarn", "longrope", "dynamic")
 
 
+#: Dimensions of a head that may rotate; models have up to 512. A table of more would be made for nothing.
+MOST_DIMS = 2**16
+
+
 def _f32(values: Iterable[float]) -> array[float]:
     """The values rounded to f32."""
     return array("f", values)

@@ -216,8 +216,8 @@ def rope_of(config: Settings, values: Mapping[str, Any], theta: Any, width: int,
     found = Settings({**values, "rope_theta": theta}, f"{config.where}, rope parameters")
     kind = str(values.get("rope_type") or values.get("type") or "default")
     dims = int(width * min(found.number("partial_rotary_factor", 1.0), 1.0))
-    if dims < 2 or dims % 2:
-        raise BadFile(f"{config.where}: {dims} dimensions of a head rotate, which must be an even number")
+    if not 2 <= dims <= rope.MOST_DIMS or dims % 2:
+        raise BadFile(f"{config.where}: {dims} dimensions of a head rotate, not an even number up to {rope.MOST_DIMS}")
     original = found.integer("original_max_position_embeddings", length, least=2)
     return rope.from_config(
         kind, rope.Scaling(values, found.number("rope_theta"), dims, length, original, config.where)
@@ -284,7 +284,7 @@ def gguf_rope(meta: Settings, factors: Factors, width: int, *, interleaved: bool
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise BadFile(f"{meta.where}: {meta.prefix}rope.scaling.type is {kind[:40]!r}, which llama.cpp does not know")
     dims = meta.integer("rope.dimension_count", width)
-    if dims > width or dims % 2:
+    if dims > min(width, rope.MOST_DIMS) or dims % 2:
         raise BadFile(f"{meta.where}: {dims} dimensions rotate of heads with {width}")
     stretch = meta.raw("rope.scaling.factor", meta.raw("rope.scale_linear", 0.0))
     factor = 1.0 if stretch == 0 or kind == "none" else Settings({"factor": stretch}, meta.where).number("factor")
