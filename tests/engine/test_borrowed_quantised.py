@@ -14,7 +14,8 @@ from tests.tiny_pipelines import tokenizer
 from transformers.quantizers import auto
 
 import rung
-from rung.core.errors import BadFile, DoesNotFit, UnknownArchitecture, UsageError
+from rung import formats
+from rung.core.errors import BadFile, DoesNotFit, UnknownArchitecture
 from rung.engine.locating import open_any
 from rung.hub import transformers as hub
 from rung.nn import QuantExperts, QuantLinear
@@ -189,14 +190,38 @@ def test_the_formats_are_those_that_are_stored(made):
     plan = rung.plan(folder, device="cpu", context=64)
     assert rung.plan(folder, format="stored", device="cpu", context=64).parts == plan.parts
     assert {part.format for part in plan.parts} == {"q4_0", plan.dtype}
-    with pytest.raises(UsageError, match="asked for in nf4, and is quantised already") as refused:
-        rung.load(folder, format="nf4", device="cpu")
-    assert refused.value.ways_out
     most = plan.placements[0].memory.most
     assert rung.plan(folder, device="cpu", context=64, memory=most).format == "stored"
-    with pytest.raises(DoesNotFit) as refused:
+    with pytest.raises(DoesNotFit):
         rung.plan(folder, device="cpu", context=64, memory=most - 1)
-    assert not any("--format" in way for way in refused.value.ways_out)
+
+
+@pytest.mark.parametrize(
+    ("kind", "variant", "format"),
+    [
+        ("gpt_neox", "gptq-ordered", "q8_0"),
+        pytest.param("mixtral", "gptq", "nf4", marks=pytest.mark.slow),
+        pytest.param("phi", "awq", "bf16", marks=pytest.mark.slow),
+    ],
+)
+def test_another_format_may_be_asked_for(made, kind, variant, format):
+    """What is stored is decoded and encoded again, a weight at a time; what was left in floats stays."""
+    folder, reference, _ = made(kind, variant)
+    model = rung.load(folder, format=format, device="cpu", context=64)
+    assert model.plan.format == formats.get(format).name
+    layers = held(model._decoder._kept._network)
+    stored = held(rung.load(folder, device="cpu", context=64)._decoder._kept._network)
+    assert layers.keys() == stored.keys()
+    for name, weights in layers.items():
+        for weight, before in zip(weights, stored[name], strict=True):
+            again = formats.convert(before.encoded(), formats.get(format))
+            assert again.parts.keys() == weight.parts().keys()
+            assert all(
+                torch.equal(torch.from_numpy(value), weight.parts()[part]) for part, value in again.parts.items()
+            )
+    assert apart(model.logits(IDS), logits(reference)).median() < 0.5
+    answer = model.generate(PROMPT, raw=True, max_tokens=4)
+    assert "".join(answer) == answer.result["text"]
 
 
 def test_what_a_user_installed_stays(made):

@@ -58,7 +58,6 @@ def test_a_head_that_is_missing_is_named(checkpoints, tmp_path):
         ({"hidden_act": "relu6"}, "activation 'relu6'"),
         ({"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}}, "rope scaling 'spiral'"),
         ({"quantization_config": {"quant_method": "aqlm", "bits": 4}}, "quantised with aqlm"),
-        ({"quantization_config": {"quant_method": "rung", "format": "nf4:64"}}, "is of layers that rung quantised"),
         ({"compression_config": {"quant_method": "sparseml"}}, "sparseml"),
     ],
 )

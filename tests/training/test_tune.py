@@ -35,8 +35,8 @@ def made(tmp_path_factory):
     return place, notes
 
 
-def run(place, out, asked=ASKED, **more):
-    return tune(str(place / "base"), place / "data.jsonl", out, asked, device="cpu", **more)
+def run(place, out, asked=ASKED, data=None, **more):
+    return tune(str(place / "base"), data or place / "data.jsonl", out, asked, device="cpu", **more)
 
 
 def weights(folder):
@@ -46,6 +46,29 @@ def weights(folder):
 def same(one, other):
     first, second = weights(one), weights(other)
     return first.keys() == second.keys() and all(torch.allclose(first[n], second[n], atol=1e-5) for n in first)
+
+
+def test_a_base_that_rung_quantised_is_trained_as_it_is_stored(made, tmp_path):
+    from rung.conversion import quantize, writing
+    from rung.models.open import open_card
+
+    place, _ = made
+    job = quantize.quantizing(open_card(place / "base"), "rung", "q8_0", {})
+    writing.write(job, tmp_path / "base", 1)
+    asked = Options(rank=4, epochs=1, learning_rate=1e-2, batch=4, max_length=64)
+    assert run(tmp_path, tmp_path / "out", asked, data=place / "data.jsonl").steps == 3
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
+    assert base.model.layers[0].mlp.up_proj.stored.format.name == "q8_0"
+    ids = torch.tensor([[1, 8, 15, 3, 40]])
+    with torch.no_grad():
+        plain = base.eval()(ids).logits[0]
+        want = PeftModel.from_pretrained(base, tmp_path / "out").eval()(ids).logits[0]
+    assert (plain - want).norm() > 0.05 * want.norm()
+    model = rung.load(str(tmp_path / "base"), device="cpu", context=64, adapters=[str(tmp_path / "out")])
+    assert (model.logits(ids[0].tolist()) - want).norm() < 0.02 * want.norm()
+    with pytest.raises(UsageError, match="was asked for in nf4, and is quantised already") as refused:
+        run(tmp_path, tmp_path / "other", Options(format="nf4"), data=place / "data.jsonl")
+    assert refused.value.ways_out[0] == "leave out --format"
 
 
 def test_the_whole_way(made, tmp_path):

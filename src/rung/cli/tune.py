@@ -16,7 +16,12 @@ def tune(
     model: Annotated[str, typer.Argument(help="A Hugging Face folder, a GGUF file, demo, or a hub name.")],
     data: Annotated[Path, typer.Argument(help='JSONL: {"messages": [...]} or {"text": "..."} on each line.')],
     out: Annotated[Path, typer.Option("--out", help="Folder of the adapter.")],
-    format: Annotated[str, typer.Option("--format", help="Hold the base in this format; bf16: as it is.")] = "nf4",
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="Hold the base in this format, by default nf4; bf16: as it is.", show_default=False
+        ),
+    ] = None,
     epochs: Annotated[float, typer.Option("--epochs", min=0.001, help="Times that every row is seen.")] = 3.0,
     learning_rate: Annotated[float, typer.Option("--learning-rate", min=1e-9, help="At its highest.")] = 2e-4,
     rank: Annotated[int, typer.Option("--rank", min=1, help="Of the adapter.")] = 16,

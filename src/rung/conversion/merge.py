@@ -9,6 +9,7 @@ from pathlib import Path
 from rung import formats
 from rung.conversion.job import Job
 from rung.conversion.quantize import kind_of, plain_dtype, quantizing, to_folder, to_gguf
+from rung.conversion.styles import lossless
 from rung.core.errors import UsageError
 from rung.core.text import quoted
 from rung.models.adapter_roles import read_merged
@@ -54,9 +55,11 @@ def merging(card: ModelCard, adapters: Sequence[str], target: Path, format: str 
 
 def _same(card: ModelCard, gguf: bool, format: str | None) -> Job:
     """Every tensor in the format it has, or all matrices in one float; what a folder cannot hold becomes floats."""
-    stored = [tensor.format for tensor in card.tensors if len(tensor.shape) > 1]
-    most = formats.get(format or (max(set(stored), key=stored.count) if gguf else plain_dtype(card)))
     keeps = format is None and (gguf or card.kind == "folder")
+    blocks = [tensor.format for tensor in card.tensors if not lossless(formats.get(tensor.format))]
+    layers = keeps and not gguf and bool(blocks)  # a folder of rung's holds the formats of any other
+    stored = blocks if layers else [tensor.format for tensor in card.tensors if len(tensor.shape) > 1]
+    most = formats.get(format or (max(set(stored), key=stored.count) if gguf or layers else plain_dtype(card)))
 
     def chosen(tensor: Tensor) -> str:
         if len(tensor.shape) < 2 and gguf:
@@ -64,4 +67,6 @@ def _same(card: ModelCard, gguf: bool, format: str | None) -> Job:
         return tensor.format if keeps else most.name
 
     by_role = {tensor.role: (formats.get(chosen(tensor)), "") for tensor in card.tensors}
-    return to_gguf(card, most, by_role, ()) if gguf else to_folder(card, "plain", most, by_role, ())
+    return (
+        to_gguf(card, most, by_role, ()) if gguf else to_folder(card, "rung" if layers else "plain", most, by_role, ())
+    )

@@ -15,11 +15,11 @@ from rung.formats import Encoded
 from rung.formats.codebook4 import CODEBOOKS, DYNAMIC
 from rung.formats.codec import Array
 from rung.formats.table import NESTED_BLOCK
+from rung.models.quantised.own import DTYPES as PARTS
 
-#: The float formats as safetensors calls them, and the dtypes of the parts of others.
+#: The float formats as safetensors calls them, and the bytes of the dtypes of the parts of others.
 DTYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
-_PARTS = {"uint8": "U8", "int8": "I8", "float32": "F32"}
-_WIDTHS = {"U8": 1, "I8": 1, "F32": 4}
+_WIDTHS = {"U8": 1, "I8": 1, "I32": 4, "F32": 4}
 _TORCH = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
@@ -63,7 +63,7 @@ class Rung(Plain):
             return super().entries(step)
         stem = step.name.removesuffix(".weight") + ".stored."
         return tuple(
-            _entry(stem + formats.part_name(step.format, part), _PARTS[dtype], shape)
+            _entry(stem + formats.part_name(step.format, part), PARTS[dtype], shape)
             for part, (shape, dtype) in formats.parts(step.format, step.matrix).items()
         )
 
@@ -90,7 +90,7 @@ class Bitsandbytes(Plain):
         kind = step.format.name.split(":")[0]
         made = [
             _entry(step.name, "U8", (*parts["data"][0], 1)),
-            _entry(f"{step.name}.absmax", _PARTS[parts["absmax"][1]], parts["absmax"][0]),
+            _entry(f"{step.name}.absmax", PARTS[parts["absmax"][1]], parts["absmax"][0]),
             _entry(f"{step.name}.quant_map", "F32", (16,)),
         ]
         if step.format.nested:

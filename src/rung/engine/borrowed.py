@@ -50,7 +50,8 @@ def bind(
         torch.set_num_threads(plan.threads)
     asked = None if plan.format == "stored" else storage(plan.format)
     weights = recipe(Subject.of_card(card), asked, device, plan.dtype, packed=True)
-    wanted = {weight.tensor.name: weight.format for weight in weights if weight.multiplies}
+    stored = [weight for weight in weights if weight.tensor.source]
+    wanted = {weight.tensor.name: weight.format for weight in stored or weights if weight.multiplies}
     tokenizer = _tokenizer(card)
     network = read(Path(card.path), card.network, wanted, plan.dtype, place)
     for name, several in changes.items():

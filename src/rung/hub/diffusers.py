@@ -12,7 +12,6 @@ from typing import Any
 from diffusers.quantizers.base import DiffusersQuantizer
 from torch import Tensor, nn
 
-from rung import formats
 from rung.core.errors import UsageError
 from rung.hub.register import DIFFUSERS_TABLE
 from rung.hub.transformers import AUTO, METHOD, QuantizationConfig
@@ -38,14 +37,8 @@ class Quantizer(DiffusersQuantizer):
                 ["what the other parts leave it on the device is not known while it is loaded"],
                 ["format='int8'", "rung check MODEL   # says which format fits the whole pipeline"],
             )
-        outer = None if config.embeddings is None else formats.get(config.embeddings)
         kept = [] if keep_in_fp32_modules is None else keep_in_fp32_modules
-        keep = {pattern: formats.get(name) for pattern, name in config.keep.items()}
-        wanted = [
-            each
-            for each in wanted_layers(model, formats.get(config.format), tuple(config.skip), outer, keep)
-            if not set(kept) & set(each.name.split("."))
-        ]
+        wanted = [each for each in wanted_layers(model, config.choice()) if not set(kept) & set(each.name.split("."))]
         if not wanted:
             raise UsageError(
                 f"{type(model).__name__} has no layer to quantise",

@@ -22,14 +22,18 @@ from rung.core.errors import BadFile, RungError, UnknownArchitecture
 from rung.core.text import count as counted
 from rung.core.types import Format
 from rung.diagnosis import classify
+from rung.formats.choice import Choice
 from rung.hub.modules import component_of, module_of
+from rung.hub.pages import give_back
 from rung.models.card import Tensor as Stored
 from rung.models.files.jsonfile import SMALL, read_object
 from rung.models.files.shards import weight_files
 from rung.models.network_card import NetworkCard, network_card
-from rung.models.quantised import method_of
+from rung.models.quantised import OWN, method_of
 from rung.models.settings import QUANTISATION, Settings, quantisation
-from rung.nn.quantise import kind_of, wanted_layers
+from rung.nn import QuantWeight
+from rung.nn.quantise import kind_of, put, wanted_layers
+from rung.nn.weight import parameter_of
 
 #: What networks call what they keep of the tokens so far.
 _KEPT = ("past_key_values", "cache_params", "state")
@@ -107,22 +111,25 @@ def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, plac
     """The network ``kind`` of transformers with its weights, computing in ``dtype`` on ``place``.
 
     ``wanted`` has the formats of weights by the names of their parameters; layers of other weights, and those in
-    ``dtype``, are torch's own. What another quantiser wrote stays as it is stored, whatever is ``wanted``.
+    ``dtype``, are torch's own. Of a quantised folder they are those of the weights that it holds quantised.
     Raises ``BadFile``, also where the folder lacks weights.
     """
     from rung.hub import transformers as ours
 
     library = importlib.import_module("transformers")
     made: Any = getattr(library, kind)
-    options: dict[str, Any] = {"dtype": _DTYPES[dtype], "device_map": {"": str(place)}, "use_safetensors": True}
     values, described = _apart(read_object(folder / "config.json", SMALL), folder.name)
+    at = "cpu" if described else str(place)  # a card would hold what is stored beside what is made of it
+    options: dict[str, Any] = {"dtype": _DTYPES[dtype], "device_map": {"": at}, "use_safetensors": True}
     empty: Any = module_of({**values, "architectures": [kind]}, folder.name)
-    if described:
+    own = (
+        bool(described) and method_of(described or {}, folder.name) == OWN
+    )  # transformers reads it with rung by itself
+    if described and not own:
         from rung.hub.stored import ReadConfig
 
-        reading = ReadConfig(described, folder.name)  # on the processor: a card would hold parts beside what they make
-        options |= {"config": empty.config, "quantization_config": reading, "device_map": {"": "cpu"}}
-    elif held := _config(empty, wanted, dtype):
+        options |= {"config": empty.config, "quantization_config": ReadConfig(described, folder.name, wanted)}
+    elif not described and (held := _config(empty, wanted, dtype)):
         options["quantization_config"] = ours.QuantizationConfig(**held)
     try:
         with _silent(library):
@@ -135,8 +142,29 @@ def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, plac
         text = " ".join(str(error).split())[:200]
         raise BadFile(f"transformers cannot read {folder.name}", [f"{type(error).__name__}: {text}"]) from error
     _complete(folder, network, found)
+    if own:
+        _convert(network, wanted)
     read: nn.Module = network.eval().requires_grad_(False).to(place)
     return read
+
+
+def _convert(network: nn.Module, wanted: Mapping[str, Format]) -> None:
+    """Brings what layers of rung's hold into those formats, one weight after the other."""
+    places: dict[nn.Module, list[str]] = {}  # several where a head is its embedding
+    for place, layer in network.named_modules(remove_duplicate=False):
+        if isinstance(layer, QuantWeight):
+            places.setdefault(layer, []).append(place)
+    while places:
+        weight, several = places.popitem()
+        assert isinstance(weight, QuantWeight)
+        chosen = next((wanted[name] for name in map(parameter_of, several) if name in wanted), weight.format)
+        if chosen == weight.format:
+            continue
+        made = formats.convert(weight.encoded(), chosen, several[0], torch.get_num_threads())
+        held = QuantWeight.of(made, weight.dtype)
+        for place in several:
+            put(network, place, held)
+        give_back(weight.parameters())
 
 
 def _complete(folder: Path, network: nn.Module, found: Mapping[str, Any]) -> None:
@@ -152,7 +180,7 @@ def _complete(folder: Path, network: nn.Module, found: Mapping[str, Any]) -> Non
 
 def _config(module: nn.Module, wanted: Mapping[str, Format], dtype: str) -> dict[str, Any]:
     """The arguments of ``QuantizationConfig`` for these formats; none where every layer is held as it computes."""
-    layers = wanted_layers(module, formats.get("int8"), (), formats.get("int8"), {})
+    layers = wanted_layers(module, Choice.named("int8", embeddings="int8"))
     # by the parameters themselves: a head that is an embedding has no name of its own among them
     held_in = {id(value): wanted[name] for name, value in module.named_parameters() if name in wanted}
     chosen: dict[str, Format] = {}

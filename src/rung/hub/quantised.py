@@ -19,6 +19,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from rung import formats
 from rung.core.errors import BadFile, UsageError
+from rung.core.types import Format
 from rung.formats import Encoded
 from rung.hub.conversions import Operation, whole_names
 from rung.hub.pages import give_back
@@ -110,11 +111,16 @@ class StoredConfig(QuantizationConfigMixin):
 
 
 class Loader(Quantizer):
-    """Loads what another quantiser has stored: each weight as soon as all of its parts have been read."""
+    """Loads what another quantiser has stored: each weight as soon as all of its parts have been read.
 
-    def __init__(self, quantization_config: Any, method: str, **options: Any) -> None:
+    ``wanted`` has formats of weights, by the names of their parameters, that are not to stay as they are stored.
+    """
+
+    def __init__(
+        self, quantization_config: Any, method: str, wanted: Mapping[str, Format] | None = None, **options: Any
+    ) -> None:
         HfQuantizer.__init__(self, quantization_config, **options)
-        self.method = method
+        self.method, self._wanted = method, wanted or {}
         self.settings: Mapping[str, Any] = quantization_config.to_dict()
         self._own: dict[int, Any] = {}  # transformers' conversion by the one that takes its place
         self._taken: dict[str, dict[str, list[Encoded]]] = {}  # experts by module and parameter
@@ -182,6 +188,7 @@ class Loader(Quantizer):
             raise BadFile(f"{name} is {list(encoded.shape)} in the checkpoint, and {list(shape)} in the model")
         if not in_layer(module):
             return {name: torch.from_numpy(formats.decode(encoded)).to(device, dtype)}
+        encoded = self._as_wanted(name, encoded)
         eight = encoded.format.name == "llm_int8"
         threshold = float(self.settings.get("llm_int8_threshold", _OUTLIERS)) if eight else 0.0
         layer = QuantLinear(QuantWeight.of(encoded, dtype, device), module.bias, threshold=threshold)
@@ -191,7 +198,7 @@ class Loader(Quantizer):
         """Puts the layer of a weight for each expert into the model, once both of its tensors are there."""
         stem, _, parameter = name.rpartition(".")
         taken = self._taken.setdefault(stem, {})
-        taken[parameter] = experts
+        taken[parameter] = [self._as_wanted(name, each) for each in experts]
         if len(taken) < len(NAMES):
             return {}
         held = formats.alike([*taken[NAMES[0]], *taken[NAMES[1]]])
@@ -210,6 +217,10 @@ class Loader(Quantizer):
         return {
             f"{stem}.{other}": _decoded(experts, model, f"{stem}.{other}", device) for other, experts in taken.items()
         }
+
+    def _as_wanted(self, name: str, encoded: Encoded) -> Encoded:
+        """The weight in the format that is asked for; as it is stored where none is."""
+        return formats.convert(encoded, self._wanted.get(name, encoded.format), name, torch.get_num_threads())
 
     @staticmethod
     def _put(model: Any, stem: str, layer: nn.Module, weights: list[Any]) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
-"""Networks that only transformers builds, from checkpoints that another quantiser wrote.
+"""Networks that only transformers builds, from checkpoints that a quantiser wrote, another one or rung itself.
 
-Which formats their layers will hold is known from headers; reading asks for rung's loader in one call, whatever is
-installed, so that nothing has to be put back.
+Which formats their layers will hold is known from headers; reading those of others asks for rung's loader in one call,
+whatever is installed, so that nothing has to be put back.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from rung import formats
-from rung.core.errors import BadFile, UnknownArchitecture
+from rung.core.errors import BadFile, UnknownArchitecture, UsageError
 from rung.core.types import EMPTY, Format
 from rung.hub.quantised import Loader, StoredConfig, fuses, in_layer
-from rung.hub.transformers import Method
+from rung.hub.transformers import Method, QuantizationConfig
 from rung.models import folder_weights
-from rung.models.card import Source, Tensor
+from rung.models.card import Piece, Source, Tensor
 from rung.models.files.tensors import Stored
-from rung.models.quantised import Held, method_of
-from rung.models.quantised.values import OTHER_COPY
+from rung.models.quantised import OWN, Held, method_of, own
+from rung.models.quantised.values import OTHER_COPY, contradiction, shaped
 from rung.models.roles import Found
+from rung.nn import QuantWeight
 from rung.nn.experts import NAMES
+from rung.nn.weight import parameter_of
 
 #: The weights of a parameter, by the pattern of transformers' conversion that takes them: None where none does.
 Group = dict[str | None, list[Found]]
@@ -37,16 +39,18 @@ Group = dict[str | None, list[Found]]
 class ReadConfig(QuantizationConfigMixin):
     """Makes one call of ``from_pretrained`` read with ``Loader`` what a quantisation config describes.
 
-    The model's own config must not hold it then. Raises ``UnknownArchitecture`` for a method that rung does not read.
+    The model's own config must not hold it then; ``wanted``: see ``Loader``. Raises ``UnknownArchitecture`` for a
+    method that rung does not read.
     """
 
-    def __init__(self, described: Mapping[str, Any], where: str) -> None:
+    def __init__(self, described: Mapping[str, Any], where: str, wanted: Mapping[str, Format]) -> None:
         self.quant_method: Any = Method.RUNG
-        self.described, self.method = dict(described), method_of(described, where)
+        self.described, self.method, self.wanted = dict(described), method_of(described, where), wanted
 
     def quantizer(self, **options: Any) -> Loader:
         """What transformers loads with."""
-        return Loader(StoredConfig(**{**self.described, "quant_method": self.method}), method=self.method)
+        stored = StoredConfig(**{**self.described, "quant_method": self.method})
+        return Loader(stored, method=self.method, wanted=self.wanted)
 
 
 def as_stored(
@@ -63,7 +67,9 @@ def as_stored(
     network, and ``UnknownArchitecture`` for what rung does not read.
     """
     read = [Found("", one, number) for number, several in enumerate(files.values()) for one in several]
-    weights = folder_weights.joined(read, tuple(files), described, where)
+    if method_of(described, where) == OWN:
+        return _own(module, tensors, read, described, where)
+    weights = folder_weights.joined(read, tuple(files), described, where, lambda name: None)
     groups, converters = _by_parameter(module, weights)
     names = {tensor.name for tensor in tensors}
     for name in groups.keys() - names:
@@ -170,3 +176,56 @@ def _order(item: Found, files: Sequence[Path]) -> bytes:
     with open(files[piece.file], "rb") as file:
         file.seek(piece.offset)
         return file.read(piece.bytes)
+
+
+# ---- rung's own folders
+
+
+def _own(
+    module: Any, tensors: Sequence[Tensor], read: Sequence[Found], described: Mapping[str, Any], where: str
+) -> tuple[Tensor, ...]:
+    """The tensors of a folder of rung's own, as the layers hold them that its config asks for; changes the module."""
+    own.said(described, where)
+    try:
+        QuantizationConfig(**described).quantizer()._process_model_before_weight_loading(module)
+    except UsageError as error:
+        raise BadFile(
+            f"{where}: quantization_config does not belong to a {type(module).__name__}", [error.cause, *error.facts]
+        ) from error
+    groups, _ = _by_parameter(module, read)
+    places: dict[QuantWeight, list[str]] = {}  # several where a head is its embedding
+    for place, layer in module.named_modules(remove_duplicate=False):
+        if isinstance(layer, QuantWeight):
+            places.setdefault(layer, []).append(place)
+    held: dict[str, list[tuple[QuantWeight, tuple[Piece, ...]]]] = {}
+    for weight, several in places.items():
+        pieces = _pieces(weight, several, groups)
+        for place in several:
+            held.setdefault(parameter_of(place), []).append((weight, pieces))
+    return tuple(
+        _with_parts(tensor, held[tensor.name])
+        if tensor.name in held
+        else _held(module, tensor, groups.get(tensor.name, {}))
+        for tensor in tensors
+    )
+
+
+def _pieces(weight: QuantWeight, places: Sequence[str], groups: Mapping[str, Group]) -> tuple[Piece, ...]:
+    """The stored parts of a weight that lies there in its network. Raises ``BadFile``."""
+    found = []
+    for part, (shape, dtype) in formats.parts(weight.format, weight.shape).items():
+        name = formats.part_name(weight.format, part)
+        items = [item for place in places for item in _items(groups.get(f"{place}.{name}", {}))]
+        if not items:
+            raise contradiction(places[0], f"expected: {weight.format.name}", f"there is no {places[0]}.{name}")
+        shaped(places[0], folder_weights.header_of(items[0].stored), shape, (own.DTYPES[dtype],))
+        found.append(folder_weights.piece_of(part, items[0]))
+    return tuple(found)
+
+
+def _with_parts(tensor: Tensor, held: Sequence[tuple[QuantWeight, tuple[Piece, ...]]]) -> Tensor:
+    """The tensor as those weights together hold it."""
+    format = held[0][0].format
+    source = Source(OWN, Held(tensor.shape, format.name, EMPTY), tuple(piece for _, pieces in held for piece in pieces))
+    size = sum(format.bytes(weight.shape) for weight, _ in held)
+    return replace(tensor, format=format.name, bytes=size, source=source)

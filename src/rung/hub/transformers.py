@@ -20,6 +20,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from rung import formats
 from rung.core.errors import BadFile, DoesNotFit, RungError, UsageError
 from rung.core.text import count
+from rung.formats.choice import Choice, means
 from rung.hub.conversions import Operation, whole_names
 from rung.hub.modules import component_of
 from rung.hub.register import TABLE
@@ -30,7 +31,6 @@ from rung.nn.quantise import (
     check_computing,
     check_shapes,
     check_values,
-    means,
     put,
     replacement,
     tell_left,
@@ -90,6 +90,10 @@ class QuantizationConfig(QuantizationConfigMixin):
         """What transformers quantises and loads with."""
         return Quantizer(self, **options)
 
+    def choice(self) -> Choice:
+        """What it says of each layer; ``format`` must be one, not ``auto``."""
+        return Choice.named(self.format, self.skip, self.embeddings, self.keep)
+
     def dtype(self) -> torch.dtype | None:
         """``compute_dtype`` as torch's."""
         found: Any = self.compute_dtype
@@ -113,9 +117,7 @@ class Quantizer(HfQuantizer):
         self.files = bool(kwargs.get("checkpoint_files"))
         if config.format == AUTO:
             _plan(model, config, kwargs.get("device_map"))
-        outer = None if config.embeddings is None else formats.get(config.embeddings)
-        keep = {pattern: formats.get(name) for pattern, name in config.keep.items()}
-        wanted = wanted_layers(model, formats.get(config.format), tuple(config.skip), outer, keep)
+        wanted = wanted_layers(model, config.choice())
         for each in wanted:
             if not self.pre_quantized or each.format.encodes:  # what rung does not write it may have loaded
                 check_shapes(each)
@@ -217,7 +219,7 @@ def _plan(model: Any, config: QuantizationConfig, device_map: Any) -> None:
         raise DoesNotFit(f"{name} fits {device.name} in no format.", refused[-4:], ways)
     chosen = formats.get(answer.choices[answer.best].format)
     config.format = chosen.name
-    wanted = wanted_layers(model, chosen, tuple(config.skip), None, {})
+    wanted = wanted_layers(model, Choice(chosen, tuple(config.skip)))
     names = {each.name for each in wanted}
     for each in wanted:
         better = max((formats.next_better(chosen, w.shape[1]) for _, w in each.weights), key=lambda f: f.bits)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rung.core.types import EMPTY
 from rung.core.value import FrozenDict, Value
-from rung.models.quantised.values import Held
+from rung.models.quantised.values import OWN, Held
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,16 @@ class Piece(Value):
 
 @dataclass(frozen=True)
 class Source(Value):
-    """How a weight of another quantiser lies in its files: a method of ``rung.models.quantised``, and its parts."""
+    """How a quantised weight lies in its files: a method of ``rung.models.quantised``, and its parts."""
 
     method: str
     held: Held
     pieces: tuple[Piece, ...]
+
+    @property
+    def mapped(self) -> bool:
+        """Whether the parts are held as they lie in the files, and so cost no memory beside what is packed of them."""
+        return self.method == OWN
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,7 @@ class ModelCard(Value):
 
     @property
     def quantised(self) -> str:
-        """How the weights of a folder were quantised by another program; empty for GGUF files and plain folders."""
+        """The method that quantised the weights of a folder, ``rung`` too; empty for GGUF files and plain folders."""
         return next((tensor.source.method for tensor in self.tensors if tensor.source), "")
 
     @property

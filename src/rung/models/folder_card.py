@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from rung.models.card import Decoder, ModelCard
 from rung.models.files.jsonfile import LIMIT, SMALL, read_bounded, read_object
 from rung.models.files.shards import weight_files
 from rung.models.files.tensors import Stored
-from rung.models.roles import Found, tensors_of
+from rung.models.quantised.own import Site
+from rung.models.roles import Found, shape_of, tensors_of
 from rung.models.settings import Settings, quantisation, token_ids
 
 _OUTSIDE = {"embed_tokens.weight": "embed", "norm.weight": "norm"}
@@ -46,10 +48,11 @@ def folder_card(folder: Path) -> ModelCard:
     name = folder_name(folder)
     top, config, model = _configuration(folder, name)
     files = weight_files(folder)
-    found, vision = _find(_weights(files, top, config), model.names(config))
-    decoder = _tie(model.from_config(config), found, top.flag("tie_word_embeddings", model.tied))
-    names = model.names(config).values()
-    biases = tuple(role for role in names if role.endswith("_bias"))
+    shape, names = model.from_config(config), model.names(config)
+    site = functools.partial(_site, names=names, decoder=shape)
+    found, vision = _find(_weights(files, top, config, site), names)
+    decoder = _tie(shape, found, top.flag("tie_word_embeddings", model.tied))
+    biases = tuple(role for role in names.values() if role.endswith("_bias"))
     generation = optional(folder / "generation_config.json", SMALL)
     tokenizer = tokenizer_of(folder)
     settings = optional(folder / "tokenizer_config.json")
@@ -94,11 +97,25 @@ def _configuration(folder: Path, name: str) -> tuple[Settings, Settings, Archite
     return top, config, arch.MODEL_TYPES[kind]
 
 
-def _weights(files: Mapping[Path, tuple[Stored, ...]], top: Settings, config: Settings) -> list[Found]:
+def _weights(
+    files: Mapping[Path, tuple[Stored, ...]], top: Settings, config: Settings, site: Callable[[str], Site | None]
+) -> list[Found]:
     """The tensors of all files, without their roles; those of a quantised checkpoint as the weights that they make."""
     found = [Found("", stored, number) for number, tensors in enumerate(files.values()) for stored in tensors]
     described = quantisation(top) or quantisation(config)
-    return folder_weights.joined(found, tuple(files), described, config.where) if described else found
+    return folder_weights.joined(found, tuple(files), described, config.where, site) if described else found
+
+
+def _site(name: str, names: Mapping[str, str], decoder: Decoder) -> Site | None:
+    """The matrix that a decoder has under a name; its layer goes by any prefix, as checkpoints of other ages do."""
+    role = role_of(name, names)
+    shape = shape_of(role, decoder) if role else ()
+    if len(shape) != 2:
+        return None
+    layer = name.removesuffix(".weight")
+    tail = layer.removeprefix(next(prefix for prefix in _PREFIXES if layer.startswith(prefix)))
+    spelled = ("lm_head",) if role == "head" else tuple(prefix + tail for prefix in _PREFIXES)
+    return Site((shape[0], shape[1]), spelled, role in ("embed", "head"))
 
 
 def _find(weights: list[Found], names: Mapping[str, str]) -> tuple[list[Found], int]:

@@ -1,8 +1,8 @@
-"""The weights of a folder that another quantiser wrote: several stored tensors make one of them."""
+"""The weights of a folder that a quantiser wrote: several stored tensors make one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from rung.core.errors import BadFile
 from rung.models import quantised
 from rung.models.card import Piece, Source
 from rung.models.files.tensors import Stored
+from rung.models.quantised import own
 from rung.models.roles import Found
 
 if TYPE_CHECKING:
@@ -21,35 +22,47 @@ _NAMES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 _SMALL = 1 << 16
 
 
-def joined(found: Sequence[Found], files: Sequence[Path], config: Mapping[str, Any], where: str) -> list[Found]:
+def joined(
+    found: Sequence[Found],
+    files: Sequence[Path],
+    config: Mapping[str, Any],
+    where: str,
+    site: Callable[[str], own.Site | None],
+) -> list[Found]:
     """What is stored, with the tensors that make quantised weights replaced by these.
 
-    Raises ``UnknownArchitecture`` for a method that rung does not read, ``BadFile`` for tensors that contradict the
-    config or each other.
+    ``site``: see ``own.gather``; other methods' tensors tell their shapes. Raises ``UnknownArchitecture`` for a method
+    that rung does not read, ``BadFile`` for tensors that contradict the config or each other.
     """
     method = quantised.method_of(config, where)
     by_name = {item.stored.name: item for item in found}
+    headers = [header_of(item.stored) for item in found]
 
     def peek(name: str) -> Raw:
         return _read(by_name[name], files)
 
-    weights, plain = quantised.gather(method, config, (_header(item.stored) for item in found), peek)
+    if method == quantised.OWN:
+        weights, plain = own.gather(own.said(config, where), headers, site)
+    else:
+        weights, plain = quantised.gather(method, config, headers, peek)
     whole = [by_name[header.name] for header in plain]
     if not weights:
         raise BadFile(f"{where} says that the model is quantised with {method}, and no tensor is")
     for weight in weights:
         stored = Stored(weight.name, weight.held.shape, weight.held.format, True, 0, weight.bytes)
-        pieces = tuple(_piece(part, by_name[name]) for part, name in weight.parts)
+        pieces = tuple(piece_of(part, by_name[name]) for part, name in weight.parts)
         whole.append(Found("", stored, pieces[0].file, Source(method, weight.held, pieces)))
     return whole
 
 
-def _header(stored: Stored) -> quantised.Header:
+def header_of(stored: Stored) -> quantised.Header:
+    """The tensor as safetensors describes it."""
     return quantised.Header(stored.name, stored.shape, _NAMES.get(stored.format, stored.format))
 
 
-def _piece(part: str, item: Found) -> Piece:
-    header, stored = _header(item.stored), item.stored
+def piece_of(part: str, item: Found) -> Piece:
+    """The stored tensor as that part of a weight."""
+    header, stored = header_of(item.stored), item.stored
     return Piece(part, stored.name, header.dtype, stored.shape, item.file, stored.offset, stored.bytes)
 
 
@@ -59,7 +72,7 @@ def _read(item: Found, files: Sequence[Path]) -> Raw:
 
     from rung.models.quantised.values import raw_of
 
-    header, stored = _header(item.stored), item.stored
+    header, stored = header_of(item.stored), item.stored
     if stored.bytes > _SMALL:
         raise BadFile(f"{stored.name} has {stored.bytes:,} bytes; what describes a weight is smaller")
     with open(files[item.file], "rb") as file:

@@ -135,6 +135,8 @@ def _part(folder: Path, where: str, describing: Describe) -> Component:
     stem = stem_of(folder)
     if not stem or described.model_type not in known():  # a module's own names need not be those of its files
         return described
+    if any(tensor.source for tensor in described.tensors):  # in parts, whose shapes no header says
+        return described
     if _is_index(folder, stem):
         return _indexed(described, folder / f"{stem}{INDEX}")
     return as_stored(described, list(weight_files(folder, stem).values()), where)

@@ -40,8 +40,8 @@ class Reader:
     def read(self, tensor: Tensor) -> Encoded:
         """The tensor as it is stored: a read-only view of the file. A tensor of one dimension [n] becomes (1, n).
 
-        One with a ``source`` is made of its parts, in memory of its own. Raises ``BadFile`` when the file is gone or
-        has become shorter since the card was made, or the parts contradict each other.
+        One with a ``source`` is made of its parts, in memory of its own unless they are ``mapped``. Raises ``BadFile``
+        when the file is gone or has become shorter since the card was made, or the parts contradict each other.
         """
         if tensor.source is not None:
             raws = {piece.part: self._raw(piece) for piece in tensor.source.pieces}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from rung import formats
 from rung.core.errors import CannotEncode, UsageError
 from rung.core.text import count, did_you_mean, matches
 from rung.core.types import Format
+from rung.formats.choice import Choice
 from rung.nn import experts
 from rung.nn.experts import QuantExperts
 from rung.nn.layers import QuantEmbedding, QuantLinear
@@ -61,10 +62,7 @@ def quantize(
     threshold, a dtype that nothing computes in; ``CannotEncode`` for NaN and Inf, with the tensor's name.
     """
     check_computing(compute_dtype, threshold)
-    chosen = formats.get(format)
-    outer = None if embeddings is None else formats.get(embeddings)
-    own = {pattern: formats.get(name) for pattern, name in (keep or {}).items()}
-    wanted = wanted_layers(module, chosen, (skip,) if isinstance(skip, str) else tuple(skip), outer, own)
+    wanted = wanted_layers(module, Choice.named(format, skip, embeddings, keep))
     for each in wanted:
         check(each)
     held: dict[int, QuantWeight] = {}  # by the tensor that is replaced: tied layers share one weight
@@ -85,11 +83,8 @@ def quantize(
     return module
 
 
-def wanted_layers(
-    module: nn.Module, format: Format, skip: tuple[str, ...], outer: Format | None, keep: Mapping[str, Format]
-) -> list[Wanted]:
-    """The layers to quantise, in order: embeddings and heads to ``outer``, or not when that is None; those that a
-    pattern of ``keep`` means, to its format.
+def wanted_layers(module: nn.Module, choice: Choice) -> list[Wanted]:
+    """The layers to quantise, in order.
 
     Raises ``UsageError`` for a pattern that matches no layer, for a layer that is quantised already, and where there
     is none to quantise.
@@ -98,17 +93,14 @@ def wanted_layers(
     heads, names = _heads(module, named), {name for name, _ in named}
     found: list[Wanted] = []
     for name, layer in named:
-        if any(means(pattern, name, names) for pattern in skip):
-            continue
         kind = kind_of(layer)
-        if kind == "quantised":
+        chosen = choice.of((name,), bool(name) and (kind == "embedding" or name in heads), names)
+        if chosen is not None and kind == "quantised":
             raise _already(name or type(layer).__name__, layer)
-        chosen = outer if name and (kind == "embedding" or name in heads) else format
-        chosen = next((own for pattern, own in keep.items() if means(pattern, name, names)), chosen)
         if chosen is not None:
             found.append(Wanted(name, layer, chosen, _weights(name, layer, kind)))
     known = [name for name, _ in named]
-    for argument, pattern in [*(("skip", each) for each in skip), *(("keep", each) for each in keep)]:
+    for argument, pattern in [*(("skip", each) for each in choice.skip), *(("keep", each) for each in choice.keep)]:
         if not any(matches(name, pattern) for name in known):
             raise UsageError(
                 f"{argument}: {pattern!r} matches no layer.{did_you_mean(pattern, known)}",
@@ -116,13 +108,8 @@ def wanted_layers(
                 ["write a name, whole parts of one, or a pattern with * and ?"],
             )
     if not found:
-        raise _nothing(type(module).__name__, known, skip)
+        raise _nothing(type(module).__name__, known, choice.skip)
     return found
-
-
-def means(pattern: str, name: str, names: Container[str]) -> bool:
-    """Whether a pattern means the layer ``name``; one that is itself among the ``names`` of layers, only that one."""
-    return name == pattern if pattern in names else matches(name, pattern)
 
 
 def tell_left(module: nn.Module) -> None:

@@ -214,3 +214,9 @@ class Decoded(Tensor):
             args[0]._weight.assign(plain[0][0])
             return args[0]
         return result
+
+
+def parameter_of(place: str) -> str:
+    """The parameter of a plain network in whose place the ``QuantWeight`` of that name is."""
+    stem, _, last = place.rpartition(".")
+    return f"{stem}.weight" if last == "stored" else stem  # else the number of an expert

@@ -15,7 +15,7 @@ from rung.core.errors import ContextTooLong, UnknownFormat, UsageError
 from rung.core.text import count, quoted, size, tenths
 from rung.core.types import Device, Level, MemoryUse, StepClass, Verdict, no
 from rung.core.value import FrozenDict
-from rung.models.outlines.values import Outline
+from rung.models.outlines.values import GENERATES, Outline
 from rung.planning.answer import (
     OPTIMIZER,
     PROMPT,
@@ -37,7 +37,7 @@ from rung.planning.recipe import Storage, storage_name
 from rung.planning.relax import less_context, smaller_format
 from rung.planning.request import Request
 from rung.planning.solve import FORMATS, SIXTEEN, arrangements, choose, contexts_of, storages, verdict_of
-from rung.planning.subject import GENERATES, Subject
+from rung.planning.subject import Subject
 from rung.planning.training import trainable, training_use
 
 #: Fewer tokens a second than a person reads count as slow.
@@ -112,9 +112,8 @@ def _case(outline: Outline, question: Question, traced: Mapping[str, int]) -> _C
         subjects = {outline.components[0].name: Subject.of_card(outline.card)}
     else:
         subjects = {c.name: Subject.of_component(c, outline.kind, outline.path) for c in outline.components}
-        layers = outline.kind == "module"  # of rung.nn, which keep a weight as it is stored beside what is packed
         subjects = {
-            name: replace(s, name=outline.name, traced=traced.get(name, 0), borrowed=layers)
+            name: replace(s, name=outline.name, traced=traced.get(name, 0), borrowed=_borrowed(outline, s))
             for name, s in subjects.items()
         }
     if question.training and len(subjects) > 1:
@@ -142,6 +141,11 @@ def _case(outline: Outline, question: Question, traced: Mapping[str, int]) -> _C
         )
     request = Request(memory=question.memory, context=context, batch=question.batch, prompt_tokens=prompt)
     return _Case(kitchens, outline, question, request, context, sequence)
+
+
+def _borrowed(outline: Outline, subject: Subject) -> bool:
+    """Whether its layers will be those of rung.nn, which keep a weight as it is stored beside what is packed."""
+    return outline.kind == "module" or (subject.decoder is None and any(tensor.source for tensor in subject.tensors))
 
 
 def _storages(case: _Case) -> list[Storage]:

@@ -83,7 +83,7 @@ def recipe(subject: Subject, asked: Storage, device: Device, dtype: str, packed:
     ``packed`` False keeps every weight in its stored layout: smaller where a packing is wider, and slower. A network of
     transformers holds in ``dtype`` what its checkpoint has not quantised.
     """
-    plain = formats.get(dtype) if asked is None and subject.fixed else None
+    plain = formats.get(dtype) if subject.borrowed and subject.keeps else None
     climbs: dict[tuple[str, tuple[int, ...]], Climb] = {}
 
     def climb(format: Format, shape: tuple[int, ...]) -> Climb:
@@ -127,7 +127,8 @@ def _held_bytes(tensor: Tensor, format: Format, packing: str, borrowed: bool) ->
     ``rung.nn`` always keep it."""
     if packing != "r16":
         return tensor.bytes if format.name == tensor.format else format.bytes(tensor.shape)
-    copied = borrowed or (is_generic(format) and (format.name != tensor.format or tensor.source is not None))
+    made = format.name != tensor.format or (tensor.source is not None and not tensor.source.mapped)
+    copied = borrowed or (is_generic(format) and made)
     packed = packed_bytes(format, tensor.shape)
     if packed > OWN_MAPPING:
         packed = -(-packed // HUGE) * HUGE

@@ -99,8 +99,6 @@ def less_context(kitchen: Kitchen, groups: Groups, request: Request, context: in
 
 def smaller_format(kitchen: Kitchen, groups: Groups, request: Request, context: int, closest: Arrangement) -> list[str]:
     """The command with the finest format smaller than what was tried that fits the whole context."""
-    if kitchen.subject.fixed:
-        return []  # it stays as it is stored
     stored = sum(w.bytes for w in closest.weights)
     for name in _SMALLER:
         format = storage(name)

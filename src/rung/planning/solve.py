@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from rung.core.errors import ContextTooLong, DeviceError, UnknownDevice, UsageError
+from rung.core.errors import ContextTooLong, DeviceError, UnknownDevice
 from rung.core.text import count, did_you_mean, quoted, size
 from rung.core.types import YES, Candidate, Device, Format, Plan, Verdict, no
 from rung.models.card import ModelCard
@@ -122,21 +122,11 @@ def contexts_of(subject: Subject, asked: int | None) -> list[int]:
 def storages(subject: Subject, asked: str | None) -> list[Storage]:
     """What to try: the format asked for, else a file's own, or those that a folder may be stored in.
 
-    Raises ``UnknownFormat``, and ``UsageError`` for another format than the stored ones of a network of transformers.
+    Raises ``UnknownFormat``.
     """
     if asked == "stored" or (asked is None and subject.keeps):
         return [None]
-    found: list[Storage] = [storage(name) for name in ([asked] if asked else FORMATS)]
-    if subject.fixed:
-        raise UsageError(
-            f"{subject.name} was asked for in {asked}, and is quantised already.",
-            ["transformers builds it, and its layers hold the weights as they are stored"],
-            [
-                f"rung run {quoted(subject.path)}",
-                f"rung run ORG/REPO --format {asked}   # the unquantised version of the model",
-            ],
-        )
-    return found
+    return [storage(name) for name in ([asked] if asked else FORMATS)]
 
 
 def arrangements(

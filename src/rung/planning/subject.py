@@ -10,10 +10,8 @@ from rung.core.value import Value
 from rung.models.card import Decoder, ModelCard, Tensor
 from rung.models.footprint import WIDTH, activation_bytes, cache_bytes
 from rung.models.network_card import NetworkCard
-from rung.models.outlines.values import OTHER, TABLES, Component, Shape, shape_of_decoder
+from rung.models.outlines.values import GENERATES, OTHER, TABLES, Component, Shape, shape_of_decoder
 
-#: Roles of components that write text, and so hold a cache and have a speed of decoding.
-GENERATES = ("decoder", "encoder-decoder")
 #: Tokens that a denoiser or image encoder sees where its shape does not say: an image of 1024 x 1024 in patches of 16.
 _IMAGE_TOKENS = 4096
 
@@ -61,11 +59,6 @@ class Subject(Value):
     def keeps(self) -> bool:
         """Whether its files hold weights in formats that are kept unless another one is asked for."""
         return self.kind == "gguf" or any(tensor.source for tensor in self.tensors)
-
-    @property
-    def fixed(self) -> bool:
-        """Whether those formats are the only ones: a network of transformers whose weights another quantiser wrote."""
-        return self.borrowed and self.keeps
 
     @property
     def layers(self) -> int:

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rung.hub.transformers import QuantizationConfig
 from rung.models.card import ModelCard
-from rung.training.fitting import PLAIN
+from rung.training.fitting import PLAIN, STORED
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -23,6 +23,6 @@ def load_tokenizer(card: ModelCard) -> Any:
 
 
 def load_base(card: ModelCard, format: str, dtype: str) -> Any:
-    """The model with its linear layers in ``format``, computing in ``dtype``."""
-    quantised = {} if format in PLAIN else {"quantization_config": QuantizationConfig(format=format)}
+    """The model with its linear layers in ``format``, or as they are ``STORED``, computing in ``dtype``."""
+    quantised = {} if format in (*PLAIN, STORED) else {"quantization_config": QuantizationConfig(format=format)}
     return AutoModelForCausalLM.from_pretrained(card.path, dtype=_DTYPES[dtype], **quantised)

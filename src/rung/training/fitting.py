@@ -16,6 +16,8 @@ from rung.planning.training import training_use
 
 #: Formats that hold weights as they are computed with; for the others the layers are quantised.
 PLAIN = ("f32", "bf16", "f16")
+#: In place of a format: what a folder of rung's holds quantised stays as it is.
+STORED = "stored"
 
 
 @dataclass(frozen=True)
@@ -96,12 +98,15 @@ def _use(
 
 
 def _weights(card: ModelCard, device: Device, format: str, dtype: str) -> tuple[Weight, ...]:
-    """The weights as transformers holds them: linears in the format, embedding, head and norms in what is computed."""
-    plain = formats.get(dtype)
+    """The weights as transformers holds them: linears in the format, embedding, head and norms in what is computed; of
+    a quantised folder those that are stored so."""
+    plain, asked = formats.get(dtype), None if format == STORED else formats.get(format)
 
     def held(weight: Weight) -> Weight:
-        if format not in PLAIN and weight.multiplies and weight.tensor.role not in ("embed", "head"):
+        linear = weight.multiplies and weight.tensor.role not in ("embed", "head")
+        kept = weight.tensor.source is not None if asked is None else linear and format not in PLAIN
+        if kept:
             return weight
         return replace(weight, format=plain, bytes=plain.bytes((1, weight.count)))
 
-    return tuple(map(held, recipe(Subject.of_card(card), formats.get(format), device, dtype, packed=False)))
+    return tuple(map(held, recipe(Subject.of_card(card), asked, device, dtype, packed=False)))

@@ -10,7 +10,7 @@ import math
 import random
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from rung.core.types import Device
 from rung.engine.locating import card_of
 from rung.engine.planning import device_here
 from rung.models.card import ModelCard
+from rung.models.quantised import OWN
 from rung.planning.request import parse_memory
 from rung.training.curve import loss_curve
 from rung.training.data import read_rows
-from rung.training.fitting import fit
+from rung.training.fitting import STORED, fit
 
 #: Tokens of a row, where nothing is asked for.
 LENGTH = 1024
@@ -39,9 +40,10 @@ _WHOLE = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_
 class Options:
     """What a run is made of. Names and defaults are TRL's, but for the learning rate, of which TRL's advice for
     adapters (ten times its 2e-5) is taken, and for targets, which are all linear layers, as in QLoRA. ``max_length`` is
-    by default TRL's 1,024 tokens, or what the model holds if that is less."""
+    by default TRL's 1,024 tokens, or what the model holds if that is less; ``format`` nf4, or what
+    a folder of rung's is stored in."""
 
-    format: str = "nf4"
+    format: str | None = None
     epochs: float = 3.0
     learning_rate: float = 2e-4
     rank: int = 16
@@ -88,6 +90,8 @@ def tune(
     _need_packages()
     card = card_of(model, offline=offline, on_note=on_note)
     _check(card, asked, place)
+    format = _format(card, asked.format)
+    asked = replace(asked, format=format)
     rows, dropped = read_rows(Path(data).expanduser())
     _claim(place, _identity(card, Path(data).expanduser(), asked))
 
@@ -107,7 +111,7 @@ def tune(
     planned = fit(
         card,
         chosen,
-        asked.format,
+        format,
         rank=asked.rank,
         batch=min(asked.batch, len(encoded.rows)),
         accumulate=asked.accumulate,
@@ -116,7 +120,7 @@ def tune(
     )
     on_note(planned.words)
     training, held_out = _split(encoded.rows, asked)
-    base = load_base(card, asked.format, planned.dtype)
+    base = load_base(card, format, planned.dtype)
     made = settings(asked, planned, length, place / CHECKPOINTS, len(training), bool(held_out))
     return _train(card, chosen, base, training, held_out, lora(asked), made, place, on_note, on_loss)
 
@@ -139,13 +143,6 @@ def _check(card: ModelCard, asked: Options, place: Path) -> None:
             ["an adapter of that folder runs on the GGUF file too:  rung run FILE --adapter DIR"],
             [f"rung convert {quoted(card.path)} FOLDER", "rung tune FOLDER DATA --out DIR"],
         )
-    chosen = formats.get(asked.format)
-    if not chosen.encodes:
-        raise UsageError(
-            f"rung reads {chosen.name} and does not write it",
-            ["the base is held in this format while the adapter is trained"],
-            ["--format nf4", "rung formats"],
-        )
     if asked.max_length is not None and asked.max_length > card.decoder.context:
         raise ContextTooLong(
             f"--max-length is {asked.max_length:,}, and {card.name} holds {count(card.decoder.context, 'token')}.",
@@ -160,6 +157,26 @@ def _check(card: ModelCard, asked: Options, place: Path) -> None:
         raise UsageError("MODEL and --out are the same folder.", (), [f"--out {quoted(f'{place.name}-adapter')}"])
     if not 0 <= asked.eval_split < 1:
         raise UsageError(f"--eval-split is {asked.eval_split}; it is a share of the rows", (), ["--eval-split 0.1"])
+
+
+def _format(card: ModelCard, asked: str | None) -> str:
+    """What the base is held in while the adapter is trained. Raises ``UnknownFormat``, ``UsageError``."""
+    if card.quantised == OWN:
+        if asked not in (None, STORED):
+            raise UsageError(
+                f"{card.name} was asked for in {asked}, and is quantised already.",
+                ["adapters are trained on what it holds, as it is stored"],
+                ["leave out --format", f"rung tune ORIGINAL DATA --out DIR --format {asked}"],
+            )
+        return STORED
+    chosen = formats.get(asked or "nf4")
+    if not chosen.encodes:
+        raise UsageError(
+            f"rung reads {chosen.name} and does not write it",
+            ["the base is held in this format while the adapter is trained"],
+            ["--format nf4", "rung formats"],
+        )
+    return asked or "nf4"
 
 
 def names(targets: str) -> list[str]:

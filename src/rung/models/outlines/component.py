@@ -30,7 +30,7 @@ def describe(config: Mapping[str, Any], where: str, name: str = "model") -> Comp
     settings = Settings(config, where)
     parts = Parts(where, _dtype(settings))
     found = _decoder(settings, parts, name) or _described(settings, parts, name)
-    component = replace(found, tensors=quantised.stored(parts.all(), settings))
+    component = replace(found, tensors=quantised.stored(parts.all(), settings, found.role))
     if not component.tensors:
         raise BadFile(f"{where} describes a model without a tensor")
     return component

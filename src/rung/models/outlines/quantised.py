@@ -1,25 +1,35 @@
 """Configurations that say that their checkpoint is quantised: what of it is stored how.
 
 https://huggingface.co/docs/transformers/quantization/fp8 and /mxfp4; the checkpoints of DeepSeek-V3 (fp8 in blocks of
-128 x 128 with f32 scales; embedding, head, norms and routers as they were) and of gpt-oss (experts in mxfp4).
+128 x 128 with f32 scales; embedding, head, norms and routers as they were) and of gpt-oss (experts in mxfp4); rung's
+own folders of models that write text.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from rung.core.errors import BadFile, UnknownArchitecture
-from rung.models.card import Tensor
+from rung.core.types import EMPTY
+from rung.formats.choice import Choice
+from rung.models.card import Source, Tensor
 from rung.models.outlines.parts import tensor_bytes
-from rung.models.outlines.values import TABLES
+from rung.models.outlines.values import GENERATES, TABLES
+from rung.models.quantised import OWN, Held, own
 from rung.models.settings import Settings
 
 _WHOLE = (*TABLES, "head", "router", "shared_router")
+#: What no layer of rung's holds.
+_PLAIN = ("router", "shared_router", "conv", "table")
 
 
-def stored(tensors: tuple[Tensor, ...], config: Settings) -> tuple[Tensor, ...]:
-    """The tensors as the checkpoint stores them. Raises ``UnknownArchitecture`` for other ways of quantising."""
+def stored(tensors: tuple[Tensor, ...], config: Settings, role: str) -> tuple[Tensor, ...]:
+    """The tensors of a component of that role as the checkpoint stores them.
+
+    Raises ``UnknownArchitecture`` for other ways of quantising, ``BadFile`` for values that cannot be.
+    """
     found = config.raw("quantization_config") or config.raw("compression_config")
     if not found:
         return tensors
@@ -33,10 +43,12 @@ def stored(tensors: tuple[Tensor, ...], config: Settings) -> tuple[Tensor, ...]:
         if not (isinstance(block, list) and len(block) == 2 and all(isinstance(n, int) and n > 0 for n in block)):
             raise config.bad("weight_block_size", block, "two whole numbers")
         return tuple(part for tensor in tensors for part in _fp8(tensor, block[0], block[1]))
+    if method == OWN and role in GENERATES:
+        return _own(tensors, own.said(found, config.where))
     raise UnknownArchitecture(
         f"{config.where} is quantised" + (f" with {method[:40]}" if method else ""),
-        ["from a configuration alone rung knows how fp8 (in blocks) and mxfp4 checkpoints store their weights"],
-        ["name the folder or the repository with its safetensors, or the unquantised version of the model"],
+        ["from a configuration alone rung knows how fp8 (in blocks), mxfp4 and its own checkpoints are stored"],
+        ["rung plan FOLDER   # where transformers builds the network", "name the unquantised version of the model"],
     )
 
 
@@ -64,3 +76,25 @@ def _fp8(tensor: Tensor, rows: int, columns: int) -> tuple[Tensor, ...]:
         replace(tensor, format="F8_E4M3", bytes=tensor_bytes("F8_E4M3", tensor.shape)),
         Tensor(f"{tensor.role}_scale", f"{tensor.name}_scale_inv", scales, "f32", 0, 0, tensor_bytes("f32", scales)),
     )
+
+
+def _own(tensors: tuple[Tensor, ...], choice: Choice) -> tuple[Tensor, ...]:
+    """Each matrix in the format that its layer was given."""
+    matrices = (tensor for tensor in tensors if 2 <= len(tensor.shape) <= 3 and _last(tensor) not in _PLAIN)
+    layers = {tensor.name: _layer(tensor) for tensor in matrices}
+    names = set(layers.values())
+    made = []
+    for tensor in tensors:
+        layer = layers.get(tensor.name)
+        chosen = layer and choice.of((layer,), _last(tensor) in (*TABLES, "head"), names)
+        if chosen and chosen.divides(tensor.shape[-1]):
+            size = math.prod(tensor.shape[:-2]) * chosen.bytes(tensor.shape[-2:])
+            source = Source(OWN, Held(tensor.shape, chosen.name, EMPTY), ())
+            tensor = replace(tensor, format=chosen.name, bytes=size, source=source)
+        made.append(tensor)
+    return tuple(made)
+
+
+def _layer(tensor: Tensor) -> str:
+    """The name of the layer that a weight is of; two tensors are one layer of experts."""
+    return tensor.name.removesuffix(".weight") if len(tensor.shape) == 2 else tensor.name.rpartition(".")[0]

@@ -14,7 +14,8 @@ SCALE = "_scale"
 OTHER = "other"
 #: The roles of look-up tables, of which one row is read for a token.
 TABLES = ("embed", "positions", "types")
-_GENERATES = ("decoder", "encoder-decoder")
+#: Roles of components that write text, and so hold a cache and have a speed of decoding.
+GENERATES = ("decoder", "encoder-decoder")
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Component(Value):
         An embedding counts where it serves as the head too.
         """
         last = [tensor.role.rsplit(".", 1)[-1] for tensor in self.tensors]
-        tied = self.role in _GENERATES and "head" not in last
+        tied = self.role in GENERATES and "head" not in last
         total = 0.0
         for tensor, role in zip(self.tensors, last, strict=True):
             skipped = role == OTHER or role.endswith(SCALE) or (role in TABLES and not (tied and role == "embed"))

@@ -1,4 +1,4 @@
-"""Checkpoints that other quantisers wrote: their tensors together make weights in formats of rung.
+"""Quantised checkpoints, of others and of rung itself: their tensors together make weights in formats of rung.
 
 One module a method (``values.Method``). From headers alone: ``gather``; from values: ``read``. Every value of a weight
 is what the method's own package decodes, bit for bit in the dtype that it decodes to.
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 from rung import formats
 from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.value import Value
-from rung.models.quantised.values import OTHER_COPY, Header, Held, Method, Raw
+from rung.models.quantised.values import OTHER_COPY, OWN, Header, Held, Method, Raw
 
 if TYPE_CHECKING:
     from rung.formats import Encoded
 
-__all__ = ["METHODS", "Header", "Held", "Raw", "Weight", "gather", "method_of", "read"]
+__all__ = ["METHODS", "OWN", "Header", "Held", "Raw", "Weight", "gather", "method_of", "read"]
 
 #: quant_method of a config -> module of this package.
 METHODS = {
@@ -32,6 +32,7 @@ METHODS = {
     "mxfp4": "mxfp4",
     "hqq": "hqq",
 }
+_MODULES = {**METHODS, OWN: "own"}
 
 
 @dataclass(frozen=True)
@@ -53,23 +54,17 @@ def method_of(config: Mapping[str, Any], where: str) -> str:
     method = config.get("quant_method")
     if method is None and (config.get("load_in_4bit") or config.get("load_in_8bit")):
         method = "bitsandbytes"
-    if method == "rung":
-        raise UnknownArchitecture(
-            f"{where} is of layers that rung quantised; transformers opens them after: import rung",
-            ["what rung run opens of rung's own are GGUF files"],
-            ["rung quantize ORIGINAL NEW.gguf --format q4_k_m", "rung run NEW.gguf"],
-        )
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in _MODULES:
         raise UnknownArchitecture(
             f"{where} is quantised" + (f" with {str(method)[:40]}" if method else ""),
-            [f"rung reads checkpoints of {', '.join(METHODS)}"],
+            [f"rung reads checkpoints of {', '.join(_MODULES)}"],
             OTHER_COPY,
         )
-    return str(method)
+    return method
 
 
 def _module(method: str) -> Method:
-    return cast(Method, importlib.import_module(f"rung.models.quantised.{METHODS[method]}"))
+    return cast(Method, importlib.import_module(f"rung.models.quantised.{_MODULES[method]}"))
 
 
 def suffixes(method: str) -> Mapping[str, str]:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: Scales in safetensors' names of types -> in those of ``rung.formats.grouped``.
 FLOATS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 
+#: The method of rung's own folders, whose weights ``own.gather`` finds: their shapes are in no header.
+OWN = "rung"
+
 #: Types of the groups of columns.
 INDICES = ("I32", "I64")
 
