@@ -147,3 +147,35 @@ def test_a_pipeline_that_text_is_not_enough_for(kind, fact):
     with pytest.raises(UsageError, match="from text alone") as refused:
         asking.check_inputs(pipeline, {"prompt": "a cat"})
     assert refused.value.facts == (fact,)
+
+
+@pytest.mark.parametrize(
+    ("name", "wish", "read"),
+    [
+        ("latte", {"frames": 4, "size": (16, 16)}, True),
+        ("latte", {"frames": 4, "size": (16, 16), "guidance": 1.0}, False),
+        ("flux", {"size": (32, 32)}, False),
+    ],
+)
+def test_a_negative_prompt_that_no_encoder_gets_is_told(rehearsing, name, wish, read):
+    pipeline, notes = rehearsing(name), []
+    pipeline.watcher.note = notes.append
+    pipeline.rehearse([Settings("a cat", negative="a dog", **wish)] * 2)
+    kind = type(pipeline._built).__name__
+    assert notes == ([] if read else [f"--negative is not read: {kind} gives it to no encoder"])
+
+
+@pytest.mark.parametrize(
+    ("wish", "scheduler", "ways"),
+    [
+        ({"steps": 2000}, "DDIMScheduler", ("--steps 1000",)),
+        ({"steps": 1200, "scheduler": "ddpm"}, "DDPMScheduler", ("--steps 1000", "leave out --scheduler")),
+    ],
+)
+def test_steps_that_the_scheduler_refuses_are_refused_before_anything_is_read(rehearsing, wish, scheduler, ways):
+    pipeline, settings = rehearsing("latte"), Settings("a cat", frames=4, size=(16, 16), **wish)
+    says = rf"{scheduler}, the scheduler of LattePipeline, does not take {wish['steps']:,}"
+    with pytest.raises(UsageError, match=says) as refused:
+        pipeline.rehearse([settings])
+    assert refused.value.facts
+    assert refused.value.ways_out == ways

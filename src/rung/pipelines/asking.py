@@ -56,6 +56,38 @@ def check_made(pipeline: Any, settings: Settings, made: Made) -> None:
     raise UsageError(f"{name} does not make {wanted}.", [reason, *rules], ways) from cause
 
 
+def check_steps(pipeline: Any, settings: Settings, begin: Callable[[Settings], None]) -> None:
+    """Raises ``UsageError`` where the scheduler does not take so many steps. ``begin`` raises what it raises; the way
+    out has been tried."""
+    try:
+        begin(settings)
+        return
+    except RungError:
+        raise
+    except _REFUSALS as error:
+        reason, cause = " ".join(str(error).split())[:300] or type(error).__name__, error
+    name, ways = type(pipeline.scheduler).__name__, ["leave out --scheduler"] if settings.scheduler else []
+    if settings.steps is not None and (most := _most(settings, begin)):
+        ways.insert(0, f"--steps {most}")
+    wanted = "its own number of" if settings.steps is None else f"{settings.steps:,}"
+    raise UsageError(
+        f"{name}, the scheduler of {type(pipeline).__name__}, does not take {wanted} steps.", [reason], ways
+    ) from cause
+
+
+def _most(settings: Settings, begin: Callable[[Settings], None]) -> int:
+    """The most steps below those asked for that are taken, found by halves; 0 where none are."""
+    taken, refused = 0, settings.steps or 1
+    while refused - taken > 1:
+        middle = (taken + refused) // 2
+        try:
+            begin(replace(settings, steps=middle))
+            taken = middle
+        except (RungError, *_REFUSALS):
+            refused = middle
+    return taken
+
+
 def check_room(pipeline: Any, settings: Settings, room: int) -> None:
     """Raises ``UsageError`` where the frames alone are more than ``room`` bytes: no rehearsal could hold its noise."""
     own = inspect.signature(type(pipeline).__call__).parameters

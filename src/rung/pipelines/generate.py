@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +19,7 @@ from rung.core.types import Device, StepDown
 from rung.core.value import Value
 from rung.engine import system
 from rung.hub.pipelines import Folder, Perform, quiet, scheduler, stand_in
+from rung.models.outlines.pipeline import phases_of
 from rung.pipelines import asking
 from rung.pipelines.perform import Performance, Progress
 from rung.pipelines.rehearse import Rehearsal
@@ -116,9 +119,10 @@ class Pipeline:
         Raises ``UsageError`` for what the pipeline refuses or would make otherwise, and for a prompt that no encoder
         takes whole.
         """
-        rehearsal = Rehearsal(self.folder)
+        rehearsal, unread = Rehearsal(self.folder), ""
         for settings in several:
             rehearsal.tokens.clear()
+            rehearsal.heard.clear()
             pipeline = self._pipeline(rehearsal.perform, settings)
 
             def made(asked: Settings, pipeline: Any = pipeline) -> tuple[int, tuple[int, int]]:
@@ -129,9 +133,36 @@ class Pipeline:
             with quiet():
                 asking.check_made(pipeline, settings, made)
             _whole_text(pipeline, "prompt", settings.prompt, rehearsal.tokens)
-            if settings.negative and getattr(pipeline, "do_classifier_free_guidance", True):
+            if settings.negative and self._reads_negative(rehearsal, made, settings):
                 _whole_text(pipeline, "negative prompt", settings.negative, rehearsal.tokens)
+            elif settings.negative:
+                unread = f"--negative is not read: {type(pipeline).__name__} gives it to no encoder"
+            asking.check_steps(pipeline, settings, functools.partial(self._begin, rehearsal))
+        if unread:
+            self.watcher.note(unread)
         return rehearsal.networks()
+
+    @staticmethod
+    def _reads_negative(rehearsal: Rehearsal, made: asking.Made, settings: Settings) -> bool:
+        """Whether encoders are given anything else without the negative prompt."""
+        heard = set(rehearsal.heard)
+        rehearsal.heard.clear()
+        with quiet():
+            made(replace(settings, negative=None))
+        return heard != rehearsal.heard
+
+    def _begin(self, rehearsal: Rehearsal, settings: Settings) -> None:
+        """The pipeline's own code with all of its steps, until the first of them; raises what it raises."""
+        phases = phases_of(self.folder.networks)
+        encoders = {name for phase in phases if phase.name == "encode" for name in phase.components}
+
+        def perform(name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if name not in encoders:
+                raise _Encoded
+            return rehearsal.perform(name, method, args, kwargs)
+
+        with contextlib.suppress(_Encoded), quiet():
+            self._call(self._pipeline(perform, settings), settings)
 
     def plan(self, *several: Settings) -> PhasesPlan:
         """How each network is held. Raises ``DoesNotFit`` beside what ``rehearse`` raises."""

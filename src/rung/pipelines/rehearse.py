@@ -43,6 +43,8 @@ class Rehearsal:
         self._seen: dict[str, _Seen] = {}
         #: The longest text that each encoder was given, in tokens.
         self.tokens: dict[str, int] = {}
+        #: The texts that encoders were given, as they were given.
+        self.heard: set[tuple[str, bytes]] = set()
 
     def perform(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call, without values."""
@@ -54,6 +56,7 @@ class Rehearsal:
         text = kwargs.get("input_ids", args[0] if args else None)
         if isinstance(text, Tensor) and not text.is_floating_point() and text.dim() == 2:
             self.tokens[name] = max(self.tokens.get(name, 0), text.shape[1])
+            self.heard.add((name, text.cpu().numpy().tobytes()))
         _, shapes_only = self._known[key]
         return tree_map(_zeros, shapes_only)
 
