@@ -97,7 +97,7 @@ def train(case: Case, steps: int) -> dict[str, Any]:
         make(folder, case.splats, case.size, case.views)
         settings = Settings(
             str(folder),
-            steps=steps,
+            steps=max(steps, case.views),  # every photograph is in the cache then
             max_splats=case.splats,
             max_resolution=case.size,
             format=case.format,
@@ -123,7 +123,7 @@ def main() -> None:
         return
     from rung.planning.splat_costs import Load
 
-    each: set[tuple[float, float]] = set()
+    each: dict[float, float] = {}
     for words in asked.cases:
         case = Case.of(words)
         call = [sys.executable, __file__, "--one", "--cases", words, "--steps", str(asked.steps)]
@@ -139,8 +139,8 @@ def main() -> None:
             flush=True,
         )
         if case == Case(case.splats, 400):
-            each.add((listed, second))
-    for (few, short), (many, long) in itertools.pairwise(sorted(each)):
+            each[listed] = second
+    for (few, short), (many, long) in itertools.pairwise(sorted(each.items())):
         power = math.log(long / short) / math.log(many / few)
         print(f"{few:,.0f} to {many:,.0f} listed: seconds grow as their number to the power of {power:.2f}")
 

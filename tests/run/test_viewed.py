@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rung.ops.rasterize import LADDER, Camera
+from rung.ops.rasterize import LADDER, Camera, Splats
 from rung.run import viewed
 from rung.run.compare import splats
 from rung.run.viewed import differs
@@ -128,5 +128,7 @@ def slopes_of(given):
     sizes = zip((150 - top).clamp_max(16).tolist(), (200 - left).clamp_max(16).tolist(), strict=True)
     weights = [torch.full((high, wide, 5), 0.7) for high, wide in sizes]
     chosen = viewed._near(given, POSE, CAMERA, places)
-    pixels, slopes = viewed._reference(given, chosen, POSE, CAMERA, places, weights)
-    return [pixels, *slopes]
+    own = Splats(*(tensor[chosen] for tensor in given))
+    pixels, told = viewed._reference(own, POSE, CAMERA, places, weights)
+    slopes = viewed._told(own, POSE, CAMERA, told)
+    return [pixels, *(torch.cat(parts) for parts in zip(*slopes, strict=True))]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -33,7 +32,8 @@ def differs(draw: Callable[..., Picture], splats: Splats, pose: Tensor, camera: 
     pixels, made, weights = _drawn(draw, splats, pose.detach(), camera, places)
     pose = pose.detach().cpu()
     chosen = _near(splats, pose, camera, places)
-    want, slopes = _reference(splats, chosen, pose, camera, places, weights)
+    own = Splats(*(tensor[chosen.to(tensor.device)].cpu() for tensor in splats))
+    want, told = _reference(own, pose, camera, places, weights)
     error = (pixels - want).abs() / torch.tensor([1, 1, 1, float(want[:, 3].max().clamp_min(1)), 1])
     if not bool(torch.isfinite(error).all()):
         return "a picture that is no numbers"
@@ -41,13 +41,23 @@ def differs(draw: Callable[..., Picture], splats: Splats, pose: Tensor, camera: 
     others = float((worst > _PIXEL).double().mean())
     if others > _OTHERS or float(error.mean()) > _MEAN:
         return f"{others:.1%} of the pixels of a view are not those of ref, by up to {float(worst.max()):.2g}"
-    for name, here, right in zip(Splats._fields, made, slopes, strict=True):
-        away = float((here[chosen].double() - right).norm())
-        here[chosen] = 0  # the others have none
-        share = math.hypot(away, float(here.norm())) / max(float(right.norm()), 1e-12)
+    for name, share in zip(Splats._fields, _shares(made, chosen, _told(own, pose, camera, told)), strict=True):
         if not share <= _SLOPE:
             return f"gradients of {name} on a view differ from those of ref by {share:.1%}"
     return ""
+
+
+def _shares(made: list[Tensor], chosen: Tensor, told: Iterable[list[Tensor]]) -> list[float]:
+    """How far the gradients of each tensor are from those that ``told`` has of the chosen splats, a piece at a time, as
+    a share of these; the others have none. What was compared becomes zero in ``made``."""
+    right, away = torch.zeros(2, len(made), dtype=torch.double)
+    for part, slopes in zip(chosen.split(_PIECE), told, strict=True):
+        for number, (here, slope) in enumerate(zip(made, slopes, strict=True)):
+            right[number] += slope.square().sum()
+            away[number] += (here[part].double() - slope).square().sum()
+            here[part] = 0
+    lost = torch.stack([here.double().norm().square() for here in made])
+    return ((away + lost).sqrt() / right.sqrt().clamp_min(1e-12)).tolist()
 
 
 def _drawn(
@@ -112,18 +122,12 @@ def _on(flat: Flat, corner: Tensor) -> Tensor:
 
 
 def _reference(
-    splats: Splats,
-    chosen: Tensor,
-    pose: Tensor,
-    camera: Camera,
-    places: list[tuple[int, int]],
-    weights: list[Tensor],
-) -> tuple[Tensor, list[Tensor]]:
-    """Pixels [P, 5] of the tiles and the gradients of the chosen splats, in float64, a tile or piece at a time."""
-    own = Splats(*(tensor[chosen.to(tensor.device)].cpu().double() for tensor in splats))
-    pose = pose.double()
+    own: Splats, pose: Tensor, camera: Camera, places: list[tuple[int, int]], weights: list[Tensor]
+) -> tuple[Tensor, Flat]:
+    """Pixels [P, 5] of the tiles, and what their weighted sum tells of splats in the plane; in float64, a tile or piece
+    at a time."""
     with torch.no_grad():
-        pieces = [project(Splats(*part), pose, camera) for part in _pieces(own)]
+        pieces = [project(splats, pose.double(), camera) for splats in _pieces(own)]
     flat = Flat(*(torch.cat(values) for values in zip(*pieces, strict=True)))
     order = torch.argsort(flat.depths, stable=True)
     told = Flat(*(torch.zeros_like(value) for value in flat))
@@ -135,11 +139,13 @@ def _reference(
         pixels.append(made)
         for total, slope in zip(told, slopes, strict=True):
             total[here] += slope
-    return torch.cat(pixels), _told(own, pose, camera, told)
+    return torch.cat(pixels), told
 
 
-def _pieces(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-    return zip(*(tensor.split(_PIECE) for tensor in tensors), strict=True)
+def _pieces(own: Splats) -> Iterator[Splats]:
+    """Some splats at a time, in float64: of all of them there is no such copy."""
+    for part in zip(*(tensor.split(_PIECE) for tensor in own), strict=True):
+        yield Splats(*(tensor.double() for tensor in part))
 
 
 def _composited(tile: Flat, place: tuple[int, int], weight: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -159,14 +165,13 @@ def _composited(tile: Flat, place: tuple[int, int], weight: Tensor) -> tuple[Ten
     return torch.cat(pixels), [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
 
 
-def _told(own: Splats, pose: Tensor, camera: Camera, told: Flat) -> list[Tensor]:
-    """What is told of splats in the plane as gradients of the splats themselves, a piece at a time."""
-    found = []
-    for splats, slopes in zip(_pieces(own), _pieces(told), strict=True):
+def _told(own: Splats, pose: Tensor, camera: Camera, told: Flat) -> Iterator[list[Tensor]]:
+    """What is told of splats in the plane as gradients of the splats themselves, float64, a piece at a time."""
+    parts = zip(*(value.split(_PIECE) for value in told), strict=True)
+    for splats, slopes in zip(_pieces(own), parts, strict=True):
         leaves = [tensor.requires_grad_() for tensor in splats]
         with torch.enable_grad():
-            flat = project(Splats(*leaves), pose, camera)
+            flat = project(Splats(*leaves), pose.double(), camera)
         pairs = [(value, slope) for value, slope in zip(flat, slopes, strict=True) if value.requires_grad]
         torch.autograd.backward([value for value, _ in pairs], [slope for _, slope in pairs])
-        found.append([torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves])
-    return [torch.cat(values) for values in zip(*found, strict=True)]
+        yield [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
