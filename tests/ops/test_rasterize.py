@@ -2,8 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rung.ops.rasterize import LADDER, LEAST_ALPHA, LEAST_LEFT, MOST_ALPHA, Camera, Splats
 from rung.ops.rasterize.projecting import basis, project
@@ -236,6 +239,15 @@ def test_gradients_of_a_camera_that_is_turned_and_moved(rung):
         found.append([tensor.grad for tensor in taken])
     for here, there in zip(*found, strict=True):
         assert float((here - there).abs().max() / there.abs().max()) < 1e-3
+
+
+@given(
+    st.lists(st.floats(width=32, allow_nan=False), max_size=60).map(lambda few: few + few[:7]),
+)
+def test_numbers_are_ordered_by_size_and_equal_ones_by_place(values):
+    by_size = pytest.importorskip("rung.ops.rasterize.numba_tile").by_size
+    held = np.array(values, np.float32) + np.float32(0)  # -0 is 0
+    np.testing.assert_array_equal(by_size(held), np.argsort(held, kind="stable"))
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -55,6 +56,18 @@ def _camera(pose: Tensor, camera: Camera) -> np.ndarray:
     return made
 
 
+def by_size(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """The order of numbers, of equal ones that in which they stand.
+
+    NumPy sorts integers of 16 bits in linear time: two times that takes a third of the time of a million floats.
+    """
+    bits = values.view(np.int32)
+    keys = (bits ^ (bits >> 31 & 0x7FFFFFFF)).view(np.uint32) ^ np.uint32(1 << 31)  # in the order of the numbers
+    order = np.argsort(keys.astype(np.uint16), kind="stable")
+    found: npt.NDArray[np.int64] = order[np.argsort((keys >> 16).astype(np.uint16)[order], kind="stable")]
+    return found
+
+
 class _Pass:
     """One picture: what the way forward found and the way back needs."""
 
@@ -93,7 +106,7 @@ class _Pass:
     def _list(self, spans: np.ndarray) -> None:
         """Lists every tile's splats by depth."""
         visible = np.flatnonzero(self.counts)
-        order = visible[np.argsort(self.records[visible, RECORD.index("depth")], kind="stable")]
+        order = visible[by_size(self.records[visible, RECORD.index("depth")])]
         self.starts = starts = np.zeros(self.count + 1, np.int64)
         np.cumsum(self.counts, out=starts[1:])
         self.listed = int(starts[-1])
