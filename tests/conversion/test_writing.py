@@ -16,11 +16,13 @@ from safetensors.numpy import save_file
 
 from rung import formats
 from rung.cli.app import main
-from rung.conversion import partial
+from rung.conversion import partial, writing
 from rung.conversion.quantize import kind_of, parse_keep, quantizing
 from rung.conversion.writing import order_of_heads, write
 from rung.core.errors import CannotEncode, DiskFull, UnknownFormat, UsageError
 from rung.models import open_card
+from rung.models.reader import Reader
+from rung.run import encoders
 from tests.tiny import tiny_checkpoint
 
 GGUF = Path(__file__).parents[1] / "fixtures" / "gguf"
@@ -154,6 +156,28 @@ def test_costs_are_those_of_the_encoding(source, tmp_path):
     assert cost.db == pytest.approx(formats.sqnr(weight, after), abs=1e-6)
     assert (cost.worst_row, cost.worst_db) == (int(np.argmin(rows)), pytest.approx(min(rows), abs=1e-6))
     assert written["model.norm.weight"].cost is None
+
+
+@pytest.mark.parametrize(("kind", "format"), [("gguf", "q8_0"), ("rung", "int8"), ("bitsandbytes", "nf4:64:nested")])
+def test_compiled_encoders_write_the_same_files(kind, format, source, tmp_path, monkeypatch):
+    job = quantizing(open_card(source), kind, format, {})
+    monkeypatch.setattr(encoders, "prove", None)  # not asked for so little
+    plain = write(job, tmp_path / "plain", 1)
+    monkeypatch.setattr(writing, "_COMPILED", 0)
+    monkeypatch.setattr(encoders, "prove", lambda wanted, say: frozenset(wanted))
+    compiled = write(job, tmp_path / "compiled", 2)
+    assert contents(tmp_path / "plain") == contents(tmp_path / "compiled")
+    for one, other in zip(plain, compiled, strict=True):
+        assert (one.cost is None) == (other.cost is None)
+        if one.cost:
+            assert one.cost.to_json() == pytest.approx(other.cost.to_json(), rel=1e-9)
+
+
+def test_the_next_tensor_is_read_ahead(source, tmp_path, monkeypatch):
+    asked, job = [], quantizing(open_card(source), "gguf", "q8_0", {})
+    monkeypatch.setattr(Reader, "ahead", lambda reader, tensor: asked.append(tensor.name))
+    write(job, tmp_path / "x.gguf", 1)
+    assert asked == [step.tensor.name for step in job.steps[1:]]
 
 
 def test_orders_of_heads_undo_each_other():

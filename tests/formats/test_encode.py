@@ -182,6 +182,13 @@ def test_bytes_are_those_of_the_gguf_package(name: str, weights: Floats) -> None
     assert np.array_equal(formats.encode(weights, formats.get(name)).parts["data"], theirs)
 
 
+@pytest.mark.parametrize("name", ["Q4_0", "Q5_0", "Q8_0"])
+def test_zeros_of_both_signs_have_the_bytes_of_the_gguf_package(name: str) -> None:
+    zeros = np.where(np.random.default_rng(0).random((16, 1024)) < 0.5, np.float32(-0.0), np.float32(0))
+    theirs = gguf.quantize(zeros, gguf.GGMLQuantizationType[name]).view(np.uint8)
+    assert np.array_equal(formats.encode(zeros, formats.get(name)).parts["data"], theirs)
+
+
 @pytest.mark.parametrize("weights", kinds_of_weights().values(), ids=list(kinds_of_weights()))
 def test_mxfp4_is_no_worse_than_the_gguf_package(weights: Floats) -> None:
     theirs = gguf.dequantize(gguf.quantize(weights, gguf.GGMLQuantizationType.MXFP4), gguf.GGMLQuantizationType.MXFP4)

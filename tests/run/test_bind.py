@@ -171,7 +171,7 @@ def test_a_proof_is_of_one_class_of_cases(monkeypatch, nothing_proved):
     assert asked == [1, 1, 1, 1]
     for other in (replace(CPU, software=FrozenDict({"torch": "1"})), replace(CPU, name="another")):
         selfcheck.prove(other, [(rung, cases[0])])
-    monkeypatch.setattr(selfcheck, "_source_hash", lambda: "changed")
+    monkeypatch.setattr(selfcheck, "source_hash", lambda: "changed")
     selfcheck.prove(CPU, [(rung, cases[0])])
     selfcheck.prove(CPU, [(replace(rung, version=2), cases[0])])
     assert asked == [1] * 8

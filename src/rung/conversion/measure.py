@@ -10,6 +10,8 @@ import numpy as np
 from rung import formats
 from rung.formats import Encoded
 from rung.formats.codec import PIECE, each
+from rung.kernels.cpu import encoding
+from rung.kernels.cpu.encoding import Sums
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,23 @@ def _db(signal: float, noise: float) -> float:
     return float(10 * np.log10(signal / noise)) if signal > 0 else float("-inf")
 
 
-def cost(before: Encoded, after: Encoded, threads: int = 1) -> Cost:
+def cost(before: Encoded, after: Encoded, threads: int = 1, compiled: bool = False) -> Cost:
     """What is lost between two encodings of one weight [rows, columns]; rows of zeros that stay zeros lose nothing.
 
-    Sums are taken in f64, a few rows at a time.
+    Sums are taken in f64, a few rows at a time, with ``compiled`` by a kernel where there is one.
     """
+    sums = encoding.errors(before, after, threads) if compiled else None
+    signal, noise = _sums(before, after, threads) if sums is None else sums.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_row = np.where(noise > 0, 10 * np.log10(signal / noise), np.inf)
+    worst = int(np.argmin(by_row))
+    return Cost(float(signal.sum()), float(noise.sum()), float(by_row[worst]), worst)
+
+
+def _sums(before: Encoded, after: Encoded, threads: int) -> Sums:
     rows, columns = before.shape
-    signal, noise = np.zeros(rows), np.zeros(rows)
+    sums = np.zeros((2, rows))
+    signal, noise = sums
     step = max(1, PIECE // max(columns, 1))
 
     def piece(first: int) -> None:
@@ -57,7 +69,4 @@ def cost(before: Encoded, after: Encoded, threads: int = 1) -> Cost:
         np.einsum("ij,ij->i", exact, exact, out=noise[part])
 
     each(range(0, rows, step), piece, threads)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        by_row = np.where(noise > 0, 10 * np.log10(signal / noise), np.inf)
-    worst = int(np.argmin(by_row))
-    return Cost(float(signal.sum()), float(noise.sum()), float(by_row[worst]), worst)
+    return sums

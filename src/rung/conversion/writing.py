@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,17 @@ from rung.conversion.job import Job, Step, index_of
 from rung.conversion.measure import Cost, cost
 from rung.conversion.partial import Partial, Planned
 from rung.core.files import state_of
+from rung.core.types import Format
 from rung.formats import Encoded
+from rung.kernels.cpu import encoding
 from rung.models.reader import Reader
+from rung.run import encoders
 
 Progress = Callable[[str, int, int], None]
 #: Bytes of f32 that an adapter is added to at once.
 _SLAB = 32 << 20
+#: Bytes of weights from which on it is worth to load compiled encoders, or to compile them once.
+_COMPILED = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -43,39 +49,77 @@ def write(
     """Writes the result of a job to ``target``, and returns what became of each tensor.
 
     ``progress`` hears (tensor, bytes of the source done, bytes in all). Memory stays at about the largest tensor, as
-    it is stored before and after. Raises ``CannotEncode``, ``BadFile``, ``DiskFull``, ``UsageError``.
+    it is stored before and after, with the one before it: that is written, and made safe, while the next one is
+    encoded. Raises ``CannotEncode``, ``BadFile``, ``DiskFull``, ``UsageError``.
     """
     files, places = job.layout()
     total, done = job.weight_bytes, 0
-    with Partial(target, files, _work(job, files)) as partial, Reader(job.card) as reader:
+    with (
+        Partial(target, files, _work(job, files)) as partial,
+        Reader(job.card) as reader,
+        ThreadPoolExecutor(1) as beside,
+        ThreadPoolExecutor(1) as writer,
+    ):
         if partial.resumed:
             on_note(f"going on where an earlier run stopped: {len(partial.done)} of {len(job.steps)} tensors are done")
         for entry, data in job.constants:
             partial.put(*places[entry.name], data)
-        for number, step in enumerate(job.steps):
-            if number not in partial.done:
-                progress(step.name, done, total)
-                partial.record(number, _one(job, step, reader, partial, places, threads))
-                reader.done(step.tensor)
+        left = [(number, step) for number, step in enumerate(job.steps) if number not in partial.done]
+        compiled = _compiled([step for _, step in left], on_note)
+        done += total - sum(step.tensor.bytes for _, step in left)
+        waiting: Future[None] | None = None
+        for place, (number, step) in enumerate(left):
+            progress(step.name, done, total)
+            for _, following in left[place + 1 : place + 2]:
+                # nobody waits for it: what fails there fails again where the tensor is read
+                beside.submit(reader.ahead, following.tensor)
+            after, record = _one(job, step, reader, compiled, threads)
+            reader.done(step.tensor)
+            if waiting is not None:
+                waiting.result()
+            waiting = writer.submit(_put, job, number, after, record, partial, places)
             done += step.tensor.bytes
+        if waiting is not None:
+            waiting.result()
         progress("syncing", total, total)
         partial.finish({**job.small, **index_of(files, places)} if not job.single else {})
         return [_written(job, number, partial.done[number]) for number in range(len(job.steps))]
 
 
+def _compiled(steps: Sequence[Step], on_note: Callable[[str], None]) -> frozenset[Format]:
+    """The formats whose compiled encoders are used; none for little work."""
+    matrices = [step for step in steps if len(step.tensor.shape) > 1]
+    if sum(step.tensor.bytes for step in matrices) < _COMPILED:
+        return frozenset()
+    return encoders.prove((step.format for step in matrices), on_note)
+
+
 def _one(
-    job: Job, step: Step, reader: Reader, partial: Partial, places: Mapping[str, tuple[int, int]], threads: int
-) -> dict[str, Any]:
-    """Writes one tensor; returns its record."""
+    job: Job, step: Step, reader: Reader, compiled: frozenset[Format], threads: int
+) -> tuple[Encoded, dict[str, Any]]:
+    """One tensor as it is to be stored, and its record."""
     before = prepared(step, reader.read(step.tensor), threads)
-    importance = job.importance.get(step.tensor.role)
-    after = formats.convert(before, step.format, step.tensor.name, threads, importance)
+    convert = encoding.convert if step.format in compiled else formats.convert
+    after = convert(before, step.format, step.tensor.name, threads, job.importance.get(step.tensor.role))
+    if step.format.name in ("f32", before.format.name):
+        return after, {}
+    lost = cost(before, after, threads, step.format in compiled)
+    return after, {"cost": lost.to_json()} if lost.noise else {}
+
+
+def _put(
+    job: Job,
+    number: int,
+    after: Encoded,
+    record: Mapping[str, Any],
+    partial: Partial,
+    places: Mapping[str, tuple[int, int]],
+) -> None:
+    """Writes one tensor and its record."""
+    step = job.steps[number]
     for entry, array in zip(job.style.entries(step), job.style.arrays(step, after), strict=True):
         partial.put(*places[entry.name], np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    if step.format.name in ("f32", before.format.name):
-        return {}
-    lost = cost(before, after, threads)
-    return {"cost": lost.to_json()} if lost.noise else {}
+    partial.record(number, record)
 
 
 def _written(job: Job, number: int, record: Mapping[str, Any]) -> Written:

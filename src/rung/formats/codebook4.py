@@ -60,7 +60,8 @@ def _evenly(count: int) -> Floats:
 DYNAMIC: Floats = _dynamic_codebook()
 
 
-def _middles(codebook: Floats) -> Floats:
+def middles(codebook: Floats) -> Floats:
+    """What lies between neighbouring values of a sorted codebook."""
     return (codebook[:-1] + codebook[1:]) / np.float32(2)
 
 
@@ -101,7 +102,7 @@ class CodebookCodec(Codec):
         """Indices of the values nearest to ``weights`` in -1 ... 1; the smaller value of two equally near ones."""
         order = np.argsort(self.codebook, kind="stable").astype(np.uint8)
         rank = np.zeros(weights.shape, np.uint8)
-        for middle in _middles(self.codebook[order]):
+        for middle in middles(self.codebook[order]):
             rank += (weights > middle).view(np.uint8)
         return rank if self.format.name.startswith("nf4") else order[rank]
 
@@ -143,7 +144,7 @@ def nest(absmax: Floats) -> dict[str, Array]:
 def _looked_up() -> Codes:
     """The code of each of ``_STEPS`` values from -1 to 1."""
     steps = np.float32(2) * np.arange(_STEPS, dtype=np.float32) / np.float32(_STEPS - 1) - np.float32(1)
-    return np.searchsorted(_middles(DYNAMIC), steps).astype(np.uint8)
+    return np.searchsorted(middles(DYNAMIC), steps).astype(np.uint8)
 
 
 def _sum(values: Floats) -> np.float32:

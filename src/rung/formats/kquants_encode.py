@@ -9,8 +9,8 @@ from rung.formats.codec import COARSE, Array, Codes, Floats, columns, half
 from rung.formats.search import affine, codes_of, even, symmetric
 
 # Found by trying on Gaussian and Student-t weights; twice as many trials add 0.05 dB.
-_TRIALS = tuple((stretch, offset) for stretch in (-0.8, -0.2, 0.4) for offset in (-0.3, 0.0))
-_SHIFTS = (-2.0, -1.0, 0.0, 1.0)
+TRIALS = tuple((stretch, offset) for stretch in (-0.8, -0.2, 0.4) for offset in (-0.3, 0.0))
+SHIFTS = (-2.0, -1.0, 0.0, 1.0)
 
 
 def _round(values: Floats, stored: npt.NDArray[np.float16], up: npt.NDArray[np.bool_], most: int) -> Floats:
@@ -25,7 +25,7 @@ def pack_affine(weights: Floats, blocks: Array, levels: int, importance: Floats 
     count = len(blocks)
     shape = (8, count)
     even_in_groups = None if importance is None else even(columns(importance, 32))
-    scale, minimum = (part.reshape(shape) for part in affine(x, levels, _TRIALS, even_in_groups))
+    scale, minimum = (part.reshape(shape) for part in affine(x, levels, TRIALS, even_in_groups))
     up = scale.max(axis=0) < COARSE
     dmin, _ = half(minimum.max(axis=0) / np.float32(63))
     minima = _round(minimum, dmin, up, 63)
@@ -74,7 +74,7 @@ def pack_q6_k(weights: Floats, blocks: Array, importance: Floats | None = None) 
     x = columns(weights, 16)
     count = len(blocks)
     even_in_groups = None if importance is None else even(columns(importance, 16))
-    scale, extreme = (part.reshape(16, count) for part in symmetric(x, 32, _SHIFTS, even_in_groups))
+    scale, extreme = (part.reshape(16, count) for part in symmetric(x, 32, SHIFTS, even_in_groups))
     up = np.abs(scale).max(axis=0) < COARSE
     scale = np.where(up, extreme / np.float32(-32), scale)
     index = np.argmax(np.abs(scale), axis=0)

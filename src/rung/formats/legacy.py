@@ -79,8 +79,8 @@ def _symmetric(weights: Floats, blocks: Array, levels: int) -> Codes:
     x = columns(weights, BLOCK)
     low, high = x.min(axis=0), x.max(axis=0)
     extreme = np.where(high > -low, high, low)
-    tied = np.flatnonzero((high == -low) & (high > 0))
-    # The first of two opposite extremes counts, so that the bytes are llama.cpp's.
+    tied = np.flatnonzero(high == -low)
+    # The first of two opposite extremes counts, so that the bytes are llama.cpp's; of zeros too, whose sign is stored.
     extreme[tied] = x[np.argmax(np.abs(x[:, tied]), axis=0), tied]
     blocks["d"], inverse = half(extreme / np.float32(-(levels // 2)))
     x *= inverse

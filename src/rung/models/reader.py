@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,6 +20,9 @@ from rung.models.card import ModelCard, Piece, Tensor
 from rung.models.files.tensors import truncated
 from rung.models.quantised.values import raw_of
 
+#: Bytes that are read ahead; the system goes on by itself.
+_AHEAD = 64 << 20
+
 
 class Reader:
     """The stored weights of a card. A context manager; what ``read`` returned must not be used after it closes.
@@ -28,6 +33,7 @@ class Reader:
     def __init__(self, card: ModelCard) -> None:
         self._card = card
         self._maps: dict[int, mmap.mmap] = {}
+        self._opening = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -54,9 +60,18 @@ class Reader:
         data = np.frombuffer(self._map(piece), np.uint8, piece.bytes, piece.offset)
         return raw_of(piece.dtype, piece.shape, data)
 
+    def ahead(self, tensor: Tensor) -> None:
+        """Reads the first pages of a tensor, for a thread beside the one that works on another tensor.
+
+        Raises ``BadFile`` as ``read`` does.
+        """
+        for place in _places(tensor):
+            pages = np.frombuffer(self._map(place), np.uint8, min(place.bytes, _AHEAD), place.offset)
+            pages[:: mmap.PAGESIZE].max(initial=0)
+
     def done(self, tensor: Tensor) -> None:
         """Gives the tensor's pages back to the system; they are read again if somebody looks."""
-        for place in tensor.source.pieces if tensor.source else (tensor,):
+        for place in _places(tensor):
             self._done(place)
 
     def _done(self, tensor: Tensor | Piece) -> None:
@@ -78,14 +93,19 @@ class Reader:
         self._maps.clear()
 
     def _map(self, tensor: Tensor | Piece) -> mmap.mmap:
-        if tensor.file not in self._maps:
-            self._maps[tensor.file] = _open(Path(self._card.files[tensor.file]))
+        with self._opening:
+            if tensor.file not in self._maps:
+                self._maps[tensor.file] = _open(Path(self._card.files[tensor.file]))
         mapped, end = self._maps[tensor.file], tensor.offset + tensor.bytes
         if end > len(mapped):
             name = Path(self._card.files[tensor.file]).name
             kind = "GGUF" if self._card.kind == "gguf" else "safetensors"
             raise truncated(name, kind, f"tensor {tensor.name} ends at byte {end:,}, the file at {len(mapped):,}")
         return mapped
+
+
+def _places(tensor: Tensor) -> Sequence[Tensor | Piece]:
+    return tensor.source.pieces if tensor.source else (tensor,)
 
 
 def _open(path: Path) -> mmap.mmap:

@@ -19,18 +19,18 @@ from rung.run import child
 from rung.run.places import torch_name
 
 #: Seconds for one self-check, compiling its kernels included; about 5 on an idle machine.
-_LIMIT = 120.0
+LIMIT = 120.0
 
 
 @functools.cache
-def _source_hash() -> str:
+def source_hash() -> str:
     """A digest of the code that decides what a rung computes, and of the check itself: a wrong one proves nothing."""
     digest = hashlib.sha256()
     root = Path(rung.__file__).parent
     for folder in ("formats", "kernels", "ops"):
         for path in sorted((root / folder).rglob("*.py")):
             digest.update(path.read_bytes())
-    for name in ("compare.py", "tiny.py"):
+    for name in ("compare.py", "encoders.py", "tiny.py"):
         digest.update((root / "run" / name).read_bytes())
     return digest.hexdigest()[:16]
 
@@ -46,7 +46,7 @@ def _key(device: Device, rung_: Rung, case: Case) -> Mapping[str, str]:
         "device": f"{device.id} {device.name}",
         "target": ",".join(sorted(n for n, c in device.capabilities.items() if n.startswith("isa.") and c.level)),
         **software,
-        "source": _source_hash(),
+        "source": source_hash(),
         "rung": f"{rung_.op} {rung_.name} {rung_.version} {rung_.impl}",
         "case": f"{case.format} {case.dtype} {_shape_class(case)}",
     }
@@ -89,7 +89,7 @@ def prove(
         return verdicts | {(r, class_of(c)): verdict for (r, c), verdict in zip(missing, there, strict=True)}
     if jobs:
         say(f"Compiling and checking {count(len(jobs), 'kernel')} for this machine, once.")
-    for (rung_, case), outcome in zip(missing, child.run(jobs, _LIMIT) if jobs else [], strict=True):
+    for (rung_, case), outcome in zip(missing, child.run(jobs, LIMIT) if jobs else [], strict=True):
         verdict = _verdict(outcome)
         if outcome.how != "timeout" and not outcome.says_nothing:
             proofs.write(_key(device, rung_, case), verdict.to_json())
