@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,6 +91,16 @@ def test_what_is_no_folder_is_refused(name, run, tmp_path):
     (tmp_path / "there").touch()
     with pytest.raises(UsageError, match="no folder"):
         drawn(trained(run), tmp_path / name)
+
+
+def test_a_folder_that_cannot_be_made_is_said(run, tmp_path, monkeypatch):
+    def refused(self, **_):
+        raise PermissionError(13, "Permission denied")
+
+    made = trained(run)
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(UsageError, match="pictures cannot be written: Permission denied"):
+        drawn(made, tmp_path / "pictures")
 
 
 def test_a_folder_without_splats_is_refused(tmp_path):

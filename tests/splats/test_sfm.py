@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageFilter
 
 from rung.cli.app import main
-from rung.core.errors import BadFile, SoftwareMissing, UsageError
+from rung.core.errors import BadFile, DiskFull, SoftwareMissing, UsageError
 from rung.measure.pictures import ffmpeg
 from rung.splats import scene
 from rung.splats.scenes import neighbours, sfm, video
@@ -116,6 +116,16 @@ def test_photographs_of_different_things_are_refused_by_name(colmap, tmp_path):
     with pytest.raises(BadFile, match="only 0 of 4 photographs") as caught:
         sfm.reconstruct(tmp_path, tmp_path / "out")
     assert "not placed: 0.png, 1.png" in str(caught.value)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_full_disk_leaves_no_half_of_a_scene(colmap, photographs, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sfm, "_mapped", full)
+    with pytest.raises(DiskFull, match="No room for"):
+        sfm.reconstruct(photographs, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 

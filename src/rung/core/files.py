@@ -12,8 +12,21 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from rung.core.errors import DiskFull, UsageError
+
 #: Errors of writing where a disk, or what one may have of it, is full.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextlib.contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Raises ``DiskFull`` and ``UsageError`` for what the system says against writing ``out`` in the block."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise DiskFull(f"No room for {out}.", ["nothing was changed"], ["name a place on another disk"]) from error
+        raise UsageError(f"{out} cannot be written: {error.strerror or error}.", [], ["name another place"]) from error
 
 
 @contextlib.contextmanager

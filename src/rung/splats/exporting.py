@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rung.core.errors import DiskFull, UsageError
-from rung.core.files import FULL, write_whole
+from rung.core.errors import UsageError
+from rung.core.files import write_whole, writing
 from rung.models.card import View
 from rung.splats import cameras, editing
 from rung.splats.cloud import Cloud
@@ -64,19 +64,13 @@ class Export:
 
     def save(self, out: Path) -> None:
         """Writes the file whole or not at all; raises ``UsageError``, ``CannotEncode``, ``DiskFull``."""
-        try:
+        with writing(out):
             if out.suffix.lower() == PAGE:
                 ground, sharp = colour(self._first.background), self._first.antialiased
                 training = [view for view in self.views if view.split == "train"]
                 write_whole(out, page(self.cloud, training, background=ground, antialiased=sharp, title=out.stem))
             else:
                 write(out, self.cloud)
-        except OSError as error:
-            if error.errno in FULL:
-                raise DiskFull(
-                    f"No room for {out}.", ["nothing was changed"], ["name a place on another disk"]
-                ) from error
-            raise UsageError(f"{out} cannot be written: {error.strerror}.", [], ["name another place"]) from error
 
     def loss(self, out: Path) -> tuple[float, int]:
         """PSNR in dB (at most 100) of pictures of the saved file against those of ``whole``, the mean over views, and

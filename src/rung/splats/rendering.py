@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rung.core.errors import UsageError
+from rung.core.files import writing
 from rung.core.text import quoted
 from rung.measure import pictures
 from rung.models.card import View
@@ -38,7 +39,7 @@ def draw_all(
 
     ``device`` is one of torch. With ``depth`` pictures are grey: white is the nearest, black the farthest or nothing.
     Raises ``UsageError`` for names that a folder or a video cannot have, for views of several sizes in a video,
-    ``SoftwareMissing`` without ffmpeg or pillow, ``OSError``.
+    ``SoftwareMissing`` without ffmpeg or pillow, ``DiskFull``.
     """
     painter = Painter(made.cloud, device, made.antialiased)
     settings = {"splats": made.path.name, "background": list(background), "depth": depth}
@@ -61,7 +62,8 @@ def draw_all(
     drawn = _drawn(painter, made.cloud, views, background, depth, on_done)
     for stem, picture in zip(stems([view.name for view in views]), drawn, strict=True):
         place = out / f"{stem}.png"
-        place.parent.mkdir(parents=True, exist_ok=True)
+        with writing(out):
+            place.parent.mkdir(parents=True, exist_ok=True)
         pictures.write(place, [picture], fps, settings)
     return len(views)
 

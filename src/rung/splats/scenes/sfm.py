@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from rung.core.errors import BadFile, SoftwareMissing, UsageError
+from rung.core.files import writing
 from rung.core.text import count
 from rung.splats.scenes import archive, colmap, neighbours, video
 from rung.splats.scenes.pictures import SUFFIXES, settings_of
@@ -61,13 +62,14 @@ def reconstruct(
 
     ``source`` is a folder or zip file of photographs, or a video, of which the sharpest frames are taken. ``out`` must
     not hold a scene. What is found is there whole or not at all. Raises ``UsageError``, ``BadFile`` where too few
-    photographs can be placed, ``SoftwareMissing`` without pycolmap (or ffmpeg for a video), ``OSError``.
+    photographs can be placed, ``SoftwareMissing`` without pycolmap (or ffmpeg for a video), ``DiskFull``.
     """
     pycolmap = _pycolmap()
     if (out / "sparse").exists():
         raise UsageError(f"{out} holds a scene already.", [], ["give another --out"])
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".sfm-") as held:
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    with writing(out), tempfile.TemporaryDirectory(dir=out, prefix=".sfm-") as held:
         work = Path(held)
         names = _gather(source, work / "images", max_images, note)
         model = _mapped(pycolmap, work, names, threads, note)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -48,6 +50,8 @@ def _command(path: Path, *given: str) -> list[str]:
 def _ffmpeg(path: Path, *given: str) -> None:
     done = subprocess.run(_command(path, *given), capture_output=True, check=False)
     if done.returncode:
+        if os.strerror(errno.ENOSPC) in done.stderr.decode("utf-8", "replace"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise _bad(path, done.stderr)
 
 
