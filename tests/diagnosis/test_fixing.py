@@ -42,6 +42,11 @@ def test_an_amd_card_is_told_whose_code_it_runs():
     assert found == "export HSA_OVERRIDE_GFX_VERSION=10.3.0"
 
 
+def test_tensorflow_is_told_to_take_memory_as_it_needs_it():
+    found = command("set-environment-override", "gpu-out-of-memory", {}, "Could not create cudnn handle")
+    assert found == "export TF_FORCE_GPU_ALLOW_GROWTH=true"
+
+
 def test_xformers_is_taken_from_where_the_installed_torch_is_from():
     log = "xFormers wasn't build with CUDA support"
     found = command("install-matching-build", "cuda-toolkit-mismatch", {"torch": "2.7.1+cu128"}, log)

@@ -247,6 +247,21 @@ APPLIES = {
         {},
         "package-version-mismatch",
     ),
+    "hint-alone": (
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be",
+        {},
+        "software-defect",
+    ),
+    "fills-over-time": (
+        "iteration 3200: memory usage grows\nRuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB",
+        {},
+        "software-defect",
+    ),
+    "full-in-later-epoch": (
+        "Epoch 7/10: 40%|####  | 4/10\nRuntimeError: CUDA out of memory.\noptimizer.step()",
+        {},
+        "gpu-out-of-memory",
+    ),
     "functionality-of-fp8": (f"{FUNCTIONALITY}\n./gemm -t fp8", {}, "fp8-fp4-unsupported-gpu"),
     "after-the-loss-scale": (
         "Gradient overflow. Skipping step, loss scaler 0 reducing loss scale to 5e-324\nZeroDivisionError: division",

@@ -119,6 +119,7 @@ _FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-shape-constraint", "shape-not-aligned", ("adjust-shape", "requantize-or-reconvert")),
     ("quantized-model-operation", "train-quantised", ("fix-user-code", "dequantize-first")),
     ("fp16-overflow", "nan-probabilities", ("use-bf16", "use-fp32")),
+    ("gpu-out-of-memory", "cudnn-handle", ("set-environment-override", "reduce-memory")),
 )
 
 

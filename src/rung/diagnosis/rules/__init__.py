@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from rung.diagnosis.evidence import Rule
-from rung.diagnosis.rules import builds, dtypes, kernels
+from rung.diagnosis.rules import builds, dtypes, kernels, packages
 
-RULES: tuple[Rule, ...] = (*builds.RULES, *dtypes.RULES, *kernels.RULES)
+RULES: tuple[Rule, ...] = (*builds.RULES, *dtypes.RULES, *kernels.RULES, *packages.RULES)

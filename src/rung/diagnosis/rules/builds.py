@@ -7,7 +7,7 @@ import re
 
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.gpus import capability
-from rung.diagnosis.rules.known import LATE, MISSING, PACKAGES
+from rung.diagnosis.rules.known import LATE, MISSING
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
 _TORCH = "torch, build configuration of the wheels"
@@ -86,11 +86,6 @@ def _released(scene: Scene) -> int | None:
 def _gpu_is_there(scene: Scene) -> bool:
     there = scene.vendor == "nvidia" or bool(scene.facts.driver) or scene.facts.cuda is not None
     return scene.has("torch-without-cuda") and there
-
-
-def _module(scene: Scene) -> str:
-    """The package that is not there, without the modules in it."""
-    return scene.words.get("package", "").partition(".")[0] if scene.has("package-missing") else ""
 
 
 def _driver_before_cuda(scene: Scene) -> bool:
@@ -297,20 +292,6 @@ RULES: tuple[Rule, ...] = (
         "torch, Tensor.cuda",
     ),
     Rule(
-        "module-of-the-program",
-        lambda s: bool(_module(s)) and _module(s) not in PACKAGES,
-        {"not-a-compatibility-problem": 1.8, "package-version-mismatch": -0.4, "platform-binary-missing": -0.5},
-        "the module that is missing is no package that many programs share",
-        "PyPI",
-    ),
-    Rule(
-        "module-of-others",
-        lambda s: _module(s) in PACKAGES,
-        {"package-version-mismatch": 1.2, "not-a-compatibility-problem": -0.6},
-        "a package of others is not installed, or another version of it",
-        "PyPI",
-    ),
-    Rule(
         "driver-before-cuda",
         lambda s: (
             s.has("invalid-ptx", "ptx-version", "cuda-init-unknown", "is-available-false", *MISSING)
@@ -340,13 +321,6 @@ RULES: tuple[Rule, ...] = (
         {"cuda-toolkit-mismatch": 3, "cuda-library-not-found": -1},
         "the library that is missing belongs to another major version of CUDA than the one here",
         "CUDA toolkit, names of its libraries",
-    ),
-    Rule(
-        "raised-in-a-package",
-        lambda s: s.has("python-plain") and s.raised_in_package,
-        {"package-version-mismatch": 2.2, "not-a-compatibility-problem": -0.8},
-        "it was raised inside a package, not in the program's own code",
-        "Python, tracebacks",
     ),
     Rule(
         "mac-asked-for-cuda",

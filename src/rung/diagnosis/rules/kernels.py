@@ -12,6 +12,7 @@ _UNRELEASED = (
     r"(?i)\bnightly\b|\d\.dev\d|-pre\b|\.pre\d|\d(?:rc|a)\d+\b|\+git[0-9a-f]|\bbuild: \d{4}"
     r"|\bb\d{4}\b|\bversion: \d{4}\b|\bmain branch\b|\bcommit [0-9a-f]{7}"
 )
+_FULL = ("cuda-out-of-memory", "cuda-driver-oom", "gpu-oom-short")
 _SLOW = ("slow-symptom", "slow-wording", "speed-figures", "speeds-compared", "emulated-symptom")
 
 
@@ -124,6 +125,27 @@ RULES: tuple[Rule, ...] = (
         "CUDA, asynchronous errors",
     ),
     Rule(
+        "hint-alone",
+        lambda s: s.ids == {"launch-blocking-hint"},
+        {"async-bad-input": -4, "software-defect": 1.5},
+        "torch says so of every CUDA error: the error itself is not in the log",
+        "torch, CUDAException",
+    ),
+    Rule(
+        "fills-over-time",
+        lambda s: s.has("memory-grows") and s.has(*_FULL),
+        {"software-defect": 4.5, "gpu-out-of-memory": -2},
+        "it fitted at first and grew until it no longer did: memory that nothing needs is kept",
+        "torch, frequently asked questions: history across a training loop",
+    ),
+    Rule(
+        "full-in-later-epoch",
+        lambda s: s.has(*_FULL) and bool(re.search(r"(?i)\bepoch:?\s*\[?(?:[2-9]|\d\d+)\b", s.said)),
+        {"software-defect": 3.4, "gpu-out-of-memory": -1},
+        "the first epoch fitted: a later one needs more only where its batches are larger or memory is kept",
+        "torch, frequently asked questions: history across a training loop",
+    ),
+    Rule(
         "cuda-types-of-burn",
         lambda s: s.has("matmul-feature") and s.facts.capability is not None and not s.has("cmma-not-supported"),
         {"software-defect": 1},
@@ -136,13 +158,6 @@ RULES: tuple[Rule, ...] = (
         {"graphics-api-feature-missing": 1.5},
         "matrix units are a feature that the interface must offer",
         "cubecl, Cmma",
-    ),
-    Rule(
-        "moved-by-accelerate",
-        lambda s: s.has("to-on-quantised") and s.has("dispatched-by-accelerate"),
-        {"package-version-mismatch": 1.5},
-        "it is accelerate that moves the model: a version of it that does not know quantised ones",
-        "accelerate, big_modeling.py",
     ),
     Rule(
         "merging",

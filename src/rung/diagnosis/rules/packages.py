@@ -1,0 +1,43 @@
+"""Python packages: which are there, which others ask of them, and where one of them failed."""
+
+from __future__ import annotations
+
+from rung.diagnosis.evidence import Rule, Scene
+from rung.diagnosis.rules.known import PACKAGES
+
+
+def _module(scene: Scene) -> str:
+    """The package that is not there, without the modules in it."""
+    return scene.words.get("package", "").partition(".")[0] if scene.has("package-missing") else ""
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "module-of-the-program",
+        lambda s: bool(_module(s)) and _module(s) not in PACKAGES,
+        {"not-a-compatibility-problem": 1.8, "package-version-mismatch": -0.4, "platform-binary-missing": -0.5},
+        "the module that is missing is no package that many programs share",
+        "PyPI",
+    ),
+    Rule(
+        "module-of-others",
+        lambda s: _module(s) in PACKAGES,
+        {"package-version-mismatch": 1.2, "not-a-compatibility-problem": -0.6},
+        "a package of others is not installed, or another version of it",
+        "PyPI",
+    ),
+    Rule(
+        "raised-in-a-package",
+        lambda s: s.has("python-plain") and s.raised_in_package,
+        {"package-version-mismatch": 2.2, "not-a-compatibility-problem": -0.8},
+        "it was raised inside a package, not in the program's own code",
+        "Python, tracebacks",
+    ),
+    Rule(
+        "moved-by-accelerate",
+        lambda s: s.has("to-on-quantised") and s.has("dispatched-by-accelerate"),
+        {"package-version-mismatch": 1.5},
+        "it is accelerate that moves the model: a version of it that does not know quantised ones",
+        "accelerate, big_modeling.py",
+    ),
+)
