@@ -1,14 +1,19 @@
-"""What a packed weight keeps resident: whole huge pages where it has a mapping of its own."""
+"""What packed weights keep resident, in huge pages where they have mappings of their own; sums over what is alike."""
 
 from __future__ import annotations
 
 import pytest
 
+from rung.hardware import catalog
 from rung.kernels.cpu import arena
 from rung.kernels.cpu.layouts import HUGE, packed_bytes
+from rung.models.outlines.component import describe
+from rung.models.outlines.values import plain
+from rung.planning.kitchen import Kitchen
 from rung.planning.mixture import storage
 from rung.planning.recipe import OWN_MAPPING, recipe
-from rung.planning.subject import Subject
+from rung.planning.subject import Subject, is_table
+from tests.models import meta_models
 from tests.planning.cards import cpu, gemma_2b
 
 
@@ -28,3 +33,19 @@ def test_large_packed_weights_fill_huge_pages(name):
             assert 0 <= weight.bytes - least < HUGE
         else:
             assert weight.bytes == least
+
+
+@pytest.mark.parametrize("name", ["q4_k", "q4_k_m", "nf4"])
+@pytest.mark.parametrize("config", ["mixtral-8x7b-v0.1", "gemma-2b"])
+def test_sums_over_what_is_alike_are_those_over_every_weight(config, name):
+    """Layers are alike, so a recipe thinks about one tensor of each class."""
+    outline = plain(config, "config", config, describe(meta_models.config(config), "x"))
+    subject = Subject.of_component(outline.components[0], "config", "x")
+    made = Kitchen(subject).recipe(storage(name), catalog.device("zen 4"), "f32", True)
+    assert [weight.tensor for weight in made.weights] == list(subject.tensors)
+    assert made.bytes(0, subject.layers)[0] == sum(weight.bytes for weight in made.weights)
+    multiplied = [w for w in made.weights if w.multiplies and not is_table(w.tensor.role)]
+    share = {True: subject.experts_share, False: 1.0}
+    counted = sum(share["experts" in w.tensor.role] * w.count for w in multiplied)
+    assert sum(g.count for g in made.groups if not (g.once and subject.tied)) == pytest.approx(counted)
+    assert len(made.kinds) < len(subject.tensors) / 3 or name == "q4_k_m"

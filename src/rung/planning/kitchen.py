@@ -10,50 +10,58 @@ from rung.core.types import Device
 from rung.ops import LADDERS
 from rung.planning.error import combined_db
 from rung.planning.memory import held, workspace
-from rung.planning.recipe import Storage, Weight, recipe
+from rung.planning.mixture import Mixture
+from rung.planning.recipe import Alike, Storage, Weight, alike, classes, in_order
 from rung.planning.subject import Subject
 from rung.planning.time import Group, groups
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Every weight of a model as a device would hold it, and sums over them."""
+    """Every weight of a model as a device would hold it, and sums over them: ``kinds`` are held alike."""
 
     subject: Subject
-    weights: tuple[Weight, ...]
+    kinds: tuple[Alike, ...]
+
+    @functools.cached_property
+    def weights(self) -> tuple[Weight, ...]:
+        """One by one, in the order of the model's tensors."""
+        return in_order(self.subject, self.kinds)
 
     @functools.cached_property
     def groups(self) -> tuple[Group, ...]:
         """What is multiplied for a token."""
-        return groups(self.weights, self.subject)
+        return groups(((kind.weight, len(kind.places)) for kind in self.kinds), self.subject)
 
     @functools.cached_property
     def refused(self) -> Weight | None:
         """A weight that no rung takes."""
-        return next((weight for weight in self.weights if not weight.rung), None)
+        return next((kind.weight for kind in self.kinds if not kind.weight.rung), None)
 
     @functools.cached_property
     def fast(self) -> bool:
         """Whether a rung multiplies without decoding first."""
-        return any(w.rung not in ("torch.decode", "ref") for w in self.weights if w.multiplies)
+        decoding = ("torch.decode", "ref")
+        return any(kind.weight.rung not in decoding for kind in self.kinds if kind.weight.multiplies)
 
     @functools.cached_property
     def widened(self) -> bool:
         """Whether a weight is held in another layout than the stored one."""
-        return any(weight.packing != "stored" for weight in self.weights)
+        return any(kind.weight.packing != "stored" for kind in self.kinds)
 
     @functools.cached_property
     def error_db(self) -> float:
         """The weights' SQNR against the stored model: what a file lost before is not counted."""
         return combined_db(
-            (w.count, math.inf if w.format.name == w.tensor.format else w.format.floor_db)
-            for w in self.weights
-            if w.multiplies
+            (w.count * len(kind.places), math.inf if w.format.name == w.tensor.format else w.format.floor_db)
+            for kind in self.kinds
+            if (w := kind.weight).multiplies
         )
 
     @functools.cached_property
     def _whole(self) -> tuple[int, int]:
-        return sum(weight.bytes for weight in self.weights), workspace(self.weights)
+        held = sum(kind.weight.bytes * len(kind.places) for kind in self.kinds)
+        return held, workspace(kind.weight for kind in self.kinds)
 
     def bytes(self, first: int, last: int) -> tuple[int, int]:
         """Bytes of the weights of the layers [first, last), with what lies around them, and of their workspace."""
@@ -70,13 +78,18 @@ class Kitchen:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self._made: dict[object, Recipe] = {}
+        self._classes: dict[bool, tuple[tuple[int, ...], ...]] = {}
         self._kinds: dict[int, tuple[Device, object]] = {}
 
     def recipe(self, storage: Storage, device: Device, dtype: str, packed: bool) -> Recipe:
         """The weights as that device would hold them."""
         key = (storage, self._kind(device), dtype, packed)
         if key not in self._made:
-            self._made[key] = Recipe(self.subject, recipe(self.subject, storage, device, dtype, packed))
+            each = isinstance(storage, Mixture)
+            if each not in self._classes:
+                self._classes[each] = classes(self.subject, each)
+            made = alike(self.subject, storage, device, dtype, packed, self._classes[each])
+            self._made[key] = Recipe(self.subject, made)
         return self._made[key]
 
     def _kind(self, device: Device) -> object:

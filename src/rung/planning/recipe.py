@@ -77,12 +77,35 @@ def compute_dtype(device: Device, lossless: bool) -> str:
     return "f32"
 
 
-def recipe(subject: Subject, asked: Storage, device: Device, dtype: str, packed: bool) -> tuple[Weight, ...]:
-    """Every tensor of the model with its format, packing and rung; ``asked`` None keeps what is stored.
+@dataclass(frozen=True)
+class Alike(Value):
+    """Tensors that are held alike: the first of them, and where all stand among the tensors of the model."""
 
-    ``packed`` False keeps every weight in its stored layout: smaller where a packing is wider, and slower. A network of
-    transformers holds in ``dtype`` what its checkpoint has not quantised.
-    """
+    weight: Weight
+    places: tuple[int, ...]
+
+
+def classes(subject: Subject, each: bool) -> tuple[tuple[int, ...], ...]:
+    """The places of tensors that only their layer tells apart, by class; ``each`` layer for itself, as a mixture looks
+    at them."""
+    found: dict[object, list[int]] = {}
+    for place, tensor in enumerate(subject.tensors):
+        role = tensor.role.rpartition(".")[2]
+        # what stands outside of all layers is no other layer's
+        name = tensor.role if each or role == tensor.role else f".{role}"
+        found.setdefault((name, tensor.shape, tensor.format, tensor.source is None), []).append(place)
+    return tuple(map(tuple, found.values()))
+
+
+def alike(
+    subject: Subject,
+    asked: Storage,
+    device: Device,
+    dtype: str,
+    packed: bool,
+    classes: tuple[tuple[int, ...], ...],
+) -> tuple[Alike, ...]:
+    """Every class of tensors with its format, packing and rung; see ``recipe``."""
     plain = formats.get(dtype) if subject.borrowed and subject.keeps else None
     climbs: dict[tuple[str, tuple[int, ...]], Climb] = {}
 
@@ -92,19 +115,34 @@ def recipe(subject: Subject, asked: Storage, device: Device, dtype: str, packed:
             climbs[key] = climb_linear(device, format, dtype, shape, packed)
         return climbs[key]
 
-    made: dict[object, Weight] = {}  # layers are alike: one of each class is thought about
     found = []
-    for tensor in subject.tensors:
+    for places in classes:
+        tensor = subject.tensors[places[0]]
         if asked is not None and tensor.role.endswith(SCALE):
             continue
-        role = tensor.role.rpartition(".")[2]
-        # a mixture looks at the layer, and what stands outside of all layers is no other layer's
-        place = tensor.role if role == tensor.role or isinstance(asked, Mixture) else f".{role}"
         mine = asked if tensor.source or plain is None else plain
-        key = (place, tensor.shape, tensor.format, mine)
-        like = made.get(key) or made.setdefault(key, _weight(subject, tensor, mine, climb))
-        found.append(Weight(tensor, like.format, like.packing, like.rung, like.bytes, like.reason))
+        found.append(Alike(_weight(subject, tensor, mine, climb), places))
     return tuple(found)
+
+
+def recipe(subject: Subject, asked: Storage, device: Device, dtype: str, packed: bool) -> tuple[Weight, ...]:
+    """Every tensor of the model with its format, packing and rung; ``asked`` None keeps what is stored.
+
+    ``packed`` False keeps every weight in its stored layout: smaller where a packing is wider, and slower. A network of
+    transformers holds in ``dtype`` what its checkpoint has not quantised.
+    """
+    kinds = classes(subject, isinstance(asked, Mixture))
+    return in_order(subject, alike(subject, asked, device, dtype, packed, kinds))
+
+
+def in_order(subject: Subject, kinds: tuple[Alike, ...]) -> tuple[Weight, ...]:
+    """The weights of all classes, in the order of the model's tensors."""
+    likes = {place: kind.weight for kind in kinds for place in kind.places}
+    return tuple(
+        Weight(tensor, like.format, like.packing, like.rung, like.bytes, like.reason)
+        for place, tensor in enumerate(subject.tensors)
+        if (like := likes.get(place)) is not None
+    )
 
 
 def _weight(

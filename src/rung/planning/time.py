@@ -66,15 +66,16 @@ class Group:
     bytes: float
 
 
-def groups(weights: Iterable[Weight], subject: Subject) -> tuple[Group, ...]:
-    """What is multiplied for a token; of experts the share that a token visits, of look-up tables nothing."""
+def groups(weights: Iterable[tuple[Weight, int]], subject: Subject) -> tuple[Group, ...]:
+    """What is multiplied for a token; of experts the share that a token visits, of look-up tables nothing. Each weight
+    stands for so many that are like it."""
     found: dict[tuple[str, str, bool], list[float]] = {}
-    for weight in weights:
+    for weight, number in weights:
         role = weight.tensor.role
         head = role == "head" or (role == "embed" and subject.tied)
         if not weight.multiplies or (is_table(role) and not head):
             continue
-        share = subject.experts_share if "experts" in role else 1.0
+        share = number * (subject.experts_share if "experts" in role else 1.0)
         sums = found.setdefault((weight.format.name, weight.rung, head), [0.0, 0.0])
         sums[0] += share * weight.count
         sums[1] += share * weight.read
