@@ -62,11 +62,12 @@ def decode_blocks_avx512(dtype: str) -> Kernel:
         )
         size, blocks = read_int(words + 40), read_int(words + 48)
         table = load_second_f32(pairs)  # of the bytes 0 to 15
+        share = (blocks + threads - 1) // threads  # the product that follows cuts its rows so, too
         while True:
-            first = fetch_add(words, 1) * _BLOCKS
+            first = fetch_add(words, 1) * share
             if first >= blocks:
                 break
-            for block in range(first, min(first + _BLOCKS, blocks)):
+            for block in range(first, min(first + share, blocks)):
                 values = mul_f32(table, splat_f32(read_float(scales + 4 * block)))
                 held = narrow(values) if narrows else values
                 for byte in range(size * block, size * block + size, 16):
