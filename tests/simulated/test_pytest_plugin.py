@@ -12,6 +12,7 @@ from rung.hardware import catalog
 
 TESTS = """
 import sys
+import unittest
 import pytest
 
 @pytest.mark.rung_device("v100", "m1 pro", "2x3060")
@@ -30,6 +31,16 @@ def test_build(rung_device):
     import torch
     assert torch.cuda.mem_get_info()[1] == 4 * 2**30
     assert torch.version.cuda == "10.2"
+
+class TestOld(unittest.TestCase):
+    @pytest.mark.rung_device("p2200")
+    def test_on_one(self):
+        import torch
+        assert torch.cuda.get_device_name() == "Quadro P2200"
+
+    @pytest.mark.rung_device("p2200", "v100")
+    def test_on_two(self):
+        raise AssertionError("runs once, so it cannot")
 
 def test_fixture(rung_device):
     assert rung_device.name
@@ -55,7 +66,7 @@ def run(folder, *arguments):
 
 def test_marked_tests_run_once_a_card_and_others_as_ever(tmp_path):
     said = run(tmp_path)
-    assert "6 passed, 1 skipped" in said, said
+    assert "7 passed, 2 skipped" in said, said
 
 
 def test_all_is_the_whole_catalogue_and_imports_no_torch_to_say_so(tmp_path):

@@ -51,6 +51,11 @@ def rung_device(request: pytest.FixtureRequest) -> Iterator[Device]:
     from rung.run.simulate.context import simulate
 
     mark = request.node.get_closest_marker(_FIXTURE)
+    if not hasattr(request, "param"):  # methods of unittest.TestCase run once, whatever their marks
+        names = _asked(request.config) or (list(mark.args) if mark else [])
+        if len(names) != 1:
+            pytest.skip(f"a method of unittest.TestCase runs on one card, and {len(names)} are named")
+        request.param = names[0]
     with simulate(request.param, **(mark.kwargs if mark else {})) as device:
         yield device
 
