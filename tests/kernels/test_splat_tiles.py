@@ -110,5 +110,7 @@ def test_a_card_is_taken_exactly_where_the_kernels_compile_for_it(key, tmp_path,
         return
     device = catalog.device(next(p.name for p in catalog.products() if p.arch == key))
     if "triton" in device.software:
-        with pytest.raises((RuntimeError, ValueError)):
+        from triton.runtime.errors import TritonError  # what its assembler refuses
+
+        with pytest.raises((RuntimeError, ValueError, TritonError)):
             code(key)

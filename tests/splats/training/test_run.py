@@ -1,6 +1,7 @@
 """Whole runs on a scene of a few dozen splats: what comes out, that it is the same again, and what is refused."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,15 @@ def test_a_run_does_not_begin_with_a_file_without_splats(scene, tmp_path):
     with pytest.raises(UsageError, match="holds no splats to begin with"):
         train(settings(scene, init=str(tmp_path / "empty.ply")), tmp_path / "run")
     assert not list((tmp_path / "run").iterdir())
+
+
+def test_the_demo_ends_with_a_page_and_other_runs_do_not(scene, tmp_path, monkeypatch):
+    monkeypatch.setattr(run.demo, "make", lambda folder: shutil.copytree(scene, folder))
+    for name in ("demo", scene):
+        done = train(settings(name, steps=2), tmp_path / Path(name).name)
+        assert done.steps == 2
+    assert "<canvas" in (tmp_path / "demo/page.html").read_text("utf-8")
+    assert not (tmp_path / scene.name / "page.html").exists()
 
 
 def test_the_size_is_that_of_the_pictures_that_were_trained_on(scene, tmp_path):

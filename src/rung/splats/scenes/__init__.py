@@ -45,7 +45,8 @@ def scene(
             inner = [entry for entry in folder.iterdir() if entry.is_dir()]
             card = _found(inner[0], images) if len(inner) == 1 else None
         if card is not None:
-            return _fewer(_present(card), subsample, max_images)
+            # a zip file is found again by its own name, whatever becomes of the cache
+            return _fewer(_present(dataclasses.replace(card, path=str(place))), subsample, max_images)
     except OSError as error:
         raise BadFile(
             f"{error.filename or place} cannot be read: {error.strerror or error}.", [], ["check the folder"]
