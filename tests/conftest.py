@@ -45,8 +45,9 @@ _BEFORE, _THREADS = pytest.StashKey[dict[str, Any]](), pytest.StashKey[int]()
 def _torch_wide() -> dict[str, Any]:
     """What a program can set for all of torch, where it is imported."""
     torch = sys.modules.get("torch")
-    names = ("get_default_device", "get_default_dtype", "is_grad_enabled")
-    return {name: getattr(torch, name)() for name in names if hasattr(torch, name)}
+    names = ("get_default_dtype", "is_grad_enabled")
+    found = {name: getattr(torch, name)() for name in names if hasattr(torch, name)}
+    return found | {"default_device": torch.empty(0).device} if hasattr(torch, "empty") else found
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -43,8 +43,6 @@ def test_the_current_card_is_the_one_that_cuda_alone_means(cards):
     assert torch.ones(1, device="cuda").device == FIRST
     with torch.cuda.device_of(x):
         assert torch.cuda.current_device() == 1
-    with torch.accelerator.device_index(1):
-        assert torch.accelerator.current_device_index() == 1
     with pytest.raises(RuntimeError, match="invalid device ordinal"), torch.cuda.device(2):
         pass
     assert isinstance(torch.cuda.device(1), torch.cuda.device)
@@ -52,6 +50,13 @@ def test_the_current_card_is_the_one_that_cuda_alone_means(cards):
     with ThreadPoolExecutor(1) as pool:  # each thread has its own
         assert pool.submit(torch.cuda.current_device).result() == 0
     assert torch.nn.Linear(2, 2, device="cuda").weight.device == SECOND
+
+
+@pytest.mark.skipif(not hasattr(torch.accelerator, "device_index"), reason="this torch has no such block")
+def test_the_current_accelerator_is_the_current_card(cards):
+    with torch.accelerator.device_index(1):
+        assert torch.accelerator.current_device_index() == torch.cuda.current_device() == 1
+    assert torch.accelerator.current_device_index() == torch.cuda.current_device() == 0
 
 
 def test_copies_between_cards_are_copies_with_a_gradient(cards):

@@ -35,15 +35,15 @@ _NAMES = {"bitsandbytes_4bit": "bitsandbytes", "bitsandbytes_8bit": "bitsandbyte
     name: name for name in quantised.METHODS if name != "bitsandbytes"
 }
 _DTYPES = {
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e8m0fnu: "F8_E8M0",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "uint8": "U8",
+    "int8": "I8",
+    "int32": "I32",
+    "int64": "I64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e8m0fnu": "F8_E8M0",  # which torch has from 2.7 on
 }
 _AS_INTEGERS = {1: torch.uint8, 2: torch.uint16}
 #: What BitsAndBytesConfig says where a checkpoint says nothing.
@@ -292,9 +292,10 @@ def _raw(tensor: Tensor) -> Raw:
     here = tensor.detach().cpu().contiguous()
     narrow = here.is_floating_point() and here.element_size() < 4
     values = here.view(_AS_INTEGERS[here.element_size()]) if narrow else here
-    if tensor.dtype not in _DTYPES:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in _DTYPES:
         raise BadFile(f"A quantised weight has a part of {tensor.dtype}, which no method uses")
-    return Raw(_DTYPES[tensor.dtype], values.numpy())
+    return Raw(_DTYPES[dtype], values.numpy())
 
 
 def _one(value: Any) -> Tensor:

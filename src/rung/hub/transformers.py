@@ -231,7 +231,9 @@ def _main_place(device_map: Any) -> torch.device:
     """Where a model is computed: the first accelerator of a device map, or of the machine where accelerate is to
     divide the model (``auto``, ``balanced`` ...); else the processor."""
     if isinstance(device_map, str):
-        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+        here = torch.accelerator  # without one torch 2.6 raises, newer ones answer None
+        found = here.current_accelerator() if here.is_available() else None
+        return found or torch.device("cpu")
     places = [torch.device(each) for each in (device_map or {}).values() if each != "disk"]
     return next((place for place in places if place.type != "cpu"), torch.device("cpu"))
 

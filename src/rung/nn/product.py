@@ -62,7 +62,13 @@ def _infer(x: Tensor, weight: QuantWeight) -> Tensor:
     return bound.linear(state, x)(x)
 
 
-@torch.library.custom_op("rung::product", mutates_args=())
+def _operator(name: str, subject: str, more: str = "") -> Any:
+    """Makes a function an operator. torch 2.6 cannot read the schema off annotations as they are written here."""
+    schema = f"({subject}, Tensor[] parts, str format, SymInt rows, SymInt columns{more}) -> Tensor"
+    return torch.library.custom_op(f"rung::{name}", mutates_args=(), schema=schema)
+
+
+@_operator("product", "Tensor x", ", bool transposed")
 def product(x: Tensor, parts: Parts, format: str, rows: int, columns: int, transposed: bool) -> Tensor:
     """x [M, columns] W^T, or x [M, rows] W when ``transposed``; W [rows, columns] decoded, sums as torch's.
 
@@ -126,7 +132,7 @@ class _Exact(torch.autograd.Function):
         return _exact(grad, parts, format, rows, columns, True), *[None] * (3 + len(parts))
 
 
-@torch.library.custom_op("rung::infer", mutates_args=())
+@_operator("infer", "Tensor x")
 def infer(x: Tensor, parts: Parts, format: str, rows: int, columns: int) -> Tensor:
     """x [M, columns] W^T through the ladder; without gradients."""
     return bound.linear(_state(parts, format, rows, columns), x)(x)
@@ -137,7 +143,7 @@ def _(x: Tensor, parts: Parts, format: str, rows: int, columns: int) -> Tensor:
     return x.new_empty(x.shape[0], rows)
 
 
-@torch.library.custom_op("rung::rows", mutates_args=())
+@_operator("rows", "Tensor ids")
 def rows_of(ids: Tensor, parts: Parts, format: str, rows: int, columns: int) -> Tensor:
     """ids int64 [T] -> rows f32 [T, columns] of the weight; each row is decoded once."""
     state = _state(parts, format, rows, columns)

@@ -27,9 +27,10 @@ from rung.core.errors import CannotTrace
 from rung.core.value import Value
 
 _OURS = tuple(str(Path(module).parent) for module in (torch.__file__, __file__) if module)
+_GROUPED = getattr(torch.ops.aten, "_grouped_mm", None)  # which torch has from 2.8 on
 _FLOPS = {
     **flop_registry,
-    torch.ops.aten._grouped_mm: lambda a, b, *more, out_val, **named: 2 * out_val.numel() * a.shape[-1],
+    _GROUPED: lambda a, b, *more, out_val, **named: 2 * out_val.numel() * a.shape[-1],
 }
 _SDPA = torch.nn.functional.scaled_dot_product_attention
 _ATTENDED = ("query", "key", "value")

@@ -11,6 +11,7 @@ F, ops = bnb.functional, torch.ops.bitsandbytes
 from rung.core.errors import UsageError  # noqa: E402
 from rung.hub.bitsandbytes import int8  # noqa: E402
 from rung.hub.bitsandbytes.kernels import KERNELS  # noqa: E402
+from tests.hub.bitsandbytes import replaceable  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 SIGNED, UNSIGNED = F.create_dynamic_map(), F.create_dynamic_map(signed=False)
@@ -93,6 +94,7 @@ def test_the_table_of_eight_bits_follows_its_code():
     same("quantize_blockwise", x, code, 256)
 
 
+@replaceable
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
 def test_nested_states(kind):
     from rung.hub.bitsandbytes import install, uninstall

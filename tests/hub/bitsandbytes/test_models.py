@@ -9,7 +9,10 @@ bnb = pytest.importorskip("bitsandbytes")
 import bitsandbytes.nn.modules as peer  # noqa: E402
 
 from rung.hub.bitsandbytes import install, uninstall  # noqa: E402
+from tests.hub.bitsandbytes import replaceable  # noqa: E402
 from tests.tiny import tiny_model  # noqa: E402
+
+pytestmark = replaceable
 
 IDS = torch.tensor([[1, 17, 30, 4, 25, 60]])
 

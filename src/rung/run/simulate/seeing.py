@@ -12,10 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import BaseTorchDispatchMode, _pop_mode_temporarily
 
 _KEY: Any = torch._C._parse_dispatch_key("Fake")
-#: What modes of the program are called by.
-_MODES = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 _include = torch._C._dispatch_tls_set_dispatch_key_included
 _waiting_modes = torch._C._len_torch_dispatch_stack
 
@@ -32,7 +31,8 @@ _handler: Handler = _pass_on
 
 def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     if _waiting_modes():  # those of the program come first, and call the operation again
-        return func._handle.redispatch_boxed(_MODES, *args, **kwargs)
+        with _pop_mode_temporarily() as mode:  # torch's own way to it may not come back here
+            return mode.__torch_dispatch__(func, (), args, kwargs)
     _include(_KEY, False)
     try:
         return _handler(func, args, kwargs)
@@ -71,14 +71,44 @@ def is_view(schema: Any) -> bool:
 @functools.cache
 def _register() -> tuple[torch.library.Library, ...]:
     """Makes the fallback known to torch, once a process: nothing comes here but in threads that are ``seen``."""
-    everything, own = torch.library.Library("_", "IMPL", "Fake"), torch.library.Library("aten", "IMPL", "Fake")
+    everything = torch.library.Library("_", "IMPL", "Fake")
     everything.fallback(_fallback)
     names = torch._C._dispatch_get_registrations_for_dispatch_key
-    for full in {*names("CPU"), *names("CompositeExplicitAutograd")}:
-        name, _, overload = full.partition(".")
-        if name.startswith("aten::") and not name.startswith("aten::lift") and is_view(_schema(name, overload)):
-            own.impl(full.removeprefix("aten::"), torch.library.fallthrough_kernel)
-    return everything, own
+    looking = {full for full in {*names("CPU"), *names("CompositeExplicitAutograd")} if _only_looks(full)}
+    libraries: dict[str, torch.library.Library] = {}
+    for full in looking if _is_called_under_modes() else torch._C._dispatch_get_all_op_names():
+        library, _, name = full.partition("::")
+        if library not in libraries:
+            libraries[library] = torch.library.Library(library, "IMPL", "Fake")
+        kernel = torch.library.fallthrough_kernel if full in looking else functools.partial(_named, full)
+        libraries[library].impl(name, kernel)
+    return everything, *libraries.values()
+
+
+def _is_called_under_modes() -> bool:
+    """Whether torch calls the fallback where a mode is in force: up to 2.9 and more it knows it by operation alone."""
+    try:
+        with seen(), BaseTorchDispatchMode():
+            torch.ops.aten.scalar_tensor.default(0)
+    except RuntimeError:  # an assertion of its own
+        return False
+    return True
+
+
+def _only_looks(full: str) -> bool:
+    name, _, overload = full.partition(".")
+    return name.startswith("aten::") and not name.startswith("aten::lift") and is_view(_schema(name, overload))
+
+
+def _named(full: str, *args: Any, **kwargs: Any) -> Any:
+    return _fallback(_operation(full), *args, **kwargs)
+
+
+@functools.cache
+def _operation(full: str) -> Any:
+    library, _, name = full.partition("::")
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(getattr(torch.ops, library), packet), overload or "default")
 
 
 def _schema(name: str, overload: str) -> Any:
