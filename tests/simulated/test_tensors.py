@@ -77,13 +77,6 @@ def test_what_stays_on_the_host_says_so(card):
     assert torch.zeros(2, device="meta").device.type == "meta"
 
 
-def outcome(call, *args):
-    try:
-        return call(*args)
-    except RuntimeError as error:
-        return str(error)
-
-
 def test_the_class_of_devices_is_the_one_that_it_was():
     real = torch.device
     with rung.simulate("v100"):
@@ -98,7 +91,9 @@ def test_the_class_of_devices_is_the_one_that_it_was():
             assert torch.zeros(1).device == CUDA
     assert torch.device is real
     assert inside("cpu") == CPU  # a module that was imported inside has it still
-    assert outcome(inside, 0) == outcome(real, 0)  # a bare number is torch's own affair again
+    if not (torch.version.cuda or torch.version.hip):  # builds for GPUs take a number without one too
+        with pytest.raises(RuntimeError):
+            inside(0)
 
 
 def test_a_copy_is_a_copy_and_nothing_is_copied_twice(card):
