@@ -51,7 +51,7 @@ def test_rates_are_measured_for_what_the_plan_runs(monkeypatch):
     assert heard[:3] == ["layers", "q8_0", "context"]
     (rung,) = {name.rpartition(" q8_0")[0] for name in found if name.endswith("q8_0")}
     steps = {f"layer {step_of([Group('', rung, False, 0, 0)])}"}
-    named = {f"cache {size} {group}" for size in (64, 128) for group in (1, 4, 8)}
+    named = {f"cache {size} {group}" for size in (64, 128) for group in (1, 2, 4, 8)}
     others = {"layer many", "attention many", "spread", f"{rung} q8_0", f"{rung} q8_0 many"}
     assert found.keys() == named | others | steps
     assert all(rate > 0 for rate in found.values())

@@ -18,7 +18,7 @@ from rung.planning.subject import Subject
 from rung.planning.time import Group, rates
 from tests.planning.cards import cpu, gemma_2b
 
-CACHE = {"cache 64 1": 8e9, "cache 64 4": 7e9, "cache 64 8": 5e9}
+CACHE = {"cache 64 1": 8e9, "cache 64 2": 7.6e9, "cache 64 4": 7e9, "cache 64 8": 5e9}
 RATES = {**CACHE, **{name.replace("64", "128"): rate / 2 for name, rate in CACHE.items()}}
 RATES |= {"layer numba.step": 1e-5, "layer numba.glue": 1e-3, "numba.row q8_0": 2e10, "numba.row q4_0": 1e10}
 
@@ -37,7 +37,7 @@ def seconds(of, depth, known=None):
     return 1 / rates((), of, known or device(), 8192, "f16", depth).decode
 
 
-@pytest.mark.parametrize(("group", "head_dim"), [(1, 64), (4, 64), (8, 64), (1, 128), (8, 256)])
+@pytest.mark.parametrize(("group", "head_dim"), [(1, 64), (2, 64), (4, 64), (8, 64), (1, 128), (2, 128), (8, 256)])
 def test_reading_the_cache_takes_what_was_measured_for_its_heads(group, head_dim):
     of = subject(2 * group, 2, head_dim)
     read = 2 * 2 * 2 * head_dim * 2 * 1000

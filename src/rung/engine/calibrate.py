@@ -68,7 +68,7 @@ _DEPTH = 3072
 _CACHES = {
     f"{head_dim} {group}": _Size(128, 256, 12, head_dim, 1024 // head_dim, group, _DEPTH + CHUNK)
     for head_dim in (64, 128)
-    for group in (1, 4, 8)
+    for group in (1, 2, 4, 8)
 }
 #: The one that prompts are read over, too.
 _READ = "64 1"

@@ -5,7 +5,7 @@ A token takes the time of its weights, of the keys and values that it reads, and
 
 - ``numba.row q4_k``, by the rung that takes one row and the format: bytes of weights a second; ``numba.row q4_k
   many``: operations a second with many rows.
-- ``cache 64 1``, by the size of a head (64 or 128) and the query heads that share a key head (1, 4 or 8): bytes of
+- ``cache 64 1``, by the size of a head (64 or 128) and the query heads that share a key head (1, 2, 4 or 8): bytes of
   keys and values a second; ``attention many``: operations a second of many queries.
 - ``layer numba.step``, by the rung that computes whole tokens: seconds of a layer beside its linears; ``layer many``
   the same of a chunk of a prompt.
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rung import formats
 from rung.core.types import Device
 from rung.models.footprint import CHUNK
 from rung.ops.decode_step import ROWS
@@ -30,8 +31,10 @@ PROMPT = 512
 #: Bytes per second and operations per second taken when nothing is measured and the catalogue is silent.
 _SLOWEST_BANDWIDTH = 15e9
 _SLOWEST_PEAK = 5e10
-#: Weights per second that one core decodes in numpy, for the rungs that decode before they multiply.
-_DECODED_PER_SECOND = 1.5e8
+#: Weights per second that are decoded for the rungs that decode before they multiply: by numpy, which took 0.3 to 0.7
+#: billion of q4_0 to q6_k on an EPYC server, and by the compiled kernels of the families that have them.
+_DECODED_PER_SECOND, _COMPILED_PER_SECOND = 4e8, 4e9
+_COMPILED = ("codebook4", "grouped")
 #: Share of the measured bandwidth and peak that the kernels reach (benchmarks/linear_kernels.py).
 _BANDWIDTH_SHARE = 0.75
 _PEAK_SHARE = 0.5
@@ -123,17 +126,21 @@ def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, ban
     """Seconds in which a token reads keys and values.
 
     A row is converted once for four of the query heads that share it, and once for each head that is left over
-    (``kernels.cpu.attention``): a pass of either kind has its time, beside that of fetching the row.
+    (``kernels.cpu.attention``): a pass of either kind has its time, beside that of fetching the row. How much of both
+    a processor does at once is measured for common numbers of heads, and follows from these for others.
     """
     held = subject.cache_bytes(1, dtype, 1) * _seen(subject, depth)
     size = 64 if subject.shape.head_dim <= 64 else 128
     known = [device.rates.get(f"cache {size} {group}") for group in (1, 4, 8)]
     if subject.decoder is None or not all(known):
         return held / bandwidth
+    group = subject.decoder.heads // subject.decoder.kv_heads
+    if measured := device.rates.get(f"cache {size} {group}"):
+        return held / measured
     one, four, eight = (1 / rate for rate in known if rate)
     fours = max(eight - four, 0.0)
     fetched = max(four - fours, 0.0)
-    quads, singles = divmod(subject.decoder.heads // subject.decoder.kv_heads, 4)
+    quads, singles = divmod(group, 4)
     return held * (fetched + quads * fours + singles * max(one - fetched, 0.0))
 
 
@@ -150,7 +157,8 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
         if f"{group.rung} {group.format}" in device.rates:
             return seconds
         if device.kind == "cpu":
-            return seconds + group.count / _DECODED_PER_SECOND
+            compiled = formats.get(group.format).family in _COMPILED
+            return seconds + group.count / (_COMPILED_PER_SECOND if compiled else _DECODED_PER_SECOND)
         return seconds + 8 * group.count / bandwidth  # written once and read once more as 16- or 32-bit floats
     return seconds
 
