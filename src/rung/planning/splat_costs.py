@@ -45,14 +45,14 @@ class Costs(NamedTuple):
 
 
 COSTS = {
-    "numba.tile": Costs(520, 56, 260, 15 << 20),  # with a compiled loss
+    "numba.tile": Costs(520, 56, 260, 20 << 20),  # with a compiled loss
     "gsplat.cuda": Costs(600, 60, 120 + _LOSS, 64 << 20),
     "triton.tile": Costs(640, 100, 170 + _LOSS, 64 << 20),
     "torch.tile": Costs(500, 40, 120 + _LOSS, 450 << 20),  # a group of tiles at a time
     "ref": Costs(500, 40, 120 + _LOSS, 450 << 20),
 }
-#: Bytes of a splat that a step holds less where harmonics have no gradient of their own.
-_LEAN = 120
+#: Bytes of a splat that a step, with a checkpoint beside it, holds less where harmonics have no gradient of their own.
+_LEAN = 60
 #: Seconds on one core for each splat, splat on a tile, and pixel with its loss, on compiled tiles.
 _SECONDS = (1.1e-6, 0.9e-6, 2.5e-7)
 #: Times as long that torch's own tiles take on a CPU.
