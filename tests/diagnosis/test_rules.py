@@ -99,6 +99,42 @@ APPLIES = {
     "compute-type-on-gpu": (TYPE, {"gpu": "GTX 1080"}, "slow-dtype-path"),
     "compute-type-on-cpu": (TYPE, {}, "cpu-half-op-missing"),
     "compute-type-of-fast-gpu": (TYPE, {"gpu": "T4"}, "cpu-half-op-missing"),
+    "compute-type-asked-of-cpu": (
+        f'    model = WhisperModel(path, device="cpu", compute_type="float16")\n{TYPE}',
+        {"gpu": "GTX 1080"},
+        "cpu-half-op-missing",
+    ),
+    "flash-images-of-new-gpu": (
+        f"    out, softmax_lse = flash_attn_gpu.fwd(\n{IMAGE}",
+        {"gpu": "RTX 5090", "torch": "2.7.0+cu128"},
+        "build-lacks-new-arch",
+    ),
+    "flash-wheel-of-old-gpu": (
+        "ERROR: Failed building wheel for flash-attn",
+        {"gpu": "Tesla M40"},
+        "kernel-min-compute-capability",
+    ),
+    "floor-of-fp8": (
+        "fp8_quantization.mojo:69:8: note: instantiation failed\nnote: this kernel is only supported on sm90 or newer",
+        {"gpu": "RTX 3090"},
+        "fp8-fp4-unsupported-gpu",
+    ),
+    "compiled-for-this-gpu": (
+        "CUDA kernel flash_attn_tile has no device code compatible with CUDA arch 700. "
+        "ggml-cuda.cu was compiled for: 700",
+        {"gpu": "V100"},
+        "software-defect",
+    ),
+    "file-before-gguf": (
+        "NameError: Could not load Llama model from path: models/ggml-model-q4_0.bin",
+        {},
+        "format-or-arch-unknown",
+    ),
+    "older-arch-asked": (
+        "ptxas fatal   : Value 'sm_30' is not defined for option 'gpu-name'",
+        {"gpu": "GTX 1650"},
+        "build-wrong-arch-flags",
+    ),
     "shared-memory-of-old-gpu": (
         "OutOfResources: out of resource: shared memory, Required: 98304, Hardware limit: 65536.",
         {"gpu": "T4"},

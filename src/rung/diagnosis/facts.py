@@ -178,7 +178,7 @@ def _from_log(facts: Facts, lines: list[str]) -> None:
     if found := _ARCHS.search(text):
         facts.compiled_for = tuple(sorted(_arch_number(word) for word in re.findall(r"\d{2,3}", found[1])))
     facts.dtypes = frozenset(name for name, pattern in _DTYPES.items() if pattern.search(text))
-    facts.on_cpu = bool(re.search(r"device[=: ]+'?cpu|\bon CPU\b|_cpu_?\"|--device cpu|map_location='?cpu", text))
+    facts.on_cpu = bool(re.search(r"device[=: ]+['\"]?cpu|\bon CPU\b|_cpu_?\"|--device cpu|map_location='?cpu", text))
     facts.os = facts.os or next((name for name, pattern in _SYSTEMS if pattern.search(text)), "")
 
 

@@ -108,6 +108,11 @@ def _two_cudas(scene: Scene) -> bool:
     return scene.has("bnb-setup-path") and None not in found and found[0] != found[1]
 
 
+def _amd_crashes(scene: Scene) -> bool:
+    amd = scene.vendor == "amd" or (scene.vendor != "nvidia" and scene.says(r"(?i)rocm|gfx\d{3}"))
+    return amd and scene.has("crash", "gpu-fell-off") and not scene.says("(?i)wgpu|vulkan|cubecl|directx")
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "newer-than-the-build",
@@ -359,7 +364,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "amd-crash",
-        lambda s: s.has("crash", "gpu-fell-off") and (s.vendor == "amd" or s.says("(?i)rocm|gfx\\d{3}")),
+        _amd_crashes,
         {"rocm-arch-unsupported": 3.6},
         "{gpu} is an AMD GPU: code for another one crashes on it",
         "AMD, ROCm compatibility matrix",

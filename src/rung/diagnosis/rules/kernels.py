@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rung.diagnosis.evidence import Rule, Scene
-from rung.diagnosis.rules.known import LATE
+from rung.diagnosis.rules.known import LATE, MISSING
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
 _UNRELEASED = (
@@ -19,6 +19,17 @@ _SLOW = ("slow-symptom", "slow-wording", "speed-figures", "speeds-compared", "em
 def _xformers_too_old(scene: Scene) -> bool:
     asked = scene.has("xformers-none", "xformers-trace") and scene.has("requires-device-capability")
     return asked and not scene.has("xformers-no-cuda")
+
+
+def _cuda_known(scene: Scene) -> bool:
+    facts = scene.facts
+    return facts.capability is not None or facts.cuda is not None or scene.says(r"device=.?cuda")
+
+
+def _older_arch_asked(scene: Scene) -> bool:
+    """Whether an assembler was asked for an architecture that is older than the GPU."""
+    asked = re.match(r"(?:sm|compute)_(\d+)", scene.words.get("arch", ""))
+    return scene.has("ptxas-arch", "nvcc-arch") and asked is not None and scene.from_(int(asked[1]) + 10)
 
 
 RULES: tuple[Rule, ...] = (
@@ -51,6 +62,41 @@ RULES: tuple[Rule, ...] = (
         "flash-attention, hopper/",
     ),
     Rule(
+        "flash-images-of-new-gpu",
+        lambda s: s.from_(100) and s.has(*MISSING) and s.says(r"(?i)flash_?attn"),
+        {"build-lacks-new-arch": 3, "build-wrong-arch-flags": -1},
+        "{gpu} has compute capability {cc}: many releases of flash-attention end at 9.0",
+        "flash-attention, setup.py",
+    ),
+    Rule(
+        "flash-wheel-of-old-gpu",
+        lambda s: s.below(75) and s.has("wrong-platform") and s.says(r"(?i)flash[-_]?attn"),
+        {"kernel-min-compute-capability": 6},
+        "{gpu} has compute capability {cc}; flash-attention has no kernels below 7.5, however it is built",
+        "flash-attention, requirements",
+    ),
+    Rule(
+        "floor-of-fp8",
+        lambda s: s.has("requires-sm", "capability-floor") and "fp8" in s.facts.dtypes and not s.from_(89),
+        {"fp8-fp4-unsupported-gpu": 4, "kernel-min-compute-capability": -1},
+        "the kernel that asks for a newer GPU computes in 8-bit floating point",
+        _NVIDIA,
+    ),
+    Rule(
+        "compiled-for-this-gpu",
+        lambda s: s.has("ggml-no-device-code") and s.facts.compiled_for == (s.facts.capability,),
+        {"software-defect": 5, "build-wrong-arch-flags": -4},
+        "it was compiled for {cc} and for nothing else: the program chose a kernel that has no code there",
+        "ggml-cuda, choice of kernels",
+    ),
+    Rule(
+        "older-arch-asked",
+        _older_arch_asked,
+        {"build-wrong-arch-flags": 6, "compiler-arch-unsupported": -3},
+        "{gpu} has compute capability {cc}: the list of architectures asks for an older one, which the toolkit dropped",
+        _NVIDIA,
+    ),
+    Rule(
         "not-released",
         lambda s: bool(s.hits) and s.about(_UNRELEASED),
         {"software-defect": 1},
@@ -68,16 +114,23 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "compute-type-on-gpu",
-        lambda s: s.has("compute-type-refused") and (s.facts.capability is not None or s.says(r"device=.?cuda")),
+        lambda s: s.has("compute-type-refused") and not s.facts.on_cpu and _cuda_known(s),
         {"slow-dtype-path": 1.5},
         "the GPU is known, and this dtype is slow on it",
         "CTranslate2, types.cc",
     ),
     Rule(
         "compute-type-on-cpu",
-        lambda s: s.has("compute-type-refused") and s.facts.capability is None and s.facts.gpu is None,
+        lambda s: s.has("compute-type-refused") and not _cuda_known(s) and s.facts.gpu is None,
         {"cpu-half-op-missing": 1},
         "no GPU is known: CPUs have no fast half precision",
+        "CTranslate2, types.cc",
+    ),
+    Rule(
+        "compute-type-asked-of-cpu",
+        lambda s: s.has("compute-type-refused") and s.facts.on_cpu,
+        {"cpu-half-op-missing": 3},
+        "the model is put on the CPU, which has no fast half precision",
         "CTranslate2, types.cc",
     ),
     Rule(
