@@ -1,5 +1,11 @@
 """Before the first step a real view is held against ``ref``: a rung that passes its self-check can still be wrong."""
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -44,3 +50,40 @@ def test_a_rung_that_is_wrong_on_a_real_view_is_left_before_the_first_step(wrong
     assert not more
     assert (step["rung"], step["to"]) == ("numba.tile", "torch.tile")
     assert words in step["reason"]
+
+
+_FIRST = """
+import json, sys
+from pathlib import Path
+from rung.kernels.cpu.compiled import Kernel
+from rung.splats.training.run import train
+from rung.splats.training.settings import Settings
+
+compiled, found = Kernel._compile, {}
+
+def noted(self):
+    made = compiled(self)
+    found[self.name.partition(":")[2]] = bool(made.cache_hits)
+    return made
+
+Kernel._compile = noted
+train(Settings(sys.argv[1], steps=2, max_splats=60, threads=1, format="f32+sh16"), Path(sys.argv[2]))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_the_first_run_of_a_machine_compiles_nothing_in_its_own_process(tmp_path):
+    """LLVM would take tens of MB there, which the plan does not count; so it would where kernels are gone from the disk
+    and proofs are not, as after an installation anew."""
+    scene, cache = tiny.make(tmp_path / "scene"), tmp_path / "cache"
+    for run in ("first", "anew"):
+        call = [sys.executable, "-c", _FIRST, str(scene), str(tmp_path / run)]
+        done = subprocess.run(
+            call, env=os.environ | {"RUNG_CACHE": str(cache)}, capture_output=True, text=True, check=False
+        )
+        assert not done.returncode, done.stderr
+        found = json.loads(done.stdout.splitlines()[-1])
+        assert {"enter", "step", "compare", "back", "shade_back", "learn", "project_back", "blame"} <= set(found)
+        assert [name for name, loaded in found.items() if not loaded] == []
+        shutil.rmtree(cache / "kernels")

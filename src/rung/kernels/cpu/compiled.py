@@ -17,12 +17,16 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import cfunc, types
-from numba.core import caching
+from numba.core import caching, registry
+
+from rung.core.types import resolve
 
 #: How functions are compiled that kernels call.
 OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
 
 _LOCK = threading.RLock()
+#: What is raised where the cache on disk is damaged or cannot be written.
+_DAMAGED = (pickle.PickleError, EOFError, OSError, ValueError, ImportError, AttributeError, KeyError)
 
 _keep = caching.Cache.save_overload
 
@@ -59,17 +63,39 @@ class Kernel:
         """Whether the compiled code came from the disk."""
         return bool(self.address and self._compiled.cache_hits)
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether the compiled code lies in the cache on disk; nothing is compiled."""
+        with _LOCK, contextlib.suppress(*_DAMAGED):
+            kept = caching.FunctionCache(self.function)
+            return kept.load_overload(self._signature, registry.cpu_target.target_context) is not None
+        return False
+
+    @property
+    def name(self) -> str:
+        """Where it stands, as ``module:name``."""
+        return f"{self.function.__module__}:{self.function.__name__}"
+
+    @property
+    def _signature(self) -> Any:
+        return types.void(*[types.int64] * self.count)
+
     def _compile(self) -> Any:
-        signature = types.void(*[types.int64] * self.count)
-        make = cfunc(signature, cache=True, error_model="numpy", boundscheck=False)
+        make = cfunc(self._signature, cache=True, error_model="numpy", boundscheck=False)
         try:
             return make(self.function)
-        except (pickle.PickleError, EOFError, OSError, ValueError, ImportError, AttributeError, KeyError):
-            # The cache on disk is damaged or cannot be written: an empty one, else none.
+        except _DAMAGED:  # an empty one, else none
             shutil.rmtree(os.environ["NUMBA_CACHE_DIR"], ignore_errors=True)
-            return cfunc(signature, error_model="numpy", boundscheck=False)(self.function)
+            return cfunc(self._signature, error_model="numpy", boundscheck=False)(self.function)
 
 
 def kernel(count: int) -> Callable[[Callable[..., None]], Kernel]:
     """Makes a function of ``count`` int64 arguments a kernel."""
     return lambda function: Kernel(function, count)
+
+
+def keep(name: str) -> bool:
+    """Compiles the kernel of that name and keeps it on disk, if it is not there: a job for a child process. Returns
+    whether it was."""
+    found: Kernel = resolve(name)
+    return found.from_cache

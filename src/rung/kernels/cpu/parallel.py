@@ -25,7 +25,7 @@ _NUMBERS = ("omp_get_thread_num", "omp_get_num_threads")
 
 
 @kernel(1)
-def _enter(words):
+def enter(words):
     """What OpenMP calls on each thread: ``words`` are the address that tells its number, the function, its argument,
     and how many threads there are."""
     call_address(read_i64(words + 8), (read_i64(words + 16), call_number(read_i64(words)), read_i64(words + 24)))
@@ -81,7 +81,7 @@ def run(function: int, words: Words, threads: int) -> None:
     if found is not None:
         start, number, _ = found
         entered = np.array([number, function, words.ctypes.data, threads], np.int64)
-        start(_enter.address, entered.ctypes.data, threads, 0)
+        start(enter.address, entered.ctypes.data, threads, 0)
         return
     _team(threads).run(Program.of([(function, words)]))
 

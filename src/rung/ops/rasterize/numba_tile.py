@@ -21,6 +21,11 @@ from rung.kernels.cpu.splat_shape import CAMERA
 from rung.kernels.simd.splats import OUTPUTS, RECORD, STATE
 from rung.ops.rasterize import MARGIN, TILE, Camera, Picture, Splats
 
+#: All that a picture and its way back run.
+KERNELS = (
+    *(splat_project.project, splat_project.project_back),
+    *(splat_tiles.count_tiles, splat_tiles.list_tiles, splat_tiles.composite, splat_tiles.blame),
+)
 _LANES = np.arange(TILE, dtype=np.float32)
 
 

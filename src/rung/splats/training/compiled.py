@@ -13,10 +13,18 @@ from torch import Tensor
 from rung.kernels.cpu import adam, likeness
 from rung.kernels.cpu import splat_colors as colours
 from rung.kernels.cpu.compiled import Kernel
-from rung.kernels.cpu.parallel import run
+from rung.kernels.cpu.parallel import enter, run
+from rung.ops.rasterize import numba_tile
+from rung.run.apart import compile_apart
 from rung.splats.training.eight import Books, Means8
 
 _LANES = 16
+
+
+def prepare(lean: bool) -> None:
+    """Sees to it that this process loads the kernels of a step from the disk; ``lean``: harmonics have no gradient."""
+    harmonics = (colours.shade, colours.shade_back, colours.learn) if lean else ()
+    compile_apart((enter, likeness.compare, likeness.back, adam.step, *harmonics, *numba_tile.KERNELS))
 
 
 def _run(kernel: Kernel, names: tuple[str, ...], **values: int | np.ndarray | Tensor) -> None:

@@ -82,6 +82,11 @@ class Model:
         """Where the tensors are."""
         return self.values["means"].device
 
+    def prepare(self) -> None:
+        """Sees to it that compiled kernels are on disk, so that this process needs no memory for compiling them."""
+        if compiled := eight.compiled_for(self.values["means"]):
+            compiled.prepare(self.lean)
+
     def splats(self, camera: Camera, pose: Tensor) -> tuple[Splats, Camera]:
         """What a camera, whose degree is that of the harmonics, draws from a pose [4, 4], with gradients, and how."""
         v = self.values

@@ -209,6 +209,7 @@ class _Run:
         """Trains to the end, or to Ctrl-C; ``view``: before the eyes of a browser."""
         trainer, outcome = self._trainer, self._outcome
         outcome.cameras(self._cameras())
+        trainer.model.prepare()
         trainer.prove()
         if trainer.step == 0:
             trainer.check()

@@ -1,0 +1,54 @@
+"""Kernels that a child compiles: this process finds them on disk, and does the work itself where the child cannot."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rung.run import apart, child
+
+_CODE = """
+from rung.kernels.cpu.parallel import enter
+from rung.run.apart import compile_apart
+
+before = enter.on_disk
+compile_apart([enter])
+print(before, enter.on_disk, enter.from_cache)
+"""
+
+
+def _said(**environment):
+    done = subprocess.run(
+        [sys.executable, "-c", _CODE], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.slow
+def test_what_a_child_has_compiled_is_loaded(tmp_path):
+    assert _said(RUNG_CACHE=str(tmp_path)) == ["False", "True", "True"]
+    assert _said(RUNG_CACHE=str(tmp_path)) == ["True", "True", "True"]
+
+
+@pytest.mark.slow
+def test_a_cache_that_cannot_be_written_has_another_for_as_long_as_the_process(tmp_path):
+    assert _said(RUNG_CACHE="/proc/rung", TMPDIR=str(tmp_path), NUMBA_CACHE_DIR="") == ["False", "True", "True"]
+    assert not list(tmp_path.iterdir())
+
+
+class Asked:
+    """A kernel by name alone."""
+
+    def __init__(self, name, on_disk):
+        self.name, self.on_disk = name, on_disk
+
+
+@pytest.mark.parametrize("how", ["crashed", "timeout", "returned"])
+def test_only_what_is_missing_is_asked_for_in_one_child_and_what_it_cannot_do_is_no_error(monkeypatch, how):
+    asked = []
+    monkeypatch.setattr(child, "run", lambda jobs, *given, **more: asked.append(jobs) or [child.Outcome(how)] * 2)
+    apart.compile_apart([Asked("m:a", False), Asked("m:b", True), Asked("m:c", False)])
+    apart.compile_apart([Asked("m:b", True)])
+    assert [[job.arguments["name"] for job in jobs] for jobs in asked] == [["m:a", "m:c"]]
