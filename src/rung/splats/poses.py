@@ -10,6 +10,9 @@ import numpy.typing as npt
 from rung.models.card import View
 
 Doubles = npt.NDArray[np.float64]
+#: Of its own width, how far a picture lies beside its neighbour's where nothing else says how far the scene is: surveys
+#: are flown with overlaps of 60 to 80 %.
+_BESIDE = 1 / 3
 
 
 def pose_of(view: View) -> Doubles:
@@ -32,6 +35,28 @@ def focus(views: Sequence[View]) -> Doubles:
     total = across.sum(0) + 1e-3 * len(views) * np.eye(3)  # parallel axes meet nowhere: a little weight for the mean
     found: Doubles = np.linalg.solve(total, (across @ (stands - mean)[..., None])[..., 0].sum(0)) + mean
     return found
+
+
+def converge(views: Sequence[View]) -> bool:
+    """Whether most cameras have their common ``focus`` in the picture; in a survey from the air they have not."""
+    goal = focus(views)
+    return 2 * sum(bool(in_picture(view, goal[None])[0][0]) for view in views) > len(views)
+
+
+def reaches(views: Sequence[View]) -> Doubles:
+    """About how far along its axis what each camera looks at is, [N]: their common ``focus``; where they do not
+    ``converge``, so far that pictures of neighbours overlap by two thirds."""
+    stands = places(views)
+    if converge(views):
+        axes = np.stack([pose_of(view)[2, :3] for view in views])
+        along: Doubles = np.einsum("nj,nj->n", axes, focus(views) - stands)
+        return np.maximum(along, 0.1 * float(np.median(along)))
+    away = np.linalg.norm(stands[:, None] - stands, axis=2)
+    nearest = np.where(away > 0, away, np.inf).min(1)
+    if not np.isfinite(nearest).any():  # all stand in one place
+        return np.ones(len(views))
+    widths = np.array([min(view.width / view.fx, view.height / view.fy) for view in views])
+    return float(np.median(nearest)) / (_BESIDE * widths)
 
 
 def in_picture(view: View, points: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.bool_], Doubles]:

@@ -12,6 +12,7 @@ from rung.models.card import SceneCard, View
 from rung.splats.cloud import Cloud, Floats
 from rung.splats.files import read
 from rung.splats.photographs import Photographs, Shot
+from rung.splats.poses import converge, places
 from rung.splats.scenes.points import points_of
 from rung.splats.training import start, stereo
 from rung.splats.training.settings import Settings
@@ -22,6 +23,8 @@ from rung.splats.training.world import World
 #: Points that are looked for in the pictures; views that are compared where there are none, and the share of all
 #: splats that a run then begins with at the points found.
 _LOOKED_AT, _COMPARED, _MATCHED = 2000, 40, 0.8
+#: Of cameras that look past each other, how many that stand side by side are compared.
+_TOGETHER = 5
 
 Points = tuple[Floats, Bytes]
 
@@ -52,7 +55,7 @@ def first_splats(
     if len(points):
         _check(views, points, note)
     else:
-        which = start.thinned(len(train), _COMPARED, chance)
+        which = _compared(views, chance)
         pictures = [shots.shot(train[at]) for at in which]
         points, colours = _points_of([views[at] for at in which], pictures, most, chance, note)
     inner = world.inward(points)
@@ -62,6 +65,20 @@ def first_splats(
 def _thinned(points: Points, most: int, chance: np.random.Generator) -> Points:
     rows = start.thinned(len(points[0]), most, chance)
     return points[0][rows], points[1][rows]
+
+
+def _compared(views: Sequence[View], chance: np.random.Generator) -> list[int]:
+    """Which of the views are compared: some by chance; where those would have nothing in common, some and the views
+    that stand nearest to them."""
+    if len(views) <= _COMPARED or converge(views):
+        return list(start.thinned(len(views), _COMPARED, chance).tolist())
+    stands, chosen = places(views), dict[int, None]()
+    for at in chance.permutation(len(views)):
+        nearest = np.argsort(np.linalg.norm(stands - stands[at], axis=1), kind="stable")[:_TOGETHER]
+        chosen |= dict.fromkeys(nearest.tolist())
+        if len(chosen) >= _COMPARED:
+            break
+    return sorted(list(chosen)[:_COMPARED])
 
 
 def _check(views: Sequence[View], points: Floats, note: Callable[[str], None]) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rung.models.card import View
 from rung.splats.cloud import C0, Cloud, Floats
 from rung.splats.files.packing import spread_bits
-from rung.splats.poses import focus, in_picture, places, pose_of
+from rung.splats.poses import in_picture, places, pose_of, reaches
 from rung.splats.training.world import World
 
 #: Points beside a point, in an order along a curve through space, among which its neighbours are looked for.
@@ -33,9 +33,9 @@ def random_points(
 ) -> tuple[Floats, Bytes]:
     """Points on the rays of random pixels of these pictures, with their colours, where several cameras look at.
 
-    They lie from a quarter of to three times as far as the point that the cameras look at.
+    They lie from a quarter of to three times as far as what the cameras look at.
     """
-    stands, goal = places(views), focus(views)
+    stands, reach = places(views), reaches(views)
     enough = min(3, len(views))
     centres, colours, found = [], [], 0
     for _ in range(20):
@@ -47,9 +47,8 @@ def random_points(
             mine = which == index
             u, v = across[mine] * view.width, down[mine] * view.height
             turn = pose_of(view)[:3, :3]
-            reach = max(float(turn[2] @ (goal - stands[index])), 1e-3 * float(np.linalg.norm(goal - stands[index])))
             rays = np.stack([(u - view.cx) / view.fx, (v - view.cy) / view.fy, np.ones(mine.sum())], axis=1)
-            points[mine] = stands[index] + (rays @ turn) * (reach * share[mine])[:, None]
+            points[mine] = stands[index] + (rays @ turn) * (reach[index] * share[mine])[:, None]
             tints[mine] = pictures[index][v.astype(int), u.astype(int)]
         good = seen_by(points.astype(np.float32), views) >= enough
         centres.append(points[good])

@@ -19,7 +19,7 @@ from torch.nn import functional
 from rung.models.card import View
 from rung.splats.cloud import Floats
 from rung.splats.photographs import Shot
-from rung.splats.poses import focus, places, pose_of
+from rung.splats.poses import places, pose_of, reaches
 from rung.splats.training.start import Bytes
 
 #: Pixels of the longer side that are compared, planes a picture, neighbours it is compared with, pixels of a window.
@@ -55,7 +55,7 @@ class _Small(NamedTuple):
 def matched_points(views: Sequence[View], shots: Sequence[Shot]) -> tuple[Floats, Bytes]:
     """Points [N, 3] on which at least three of the views agree, and their colours [N, 3]; there may be none."""
     smalls = [_small(view, shot) for view, shot in zip(views, shots, strict=True)]
-    stands, reach = places(views), _reaches(views)
+    stands, reach = places(views), reaches(views)
     maps = [
         _depths(small, [smalls[other] for other in _neighbours(at, smalls, stands, reach[at])], reach[at])
         for at, small in enumerate(smalls)
@@ -74,13 +74,6 @@ def matched_points(views: Sequence[View], shots: Sequence[Shot]) -> tuple[Floats
         tints = small.colours.flatten(1).T.numpy()[seen][good]
         colours.append((tints * 255).round().astype(np.uint8))
     return np.concatenate(points), np.concatenate(colours)
-
-
-def _reaches(views: Sequence[View]) -> list[float]:
-    """How far the point that all cameras look at is from each, along its axis."""
-    goal, stands = focus(views), places(views)
-    along = np.array([pose_of(view)[2, :3] @ (goal - stand) for view, stand in zip(views, stands, strict=True)])
-    return list(np.maximum(along, 0.1 * max(float(np.median(along)), 1e-9)).tolist())
 
 
 def _small(view: View, shot: Shot) -> _Small:
