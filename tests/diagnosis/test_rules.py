@@ -125,11 +125,6 @@ APPLIES = {
         {"gpu": "V100"},
         "software-defect",
     ),
-    "file-before-gguf": (
-        "NameError: Could not load Llama model from path: models/ggml-model-q4_0.bin",
-        {},
-        "format-or-arch-unknown",
-    ),
     "older-arch-asked": (
         "ptxas fatal   : Value 'sm_30' is not defined for option 'gpu-name'",
         {"gpu": "GTX 1650"},

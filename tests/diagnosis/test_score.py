@@ -7,7 +7,7 @@ import pytest
 from rung.diagnosis.explain import explain
 from rung.diagnosis.fixing import causes
 from rung.diagnosis.match import signatures
-from rung.diagnosis.score import ALONE, BESIDE, DEFECT, DOUBT, UNKNOWN, probabilities, siblings
+from rung.diagnosis.score import ALONE, BESIDE, DEFECT, DOUBT, ODDS, UNKNOWN, probabilities, raised, siblings
 
 
 @pytest.mark.parametrize("cause", causes())
@@ -58,3 +58,20 @@ def test_the_alternatives_of_a_clear_message_share_it():
     )
     assert {item.cause for item in found.alternatives} & {"build-lacks-old-arch", "build-wrong-arch-flags"}
     assert all(item.confidence > 0 for item in found.alternatives)
+
+
+def test_how_sure_it_is_rises_with_the_share_and_its_odds_by_one_factor():
+    shares = [step / 50 for step in range(51)]
+    sure = [raised(share) for share in shares]
+    assert (sure[0], sure[-1]) == (0, 1)
+    assert sure == sorted(set(sure))
+    odds = [(s / (1 - s)) / (share / (1 - share)) for s, share in zip(sure[1:-1], shares[1:-1], strict=True)]
+    assert odds == pytest.approx([ODDS] * len(odds))
+
+
+@pytest.mark.parametrize("log", ["CUBLAS_STATUS_NOT_SUPPORTED", "CUDA error: no kernel image is available", "NaN"])
+def test_the_first_cause_takes_from_the_others_what_it_is_raised_by(log):
+    found = explain(log)
+    shares = [found.confidence, *(item.confidence for item in found.alternatives)]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) <= 1.0001

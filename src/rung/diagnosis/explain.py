@@ -13,12 +13,12 @@ from rung.diagnosis.facts import environment_of, gather
 from rung.diagnosis.fixing import Fix, causes, fixes_for
 from rung.diagnosis.reading import Hit, read
 from rung.diagnosis.rules import RULES
-from rung.diagnosis.score import probabilities, weights
+from rung.diagnosis.score import probabilities, raised, weights
 from rung.diagnosis.words import votes, words_of
 
 #: Below this probability rung says that it does not know, and where it is likelier that nothing of it is the matter.
 _LEAST = 0.1
-#: From here on ``rung run`` is said to repair a cause by itself.
+#: From this share on ``rung run`` is said to repair a cause by itself.
 _SURE = 0.9
 _SHOWN = 5
 _CHUNK = 1 << 20
@@ -99,19 +99,20 @@ def _judge(scene: Scene, rules: list[Rule], found: Mapping[str, float]) -> Expla
     ranked = list(found.items())
     known = bool(ranked) and ranked[0][1] >= max(_LEAST, 1 - sum(found.values()))
     others = ranked[1:] if known else ranked
-    alternatives = [Alternative(cause, round(share, 4)) for cause, share in others[:4]]
+    left = (1 - raised(ranked[0][1])) / (1 - ranked[0][1]) if known else 1.0
+    alternatives = [Alternative(cause, round(share * left, 4)) for cause, share in others[:4]]
     named = {item.cause for item in alternatives} | ({ranked[0][0]} if known else set())
     for label in causes():  # at least two, so that a reader sees what else there could be
         if len(alternatives) < 2 and label not in named:
             alternatives.append(Alternative(label, 0.0))
     if not known:
         return Explanation(None, 0.0, (), False, tuple(alternatives), _evidence(scene, rules, None))
-    cause, confidence = ranked[0]
+    cause, share = ranked[0]
     return Explanation(
         cause=cause,
-        confidence=round(confidence, 4),
+        confidence=round(raised(share), 4),
         fixes=fixes_for(found, scene),
-        automatic=causes()[cause].automatic and confidence >= _SURE and _named(cause, scene),
+        automatic=causes()[cause].automatic and share >= _SURE and _named(cause, scene),
         alternatives=tuple(alternatives),
         evidence=_evidence(scene, rules, cause),
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.rules.known import PACKAGES
 
-_NO_FILE = "(?i)does not exist|end of file|no such file|not found"
-
 
 def _module(scene: Scene) -> str:
     """The package that is not there, without the modules in it."""
@@ -41,12 +39,5 @@ RULES: tuple[Rule, ...] = (
         {"package-version-mismatch": 1.5},
         "it is accelerate that moves the model: a version of it that does not know quantised ones",
         "accelerate, big_modeling.py",
-    ),
-    Rule(
-        "file-before-gguf",
-        lambda s: s.has("llama-path-refused") and s.says(r"ggml\S*\.bin\b") and not s.says(_NO_FILE),
-        {"format-or-arch-unknown": 3.5, "not-a-compatibility-problem": -3},
-        "a .bin file of ggml is older than GGUF, which is all that llama.cpp has read since August 2023",
-        "llama.cpp, GGUF",
     ),
 )
