@@ -15,9 +15,11 @@ from rung.kernels.cpu import parallel, target
 _TWICE = """
 import json
 from rung.kernels.cpu.activations import quantise
+from rung.kernels.cpu.codebook_blocks import decode_blocks_avx512
 from rung.kernels.cpu.linear import multiply
 from rung.kernels.cpu.pack_native import NATIVE
-made = [quantise, multiply("q4_0", 1), multiply("q4_0", 8)]
+made = [make(dtype) for make in (quantise, decode_blocks_avx512) for dtype in ("f32", "bf16")]
+made += [multiply("q4_0", 1), multiply("q4_0", 8)]
 made += NATIVE["q4_0"]
 print(json.dumps([kernel.from_cache for kernel in made]))
 """
@@ -31,12 +33,12 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_second_start_compiles_nothing_and_a_damaged_cache_costs_only_time(tmp_path):
     first, second = (_run(_TWICE, RUNG_CACHE=str(tmp_path)) for _ in range(2))
-    assert json.loads(first.stdout) == [False] * 5
-    assert json.loads(second.stdout) == [True] * 5
+    assert json.loads(first.stdout) == [False] * 8
+    assert json.loads(second.stdout) == [True] * 8
     for path in (*tmp_path.rglob("*.nbi"), *tmp_path.rglob("*.nbc")):
         path.write_bytes(b"damaged")
     third = _run(_TWICE, RUNG_CACHE=str(tmp_path))
-    assert json.loads(third.stdout) == [False] * 5, third.stderr
+    assert json.loads(third.stdout) == [False] * 8, third.stderr
 
 
 def test_a_full_disk_costs_the_cache_and_no_kernel(tmp_path):
@@ -88,18 +90,18 @@ def test_features_are_those_of_the_jit(monkeypatch, environment, there):
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 def _take_part(words, thread, threads):
-    seen = (ctypes.c_int64 * 4).from_address(words)
-    seen[1 + thread] += 1
-    seen[3] = threads
+    seen = (ctypes.c_int64 * 3).from_address(ctypes.c_int64.from_address(words + 8).value)
+    seen[thread] += 1
+    seen[2] = threads
 
 
 @pytest.mark.parametrize("openmp", [True, False])
 def test_every_thread_takes_part_once(monkeypatch, openmp):
     if not openmp:
         monkeypatch.setattr(parallel, "_openmp", lambda: None)
-    words = np.zeros(4, np.int64)
-    parallel.run(ctypes.cast(_take_part, ctypes.c_void_p).value, words, 2)
-    assert words[1:].tolist() == [1, 1, 2]
+    seen = np.zeros(3, np.int64)
+    parallel.run(ctypes.cast(_take_part, ctypes.c_void_p).value, [0, seen.ctypes.data], 2)
+    assert seen.tolist() == [1, 1, 2]
 
 
 def test_openmp_is_looked_for_again_once_torch_has_brought_it(monkeypatch):

@@ -52,7 +52,7 @@ def test_sixteen_bits_are_rounded_as_torch_rounds(format: str, dtype: torch.dtyp
 def test_processors_without_avx512() -> None:
     weight = encoded("fp4", 72, 1024)
 
-    def plainly(words: np.ndarray, threads: int) -> None:
+    def plainly(words: list[int], threads: int) -> None:
         run(decode_blocks.address, words, threads)
 
     assert np.array_equal(decoding._codebook(weight, 4, 60, 2, plainly), formats.decode(weight, slice(4, 60)))

@@ -78,6 +78,22 @@ def test_blocks_of_columns_and_rows_join(name, shape):
     assert not wrong(rung.name, name, "f32", got, x, torch.from_numpy(formats.decode(encoded)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 16, 256), (3, 33, 256), (8, 17, 4096), (9, 15, 512), (600, 40, 512)])
+def test_packed_rows_take_and_give_16_bits_as_torch_widens_and_narrows_them(shape, dtype):
+    """Bit for bit, with NaN, and with sums beyond float16."""
+    count, rows, columns = shape
+    rung, encoded = RUNGS["numba.row" if count <= 8 else "numba.tile"], weight(formats.get("nf4"), rows, columns)
+    if not rung.verdict(case("linear", encoded.format, shape), CPU):
+        pytest.skip("this processor has no AVX-512 VNNI")
+    x = torch.randn(count, columns, generator=torch.Generator().manual_seed(7))
+    x[-1] *= 30000
+    x[0, 3] = torch.nan if count > 1 else 0
+    given = x.to(dtype)
+    want = apply(rung, encoded, given.float()).to(dtype)
+    assert torch.allclose(apply(rung, encoded, given), want, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("name", ["numba.row", "numba.tile", "numba.stored", "torch.decode", "ref"])
 @pytest.mark.parametrize("format", ["q4_0", "bf16"])
 def test_activations_that_are_odd(name, format):

@@ -22,11 +22,12 @@ Parts = list[Tensor]
 def linear(x: Tensor, weight: QuantWeight, exact: bool) -> Tensor:
     """x [..., columns] times the weight [rows, columns]: [..., rows], in the dtype of x."""
     rows, columns = weight.shape
-    flat = x.reshape(-1, columns)
+    flat = x if x.dim() == 2 else x.reshape(-1, columns)
     wants = torch.is_grad_enabled() and x.requires_grad
     exact, compiling = exact or wants or x.dtype not in bound.DTYPES, torch.compiler.is_compiling()
     if not exact and not compiling:
-        return _infer(flat, weight).reshape(*x.shape[:-1], rows)
+        y = _infer(flat, weight)
+        return y if flat is x else y.reshape(*x.shape[:-1], rows)
     parts, shape = list(weight.parts().values()), (weight.format.name, rows, columns)
     if not compiling:
         y = _Exact.apply(flat, *shape, *parts)

@@ -18,13 +18,6 @@ from rung.kernels.simd.generic import fetch_add, read_float, read_int, write_flo
 from rung.kernels.simd.scalar import read_u8
 
 _BLOCKS = 64  # blocks a thread takes at a time
-#: What is made of the 16 values that a block consists of by dtype, how 16 bytes of codes are then written, and the
-#: bytes that come of each.
-_STORES = {
-    "f32": (None, store_nibbles_f32, 8),
-    "f16": (narrow_f16, store_nibbles_16, 4),
-    "bf16": (narrow_bf16, store_nibbles_16, 4),
-}
 
 
 @kernel(3)
@@ -49,8 +42,7 @@ def decode_blocks(words, thread, threads):
 @functools.cache
 def decode_blocks_avx512(dtype: str) -> Kernel:
     """The same to f32, f16 or bf16, 16 bytes at a time, which divide a block."""
-    narrow, store_nibbles, width = _STORES[dtype]
-    narrows = narrow is not None
+    f32, f16 = dtype == "f32", dtype == "f16"  # numbers: a kernel that holds an instruction is never found on disk
 
     @kernel(3)
     def run(words, thread, threads):
@@ -69,8 +61,12 @@ def decode_blocks_avx512(dtype: str) -> Kernel:
                 break
             for block in range(first, min(first + share, blocks)):
                 values = mul_f32(table, splat_f32(read_float(scales + 4 * block)))
-                held = narrow(values) if narrows else values
-                for byte in range(size * block, size * block + size, 16):
-                    store_nibbles(out + width * byte, codes + byte, held)
+                if f32:
+                    for byte in range(size * block, size * block + size, 16):
+                        store_nibbles_f32(out + 8 * byte, codes + byte, values)
+                else:
+                    held = narrow_f16(values) if f16 else narrow_bf16(values)
+                    for byte in range(size * block, size * block + size, 16):
+                        store_nibbles_16(out + 4 * byte, codes + byte, held)
 
     return run

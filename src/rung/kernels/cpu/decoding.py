@@ -20,7 +20,7 @@ from rung.kernels.cpu import target
 
 Floats, Words = npt.NDArray[np.float32], npt.NDArray[np.uint16]
 #: (words, threads): runs a kernel.
-Run = Callable[[npt.NDArray[np.int64], int], None]
+Run = Callable[[list[int], int], None]
 _CODES = np.arange(256, dtype=np.float32)
 
 
@@ -58,7 +58,7 @@ def _codebook(encoded: Encoded, start: int, stop: int, threads: int, run: Run, d
     out = np.empty((stop - start, columns), dtype)
     codes, pairs = np.ascontiguousarray(data)[first // 2 :], _pairs(encoded.format)
     words = [0, codes.ctypes.data, sizes.ctypes.data, pairs.ctypes.data, out.ctypes.data, block // 2, len(sizes)]
-    run(np.array(words, np.int64), threads)
+    run(words, threads)
     return out
 
 
@@ -75,7 +75,7 @@ def _grouped(encoded: Encoded, start: int, stop: int, threads: int, run: Run) ->
     out = np.empty((stop - start, encoded.shape[1]), np.float32)
     words = [0, blocks["codes"].ctypes.data, *(each.ctypes.data for each in (sizes, zeros, table, out))]
     words += [codec.bits, format.block, codec.layout.itemsize, len(blocks)]
-    run(np.array(words, np.int64), threads)
+    run(words, threads)
     return np.take(out, encoded.parts["order"], axis=1) if format.layout == "ordered" else out
 
 

@@ -146,7 +146,7 @@ def _run(kernel: Any, threads: int, *words: Array | int | None) -> None:
     from rung.kernels.cpu.parallel import run
 
     numbers = [each.ctypes.data if isinstance(each, np.ndarray) else each or 0 for each in words]
-    run(kernel.address, np.array([0, *numbers], np.int64), threads)
+    run(kernel.address, [0, *numbers], threads)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,12 +56,12 @@ class Packed:
     gather: npt.NDArray[np.int64] | None = field(default=None, repr=False)
     threads: int = 1
 
-    @property
+    @cached_property
     def pointer(self) -> int:
         """The address of the first group."""
         return int(self.data.ctypes.data)
 
-    @property
+    @cached_property
     def table_pointer(self) -> int:
         """The address of the codebook, 0 without one."""
         return 0 if self.table is None else int(self.table.ctypes.data)

@@ -10,17 +10,16 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from rung.kernels.cpu.compiled import kernel
 from rung.kernels.cpu.team import Program, Team, run_steps
 from rung.kernels.simd.scalar import call_address, call_number, read_i64
 
-Words = npt.NDArray[np.int64]
 _NUMBERS = ("omp_get_thread_num", "omp_get_num_threads")
 
 
@@ -71,19 +70,21 @@ def _team(threads: int) -> Team:
     return Team(threads)
 
 
-def run(function: int, words: Words, threads: int) -> None:
+def run(function: int, words: Sequence[int], threads: int) -> None:
     """Calls the compiled function at that address as ``f(words, thread, threads)`` on every thread at once.
 
-    The first word is a counter that the function divides its work by; it must be 0. Whether every thread gets to
-    run is up to the system, so a function must not wait for another thread.
+    The function reads a copy of the words. The first is a counter that it divides its work by; it must be 0. Whether
+    every thread gets to run is up to the system, so a function must not wait for another thread.
     """
     found = _openmp()
-    if found is not None:
-        start, number, _ = found
-        entered = np.array([number, function, words.ctypes.data, threads], np.int64)
-        start(enter.address, entered.ctypes.data, threads, 0)
+    if found is None:
+        _team(threads).run(Program.of([(function, np.array(words, np.int64))]))
         return
-    _team(threads).run(Program.of([(function, words)]))
+    start, number, _ = found
+    given = array("q", (number, function, 0, threads, *words))
+    address = given.buffer_info()[0]
+    given[2] = address + 4 * given.itemsize
+    start(enter.address, address, threads, 0)
 
 
 def run_program(program: Program, threads: int) -> None:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import threading
 
+import numba
 import numpy as np
-import numpy.typing as npt
 
 from rung.kernels.cpu.activations import quantise
-from rung.kernels.cpu.compiled import kernel
+from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.cpu.layouts import UNIT
 from rung.kernels.cpu.linear import TILES, multiply
 from rung.kernels.cpu.packing import Packed
 from rung.kernels.cpu.parallel import run
 from rung.kernels.cpu.unit import panel_unit_bytes
+from rung.kernels.simd.avx512 import load_first_f32, store_first_bf16, store_first_f16
 from rung.kernels.simd.generic import fetch_add
 from rung.kernels.simd.scalar import call_address, read_i64
 
@@ -58,9 +59,23 @@ def _quantise_panels(words, thread, threads):
         )
 
 
+@numba.njit(**OPTIONS)
+def _narrow(y, narrowed, halves, rows, lanes, first, last):
+    """The columns [first, last) of float32 [rows, lanes] to float16 or bfloat16; reads no other."""
+    for row in range(rows):
+        for lane in range(first, last, 16):
+            at, count = row * lanes + lane, last - lane
+            values = load_first_f32(y + 4 * at, count)
+            if halves:
+                store_first_f16(narrowed + 2 * at, values, count)
+            else:
+                store_first_bf16(narrowed + 2 * at, values, count)
+
+
 @kernel(3)
 def _multiply_chunks(words, thread, threads):
-    """Words: counter, kernel, whether there are many rows, then those named below."""
+    """Words: counter, kernel, whether there are many rows, then those named below. ``narrowed``: where float16, or
+    bfloat16 where not ``halves``, are made of the float32 at ``y``; 0 for nowhere."""
     multiply_panel, many = read_i64(words + 8), read_i64(words + 16)
     weights, table, panels, y, stride = (
         read_i64(words + 24),
@@ -81,11 +96,13 @@ def _multiply_chunks(words, thread, threads):
         read_i64(words + 112),
         read_i64(words + 120),
     )
-    panel_bytes, tile, chunk, columns_step = (
+    panel_bytes, tile, chunk, columns_step, narrowed, halves = (
         read_i64(words + 128),
         read_i64(words + 136),
         read_i64(words + 144),
         read_i64(words + 152),
+        read_i64(words + 160),
+        read_i64(words + 168),
     )
     count = -(-rows // tile)
     while True:
@@ -123,30 +140,35 @@ def _multiply_chunks(words, thread, threads):
                             ),
                         )
                     group = until
+        if narrowed:
+            _narrow(y, narrowed, halves, rows, lanes, 16 * first, min(16 * last, lanes))
 
 
 def _workspace(size: int) -> int:
     """The address of at least ``size`` bytes that this thread may use until it asks again; 64 divides it."""
-    held: npt.NDArray[np.uint8] | None = getattr(_scratch, "held", None)
-    if held is None or held.size < size + 64:
-        held = _scratch.held = np.empty(size + 64, np.uint8)
-    address = int(held.ctypes.data)
-    return address + -address % 64
+    if getattr(_scratch, "size", 0) < size:
+        _scratch.held, _scratch.size = np.empty(size + 64, np.uint8), size
+        address = int(_scratch.held.ctypes.data)
+        _scratch.address = address + -address % 64
+    found: int = _scratch.address
+    return found
 
 
-def product(weight: Packed, x: int, stride: int, rows: int, y: int, threads: int) -> None:
-    """Writes float32 [rows, out] to the address ``y``: activations float32 [rows, in] at ``x`` times the weight.
+def product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, dtype: str) -> None:
+    """Writes [rows, out] to the address ``y``: activations [rows, in] at ``x`` times the weight, both in ``dtype``.
 
-    ``stride`` are the bytes between rows of ``x``; rows of ``y`` follow each other.
+    ``stride`` are the bytes between rows of ``x``; rows of ``y`` follow each other. ``sums``: where float32
+    [min(rows, MOST_ROWS), out] have room; ``y`` itself where that is the dtype.
     """
     step = MOST_ROWS if rows > TILES[-1] else TILES[-1]
+    each = (4 if dtype == "f32" else 2) * weight.shape[0]
     for first in range(0, rows, step):
-        count = min(step, rows - first)
-        _product(weight, x + first * stride, stride, count, y + 4 * weight.shape[0] * first, threads)
+        count, at = min(step, rows - first), y + each * first
+        _product(weight, x + first * stride, stride, count, at, at if dtype == "f32" else sums, dtype)
 
 
-def _product(weight: Packed, x: int, stride: int, rows: int, y: int, threads: int) -> None:
-    layout = weight.layout
+def _product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, dtype: str) -> None:
+    layout, threads = weight.layout, weight.threads
     out, columns = weight.shape
     tile = next((tile for tile in TILES if tile >= rows), TILES[-1])
     offset, parts = layout.activations
@@ -154,12 +176,12 @@ def _product(weight: Packed, x: int, stride: int, rows: int, y: int, threads: in
     units = columns // UNIT
     panel_bytes = -(-units * unit_bytes // 64) * 64
     count = -(-rows // tile)
-    panels = _workspace(count * panel_bytes)
+    panels, fill = _workspace(count * panel_bytes), quantise(dtype)
     if count == 1 and rows * units < _FEW_UNITS:
-        quantise.call(x, stride, rows, panels, tile, parts, offset, 0, units)
+        fill.call(x, stride, rows, panels, tile, parts, offset, 0, units)
     else:
-        words = [0, quantise.address, x, stride, rows, panels, panel_bytes, tile, parts, offset, units]
-        run(_quantise_panels.address, np.array(words, np.int64), threads)
+        words = [0, fill.address, x, stride, rows, panels, panel_bytes, tile, parts, offset, units]
+        run(_quantise_panels.address, words, threads)
     many = rows > TILES[-1]
     blocks = columns // layout.block
     chunk = _CHUNK if many else max(1, -(-weight.groups // (threads * _CHUNKS_A_THREAD)))
@@ -167,9 +189,16 @@ def _product(weight: Packed, x: int, stride: int, rows: int, y: int, threads: in
         0,
         multiply(layout.name, tile).address,
         int(many),
-        *(weight.pointer, weight.table_pointer, panels, y, 4 * out),
+        *(weight.pointer, weight.table_pointer, panels, sums, 4 * out),
         *(rows, out, weight.groups, weight.group_bytes),
         *(blocks, layout.row_header, layout.block_bytes, layout.block // UNIT * unit_bytes),
-        *(panel_bytes, tile, chunk, max(1, _COLUMNS // layout.block) if many else blocks),
+        *(
+            panel_bytes,
+            tile,
+            chunk,
+            max(1, _COLUMNS // layout.block) if many else blocks,
+            0 if dtype == "f32" else y,
+            int(dtype == "f16"),
+        ),
     ]
-    run(_multiply_chunks.address, np.array(words, np.int64), threads)
+    run(_multiply_chunks.address, words, threads)

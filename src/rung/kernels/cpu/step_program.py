@@ -163,7 +163,7 @@ class Builder:
         rows = [
             [activations.keep.address, at, 0, 0, 1, 0, 1, 0, 0, 0, columns // ROWS]
             if kind == _FLOATS
-            else [activations.quantise.address, at, 0, 0, 1, 0, 1, kind[1], kind[0], 0, columns // UNIT]
+            else [activations.quantise("f32").address, at, 0, 0, 1, 0, 1, kind[1], kind[0], 0, columns // UNIT]
             for kind, at in panels.items()
         ]
         return np.array(rows, dtype=np.int64).reshape(-1, FILL_WORDS)

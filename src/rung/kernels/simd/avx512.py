@@ -127,6 +127,24 @@ def store_first_f32(b, address, value, count):
     call(b, "llvm.masked.store.v16f32.p0", ir.VoidType(), given)
 
 
+@instruction(VOID, INT, f32x16, INT)
+def store_first_f16(b, address, value, count):
+    """The first ``count`` of 16 float32 as float16, to nearest even; touches nothing beyond."""
+    _store_first_words(b, address, _f16(b, value), count)
+
+
+@instruction(VOID, INT, f32x16, INT)
+def store_first_bf16(b, address, value, count):
+    """The first ``count`` of 16 float32 as bfloat16, to nearest even; touches nothing beyond."""
+    _store_first_words(b, address, _bf16(b, value), count)
+
+
+def _store_first_words(b, address, words, count):
+    place, mask = pointer(b, address, WORDS16), _first(b, count)
+    given = [words, place, mask] if LLVM_VERSION >= (22,) else [words, place, I32(2), mask]
+    call(b, "llvm.masked.store.v16i16.p0", ir.VoidType(), given)
+
+
 @instruction(VOID, INT, i32x16)
 def store_low_bytes(b, address, value):
     """The lowest byte of each of 16 int32: 16 bytes."""
@@ -276,17 +294,25 @@ def _twice(b, words):
 @instruction(i32x16, f32x16)
 def narrow_f16(b, values):
     """16 float16, to nearest even, two times."""
-    return _twice(b, b.bitcast(b.fptrunc(values, ir.VectorType(F16, LANES)), WORDS16))
+    return _twice(b, _f16(b, values))
+
+
+def _f16(b, values):
+    return b.bitcast(b.fptrunc(values, ir.VectorType(F16, LANES)), WORDS16)
 
 
 @instruction(i32x16, f32x16)
 def narrow_bf16(b, values):
     """16 bfloat16, to nearest even, two times."""
+    return _twice(b, _bf16(b, values))
+
+
+def _bf16(b, values):
     bits = b.bitcast(values, I32S)
     odd = b.and_(b.lshr(bits, constant(I32S, 16)), constant(I32S, 1))
     rounded = b.lshr(b.add(b.add(bits, constant(I32S, 0x7FFF)), odd), constant(I32S, 16))
     held = b.select(b.fcmp_unordered("uno", values, values), constant(I32S, 0x7FC0), rounded)
-    return _twice(b, b.trunc(held, WORDS16))
+    return b.trunc(held, WORDS16)
 
 
 @instruction(i32x16, i32x16, i32x16, i32x16)

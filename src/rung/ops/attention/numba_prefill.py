@@ -44,7 +44,7 @@ class Prefill:
             *(start, window or 0, floats.ctypes.data, query_block[_DTYPES[keys.dtype]].address),
             *(scores.data_ptr(), 4 * row, out.data_ptr()),
         ]
-        run(many.attend.address, np.array(words, np.int64), threads)
+        run(many.attend.address, words, threads)
         return out
 
 

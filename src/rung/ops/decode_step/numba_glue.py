@@ -29,7 +29,7 @@ class NumbaGlue:
         self._gelu = shape.activation == "gelu_tanh"
 
     def _run(self, function: int, *words: int) -> None:
-        run(function, np.array((0, *words), np.int64), self._threads)
+        run(function, (0, *words), self._threads)
 
     def add_and_norm(
         self, hidden: Tensor, added: Tensor | None, post_norm: Tensor | None, norm: Tensor | None

@@ -7,7 +7,10 @@ from torch import Tensor
 
 from rung.formats import Encoded
 from rung.kernels.cpu.packing import Packed, pack, unpack
-from rung.kernels.cpu.product import product
+from rung.kernels.cpu.product import MOST_ROWS, product
+
+#: By torch's dtype rung's, and bytes of a value.
+_DTYPES = {torch.float32: ("f32", 4), torch.float16: ("f16", 2), torch.bfloat16: ("bf16", 2)}
 
 
 class R16:
@@ -19,14 +22,16 @@ class R16:
 
     def apply(self, state: Packed, x: Tensor) -> Tensor:
         """[M, in] -> [M, out]"""
-        rows = x.shape[0]
+        rows, out = x.shape[0], state.shape[0]
         if state.gather is not None:
             x = x[:, torch.from_numpy(state.gather)]
-        given = x if x.dtype == torch.float32 and x.stride(1) == 1 else x.to(torch.float32).contiguous()
-        y = torch.empty(rows, state.shape[0], dtype=torch.float32)
+        given = x if x.stride(1) == 1 else x.contiguous()
+        y = torch.empty(rows, out, dtype=x.dtype)
         if rows:
-            product(state, given.data_ptr(), 4 * given.stride(0), rows, y.data_ptr(), state.threads)
-        return y.to(x.dtype)
+            dtype, size = _DTYPES[x.dtype]
+            sums = y if dtype == "f32" else torch.empty(min(rows, MOST_ROWS), out)
+            product(state, given.data_ptr(), size * given.stride(0), rows, y.data_ptr(), sums.data_ptr(), dtype)
+        return y
 
     def restore(self, state: Packed) -> Encoded:
         """The weight as it was stored."""

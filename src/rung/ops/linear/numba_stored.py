@@ -38,7 +38,7 @@ class StoredRows:
             *(y.data_ptr(), 4 * len(data), rows, len(data), -(-share // TILES[tile]) * TILES[tile]),
         ]
         kernel = multiply_stored(state.encoded.format.name, tile)
-        run(kernel.address, np.array(words, np.int64), state.threads)
+        run(kernel.address, words, state.threads)
         return y[:, :out].to(x.dtype)
 
     def restore(self, state: Stored) -> Encoded:

@@ -34,7 +34,7 @@ class _Words:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names, self._held = names, dict[str, Any]()
-        self.words = np.zeros(len(names), np.int64)
+        self.words = [0] * len(names)
 
     def set(self, **values: Any) -> None:
         """Sets words to numbers, or to the addresses of arrays and tensors."""
@@ -42,11 +42,10 @@ class _Words:
             self._held[name] = value
             address = value.data_ptr() if isinstance(value, Tensor) else getattr(value, "ctypes", None)
             number = value if address is None else address if isinstance(address, int) else address.data
-            self.words[self._names.index(name)] = number
+            self.words[self._names.index(name)] = int(number)
 
     def run(self, kernel: Kernel) -> None:
         """Runs a kernel on all threads of torch."""
-        self.words[0] = 0
         run(kernel.address, self.words, torch.get_num_threads())
 
 

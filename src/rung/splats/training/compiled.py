@@ -29,7 +29,7 @@ def prepare(lean: bool) -> None:
 
 def _run(kernel: Kernel, names: tuple[str, ...], **values: int | np.ndarray | Tensor) -> None:
     """Runs a kernel on all threads of torch; the words are numbers, or addresses of arrays and tensors."""
-    words = np.zeros(len(names), np.int64)
+    words = [0] * len(names)
     for name, value in values.items():
         number = value.data_ptr() if isinstance(value, Tensor) else value
         words[names.index(name)] = number.ctypes.data if isinstance(number, np.ndarray) else number
