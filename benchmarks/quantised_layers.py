@@ -1,10 +1,12 @@
 """NF4 linear layers beside bitsandbytes', in turns: rows of activations in bf16 or f32, and a step of training.
 
     python benchmarks/quantised_layers.py [--peer FOLDER] [--shape 4096x4096] [--rows 1 512] [--dtype bfloat16]
+        [--copies 1]
 
 FOLDER is where bitsandbytes is installed, when it is not beside rung. Both hold the same weights, and calls go through
 so many copies of a layer that weights are cold. Prints the median of each in ms, the median of the ratios of
-neighbouring calls (above 1: rung is faster), and the SQNR of the output against float64. bitsandbytes runs its own best
+neighbouring calls (above 1: rung is faster), and the SQNR of the output against float64. ``--copies 1`` calls one
+layer again and again, whose weights then lie in the cache, where it has room for both. bitsandbytes runs its own best
 path: layers in eval mode, no gradients. Of rung, ``eval`` may quantise activations to int8 and ``exact`` does not.
 """
 
@@ -99,6 +101,9 @@ def main() -> None:
     parser.add_argument("--shape", default="4096x4096", help="OUTxIN")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 512])
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument(
+        "--copies", type=int, help="layers that calls cycle through; by default so many that weights are cold"
+    )
     parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     chosen = parser.parse_args()
@@ -106,7 +111,7 @@ def main() -> None:
         sys.path.append(chosen.peer)
     torch.set_num_threads(chosen.threads)
     out, columns = map(int, chosen.shape.split("x"))
-    count = max(2, _COLD // (out * columns // 2))
+    count = chosen.copies or max(2, _COLD // (out * columns // 2))
     ours, theirs, dense = layers(out, columns, count)
     print(f"nf4 {chosen.shape}, {chosen.dtype}, {chosen.threads} threads, {count} copies")
     print("rows  rung      rung ms  bnb ms     ratio  rung dB  bnb dB")
