@@ -17,7 +17,7 @@ from rung.conversion.writing import write
 from rung.core.errors import UsageError
 from rung.models.adapter import Adapter, LowRank
 from rung.models.open import open_card
-from tests import tiny
+from tests import foreign, tiny
 from tests.training.lora import KINDS, adapted, logits
 
 GGUF = Path(__file__).parents[1] / "fixtures" / "gguf"
@@ -134,6 +134,26 @@ def test_a_format_that_is_only_read_is_refused_with_one_that_is_written(tmp_path
         with pytest.raises(UsageError, match=r"reads and does not write[\s\S]*--format \w+\n"):
             merging(card, ["x"], tmp_path / "out.gguf", None)
         assert merging(card, ["x"], tmp_path / "out", None).steps  # a folder holds floats
+
+
+@pytest.mark.parametrize("who", ["rung", "bitsandbytes", "bitsandbytes with its default"])
+def test_a_quantised_base_goes_on_computing_as_it_did(who, tmp_path):
+    plain = tiny.tiny_checkpoint(tmp_path / "base", "llama")
+    adapted(plain).save_pretrained(tmp_path / "adapter")
+    said = rung.QuantizationConfig("llm_int8", threshold=2.5, compute_dtype="bfloat16")
+    if who == "rung":
+        made = AutoModelForCausalLM.from_pretrained(tmp_path / "base", quantization_config=said)
+        made.save_pretrained(tmp_path / "q")
+    else:
+        foreign.write(tmp_path / "q", foreign.VARIANTS["llm-int8"])
+        more = {} if "default" in who else {"llm_int8_threshold": 2.5}
+        foreign.configure(tmp_path / "q", {"quant_method": "bitsandbytes", "load_in_8bit": True, **more})
+    merge(tmp_path / "q", tmp_path / "adapter", out=tmp_path / "out")
+    layer = AutoModelForCausalLM.from_pretrained(tmp_path / "out").model.layers[0].mlp.up_proj
+    assert layer.threshold == (6.0 if "default" in who else 2.5)
+    assert layer.compute_dtype == (torch.bfloat16 if who == "rung" else None)
+    merge(tmp_path / "q", tmp_path / "adapter", out=tmp_path / "anew", format="q8_0")
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "anew").model.layers[0].mlp.up_proj.threshold == 0
 
 
 def ones(rows, columns):

@@ -18,7 +18,9 @@ from rung.core.types import Format
 from rung.models.card import ModelCard, Tensor
 from rung.models.files import gguf as gguf_file
 from rung.models.files.gguf_write import pair
-from rung.models.settings import Settings
+from rung.models.quantised import OWN
+from rung.models.quantised.bitsandbytes import OUTLIERS
+from rung.models.settings import Settings, quantisation
 from rung.planning.mixture import Mixture, storage
 from rung.planning.recipe import format_of, is_linear
 from rung.planning.subject import Subject
@@ -280,10 +282,20 @@ def _config_of(kind: str, card: ModelCard, asked: Format | Mixture, steps: Seque
         if "model.embed_tokens" in other and card.decoder.tied_head:
             other["lm_head"] = other["model.embed_tokens"]
         config = {"quant_method": "rung", "format": base.name, "skip": plain, "embeddings": None, "compute_dtype": None}
-        return {"quantization_config": config | ({"keep": other} if other else {})}
+        return {"quantization_config": config | ({"keep": other} if other else {}) | _computing(card, steps)}
     if kind == "bitsandbytes":
         return {"quantization_config": _bitsandbytes_config(base, plain, card)}
     return {}
+
+
+def _computing(card: ModelCard, steps: Sequence[Step]) -> dict[str, Any]:
+    """What a quantised source says of how its layers compute, where every weight stays in the format it has."""
+    said = quantisation(Settings(card.metadata, "config.json")) or {}
+    if any(step.format.name != step.tensor.format for step in steps):
+        return {}
+    if card.quantised == "bitsandbytes" and said.get("load_in_8bit"):
+        return {"threshold": said.get("llm_int8_threshold", OUTLIERS)}
+    return {key: said[key] for key in ("compute_dtype", "threshold") if card.quantised == OWN and key in said}
 
 
 def _bitsandbytes_config(base: Format, plain: list[str], card: ModelCard) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from rung.hub.pages import give_back
 from rung.hub.transformers import QuantizationConfig, Quantizer, tagged
 from rung.models import quantised
 from rung.models.quantised import Header, Raw
+from rung.models.quantised.bitsandbytes import OUTLIERS
 from rung.nn import QuantLinear, QuantWeight
 from rung.nn.experts import NAMES, QuantExperts, computable, recognised
 from rung.nn.quantise import kind_of, put
@@ -46,8 +47,6 @@ _DTYPES = {
     "float8_e8m0fnu": "F8_E8M0",  # which torch has from 2.7 on
 }
 _AS_INTEGERS = {1: torch.uint8, 2: torch.uint16}
-#: What BitsAndBytesConfig says where a checkpoint says nothing.
-_OUTLIERS = 6.0
 _theirs: dict[str, tuple[Any, Any]] = {}
 
 
@@ -190,7 +189,7 @@ class Loader(Quantizer):
             return {name: torch.from_numpy(formats.decode(encoded)).to(device, dtype)}
         encoded = self._as_wanted(name, encoded)
         eight = encoded.format.name == "llm_int8"
-        threshold = float(self.settings.get("llm_int8_threshold", _OUTLIERS)) if eight else 0.0
+        threshold = float(self.settings.get("llm_int8_threshold", OUTLIERS)) if eight else 0.0
         layer = QuantLinear(QuantWeight.of(encoded, dtype, device), module.bias, threshold=threshold)
         return self._put(model, stem, layer, [layer.stored])
 

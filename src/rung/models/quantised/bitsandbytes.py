@@ -36,6 +36,8 @@ SUFFIXES = {
     ".weight_format": "layout",
 }
 KEY = "weight"
+#: The outlier threshold of 8 bits where a configuration names none.
+OUTLIERS = 6.0
 
 
 def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> Held | None:
