@@ -32,7 +32,7 @@ from rung.models.network_card import NetworkCard, network_card
 from rung.models.quantised import OWN, method_of
 from rung.models.settings import QUANTISATION, Settings, quantisation
 from rung.nn import QuantWeight
-from rung.nn.quantise import kind_of, put, wanted_layers
+from rung.nn.quantise import kind_of, put, turned, wanted_layers
 from rung.nn.weight import parameter_of
 
 #: What networks call what they keep of the tokens so far.
@@ -83,10 +83,13 @@ def _apart(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], Mappi
 
 
 def _held(module: nn.Module, tensor: Stored) -> Stored:
-    """The tensor with the role of a table where rung's layers do not hold it."""
-    owner = tensor.name.rpartition(".")[0]
-    matrix = len(tensor.shape) > 1 and not kind_of(module.get_submodule(owner))
-    return replace(tensor, role=re.sub(r"\w+$", _FLOATS, tensor.role)) if matrix else tensor
+    """The tensor as rung's layers hold it; with the role of a table where they do not."""
+    if len(tensor.shape) < 2:
+        return tensor
+    owner = module.get_submodule(tensor.name.rpartition(".")[0])
+    if not kind_of(owner):
+        return replace(tensor, role=re.sub(r"\w+$", _FLOATS, tensor.role))
+    return replace(tensor, shape=tensor.shape[::-1]) if turned(owner) else tensor
 
 
 def write_tokenizer(folder: Path, target: Path) -> Path:

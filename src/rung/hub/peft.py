@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from rung.core.errors import UsageError
 from rung.core.text import count
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
+from rung.nn.layers import turned_back
 from rung.nn.quantise import put
 
 _log = logging.getLogger("rung")
@@ -105,16 +106,21 @@ def cost(model: nn.Module) -> dict[str, float]:
 
 def _into_plain(model: PeftModel, adapter_names: list[str] | None) -> nn.Module:
     dtypes: dict[int, torch.dtype] = {}
+    kinds: dict[int, type[nn.Module] | None] = {}
     for layer in model.modules():
         base = getattr(layer, "base_layer", None)
         if isinstance(layer, LoraLayer) and isinstance(base, QuantLinear | QuantEmbedding):
             holder: Any = layer
-            holder.base_layer = base.dequantize().float()
-            dtypes[id(holder.base_layer)] = base.stored.dtype
+            plain = base.linear() if isinstance(base, QuantLinear) else base.dequantize()
+            holder.base_layer = plain.float()
+            dtypes[id(plain)] = base.stored.dtype
+            kinds[id(plain)] = getattr(base, "turned", None)
     merged: Any = model.merge_and_unload(safe_merge=True, adapter_names=adapter_names)
     for name, layer in list(merged.named_modules()):
         if id(layer) in dtypes:
             layer.to(dtypes[id(layer)])
+            if (kind := kinds[id(layer)]) is not None:
+                put(merged, name, turned_back(layer, kind))
         elif isinstance(layer, QuantLinear | QuantEmbedding | QuantExperts):
             put(merged, name, layer.dequantize())
     quantizer = getattr(merged, "hf_quantizer", None)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.core_model_loading import Concatenate, ConversionOps, MergeModulelist, WeightConverter
-from transformers.pytorch_utils import Conv1D
 from transformers.quantizers import auto
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -29,7 +28,7 @@ from rung.models.quantised import Header, Raw
 from rung.models.quantised.bitsandbytes import OUTLIERS
 from rung.nn import QuantLinear, QuantWeight
 from rung.nn.experts import NAMES, QuantExperts, computable, recognised
-from rung.nn.quantise import kind_of, put
+from rung.nn.quantise import kind_of, put, replacement, turned
 
 #: transformers' names of the methods -> those of ``rung.models.quantised``.
 _NAMES = {"bitsandbytes_4bit": "bitsandbytes", "bitsandbytes_8bit": "bitsandbytes"} | {
@@ -182,16 +181,16 @@ class Loader(Quantizer):
             starts = range(0, encoded.shape[0], rows)
             return self.place_experts(model, name, [_rows(encoded, at, at + rows) for at in starts], device)
         dtype = module.weight.dtype
-        shape = tuple(module.weight.shape)[:: -1 if isinstance(module, Conv1D) else 1]
+        shape = tuple(module.weight.shape)[:: -1 if turned(module) else 1]
         if shape != encoded.shape:
             raise BadFile(f"{name} is {list(encoded.shape)} in the checkpoint, and {list(shape)} in the model")
-        if not in_layer(module):
+        if kind_of(module) != "linear":
             return {name: torch.from_numpy(formats.decode(encoded)).to(device, dtype)}
         encoded = self._as_wanted(name, encoded)
         eight = encoded.format.name == "llm_int8"
         threshold = float(self.settings.get("llm_int8_threshold", OUTLIERS)) if eight else 0.0
-        layer = QuantLinear(QuantWeight.of(encoded, dtype, device), module.bias, threshold=threshold)
-        return self._put(model, stem, layer, [layer.stored])
+        stored = QuantWeight.of(encoded, dtype, device)
+        return self._put(model, stem, replacement(module, [stored], None, threshold), [stored])
 
     def place_experts(self, model: Any, name: str, experts: list[Encoded], device: torch.device) -> dict[str, Tensor]:
         """Puts the layer of a weight for each expert into the model, once both of its tensors are there."""
@@ -240,11 +239,6 @@ class Loader(Quantizer):
             return model
         self.quantization_config = model.config.quantization_config = config  # saved, it is rung's
         return tagged(model)
-
-
-def in_layer(module: nn.Module) -> bool:
-    """Whether a layer of rung's takes the place of a module for its quantised weight; others get it decoded."""
-    return isinstance(module, Conv1D) or kind_of(module) == "linear"
 
 
 def fuses(model: nn.Module, name: str, operations: Sequence[ConversionOps]) -> bool:

@@ -14,13 +14,12 @@ from typing import Any
 from torch import nn
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
-from transformers.pytorch_utils import Conv1D
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from rung import formats
 from rung.core.errors import BadFile, UnknownArchitecture, UsageError
 from rung.core.types import EMPTY, Format
-from rung.hub.quantised import Loader, StoredConfig, fuses, in_layer
+from rung.hub.quantised import Loader, StoredConfig, fuses
 from rung.hub.transformers import Method, QuantizationConfig
 from rung.models import folder_weights
 from rung.models.card import Piece, Source, Tensor
@@ -30,6 +29,7 @@ from rung.models.quantised.values import OTHER_COPY, contradiction, shaped
 from rung.models.roles import Found
 from rung.nn import QuantWeight
 from rung.nn.experts import NAMES
+from rung.nn.quantise import kind_of, turned
 from rung.nn.weight import parameter_of
 
 #: The weights of a parameter, by the pattern of transformers' conversion that takes them: None where none does.
@@ -119,9 +119,9 @@ def _held(module: nn.Module, tensor: Tensor, group: Group) -> Tensor:
     expected = [tensor.shape]
     if parameter in NAMES:  # gpt-oss keeps its experts as [experts, in, out]
         expected.append((*tensor.shape[:1], *tensor.shape[:0:-1]))
-    elif isinstance(owner, Conv1D):
+    elif turned(owner):
         expected = [tensor.shape[::-1]]
-    elif not in_layer(owner):
+    elif kind_of(owner) != "linear":
         return tensor
     if stored.shape not in expected:
         raise BadFile(f"{stored.name} is {list(stored.shape)} in the checkpoint, and {list(expected[0])} in the model")
@@ -226,6 +226,7 @@ def _pieces(weight: QuantWeight, places: Sequence[str], groups: Mapping[str, Gro
 def _with_parts(tensor: Tensor, held: Sequence[tuple[QuantWeight, tuple[Piece, ...]]]) -> Tensor:
     """The tensor as those weights together hold it."""
     format = held[0][0].format
-    source = Source(OWN, Held(tensor.shape, format.name, EMPTY), tuple(piece for _, pieces in held for piece in pieces))
+    shape = held[0][0].shape if len(tensor.shape) == 2 else tensor.shape  # GPT-2's own is turned
+    source = Source(OWN, Held(shape, format.name, EMPTY), tuple(piece for _, pieces in held for piece in pieces))
     size = sum(format.bytes(weight.shape) for weight, _ in held)
-    return replace(tensor, format=format.name, bytes=size, source=source)
+    return replace(tensor, shape=shape, format=format.name, bytes=size, source=source)

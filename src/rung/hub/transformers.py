@@ -34,6 +34,7 @@ from rung.nn.quantise import (
     put,
     replacement,
     tell_left,
+    turned,
     wanted_layers,
 )
 from rung.nn.weight import encode
@@ -279,6 +280,7 @@ class _Group:
         parameter = name.rpartition(".")[2]
         if parameter in self._taken:
             return
+        values = values.T if turned(self.layers[0].module) else values
         slices = values if values.ndim == 3 else [values]
         names = [f"{name}[{index}]" if values.ndim == 3 else name for index in range(len(slices))]
         for each, weight in zip(names, slices, strict=True):

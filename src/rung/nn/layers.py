@@ -23,6 +23,8 @@ class QuantLinear(nn.Linear):
     """
 
     exact = False
+    #: The class whose place it takes where that keeps its weight as [in, out] (transformers' ``Conv1D``).
+    turned: type[nn.Module] | None = None
 
     def __init__(
         self,
@@ -57,8 +59,12 @@ class QuantLinear(nn.Linear):
     def _product(self, x: Tensor) -> Tensor:
         return product.linear(x, self.stored, exact=self.training or self.exact)
 
-    def dequantize(self) -> nn.Linear:
-        """A plain layer with the decoded weight and the same bias."""
+    def dequantize(self) -> nn.Module:
+        """The plain layer whose place it takes, with the decoded weight and the same bias."""
+        return self.linear() if self.turned is None else turned_back(self.linear(), self.turned)
+
+    def linear(self) -> nn.Linear:
+        """The same as an ``nn.Linear``, whatever it takes the place of."""
         bias = self.bias is not None
         plain = nn.Linear(self.in_features, self.out_features, bias, device="meta", dtype=self.stored.dtype)
         plain.weight = nn.Parameter(self.stored.decode())
@@ -69,6 +75,14 @@ class QuantLinear(nn.Linear):
     def extra_repr(self) -> str:
         """Shown between the brackets."""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def turned_back(layer: nn.Linear, kind: type[nn.Module]) -> nn.Module:
+    """A layer as one of that kind, which keeps its weight as [in, out]."""
+    with torch.device("meta"):
+        made = kind(layer.out_features, layer.in_features)
+    made.weight, made.bias = nn.Parameter(layer.weight.detach().T.contiguous()), layer.bias
+    return made.train(layer.training)
 
 
 def _with_outliers(x: Tensor, layer: QuantLinear) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -130,9 +131,16 @@ def kind_of(layer: nn.Module) -> str:
         plain = type(layer).forward is nn.Linear.forward or type(layer).__name__ in _SAME
         held = layer._parameters.get("weight")  # none where it is computed of others (weight_norm)
         return "linear" if plain and held is not None and not is_lazy(held) else ""
+    if turned(layer):
+        return "linear"
     if type(layer) is nn.Embedding or (isinstance(layer, nn.Embedding) and hasattr(layer, "embed_scale")):
         return "embedding"
     return "experts" if experts.recognised(layer) else ""
+
+
+def turned(layer: nn.Module) -> bool:
+    """Whether a layer is transformers' ``Conv1D`` (GPT-2), a linear one that keeps its weight as [in, out]."""
+    return f"{type(layer).__module__}.{type(layer).__name__}" == "transformers.pytorch_utils.Conv1D"
 
 
 def _already(name: str, layer: nn.Module) -> UsageError:
@@ -173,7 +181,7 @@ def _weights(name: str, layer: nn.Module, kind: str) -> tuple[tuple[str, Tensor]
     if kind != "experts":
         weight = layer.weight
         assert isinstance(weight, Tensor)
-        return ((f"{name}.weight".lstrip("."), weight),)
+        return ((f"{name}.weight".lstrip("."), weight.T if turned(layer) else weight),)
     return tuple(
         (f"{name}.{part}[{number}]".lstrip("."), weight)
         for part in experts.NAMES
@@ -252,8 +260,10 @@ def replacement(
 ) -> nn.Module:
     """The layer that takes the place of ``layer``, with those weights and everything else as it is there."""
     made: nn.Module
-    if isinstance(layer, nn.Linear):
-        made = QuantLinear(held[0], layer.bias, compute_dtype, threshold)
+    if kind_of(layer) == "linear":
+        bias: Any = layer.bias
+        made = QuantLinear(held[0], bias, compute_dtype, threshold)
+        made.turned = type(layer) if turned(layer) else None
     elif isinstance(layer, nn.Embedding):
         made = QuantEmbedding(held[0], layer.padding_idx, compute_dtype, _scale_of(layer))
     else:
