@@ -204,6 +204,18 @@ def test_casts_leave_the_parts_alone():
     assert layer.to("meta").weight.device.type == "meta"
 
 
+def test_parts_may_be_plain_attributes():
+    """As in replicas of ``nn.DataParallel`` and between the passes of FSDP1."""
+    layer, plain = made(NF4)
+    x = some(3, 512)
+    for name, part in list(layer.stored._parameters.items()):
+        delattr(layer.stored, name)
+        setattr(layer.stored, name, part.detach().clone())
+    assert not list(layer.stored.parameters())
+    torch.testing.assert_close(layer(x), plain(x), rtol=1e-4, atol=1e-4)
+    assert torch.equal(layer.dequantize().weight, plain.weight)
+
+
 def test_packed_copies_live_as_long_as_their_layer():
     layer, _ = made(NF4)
     with torch.no_grad():
