@@ -7,12 +7,12 @@ is not even asked: it would learn the functions that stand in for torch's, and k
 from __future__ import annotations
 
 import functools
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo  # before anything is replaced: the first mode or checkpoint would import it inside
 
 from rung.core.types import Level
 from rung.run.simulate.patches import Patches
@@ -35,8 +35,6 @@ def install(world: World, patches: Patches) -> Callable[[], None]:
         return model if model is not None else lambda function: function
 
     patches.set(torch, "compile", compiled)
-    if "torch._dynamo" not in sys.modules:
-        return lambda: None
     stance = torch.compiler.set_stance("force_eager")  # what was compiled before
     return lambda: stance.__exit__(None, None, None)
 
