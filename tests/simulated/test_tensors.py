@@ -8,6 +8,8 @@ import pickle
 
 import pytest
 import torch
+from torch import Generator, empty_like, tensor
+from torch.cuda import is_available
 
 import rung
 from rung.core.errors import BadFile, RungError, UnknownDevice, UsageError
@@ -396,3 +398,24 @@ def test_an_index_lies_with_its_tensor_or_on_the_host(card):
             here[index.cuda()]
         with pytest.raises(RuntimeError, match="same device as the indexed tensor"):
             here[index.cuda()] = 0.0
+
+
+def test_what_was_imported_by_name_before_sees_the_card_too(card):
+    """As torchmetrics does with ``from torch import tensor``; without it the card exists for half of a program."""
+    assert is_available()
+    made = tensor([1.0, 2.0], device="cuda")
+    assert made.device == CUDA
+    assert tensor(3, device=made.device).is_cuda
+    assert empty_like(made).is_cuda
+    assert Generator("cuda").device.type == "cuda"
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        made + tensor([1.0, 2.0])
+
+
+def test_what_was_imported_by_name_is_put_back():
+    with rung.simulate("Quadro P2200"):
+        assert tensor is torch.tensor
+    assert tensor is torch.tensor is torch._C._VariableFunctions.tensor
+    assert not is_available()
+    with pytest.raises((AssertionError, RuntimeError)):
+        tensor(1, device="cuda")

@@ -62,6 +62,7 @@ def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> co
         seeing.handle_by(Dispatch(world).run)
         undo.callback(seeing.handle_by, None)
         threads.install(seeing.seen, patches)
+        patches.follow()
         world.active = True
         undo.callback(setattr, world, "active", False)
         undo.enter_context(threads.entered(seeing.seen))
