@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rung.cli import check_scene
+from rung.core.errors import UsageError
 from rung.engine import groups
 from rung.hardware import catalog
 
@@ -57,7 +58,6 @@ def test_exit_code_1_and_what_would_help_where_nothing_runs(rung, gemma):
     [
         (("--batch", "0"), "--batch 0"),
         (("--device", "p2020"), "Quadro P2200"),
-        (("--device", "p2200", "--device", "quadro p2200"), "named twice"),
         (("--device", "0x3090"), "number of devices"),
         (("--format", "q4_k_mm"), "q4_k_m"),
         (("--context", "9000"), "9,000 tokens"),
@@ -117,6 +117,27 @@ def test_a_name_of_several_variants_says_what_was_taken(rung, model, command):
     arguments = command if command[0] == "ladder" else (*command, model)
     assert "8GB" in rung(*arguments, "--device", "sim:3060").err
     assert not rung(*arguments, "--device", "p2200").err
+
+
+def test_what_is_named_twice_is_shown_once(rung, gemma):
+    formats = ("q8_0", "nf4", "NF4:64", "q4_k_m", "Q4_K_M", "q8_0")
+    devices = ("p2200", "2x3090", "quadro p2200", "3090+3090")
+    asked = [word for one in formats for word in ("--format", one)] + [w for d in devices for w in ("--device", d)]
+    said = rung("check", gemma, *asked, "--json")
+    answer = json.loads(said.out)
+    shown = [(choice["device"], choice["format"]) for choice in answer["choices"]]
+    both = "geforce-rtx-3090:0+geforce-rtx-3090:1"
+    assert shown == [(d, f) for d in ("quadro-p2200", both) for f in ("q8_0", "nf4", "q4_k_m")]
+    assert list(answer["best_by_device"]) == ["quadro-p2200", both]
+    assert "2xNAME asks about two" in said.err
+    assert not rung("check", gemma, "--device", "p2200", "--device", "p2000", "--format", "nf4").err
+
+
+def test_two_builds_of_one_card_are_not_one_device():
+    cards = [catalog.device("p2200", build) for build in ("torch 1.10+cu102", "torch 2.3+cu121")]
+    assert len(groups.groups_of([cards[0], catalog.device("p2200", "torch 1.10+cu102")])) == 1
+    with pytest.raises(UsageError, match="Two different devices are called quadro-p2200"):
+        groups.groups_of(cards)
 
 
 def test_several_models_are_one_object_a_line(rung, gemma, model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as encoder
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -129,6 +130,8 @@ def check(
             print()
         show(answer, fits)
     tell_taken(device or ())
+    if len(device or ()) > len(answers[0].best_by_device):
+        print("A device is named more than once and shown once; 2xNAME asks about two of a kind.", file=sys.stderr)
     if html:
         write(html, page(answers))
     if not any(answer.ok for answer in answers):

@@ -24,7 +24,8 @@ def catalogue(software: str | None) -> list[Group]:
 def groups_of(names: Sequence[str | Device], software: str | None = None) -> list[Group]:
     """One group a name: a device here, a card of the catalogue, ``A+B`` or ``2xA`` for one budget of several.
 
-    Raises ``UnknownDevice``, ``UsageError`` for a name that is given twice and for GPUs that no one program drives.
+    Names of the same are one group. Raises ``UnknownDevice``, ``UsageError`` for two devices with one id and for GPUs
+    that no one program drives.
     """
     here = _here()
     if software is not None and (not names or any(isinstance(n, Device) or _is_here(n, here) for n in names)):
@@ -34,12 +35,16 @@ def groups_of(names: Sequence[str | Device], software: str | None = None) -> lis
         )
     if not names:
         return [(device,) for device in here]
-    groups = [(name,) if isinstance(name, Device) else _group(name, here, software) for name in names]
-    ids = [group_id(group) for group in groups]
-    twice = next((one for number, one in enumerate(ids) if one in ids[:number]), None)
-    if twice:
-        raise UsageError(f"The device {twice} is named twice.", ways_out=["name it once, or 2xNAME for two of a kind"])
-    return groups
+    found: dict[str, Group] = {}
+    for name in names:
+        group: Group = (name,) if isinstance(name, Device) else _group(name, here, software)
+        if found.setdefault(group_id(group), group) != group:
+            raise UsageError(
+                f"Two different devices are called {group_id(group)}.",
+                ["answers are kept by id"],
+                ["rung.check(model, [one]) and rung.check(model, [other])", 'dataclasses.replace(device, id="...")'],
+            )
+    return list(found.values())
 
 
 def _here() -> tuple[Device, ...]:

@@ -161,7 +161,8 @@ def _storages(case: _Case) -> list[Storage]:
             ways_out=[f"rung check {quoted(subject.path)} --format q8_0"],
         )
     if case.question.formats:
-        return [storage for name in case.question.formats for storage in storages(subject, name)]
+        asked = [storage for name in case.question.formats for storage in storages(subject, name)]
+        return list({storage_name(storage): storage for storage in asked}.values())  # nf4 and nf4:64 are one
     if case.question.training == "full":
         return [storage for name in ("f32", "bf16", "f16") for storage in storages(subject, name)]
     named = [storage for name in FORMATS for storage in storages(subject, name)]
