@@ -16,8 +16,10 @@ from transformers import AutoModelForCausalLM
 import rung
 from rung.core.errors import BadFile, ContextTooLong, DiskFull, DoesNotFit, OutOfMemory, UsageError
 from rung.hardware import catalog
+from rung.hub import transformers as hub
 from rung.training.fitting import fit
 from rung.training.tune import STATE, Options, last_checkpoint, tune
+from tests import foreign
 from tests.training.rows import chat_folder, question, write
 
 pytest.importorskip("trl")
@@ -69,6 +71,30 @@ def test_a_base_that_rung_quantised_is_trained_as_it_is_stored(made, tmp_path):
     with pytest.raises(UsageError, match="was asked for in nf4, and is quantised already") as refused:
         run(tmp_path, tmp_path / "other", Options(format="nf4"), data=place / "data.jsonl")
     assert refused.value.ways_out[0] == "leave out --format"
+
+
+def test_a_base_that_others_quantised_needs_no_package_of_theirs(made, tmp_path):
+    place, _ = made
+    shutil.copytree(place / "base", tmp_path / "base")
+    variant = foreign.VARIANTS["awq"]
+    foreign.store(tmp_path / "base", variant, lambda name: name.endswith("0.mlp.up_proj.weight"))
+    notes = []
+    asked = Options(rank=4, epochs=1, learning_rate=1e-2, batch=4, max_length=64, targets="up_proj")
+    assert run(tmp_path, tmp_path / "out", asked, data=place / "data.jsonl", on_note=notes.append).steps == 3
+    ids = list(range(6, 30))
+    model = rung.load(str(tmp_path / "base"), device="cpu", context=64, adapters=[str(tmp_path / "out")])
+    before = rung.load(str(tmp_path / "base"), device="cpu", context=64).logits(ids)
+    hub.install()
+    try:
+        base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
+    finally:
+        hub.uninstall()
+    with torch.no_grad():
+        want = PeftModel.from_pretrained(base, tmp_path / "out").eval()(torch.tensor([ids])).logits[0]
+    assert (before - want).norm() > 0.05 * want.norm()
+    assert (model.logits(ids) - want).norm() < 0.02 * want.norm()
+    with pytest.raises(UsageError, match="was asked for in nf4, and is quantised already"):
+        run(tmp_path, tmp_path / "other", Options(format="nf4"), data=place / "data.jsonl")
 
 
 def test_the_whole_way(made, tmp_path):

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from rung.hub.stored import ReadConfig
 from rung.hub.transformers import QuantizationConfig
 from rung.models.card import ModelCard
+from rung.models.quantised import OWN
+from rung.models.settings import QUANTISATION, Settings, quantisation
 from rung.training.fitting import PLAIN, STORED
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -24,5 +27,13 @@ def load_tokenizer(card: ModelCard) -> Any:
 
 def load_base(card: ModelCard, format: str, dtype: str) -> Any:
     """The model with its linear layers in ``format``, or as they are ``STORED``, computing in ``dtype``."""
-    quantised = {} if format in (*PLAIN, STORED) else {"quantization_config": QuantizationConfig(format=format)}
-    return AutoModelForCausalLM.from_pretrained(card.path, dtype=_DTYPES[dtype], **quantised)
+    options: dict[str, Any] = {"dtype": _DTYPES[dtype]}
+    if format == STORED and card.quantised != OWN:  # transformers itself would ask for the package that wrote it
+        options["config"] = config = AutoConfig.from_pretrained(card.path)
+        described = quantisation(Settings(card.metadata, card.name)) or {}
+        for key in QUANTISATION:
+            config.__dict__.pop(key, None)
+        options["quantization_config"] = ReadConfig(described, card.name, {})
+    elif format not in (*PLAIN, STORED):
+        options["quantization_config"] = QuantizationConfig(format=format)
+    return AutoModelForCausalLM.from_pretrained(card.path, **options)

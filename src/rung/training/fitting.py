@@ -16,7 +16,7 @@ from rung.planning.training import training_use
 
 #: Formats that hold weights as they are computed with; for the others the layers are quantised.
 PLAIN = ("f32", "bf16", "f16")
-#: In place of a format: what a folder of rung's holds quantised stays as it is.
+#: In place of a format: what a folder holds quantised stays as it is.
 STORED = "stored"
 
 

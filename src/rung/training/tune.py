@@ -22,7 +22,6 @@ from rung.core.types import Device
 from rung.engine.locating import card_of
 from rung.engine.planning import device_here
 from rung.models.card import ModelCard
-from rung.models.quantised import OWN
 from rung.planning.request import parse_memory
 from rung.training.curve import loss_curve
 from rung.training.data import read_rows
@@ -41,7 +40,7 @@ class Options:
     """What a run is made of. Names and defaults are TRL's, but for the learning rate, of which TRL's advice for
     adapters (ten times its 2e-5) is taken, and for targets, which are all linear layers, as in QLoRA. ``max_length`` is
     by default TRL's 1,024 tokens, or what the model holds if that is less; ``format`` nf4, or what
-    a folder of rung's is stored in."""
+    a quantised folder is stored in."""
 
     format: str | None = None
     epochs: float = 3.0
@@ -161,7 +160,7 @@ def _check(card: ModelCard, asked: Options, place: Path) -> None:
 
 def _format(card: ModelCard, asked: str | None) -> str:
     """What the base is held in while the adapter is trained. Raises ``UnknownFormat``, ``UsageError``."""
-    if card.quantised == OWN:
+    if card.quantised:
         if asked not in (None, STORED):
             raise UsageError(
                 f"{card.name} was asked for in {asked}, and is quantised already.",
