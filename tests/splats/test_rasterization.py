@@ -1,5 +1,8 @@
 """gsplat's function on rung's rungs: cameras, modes, channels, gradients on the screen, refusals, and gsplat itself."""
 
+import importlib
+import sys
+
 import pytest
 import torch
 
@@ -186,3 +189,48 @@ def test_gsplat_draws_with_rung_while_it_is_installed():
     finally:
         adapter.uninstall()
     assert gsplat.rasterization is gsplat.rendering.rasterization is theirs
+
+
+#: What of nerfstudio 1.1.5 says ``.cuda()``, whatever ``--machine.device-type`` is.
+SPLATFACTO = """
+class SplatfactoModel:
+    def __init__(self, device):
+        self.populate_modules()
+        self.device = device
+    def populate_modules(self):
+        self.shs = torch.zeros(3).float().cuda()
+    def get_outputs(self, camera):
+        return camera.cuda() + self.shs.to(self.device)
+    def elsewhere(self):
+        return self.shs.cuda()
+"""
+
+
+@pytest.mark.parametrize("imported", ["before", "after"])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="shows that .cuda() fails without rung")
+def test_splatfacto_stays_on_its_device(tmp_path, monkeypatch, imported):
+    pytest.importorskip("gsplat")
+    from rung.hub import gsplat as adapter
+
+    place = tmp_path / "nerfstudio" / "models"
+    place.mkdir(parents=True)
+    (place / "splatfacto.py").write_text("import torch\n" + SPLATFACTO)
+    monkeypatch.syspath_prepend(tmp_path)
+    here = torch.device("cpu")
+    try:
+        if imported == "before":
+            importlib.import_module("nerfstudio.models.splatfacto")
+        adapter.install()
+        adapter.install()
+        model = importlib.import_module("nerfstudio.models.splatfacto").SplatfactoModel
+        assert model(here).get_outputs(torch.ones(3)).tolist() == [1.0, 1.0, 1.0]
+        assert model(torch.device("meta")).get_outputs(torch.ones(3)).is_meta
+        with pytest.raises((AssertionError, RuntimeError)):
+            model(here).elsewhere()
+        adapter.uninstall()
+        with pytest.raises((AssertionError, RuntimeError)):
+            model(here)
+    finally:
+        adapter.uninstall()
+        for name in ("nerfstudio.models.splatfacto", "nerfstudio.models", "nerfstudio"):
+            sys.modules.pop(name, None)
