@@ -81,6 +81,13 @@ def state(parts: dict[str, Tensor], format: Format, shape: tuple[int, int]) -> S
     return found
 
 
+def forget(codes: Tensor) -> None:
+    """Lets go of the state of the weight with these codes, which weak references to them belong to: torch exchanges no
+    tensor that has one, and in-place changes under ``torch.inference_mode`` have no version to tell them by."""
+    with _lock:
+        _states.pop(codes, None)
+
+
 def foreign(
     owner: Tensor, tensors: Iterable[Tensor], parts: Callable[[], dict[str, Tensor]], format: Format, shape: Any
 ) -> State:

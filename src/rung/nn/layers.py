@@ -127,7 +127,7 @@ class QuantEmbedding(nn.Embedding):
 
     def forward(self, ids: Tensor) -> Tensor:
         """int [...] -> [..., hidden]. Raises ``UsageError`` for an id outside of the vocabulary."""
-        if not torch.compiler.is_compiling() and ids.numel():
+        if not product.recorded() and not product.transformed() and ids.numel():
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= self.num_embeddings:
                 raise UsageError(

@@ -1,7 +1,8 @@
 """Products with, and rows of, weights that are held in a format; as operators that ``torch.compile`` sees.
 
 Two ways: exact products decode the weight and let torch multiply, with gradients to the activations; others go through
-the ladder, whose rungs may quantise the activations. Training and whatever wants a gradient takes the exact one.
+the ladder, whose rungs may quantise the activations. Training and whatever wants a gradient takes the exact one. Where
+torch transforms functions itself, weights are decoded for its own operations: it cannot see into those of rungs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn.functional import embedding as torch_embedding
 from torch.nn.functional import linear as torch_linear
 
 from rung import formats
@@ -22,23 +25,44 @@ Parts = list[Tensor]
 def linear(x: Tensor, weight: QuantWeight, exact: bool) -> Tensor:
     """x [..., columns] times the weight [rows, columns]: [..., rows], in the dtype of x."""
     rows, columns = weight.shape
+    recording = recorded()
+    if not recording and transformed():
+        return torch_linear(x, _plain(weight, x.dtype))
     flat = x if x.dim() == 2 else x.reshape(-1, columns)
     wants = torch.is_grad_enabled() and x.requires_grad
-    exact, compiling = exact or wants or x.dtype not in bound.DTYPES, torch.compiler.is_compiling()
-    if not exact and not compiling:
+    exact = exact or wants or x.dtype not in bound.DTYPES
+    if not exact and not recording:
         y = _infer(flat, weight)
         return y if flat is x else y.reshape(*x.shape[:-1], rows)
     parts, shape = list(weight.parts().values()), (weight.format.name, rows, columns)
-    if not compiling:
+    if not recording:
         y = _Exact.apply(flat, *shape, *parts)
     else:
         y = product(flat, parts, *shape, False) if exact else infer(flat, parts, *shape)
     return y.reshape(*x.shape[:-1], rows)
 
 
+def recorded() -> bool:
+    """Whether torch makes a program of the calls (``torch.compile``, ``torch.jit.trace``), which takes operators."""
+    return torch.compiler.is_compiling() or torch._C._is_tracing()
+
+
+def transformed() -> bool:
+    """Whether torch batches or differentiates the calls while they are made (``torch.func``, forward mode)."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def _plain(weight: QuantWeight, dtype: torch.dtype) -> Tensor:
+    """The decoded weight as an ordinary tensor, whatever torch transforms around it."""
+    with torch._C._DisableFuncTorch():
+        return weight.decode(dtype)
+
+
 def look_up(ids: Tensor, weight: QuantWeight) -> Tensor:
     """ids int64 [...] -> rows f32 [..., columns]."""
     rows, columns = weight.shape
+    if not recorded() and transformed():
+        return torch_embedding(ids, _plain(weight, torch.float32))
     found = rows_of(ids.reshape(-1), list(weight.parts().values()), weight.format.name, rows, columns)
     return found.reshape(*ids.shape, columns)
 

@@ -136,9 +136,20 @@ class QuantWeight(nn.Module):
             moved = fn(part)
             return moved if moved.dtype == part.dtype else part.to(moved.device)
 
+        if torch.__future__.get_swap_module_params_on_conversion():
+            self._forget()
         self.dtype = fn(torch.empty(0, dtype=self.dtype, device=self.device)).dtype
         applied: QuantWeight = super()._apply(keep, recurse)
         return applied
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._forget()
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def _forget(self) -> None:
+        from rung.nn import bound
+
+        bound.forget(self.codes)
 
     def extra_repr(self) -> str:
         """Shown between the brackets of the layer."""
