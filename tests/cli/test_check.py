@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,8 @@ def test_exit_code_1_and_what_would_help_where_nothing_runs(rung, gemma):
         (("--batch", "0"), "--batch 0"),
         (("--device", "p2020"), "Quadro P2200"),
         (("--device", "0x3090"), "number of devices"),
+        (("--device", "cuda:7"), "There is no device 'cuda:7' here."),
+        (("--device", "xpu"), "devices here: cpu"),
         (("--format", "q4_k_mm"), "q4_k_m"),
         (("--context", "9000"), "9,000 tokens"),
         (("--training", "some"), "lora"),
@@ -73,6 +76,9 @@ def test_exit_code_1_and_what_would_help_where_nothing_runs(rung, gemma):
         (("--device", "2xm1"), "one GPU of a Mac"),
         (("--format", ""), "rung formats"),
         (("--rank", "8"), "without --training"),
+        (("--training", "full", "--rank", "8"), "--training lora"),
+        (("--training", "lora", "--context", "100"), "--sequence 100"),
+        (("--training", "lora", "--prompt-tokens", "7"), "--sequence 7"),
         (("--training", "lora", "--sequence", "9000"), "--sequence 8192"),
     ],
 )
@@ -81,6 +87,30 @@ def test_bad_questions_end_with_2_and_say_why(rung, gemma, arguments, words):
     assert said.code == 2
     assert words in said.err
     assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("asked", [("--training", "full"), ("--training", "lora", "--batch", "3", "--rank", "64")])
+def test_what_would_help_with_training_is_a_command_that_says_yes(rung, gemma, asked):
+    said = rung("check", gemma, *asked, "--device", "2xp4000", "--json")
+    assert said.code == 1
+    for help in json.loads(said.out)["relaxations"]:
+        if help["command"]:
+            assert rung(*shlex.split(help["command"])[1:]).code == 0, help["command"]
+    assert json.loads(said.out)["relaxations"][0]["command"]
+
+
+def test_a_table_of_training_has_no_columns_of_speed(rung, gemma):
+    said = rung("check", gemma, "--training", "lora", "--device", "t4").out
+    assert "sequences of 1,024 tokens" in said.splitlines()[0]
+    assert "tokens/s" not in said
+    assert "tokens/s" in rung("check", gemma, "--device", "t4").out
+
+
+def test_where_no_card_of_the_catalogue_runs_it_the_way_out_is_said(rung, gemma):
+    said = rung("check", gemma, "--fits", "--format", "nf4", "--memory", "2GB")
+    assert said.code == 1
+    assert "0 of 246 cards" in said.out
+    assert "a device or budget of 2.2 GB, for nf4" in said.out
 
 
 @pytest.mark.parametrize(
@@ -101,6 +131,9 @@ def test_a_configuration_that_cannot_be_is_a_bad_question(rung, tmp_path, change
 def test_a_model_that_is_not_there(rung, tmp_path):
     assert rung("check", str(tmp_path / "no.gguf")).code == 2
     assert "nor a name on the model hub" in rung("check", "a" * 5000).err
+    assert "rung run google/gemma-2b" in rung("check", "https://huggingface.co/google/gemma-2b/tree/main").err
+    (tmp_path / "config.json").write_text("[]")
+    assert f"{tmp_path.name}/config.json holds a list" in rung("check", str(tmp_path)).err
 
 
 def test_an_error_of_the_system_is_said_once(rung, monkeypatch):

@@ -65,6 +65,17 @@ def test_a_name_of_different_chips_is_refused_with_the_list(written, both):
     assert caught.value.ways_out == (f'rung devices "{both[0]}"',)
 
 
+@pytest.mark.parametrize(("written", "one"), [("GeForce", "GTX 750 Ti"), ("radeon", "Radeon"), ("rtx 20", "RTX 2060")])
+def test_what_many_names_begin_with_is_refused_with_the_way_to_their_list(written, one):
+    with pytest.raises(UnknownDevice, match="different products") as caught:
+        catalog.device(written)
+    assert one in caught.value.facts[0]
+    many = len(caught.value.ways_out) == 2
+    assert many is (written != "rtx 20")
+    if many:
+        assert caught.value.ways_out[1] == f"rung devices --catalog {written.lower()}"
+
+
 def test_a_size_that_is_not_sold_is_refused_with_those_that_are():
     with pytest.raises(UnknownDevice, match="not sold with 10 GB") as caught:
         catalog.device("3060 10gb")

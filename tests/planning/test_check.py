@@ -169,6 +169,27 @@ def test_slow_says_why():
     assert "tokens/s" in choice.verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("asked", "cards", "words"),
+    [
+        ({"training": "full"}, ["a100 80gb"], ""),
+        ({"training": "full"}, ["3090"], "adapters"),
+        ({"training": "full", "optimizer": "adafactor", "batch": 64}, ["a6000"], "one sequence at a time"),
+        ({"training": "full", "formats": ("bf16",)}, ["nvidia a40"], "an optimiser with 8-bit state"),
+        ({"training": "full", "formats": ("nf4",)}, ["a100 80gb"], "another format"),
+        ({"training": "lora", "formats": ("f32",)}, ["3060 12gb"], "another format"),
+        ({"training": "lora", "formats": ("f16",), "batch": 8}, ["p4000"], "another format, one sequence at a time"),
+        ({"training": "lora"}, ["3090", "3090"], "one device by itself"),
+    ],
+)
+def test_training_that_does_not_fit_names_one_that_does(asked, cards, words):
+    group = tuple(replace(catalog.device(card), id=f"{number}") for number, card in enumerate(cards))
+    answer = check(outline(), [group], Question(**asked))
+    assert (answer.best is None) == bool(words)
+    assert (answer.context, answer.sequence) == (0, 1024)
+    assert [one.change for one in answer.relaxations[:1]] == ([words] if words else [])
+
+
 def test_where_nothing_fits_the_relaxations_help():
     model, small = outline(), cpu(1.4)
     answer = check(model, [small], Question(context=4096))

@@ -217,45 +217,6 @@ def test_files_remember_the_card_and_come_where_they_are_asked(card, tmp_path):
     assert (found.device, found.tolist()) == (CUDA, [0, 1, 2])
 
 
-def test_generators_belong_to_a_device(card):
-    there = torch.Generator("cuda").manual_seed(3)
-    assert there.device == CUDA
-    assert isinstance(there, torch.Generator)
-    assert isinstance(torch.default_generator, torch.Generator)
-    first = torch.randn(4, device="cuda", generator=there)
-    there.manual_seed(3)
-    assert torch.equal(first, torch.randn(4, device="cuda", generator=there))
-    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
-        torch.randn(4, generator=there)
-    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
-        torch.randn(4, device="cuda", generator=torch.Generator())
-
-
-def test_chance_on_the_card_is_seeded_and_leaves_the_processor_alone(card):
-    torch.manual_seed(5)
-    first = torch.nn.functional.dropout(torch.ones(64, device="cuda"))
-    host = torch.rand(2)
-    torch.manual_seed(5)
-    assert torch.equal(host, torch.rand(2))  # nothing was drawn from the processor's generator
-    torch.cuda.manual_seed_all(5)
-    assert torch.equal(first, torch.nn.functional.dropout(torch.ones(64, device="cuda")))
-    state = torch.cuda.get_rng_state()
-    drawn = torch.rand(3, device="cuda")
-    torch.cuda.set_rng_state(state)
-    assert torch.equal(drawn, torch.rand(3, device="cuda"))
-
-
-def test_autocast_has_the_lists_of_the_card(card):
-    layer, x = torch.nn.Linear(8, 8).cuda(), torch.ones(2, 8, device="cuda")
-    with torch.autocast("cuda", dtype=torch.float16):
-        h = layer(x)
-        assert torch.is_autocast_enabled("cuda")
-        assert (h.dtype, torch.softmax(h, -1).dtype, h.sum().dtype) == (torch.float16, torch.float32, torch.float32)
-        assert torch.nn.functional.layer_norm(h, (8,)).dtype == torch.float32
-        assert (h * 2).dtype == torch.float16
-    assert layer(x).dtype == torch.float32
-
-
 def test_pinned_memory(card):
     host = torch.ones(3).pin_memory()
     assert host.is_pinned()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as encoder
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -166,9 +166,16 @@ def show(answer: Answer, fits: bool = False) -> None:
     if check_scene.is_answer(answer):
         lines += check_scene.table(shown)
     else:
-        headings = ("format", "device", "memory", "free", "", "tokens/s", "prompt/s", "error", "")
-        lines += columns(headings, map(_row, shown))
+        lines += _table(shown)
     print(printable("\n".join([*lines, *_conclusion(answer, fits)])))
+
+
+def _table(shown: Sequence[Choice]) -> list[str]:
+    """One line a choice; no columns of speeds where nothing has one, as of training."""
+    headings = ("format", "device", "memory", "free", "", "tokens/s", "prompt/s", "error", "")
+    rows = [_row(choice) for choice in shown]
+    kept = [at for at, name in enumerate(headings) if not name.endswith("/s") or any(row[at] for row in rows)]
+    return columns([headings[at] for at in kept], [[row[at] for at in kept] for row in rows]) if rows else []
 
 
 def _row(choice: Choice) -> tuple[str, ...]:
@@ -223,7 +230,7 @@ def _conclusion(answer: Answer, fits: bool) -> list[str]:
         lines.append(f"{len(able)} of {len(answer.best_by_device)} cards of the catalogue run it.")
         if able:
             lines.append(f"→ the smallest: {able[0].device}, {able[0].format}, {size(able[0].memory.total)}")
-        return lines
+        return lines if able else lines + _help(answer)
     for device, index in answer.best_by_device.items():
         if index is None:
             lines.append(f"→ {device}: nothing runs")
@@ -234,11 +241,15 @@ def _conclusion(answer: Answer, fits: bool) -> list[str]:
     if way:
         held = ", ".join(f"{p['name']} ({p['pid']}) {size(p['bytes'])}" for p in way)
         lines.append(f"It would fit on the idle device; in the way now: {held}")
-    if answer.relaxations:
-        lines.append("What would help")
-        for number, help in enumerate(answer.relaxations, 1):
-            lines.append(f"  {number}  {help.change}" + (f"   {help.command}" if help.command else ""))
-    return lines
+    return lines + _help(answer)
+
+
+def _help(answer: Answer) -> list[str]:
+    """The smallest changes with which something would run."""
+    if not answer.relaxations:
+        return []
+    said = [help.change + (f"   {help.command}" if help.command else "") for help in answer.relaxations]
+    return ["What would help", *(f"  {number}  {one}" for number, one in enumerate(said, 1))]
 
 
 def _rate(rate: float | None) -> str:

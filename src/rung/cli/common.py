@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from rung.core.errors import UnknownDevice, UsageError
+from rung.core.errors import UsageError
 from rung.core.text import size
 from rung.core.types import Device, Plan
-
-#: How devices of this machine are called; every other name is one of the catalogue.
-_ID = re.compile(r"(?:cpu|cuda|rocm|xpu|mps)(?::\d+)?")
 
 
 def pick_device(name: str | None, software: str | None = None) -> Device:
@@ -20,9 +16,9 @@ def pick_device(name: str | None, software: str | None = None) -> Device:
 
     Raises ``UnknownDevice``, ``UsageError`` for software beside a device that is here, ``BadFile`` for a device file.
     """
-    from rung.hardware import catalog, detect
+    from rung.hardware import catalog, detect, named
 
-    if name is not None and not _ID.fullmatch(name):
+    if name is not None and not named.is_id(name):
         return catalog.device(name, software)
     here = detect.devices()
     for device in here:
@@ -33,11 +29,7 @@ def pick_device(name: str | None, software: str | None = None) -> Device:
                 f"{device.id} is here and has the software that is installed; --software goes with the catalogue.",
                 ways_out=[f'rung devices p2200 --software "{software}"'],
             )
-    raise UnknownDevice(
-        f"There is no device {name!r} here.",
-        [f"devices here: {', '.join(device.id for device in here)}"],
-        ["rung devices", "rung devices --catalog"],
-    )
+    raise named.absent(name or "cpu", here)
 
 
 def tell_taken(names: Iterable[str | None]) -> None:

@@ -11,7 +11,7 @@ from rung.core.text import quoted
 from rung.core.types import Device
 from rung.core.value import FrozenDict
 from rung.engine import system
-from rung.hardware import catalog, detect, occupants
+from rung.hardware import catalog, detect, named, occupants
 from rung.planning.answer import Answer, Choice
 from rung.planning.devices import Group, group_id
 
@@ -71,7 +71,11 @@ def _group(name: str, here: Sequence[Device], software: str | None) -> Group:
 
 
 def _one(name: str, here: Sequence[Device], software: str | None) -> Device:
-    return _is_here(name, here) or catalog.device(name, software)
+    if found := _is_here(name, here):
+        return found
+    if named.is_id(name):
+        raise named.absent(name, here)
+    return catalog.device(name, software)
 
 
 def _is_here(name: str, here: Sequence[Device]) -> Device | None:

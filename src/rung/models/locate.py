@@ -22,6 +22,8 @@ PREFERRED = "Q4_K_M"
 _ANY = 2**62
 
 _HUB = re.compile(r"([A-Za-z0-9][\w.-]*)/([\w.-]+)(?:(?::([\w.-]+))|/(.+\.gguf))?")
+#: How a browser names a model, or what lies in it.
+_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.\w+$)")
 _LABEL = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:IQ|TQ|Q)\d+(?:_[A-Z0-9]+)*|BF16|F16|F32|FP16|FP32|MXFP4(?:_\w+)?|NVFP4)(?=[-.]|$)", re.I
@@ -119,6 +121,8 @@ def _may_be_model(path: Path) -> bool:
 
 def nowhere(name: str, path: Path) -> ModelNotFound:
     """The error for a name that is nothing, with the models here whose names are near."""
+    if address := _ADDRESS.match(name):
+        return ModelNotFound(f"{name!r} is an address; rung takes the name.", (), [f"rung run {address[1]}"])
     facts = ["names of the hub look like google/gemma-2b, or ORG/REPO:Q4_K_M, or ORG/REPO/file.gguf"]
     try:
         names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []

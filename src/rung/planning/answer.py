@@ -52,10 +52,22 @@ class Question(Value):
                 ["lora: adapters over frozen weights; full: all weights"],
                 ["rung check MODEL --training lora"],
             )
+        self._check_training()
+        optimizer_state(self.optimizer or OPTIMIZER)
+
+    def _check_training(self) -> None:
+        """Raises ``UsageError`` for what changes nothing."""
         for name in ("optimizer", "rank", "sequence"):
             if self.training is None and getattr(self, name) is not None:
                 raise UsageError(f"--{name} changes nothing without --training.", (), ["--training lora"])
-        optimizer_state(self.optimizer or OPTIMIZER)
+        for name in ("context", "prompt_tokens"):
+            if self.training is not None and (given := getattr(self, name)) is not None:
+                option = "--" + name.replace("_", "-")
+                raise UsageError(
+                    f"{option} changes nothing with --training, which reads sequences.", (), [f"--sequence {given}"]
+                )
+        if self.training == "full" and self.rank is not None:
+            raise UsageError("--rank is that of adapters, which full training has none of.", (), ["--training lora"])
 
 
 @dataclass(frozen=True)
@@ -161,7 +173,8 @@ class Relaxation(Value):
 class Answer(Value):
     """All choices, refused ones included; ``best`` and ``best_by_device`` are indices in them.
 
-    ``passes`` are the forward passes that were traced, one a component.
+    ``passes`` are the forward passes that were traced, one a component. ``context`` is 0 where nothing reads a text,
+    and of training, which has a ``sequence`` instead.
     """
 
     model: str
@@ -172,6 +185,7 @@ class Answer(Value):
     parameters: int = 0
     context: int = 0
     passes: tuple[Pass, ...] = ()
+    sequence: int = 0
 
     @property
     def ok(self) -> bool:
@@ -180,9 +194,10 @@ class Answer(Value):
 
     @property
     def about(self) -> str:
-        """``2,506,172,416 parameters · context 8,192``."""
+        """``2,506,172,416 parameters · context 8,192``; of training the length of its sequences."""
+        sequences = f" · sequences of {count(self.sequence, 'token')}" if self.sequence else ""
         context = f" · context {self.context:,}" if self.context else ""
-        return count(self.parameters, "parameter") + context
+        return count(self.parameters, "parameter") + sequences + context
 
     def to_json(self) -> dict[str, Any]:
         """The answer as scripts read it."""
@@ -195,6 +210,8 @@ class Answer(Value):
             "best_by_device": dict(self.best_by_device),
             "relaxations": [relaxation.to_json() for relaxation in self.relaxations],
         }
+        if self.sequence:
+            made["sequence"] = self.sequence
         if self.passes:
             made["passes"] = [one.to_json() for one in self.passes]
         return made

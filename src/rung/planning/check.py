@@ -34,7 +34,7 @@ from rung.planning.devices import Group, computes, group_id, uncertainty
 from rung.planning.kitchen import Kitchen, Recipe
 from rung.planning.memory import memory_use
 from rung.planning.recipe import Storage, storage_name
-from rung.planning.relax import less_context, smaller_format
+from rung.planning.relax import less_context, other_training, smaller_format
 from rung.planning.request import Request
 from rung.planning.solve import FORMATS, SIXTEEN, arrangements, choose, contexts_of, storages, verdict_of
 from rung.planning.subject import Subject
@@ -102,8 +102,9 @@ def check(
         FrozenDict(best),
         helpful,
         outline.parameters,
-        case.context if case.reads else 0,
+        case.context if case.reads and not question.training else 0,
         tuple(passes),
+        case.sequence if question.training else 0,
     )
 
 
@@ -358,12 +359,14 @@ def _trained(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arran
 
 def _relaxations(case: _Case, groups: Sequence[Group], choices: Sequence[Choice]) -> tuple[Relaxation, ...]:
     """The smallest changes that would make something fit: less context, a smaller format, more memory."""
+    if case.question.training:
+        return _other_training(case, groups, choices)
     tight = [choice for choice in choices if not choice.fits and choice.verdict.step is StepClass.OUT_OF_MEMORY]
     if not tight:
         return ()
     closest = min(tight, key=lambda choice: choice.memory.most - choice.free)
     found = []
-    if len(case.kitchens) == 1 and not case.question.training and case.main.subject.decoder is not None:
+    if len(case.kitchens) == 1 and case.main.subject.decoder is not None:
         request = replace(case.request, format=closest.format if case.question.formats else None)
         storage = next(s for s in _storages(case) if short(storage_name(s)) == closest.format)
         tried = arrange(case.main, storage, groups[0], case.request, case.context, False)
@@ -371,5 +374,19 @@ def _relaxations(case: _Case, groups: Sequence[Group], choices: Sequence[Choice]
         found += [Relaxation("a shorter context", command) for command in less]
         smaller = smaller_format(case.main, groups, request, case.context, tried)
         found += [Relaxation("a smaller format", command) for command in smaller]
-    found.append(Relaxation(f"a device or budget of {tenths(closest.memory.most)} GB, for {closest.format}"))
-    return tuple(found)
+    return (*found, _more_memory(closest))
+
+
+def _more_memory(closest: Choice) -> Relaxation:
+    return Relaxation(f"a device or budget of {tenths(closest.memory.most)} GB, for {closest.format}")
+
+
+def _other_training(case: _Case, groups: Sequence[Group], choices: Sequence[Choice]) -> tuple[Relaxation, ...]:
+    def fitting(question: Question, where: Sequence[Group]) -> Group | None:
+        tried = _case(case.outline, question, {})
+        return next((g for g in where for s in _storages(tried) if _choice(tried, s, g)[0].verdict), None)
+
+    found = other_training(case.outline.path, case.question, groups, fitting)
+    tight = [choice for choice in choices if choice.verdict.step is StepClass.OUT_OF_MEMORY]
+    more = [_more_memory(min(tight, key=lambda choice: choice.memory.most - choice.free))] if tight else []
+    return (*found, *more)

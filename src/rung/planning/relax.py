@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rung.core.errors import DoesNotFit
 from rung.core.text import quoted, size, tenths
 from rung.core.types import Device
+from rung.planning.answer import Question, Relaxation
 from rung.planning.arrange import Arrangement, arrange
+from rung.planning.devices import Group
 from rung.planning.kitchen import Kitchen
 from rung.planning.mixture import storage
 from rung.planning.recipe import Storage
@@ -106,3 +110,45 @@ def smaller_format(kitchen: Kitchen, groups: Groups, request: Request, context: 
         if name != request.format and smaller and _fits(kitchen, format, groups, request, context):
             return [_command(kitchen, request, format=name)]
     return []
+
+
+def other_training(
+    path: str, asked: Question, groups: Sequence[Group], fitting: Callable[[Question, Sequence[Group]], Group | None]
+) -> list[Relaxation]:
+    """Ways of training that fit where the one that was asked for does not, the least different first.
+
+    ``fitting`` finds the first of some devices on which a question has a yes.
+    """
+    alone = [(device,) for group in groups for device in group]
+    if alone != list(groups) and (group := fitting(asked, alone)) is not None:
+        return [Relaxation("one device by itself", _check_command(path, asked, group))]
+    lora = replace(asked, training="lora", optimizer=None, formats=())
+    ways = {
+        "one sequence at a time": replace(asked, batch=1),
+        "an optimiser with 8-bit state": replace(asked, optimizer="adamw8bit"),
+        "another format": replace(asked, formats=()),
+        "another format, one sequence at a time": replace(asked, formats=(), batch=1),
+        "adapters": lora,
+        "adapters, one sequence at a time": replace(lora, batch=1),
+    }
+    found: dict[Question, Relaxation] = {}
+    for words, question in ways.items():
+        if question in (asked, *found) or (", " in words and found):
+            continue
+        if (group := fitting(question, alone)) is not None:
+            found[question] = Relaxation(words, _check_command(path, question, group))
+    return list(found.values())
+
+
+def _check_command(path: str, question: Question, group: Group) -> str:
+    options = {
+        "device": "+".join(device.id if device.real else device.name for device in group),
+        "training": question.training,
+        "optimizer": question.optimizer,
+        "rank": question.rank,
+        "sequence": question.sequence,
+        "batch": question.batch if question.batch > 1 else None,
+    }
+    given = [word for name, value in options.items() if value for word in (f"--{name}", str(value))]
+    formats = [word for name in question.formats for word in ("--format", name)]
+    return shlex.join(["rung", "check", path, *given, *formats])

@@ -142,6 +142,8 @@ def _guess(name: str, wanted: str) -> Match:
     begins = [p.name for p in products() if short and len(wanted) > 2 and any(short in w for w in _words(p))]
     if 1 < len(begins) < 12:
         raise _ambiguous(name, begins)
+    if len(wanted) > 2 and len(within := [p.name for p in products() if wanted in normal(p.name)]) > 1:
+        raise _ambiguous(name, within)
     forms = {form: p.name for p in products() for form in (*_short_spaced(p), normal(p.name))}
     alike = close(short, forms) + close(wanted, forms)
     close_by = [*(p.name for p in fits), *begins[:1], *(forms[form] for form in alike)]
@@ -156,8 +158,11 @@ def _guess(name: str, wanted: str) -> Match:
 def _ambiguous(name: str, several: Iterable[str]) -> UnknownDevice:
     listed = list(several)
     shown = ", ".join(listed[:12]) + (f" and {len(listed) - 12} more" if len(listed) > 12 else "")
+    all_of_them = [f"rung devices --catalog {quoted(normal(name))}"] if len(listed) > 12 else []
     return UnknownDevice(
-        f"{name!r} fits {len(listed)} different products.", [f"it fits: {shown}"], [f"rung devices {quoted(listed[0])}"]
+        f"{name!r} fits {len(listed)} different products.",
+        [f"it fits: {shown}"],
+        [f"rung devices {quoted(listed[0])}", *all_of_them],
     )
 
 

@@ -46,7 +46,7 @@ def read_object(path: Path, limit: int = LIMIT, ways_out: Sequence[str] = ()) ->
     """The object in a file. Raises ``BadFile`` when it cannot be read, is longer than ``limit`` or no JSON object;
     ``ways_out`` are those of a file that is no model's."""
     try:
-        return parse_object(read_bounded(path, limit), path.name)
+        return parse_object(read_bounded(path, limit), "/".join(path.parts[-2:]))
     except BadFile as error:
         if ways_out:
             raise BadFile(f"{path} cannot be read.", [error.cause], ways_out) from error
