@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import rung
-from rung.core.errors import RungError, UsageError
+from rung.core.errors import UsageError
 from rung.core.types import Level, Proof
 from rung.hardware import catalog
 from rung.hardware.catalog import builds
@@ -160,9 +160,28 @@ def test_memory_and_runtime():
     assert rung.device("v100", "torch 1.10+cu102").details["runtime_bytes"] == 1007 << 20  # pytorch#28394
     assert rung.device("7900 xtx").details["runtime_bytes"] == 400 << 20
     assert rung.device("7900 xtx").details["runtime_from"] == "no figure is known"
-    for wrong in (0, -1, "much", "0GB"):
-        with pytest.raises(RungError):
-            rung.device("p2200", memory=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, float("nan"), "much", "0GB", "-4GB", "", "100000GB", 2**70])
+def test_memory_that_is_none(wrong):
+    with pytest.raises(UsageError) as caught:
+        rung.device("p2200", memory=wrong)
+    assert caught.value.ways_out[0] == 'memory="4.6GB"'
+
+
+def is_cpu(product):
+    return architectures()[product.arch].kind == "cpu"
+
+
+def test_more_memory_than_the_card_is_sold_with():
+    rebuilt = rung.device("2080 ti", memory="22GB")
+    assert rebuilt.memory == 22 << 30 > rung.device("2080 ti").memory
+    assert rebuilt.free < rebuilt.memory
+    largest = max(size for product in catalog.products() if not is_cpu(product) for size in product.sizes)
+    assert rung.device("p2200", memory=largest).memory == largest
+    with pytest.raises(UsageError, match="the largest of the catalogue"):
+        rung.device("p2200", memory=largest + 1)
+    assert rung.device("epyc 7763", memory="4096GB").memory == 4096 << 30
 
 
 def test_no_torch_is_imported():

@@ -12,6 +12,14 @@ from rung.diagnosis import classify
 GB = 2**30
 
 
+def test_a_card_may_have_more_memory_than_it_is_sold_with():
+    with rung.simulate("RTX 2080 Ti", memory="22GB") as device:
+        assert (device.memory, device.free) == (22 * GB, 22 * GB)
+        assert torch.cuda.mem_get_info()[1] == torch.cuda.get_device_properties(0).total_memory == 22 * GB
+        with pytest.raises(torch.cuda.OutOfMemoryError, match=r"22\.00 GiB"):
+            torch.empty(23 * GB, dtype=torch.uint8, device="cuda")
+
+
 def test_allocations_are_counted_and_come_back():
     with rung.simulate("Quadro P2200", memory="4GB"):
         assert torch.cuda.mem_get_info()[1] == 4 * GB

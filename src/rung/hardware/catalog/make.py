@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from rung.core.errors import UsageError
-from rung.core.text import GB, parse_size
+from rung.core.text import GB, parse_size, size
 from rung.core.types import Device
 from rung.core.value import FrozenDict
 from rung.hardware.catalog import names, own, releases
 from rung.hardware.catalog.builds import Build, newest, parse
 from rung.hardware.catalog.capabilities import applies, capabilities
-from rung.hardware.catalog.rows import Architecture, Product, architectures
+from rung.hardware.catalog.rows import Architecture, Product, architectures, products
 from rung.hardware.catalog.tables import load
 
 #: Share of its memory that an idle card shows as free where nobody has looked. NVIDIA: below the median (0.983) of the
@@ -31,12 +31,13 @@ def device(name: str, software: str | None = None, memory: str | int | None = No
     ``name`` is a product as drivers, shops and people write it (``p2200``, ``RTX3060 12GB``, ``p3.2xlarge``, with or
     without ``sim:``), or a TOML file that describes a card. ``software`` names releases (``torch 1.10+cu102``); without
     it the card gets the newest torch that still carries its code. ``memory`` replaces the card's, in bytes or as
-    ``4.6GB``. ``free`` is what a program finds on the idle card, ``details["runtime_bytes"]`` what it takes
-    before any tensor, ``details["note"]`` says what the name left open,
-    ``details["about"]`` what is known of the card beside its figures.
+    ``4.6GB``: less of it, or more, as on boards that were rebuilt with larger chips. ``free`` is what a program finds
+    on the idle card, ``details["runtime_bytes"]`` what it takes before any tensor, ``details["note"]`` says what the
+    name left open, ``details["about"]`` what is known of the card beside its figures.
 
     Raises ``UnknownDevice`` with the names that look most like it or the list that it fits, ``UsageError`` for
-    software that the catalogue does not know, ``BadFile`` for a file with wrong keys.
+    software that the catalogue does not know, for memory that is none and for more than any GPU has, ``BadFile`` for a
+    file with wrong keys.
     """
     wanted = name.removeprefix("sim:").strip()
     if wanted.endswith(".toml"):
@@ -45,7 +46,10 @@ def device(name: str, software: str | None = None, memory: str | int | None = No
     else:
         found = names.match(wanted)
         architecture = architectures()[found.product.arch]
-    return build_device(found, architecture, software, _bytes(memory))
+    wanted_bytes = _bytes(memory)
+    if wanted_bytes is not None and architecture.kind != "cpu":
+        _check_largest(wanted_bytes)
+    return build_device(found, architecture, software, wanted_bytes)
 
 
 def build_device(
@@ -129,11 +133,23 @@ def _runtime(architecture: Architecture, build: Build | None) -> tuple[int, str]
 
 
 def _bytes(memory: str | int | None) -> int | None:
-    if memory is None or isinstance(memory, int):
-        if memory is not None and memory <= 0:
-            raise UsageError(f"A device cannot have {memory} bytes of memory.", ways_out=['memory="4.6GB"'])
+    if memory is None or (isinstance(memory, int) and not isinstance(memory, bool) and memory > 0):
         return memory
+    if not isinstance(memory, str):
+        raise UsageError(f"A device cannot have {memory!r} bytes of memory.", ways_out=['memory="4.6GB"'])
     try:
         return parse_size(memory)
     except ValueError as error:
-        raise UsageError(f"{error}.") from None
+        raise UsageError(f"{error}.", ways_out=['memory="4.6GB"']) from None
+
+
+def _check_largest(memory: int) -> None:
+    """Raises ``UsageError`` for more memory than any GPU of the catalogue has: a slip of the pen."""
+    gpus = [product for product in products() if architectures()[product.arch].kind != "cpu"]
+    largest = max(gpus, key=lambda product: max(product.sizes))
+    if memory > max(largest.sizes):
+        raise UsageError(
+            f"No GPU has {size(memory)} of memory.",
+            [f"the largest of the catalogue, {largest.name}, has {size(max(largest.sizes))}"],
+            ['memory="4.6GB"', "a device file of your own   # docs/devices.md"],
+        )

@@ -21,10 +21,10 @@ class simulate(contextlib.ContextDecorator):  # noqa: N801 (used as a function: 
 
     A name is one of the catalogue or a device file (``sim:`` may stand before it), or a ``Device``; several names are
     several cards in one machine, ``cuda:0``, ``cuda:1`` in that order, and so is ``"2x3090"``. ``memory``: bytes or a
-    text like ``4.6GB`` that are free on each; ``software`` a build of torch, ``"torch 1.10+cu102"``; ``defects``
-    operations that fail there. In the block the cards are ``cuda`` (``xpu`` for Intel, ``mps`` for Apple) for torch
-    and the first devices for rung; the block's value is the first ``Device``, ``rung.devices()`` has all. In force in
-    all threads until the block ends.
+    text like ``4.6GB`` that are free on each, fewer than the card is sold with or more; ``software`` a build of torch,
+    ``"torch 1.10+cu102"``; ``defects`` operations that fail there. In the block the cards are ``cuda`` (``xpu`` for
+    Intel, ``mps`` for Apple) for torch and the first devices for rung; the block's value is the first ``Device``,
+    ``rung.devices()`` has all. In force in all threads until the block ends.
 
     Raises ``UnknownDevice``; ``UsageError`` for a CPU, cards that no one torch drives, a second simulation at the same
     time, or a real card in use.
