@@ -118,6 +118,14 @@ def test_a_disk_that_fills_up_keeps_what_is_written(source, tmp_path, monkeypatc
     assert "9 of" in notes[0]
 
 
+@pytest.mark.parametrize("name", ["file/x.gguf", "file/deep/x.gguf", "x" * 300])
+def test_a_place_that_cannot_be_written_is_said(source, tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be written: "):
+        write(quantizing(open_card(source), "gguf", "q8_0", {}), tmp_path / name, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_room_is_looked_for_first(source, tmp_path, monkeypatch):
     monkeypatch.setattr(partial.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000})())
     with pytest.raises(DiskFull, match=r"1000 bytes free, and x\.gguf needs"):
@@ -204,6 +212,13 @@ def refused(source, kind, format, *keep):
     with pytest.raises(UsageError) as caught:
         quantizing(open_card(source), kind, format, parse_keep(keep))
     return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["gguf", "rung"])
+def test_rows_that_a_format_does_not_divide_are_said(source, kind):
+    (note,) = quantizing(open_card(source), kind, "q4_k", {}).notes[:1]
+    assert note == "14 matrices in q5_0, the next better format: blocks of 256 do not divide their rows"
+    assert not any("divide" in note for note in quantizing(open_card(source), kind, "q8_0", {}).notes)
 
 
 def test_refusals_say_why(source):

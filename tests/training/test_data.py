@@ -25,7 +25,8 @@ def test_what_cannot_be_used_is_counted_with_its_lines(tmp_path):
     assert dropped.sentences() == [
         "9 rows left out: not JSON (line 2, 9, 10, 11, 12 ...)",
         "1 row left out: empty (line 4)",
-        "2 rows left out: neither messages nor text (line 5, 6)",
+        "1 row left out: neither messages nor text (line 5)",
+        "1 row left out: a list; each row is an object in a line of its own (line 6)",
         "1 row left out: no answer of an assistant (line 7)",
         "1 row left out: messages are not a list of role and content (line 8)",
     ]
@@ -69,13 +70,26 @@ def test_the_loss_is_on_answers_alone(tokenizer, tmp_path):
 
 
 def test_long_rows_are_cut_and_counted(tokenizer, tmp_path):
-    rows, dropped = read_rows(write(tmp_path / "d", question(1), {"text": "a" * 40}))
+    rows, dropped = read_rows(write(tmp_path / "d", question(10**30), {"text": "a" * 40}))
     encoded = encode_rows(rows, tokenizer, 8, dropped)
     assert encoded.longest == 8
     assert "1 row cut to 8 tokens:  --max-length keeps more" in encoded.notes
     assert dropped.sentences() == ["1 row left out: nothing to learn in its first 8 tokens (line 1)"]
-    with pytest.raises(BadFile, match=r"No row is left[\s\S]*--max-length 16"):
+    with pytest.raises(BadFile, match=r"No row is left[\s\S]*--max-length (\d+)") as left:
         encode_rows(rows[:1], tokenizer, 8, Dropped())
+    said = int(left.value.ways_out[0].split()[1])
+    assert len(encode_rows(rows[:1], tokenizer, said, Dropped()).rows[0]["input_ids"]) == said > 16
+
+
+def test_what_an_assistant_says_first_is_no_answer(tokenizer, tmp_path):
+    first = {"role": "assistant", "content": "hello"}
+    rows, dropped = read_rows(
+        write(tmp_path / "d", {"messages": [first]}, {"messages": [first, *question(1)["messages"]]})
+    )
+    assert dropped.sentences() == ["1 row left out: no answer of an assistant (line 1)"]
+    (row,) = encode_rows(rows, tokenizer, 64, dropped).rows
+    learned = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label != IGNORED]
+    assert tokenizer.decode(learned) == "red</>"
 
 
 def test_half_characters_are_not_trained_on(tmp_path):

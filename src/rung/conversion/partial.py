@@ -27,8 +27,10 @@ _BYTES_UNSAFE = 64 * 2**20
 
 
 def check_new(target: Path) -> None:
-    """Raises ``UsageError`` where something has the name of the result."""
-    if target.exists():
+    """Raises ``UsageError`` where something has the name of the result, or nothing can have it."""
+    with _disk(target):
+        there = target.exists()
+    if there:
         if not target.with_name(f"{target.name}.part").exists():  # a run was killed after its last step
             target.with_name(f"{target.name}.part.journal").unlink(missing_ok=True)
         raise UsageError(f"{target} is there already", (), ["remove it, or give the result another name"])
@@ -48,7 +50,7 @@ class Partial:
 
     ``work`` names everything that the result depends on: an unfinished one of other work is thrown away. ``done`` has
     the records of the tensors that are finished, by their numbers; ``resumed`` says whether there were any.
-    Raises ``UsageError`` where the target is there already or another process writes it, ``DiskFull``.
+    Raises ``UsageError`` where the target is there already, another process writes it or nothing can; ``DiskFull``.
     """
 
     def __init__(self, target: Path, files: Sequence[Planned], work: str) -> None:
@@ -63,9 +65,9 @@ class Partial:
 
     def __enter__(self) -> Self:
         check_new(self.target)
-        self.target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with _disk(self.target):
+                self.target.parent.mkdir(parents=True, exist_ok=True)
                 self._log = os.open(self._journal, os.O_RDWR | os.O_CREAT, 0o644)
                 self._lock()
                 self.done = self._recorded()
@@ -213,12 +215,16 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _disk(target: Path) -> Iterator[None]:
-    """A full disk as an error that says what is kept."""
+    """A full disk as an error that says what is kept; what else the system says against writing as one that says it."""
     try:
         yield
     except OSError as error:
         if error.errno not in FULL:
-            raise
+            raise UsageError(
+                f"{target} cannot be written: {error.strerror or error}",
+                [error.filename] if error.filename and Path(error.filename) != target else [],
+                ["name another place"],
+            ) from error
         raise DiskFull(
             f"The disk is full: {target} could not be written.",
             ["what has been written is kept in " + target.name + ".part"],

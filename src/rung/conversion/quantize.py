@@ -79,7 +79,7 @@ def quantizing(card: ModelCard, kind: str, format: str, keep: Mapping[str, Forma
     subject = Subject.of_card(card)
     chosen = {tensor.role: _chosen(card, subject, tensor, kind, asked, keep) for tensor in card.tensors}
     _check(card, kind, chosen)
-    notes = _notes(card, chosen)
+    notes = (*_notes(card, chosen), *_undivided(asked, chosen))
     if kind == "gguf":
         return to_gguf(card, asked, chosen, notes)
     return to_folder(card, kind, asked, chosen, notes)
@@ -263,6 +263,18 @@ def _notes(card: ModelCard, chosen: Mapping[str, tuple[Format, str]]) -> tuple[s
         f"{card.name} is quantised already ({', '.join(twice)}): what was lost then stays lost, and the errors below"
         " come on top of it",
     )
+
+
+def _undivided(asked: Format | Mixture, chosen: Mapping[str, tuple[Format, str]]) -> tuple[str, ...]:
+    """A word about matrices whose rows are no whole blocks of the format that was asked for."""
+    if isinstance(asked, Mixture):
+        return ()
+    found = [format.name for format, reason in chosen.values() if reason.startswith(f"{format.name}: blocks of ")]
+    if not found:
+        return ()
+    matrices = f"{len(found)} matrices" if len(found) > 1 else "a matrix"
+    made = ", ".join(sorted(set(found)))
+    return (f"{matrices} in {made}, the next better format: blocks of {asked.block} do not divide their rows",)
 
 
 # ---- configurations

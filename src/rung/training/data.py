@@ -102,6 +102,8 @@ def _rows(lines: Iterable[bytes]) -> tuple[list[Row], Dropped]:
 
 def _row(value: Any, number: int) -> Row | str:
     """The row, or why there is none."""
+    if isinstance(value, list):
+        return "a list; each row is an object in a line of its own"
     if not isinstance(value, dict) or not {"messages", "text"} & value.keys():
         return "neither messages nor text"
     if "messages" not in value:
@@ -114,7 +116,7 @@ def _row(value: Any, number: int) -> Row | str:
         return "messages are not a list of role and content"
     if not all(_is_unicode(m["content"]) for m in messages):
         return _HALVES
-    answers = [m for m in messages if m["role"] == "assistant" and m["content"].strip()]
+    answers = [m for m in messages[1:] if m["role"] == "assistant" and m["content"].strip()]
     return Row(number, messages=tuple(messages)) if answers else "no answer of an assistant"
 
 

@@ -43,6 +43,7 @@ def encode_rows(rows: Sequence[Row], tokenizer: Any, max_length: int, dropped: D
         )
     made: list[dict[str, list[int]]] = []
     longer, answers, texts = 0, 0, 0
+    whole: list[int] = []  # tokens of rows that are too long to be learned from
     for row in rows:
         try:
             ids, labels = _conversation(row.messages, tokenizer) if row.messages else _text(row.text, tokenizer)
@@ -52,17 +53,19 @@ def encode_rows(rows: Sequence[Row], tokenizer: Any, max_length: int, dropped: D
         if not ids:
             dropped.add("the chat template does not show where answers begin", row.line)
             continue
-        cut = len(ids) > max_length
+        full = len(ids)
         ids, labels = ids[:max_length], labels[:max_length]
         if all(label == IGNORED for label in labels[1:]):
+            whole.append(full)
             dropped.add(f"nothing to learn in its first {max_length:,} tokens", row.line)
             continue
         made.append({"input_ids": ids, "labels": labels})
-        longer += cut
+        longer += full > max_length
         answers += bool(row.messages)
         texts += not row.messages
     if not made:
-        raise BadFile("No row is left to train on.", dropped.sentences(), [f"--max-length {2 * max_length}"])
+        ways = [f"--max-length {min(whole)}   # the shortest row is that long"] if whole else []
+        raise BadFile("No row is left to train on.", dropped.sentences(), ways)
     return Encoded(made, tuple(_notes(made, answers, texts, longer, max_length)))
 
 
@@ -87,7 +90,10 @@ def _text(text: str, tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def _conversation(messages: Sequence[Message], tokenizer: Any) -> tuple[list[int], list[int]]:
-    """ids and labels; nothing where what stands before an answer is not what the template writes for it alone."""
+    """ids and labels; nothing where what stands before an answer is not what the template writes for it alone.
+
+    What an assistant says before anybody else is no answer, and is not learned: templates write no empty conversation.
+    """
 
     def render(part: Sequence[Message], answer: bool) -> str:
         text: str = tokenizer.apply_chat_template(list(part), tokenize=False, add_generation_prompt=answer)
@@ -96,7 +102,7 @@ def _conversation(messages: Sequence[Message], tokenizer: Any) -> tuple[list[int
     whole = render(messages, False)
     spans = []
     for index, message in enumerate(messages):
-        if message["role"] != "assistant":
+        if message["role"] != "assistant" or index == 0:
             continue
         before, after = render(messages[:index], True), render(messages[: index + 1], False)
         if not (whole.startswith(before) and whole.startswith(after)):

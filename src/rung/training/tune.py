@@ -9,6 +9,7 @@ import json
 import math
 import random
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -119,9 +120,11 @@ def tune(
     )
     on_note(planned.words)
     training, held_out = _split(encoded.rows, asked)
-    base = load_base(card, format, planned.dtype)
-    made = settings(asked, planned, length, place / CHECKPOINTS, len(training), bool(held_out))
-    return _train(card, chosen, base, training, held_out, lora(asked), made, place, on_note, on_loss)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # what libraries will rename is no concern of who trains
+        base = load_base(card, format, planned.dtype)
+        made = settings(asked, planned, length, place / CHECKPOINTS, len(training), bool(held_out))
+        return _train(card, chosen, base, training, held_out, lora(asked), made, place, on_note, on_loss)
 
 
 def _need_packages() -> None:
