@@ -22,24 +22,32 @@ class Patches:
 
     def follow(self) -> None:
         """Replaces in modules of others what they imported by name from those of torch that are patched by now."""
-        replaced = {
-            id(was): (was, vars(owner)[name])
-            for owner, name, was in self._undone
-            if isinstance(owner, ModuleType) and callable(was)
-        }
-        for module_name, module in list(sys.modules.items()):
-            if not isinstance(module, ModuleType) or module_name.partition(".")[0] in ("torch", "rung"):
-                continue
-            for name, value in list(vars(module).items()):
-                was, instead = replaced.get(id(value), (_ABSENT, None))
-                if was is value:
-                    self.set(module, name, instead)
+        _exchange(self._functions())
 
     def undo(self) -> None:
-        """Puts everything back."""
+        """Puts everything back, in modules of others too, which may have been imported meanwhile."""
+        theirs = [(now, was) for was, now in self._functions()]
         while self._undone:
             owner, name, value = self._undone.pop()
             if value is _ABSENT:
                 delattr(owner, name)
             else:
                 setattr(owner, name, value)
+        _exchange(theirs)
+
+    def _functions(self) -> list[tuple[Any, Any]]:
+        """Functions and classes of modules, each with what is there instead."""
+        patched = [(owner, name, was) for owner, name, was in self._undone if isinstance(owner, ModuleType)]
+        return [(was, vars(owner)[name]) for owner, name, was in patched if callable(was)]
+
+
+def _exchange(pairs: list[tuple[Any, Any]]) -> None:
+    """The first of each pair becomes the second wherever a module holds it that is neither torch's nor rung's."""
+    becoming = {id(old): new for old, new in pairs}
+    for module_name, module in list(sys.modules.items()):
+        if not isinstance(module, ModuleType) or module_name.partition(".")[0] in ("torch", "rung"):
+            continue
+        held = vars(module)
+        if not becoming.keys().isdisjoint(map(id, held.values())):
+            for name in [name for name, value in held.items() if id(value) in becoming]:
+                setattr(module, name, becoming[id(held[name])])

@@ -320,6 +320,7 @@ def install(world: World, patches: Patches) -> None:
 
 def _install_accelerator(world: World, answers: Questions, patches: Patches) -> None:
     there = torch.accelerator
+    at = getattr(getattr(torch, world.type), "device", contextlib.nullcontext)
     names = {
         "current_accelerator": lambda check_available=False: torch.device(world.type),
         "current_device_index": answers.current_device,
@@ -327,7 +328,7 @@ def _install_accelerator(world: World, answers: Questions, patches: Patches) -> 
         "set_device_index": answers.set_device,
         "set_device_idx": answers.set_device,
         "get_memory_info": answers.mem_get_info,
-        "device_index": getattr(getattr(torch, world.type), "device", contextlib.nullcontext),
+        "device_index": lambda device: at(device),  # not the class itself, which others may hold under its own name
     }
     for name in there.__all__:
         found = names.get(name) or getattr(answers, name, None)
