@@ -128,3 +128,11 @@ def test_every_product_has_an_answer_with_a_reason_and_a_source(product):
         assert row.runs in ("yes", "no", "slow", "unknown")
         assert row.runs == "yes" or row.reason, row
         assert row.source or row.package == "torch"
+
+
+def test_what_is_unknown_says_why_and_where_it_was_looked_for():
+    rows = {product.arch: product.name for product in catalog.products()}
+    found = {name: support(catalog.device(name)) for name in rows.values()}
+    unknown = [(name, one) for name, listed in found.items() for one in listed if one.runs == "unknown"]
+    assert not [(name, one.package, one.feature) for name, one in unknown if not one.source or not one.reason]
+    assert len(unknown) <= 91  # of more than 2500

@@ -136,7 +136,8 @@ def _package(name: str, build: Build, hosts: Sequence[Host]) -> Choice:
         reason = next((text for host in hosts for text in _against(row, build, host)), "")
         if not reason:
             wanted = tuple(row["install"].format(cu=build.name).split())
-            text = row.get("optional", "").format(toolkit=build.toolkit)
+            compiler = f"nvcc of CUDA {build.toolkit}" if build.backend == "cuda" else f"hipcc of ROCm {build.toolkit}"
+            text = row.get("optional", "").format(compiler=compiler)
             how = "optional" if text else "install"
             about = "; ".join(part for part in (text, *_features(name, row["version"], hosts)) if part)
             return Choice(name, row["version"], how, about, wanted, command(wanted), releases.source(row["source"]))
@@ -149,8 +150,9 @@ def _against(row: Mapping[str, Any], build: Build, host: Host) -> Iterator[str]:
     found = list(features_there(row["name"], row["version"], host.row))
     words = {runs for _, runs, _ in found}
     if not words & {"yes", "slow"}:
-        least = [reason for _, runs, reason in found if runs == "no"]  # the most demanding feature stands first
-        yield least[-1] if least else "nobody has said whether it runs there"
+        refused = [reason for _, runs, reason in found if runs == "no"]  # the most demanding feature stands first
+        unsure = [reason for _, runs, reason in found if runs == "unknown"]
+        yield (refused or unsure or ["nobody has said whether it runs there"])[-1]
     at = version(build.release)
     if host.place not in row["on"].split() or build.platform == "jetson":
         yield f"not published for {place_words(host.place)}"

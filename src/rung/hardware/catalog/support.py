@@ -151,7 +151,7 @@ def _listed(row: Mapping[str, Any], architecture: Architecture) -> tuple[str, st
     """The answer of a row for another vendor: a word, perhaps with a sentence, or the targets that it is built for."""
     word, _, reason = str(row[architecture.kind]).partition(": ")
     if word in ("yes", "no", "slow", "unknown"):
-        text = {"yes": "", "no": "not for this hardware", "slow": "slow there", "unknown": "nobody has said"}
+        text = {"yes": "", "no": "not for this hardware", "slow": "slow there", "unknown": "the source does not say"}
         return word, reason or text[word]
     if architecture.key in word.split():
         return "yes", ""
