@@ -8,6 +8,7 @@ import functools
 import importlib
 import io
 import pickle
+import subprocess
 import sys
 import types
 
@@ -408,3 +409,10 @@ def test_what_was_imported_by_name_inside_is_torchs_afterwards_and_sees_the_next
             assert late.tensor(1, device="cuda:1").device == torch.device("cuda", 1)
     finally:
         del sys.modules["late"]
+
+
+@pytest.mark.slow
+def test_a_block_that_nobody_leaves_ends_with_the_process_in_silence():
+    code = "import rung; rung.simulate('v100').__enter__(); import torch; print(torch.ones(2, device='cuda').device)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("cuda:0\n", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import inspect
 import threading
@@ -79,11 +80,13 @@ class simulate(contextlib.ContextDecorator):  # noqa: N801 (used as a function: 
         except BaseException:
             _in_force = None
             raise
+        atexit.register(self.__exit__)  # a block that nobody leaves, in a notebook say, would be torn down in no order
         return self.devices[0]
 
     def __exit__(self, *exception: Any) -> None:
         global _in_force
         assert self._undo is not None
+        atexit.unregister(self.__exit__)
         try:
             self._undo.close()
         finally:
