@@ -226,5 +226,14 @@ def test_a_checkpoint_that_says_nothing_of_its_model(tmp_path):
     torch.save({"weight": torch.zeros(4)}, tmp_path / "x.pt")
     from rung.conversion.pickles import unpickled
 
-    with pytest.raises(BadFile, match=r"no config.json beside it"):
+    with pytest.raises(BadFile, match=r"^x\.pt has no config.json beside it.*\n  it holds 1 tensor, weight") as refused:
         unpickled(tmp_path / "x.pt", tmp_path / "y")
+    assert refused.value.ways_out == (f"put the config.json of its model into {tmp_path}",)
+
+
+def test_a_file_that_is_only_named_as_a_checkpoint(tmp_path, capfd):
+    (tmp_path / "x.pt").write_text("weights, I promise")
+    assert command("convert", tmp_path / "x.pt", tmp_path / "y") == 1
+    said = capfd.readouterr().err
+    assert "x.pt is no checkpoint of PyTorch" in said
+    assert "rung convert" not in said

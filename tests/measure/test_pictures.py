@@ -183,6 +183,15 @@ def test_more_curves_than_colours_are_told_apart(tmp_path):
     assert len(set(drawn)) == 9
 
 
+@pytest.mark.parametrize("place", ["/proc/x.svg", "folder.svg", "none/x.svg"])
+def test_a_place_where_nothing_can_be_drawn_is_refused_before(tmp_path, place):
+    (tmp_path / "folder.svg").mkdir()
+    with pytest.raises(UsageError, match=r"cannot be written|There is no folder"):
+        pictures.check_curves(tmp_path / place)
+    pictures.check_curves(tmp_path / "x.svg")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.svg"]
+
+
 def test_curves_are_drawn_inside_of_their_frame(tmp_path):
     series = {"a <b>": [(0, 1.0), (1, 2.0), (2, float("inf"))], "c": [(0, 3.0), (2, 0.0)]}
     pictures.curves(tmp_path / "x.svg", series, "title", "layer", "dB")

@@ -297,6 +297,7 @@ def test_wrong_questions(made, tmp_path):
     for asked, error, message in (
         ({"max_length": 4096}, ContextTooLong, r"holds 512 tokens[\s\S]*--max-length 512"),
         ({"format": "q2_k"}, UsageError, "reads q2_k and does not write it"),
+        ({"format": "q4_k"}, UsageError, r"blocks of 256 do not divide rows of 128[\s\S]*--format q5_0"),
         ({"eval_split": 1.5}, UsageError, "is a share of the rows"),
         ({"eval_split": 0.001}, UsageError, "leaves nothing on one side"),
         ({"epochs": float("inf")}, UsageError, "--epochs is inf"),

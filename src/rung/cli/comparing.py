@@ -125,5 +125,7 @@ def _language(
 def _read(text: Path) -> str:
     try:
         return text.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{text} cannot be read: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{text} cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{text} is no text in UTF-8.", [f"first at byte {error.start:,}"]) from error

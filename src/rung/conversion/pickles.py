@@ -15,9 +15,11 @@ from rung.conversion import gemma_pytorch
 from rung.conversion.folder_files import beside, copied
 from rung.conversion.job import Entry, folder_layout, index_of
 from rung.conversion.partial import Partial, check_new
-from rung.core.errors import BadFile, SoftwareMissing, UnsafeFile
+from rung.core import errors
+from rung.core.errors import BadFile, RungError, SoftwareMissing, UnsafeFile
 from rung.core.files import state_of
-from rung.models.files.foreign import PICKLE_SUFFIXES, head, is_pickle
+from rung.core.text import count, quoted
+from rung.models.files.foreign import PICKLE_SUFFIXES, describe, head, is_pickle
 from rung.models.files.jsonfile import read_object
 from rung.run.child import Job, run
 
@@ -28,9 +30,16 @@ _DAY = 86400.0
 
 
 def pickles_of(source: Path) -> list[Path]:
-    """The pickles that a file is, or that the weights of a folder are where it has no safetensors; else none."""
+    """The pickles that a file is, or that the weights of a folder are where it has no safetensors; else none.
+
+    Raises ``BadFile`` for a file that is named as one and is nothing known.
+    """
     if source.is_file():
-        return [source] if is_pickle(head(source)) else []
+        first = head(source)
+        if source.suffix in PICKLE_SUFFIXES and not describe(first):
+            facts = [f"its first bytes are {first[:8].hex(' ')}: neither a pickle nor an archive of one begins so"]
+            raise BadFile(f"{source.name} is no checkpoint of PyTorch", facts)
+        return [source] if is_pickle(first) else []
     if not source.is_dir() or any(source.glob("*.safetensors")):
         return []
     found = sorted(path for suffix in PICKLE_SUFFIXES for path in source.glob(f"*{suffix}"))
@@ -53,11 +62,14 @@ def unpickled(source: Path, target: Path) -> dict[str, int]:
     """Makes a folder of safetensors of a checkpoint, in a child; returns the number of ``tensors`` and their ``bytes``.
 
     Raises ``UnsafeFile`` for a pickle of more than weights, ``BadFile``, ``SoftwareMissing`` without torch,
-    ``UsageError`` where the target is there already.
+    ``UsageError`` where the target is there already, and ``DiskFull``.
     """
     check_new(target)
     job = Job.of("rung.conversion.pickles:work", source=str(source), target=str(target))
     (outcome,) = run([job], _DAY)
+    if outcome.ok and "refused" in outcome.value:
+        refused: type[RungError] = getattr(errors, outcome.value["refused"])
+        raise refused(outcome.value["cause"], outcome.value["facts"], outcome.value["ways"])
     if outcome.ok:
         made: dict[str, int] = outcome.value
         return made
@@ -72,9 +84,16 @@ def unpickled(source: Path, target: Path) -> dict[str, int]:
     raise BadFile(f"{source.name} could not be converted: {outcome.error[:600]}")
 
 
-def work(source: str, target: str) -> dict[str, int]:
-    """The child's part; raises ``BadFile`` and what torch raises."""
-    place = Path(source)
+def work(source: str, target: str) -> dict[str, Any]:
+    """The child's part: what ``unpickled`` returns, or what is to be raised; raises what torch raises."""
+    try:
+        return _converted(Path(source), Path(target))
+    except RungError as error:
+        said = {"cause": error.cause, "facts": list(error.facts), "ways": list(error.ways_out)}
+        return {"refused": type(error).__name__, **said}
+
+
+def _converted(place: Path, target: Path) -> dict[str, int]:
     folder = place if place.is_dir() else place.parent
     tensors: dict[str, Any] = {}
     for path in pickles_of(place):
@@ -86,10 +105,14 @@ def work(source: str, target: str) -> dict[str, int]:
     elif (folder / "config.json").is_file():
         config = read_object(folder / "config.json")
     else:
-        raise BadFile(f"{place.name} has no config.json beside it, so nothing says what its tensors are")
+        raise BadFile(
+            f"{place.name} has no config.json beside it, so nothing says what its tensors are",
+            [f"it holds {count(len(tensors), 'tensor')}, {', '.join(list(tensors)[:3])} among them"],
+            [f"put the config.json of its model into {quoted(folder.absolute())}"],
+        )
     _untie(tensors, config)
     small["config.json"] = json.dumps(config, indent=2).encode()
-    return _write(tensors, Path(target), small, state(place))
+    return _write(tensors, target, small, state(place))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from rung.core.errors import BadFile, DiskFull, SoftwareMissing, UsageError
-from rung.core.files import FULL, written_whole
+from rung.core.files import FULL, writing, written_whole
 from rung.core.text import quoted, size
 
 #: What a video is written as by the end of its name; a picture as the last three of these.
@@ -197,7 +197,7 @@ def sheet(path: Path, rows: Mapping[str, Frames], most: int = 8) -> None:
         draw.text((2, top + 2), label, fill="black", font=font)
         for column, number in enumerate(shown):
             made.paste(Image.fromarray(np.ascontiguousarray(frames[number])), (column * width, top + line))
-    with written_whole(path) as temporary:
+    with writing(path), written_whole(path) as temporary:
         made.save(temporary)
 
 
@@ -215,6 +215,10 @@ def check_curves(path: Path) -> None:
         raise UsageError(f"{path.name} is no SVG.", (), [f"--picture {quoted(path.with_suffix('.svg'))}"])
     if not path.absolute().parent.is_dir():
         raise UsageError(f"There is no folder {path.parent}.", (), [f"mkdir -p {quoted(path.parent)}"])
+    if path.is_dir():
+        raise UsageError(f"{path} cannot be written: it is a folder.", (), ["name another place"])
+    with writing(path), tempfile.TemporaryFile(dir=path.absolute().parent):
+        pass
 
 
 def curves(path: Path, series: Mapping[str, Sequence[tuple[float, float]]], title: str, x: str, y: str) -> None:
@@ -252,7 +256,7 @@ def curves(path: Path, series: Mapping[str, Sequence[tuple[float, float]]], titl
         parts.append(f'<polyline points="{line}" {drawn}/>')
         parts += [f'<circle cx="{a:.1f}" cy="{d:.1f}" r="2" fill="{colour}"/>' for a, d in map(place, given[:200])]
         parts.append(_text(_WIDE - _RIGHT + 10, _TOP + 16 * number, label, "start", f'fill="{colour}"'))
-    with written_whole(path) as temporary:
+    with writing(path), written_whole(path) as temporary:
         temporary.write_text("\n".join([*parts, "</svg>\n"]), encoding="utf-8")
 
 

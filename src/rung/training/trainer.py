@@ -17,6 +17,7 @@ from trl import SFTTrainer
 from trl.kernels import chunked_logprob
 
 from rung.core.errors import OutOfMemory, RungError
+from rung.core.text import count
 from rung.core.types import Device, StepClass
 from rung.diagnosis import classify
 
@@ -109,7 +110,7 @@ def _too_large(length: int) -> OutOfMemory:
 
 def _diverged(what: str, step: int) -> Diverged:
     return Diverged(
-        f"After {step} steps {what} is no number any more (NaN or Inf): training has stopped.",
+        f"After {count(step, 'step')} {what} is no number any more (NaN or Inf): training has stopped.",
         ["the adapter of the last good step is kept"],
         ["--learning-rate with a tenth of it, in a new --out folder"],
     )

@@ -23,6 +23,7 @@ from rung.core.types import Device
 from rung.engine.locating import card_of
 from rung.engine.planning import device_here
 from rung.models.card import ModelCard
+from rung.planning.recipe import is_linear
 from rung.planning.request import parse_memory
 from rung.training.curve import loss_curve
 from rung.training.data import read_rows
@@ -177,6 +178,14 @@ def _format(card: ModelCard, asked: str | None) -> str:
             f"rung reads {chosen.name} and does not write it",
             ["the base is held in this format while the adapter is trained"],
             ["--format nf4", "rung formats"],
+        )
+    if short := [t for t in card.tensors if is_linear(t) and not chosen.divides(t.shape[-1])]:
+        better = max((formats.next_better(chosen, t.shape[-1]) for t in short), key=lambda found: found.bits)
+        raise UsageError(
+            f"{chosen.name} cannot store {short[0].name}: its blocks of {chosen.block} do not divide rows of"
+            f" {short[0].shape[-1]}",
+            (),
+            [f"--format {better.name}"],
         )
     return asked or "nf4"
 
