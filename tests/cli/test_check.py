@@ -74,6 +74,8 @@ def test_exit_code_1_and_what_would_help_where_nothing_runs(rung, gemma):
         (("--memory", "cuda:0=4GB", "--device", "p2200"), "quadro-p2200"),
         (("--device", "3090+m1"), "GPUs of one maker"),
         (("--device", "2xm1"), "one GPU of a Mac"),
+        (("--device", "cpu+cpu"), "which is here once"),
+        (("--device", "2xcpu"), "--device cpu"),
         (("--format", ""), "rung formats"),
         (("--rank", "8"), "without --training"),
         (("--training", "full", "--rank", "8"), "--training lora"),

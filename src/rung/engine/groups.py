@@ -56,6 +56,10 @@ def _here() -> tuple[Device, ...]:
 def _group(name: str, here: Sequence[Device], software: str | None) -> Group:
     found = [_one(wanted, here, software) for wanted in catalog.several(name)]
     ids = [device.id for device in found]
+    if here_twice := next((d.id for d in found if d.real and ids.count(d.id) > 1), None):
+        raise UsageError(
+            f"{name} counts {here_twice} twice, which is here once.", [], [f"--device {here_twice}", "rung devices"]
+        )
     kinds = [device.kind for device in found if device.kind != "cpu"]
     if len(set(kinds)) > 1 or kinds.count("mps") > 1:
         raise UsageError(
