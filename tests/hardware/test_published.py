@@ -56,6 +56,9 @@ LLAMA_BENCH = {
     "h100 pcie": 83.32,
     "m2 ultra": 40.68,
     "m3 max": 24.76,
+    # https://gist.github.com/andrewginns/cf95867c2d79458bd894c07b9e7d5cbd
+    "m1 pro": 12.75,
+    "m3 pro": 9.89,
 }
 #: Bytes of all its weights but the embedding, of which a token reads one row.
 READ = 2 * (6_738_415_616 - 32_000 * 4096)

@@ -188,7 +188,8 @@ class Mixture(Value):
             return "q5_k" if self.base.bits < 5 and self.name not in ("q4_0", "q4_1", "q3_k_l") else None
         rule = _RULES[self.name][1].get(role)
         found = rule(place) if rule else None
-        return "q5_k" if place.large and role == "v" and (found or self.base.name) in ("q3_k", "q4_k") else found
+        finer = place.large and role == "v" and self.name not in _LOW and (found or self.base.name) in ("q3_k", "q4_k")
+        return "q5_k" if finer else found
 
 
 #: All that llama-quantize writes.
