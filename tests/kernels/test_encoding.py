@@ -15,7 +15,7 @@ from rung.run.encoders import weights
 
 pytestmark = pytest.mark.skipif(not target.levels()["isa.avx2"], reason="kernels are compiled for AVX2 and better")
 ENCODERS = [name for name, fmt in formats.FORMATS.items() if fmt.encodes]
-COMPILED = [*encoding.FORMATS, "nf4:256", "nf4:64:nested"]
+COMPILED = [*encoding.FORMATS, "nf4:256", "nf4:64:nested", "fp4:128", "fp4:64:nested"]
 FLOATS = ("f32", "f16", "bf16")
 
 
@@ -31,7 +31,7 @@ def test_kernels_know_the_formats_and_floats_by_the_same_names() -> None:
 
     assert encode_rows.KINDS == FLOATS
     assert set(row_errors.FORMATS) <= {"f32", *encoding.FORMATS}
-    assert set(encoding.FORMATS) <= set(ENCODERS) | {"nf4"}
+    assert set(encoding.FORMATS) <= set(ENCODERS) | {"nf4", "fp4"}
 
 
 @pytest.mark.parametrize("kind", weights(1, 16))

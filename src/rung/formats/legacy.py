@@ -97,11 +97,13 @@ def _asymmetric(weights: Floats, blocks: Array, levels: int) -> Codes:
     """Stores scales and minima and returns codes [32, n] in 0 ... levels - 1."""
     x = columns(weights, BLOCK)
     low, high = x.min(axis=0), x.max(axis=0)
+    zero = np.flatnonzero(low == 0)
+    low[zero] = x[np.argmin(x[:, zero], axis=0), zero]  # the first one counts, as in llama.cpp: its sign is stored
     too_low = ~(np.abs(low) < 65520.0)
     if too_low.any():
         index = int(np.argmax(too_low))
         raise BadBlock(index, f"needs a minimum of {low[index]:.4g}, beyond the 65504 of float16")
-    scale = (high - low) / np.float32(levels - 1)
+    scale = (high - low) / np.float32(levels - 1) + np.float32(0)  # no negative zero
     minimum = low.astype(np.float16)
     # A scale that float16 holds badly: the minimum is rounded down and the scale spans what is left.
     small = np.flatnonzero((scale < 2.0**-14) & (scale > 0))

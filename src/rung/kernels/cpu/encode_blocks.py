@@ -1,4 +1,4 @@
-"""Encoders of q8_0, q4_0, nf4 and int8: a scale from the largest magnitude, then codes."""
+"""Encoders of q8_0, q4_0, q5_0, nf4, fp4 and int8: a scale from the largest magnitude, then codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,19 @@ from rung.kernels.cpu.encode_rows import (
     weights,
 )
 from rung.kernels.simd.avx512 import store_low_bytes
-from rung.kernels.simd.codes import beside, in_pairs, magnitude, nearest, rank, signed, smaller, whole
+from rung.kernels.simd.codes import (
+    beside,
+    bits_of_all,
+    climbed,
+    in_pairs,
+    magnitude,
+    nearest,
+    part,
+    rank,
+    signed,
+    smaller,
+    whole,
+)
 from rung.kernels.simd.generic import (
     add,
     divide,
@@ -40,10 +52,11 @@ from rung.kernels.simd.generic import (
     write_int,
     zero,
 )
-from rung.kernels.simd.scalar import floats, numbers, read_u16, write_u16
+from rung.kernels.simd.scalar import floats, numbers, read_u16, write_u16, write_u32
 
 _HALF, _MOST_8 = np.float32(0.5), np.float32(127.0)
 _EIGHT, _MIDDLE, _MOST_4 = np.float32(-8.0), np.float32(8.5), np.float32(15.0)
+_SIXTEEN, _MIDDLE_5, _MOST_5 = np.float32(-16.0), np.float32(16.5), np.float32(31.0)
 _ONE, _NONE, _LEAST, _SMALLEST = np.float32(1.0), np.float32(0.0), np.float32(1e-38), np.float32(1e-45)
 
 
@@ -57,7 +70,7 @@ def _peak(x, count):
 
 
 @numba.njit(**OPTIONS)
-def _sixteen_scales(scale, work, refused):
+def sixteen_scales(scale, work, refused):
     """Writes the float16 of 16 scales behind their factors."""
     if not holds(scale):
         write_int(refused, 1)
@@ -70,7 +83,7 @@ def _sixteen_scales(scale, work, refused):
 def _unit_q8_0(x, blocks, count, work, refused):
     for k in range(16):
         write_float(work + 4 * k, _peak(x + 128 * k, 32))
-    _sixteen_scales(divide(load(work), spread(_MOST_8)), work, refused)
+    sixteen_scales(divide(load(work), spread(_MOST_8)), work, refused)
     for k in range(count):
         block, factor = blocks + 34 * k, load_spread(work + 4 * k)
         write_u16(block, read_u16(work + 64 + 2 * k))
@@ -119,7 +132,7 @@ def _codes_q4_0(x, factor):
 def _unit_q4_0(x, blocks, count, work, refused):
     for k in range(16):
         write_float(work + 4 * k, _extreme(x + 128 * k))
-    _sixteen_scales(divide(load(work), spread(_EIGHT)), work, refused)
+    sixteen_scales(divide(load(work), spread(_EIGHT)), work, refused)
     for k in range(count):
         block, place, factor = blocks + 18 * k, x + 128 * k, load_spread(work + 4 * k)
         write_u16(block, read_u16(work + 64 + 2 * k))
@@ -141,9 +154,54 @@ def q4_0(words, thread, threads):
             _unit_q4_0(x + 128 * first, blocks + 18 * first, min(count - first, 16), work, w[REFUSED])
 
 
+@numba.njit(**OPTIONS)
+def five_bits(place, low, high):
+    """Writes 32 codes of five bits: the fifth ones as 32 bits, then the others in 16 bytes."""
+    write_u32(place, bits_of_all(low, 4) | bits_of_all(high, 4) << 16)
+    store_low_bytes(place + 4, beside(part(low, 0, 15), part(high, 0, 15), 4))
+
+
+@numba.njit(**OPTIONS)
+def _codes_q5_0(x, factor):
+    y = add(multiply(load(x), factor), spread(_MIDDLE_5))
+    return whole(smaller(larger(y, zero()), spread(_MOST_5)))
+
+
+@numba.njit(**OPTIONS)
+def _unit_q5_0(x, blocks, count, work, refused):
+    for k in range(16):
+        write_float(work + 4 * k, _extreme(x + 128 * k))
+    sixteen_scales(divide(load(work), spread(_SIXTEEN)), work, refused)
+    for k in range(count):
+        block, place, factor = blocks + 22 * k, x + 128 * k, load_spread(work + 4 * k)
+        write_u16(block, read_u16(work + 64 + 2 * k))
+        five_bits(block + 2, _codes_q5_0(place, factor), _codes_q5_0(place + 64, factor))
+
+
 @kernel(3)
-def nf4(words, thread, threads):
-    """See ``q8_0``. The table: an int64, the weights of a block, which lie in one row, then the 15 middles."""
+def q5_0(words, thread, threads):
+    """See ``q8_0``."""
+    w = numbers(words)
+    work = w[SCRATCH] + w[ROOM] * thread
+    x, row_bytes = work + WORK, w[COLUMNS] // 32 * 22
+    while True:
+        row = take(words, w, x)
+        if row < 0:
+            break
+        blocks, count = w[CODES] + row * row_bytes, weights(w, row) // 32
+        for first in range(0, count, 16):
+            _unit_q5_0(x + 128 * first, blocks + 22 * first, min(count - first, 16), work, w[REFUSED])
+
+
+@numba.njit(**OPTIONS)
+def _places(x, middles, sorted):
+    """Codes of 16 weights in -1 ... 1: their places among 15 middles, or the steps that follow those add up to them."""
+    return rank(x, middles) if sorted else whole(climbed(x, middles, middles + 60))
+
+
+@numba.njit(**OPTIONS)
+def _codebook(words, thread, sorted):
+    """The table: an int64, the weights of a block, which lie in one row, then what ``_places`` reads."""
     w = numbers(words)
     x, size, middles = w[SCRATCH] + w[ROOM] * thread + WORK, read_int(w[TABLE]), w[TABLE] + 8
     while True:
@@ -157,14 +215,26 @@ def nf4(words, thread, threads):
             write_float(w[SIZES] + 4 * ((first + begin) // size), peak)
             factor = divide(spread(_ONE), larger(spread(peak), spread(_LEAST)))
             for at in range(0, size, 32):
-                a = rank(multiply(load(place + 4 * at), factor), middles)
-                b = rank(multiply(load(place + 4 * at + 64), factor), middles)
+                a = _places(multiply(load(place + 4 * at), factor), middles, sorted)
+                b = _places(multiply(load(place + 4 * at + 64), factor), middles, sorted)
                 store_low_bytes(codes + at // 2, in_pairs(a, b))
 
 
 @kernel(3)
+def nf4(words, thread, threads):
+    """See ``_codebook``."""
+    _codebook(words, thread, True)
+
+
+@kernel(3)
+def fp4(words, thread, threads):
+    """See ``_codebook``; its values are not sorted."""
+    _codebook(words, thread, False)
+
+
+@kernel(3)
 def int8(words, thread, threads):
-    """A scale for each row."""
+    """A scale for each row; where the table says 1, its largest magnitude in place of that."""
     w = numbers(words)
     x, columns = w[SCRATCH] + w[ROOM] * thread + WORK, w[COLUMNS]
     while True:
@@ -175,7 +245,7 @@ def int8(words, thread, threads):
             place, codes = x + 4 * columns * k, w[CODES] + columns * (row + k)
             peak = _peak(place, columns)
             step = max(peak / _MOST_8, _SMALLEST) if peak > _NONE else _NONE
-            write_float(w[SIZES] + 4 * (row + k), step)
+            write_float(w[SIZES] + 4 * (row + k), peak if read_int(w[TABLE]) else step)
             divisor = spread(step if peak > _NONE else _ONE)
             for at in range(0, columns, 16):
                 y = nearest(divide(load(place + 4 * at), divisor))

@@ -7,6 +7,7 @@ The bytes are those of ``rung.formats``, which is what the kernels are compared 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 from collections.abc import Iterator
 from typing import Any
@@ -24,8 +25,13 @@ from rung.kernels.cpu.decoding import decode
 Floats = npt.NDArray[np.float32]
 #: Float64 [rows, 2].
 Sums = npt.NDArray[np.float64]
-#: Formats with a kernel; nf4 has one for every size of block.
-FORMATS = ("q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "int8", "nf4")
+_FAMILIES = {
+    "encode_blocks": ("q8_0", "q4_0", "q5_0", "int8", "llm_int8", "nf4", "fp4"),
+    "encode_minima": ("q4_1", "q5_1"),
+    "encode_kquants": ("q4_k", "q5_k", "q6_k"),
+}
+#: Formats with a kernel; nf4 and fp4 have one for every size of block.
+FORMATS = tuple(name for names in _FAMILIES.values() for name in names)
 #: Weights that a thread takes at a time, and that are decoded at a time where they are no floats.
 _CHUNK, _SLAB = 1 << 14, 1 << 22
 
@@ -136,9 +142,10 @@ def _slabs(weight: Encoded, threads: int, most: int | None = None) -> Iterator[t
 
 
 def _kernel(fmt: Format) -> Any:
-    from rung.kernels.cpu import encode_blocks, encode_kquants
-
-    return getattr(encode_kquants if fmt.name.endswith("_k") else encode_blocks, fmt.name.split(":")[0])
+    name = fmt.name.split(":")[0]
+    module = next(module for module, names in _FAMILIES.items() if name in names)
+    found = importlib.import_module(f"rung.kernels.cpu.{module}")
+    return getattr(found, "int8" if name == "llm_int8" else name)
 
 
 def _run(kernel: Any, threads: int, *words: Array | int | None) -> None:
@@ -160,5 +167,9 @@ def _table(fmt: Format) -> Array:
     elif fmt.name == "q6_k":
         values, count = [-(32 + shift) for shift in kquants_encode.SHIFTS], len(kquants_encode.SHIFTS)
     elif fmt.family == "codebook4":
-        values, count = list(codebook4.middles(codebook4.NF4)), fmt.block
+        codebook = codebook4.CODEBOOKS[fmt.name.split(":")[0]]
+        order = np.argsort(codebook, kind="stable")
+        values, count = [*codebook4.middles(codebook[order]), *np.diff(order), order[0]], fmt.block
+    elif fmt.name == "llm_int8":
+        count = 1
     return np.concatenate([np.array([count], np.int64).view(np.uint8), np.array(values, np.float32).view(np.uint8)])

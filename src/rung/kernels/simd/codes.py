@@ -11,6 +11,7 @@ from rung.kernels.simd.generic import BYTES, F16S, F32S, I32S, LANES, f32x16
 from rung.kernels.simd.vector import (
     F32,
     I8,
+    I16,
     I64,
     INT,
     VOID,
@@ -140,6 +141,25 @@ def rank(b, x, middles):
         middle = splat(b, load(b, b.add(middles, I64(4 * k)), F32), LANES)
         count = b.add(count, b.zext(b.fcmp_ordered(">", x, middle), I32S))
     return count
+
+
+@instruction(f32x16, f32x16, INT, INT)
+def climbed(b, x, middles, steps):
+    """The sum of those of 15 steps whose middles are below x, and of a 16th; float32 at two addresses."""
+    where = [splat(b, load(b, b.add(steps, I64(4 * k)), F32), LANES) for k in range(LANES)]
+    value = where[15]
+    for k in range(15):
+        middle = splat(b, load(b, b.add(middles, I64(4 * k)), F32), LANES)
+        step = b.select(b.fcmp_ordered(">", x, middle), where[k], constant(F32S, 0.0))
+        value = b.fadd(value, step)
+    return value
+
+
+@instruction(INT, i32x16, INT)
+def bits_of_all(b, x, bit):
+    """A bit of each lane, as 16 bits."""
+    lowest = b.trunc(b.lshr(x, splat(b, b.trunc(bit, I32S.element), LANES)), ir.VectorType(ir.IntType(1), LANES))
+    return b.zext(b.bitcast(lowest, I16), I64)
 
 
 # ---- sums in float64
