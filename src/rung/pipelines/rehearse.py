@@ -6,7 +6,7 @@ any weight is read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from rung.hub.pipelines import Folder
 from rung.models.outlines.pipeline import phases_of
 from rung.pipelines.calls import batch_of, converted
-from rung.pipelines.weights import network_of
+from rung.pipelines.weights import cast, network_of
 from rung.planning.phases import Network
 from rung.run.trace import traced
 
@@ -25,12 +25,14 @@ _CPU = torch.device("cpu")
 
 @dataclass
 class _Seen:
-    """What the calls of one network needed; bytes in f32."""
+    """What the calls of one network needed, and the largest of them; bytes in f32."""
 
     activations: int = 0
     batch: int = 1
     results: int = 0
-    flops: int = 0
+    method: str = ""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
 
 
 class Rehearsal:
@@ -39,7 +41,7 @@ class Rehearsal:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._modules: dict[str, nn.Module] = {}
-        self._known: dict[object, tuple[int, Any]] = {}
+        self._known: dict[object, Any] = {}
         self._seen: dict[str, _Seen] = {}
         #: The longest text that each encoder was given, in tokens.
         self.tokens: dict[str, int] = {}
@@ -57,18 +59,17 @@ class Rehearsal:
         if isinstance(text, Tensor) and not text.is_floating_point() and text.dim() == 2:
             self.tokens[name] = max(self.tokens.get(name, 0), text.shape[1])
             self.heard.add((name, text.cpu().numpy().tobytes()))
-        _, shapes_only = self._known[key]
-        return tree_map(_zeros, shapes_only)
+        return tree_map(_zeros, self._known[key])
 
-    def _traced(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Any]:
+    def _traced(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name not in self._modules:
             self._modules[name] = self._folder.network(name)
         found, result = traced(_Method(self._modules[name], method), *args, **kwargs)
         seen = self._seen.setdefault(name, _Seen())
         if found.peak_activations > seen.activations:
             seen.activations, seen.batch = found.peak_activations, batch_of(args, kwargs)
-            seen.results, seen.flops = found.outputs, found.flops
-        return found.flops, result
+            seen.results, seen.method, seen.args, seen.kwargs = found.outputs, method, args, kwargs
+        return result
 
     def networks(self) -> list[Network]:
         """The networks that were called, in the order of the phases."""
@@ -77,9 +78,15 @@ class Rehearsal:
             for name in phase.components:
                 if name in self._seen:
                     seen = self._seen[name]
-                    module = self._modules[name]
-                    found.append(network_of(module, name, phase.name, seen.activations, seen.batch, seen.results))
+                    alive = (seen.activations, self._narrow(name, seen))
+                    found.append(network_of(self._modules[name], name, phase.name, alive, seen.batch, seen.results))
         return found
+
+    def _narrow(self, name: str, seen: _Seen) -> int:
+        """Bytes of the largest call in 16 bits: more than half of f32's where a network widens what it computes."""
+        module = cast(self._folder.network(name), torch.bfloat16)
+        args, kwargs = converted(seen.args, seen.kwargs, _CPU, torch.bfloat16)
+        return traced(_Method(module, seen.method), *args, **kwargs)[0].peak_activations
 
 
 class _Method(nn.Module):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,8 +28,14 @@ from rung.planning.phases import Held, Network, Part, layer_format
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 #: What safetensors calls the types that are no format of rung's.
 _OTHERS = {"F64": torch.float64, "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
+#: How a processor convolves without a copy of what it convolves, by the dimensions of a weight: results are laid out
+#: as the weight is. Otherwise oneDNN lays each input out anew, which made the largest decoding a quarter larger.
+_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
 #: A layer of a repeated block. What stands before and behind the blocks is small, and the result depends on it most.
 _REPEATED = re.compile(r"\.\d+\.")
+_SIXTEEN = (torch.float16, torch.bfloat16)
+#: Bytes of a tensor that are read at once where it is converted.
+_PIECE = 32 << 20
 #: (bytes done, bytes in all)
 Progress = Callable[[int, int], None]
 
@@ -45,16 +54,36 @@ def quantisable(network: nn.Module) -> dict[str, nn.Linear]:
     }  # fmt: skip
 
 
-def network_of(module: nn.Module, name: str, phase: str, activations: int, batch: int, results: int) -> Network:
+def tables(network: nn.Module) -> set[str]:
+    """The names of the weight from which an encoder takes a row for each token of a text."""
+    embeds: Any = getattr(network, "get_input_embeddings", lambda: None)()
+    same = [] if embeds is None else network.named_parameters(remove_duplicate=False)
+    return {name for name, value in same if value is embeds.weight}
+
+
+def network_of(
+    module: nn.Module, name: str, phase: str, activations: tuple[int, int], batch: int, results: int
+) -> Network:
     """What planning wants to know of a network."""
     kept = set(kept_in_f32(module))
     layers = {f"{each}.weight" for each in quantisable(module)} if phase != "decode" else set()
+    looked_up = tables(module)
     parts = []
     for key, value in module.named_parameters():
         columns = value.shape[-1] if value.dim() else 1
-        parts.append(Part(value.numel() // columns, columns, key in layers, bool(kept & set(key.split(".")))))
+        in_f32 = bool(kept & set(key.split(".")))
+        parts.append(Part(value.numel() // columns, columns, key in layers, in_f32, key in looked_up))
     buffers = sum(value.nbytes for value in module.buffers())
-    return Network(name, phase, tuple(parts), buffers, activations, batch, results)
+    return Network(name, phase, tuple(parts), buffers, *activations, batch, results)
+
+
+def cast(network: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """An empty network in a dtype, but for what its authors want in f32, as ``fill`` leaves it."""
+    kept = set(kept_in_f32(network))
+    for name, value in network.to(dtype).named_parameters(remove_duplicate=False):
+        if kept & set(name.split(".")):
+            value.data = value.data.float()
+    return network
 
 
 def check_files(network: nn.Module, folder: Path) -> tuple[dict[Path, tuple[Stored, ...]], dict[str, str]]:
@@ -83,24 +112,26 @@ def fill(network: nn.Module, folder: Path, held: Held, device: torch.device, pro
     """Gives an empty network its weights and moves it to the device. Returns it.
 
     Layers of repeated blocks are held in ``held.format``, everything else in ``held.dtype``, or in f32 where the
-    network's authors want that. Raises what ``check_files`` does, and ``CannotEncode`` for NaN.
+    network's authors want that; but beside quantised layers a table of tokens is held in 16 bits, and its rows are
+    widened. Raises what ``check_files`` does, and ``CannotEncode`` for NaN.
     """
     dtype, kept = DTYPES[held.dtype], set(kept_in_f32(network))
-    layers = quantisable(network) if held.quantised else {}
+    layers, narrow = (quantisable(network), tables(network)) if held.quantised else ({}, set())
     files, names = check_files(network, folder)
     total, done = sum(stored.bytes for tensors in files.values() for stored in tensors), 0
-    for stored, values in _read(files):
+    for stored, read in _read(files):
         name = names.get(stored.name)
         if name is not None:
             own = torch.float32 if kept & set(name.split(".")) else dtype
             layer = layers.get(name.removesuffix(".weight"))
             if layer is not None and name.endswith(".weight"):
-                _quantise(network, name, layer, values, held.format, own, device)
+                _quantise(network, name, layer, read(None), held.format, own, device)
             else:
-                _place(network, name, values.to(own) if values.is_floating_point() else values, device)
+                _place(network, name, read(_narrow(stored, own) if name in narrow else own), device)
         done += stored.bytes
         progress(done, total)
     _tie(network)
+    _widen(network, narrow, dtype)
     if left := [name for name, value in _state(network) if value.is_meta]:
         raise _lacks(folder, left)
     for owner in network.modules():  # buffers that no file has
@@ -117,8 +148,8 @@ def fill_buffers(network: nn.Module, folder: Path) -> None:
     if buffers and stem:
         files = weight_files(folder, stem)
         chosen = {path: tuple(one for one in stored if one.name in buffers) for path, stored in files.items()}
-        for stored, values in _read(chosen):
-            _place(network, stored.name, values, torch.device("cpu"))
+        for stored, read in _read(chosen):
+            _place(network, stored.name, read(None), torch.device("cpu"))
 
 
 def _lacks(folder: Path, missing: list[str]) -> BadFile:
@@ -130,21 +161,53 @@ def _state(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from network.named_buffers()
 
 
-def _read(files: dict[Path, tuple[Stored, ...]]) -> Iterator[tuple[Stored, Tensor]]:
+#: Reads a tensor, converted where it has floating-point numbers and a dtype is given.
+_Reader = Callable[[torch.dtype | None], Tensor]
+
+
+def _read(files: dict[Path, tuple[Stored, ...]]) -> Iterator[tuple[Stored, _Reader]]:
     """The tensors in the order in which they lie in their files; none is mapped, so that none stays in memory."""
     for path, tensors in files.items():
         with open(path, "rb") as file:
             for stored in sorted(tensors, key=lambda one: one.offset):
-                dtype = DTYPES.get(stored.format) or _OTHERS.get(stored.format)
-                if dtype is None:
-                    raise BadFile(
-                        f"{stored.name} in {path.name} is stored in {stored.format}, which rung does not read"
-                    )
-                data = torch.empty(stored.bytes, dtype=torch.uint8)
-                file.seek(stored.offset)
-                if file.readinto(data.numpy().data) != stored.bytes:
-                    raise BadFile(f"{path.name} has become shorter while it was read")
-                yield stored, data.view(dtype).reshape(stored.shape)
+                yield stored, functools.partial(_values, file, path, stored)
+
+
+def _values(file: io.BufferedReader, path: Path, stored: Stored, wanted: torch.dtype | None) -> Tensor:
+    """A tensor; what is converted is read in pieces, so that it is not there twice."""
+    dtype = _stored_dtype(stored)
+    if dtype is None:
+        raise BadFile(f"{stored.name} in {path.name} is stored in {stored.format}, which rung does not read")
+    if wanted is None or not dtype.is_floating_point:
+        wanted = dtype
+    values = torch.empty(math.prod(stored.shape), dtype=wanted)
+    step = max(len(values), 1) if wanted == dtype else _PIECE // dtype.itemsize
+    file.seek(stored.offset)
+    for first in range(0, len(values), step):
+        part = values[first : first + step]
+        data = part if wanted == dtype else torch.empty(len(part), dtype=dtype)
+        if file.readinto(data.view(torch.uint8).numpy().data) != data.nbytes:
+            raise BadFile(f"{path.name} has become shorter while it was read")
+        if data is not part:
+            part.copy_(data)
+    return values.reshape(stored.shape)
+
+
+def _stored_dtype(stored: Stored) -> torch.dtype | None:
+    return DTYPES.get(stored.format) or _OTHERS.get(stored.format)
+
+
+def _narrow(stored: Stored, own: torch.dtype) -> torch.dtype:
+    """The 16 bits of a table: those it is stored in, else those that have the range of f32."""
+    found = _stored_dtype(stored)
+    return own if own in _SIXTEEN else found if found in _SIXTEEN else torch.bfloat16
+
+
+def _widen(network: nn.Module, narrow: set[str], dtype: torch.dtype) -> None:
+    """Has the rows of those tables given in the dtype that the network computes in."""
+    for name in narrow:
+        owner = network.get_submodule(name.rpartition(".")[0])
+        owner.register_forward_hook(lambda module, given, rows: rows.to(dtype))
 
 
 def _names(network: Any, stored: list[str], wanted: set[str]) -> dict[str, str]:
@@ -177,6 +240,8 @@ def _place(network: nn.Module, name: str, values: Tensor, device: torch.device) 
     owner, _, last = name.rpartition(".")
     module = network.get_submodule(owner)
     moved = values.to(device)
+    if device.type == "cpu" and moved.dim() in _LAYOUTS:
+        moved = moved.contiguous(memory_format=_LAYOUTS[moved.dim()])
     if last in module._buffers:
         module._buffers[last] = moved
     else:

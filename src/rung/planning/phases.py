@@ -24,23 +24,29 @@ _WIDTH = {"f32": 4, "bf16": 2, "f16": 2}
 _SLAB = 2 * (32 << 20)
 #: Bytes a number of a weight that is encoded: as stored in 16 bits, and in f32.
 _ENCODING = 6
+#: The most bytes of any other weight that are there as they are stored while they are converted.
+_CONVERTING = 32 << 20
 #: What a pipeline makes of its pictures at the end: joined, in f32, scaled, and as an array.
 _COPIES = 4
 
 
 @dataclass(frozen=True)
 class Part(Value):
-    """A weight [rows, columns]: ``layer``: formats may hold it; ``kept``: in f32 where none does."""
+    """A weight [rows, columns]: ``layer``: formats may hold it; ``kept``: in f32 where none does; ``table``: in 16 bits
+    where layers are quantised."""
 
     rows: int
     columns: int
     layer: bool
     kept: bool
+    table: bool = False
 
     def bytes(self, held: Held) -> int:
         """Bytes as it is held."""
         if self.layer and held.quantised:
             return layer_format(held.format, self.columns).bytes((self.rows, self.columns))
+        if self.table and held.quantised:
+            return self.rows * self.columns * 2
         return self.rows * self.columns * (4 if self.kept else _WIDTH[held.dtype])
 
 
@@ -48,8 +54,9 @@ class Part(Value):
 class Network(Value):
     """A network of a pipeline as planning sees it.
 
-    ``tensors`` are its weights in order; ``buffers`` are bytes. ``activations`` are the traced bytes, in f32, of the
-    largest call, which had ``batch`` inputs; ``results`` the bytes that it returned.
+    ``tensors`` are its weights in order; ``buffers`` are bytes. ``activations`` are the traced bytes of the largest
+    call in f32, which had ``batch`` inputs, ``narrow`` those in 16 bits, where some are f32 all the same; ``results``
+    the bytes that it returned.
     """
 
     name: str
@@ -57,6 +64,7 @@ class Network(Value):
     tensors: tuple[Part, ...]
     buffers: int
     activations: int
+    narrow: int
     batch: int
     results: int
 
@@ -126,16 +134,12 @@ def weight_bytes(network: Network, held: Held) -> int:
 
 
 def loading_bytes(network: Network, held: Held) -> int:
-    """How far above its final size a network is while it is read, at the most.
+    """How far above its final size a network is while it is read, at the most: which tensor comes last is not known.
 
-    A tensor is there as it is stored (4 bytes a number at the most), and of one that is encoded a copy in f32.
+    One that is encoded is there as it is stored and in f32 too; others are converted in pieces.
     """
-    most = left = 0
-    for part in reversed(network.tensors):
-        left += part.bytes(held)
-        beside = part.rows * part.columns * (_ENCODING if part.layer and held.quantised else 4)
-        most = max(most, beside + part.bytes(held) - left)
-    return most
+    encoded = (part.rows * part.columns * _ENCODING for part in network.tensors if part.layer and held.quantised)
+    return max(_CONVERTING, *encoded, 0)
 
 
 def rungs(network: Network, device: Device, format: str | None = None) -> list[Held]:
@@ -178,7 +182,8 @@ def phase_memory(networks: Mapping[str, Network], held: Mapping[str, Held], devi
     working = 0
     for name, way in held.items():
         network = networks[name]
-        computing = network.activations * _WIDTH[way.dtype] // 4 * way.at_once // network.batch
+        alive = network.activations if way.dtype == "f32" else network.narrow
+        computing = alive * way.at_once // network.batch
         computing += network.results * (_COPIES if network.phase == "decode" else 1) + (_SLAB if way.quantised else 0)
         working = max(working, computing, loading_bytes(network, way))
     known = device.details.get("runtime_bytes")
