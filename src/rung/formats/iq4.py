@@ -21,8 +21,15 @@ CODEBOOK = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53
 _INDEX = np.abs(np.arange(-128, 128)[:, None] - CODEBOOK.astype(np.int64)).argmin(axis=1).astype(np.uint8)
 _VALUE: Floats = CODEBOOK[_INDEX].astype(np.float32)
 _NEGLIGIBLE = np.float32(5.5 * 2.0**-24)
+#: Scales, and largest weights, below which a block is encoded otherwise than by what errs least.
+BOUNDS = (float(COARSE), float(_NEGLIGIBLE))
 # The extreme weight of a block is tried at these values of the codebook's scale, beside the ends themselves.
-_EXTREMES = (-139.0, -131.0, -123.0, -116.0, -109.0, -101.0, 107.0, 115.0, 123.0)
+EXTREMES = (-139.0, -131.0, -123.0, -116.0, -109.0, -101.0, 107.0, 115.0, 123.0)
+
+
+def edges() -> Floats:
+    """The integers 1 ... 255 at which the value nearest to what is 128 below them changes, float32 [15]."""
+    return np.flatnonzero(np.diff(_INDEX)).astype(np.float32) + np.float32(1)
 
 
 def _unpack_iq4_nl(blocks: Array, out: Floats) -> None:
@@ -61,7 +68,7 @@ def _pack_iq4_nl(weights: Floats, blocks: Array) -> None:
     extreme = np.where(high > -low, high, low)
     y = x * inverse(extreme)
     scale, most = np.full_like(extreme, 1 / CODEBOOK[0]), np.zeros_like(extreme)
-    for end in _EXTREMES:
+    for end in EXTREMES:
         value = np.take(_VALUE, _rounded(y, np.full_like(extreme, end)), mode="clip")
         cross = np.einsum("ij,ij->j", value, y)
         fit = cross / np.einsum("ij,ij->j", value, value)

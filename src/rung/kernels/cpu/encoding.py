@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from rung import formats
 from rung.core.types import Format
-from rung.formats import Encoded, codebook4, kquants_encode
+from rung.formats import Encoded, codebook4, iq4, kquants_encode
 from rung.formats.codec import Array
 from rung.kernels.cpu import target
 from rung.kernels.cpu.decoding import decode
@@ -28,6 +28,7 @@ Sums = npt.NDArray[np.float64]
 _FAMILIES = {
     "encode_blocks": ("q8_0", "q4_0", "q5_0", "int8", "llm_int8", "nf4", "fp4"),
     "encode_minima": ("q4_1", "q5_1"),
+    "encode_iq4": ("iq4_nl",),
     "encode_kquants": ("q4_k", "q5_k", "q6_k"),
 }
 #: Formats with a kernel; nf4 and fp4 have one for every size of block.
@@ -170,6 +171,11 @@ def _table(fmt: Format) -> Array:
         codebook = codebook4.CODEBOOKS[fmt.name.split(":")[0]]
         order = np.argsort(codebook, kind="stable")
         values, count = [*codebook4.middles(codebook[order]), *np.diff(order), order[0]], fmt.block
+    elif fmt.name == "iq4_nl":
+        codebook, count = iq4.CODEBOOK.astype(np.float32), len(iq4.EXTREMES)
+        # whoever has reached an edge is above what lies just below it
+        places = np.nextafter(iq4.edges(), np.float32(0))
+        values = [*places, *np.diff(codebook), codebook[0], 1 / iq4.CODEBOOK[0], *iq4.BOUNDS, *iq4.EXTREMES]
     elif fmt.name == "llm_int8":
         count = 1
     return np.concatenate([np.array([count], np.int64).view(np.uint8), np.array(values, np.float32).view(np.uint8)])
