@@ -29,6 +29,29 @@ def op(kernel, dtype):
 #: For every rule a log and an environment to which it applies, and the cause that it speaks for there.
 HALF_ADD = 'error: no instance of overloaded function "atomicAdd" matches the argument list types are: (half *, half)'
 APPLIES = {
+    "program-for-cuda-only": (
+        "This program needs a CUDA-Enabled GPU (with at least compute capability 2.0).",
+        {"gpu": "AMD Radeon RX 6600"},
+        "platform-binary-missing",
+    ),
+    "accelerator-of-its-own": (NO_CUDA, {"library_versions": "torch_npu 2.1"}, "xpu-directml-unsupported"),
+    "allocator-of-the-gpu": (
+        "MemoryError: std::bad_alloc: CUDA error at: include/rmm/mr/device/cuda_memory_resource.hpp",
+        {},
+        "gpu-out-of-memory",
+    ),
+    "backend-in-environment": ("float64", {"library_versions": "torch-directml 0.2"}, "xpu-directml-unsupported"),
+    "operator-not-on-device": (
+        "NotFoundError: No registered 'AddN' OpKernel for 'DML' devices compatible with node {{node AddN}}",
+        {},
+        "xpu-directml-unsupported",
+    ),
+    "bnb-on-arm": (SETUP, {"gpu": "Jetson Orin Nano"}, "platform-binary-missing"),
+    "private-name-missing": (
+        "AttributeError: '_Capture' object has no attribute '_set_device_from_string'",
+        {},
+        "package-version-mismatch",
+    ),
     "int8-units-are-there": (
         "Exception: cublasLt ran into an error!",
         {"gpu": "RTX 4090"},

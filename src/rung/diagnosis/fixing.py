@@ -140,6 +140,11 @@ _BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "platform-binary-missing",
+        lambda s: s.vendor in ("amd", "intel") and s.has("cuda-gpu-demanded"),
+        ("use-other-backend", "change-hardware"),
+    ),
+    (
+        "platform-binary-missing",
         lambda s: s.says("(?i)triton|torch.compile"),
         ("use-fallback-kernel", "install-matching-build"),
     ),
@@ -172,7 +177,7 @@ _BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "format-or-arch-unknown",
-        lambda s: s.says("(?i)no longer supported|magic|engine plan|please rebuild"),
+        lambda s: s.says(r"(?i)no longer supported|magic|engine plan|please rebuild|serializ\w*(?: \w+){0,2} ?engine"),
         ("requantize-or-reconvert", "upgrade-library"),
     ),
     ("mps-dtype-unsupported", lambda s: s.has("mps-not-implemented"), ("use-cpu", "set-environment-override")),

@@ -67,7 +67,7 @@ _SERIES = (
 )
 _AMD = re.compile(
     r"\bgfx\d{3,4}[a-f]?\b|\bRadeon[\w ]*|\bRX ?(?:Vega ?)?\d{2,4}\w*|\bMI ?\d{2,3}[AX]?\b|\bVega ?\d+"
-    r"|\b[67]\d0M\b|\bRyzen\b.{0,20}\bVega\b",
+    r"|(?<!GT )(?<!GTX )(?<!GTX)(?<!GT)\b[67]\d0M\b|\bRyzen\b.{0,20}\bVega\b",
     re.IGNORECASE,
 )
 _INTEL = re.compile(
@@ -106,6 +106,8 @@ def gpu_of(text: str) -> Gpu | None:
     for pattern, value in _SERIES:
         if re.search(pattern, first, re.IGNORECASE) or re.search(pattern, text, re.IGNORECASE):
             return Gpu(first.strip(), "nvidia", value, f"sm_{value}")
+    if re.search(r"\bAMD\b(?! (?:Ryzen|EPYC|Threadripper))|\bATI\b", text):
+        return Gpu("the AMD GPU", "amd")
     return None
 
 

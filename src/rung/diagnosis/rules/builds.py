@@ -14,6 +14,7 @@ _TORCH = "torch, build configuration of the wheels"
 _WHEELS = "the catalogue of torch's releases: rung devices CARD --software TORCH"
 _CATALOGUE = "NVIDIA, CUDA toolkit release notes, first toolkit of an architecture"
 _NO_GPU = ("torch-without-cuda", "no-cuda-device", "deserialize-cuda", "cuda-init-unknown")
+_RUNTIME = ("cuda-no-kernel-image", "cuda-invalid-device-function", "invalid-device-function-short")
 _UNSEEN = ("is-available-false", "gpu-unused-symptom", "gpu-hidden", "no-cuda-device", "cuda-init-unknown")
 _BITSANDBYTES = ("bnb-setup-path", "bnb-required-library", "bnb-native-missing", "bnb-cpu-library", "bnb-setup-failed")
 _WRONG_CODE = (
@@ -26,6 +27,7 @@ _WRONG_CODE = (
 _LINKED = "application ptx input|cuLinkAddData|cuModuleLoad"
 #: Where a log lists the architectures of a build.
 _LISTED = ("torch-arch-warning", "torch-arch-list", "arch-list-shown")
+_CONTAINER = r"(?i)docker|container|podman|nvidia/cuda:|\bwsl|kubernetes|\bvm\b|proxmox"
 #: Extensions that are compiled apart from torch.
 _EXTENSION = (
     r"(?i)ggml|llama_cpp|llama-cpp|llama\.cpp|csrc|setup\.py|docker|build_ext|_ext\b|rasteriz|pointnet|\.cu:\d+"
@@ -98,9 +100,13 @@ def _driver_before_cuda(scene: Scene) -> bool:
 
 
 def _other_cuda(scene: Scene) -> bool:
-    found = re.match(r"lib(?:cudart|cublas|cublasLt|nvrtc)\.so\.(\d+)", scene.words.get("library", ""))
+    named = scene.words.get("library") or scene.words.get("loaded") or ""
+    found = re.match(r"lib(?:cudart|cublas|cublasLt|nvrtc)\.so\.(\d+)(?:\.(\d+))?", named)
     here = scene.facts.cuda
-    return found is not None and here is not None and int(found[1]) != here[0]
+    if found is None or here is None:
+        return False
+    before_11 = int(found[1]) < 11  # their names had the minor version too
+    return int(found[1]) != here[0] or (before_11 and found[2] is not None and int(found[2]) != here[1])
 
 
 def _two_cudas(scene: Scene) -> bool:
@@ -165,7 +171,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "not-torch",
-        lambda s: s.has("cuda-no-kernel-image") and not s.says("RuntimeError: CUDA error|PyTorch|torch"),
+        lambda s: s.has(*_RUNTIME) and not s.says(r"RuntimeError: CUDA error|PyTorch|torch|\bHIP|\bROCm"),
         {"build-wrong-arch-flags": 1.2},
         "the message is not torch's: a program with kernels of its own raised it",
         "CUDA runtime, cudaErrorNoKernelImageForDevice",
@@ -201,7 +207,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "ggml-floor-on-ampere",
         lambda s: s.from_(80) and s.has("ggml-arch-floor"),
-        {"software-defect": 1.5},
+        {"software-defect": 2},
         "{gpu} has compute capability {cc}, above the floor named: the comparison itself is wrong",
         "https://github.com/ggml-org/llama.cpp/issues/15589",
     ),
@@ -324,7 +330,7 @@ RULES: tuple[Rule, ...] = (
         "library-of-other-cuda",
         _other_cuda,
         {"cuda-toolkit-mismatch": 3, "cuda-library-not-found": -1},
-        "the library that is missing belongs to another major version of CUDA than the one here",
+        "the library that is missing belongs to another version of CUDA than the one here",
         "CUDA toolkit, names of its libraries",
     ),
     Rule(
@@ -336,7 +342,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "in-a-container",
-        lambda s: s.has(*_UNSEEN) and s.about(r"(?i)docker|container|podman|\bwsl|kubernetes|\bvm\b|proxmox"),
+        lambda s: s.has(*_UNSEEN) and s.about(_CONTAINER),
         {"gpu-not-visible": 1.5, "cpu-only-build": -0.5},
         "the program runs in a container or a virtual machine",
         "NVIDIA container toolkit",
