@@ -38,7 +38,8 @@ def test_random_weights_have_the_shape_and_the_bytes_of_a_file(name):
 
 def test_rates_are_measured_for_what_the_plan_runs(monkeypatch):
     """On this machine, with small models: every rate is there, above zero, under the rungs that the plan takes."""
-    for name, value in (("_NARROW", TINY), ("_WEIGHTS", TINY), ("CHUNK", 17), ("_TOKENS", 2)):
+    larger = replace(TINY, hidden=256, wide=512)
+    for name, value in (("_NARROW", TINY), ("_WEIGHTS", larger), ("CHUNK", 17), ("_TOKENS", 2)):
         monkeypatch.setattr(calibrate, name, value)
     monkeypatch.setattr(calibrate, "_READ_BYTES", 0)
     monkeypatch.setattr(calibrate, "_SECONDS", 0.0)
@@ -52,9 +53,36 @@ def test_rates_are_measured_for_what_the_plan_runs(monkeypatch):
     (rung,) = {name.rpartition(" q8_0")[0] for name in found if name.endswith("q8_0")}
     steps = {f"layer {step_of([Group('', rung, False, 0, 0)])}"}
     named = {f"cache {size} {group}" for size in (64, 128) for group in (1, 2, 4, 8)}
-    others = {"layer many", "attention many", "spread", f"{rung} q8_0", f"{rung} q8_0 many"}
+    others = {"values many", "attention many", "spread", f"{rung} q8_0", f"{rung} q8_0 many"}
     assert found.keys() == named | others | steps
     assert all(rate > 0 for rate in found.values())
+
+
+def test_what_lies_between_linears_is_told_from_them_and_from_attention():
+    """Seconds made of known rates give these back, whatever the shapes that they are taken from."""
+    truth = {"values": 2e-9, "attention": 7e10, "q8_0": 3e11, "q4_0": 4e11, "layer": 6e-6, "row": 2e10, "cache": 3e10}
+    device, seconds = cpu(), {"narrow": 24 * truth["layer"]}
+    chunk = {}
+    for key, name, size in (
+        ("narrow", "q8_0", calibrate._NARROW), *((n, n, calibrate._weights(n)) for n in ("q8_0", "q4_0"))
+    ):  # fmt: skip
+        read = chunk[key] = calibrate._read(name, size, device, 1)
+        seconds[f"{key} many"] = (
+            read.multiplied / truth[name] + read.attended / truth["attention"] + read.values * truth["values"]
+        )
+        seconds.setdefault(key, read.held / truth["row"] + size.layers * truth["layer"])
+    for name, size in calibrate._CACHES.items():
+        read = 4 * size.layers * size.kv_heads * size.head_dim * calibrate._DEPTH
+        seconds |= {f"near {name}": 1e-3, f"deep {name}": 1e-3 + read / truth["cache"]}
+    size = calibrate._CACHES["64 1"]
+    deeper = 4 * calibrate.CHUNK * calibrate._DEPTH * size.layers * size.kv_heads * size.head_dim
+    seconds |= {"near many": 0.1, "deep many": 0.1 + deeper / truth["attention"]}
+    found = calibrate._rates(seconds, device, 1, ("q8_0", "q4_0"))
+    assert found["values many"] == pytest.approx(1 / truth["values"])
+    assert found["attention many"] == pytest.approx(truth["attention"])
+    for name in ("q8_0", "q4_0"):
+        assert found[f"{chunk[name].rung} many"] == pytest.approx(truth[name])
+        assert found[chunk[name].rung] == pytest.approx(truth["row"])
 
 
 @pytest.mark.parametrize("name", calibrate.FORMATS)

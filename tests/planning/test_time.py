@@ -105,3 +105,17 @@ def test_a_copy_that_is_kept_for_the_way_back_is_not_read():
         read.append([group.bytes for group in made.groups if group.format == "q5_k" and not group.once])
     assert held[0] > 1.4 * held[1]
     assert read[0] == pytest.approx(read[1], rel=1e-6)
+
+
+def test_reading_takes_the_values_between_linears_and_the_head_once():
+    """Of 100 tokens: the linears of each, attention to half of the others, the columns of state and feed-forward part
+    of every layer, and one row of the head."""
+    known = device(**{"values many": 5e8, "attention many": 1e10, "numba.row q8_0 many": 1e11})
+    of, depth = subject(layers=3), 100
+    parts = (Group("q8_0", "numba.row", False, 1e6, 1e6), Group("q8_0", "numba.row", True, 2e8, 2e8))
+    took = depth / rates(parts, of, known, 8192, "f16", depth).prefill
+    linears = depth * 2 * 1e6 / 1e11
+    attention = depth * 4 * (3 * 50) * of.shape.heads * of.shape.head_dim / 1e10
+    between = depth * 3 * (of.shape.hidden + of.shape.feed_forward) / 5e8
+    head = 2e8 / 2e10
+    assert took == pytest.approx(linears + attention + between + head)

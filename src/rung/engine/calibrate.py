@@ -2,8 +2,9 @@
 
 Measured is what ``rung run`` does, through the same plan, binding and decoder: whole tokens of models of random
 weights that no cache holds. Narrow models give the seconds of a layer, wide ones the bytes a second of a format, long
-contexts those of the cache. On a virtual machine others take processors and memory away for seconds at a time: what
-was measured while that happened is measured again, and everything in three rounds, of which the middle one counts.
+contexts those of the cache, narrow and wide ones together what a prompt is between linears. On a virtual machine
+others take processors and memory away for seconds at a time: what was measured while that happened is measured again,
+and everything in three rounds, of which the middle one counts.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rung.planning.kitchen import Kitchen, Recipe
 from rung.planning.request import Request
 from rung.planning.solve import solve
 from rung.planning.subject import Subject
-from rung.planning.time import step_of
+from rung.planning.time import step_of, values_between
 from rung.run.journal import Journal
 
 #: What is measured: the formats that files are most often stored in, and those that rung stores a folder in.
@@ -73,6 +74,8 @@ _CACHES = {
 #: The one that prompts are read over, too.
 _READ = "64 1"
 _VOCABULARY = 512
+#: The format of what is measured for something else than a format.
+_PLAIN = "q8_0"
 
 
 def calibrate(
@@ -88,6 +91,7 @@ def calibrate(
     are those of a busy one.
     """
     torch.set_num_threads(threads)
+    names = tuple(dict.fromkeys((_PLAIN, *names)))
     found = [_Round(device, threads, told, names).seconds() for _ in range(rounds)]
     seconds = {name: statistics.median(each[name] for each in found) for name in found[0]}
     apart = statistics.median(max(abs(each[name] / seconds[name] - 1) for each in found) for name in seconds)
@@ -115,13 +119,13 @@ class _Round:
     def seconds(self) -> dict[str, float]:
         """Of a token and of a chunk of a prompt, by what was measured."""
         self.told("layers")
-        found = self._both("narrow", "q8_0", _NARROW)
+        found = self._both("narrow", _PLAIN, _NARROW)
         for name in self.names:
             self.told(name)
             found |= self._both(name, name, _weights(name))
         for name, size in _CACHES.items():
             self.told("context")
-            with _decoder(self.device, self.threads, "q8_0", size) as model:
+            with _decoder(self.device, self.threads, _PLAIN, size) as model:
                 found[f"near {name}"], found[f"deep {name}"] = (_token(model, depth) for depth in (0, _DEPTH))
                 if name == _READ:
                     found["near many"], found["deep many"] = (_chunk(model, depth) for depth in (0, _DEPTH))
@@ -134,23 +138,59 @@ class _Round:
 
 def _rates(seconds: dict[str, float], device: Device, threads: int, names: Sequence[str]) -> dict[str, float]:
     """Rates from seconds: what a layer takes is taken off before weights and caches are divided by the rest."""
-    layer, chunk = (seconds[name] / _NARROW.layers for name in ("narrow", "narrow many"))
-    step = step_of(_plan(device, threads, "q8_0", _NARROW)[1].groups)
-    found = {f"layer {step}": layer, "layer many": chunk}
-    for name in names:
-        size = _weights(name)
-        groups = _plan(device, threads, name, size)[1].groups
-        held = sum(group.bytes for group in groups)
-        work = 2 * CHUNK * sum(group.count for group in groups if not group.once)
-        rung = f"{groups[0].rung} {groups[0].format}"
-        found[rung] = held / _rest(seconds[name], size.layers * layer)
-        found[f"{rung} many"] = work / _rest(seconds[f"{name} many"], size.layers * chunk)
+    layer = seconds["narrow"] / _NARROW.layers
+    found = {f"layer {step_of(_plan(device, threads, _PLAIN, _NARROW)[1].groups)}": layer}
     for name, size in _CACHES.items():
         read = 2 * size.layers * size.kv_heads * size.head_dim * _DEPTH * 2
         found[f"cache {name}"] = read / _rest(seconds[f"deep {name}"], seconds[f"near {name}"])
     size = _CACHES[_READ]
     deeper = 4 * CHUNK * _DEPTH * size.layers * size.kv_heads * size.head_dim
-    return found | {"attention many": deeper / _rest(seconds["deep many"], seconds["near many"])}
+    found["attention many"] = attention = deeper / _rest(seconds["deep many"], seconds["near many"])
+    chunks = {name: _read(name, _weights(name), device, threads) for name in names}
+    narrow = _read(_PLAIN, _NARROW, device, threads)
+    value = _value(
+        (narrow, seconds["narrow many"] - narrow.attended / attention),
+        (chunks[_PLAIN], seconds[f"{_PLAIN} many"] - chunks[_PLAIN].attended / attention),
+    )
+    found["values many"] = 1 / value
+    for name, chunk in chunks.items():
+        found[chunk.rung] = chunk.held / _rest(seconds[name], _weights(name).layers * layer)
+        beside = chunk.attended / attention + chunk.values * value
+        found[f"{chunk.rung} many"] = chunk.multiplied / _rest(seconds[f"{name} many"], beside)
+    return found
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What reading a chunk of a prompt takes: operations of linears and of attention, values between linears; and the
+    bytes of its weights."""
+
+    rung: str
+    held: float
+    multiplied: float
+    attended: float
+    values: float
+
+
+def _read(name: str, size: _Size, device: Device, threads: int) -> _Read:
+    groups = _plan(device, threads, name, size)[1].groups
+    return _Read(
+        f"{groups[0].rung} {groups[0].format}",
+        sum(group.bytes for group in groups),
+        2 * CHUNK * sum(group.count for group in groups if not group.once),
+        2 * CHUNK * CHUNK * size.layers * size.kv_heads * size.group * size.head_dim,  # each sees half of the others
+        CHUNK * values_between(size.layers, size.hidden, size.wide),
+    )
+
+
+def _value(narrow: tuple[_Read, float], wide: tuple[_Read, float]) -> float:
+    """Seconds of a value between linears, from two models of one format whose linears take the rest of their seconds.
+
+    At least a tenth of what the narrow one would say alone: of noise comes no rate below zero.
+    """
+    (few, little), (many, much) = narrow, wide
+    share = few.multiplied / many.multiplied
+    return max((little - share * much) / (few.values - share * many.values), little / few.values / 10)
 
 
 def _weights(name: str) -> _Size:

@@ -7,8 +7,9 @@ A token takes the time of its weights, of the keys and values that it reads, and
   many``: operations a second with many rows.
 - ``cache 64 1``, by the size of a head (64 or 128) and the query heads that share a key head (1, 2, 4 or 8): bytes of
   keys and values a second; ``attention many``: operations a second of many queries.
-- ``layer numba.step``, by the rung that computes whole tokens: seconds of a layer beside its linears; ``layer many``
-  the same of a chunk of a prompt.
+- ``layer numba.step``, by the rung that computes whole tokens: seconds of a layer beside its linears. ``values many``:
+  of a prompt, values a second that are normed, activated, added and quantised between the linears, counted as the
+  columns of its state and of its feed-forward part for each layer and token.
 - ``spread``: how far apart two measurements of the same thing lay, as a share.
 
 Where it has nothing the bandwidth and the peaks of the device are taken, and the shares of them that kernels reach.
@@ -40,7 +41,7 @@ _BANDWIDTH_SHARE = 0.75
 _PEAK_SHARE = 0.5
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU.
 _LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 6e-5}
-#: The same of a chunk of a prompt.
+#: The same of a chunk of a prompt, where nothing is measured.
 _LAYER_CHUNK_SECONDS = 4e-3
 #: Seconds that transformers' loop takes a layer and token beside the linears: 5.3 ms for the 18 of Gemma 2B.
 _LAYER_BORROWED = 0.3e-3
@@ -105,9 +106,10 @@ def rates(
     layer = (_LAYER_BORROWED if subject.borrowed else measured) * subject.layers
     cache = batch * _cache_seconds(subject, device, depth, cache_dtype, bandwidth)
     decode = cache + layer + sum(_one_row(group, device, bandwidth) for group in parts)
-    chunks = -(-depth // CHUNK) * subject.layers * device.rates.get("layer many", _LAYER_CHUNK_SECONDS)
     many = sum(2 * group.count / _peak(group, device) for group in parts if not group.once)
-    return Rates(batch / decode, 1 / (many + _attention(subject, device, depth) + chunks / depth))
+    once = sum(_one_row(group, device, bandwidth) for group in parts if group.once)
+    beside = _between(subject, device, depth)
+    return Rates(batch / decode, 1 / (many + once / depth + _attention(subject, device, depth) + beside))
 
 
 def step_of(parts: Iterable[Group]) -> str:
@@ -142,6 +144,20 @@ def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, ban
     fetched = max(four - fours, 0.0)
     quads, singles = divmod(group, 4)
     return held * (fetched + quads * fours + singles * max(one - fetched, 0.0))
+
+
+def values_between(layers: int, hidden: int, wide: int) -> int:
+    """Values that a token of a prompt is between linears."""
+    return layers * (hidden + wide)
+
+
+def _between(subject: Subject, device: Device, depth: int) -> float:
+    """Seconds of what lies between the linears, for each token of a prompt."""
+    shape = subject.shape
+    wide = shape.feed_forward or shape.experts_per_token * shape.expert_feed_forward
+    if rate := device.rates.get("values many"):
+        return values_between(subject.layers, shape.hidden, wide) / rate
+    return -(-depth // CHUNK) * subject.layers * _LAYER_CHUNK_SECONDS / depth
 
 
 def _attention(subject: Subject, device: Device, depth: int) -> float:
