@@ -52,6 +52,20 @@ def test_names_of_photographs_do_not_steer_the_terminal(tmp_path, capsys, monkey
     assert (code, err) == (130, "left out, not there: \\x1b]0;title\\x07\\x1b[2J\n")
 
 
+def test_one_of_a_kind_is_not_said_to_be_several(tmp_path, capsys, monkeypatch):
+    image = {"name": "a.png", "psnr": 20.0, "ssim": 0.5, "lpips": None}
+    facts = {"ply": "splats.ply", "splats": 1, "steps": 1, "seconds": 2.0, "psnr": 20.0, "ssim": 0.5, "images": [image]}
+    monkeypatch.setattr(training, "train", lambda *given, **more: training.Result(1, facts, False))
+    code, out, _ = ended(capsys, "train", "demo", "--out", tmp_path / "run")
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            "splats.ply · 1 splat · 1 step in 2 s",
+            f"1 test picture: PSNR 20.00 dB, SSIM 0.500 · {tmp_path / 'run' / 'test'}",
+        ],
+    )
+
+
 def test_info_says_what_a_file_holds(ply, capsys):
     code, out, _ = ended(capsys, "info", ply, "--json")
     facts = json.loads(out)

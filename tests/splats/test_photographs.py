@@ -11,7 +11,7 @@ from PIL import Image
 
 from rung.core.errors import BadFile, SoftwareMissing, UsageError
 from rung.models.card import SceneCard, View
-from rung.splats.photographs import Photographs
+from rung.splats.photographs import Photographs, as_stored
 from rung.splats.scenes import lenses, pictures
 from rung.splats.scenes.split import split
 
@@ -135,6 +135,18 @@ def test_a_picture_of_another_size_scales_the_camera_and_one_of_another_shape_is
     assert photographs.notes == ("left out, another aspect ratio than the camera's: other.png",)
     with pytest.raises(BadFile, match="none of 1 photograph has the aspect ratio"):
         Photographs(card(view(other)), 2**20)
+
+
+def test_cameras_are_as_large_as_their_photographs_but_for_those_that_cannot_be_compared(tmp_path):
+    for name, (width, height) in {"a": (32, 24), "b": (32, 24), "c": (128, 96), "d": (40, 90)}.items():
+        saved(tmp_path / f"{name}.png", noise(height, width))
+    (tmp_path / "e.png").write_bytes(b"no picture")
+    cameras = {"a": 1.0, "b": 1.0, "c": 3.0, "d": 4.0, "e": 5.0}
+    given = card(*(dataclasses.replace(view(tmp_path / f"{name}.png"), cx=cx) for name, cx in cameras.items()))
+    found = as_stored(given).views
+    assert [(each.width, each.height) for each in found] == [(32, 24), (32, 24), (128, 96), (64, 48), (64, 48)]
+    assert (found[0].fx, found[0].fy, found[0].cx, found[0].cy) == (25.0, 26.0, 0.5, 12.5)
+    assert found[3:] == given.views[3:]
 
 
 @pytest.mark.parametrize("orientation", [3, 6, 8])

@@ -49,6 +49,23 @@ def transparent(alpha: str | None, view: View) -> bool:
     return alpha == "transparent" or (alpha is None and not view.mask)
 
 
+def as_stored(card: SceneCard) -> SceneCard:
+    """The scene with cameras as large as their photographs are, by the header of one photograph of each camera: they
+    may have been found on others, larger or smaller. What cannot be read, or has another shape, stays as it is."""
+    sizes = dict[View, _Fit | None]()
+    found = []
+    for view in card.views:
+        camera = dataclasses.replace(view, name="", image="", mask="", split="", pose=())
+        if camera not in sizes:
+            try:
+                sizes[camera] = _fit(view, pictures.header_of(Path(view.image)))
+            except BadFile:
+                sizes[camera] = None
+        fit = sizes[camera]
+        found.append(_sized(view, fit.width, fit.height) if fit else view)
+    return dataclasses.replace(card, views=tuple(found))
+
+
 class Photographs:
     """Photographs of a scene at training size, undistorted, through a cache of so many bytes.
 
@@ -182,22 +199,26 @@ def _fit(view: View, header: Header) -> _Fit | None:
     return None
 
 
-def _planned(view: View, fits: list[_Fit], max_resolution: int | None) -> _Plan:
-    """How the picture, and the mask if ``fits`` has one, are brought to training size."""
-    width, height, _ = fits[0]
-    lying = tuple(fit.lying for fit in fits)
-    ratio = min(1.0, (max_resolution or max(width, height)) / max(width, height))
-    new_width, new_height = max(1, round(width * ratio)), max(1, round(height * ratio))
-    across, down = new_width / view.width, new_height / view.height
-    reduced = dataclasses.replace(
+def _sized(view: View, width: int, height: int) -> View:
+    """The camera whose picture is that of ``view`` in another size."""
+    across, down = width / view.width, height / view.height
+    return dataclasses.replace(
         view,
-        width=new_width,
-        height=new_height,
+        width=width,
+        height=height,
         fx=view.fx * across,
         cx=view.cx * across,
         fy=view.fy * down,
         cy=view.cy * down,
     )
+
+
+def _planned(view: View, fits: list[_Fit], max_resolution: int | None) -> _Plan:
+    """How the picture, and the mask if ``fits`` has one, are brought to training size."""
+    width, height, _ = fits[0]
+    lying = tuple(fit.lying for fit in fits)
+    ratio = min(1.0, (max_resolution or max(width, height)) / max(width, height))
+    reduced = _sized(view, max(1, round(width * ratio)), max(1, round(height * ratio)))
     key = "" if reduced.lens == "pinhole" else _key(reduced, lying)
     return _Plan(reduced, lenses.straight(reduced), lying, key)
 

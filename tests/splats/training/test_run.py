@@ -146,15 +146,17 @@ def test_the_demo_ends_with_a_page_and_other_runs_do_not(scene, tmp_path, monkey
     assert not (tmp_path / scene.name / "page.html").exists()
 
 
-def test_the_size_is_that_of_the_pictures_that_were_trained_on(scene, tmp_path):
-    small = tmp_path / "images_2"
-    small.mkdir()
+@pytest.mark.parametrize("times", [0.5, 2])
+def test_plan_and_sizes_are_those_of_the_pictures_that_were_trained_on(times, scene, tmp_path):
+    others, side = tmp_path / "others", int(times * tiny.SIZE)
+    others.mkdir()
     for file in scene.glob("*.png"):
         with Image.open(file) as picture:
-            picture.reduce(2).save(small / file.name)
-    found = train(settings(scene, steps=2, images=str(small)), tmp_path / "run").metrics
+            picture.resize((side, side)).save(others / file.name)
+    found = train(settings(scene, steps=2, images=str(others)), tmp_path / "run").metrics
     with Image.open(tmp_path / "run/test/00.png") as picture:
-        assert (found["width"], found["height"]) == picture.size == (24, 24)
+        assert (found["width"], found["height"]) == picture.size == (side, side)
+    assert (found["plan"]["width"], found["plan"]["height"]) == (side, side)
 
 
 def test_a_loss_that_is_no_number_goes_back_and_a_rung_lower(scene, tmp_path, monkeypatch):

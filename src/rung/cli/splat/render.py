@@ -42,6 +42,7 @@ def render(
 
     from rung.cli.progress import bar
     from rung.cli.splat.device import on_device
+    from rung.core.text import count
     from rung.splats.cameras import chosen
     from rung.splats.drawing import colour
     from rung.splats.rendering import draw_all
@@ -54,4 +55,4 @@ def render(
         show = functools.partial(shown.update, "drawing", total=len(views))
         number = draw_all(made, views, out, ground, depth, fps, show, place)
     if not quiet:
-        print(f"{out} · {number} pictures" if number > 1 else f"{out} · 1 picture")
+        print(f"{out} · {count(number, 'picture')}")

@@ -212,11 +212,14 @@ def _hearing(quiet: bool) -> Hearing:
 def _ending(done: Result, out: Path) -> str:
     if done.stopped:
         return f"stopped after step {done.steps:,}, saved in {out}; the same command with --resume goes on"
+    from rung.core.text import count
+
     found = done.metrics
-    lines = [f"{found['ply']} · {found['splats']:,} splats · {found['steps']:,} steps in {found['seconds']:.0f} s"]
+    splats, steps = count(found["splats"], "splat"), count(found["steps"], "step")
+    lines = [f"{found['ply']} · {splats} · {steps} in {found['seconds']:.0f} s"]
     if found["psnr"] is not None:
         quality = f"PSNR {found['psnr']:.2f} dB, SSIM {found['ssim']:.3f}"
-        lines.append(f"{len(found['images'])} test pictures: {quality} · {out / 'test'}")
+        lines.append(f"{count(len(found['images']), 'test picture')}: {quality} · {out / 'test'}")
     page = out / "page.html"
     if page.is_file():
         lines.append(f"{page} · open it in a browser: drag to turn, wheel to come nearer")

@@ -104,7 +104,9 @@ def _colmap(folder: Path, models: list[Path], images: Path) -> SceneCard:
     cameras = colmap.cameras(model)
     unknown = next((image for image in registered if image.camera not in cameras), None)
     if unknown is not None:
-        raise BadFile(f"{model}: {unknown.name} was taken by camera {unknown.camera}, which is not there.", [], [])
+        raise BadFile(
+            f"{model}: {unknown.name} was taken by camera {unknown.camera}, which is not there.", [], colmap.AGAIN
+        )
     views = [
         View(image.name, str(images / image.name), pose=image.pose, **cameras[image.camera]._asdict())
         for image in registered

@@ -66,7 +66,7 @@ class _Bytes:
         """The values of a little-endian struct."""
         size = struct.calcsize("<" + format)
         if self.at + size > len(self.data):
-            raise BadFile(f"{self.path} ends after {len(self.data):,} bytes, in the middle of an entry.", [], _AGAIN)
+            raise BadFile(f"{self.path} ends after {len(self.data):,} bytes, in the middle of an entry.", [], AGAIN)
         found = struct.unpack_from("<" + format, self.data, self.at)
         self.at += size
         return found
@@ -74,14 +74,14 @@ class _Bytes:
     def skip(self, size: int) -> None:
         """Goes on after ``size`` bytes."""
         if not 0 <= size <= len(self.data) - self.at:
-            raise BadFile(f"{self.path} declares {size:,} bytes more than it holds.", [], _AGAIN)
+            raise BadFile(f"{self.path} declares {size:,} bytes more than it holds.", [], AGAIN)
         self.at += size
 
     def text(self) -> str:
         """A string that ends with a zero byte."""
         end = self.data.find(b"\0", self.at, self.at + 4096)
         if end < 0:
-            raise BadFile(f"{self.path} has a name without an end.", [], _AGAIN)
+            raise BadFile(f"{self.path} has a name without an end.", [], AGAIN)
         found, self.at = self.data[self.at : end].decode("utf-8", "replace"), end + 1
         return found
 
@@ -89,11 +89,11 @@ class _Bytes:
         """A number of entries of at least ``least`` bytes each."""
         number = int(self.take("Q")[0])
         if number * least > len(self.data) - self.at:
-            raise BadFile(f"{self.path} declares {number:,} entries, more than it can hold.", [], _AGAIN)
+            raise BadFile(f"{self.path} declares {number:,} entries, more than it can hold.", [], AGAIN)
         return number
 
 
-_AGAIN = ["export the model again: colmap model_converter"]
+AGAIN = ["export the model again: colmap model_converter"]
 
 
 def camera(path: Path, model: str, width: int, height: int, given: list[float]) -> Camera:
@@ -112,7 +112,7 @@ def camera(path: Path, model: str, width: int, height: int, given: list[float]) 
         lens, bend = ("pinhole", ()) if lens == "opencv" else (lens, bend)
     good = 0 < width < 1 << 20 and 0 < height < 1 << 20 and fx > 0 and fy > 0 and all(map(math.isfinite, given))
     if not good:
-        raise BadFile(f"{path} has a camera of {width} x {height} with the parameters {given}.", [], _AGAIN)
+        raise BadFile(f"{path} has a camera of {width} x {height} with the parameters {given}.", [], AGAIN)
     return Camera(width, height, fx, fy, cx, cy, lens, bend)
 
 
@@ -120,7 +120,7 @@ def pose(path: Path, name: str, quat: list[float], shift: list[float]) -> tuple[
     """Three rows of world to camera from a quaternion (w, x, y, z) and a translation."""
     length = math.sqrt(sum(q * q for q in quat))
     if not (math.isfinite(length) and length > 1e-6 and all(map(math.isfinite, shift))):
-        raise BadFile(f"{path}: the pose of {name} is no rotation: {quat} {shift}.", [], _AGAIN)
+        raise BadFile(f"{path}: the pose of {name} is no rotation: {quat} {shift}.", [], AGAIN)
     w, x, y, z = (q / length for q in quat)
     return (
         *(1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y), shift[0]),
@@ -140,7 +140,7 @@ def _numbers(path: Path, words: list[str]) -> list[float]:
     try:
         return [float(word) for word in words]
     except ValueError:
-        raise BadFile(f"{path}: {' '.join(words)[:80]!r} are no numbers.", [], _AGAIN) from None
+        raise BadFile(f"{path}: {' '.join(words)[:80]!r} are no numbers.", [], AGAIN) from None
 
 
 def cameras(folder: Path) -> dict[int, Camera]:
@@ -160,7 +160,7 @@ def cameras(folder: Path) -> dict[int, Camera]:
         if words:
             numbers = _numbers(path, words[:1] + words[2:])
             if len(words) < 4 or len(numbers) - 3 != _PARAMETERS.get(words[1], len(numbers) - 3):
-                raise BadFile(f"{path}: {' '.join(words)[:80]!r} is no camera.", [], _AGAIN)
+                raise BadFile(f"{path}: {' '.join(words)[:80]!r} is no camera.", [], AGAIN)
             found[int(numbers[0])] = camera(path, words[1], int(numbers[1]), int(numbers[2]), numbers[3:])
     return found
 
@@ -182,7 +182,7 @@ def images(folder: Path) -> list[Image]:
         if not words:
             continue
         if len(words) < 10:
-            raise BadFile(f"{path}: {' '.join(words)[:80]!r} is no image.", [], _AGAIN)
+            raise BadFile(f"{path}: {' '.join(words)[:80]!r} is no image.", [], AGAIN)
         numbers, name = _numbers(path, words[:9]), " ".join(words[9:])
         found.append(Image(name, int(numbers[8]), pose(path, name, numbers[1:5], numbers[5:8])))
         next(lines, None)  # where its points are, which may be an empty line
@@ -203,7 +203,7 @@ def points(folder: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]
             if words:
                 numbers = _numbers(path, words[:7])
                 if len(numbers) < 7 or not all(0 <= value <= 255 for value in numbers[4:]):
-                    raise BadFile(f"{path}: {' '.join(words)[:80]!r} is no point.", [], _AGAIN)
+                    raise BadFile(f"{path}: {' '.join(words)[:80]!r} is no point.", [], AGAIN)
                 found.append(tuple(numbers[1:]))
     rows = np.array(found, np.float64).reshape(-1, 6)
     rows = rows[(np.abs(rows) < np.finfo(np.float32).max).all(axis=1)]  # NaN is not below it either

@@ -27,7 +27,7 @@ from rung.splats import demo
 from rung.splats.evaluating import evaluate
 from rung.splats.exporting import Edits, Export
 from rung.splats.naming import stems
-from rung.splats.photographs import Photographs, transparent
+from rung.splats.photographs import Photographs, as_stored, transparent
 from rung.splats.scenes import scene, sfm
 from rung.splats.scenes.points import points_of
 from rung.splats.scenes.split import split
@@ -167,7 +167,7 @@ class _Run:
         budget = parse_memory(asked.memory)
         small = asked.scene == "demo"
         made = plan(
-            card,
+            as_stored(card),
             device,
             budget.get(device.id, budget.get("*")),
             max_splats=asked.max_splats or (demo.SPLATS if small else None),
