@@ -119,7 +119,9 @@ def test_photographs_of_different_things_are_refused_by_name(colmap, tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_full_disk_leaves_no_half_of_a_scene(colmap, photographs, tmp_path, monkeypatch):
+def test_a_full_disk_and_a_kill_leave_no_half_of_a_scene(colmap, photographs, tmp_path, monkeypatch):
+    (tmp_path / "out/.sfm-a_b1c2d3/images").mkdir(parents=True)
+
     def full(*_):
         raise OSError(28, "No space left on device")
 

@@ -27,6 +27,8 @@ _SIDE, _FEATURES = 2000, 4096
 #: Photographs that a scene needs, and the share of them that must be placed.
 _LEAST, _ENOUGH = 3, 0.3
 _SEED = 0
+#: How folders begin in which cameras are being found.
+_WORK = ".sfm-"
 
 Note = Callable[[str], None]
 
@@ -69,7 +71,9 @@ def reconstruct(
         raise UsageError(f"{out} holds a scene already.", [], ["give another --out"])
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    with writing(out), tempfile.TemporaryDirectory(dir=out, prefix=".sfm-") as held:
+    for left in out.glob(f"{_WORK}*"):  # of an attempt that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with writing(out), tempfile.TemporaryDirectory(dir=out, prefix=_WORK) as held:
         work = Path(held)
         names = _gather(source, work / "images", max_images, note)
         model = _mapped(pycolmap, work, names, threads, note)
