@@ -197,6 +197,13 @@ def test_modules_to_save():
     assert model.lm_head.modules_to_save["default"].weight.requires_grad
 
 
+def test_an_adapter_that_there_is_not_is_not_merged():
+    model = get_peft_model(quantised(), config(init_lora_weights=False))
+    with pytest.raises(UsageError, match=r"no adapter 'defualt'.*Did you mean default"):
+        merge(model, adapter_names=["defualt"])
+    assert isinstance(model.base_model.model.model.layers[0].mlp.up_proj.base_layer, QuantLinear)
+
+
 def test_a_format_that_is_only_read_trains_and_merges_into_plain_layers():
     class Model(nn.Module):
         def __init__(self):

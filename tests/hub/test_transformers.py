@@ -222,7 +222,7 @@ def test_experts_are_quantised_while_they_are_merged(tmp_path):
         ({"compute_dtype": "float33"}, UsageError, "compute_dtype is 'float33'"),
         ({"embeddings": "q9"}, UnknownFormat, "no format 'q9'"),
         ({"keep": {"up_proj": "q9"}}, UnknownFormat, "no format 'q9'"),
-        ({"threshold": -1}, UsageError, "threshold is -1.0; it must not be negative"),
+        ({"threshold": -1}, UsageError, "threshold is -1; it is a number that is not negative"),
     ],
 )
 def test_bad_configs(arguments, error, says):

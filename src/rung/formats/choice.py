@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from rung.core.errors import UsageError
 from rung.core.text import matches
 from rung.core.types import EMPTY, Format
 from rung.core.value import FrozenDict
@@ -32,12 +33,12 @@ class Choice:
         embeddings: str | None = None,
         keep: Mapping[str, str] | None = None,
     ) -> Self:
-        """Those arguments, with the names of formats. Raises ``UnknownFormat``."""
+        """Those arguments, with the names of formats. Raises ``UnknownFormat``, and ``UsageError`` as ``kept`` does."""
         return cls(
             table.get(format),
             (skip,) if isinstance(skip, str) else tuple(skip),
             None if embeddings is None else table.get(embeddings),
-            FrozenDict({pattern: table.get(name) for pattern, name in (keep or {}).items()}),
+            FrozenDict(kept(keep)),
         )
 
     def of(self, names: Sequence[str], outer: bool, known: Container[str]) -> Format | None:
@@ -52,6 +53,13 @@ class Choice:
         if any(map(meant, self.skip)):
             return None
         return next((own for pattern, own in self.keep.items() if meant(pattern)), self.outer if outer else self.format)
+
+
+def kept(given: Mapping[str, str] | None) -> dict[str, Format]:
+    """Formats by patterns. Raises ``UnknownFormat``, and ``UsageError`` for what is no mapping."""
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError("keep has a format for each pattern:  {'lm_head': 'q6_k'}", [f"it is {given!r}"])
+    return {pattern: table.get(name) for pattern, name in (given or {}).items()}
 
 
 def means(pattern: str, name: str, names: Container[str]) -> bool:

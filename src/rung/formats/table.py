@@ -150,6 +150,8 @@ def get(name: str) -> Format:
 
     Raises ``UnknownFormat``, with the names that look alike.
     """
+    if not isinstance(name, str):
+        raise UnknownFormat(f"A format is named by a string, 'q4_k' say, and not by {name!r}.", (), ["rung formats"])
     if name in FORMATS:
         return FORMATS[name]
     wanted = name.strip().lower()

@@ -17,7 +17,7 @@ from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
 from rung.core.errors import UsageError
-from rung.core.text import count
+from rung.core.text import count, did_you_mean
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
 from rung.nn.layers import turned_back
 from rung.nn.quantise import put
@@ -82,6 +82,12 @@ def merge(model: PeftModel, dequantize: bool = False, adapter_names: list[str] |
     """
     if not isinstance(model, PeftModel):
         raise UsageError(f"{type(model).__name__} has no adapters: it is no PeftModel")
+    for name in adapter_names or ():
+        if name not in model.peft_config:
+            known = list(model.peft_config)
+            raise UsageError(
+                f"The model has no adapter {name!r}.{did_you_mean(name, known)}", [f"it has {', '.join(known)}"]
+            )
     if dequantize:
         return _into_plain(model, adapter_names)
     merged: nn.Module = model.merge_and_unload(safe_merge=True, adapter_names=adapter_names)

@@ -20,7 +20,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from rung import formats
 from rung.core.errors import BadFile, DoesNotFit, RungError, UsageError
 from rung.core.text import count
-from rung.formats.choice import Choice, means
+from rung.formats.choice import Choice, kept, means
 from rung.hub.conversions import Operation, whole_names
 from rung.hub.modules import component_of
 from rung.hub.register import TABLE
@@ -82,10 +82,10 @@ class QuantizationConfig(QuantizationConfigMixin):
         self.format = format if format == AUTO else formats.get(format).name
         self.embeddings = None if embeddings is None else formats.get(embeddings).name
         self.skip = [skip] if isinstance(skip, str) else list(skip)
-        self.keep = {pattern: formats.get(name).name for pattern, name in (keep or {}).items()}
+        self.keep = {pattern: chosen.name for pattern, chosen in kept(keep).items()}
         self.compute_dtype = None if compute_dtype is None else str(compute_dtype).removeprefix("torch.")
+        check_computing(self.dtype(), threshold)
         self.threshold = float(threshold)
-        check_computing(self.dtype(), self.threshold)
 
     def quantizer(self, **options: Any) -> HfQuantizer:
         """What transformers quantises and loads with."""

@@ -62,7 +62,7 @@ class QuantExperts(nn.Module):
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """[T, hidden], the experts of each token [T, k] and their weights [T, k] -> [T, hidden]."""
         x = hidden_states
-        if torch.is_autocast_enabled(x.device.type):
+        if not x.is_meta and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         x = x if self.compute_dtype is None else x.to(self.compute_dtype)
         result = torch.zeros_like(hidden_states)

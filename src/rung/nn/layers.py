@@ -44,12 +44,18 @@ class QuantLinear(nn.Linear):
         """The decoded weight [out, in]; only its use decodes it."""
         return Decoded(self.stored)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raises ``UsageError`` for another ``weight``: values can be put into this one, and it has no second place."""
+        if name == "weight":
+            raise _no_other_weight(self)
+        super().__setattr__(name, value)
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]"""
-        if torch.is_autocast_enabled(x.device.type):
+        if not x.is_meta and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        given = x if self.compute_dtype is None else x.to(self.compute_dtype)
-        outliers = self.threshold > 0 and not self.training
+        given = x if self.compute_dtype is None or not x.is_floating_point() else x.to(self.compute_dtype)
+        outliers = self.threshold > 0 and not self.training and not x.is_meta
         y = _with_outliers(given, self) if outliers else self._product(given)
         bias = self.bias  # looked up once: a parameter costs half a microsecond
         if bias is not None:
@@ -75,6 +81,14 @@ class QuantLinear(nn.Linear):
     def extra_repr(self) -> str:
         """Shown between the brackets."""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def _no_other_weight(layer: QuantLinear | QuantEmbedding) -> UsageError:
+    return UsageError(
+        f"The weight of a {type(layer).__name__} cannot be another tensor: it is stored in {layer.stored.format.name}",
+        ["so it cannot be tied to a plain one either"],
+        ["layer.weight.data = values   # encodes them", "layer.dequantize()   # is a plain layer"],
+    )
 
 
 def turned_back(layer: nn.Linear, kind: type[nn.Module]) -> nn.Module:
@@ -125,9 +139,15 @@ class QuantEmbedding(nn.Embedding):
         """The decoded weight [vocabulary, hidden]; only its use decodes it."""
         return Decoded(self.stored)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """See ``QuantLinear``."""
+        if name == "weight":
+            raise _no_other_weight(self)
+        super().__setattr__(name, value)
+
     def forward(self, ids: Tensor) -> Tensor:
         """int [...] -> [..., hidden]. Raises ``UsageError`` for an id outside of the vocabulary."""
-        if not product.recorded() and not product.transformed() and ids.numel():
+        if not product.recorded(ids) and not product.transformed() and ids.numel():
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= self.num_embeddings:
                 raise UsageError(

@@ -14,8 +14,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.functional import embedding as torch_embedding
 from torch.nn.functional import linear as torch_linear
+from torch.utils.flop_counter import register_flop_formula
 
 from rung import formats
+from rung.core.errors import UsageError
 from rung.nn import bound
 from rung.nn.weight import QuantWeight, parts_of
 
@@ -25,7 +27,7 @@ Parts = list[Tensor]
 def linear(x: Tensor, weight: QuantWeight, exact: bool) -> Tensor:
     """x [..., columns] times the weight [rows, columns]: [..., rows], in the dtype of x."""
     rows, columns = weight.shape
-    recording = recorded()
+    recording = recorded(x)
     if not recording and transformed():
         return torch_linear(x, _plain(weight, x.dtype))
     flat = x if x.dim() == 2 else x.reshape(-1, columns)
@@ -42,9 +44,11 @@ def linear(x: Tensor, weight: QuantWeight, exact: bool) -> Tensor:
     return y.reshape(*x.shape[:-1], rows)
 
 
-def recorded() -> bool:
-    """Whether torch makes a program of the calls (``torch.compile``, ``torch.jit.trace``), which takes operators."""
-    return torch.compiler.is_compiling() or torch._C._is_tracing()
+def recorded(x: Tensor) -> bool:
+    """Whether a call with x is to be an operator's: torch makes a program of it (``torch.compile``, ``jit.trace``), or
+    x has no values, or is more than a tensor.
+    """
+    return type(x) is not Tensor or x.is_meta or torch.compiler.is_compiling() or torch._C._is_tracing()
 
 
 def transformed() -> bool:
@@ -61,7 +65,7 @@ def _plain(weight: QuantWeight, dtype: torch.dtype) -> Tensor:
 def look_up(ids: Tensor, weight: QuantWeight) -> Tensor:
     """ids int64 [...] -> rows f32 [..., columns]."""
     rows, columns = weight.shape
-    if not recorded() and transformed():
+    if not recorded(ids) and transformed():
         return torch_embedding(ids, _plain(weight, torch.float32))
     found = rows_of(ids.reshape(-1), list(weight.parts().values()), weight.format.name, rows, columns)
     return found.reshape(*ids.shape, columns)
@@ -104,6 +108,12 @@ def product(x: Tensor, parts: Parts, format: str, rows: int, columns: int, trans
 
 def _exact(x: Tensor, parts: Parts, format: str, rows: int, columns: int, transposed: bool) -> Tensor:
     state = _state(parts, format, rows, columns)
+    if not x.is_floating_point():
+        raise UsageError(
+            f"Activations are {x.dtype}, and a linear layer multiplies floating-point numbers",
+            ["what a plain layer refuses would be cut to whole or to real numbers here"],
+            ["layer(x.float())"],
+        )
     dtype = x.dtype if bound.multiplies(x.device, x.dtype) else torch.float32
     given, step = x.to(dtype), state.stored.step * 4 // dtype.itemsize
     if rows <= step:
@@ -163,6 +173,12 @@ def infer(x: Tensor, parts: Parts, format: str, rows: int, columns: int) -> Tens
 @infer.register_fake
 def _(x: Tensor, parts: Parts, format: str, rows: int, columns: int) -> Tensor:
     return x.new_empty(x.shape[0], rows)
+
+
+@register_flop_formula([torch.ops.rung.product, torch.ops.rung.infer])
+def _flops(x: Any, parts: Any, format: str, rows: int, columns: int, *more: Any, **named: Any) -> int:
+    """Those of the product of x [M, ...], as whoever counts operations of torch sees it; decoding is none."""
+    return 2 * int(x[0]) * rows * columns
 
 
 @_operator("rows", "Tensor ids")

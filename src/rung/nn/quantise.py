@@ -62,6 +62,12 @@ def quantize(
     on the meta device, rows that the format does not divide, layers of size zero, nothing to quantise, a negative
     threshold, a dtype that nothing computes in; ``CannotEncode`` for NaN and Inf, with the tensor's name.
     """
+    if not isinstance(module, nn.Module):
+        raise UsageError(
+            f"rung.quantize takes a torch.nn.Module, not {type(module).__name__}",
+            (),
+            ["rung quantize SRC DST --format F   # quantises files"],
+        )
     check_computing(compute_dtype, threshold)
     wanted = wanted_layers(module, Choice.named(format, skip, embeddings, keep))
     for each in wanted:
@@ -197,9 +203,9 @@ def check_computing(dtype: torch.dtype | None, threshold: float) -> None:
             ["layers multiply decoded weights; how those are stored is the format"],
             ["leave it out: layers compute in the dtype of their input"],
         )
-    if not threshold >= 0.0:
+    if not (isinstance(threshold, (int, float)) and threshold >= 0.0):
         raise UsageError(
-            f"threshold is {threshold}; it must not be negative",
+            f"threshold is {threshold!r}; it is a number that is not negative",
             ["it is the magnitude above which columns of the input are left in 16 bits (LLM.int8())"],
             ["threshold=6.0", "leave it out: there is none"],
         )
@@ -221,7 +227,8 @@ def check(wanted: Wanted) -> None:
 
 def check_shapes(wanted: Wanted) -> None:
     """Raises ``UsageError`` where a layer can be seen not to fit without looking at its values."""
-    format, leave_out = wanted.format, f"leave it out:  skip=[{wanted.name!r}]"
+    format = wanted.format
+    leave_out = f"leave it out:  skip=[{wanted.name!r}]" if wanted.name else "leave this layer as it is"
     if not format.encodes:
         better = written_instead(format, wanted.weights[0][1].shape[1])
         ways = [f"quantise to {better}, which it writes", "rung formats   # says which are written"]

@@ -155,7 +155,7 @@ class _Watch(TorchDispatchMode):
         before = _tensors((args, kwargs))
         result = self._call(func, args, kwargs, known=not any(value.is_meta for value in before))
         after = _tensors(result)
-        count = _FLOPS.get(func._overloadpacket)
+        count = _FLOPS.get(func._overloadpacket) or flop_registry.get(func._overloadpacket)  # of operators made since
         flops = int(count(*args, **kwargs, out_val=result)) if count else 0
         moved = 0 if _is_alias(func, before, after) else sum(map(_bytes, before)) + sum(map(_bytes, after))
         self.count(func.overloadpacket.__name__, flops, moved)
