@@ -215,7 +215,12 @@ def test_no_network(server, monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(HubError, match="cannot be reached"):
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    with pytest.raises(HubError, match="cannot be reached") as caught:
+        open_outline("a/b")
+    assert len(caught.value.facts) == 1
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(HubError, match=r"HF_ENDPOINT=http://127\.0\.0\.1:9"):
         open_outline("a/b")
     with pytest.raises(HubError, match="not downloaded"):
         open_outline("a/b", offline=True)

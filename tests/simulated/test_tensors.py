@@ -324,6 +324,12 @@ def test_questions_that_make_no_sense(card):
         rung.Defect("matmul", "half")
     with pytest.raises(UsageError, match="no exception"):
         rung.Defect("matmul", "f16", text="boom")
+    for op, exception in ((3, None), ("bmm", "RuntimeError"), ("bmm", int), ("bmm", RuntimeError("x"))):
+        with pytest.raises(UsageError, match="cannot be made of"):
+            rung.Defect(op, "f16", exception)
+    for wrong in ("cpu", "cuda:0", "sim:cuda", 3, None):
+        with pytest.raises(UsageError, match="names no card of the catalogue"):
+            rung.simulate(wrong)
     with pytest.raises(RuntimeError, match="invalid device ordinal"):
         torch.ones(1).to("cuda:1")
 

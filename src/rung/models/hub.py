@@ -175,7 +175,9 @@ def _translate(error: Exception, repository: str, revision: str | None) -> RungE
         return HubError(f"The hub failed on {repository} with status {status}.", [_line(error)], again)
     transport = type(error).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "requests")
     if transport or isinstance(error, (ConnectionError, TimeoutError, errors.LocalEntryNotFoundError)):
-        return Unreachable("The model hub cannot be reached.", [_line(error)], again)
+        asked = os.environ.get("HF_ENDPOINT")
+        where = [f"HF_ENDPOINT={asked}: that was asked, not https://huggingface.co"] if asked else []
+        return Unreachable("The model hub cannot be reached.", [_line(error), *where], again)
     if isinstance(error, (errors.FileMetadataError, OSError)):
         return HubError(f"Downloading {repository} failed.", [_line(error)], again)
     return None

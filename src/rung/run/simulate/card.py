@@ -8,6 +8,7 @@ from dataclasses import replace
 from rung.core.errors import UsageError
 from rung.core.types import Capability, Device, Level, Proof
 from rung.hardware import catalog
+from rung.hardware.named import is_id
 
 #: Ids as plans have them, with the number of the card after it; a Mac has one GPU.
 _IDS = {"cuda": "cuda:{}", "rocm": "rocm:{}", "xpu": "xpu:{}", "mps": "mps"}
@@ -25,7 +26,7 @@ def describe(
     carries code for all. Raises ``UnknownDevice``, and ``UsageError`` for a processor, cards that no one torch drives,
     a size or a build that is none.
     """
-    wanted = [one for name in names for one in ([name] if isinstance(name, Device) else catalog.several(name))]
+    wanted = [one for name in names for one in (catalog.several(name) if isinstance(name, str) else [name])]
     if not wanted:
         raise UsageError("No card to simulate is named.", ways_out=['rung.simulate("p2200")', "rung devices --catalog"])
     found = _built([_described(one, memory, software) for one in wanted], software)
@@ -45,6 +46,12 @@ def describe(
 
 
 def _described(name: str | Device, memory: str | int | None, software: str | None) -> Device:
+    if not isinstance(name, str | Device) or (isinstance(name, str) and is_id(name.removeprefix("sim:"))):
+        raise UsageError(
+            f"{name!r} names no card of the catalogue.",
+            ["cpu, cuda:0 and the like are devices of a machine; a simulation is of a card by its name"],
+            ['rung.simulate("p2200")', "rung devices --catalog"],
+        )
     if isinstance(name, str):
         return catalog.device(name, software, memory)
     if memory is not None or software is not None:

@@ -17,7 +17,8 @@ class Defect:
 
     ``op`` is ``matmul``, ``attention``, ``convolution``, ``elementwise``, torch's own name (``bmm``, ``_int_mm``), or
     ``*``; ``dtype`` one of ``f32 f16 bf16 f64 int8 fp8`` or ``*``. It raises ``exception(text)``; without an exception
-    it returns NaN, as f16 does on some cards of the GTX 16 series. Raises ``UsageError`` for an unknown dtype.
+    it returns NaN, as f16 does on some cards of the GTX 16 series. Raises ``UsageError`` for an unknown dtype, an
+    operation that is no text and an exception that is none.
     """
 
     op: str
@@ -29,6 +30,13 @@ class Defect:
         if self.dtype not in (*DTYPES, "*"):
             raise UsageError(
                 f"A defect has no dtype {self.dtype!r}.", [f"dtypes: {', '.join(DTYPES)}"], ['Defect("matmul", "f16")']
+            )
+        raises = self.exception is None or (isinstance(self.exception, type) and issubclass(self.exception, Exception))
+        if not raises or not isinstance(self.op, str):
+            raise UsageError(
+                f"A defect cannot be made of {self.op!r} and {self.exception!r}.",
+                ["it takes the name of an operation, a dtype, and a class of exceptions with its text"],
+                ['Defect("matmul", "f16", RuntimeError, "text")'],
             )
         if self.exception is None and self.text:
             raise UsageError(
