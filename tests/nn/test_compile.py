@@ -25,7 +25,7 @@ def test_inference():
         fast = compiled(module)
         for _ in range(2):
             assert torch.equal(fast(x), want)
-        assert len(bound._states) == kept
+        assert len(bound._states) <= kept  # those of other tests may go meanwhile
 
 
 def test_training():

@@ -68,7 +68,8 @@ class QuantWeight(nn.Module):
 
     def parts(self) -> dict[str, Tensor]:
         """The parts as tensors, by the names of ``Encoded.parts``."""
-        return {part: getattr(self, name) for part, name in self._names.items()}
+        held: dict[str, Any] = self._parameters  # the attributes of replicas and FSDP1 take longer
+        return {part: held[name] if name in held else getattr(self, name) for part, name in self._names.items()}
 
     @property
     def codes(self) -> Tensor:
