@@ -6,6 +6,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import rung.engine  # noqa: F401  how torch's threads wait, which must be said before it is imported
+
 if TYPE_CHECKING:
     from rung.nn.splatting import rasterization
     from rung.splats.cloud import Cloud
