@@ -4,8 +4,9 @@
 
 Each pipeline makes a picture or a video of its default size in two steps, so that only the channels are fewer than in
 the published one. Measured: by how much the resident memory of the process rises at most during one call of the
-denoiser (the second) and during the decoding. Predicted: activations and workspace that ``rung check`` says of the same
-folder on a CPU. With ``MALLOC_MMAP_THRESHOLD_=65536`` in the environment freed memory goes back at once.
+denoiser (the second) and during the decoding, with weights laid out as rung lays them out. Predicted: activations and
+workspace that ``rung check`` says of the same folder on a CPU in f32. With ``MALLOC_MMAP_THRESHOLD_=65536`` in the
+environment freed memory goes back at once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 import rung
+from rung.pipelines.weights import laid_out
 
 _KL = {"down_block_types": ["DownEncoderBlock2D"] * 4, "up_block_types": ["UpDecoderBlock2D"] * 4}
 _KL |= {"block_out_channels": [32, 64, 128, 128], "layers_per_block": 2, "norm_num_groups": 8}
@@ -173,6 +175,8 @@ def measure(name: str) -> None:
         use = rung.check(folder, ["cpu"], formats=("f32",)).choices[0]
     predicted = {phase.name: phase.memory.activations + phase.memory.workspace for phase in use.phases}
     denoiser = pipe.unet if hasattr(pipe, "unet") else pipe.transformer
+    for weight in (*denoiser.parameters(), *pipe.vae.parameters()):
+        weight.data = laid_out(weight.data)
     denoised: list[int] = []
     decoded: list[int] = []
     denoiser.forward = watched(denoiser.forward, denoised)

@@ -1,15 +1,19 @@
 """Networks as they are filled: what resides is what was planned, tables in 16 bits, layouts, reading in pieces."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
 
+import rung
 from rung.engine import system
 from rung.hub.pipelines import Folder
 from rung.pipelines import weights
 from rung.pipelines.generate import Pipeline, Settings
 from rung.pipelines.weights import fill, network_of, tables
 from rung.planning.phases import Held, weight_bytes
+from tests.models import meta_models
 from tests.tiny_pipelines import saved
 
 pytest.importorskip("diffusers")
@@ -85,3 +89,31 @@ def test_what_is_f32_in_any_dtype_is_not_halved(tmp_path):
     found = {one.name: one for one in Pipeline(saved("flux", tmp_path / "flux"), cpu).rehearse([settings])}
     assert 2 * found["text_encoder"].narrow == found["text_encoder"].activations
     assert 0.55 < found["transformer"].narrow / found["transformer"].activations < 1
+
+
+REAL = {
+    "text_encoder": ("transformers", "UMT5EncoderModel", "umt5-xxl-encoder"),
+    "transformer": ("diffusers", "WanTransformer3DModel", "wan2.1-t2v-1.3b-transformer"),
+    "vae": ("diffusers", "AutoencoderKLWan", "wan2.1-vae"),
+}
+HELD = {"encode": "f32", "denoise": "bf16", "decode": "f32"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["int8", "nf4"])
+def test_rung_check_counts_the_weights_that_are_planned_to_run(tmp_path, format):
+    """Wan 2.1 from configurations alone; it does not know what is kept in f32, or plain before the blocks."""
+    index = {"_class_name": "WanPipeline", "tokenizer": ["transformers", "PreTrainedTokenizerFast"]}
+    index["scheduler"] = ["diffusers", "UniPCMultistepScheduler"]
+    for name, (library, kind, config) in REAL.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(meta_models.config(config)))
+        index[name] = [library, kind]
+    for name in ("tokenizer", "scheduler"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "model_index.json").write_text(json.dumps(index))
+    folder, (choice,) = Folder(tmp_path), rung.check(tmp_path, ["cpu"], formats=(format,)).choices
+    for phase, name in zip(choice.phases, REAL, strict=True):
+        held = Held("f32" if phase.name == "decode" else format, HELD[phase.name], 1)
+        planned = network_of(folder.network(name), name, phase.name, (0, 0), 1, 0)
+        assert phase.memory.weights == pytest.approx(weight_bytes(planned, held), rel=0.05), name

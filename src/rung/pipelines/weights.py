@@ -80,9 +80,9 @@ def network_of(
 def cast(network: nn.Module, dtype: torch.dtype) -> nn.Module:
     """An empty network in a dtype, but for what its authors want in f32, as ``fill`` leaves it."""
     kept = set(kept_in_f32(network))
-    for name, value in network.to(dtype).named_parameters(remove_duplicate=False):
-        if kept & set(name.split(".")):
-            value.data = value.data.float()
+    for name, value in _state(network):
+        if value.is_floating_point() and not kept & set(name.split(".")):
+            value.data = value.data.to(dtype)
     return network
 
 
@@ -239,13 +239,17 @@ def _place(network: nn.Module, name: str, values: Tensor, device: torch.device) 
     """Makes the values the parameter or buffer of that name."""
     owner, _, last = name.rpartition(".")
     module = network.get_submodule(owner)
-    moved = values.to(device)
-    if device.type == "cpu" and moved.dim() in _LAYOUTS:
-        moved = moved.contiguous(memory_format=_LAYOUTS[moved.dim()])
+    moved = laid_out(values.to(device))
     if last in module._buffers:
         module._buffers[last] = moved
     else:
         module._parameters[last] = nn.Parameter(moved, requires_grad=False)
+
+
+def laid_out(values: Tensor) -> Tensor:
+    """A weight as its device convolves with it."""
+    layout = _LAYOUTS.get(values.dim()) if values.device.type == "cpu" else None
+    return values if layout is None else values.contiguous(memory_format=layout)
 
 
 def _tie(network: Any) -> None:

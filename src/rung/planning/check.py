@@ -313,22 +313,30 @@ def _phased(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrang
     """The arrangement with the memory of its largest phase; components that it does not name are not resident."""
     device = group[0]
     recipes = _recipes(case, arrangement, device)
-    width = 4 if arrangement.name == "f32" else None
     found = []
     for phase in case.outline.phases:
         uses = []
         for name in phase.components:
             subject = case.kitchens[name].subject
-            held = recipes[name].bytes(0, subject.layers)
-            batch = case.request.batch
-            uses.append(memory_use(held, subject, device, subject.layers, case.context, "f16", batch, width))
+            held = _part_bytes(recipes[name], phase.name, device)
+            in_f32 = arrangement.name == "f32" or (device.kind == "cpu" and phase.name == "decode")
+            sizes = (case.context, "f16", case.request.batch, 4 if in_f32 else None)
+            uses.append(memory_use(held, subject, device, subject.layers, *sizes))
         weights = sum(use.weights for use in uses)
         one = {name: max(getattr(use, name) for use in uses) for name in _ONE_AT_A_TIME}
         found.append(PhaseUse(phase.name, MemoryUse(weights=weights, kv_cache=0, **one)))
     largest = max(found, key=lambda phase: phase.memory.most).memory
-    budget = case.request.budget(device)
-    placement = replace(arrangement.placements[0], device=device.id, memory=largest, budget=budget)
-    return replace(arrangement, placements=(placement,)), tuple(found)
+    placed = replace(arrangement.placements[0], device=device.id, memory=largest, budget=case.request.budget(device))
+    return replace(arrangement, placements=(placed,)), tuple(found)
+
+
+def _part_bytes(recipe: Recipe, phase: str, device: Device) -> tuple[int, int]:
+    """Bytes of weights and workspace of a pipeline's part: on a CPU f32 decodes, and tables of tokens have 16 bits."""
+    weights, workspace = recipe.bytes(0, recipe.subject.layers)
+    if phase == "decode" and device.kind == "cpu":
+        return 4 * recipe.subject.parameters, workspace
+    found = [(kind.weight, len(kind.places)) for kind in recipe.kinds if kind.weight.tensor.role.endswith("embed")]
+    return weights + sum(max(2 * table.count - table.bytes, 0) * times for table, times in found), workspace
 
 
 def _trained(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, str]:

@@ -11,12 +11,15 @@ from rung.models.footprint import CHUNK
 from rung.models.roles import layer_of
 from rung.ops import LADDERS
 from rung.planning.devices import RUNTIME_CPU, RUNTIME_GPU
-from rung.planning.recipe import Weight
+from rung.planning.recipe import Weight, compute_dtype
 from rung.planning.subject import Subject
 
 _MB = 2**20
 #: What transformers and the classes of a model take beside that.
 _TRANSFORMERS = 130 * _MB
+#: What diffusers takes beside that on a CPU, with transformers, a pipeline's classes and its rehearsal
+#: (``benchmarks/real_pipelines.py``: 546 to 550 MB in all before any weight is read).
+_DIFFUSERS = 200 * _MB
 #: Bytes of a tokenizer for each token of its vocabulary: the piece, its number and its score, in three tables.
 _TOKEN = 230
 #: What the kernels keep beside the activations, and what is read of a file and not yet given back.
@@ -25,8 +28,6 @@ _WORKSPACE = 8 * _MB
 _CONTEXT_TOKEN = 1800
 #: The largest slab of a weight that is decoded at once, in f32.
 _SLAB = 32 * _MB
-#: The share of an autoencoder's activations that convolutions lay out anew (``benchmarks/pipeline_memory.py``, oneDNN).
-_CONVOLUTIONS = 4
 #: Rungs that decode a slab before they multiply many rows; that of stored floats takes few by itself.
 _DECODING = ("torch.decode", "ref", "numba.stored")
 #: The truth may lie this far above: a share of what is estimated, and on a CPU what compiling new kernels takes.
@@ -69,18 +70,17 @@ def memory_use(
     """Bytes on one device that holds so many layers, for a full context of ``batch`` sequences.
 
     ``weights``: the bytes of the weights there and of their workspace. ``width``: bytes of a number in parts of
-    pipelines (default: 2 on GPUs).
+    pipelines (default: 2, and 4 on a CPU that does not multiply 16 bits faster).
     """
-    width = width or (4 if device.kind == "cpu" else 2)
+    slow = device.kind == "cpu" and compute_dtype(device, lossless=False) == "f32"
+    width = width or (4 if slow else 2)
     converts = _converts(subject, device, context, cache_dtype)
-    activations = subject.activation_bytes(context, batch, converts, width)
-    laid_out_anew = activations // _CONVOLUTIONS if subject.role == "autoencoder" else 0
     return bounded(
         MemoryUse(
             weights=weights[0],
             kv_cache=subject.cache_bytes(context, cache_dtype, layers, batch),
-            activations=activations,
-            workspace=weights[1] + _CONTEXT_TOKEN * context + laid_out_anew,
+            activations=subject.activation_bytes(context, batch, converts, width),
+            workspace=weights[1] + _CONTEXT_TOKEN * context,
             runtime=runtime(subject, device),
         ),
         device,
@@ -103,7 +103,7 @@ def runtime(subject: Subject, device: Device) -> int:
     known = device.details.get("runtime_bytes")
     if device.kind != "cpu":
         return int(known or RUNTIME_GPU)
-    libraries = _TRANSFORMERS if subject.borrowed else 0
+    libraries = _DIFFUSERS if subject.kind == "pipeline" else _TRANSFORMERS if subject.borrowed else 0
     return int(known or RUNTIME_CPU) + libraries + (_TOKEN * subject.shape.vocabulary if subject.generates else 0)
 
 
