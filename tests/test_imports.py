@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -146,3 +147,21 @@ def test_files_stay_under_400_lines():
         for path in folder.rglob("*.py"):
             lines = len(path.read_text(encoding="utf-8").splitlines())
             assert lines <= 400, f"{path} has {lines} lines: it is asking to be two"
+
+
+@pytest.mark.parametrize("module", ["splats.training.run", "pipelines.batch", "training.tune", "engine.load"])
+def test_threads_are_told_how_to_wait_before_torch_is_imported(module):
+    code = (
+        "import os, sys\n"
+        "def end():\n"
+        "    os._exit(0 if os.environ.get('OMP_WAIT_POLICY') == 'passive' else 1)\n"
+        "class Watching:\n"
+        "    def find_spec(self, name, *given):\n"
+        "        if name == 'torch':\n"
+        "            end()\n"
+        "sys.meta_path.insert(0, Watching())\n"
+        f"import rung.{module}\n"
+        "end()\n"
+    )
+    plain = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    assert subprocess.run([sys.executable, "-c", code], env=plain, check=False).returncode == 0

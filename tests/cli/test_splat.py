@@ -1,7 +1,6 @@
 """``rung splat``: its commands, on files and scenes of a few splats."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -132,18 +131,3 @@ def test_a_scene_that_is_not_there_is_refused_before_anything_is_imported(tmp_pa
 
 def refuse():
     raise UsageError("no")
-
-
-def test_threads_are_told_how_to_wait_before_torch_is_imported():
-    code = (
-        "import os, sys\n"
-        "class Watching:\n"
-        "    def find_spec(self, name, *given):\n"
-        "        if name == 'torch':\n"
-        "            os._exit(0 if os.environ.get('OMP_WAIT_POLICY') == 'passive' else 1)\n"
-        "sys.meta_path.insert(0, Watching())\n"
-        "import rung.splats.training.run\n"
-        "os._exit(2)\n"
-    )
-    plain = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    assert subprocess.run([sys.executable, "-c", code], env=plain, check=False).returncode == 0
