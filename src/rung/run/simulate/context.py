@@ -85,7 +85,8 @@ class simulate(contextlib.ContextDecorator):  # noqa: N801 (used as a function: 
 
     def __exit__(self, *exception: Any) -> None:
         global _in_force
-        assert self._undo is not None
+        if self._undo is None:  # left at the end of the process, which may close what holds the block after it
+            return
         atexit.unregister(self.__exit__)
         try:
             self._undo.close()
