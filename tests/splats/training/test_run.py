@@ -92,7 +92,7 @@ def test_files_are_in_the_worlds_own_units(tmp_path):
     assert np.allclose(np.linalg.norm((stands - shift)[:, [0, 2]], axis=1), 30, atol=1e-3)
 
 
-@pytest.mark.parametrize("strategy", ["mcmc", "classic"])
+@pytest.mark.parametrize("strategy", ["mcmc", pytest.param("classic", marks=pytest.mark.slow)])
 def test_the_same_again_is_byte_equal_also_after_a_kill(scene, tmp_path, strategy):
     asked = settings(scene, strategy=strategy, checkpoint_every=9, exposure=True, background="random", steps=40)
     train(asked, tmp_path / "one")
