@@ -182,6 +182,38 @@ def test_several_models_are_one_object_a_line(rung, gemma, model):
     assert second["choices"][0]["format"] == "stored"
 
 
+def test_a_bad_model_among_others_is_told_in_its_place_and_the_rest_answered(rung, gemma, model, tmp_path):
+    page = tmp_path / "page.html"
+    asked = ("check", gemma, "no<such>", model, "--device", "p2200", "--html", str(page))
+    said = rung(*asked)
+    alone = [rung("check", one, "--device", "p2200").out for one in (gemma, model)]
+    assert said.out == "\n\n".join(alone)
+    assert said.err == "no<such>: " + rung("check", "no<such>").err
+    assert "<h2>no&lt;such&gt;</h2>" in page.read_text(encoding="utf-8")
+    listed = rung(*asked, "--json")
+    assert said.code == listed.code == 2
+    first, second, third = map(json.loads, listed.out.splitlines())
+    assert second.keys() == {"model", "error", "facts", "ways_out"}
+    assert second["model"] == "no<such>"
+    assert second["error"].startswith("'no<such>' is neither")
+    assert (first["best"], third["best"]) != (None, None)
+    assert not listed.err
+
+
+def test_of_several_models_a_wrong_option_is_told_once_and_nothing_answered(rung, gemma, model):
+    said = rung("check", gemma, model, "--batch", "0", "--json")
+    assert (said.code, said.out, said.err.count("--batch 0")) == (2, "", 1)
+
+
+def test_what_one_of_several_models_cannot_be_asked_does_not_stop_the_rest(rung, gemma, model):
+    """The context is beyond what the first model holds, not beyond that of the second."""
+    said = rung("check", model, gemma, "--context", "8000", "--device", "p2200", "--json")
+    first, second = map(json.loads, said.out.splitlines())
+    assert said.code == 2
+    assert "longer than the model allows" in first["error"]
+    assert second["best"] is not None
+
+
 def test_one_model_on_this_machine(rung, model):
     answer = json.loads(rung("check", model, "--json").out)
     best = answer["choices"][answer["best"]]

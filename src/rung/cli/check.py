@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json as encoder
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rung.cli import check_scene, options
-from rung.cli.output import columns, print_json
+from rung.cli.output import columns, note, print_json
 from rung.core.errors import RungError, UsageError
 
 if TYPE_CHECKING:
-    from rung.planning.answer import Answer, Choice, Pass
+    from rung.planning.answer import Answer, Choice, Pass, Unanswered
 
 _Models = Annotated[
     list[str],
@@ -95,64 +94,77 @@ def check(
 ) -> None:
     """Say whether models will run, where, in which format, with how much memory and how fast, without their weights.
 
-    Exit code 0: something would run; 1: nothing would; 2: the question is wrong.
+    Exit code 0: something would run; 1: nothing would; 2: the question is wrong, or that of one of the models.
     """
     from rung.cli.check_html import page, write
     from rung.cli.common import tell_taken
+    from rung.engine.groups import asked_about
+    from rung.planning.answer import Question, Unanswered
+    from rung.planning.request import parse_memory
 
     if fits and device:
         raise UsageError("--fits asks the whole catalogue; --device names devices: one or the other.")
-    asked: dict[str, Any] = {
-        "context": context,
-        "batch": batch,
-        "formats": tuple(format or ()),
-        "training": training,
-        "optimizer": optimizer,
-        "rank": rank,
-        "sequence": sequence,
-        "prompt_tokens": prompt_tokens,
-        "trace": trace,
-        "offline": offline,
-        "revision": revision,
-    }
-    answers = []
+    question = Question(
+        context=context,
+        batch=batch,
+        formats=tuple(format or ()),
+        memory=parse_memory(memory),
+        training=training,
+        optimizer=optimizer,
+        rank=rank,
+        sequence=sequence,
+        prompt_tokens=prompt_tokens,
+    )
+    groups = asked_about(tuple(device or ()), software, fits)
+    answers: list[Answer | Unanswered] = []
+    answer: Answer | Unanswered
     for number, model in enumerate(models):
         try:
-            answer = _asker(model)(model, tuple(device or ()), software=software, memory=memory, fits=fits, **asked)
+            answer = _asker(model)(model, groups, question, trace=trace, offline=offline, revision=revision)
         except RungError as error:
-            error.exit_code = 2  # 1 means that nothing runs, and that was not found out
-            raise
+            if len(models) == 1:
+                error.exit_code = 2  # 1 means that nothing runs, and that was not found out
+                raise
+            answer = Unanswered(model, error.cause, error.facts, error.ways_out)
         answers.append(answer)
         if json:
             _print_object(answer, alone=len(models) == 1)
             continue
         if number:
-            print()
-        show(answer, fits)
+            print(flush=True)
+        if isinstance(answer, Unanswered):
+            note(f"{model}: {answer}")
+        else:
+            show(answer, fits)
     tell_taken(device or ())
-    if len(device or ()) > len(answers[0].best_by_device):
-        print("A device is named more than once and shown once; 2xNAME asks about two of a kind.", file=sys.stderr)
+    if len(device or ()) > len(groups):
+        note("A device is named more than once and shown once; 2xNAME asks about two of a kind.")
     if html:
         write(html, page(answers))
-    if not any(answer.ok for answer in answers):
-        raise typer.Exit(1)
+    if code := _exit_code(answers):
+        raise typer.Exit(code)
 
 
 def _asker(model: str) -> Callable[..., Answer]:
     """What answers for it; what models need is not imported for a scene."""
     if check_scene.is_scene(model):
         return check_scene.check
-    from rung.engine.checking import check_model
+    from rung.engine.checking import answer_for
 
-    return check_model
+    return answer_for
 
 
-def _print_object(answer: Answer, alone: bool) -> None:
+def _exit_code(answers: Sequence[Answer | Unanswered]) -> int:
+    found = [answer.ok for answer in answers]
+    return 2 if None in found else 0 if any(found) else 1
+
+
+def _print_object(answer: Answer | Unanswered, alone: bool) -> None:
     """One document, or with several models one object a line."""
     if alone:
         print_json(answer.to_json())
     else:
-        print(encoder.dumps(answer.to_json(), ensure_ascii=False))
+        print(encoder.dumps(answer.to_json(), ensure_ascii=False), flush=True)
 
 
 def show(answer: Answer, fits: bool = False) -> None:

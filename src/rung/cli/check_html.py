@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rung.core.errors import UsageError
 from rung.core.files import write_whole
 from rung.core.text import size
+from rung.planning.answer import Unanswered
 
 if TYPE_CHECKING:
     from rung.planning.answer import Answer, Choice
@@ -33,9 +34,9 @@ dt { color: #555 } dd { margin: 0 } code { background: #eee; padding: .1rem .3re
 """
 
 
-def page(answers: Sequence[Answer]) -> str:
-    """The whole page as HTML; a table for each model."""
-    body = "".join(_model(answer) for answer in answers)
+def page(answers: Sequence[Answer | Unanswered]) -> str:
+    """The whole page as HTML; a table for each model, or why there is none."""
+    body = "".join(_unanswered(one) if isinstance(one, Unanswered) else _model(one) for one in answers)
     title = escape(", ".join(answer.model for answer in answers))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -74,6 +75,11 @@ def _model(answer: Answer) -> str:
     heading = f"{escape(answer.model)} · {answer.about}"
     table = f'<table><thead><tr><th scope="col">device</th>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
     return f'<h2>{heading}</h2>\n<div class="scroll">{table}</div>\n{_help(answer)}'
+
+
+def _unanswered(one: Unanswered) -> str:
+    facts = "".join(f"<li>{escape(fact)}</li>" for fact in (*one.facts, *one.ways_out))
+    return f"<h2>{escape(one.model)}</h2>\n<p>{escape(one.cause)}</p><ul>{facts}</ul>\n"
 
 
 def _cell(number: int, choice: Choice, best: int | None) -> str:

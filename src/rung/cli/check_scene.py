@@ -11,7 +11,8 @@ from rung.cli.output import columns
 from rung.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from rung.planning.answer import Answer
+    from rung.planning.answer import Answer, Question
+    from rung.planning.devices import Group
     from rung.planning.splat_check import SplatChoice
 
 #: What a folder of photographs with cameras holds, and no model.
@@ -47,32 +48,20 @@ def is_answer(answer: Answer) -> bool:
 
 
 def check(
-    path: str,
-    devices: Sequence[str],
-    *,
-    software: str | None,
-    memory: str | None,
-    fits: bool,
-    offline: bool,
-    revision: str | None,
-    trace: bool,
-    **asked: Any,
+    path: str, groups: Sequence[Group], question: Question, *, trace: bool, offline: bool, revision: str | None
 ) -> Answer:
-    """The answer for a scene, which asks nothing of a network; see ``rung.engine.checking.check_model``.
+    """The answer for a scene, which asks nothing of a network; see ``rung.engine.checking.answer_for``.
 
-    Raises what reading the scene, naming devices and checking raise.
+    Raises what reading the scene and checking raise.
     """
-    from rung.engine.groups import catalogue, groups_of, occupied
+    from rung.engine.groups import occupied
     from rung.planning import splat_check
-    from rung.planning.answer import Question
-    from rung.planning.request import parse_memory
     from rung.splats.scenes import scene
 
     for name, given in (("--trace", trace), ("--revision", revision)):
         if given:
             raise UsageError(f"{name} is about models; {path} is a scene.", (), [f"leave {name} out"])
-    groups = catalogue(software) if fits else groups_of(devices, software)
-    return occupied(splat_check.check(scene(path), groups, Question(memory=parse_memory(memory), **asked)), groups)
+    return occupied(splat_check.check(scene(path), groups, question), groups)
 
 
 def table(shown: Sequence[Any]) -> list[str]:

@@ -8,13 +8,14 @@ from typing import Any
 
 from rung.core.settings import OFFLINE
 from rung.core.types import Device
-from rung.engine.groups import catalogue, groups_of, occupied
+from rung.engine.groups import asked_about, occupied
 from rung.engine.locating import DEMO, demo_path
 from rung.models.outline import Describe, open_outline
 from rung.models.outlines.component import describe
 from rung.models.outlines.values import Outline
 from rung.planning.answer import Answer, Pass, Question
 from rung.planning.check import check
+from rung.planning.devices import Group
 from rung.planning.request import parse_memory
 
 
@@ -37,7 +38,14 @@ def check_model(
     model, naming devices and checking raise, with ``trace`` also what ``rung.engine.tracing`` raises.
     """
     question = Question(memory=parse_memory(memory), **asked)
-    groups = catalogue(software) if fits else groups_of(devices, software)
+    groups = asked_about(devices, software, fits)
+    return answer_for(model, groups, question, trace=trace, offline=offline, revision=revision)
+
+
+def answer_for(
+    model: str, groups: Sequence[Group], question: Question, *, trace: bool, offline: bool, revision: str | None
+) -> Answer:
+    """The same for devices and a question that are known to make sense."""
     passes: tuple[Pass, ...] = ()
     if trace:
         from rung.engine.tracing import Modules

@@ -16,9 +16,12 @@ from rung.planning.answer import Answer, Choice
 from rung.planning.devices import Group, group_id
 
 
-def catalogue(software: str | None) -> list[Group]:
-    """Every product of the catalogue by itself."""
-    return [(catalog.device(product.name, software),) for product in catalog.products()]
+def asked_about(names: Sequence[str | Device], software: str | None, fits: bool) -> list[Group]:
+    """What a question is about: the devices of these names, this machine when none, or with ``fits`` every product of
+    the catalogue by itself. Raises what ``groups_of`` raises."""
+    if fits:
+        return [(catalog.device(product.name, software),) for product in catalog.products()]
+    return groups_of(names, software)
 
 
 def groups_of(names: Sequence[str | Device], software: str | None = None) -> list[Group]:

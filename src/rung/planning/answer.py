@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from rung.core.errors import UsageError
+from rung.core.errors import RungError, UsageError
 from rung.core.text import count, did_you_mean
 from rung.core.types import EMPTY, MemoryUse, Verdict
 from rung.core.value import FrozenDict, Value
@@ -159,6 +159,29 @@ def memory_json(use: MemoryUse) -> dict[str, int]:
     """Bytes by what they hold, with their total."""
     names = ("weights", "kv_cache", "activations", "workspace", "runtime", "gradients", "optimizer")
     return {name: getattr(use, name) for name in names} | {"total": use.total}
+
+
+@dataclass(frozen=True)
+class Unanswered(Value):
+    """In the place of an answer: a model among others about which the question cannot be answered."""
+
+    model: str
+    cause: str
+    facts: tuple[str, ...]
+    ways_out: tuple[str, ...]
+    ok: None = None  # neither yes nor no
+
+    def __str__(self) -> str:
+        return str(RungError(self.cause, self.facts, self.ways_out))
+
+    def to_json(self) -> dict[str, Any]:
+        """The error as scripts read it."""
+        return {
+            "model": self.model,
+            "error": self.cause,
+            "facts": list(self.facts),
+            "ways_out": list(self.ways_out),
+        }
 
 
 @dataclass(frozen=True)
