@@ -316,6 +316,19 @@ def test_what_is_no_library_is_refused_with_what_it_is(tmp_path):
             list(places.libraries(text, []))
 
 
+def test_device_code_of_which_nothing_can_be_read_is_called_what_it_is(tmp_path):
+    lying = tmp_path / "x.fatbin"
+    size = struct.pack("<Q", 1 << 60)
+    for begin, what in (
+        (fatbin.MAGIC + size, "begins as a fatbin does"),
+        (b"CCOB" + struct.pack("<HHIIQ", 2, 1, 1 << 31, 1 << 31, 0), "begins as a compressed offload bundle does"),
+        (b"__CLANG_OFFLOAD_BUNDLE__" + size, "begins as an offload bundle does"),
+    ):
+        lying.write_bytes(begin + bytes(64))
+        with pytest.raises(BadFile, match=what):
+            list(places.libraries(lying, []))
+
+
 def test_a_device_file_is_not_opened():
     with pytest.raises(UsageError, match="neither a file nor a folder"):
         list(places.libraries(Path("/dev/zero"), []))

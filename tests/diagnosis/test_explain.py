@@ -1,4 +1,4 @@
-"""From a log to a cause: the rules, the founding five in ten disguises, and logs that nobody meant to write."""
+"""From a log to a cause: the rules, the founding five in many disguises, and logs that nobody meant to write."""
 
 import json
 
@@ -63,6 +63,11 @@ DISGUISES = {
     "of a notebook": lambda text: (
         f"<div><pre><span class='x'>{text.replace('&', '&amp;').replace('`', '&#96;')}</span></pre>"
     ).encode(),
+    "of a page in one line": lambda text: f"<pre>start<br/>{text.replace(' ', '&nbsp;')}<br></pre>".encode(),
+    "of a table with bold words": lambda text: (
+        f"<table><tr><td>3</td><td>{' '.join(f'<strong>{word}</strong>' for word in text.split())}</td></tr></table>"
+    ).encode(),
+    "of a word processor": lambda text: text.replace(" ", "\u202f").replace("_", "_\u200b").encode(),
     "in a service's log": lambda text: f"worker-1  | 2026-01-01 10:00:00 | ERROR | stderr | {text}".encode(),
     "below a traceback": lambda text: (
         "Traceback (most recent call last):\n" + '  File "a.py", line 3\n' * 30 + text

@@ -42,6 +42,52 @@ def test_an_amd_card_is_told_whose_code_it_runs():
     assert found == "export HSA_OVERRIDE_GFX_VERSION=10.3.0"
 
 
+def labels(cause, environment, log):
+    return [fix.label for fix in fixes_for({cause: 1.0}, scene([log.encode()], environment))]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "first", "related"),
+    [("RX 6700 XT", "set-environment-override", True), ("AMD RX 7900 XTX 24GB", "downgrade-library", True)]
+    + [(gpu, "downgrade-library", False) for gpu in ("MI300X", "RX 580", "MI50")],
+)
+def test_an_amd_card_that_builds_hold_code_for_is_not_told_to_be_another(gpu, first, related):
+    found = labels("rocm-arch-unsupported", {"gpu": gpu}, "HIP error: invalid device function")
+    assert found[0] == first
+    assert ("set-environment-override" in found) == related
+
+
+def test_of_an_amd_card_that_nobody_named_no_number_is_guessed():
+    log = "RuntimeError: HIP error: invalid device function"
+    assert command("set-environment-override", "rocm-arch-unsupported", {}, log) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "log", "wanted"),
+    [
+        ({"compute_capability": "6.1"}, IMAGE, "TORCH_CUDA_ARCH_LIST=6.1 pip install "),
+        ({}, IMAGE, "TORCH_CUDA_ARCH_LIST=$(nvidia-smi "),
+        ({"gpu": "MI300X"}, "HIP error: invalid device function", "PYTORCH_ROCM_ARCH=gfx942 pip install "),
+        ({}, "HIP error: invalid device function", "PYTORCH_ROCM_ARCH=$(rocminfo "),
+    ],
+)
+def test_what_is_compiled_is_compiled_for_the_card_at_hand(environment, log, wanted):
+    assert command("build-from-source", "build-wrong-arch-flags", environment, log).startswith(wanted)
+
+
+def test_an_error_that_only_torch_words_so_is_answered_with_a_build_of_torch():
+    log = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    found = explain(log, {"gpu": "GTX 1080", "torch": "2.7.0+cu128"})
+    assert found.cause == "build-lacks-old-arch"
+    assert found.fixes[0].command == choose([Host("GeForce GTX 1080", "sm_61")]).torch.command
+
+
+@pytest.mark.parametrize(("driver", "wanted"), [("", "rung setup"), ("470.82", "pip install torch==")])
+def test_a_driver_that_is_too_old_is_answered_with_a_build_for_it(driver, wanted):
+    log = "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)."
+    assert command("downgrade-library", "driver-too-old", {"gpu": "RTX 3060", "driver": driver}, log).startswith(wanted)
+
+
 def test_tensorflow_is_told_to_take_memory_as_it_needs_it():
     found = command("set-environment-override", "gpu-out-of-memory", {}, "Could not create cudnn handle")
     assert found == "export TF_FORCE_GPU_ALLOW_GROWTH=true"

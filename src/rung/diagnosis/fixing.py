@@ -189,7 +189,22 @@ def _order(cause: str, scene: Scene) -> list[str]:
     by_signature = (order for named, signature, order in _FIRST if named == cause and scene.has(signature))
     by_fact = (order for named, when, order in _BY_FACT if named == cause and when(scene))
     first = next(by_fact, None) or next(by_signature, ())
-    return list(dict.fromkeys([*first, *causes()[cause].fixes]))
+    order = list(dict.fromkeys([*first, *causes()[cause].fixes]))
+    return _by_own_code(order, scene.facts.gpu.arch) if cause == "rocm-arch-unsupported" and scene.facts.gpu else order
+
+
+def _by_own_code(order: list[str], arch: str) -> list[str]:
+    """Where released builds hold code for an AMD GPU itself such a build comes first, and the name of a related GPU
+    behind it; those before RDNA have no related one."""
+    from rung.hardware.catalog import architectures
+    from rung.hardware.catalog.builds import builds
+
+    row = architectures().get(arch)
+    if row is None or row.override or not any(build.image(row) for build in builds()):
+        return order
+    others = [label for label in order if label not in ("downgrade-library", "set-environment-override")]
+    related = [] if arch.startswith(("gfx8", "gfx9")) else ["set-environment-override"]
+    return ["downgrade-library", *related, *others]
 
 
 def _worded(label: str, scene: Scene) -> Fix:
@@ -197,23 +212,35 @@ def _worded(label: str, scene: Scene) -> Fix:
     around = "\n".join([scene.text, facts.stated, facts.gpu.arch if facts.gpu else ""])
     rows = [row for row in wordings() if row.label == label]
     row = next((row for row in rows if not row.when or re.search(row.when, around)), rows[-1])
-    return Fix(label, _filled(row.text, scene), _filled(row.command, scene) if row.command else None)
+    return Fix(label, row.text, _filled(row.command, scene) if row.command else None)
 
 
-def _filled(text: str, scene: Scene) -> str:
+#: What asks the machine for its GPU where nobody named it.
+_ASK_CUDA = "$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)"
+_ASK_ROCM = "$(rocminfo | grep -o -m 1 'gfx[0-9a-f]*')"
+
+
+def _filled(command: str, scene: Scene) -> str | None:
+    """A command with the facts in it; None where one that it needs is not known."""
     facts = scene.facts
+    arch = facts.gpu.arch if facts.gpu else ""
     cuda = facts.cuda or (12, 6)
-    filled: dict[str, Callable[[], str]] = {
+    filled: dict[str, Callable[[], str | None]] = {
         "torch_install": lambda: _torch(scene),
+        "torch_for_driver": lambda: _torch(scene) if facts.driver else "rung setup",
         "torch_index": lambda: f"{_INDEX}/{facts.build[1] if facts.build else 'cu126'}",
-        "cc": lambda: capability_text(facts.capability) if facts.capability else "7.5",
+        "cc": lambda: capability_text(facts.capability) if facts.capability else _ASK_CUDA,
+        "gfx": lambda: arch if arch.startswith("gfx") else _ASK_ROCM,
         "cuda_digits": lambda: f"{cuda[0]}{cuda[1]}",
-        "gfx": lambda: _related_gfx(facts.gpu.arch if facts.gpu else ""),
+        "related_gfx": lambda: _related_gfx(arch),
     }
     for name, value in filled.items():
-        if "{" + name + "}" in text:
-            text = text.replace("{" + name + "}", value())
-    return text
+        if "{" + name + "}" in command:
+            known = value()
+            if known is None:
+                return None
+            command = command.replace("{" + name + "}", known)
+    return command
 
 
 def _torch(scene: Scene) -> str:
@@ -234,10 +261,10 @@ def _torch(scene: Scene) -> str:
     return (found.torch.command if found else None) or "rung setup"
 
 
-def _related_gfx(arch: str) -> str:
-    """The version to name for an AMD GPU outside of ROCm's list: what the catalogue has, else of its generation."""
+def _related_gfx(arch: str) -> str | None:
+    """The version to name for an AMD GPU outside of ROCm's list, None where the catalogue has none."""
     from rung.hardware.catalog import architectures
     from rung.hardware.catalog.capabilities import gfx_version
 
     row = architectures().get(arch)
-    return gfx_version(row.override) if row is not None and row.override else "10.3.0"
+    return gfx_version(row.override) if row is not None and row.override else None

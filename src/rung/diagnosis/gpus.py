@@ -66,8 +66,8 @@ _SERIES = (
     (r"\b(?:Jetson )?Nano\b|\bTX1\b", 53),
 )
 _AMD = re.compile(
-    r"\bgfx\d{3,4}[a-f]?\b|\bRadeon[\w ]*|\bRX ?(?:Vega ?)?\d{2,4}\w*|\bMI ?\d{2,3}[AX]?\b|\bVega ?\d+"
-    r"|(?<!GT )(?<!GTX )(?<!GTX)(?<!GT)\b[67]\d0M\b|\bRyzen\b.{0,20}\bVega\b",
+    r"\bgfx\d{3,4}[a-f]?\b|\bRadeon[\w ]*|\bRX ?(?:Vega ?)?\d{2,4}\w*(?: (?:XTX?|GRE)\b)?|\bMI ?\d{2,3}[AX]?\b"
+    r"|\bVega ?\d+|(?<!GT )(?<!GTX )(?<!GTX)(?<!GT)\b[67]\d0M\b|\bRyzen\b.{0,20}\bVega\b",
     re.IGNORECASE,
 )
 _INTEL = re.compile(

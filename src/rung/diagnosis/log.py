@@ -12,8 +12,16 @@ _HEAD, _TAIL = 4_000, 1_000
 #: A line of which one letter in so many could not be decoded is no text.
 _NO_TEXT = 10
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_MARKUP = re.compile(r"</?(?:span|pre|div|p|b|i|code|font|br|a)\b[^<>]{0,300}>", re.IGNORECASE)
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_MARKUP = re.compile(
+    r"</?(?:span|pre|div|p|b|i|code|font|a|strong|em|u|samp|kbd|tt|mark|small|table|tbody|tr|li|ul|ol|section"
+    r"|h[1-6]|html|body)\b[^<>]{0,300}>",
+    re.IGNORECASE,
+)
+#: Between what such a tag parts stands a space.
+_BREAK = re.compile(r"<(?:br|/?td|/?th|hr)\b[^<>]{0,300}>", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+#: Spaces of web pages, word processors and chats.
+_SPACE = re.compile(r"[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 
 
 def encoding_of(head: bytes) -> str:
@@ -82,11 +90,13 @@ def lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, str]]:
 
 
 def plain(line: str) -> str:
-    """A line without terminal colours, markup, entities and control characters."""
+    """A line without terminal colours, markup, entities and control characters; every space is a plain one."""
     if "\x1b" in line:
         line = _ANSI.sub("", line)
     if "<" in line and ">" in line:
-        line = _MARKUP.sub("", line)
+        line = _MARKUP.sub("", _BREAK.sub(" ", line))
     if "&" in line and ";" in line:
         line = html.unescape(line)
+    if not line.isascii():
+        line = _SPACE.sub(" ", line)
     return _CONTROL.sub("", line)

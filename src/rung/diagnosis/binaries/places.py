@@ -91,9 +91,11 @@ def _read(name: str, file: BinaryIO, size: int, first: bytes) -> Library:
     file.seek(len(first))
     found = scan.scan(name, file, size, first, seeks=True)
     if not found.format:
+        begun = scan.begun(first)
+        says = f"begins as {begun} does, but nothing in it can be read: it is cut off, or its sizes lie."
         raise BadFile(
-            f"{name} is neither a library nor GPU code, and no archive of them.",
-            [f"its first bytes are {first[:8].hex(' ') or 'missing: it is empty'}"],
+            f"{name} {says if begun else 'is neither a library nor GPU code, and no archive of them.'}",
+            found.remarks or [f"its first bytes are {first[:8].hex(' ') or 'missing: it is empty'}"],
             ["rung inspect FILE.so   # or a wheel, a folder, a package"],
         )
     return found

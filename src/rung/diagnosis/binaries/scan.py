@@ -21,12 +21,22 @@ _READERS: Mapping[bytes, tuple[str, Callable[[Stream, int], Found | None]]] = {
 }
 #: Kinds of files that begin with their device code.
 FORMATS = {"fatbin": "fatbin", "bundle": "offload bundle", "alone": "device code"}
+_CONTAINERS = {
+    fatbin.MAGIC: "a fatbin",
+    bundles.PLAIN: "an offload bundle",
+    bundles.COMPRESSED: "a compressed offload bundle",
+}
 _MOST_REMARKS = 8
 #: More different objects than any library has: the file was made to fill the memory.
 _MOST_OBJECTS = 10_000
 _PTX = re.compile(rb"^[ \t]*\.version[ \t]+(\d\.\d)[ \t]*\r?\n[ \t]*\.target[ \t]+sm_(\d{2,3}[af]?)", re.MULTILINE)
 #: Files beside ROCm's libraries that hold kernels in formats of their own: only their names say for which target.
 _NAMED = re.compile(r"(gfx[0-9a-f]{3,5})(?:[^/]*)\.(?:dat|kdb|co|hsaco|aks2|model)$")
+
+
+def begun(head: bytes) -> str:
+    """What a file of device code begins like, whatever follows; empty when like nothing known."""
+    return next((what for mark, what in _CONTAINERS.items() if head.startswith(mark)), "")
 
 
 def known(head: bytes) -> bool:

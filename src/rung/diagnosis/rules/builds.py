@@ -194,7 +194,7 @@ RULES: tuple[Rule, ...] = (
         "amd-missing-code",
         lambda s: s.vendor == "amd" and s.has(*MISSING, "triton-lowering"),
         {"rocm-arch-unsupported": 4, "build-lacks-new-arch": -2, "build-lacks-old-arch": -2},
-        "{gpu} is an AMD GPU: the ROCm build holds no code for it",
+        "{gpu} is an AMD GPU: what holds no code for it was built for ROCm",
         "AMD, ROCm compatibility matrix",
     ),
     Rule(
