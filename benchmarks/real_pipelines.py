@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
 import time
 from pathlib import Path
@@ -72,6 +73,15 @@ def measure(folder: Path, wanted: str | None, options: dict[str, Any], memory: s
         sys.exit("the frames are of one colour")
 
 
+def _written_apart(folder: Path, kind: str) -> None:
+    """The folder, written by a process of its own: what that leaves in its heap is no part of what is measured."""
+    writer = multiprocessing.get_context("spawn").Process(target=write_folder, args=(folder, kind))
+    writer.start()
+    writer.join()
+    if writer.exitcode:
+        sys.exit(f"{folder} was not written")
+
+
 def errors(folder: Path, frames: int, size: str, steps: int) -> None:
     """The denoiser against f32, beside plain f32 layers with the same decoded weights; and the frames."""
     from rung.cli.making import device_named, pixels
@@ -128,7 +138,7 @@ def main() -> None:
     parser.add_argument("--phase", choices=("encode", "denoise", "decode"))
     asked = parser.parse_args()
     if not (asked.folder / "model_index.json").exists():
-        write_folder(asked.folder, asked.kind)
+        _written_apart(asked.folder, asked.kind)
     if asked.kind == "latte" and asked.frames:
         config = asked.folder / "transformer" / "config.json"
         config.write_text(json.dumps(json.loads(config.read_text()) | {"video_length": asked.frames}))
