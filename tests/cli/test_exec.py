@@ -46,7 +46,12 @@ def test_what_it_understands(given, meaning):
 
 
 def test_wrong_questions(rung):
-    assert "Two dashes stand between" in rung("exec", "python", "train.py").err
+    for command in (
+        ["python", "train.py"],
+        ["python", "-c", "print(1)"],
+        ["--strict", "python", "train.py", "--lr", "1"],
+    ):
+        assert "Two dashes stand between" in rung("exec", *command).err
     assert rung("exec").code == 2
     assert rung("exec", "--").code == 2
     assert "--other" in rung("exec", "--other", "--", "a").err
@@ -117,6 +122,25 @@ def test_the_others_pass_on_theirs(name, device, defect):
     passed = run(options, sys.executable, str(PROGRAMS / f"{name}.py"))
     assert passed.returncode == 0
     assert "rung exec: " in passed.stderr
+
+
+REFUSED = "RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::BFloat16"
+
+
+@pytest.mark.parametrize(("options", "advised"), [(["--strict"], True), ([], False)])
+def test_a_program_that_was_helped_in_vain_is_not_told_to_be_helped(capfd, monkeypatch, options, advised):
+    monkeypatch.setattr("rung.cli.afterwards._environment", lambda settings: {"gpu": "Quadro P2200"})
+    settings, command = understood([*options, "--", "sh", "-c", f"echo '{REFUSED}' >&2; exit 1"])
+    assert executing.execute(settings, command) == 1
+    said = capfd.readouterr().err
+    assert "rung run MODEL" in said
+    assert ("rung exec -- python" in said) == advised
+
+
+def test_of_a_death_that_matches_nothing_nothing_is_claimed(capfd):
+    command = ["sh", "-c", "echo \"ls: cannot access 'x': No such file or directory\" >&2; exit 2"]
+    assert executing.execute({}, command) == 2
+    assert "What to do" not in capfd.readouterr().err
 
 
 def test_a_program_that_the_kernel_killed_for_its_memory(monkeypatch, capfd):

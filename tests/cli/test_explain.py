@@ -198,6 +198,11 @@ def test_a_redacted_log_holds_no_names_and_no_tokens(run, tmp_path):
         ("ping 2001:db8::ff00:42:8329", "db8"),
         ("anna@box /home/x $ python train.py", "anna"),
         ("in ~anna/project", "anna"),
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI", "wJalr"),
+        ('"AccountKey": "Zm9vYmFyYmF6"', "Zm9v"),
+        ("wandb: Currently logged in as: anna (team)", "anna"),
+        ("USER=anna HOSTNAME=annas-box", "anna"),
+        ("ya29.a0AfH6SMBxyzabcdef", "a0AfH6"),
         ("key -----BEGIN RSA PRIVATE KEY-----\nMIIEpAIB\nAAKCAQ\n-----END RSA PRIVATE KEY-----", "MIIEpAIB"),
     ],
 )
@@ -217,6 +222,7 @@ def test_after_a_private_key_the_log_goes_on(run, tmp_path):
 def test_what_a_log_says_of_tokens_stays(run, tmp_path):
     said = (
         "max_tokens: 2048, pad_token_id = 0, use_auth_token=True, 12:30:59 tokenizer: LlamaTokenizer\n"
+        "KeyError: 'model.layers.0.self_attn.k_proj.weight', Missing key(s): user_id, primary_key=12\n"
         "at::cuda::blas::gemm dead::beef c10::BFloat16, torch==2.7.1 fa2F@v2.5.7 ~/x --token-budget 3\n"
     )
     (tmp_path / "log").write_text(said)

@@ -126,7 +126,9 @@ def test_apply_does_not_take_one_build_for_another(rung, venv, tmp_path):
     [
         (("--apply", "--check"), 2, "exclude each other"),
         (("--apply", "--os", "windows"), 2, "describe a machine elsewhere"),
-        (("--with", "bitsandbytes"), 2, "goes with --apply"),
+        (("--with", "bitsandbytes"), 2, "--with: only with --apply"),
+        (("--system", "--yes"), 2, "--yes and --system: only with --apply"),
+        (("--device", "4090", "--driver", "newest"), 2, "'newest' is no version of a driver"),
         (("--software", "torch 2.9+cu130"), 2, "--software goes with --check and --device"),
         (("--check", "--software", "torch 2.9+cu130"), 2, "--software goes with --check and --device"),
         (("--device", "no such card"), 2, "no device called"),

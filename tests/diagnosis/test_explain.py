@@ -198,6 +198,33 @@ def test_a_contradiction_is_told():
     assert any("believed" in item.fact for item in found.evidence)
 
 
+REFUSED_CARD = "RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation."
+
+
+@pytest.mark.parametrize(
+    ("log", "environment", "told"),
+    [
+        (
+            REFUSED_CARD,
+            {"gpu": "GTX 1080"},
+            "capability 12.0, the environment says 6.1: the latter is believed",
+        ),
+        (REFUSED_CARD, {"gpu": "RTX 5090"}, ""),
+        (REFUSED_CARD, {}, ""),
+        (
+            IMAGE,
+            {"gpu": "GTX 1080", "torch": "2.1", "library_versions": {"torch": "2.9.0+cu130"}},
+            "the environment has torch 2.1, its libraries list 2.9: the former is believed",
+        ),
+        (IMAGE, {"gpu": "GTX 1080", "torch": "2.9.1", "library_versions": "torch 2.9.0+cu130, numpy 2"}, ""),
+    ],
+)
+def test_what_is_said_twice_and_differently_is_told(log, environment, told):
+    said = [item.fact for item in explain(log, environment).evidence if "believed" in item.fact]
+    assert bool(said) == bool(told)
+    assert told in "".join(said)
+
+
 def test_a_list_of_architectures_that_python_prints_is_read():
     log = "torch.cuda.get_arch_list() ['sm_50', 'sm_80', 'sm_90']\nGPU device name: NVIDIA GeForce RTX 5090"
     assert scene([log.encode()], None).facts.compiled_for == (50, 80, 90)

@@ -41,9 +41,9 @@ def explain_end(last: bytes, status: int, settings: Mapping[str, str]) -> None:
     out = console(stderr=True)
     if found.cause == "not-a-compatibility-problem":
         out.print(f"rung exec: {found.sentence}")
-    elif found.cause is not None:
+    elif found.cause is not None and found.evidence:  # any program may end so: words alone are too little
         out.print()
-        show(found, out)
+        show(found, out, helped="strict" not in settings)
     elif status < 0:
         out.print("rung exec: nothing in its last words matches an error that rung knows: rung explain --list")
 

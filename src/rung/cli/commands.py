@@ -84,7 +84,7 @@ def _add(app: typer.Typer, package: str, commands: Sequence[str], given: Sequenc
             _add(group, module.__name__, module.COMMANDS, given[1:])
             app.add_typer(group)
         else:
-            app.command()(getattr(module, name))
+            app.command(context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
 
 
 def _nothing() -> None:

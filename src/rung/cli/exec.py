@@ -10,6 +10,9 @@ import typer
 from rung.cli import options
 from rung.core.errors import UsageError
 
+#: What stands behind the command's name is the command's, with or without the two dashes.
+CONTEXT = {"allow_interspersed_args": False}
+
 _Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The program and its arguments.")]
 _Device = Annotated[
     str | None, typer.Option("--device", help="sim:p2200 runs it on a simulated card.", show_default=False)

@@ -238,8 +238,8 @@ def _page(what: str, json: bool) -> bool:
     return True
 
 
-def show(found: Explanation, out: Console) -> None:
-    """Prints an explanation for a person."""
+def show(found: Explanation, out: Console, *, helped: bool = False) -> None:
+    """Prints an explanation for a person; ``helped``: of a program that ``rung exec`` has helped already."""
     from rung.diagnosis.fixing import causes
 
     if found.cause is None:
@@ -255,7 +255,8 @@ def show(found: Explanation, out: Console) -> None:
         out.print(f"  {number}  {fix.text}" + (f"\n       {fix.command}" if fix.command else ""))
     if found.automatic:
         out.print("  or let rung choose what works on this device:  rung run MODEL")
-        out.print("  without changing code:  rung exec -- python train.py")
+        if not helped:
+            out.print("  without changing code:  rung exec -- python train.py")
     rest = [item for item in found.alternatives if item.confidence >= 0.05]
     if rest:
         others = "; ".join(f"{causes()[item.cause].sentence} ({item.confidence:.0%})" for item in rest[:2])

@@ -79,8 +79,11 @@ def setup(
 
     if apply and check:
         raise UsageError("--apply and --check exclude each other.", ways_out=["rung setup --check"])
-    if with_ and not apply:
-        raise UsageError("--with goes with --apply.", ways_out=["rung setup --apply --with bitsandbytes"])
+    idle = [name for name, given in (("--with", with_), ("--yes", yes), ("--system", system)) if given and not apply]
+    if idle:
+        raise UsageError(f"{' and '.join(idle)}: only with --apply.", ways_out=["rung setup --apply --venv ENV"])
+    if driver and not all(part.isdecimal() for part in driver.split(".")):
+        raise UsageError(f"{driver!r} is no version of a driver.", ways_out=["rung setup --driver 535.54"])
     if software is not None and not (check and device):
         raise UsageError(
             "--software goes with --check and --device: it is judged for a card, whatever is installed here.",

@@ -159,14 +159,25 @@ def _from_environment(facts: Facts, environment: Mapping[str, str]) -> None:
     named = facts.gpu.capability if facts.gpu else None
     facts.capability = facts.capability or named
     if named and facts.capability and named != facts.capability and "," not in environment.get("gpu", ""):
-        facts.contradictions = (
+        facts.contradictions += (
             f"the GPU named has compute capability {capability_text(named)}, "
             f"the environment says {capability_text(facts.capability)}: the latter is believed",
+        )
+    listed = _TORCH.search(facts.libraries)
+    if listed and facts.torch and _pair(listed[1]) != facts.torch:
+        facts.contradictions += (
+            f"the environment has torch {version}, its libraries list {listed[1]}: the former is believed",
         )
 
 
 def _from_log(facts: Facts, lines: list[str]) -> None:
     text = "\n".join(lines)
+    met = next(filter(None, map(_met, lines)), None)
+    if met and facts.capability and met != facts.capability:
+        facts.contradictions += (
+            f"the log speaks of a GPU of compute capability {capability_text(met)}, the environment says "
+            f"{capability_text(facts.capability)}: the latter is believed",
+        )
     for line in lines:
         facts.capability = facts.capability or _stated_capability(line)
     if facts.gpu is None and (found := _GPU_IN_LOG.search(text)):
@@ -184,15 +195,23 @@ def _from_log(facts: Facts, lines: list[str]) -> None:
 
 def _stated_capability(line: str) -> int | None:
     """The compute capability that a line gives its GPU; what it demands of one, and lists of a build, do not count."""
-    if found := _OWN.search(line):
-        major, minor = found["major"] or found["first"], found["minor"] or found["second"]
-        return int(found["sm"] or found["short"] or found["entry"] or int(major) * 10 + int(minor))
+    if (met := _met(line)) is not None:
+        return met
     if _DEMAND.search(line) or _ARCHS.search(line):
         return None
     found = _CAPABILITY.search(line)
     if not found:
         return None
     return int(found["sm"]) if found["sm"] else int(found["major"]) * 10 + int(found["minor"])
+
+
+def _met(line: str) -> int | None:
+    """The compute capability of the GPU that a line says it met."""
+    found = _OWN.search(line)
+    if found is None:
+        return None
+    major, minor = found["major"] or found["first"], found["minor"] or found["second"]
+    return int(found["sm"] or found["short"] or found["entry"] or int(major) * 10 + int(minor))
 
 
 def _arch_number(word: str) -> int:

@@ -15,6 +15,13 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
         r"\1<secret>",
     ),
+    (
+        re.compile(
+            r"(?i)((?:access|account|private|secret|shared|signing|subscription)[_-]?(?:access[_-]?)?key(?:[_-]?id)?"
+            r"['\"]?\s*[:=]\s*['\"]?)[^\s'\",;]{8,}"
+        ),
+        r"\1<secret>",
+    ),
     (re.compile(r"(?i)((?<!\w)--?[a-z-]{0,30}(?:password|passwd|token|secret|api-?key)\s+)(?!-)\S+"), r"\1<secret>"),
     (re.compile(r"\b(?:ssh-[a-z0-9]{2,10}|ecdsa-[a-z0-9-]{2,30}) AAAA\S+(?: [^\s@]{1,64}@\S+)?"), "<key>"),
     (re.compile(r"\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"), "<token>"),
@@ -29,6 +36,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){0,3}\.[A-Za-z]{2,24}\b"), "<address>"),
     (re.compile(r"\b(?!127\.0\.0\.1\b|0\.0\.0\.0\b)\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b"), "<ip>"),
     (re.compile(r"\b\w[\w.-]{0,62}@[\w-]{1,63}(?=[: ][~/])"), "<user>@<host>"),
+    (re.compile(r"(?i)(\blogged in as:?\s+|\b(?:user|username|logname|hostname)=)[^\s,;]+"), r"\1<user>"),
+    (re.compile(r"\bya29\.[\w-]{12,}"), "<token>"),
     (re.compile(r"(?<![\w/~])~[a-z_][\w.-]{0,31}(?=/)"), "~<user>"),
 )
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----")
