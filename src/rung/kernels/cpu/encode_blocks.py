@@ -1,4 +1,7 @@
-"""Encoders of q8_0, q4_0, q5_0, nf4, fp4 and int8: a scale from the largest magnitude, then codes."""
+"""Encoders of q8_0, q4_0, q5_0, nf4, fp4 and int8: a scale from the largest magnitude, then codes.
+
+Loops over rows that differ in what they call stand here more than once: Numba does not cache what is given functions.
+"""
 
 from __future__ import annotations
 
