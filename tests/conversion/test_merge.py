@@ -1,6 +1,7 @@
 """``rung merge``: what PEFT merges in f32, rounded once; GGUF files, formats, and every refusal."""
 
 import copy
+import re
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +110,8 @@ def test_encoding_again_says_what_it_costs(tmp_path, capsys):
     model.save_pretrained(tmp_path / "adapter")
     words = ("merge", tmp_path / "base", tmp_path / "adapter", tmp_path / "out")
     assert command(*words, "--format", "q8_0") == 0
-    assert "dB" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert re.search(r"^down +q8_0 +2 x +4\d\.\d dB", said, re.MULTILINE), said
     job = merging(open_card(tmp_path / "base"), [str(tmp_path / "adapter")], tmp_path / "again", "q8_0")
     costs = [each.cost.db for each in write(job, tmp_path / "again", 1) if each.cost]
     assert len(costs) == 14

@@ -227,6 +227,7 @@ def test_refusals_say_why(source):
     assert "GGUF files hold no nf4:64" in refused(source, "gguf", "nf4")
     assert "bitsandbytes has no q8_0" in refused(source, "bitsandbytes", "q8_0")
     assert "rung reads nvfp4 and does not write it" in refused(source, "gguf", "nvfp4")
+    assert "rung reads q2_k and does not write it" in refused(source, "rung", "q2_k")  # whose blocks divide no row here
     assert "--keep head_lm matches no matrix" in refused(source, "gguf", "q8_0", "head_lm=q6_k")
     assert "write PATTERN=FORMAT" in refused(source, "gguf", "q8_0", "lm_head")
     said = refused(source, "rung", "q4_0", "o_proj=q4_k")

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -278,6 +279,15 @@ def test_nan_stops_before_it_reaches_the_adapter(where, made, monkeypatch, tmp_p
     with pytest.raises(trainer.Diverged, match=rf"After 3 steps .* {where} is no number"):
         run(place, tmp_path / "out")
     assert all(torch.isfinite(value).all() for value in weights(tmp_path / "out").values())
+
+
+def test_the_step_that_made_the_loss_nan_is_taken_back(made, tmp_path):
+    """A step of 1e30 leaves an adapter of finite numbers that no model computes with."""
+    from rung.training.trainer import Diverged
+
+    with pytest.raises(Diverged, match=r"After 1 step the loss is no number[\s\S]*kept as it was after 0 steps"):
+        run(made[0], tmp_path / "out", replace(ASKED, learning_rate=1e30))
+    assert all(value.abs().max() < 1 for value in weights(tmp_path / "out").values())
 
 
 @pytest.mark.slow

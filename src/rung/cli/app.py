@@ -9,6 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and exits: 0 done, 1 an error, 2 a wrong question, 130 after Ctrl-C."""
@@ -20,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in given[:own]
     given = [argument for argument in given[:own] if argument != "--debug"] + given[own:]
     try:
+        _listen()
         if given[:1] == ["exec"]:
             _execute(given[1:])
         from rung.core.settings import DEBUG
@@ -40,6 +45,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if debug:
             raise
         sys.exit(_report(error))
+
+
+def _listen() -> None:
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # behind a shell's & it is ignored
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C raises ``KeyboardInterrupt``, and while something is imported it ends the process at once: torch's modules
+    are called by C++ then, which aborts where an exception comes out of them, with a page of its own."""
+    at = frame
+    while at is not None and at.f_code.co_filename != "<frozen importlib._bootstrap>":
+        at = at.f_back
+    if at is None:
+        raise KeyboardInterrupt
+    if sys.stderr.isatty():
+        sys.stderr.write("\x1b[?25h")  # a progress bar may have hidden the cursor
+    _say("stopped")
+    sys.stderr.flush()
+    os._exit(130)
 
 
 def _interrupted(error: BaseException | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -73,6 +74,11 @@ def simulated(device: str | None, software: str | None = None) -> Iterator[str |
     tell_taken([device])
     with simulation as card:
         yield card.id if len(simulation.devices) == 1 else None
+
+
+def quiet_bitsandbytes() -> None:
+    """PEFT and diffusers import it, and it tells people who never asked for it to install a package."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 def plan_line(plan: Plan, devices: Sequence[Device]) -> str:

@@ -61,10 +61,11 @@ def compare(
     frames from the same noise.
     """
     from rung.cli import comparing
-    from rung.cli.common import simulated
+    from rung.cli.common import quiet_bitsandbytes, simulated
     from rung.engine import system
 
     system.need_software()
+    quiet_bitsandbytes()
     folder = making.opened(model, offline, None, quiet=True) if comparing.is_pipeline(model, offline) else None
     reads = {"--text": text, "--context": context, "--threads": threads}
     shows = {"--prompt": prompt, "--frames": frames, "--size": size, "--steps": steps, "--seed": seed}

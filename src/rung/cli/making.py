@@ -72,7 +72,7 @@ def make(
     json: bool,
 ) -> None:
     """Makes one video or picture, or those of a batch."""
-    from rung.cli.common import simulated
+    from rung.cli.common import quiet_bitsandbytes, simulated
     from rung.measure import pictures
     from rung.pipelines.batch import Done, Job, jobs
     from rung.pipelines.generate import Settings
@@ -94,6 +94,7 @@ def make(
     for job in () if plan else left:
         pictures.check_destination(job.out, job.settings.frames or 1)
     folder = opened(model, offline, revision, quiet or json)
+    quiet_bitsandbytes()
     with simulated(device, software) as chosen, _pipeline(folder, chosen, memory, format, quiet or json) as pipeline:
         if plan:
             _show_plan(pipeline.plan(*(job.settings for job in wanted)), pipeline.device, json)

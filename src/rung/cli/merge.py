@@ -34,6 +34,7 @@ def merge(
     A run that was stopped goes on where it was when the same command is given again.
     """
     from rung.conversion.merge import merging
+    from rung.conversion.styles import lossless
     from rung.core.errors import UsageError
     from rung.core.text import quoted
 
@@ -47,4 +48,5 @@ def merge(
     card = opened(base, target, offline, revision, quiet or json)
     job = merging(card, given, Path(target), format)
     written, seconds = done(job, target, threads, quiet or json)
-    report(job, written, seconds, target, json, quiet)
+    in_blocks = any(not lossless(each.step.format) for each in written)
+    report(job, written, seconds, target, json, quiet, by_role=in_blocks)

@@ -46,7 +46,7 @@ def tune(
 
     The same command goes on after Ctrl-C or when it was killed.
     """
-    from rung.cli.common import simulated
+    from rung.cli.common import quiet_bitsandbytes, simulated
     from rung.cli.output import console, print_json
     from rung.engine.planning import not_here
     from rung.hardware.named import by_name
@@ -82,6 +82,7 @@ def tune(
         eval_split=eval_split,
         seed=seed,
     )
+    quiet_bitsandbytes()
     with simulated(device, software) as chosen:
         if chosen is not None and (card := by_name(chosen)) is not None:
             raise not_here(card, chosen)

@@ -75,6 +75,9 @@ def quantizing(card: ModelCard, kind: str, format: str, keep: Mapping[str, Forma
         raise UsageError(
             f"{asked.name} is no quantised format", (), [f"rung convert {quoted(card.path)} DST --format {asked.name}"]
         )
+    base = asked.base if isinstance(asked, Mixture) else asked
+    if not base.encodes and all(tensor.format != base.name for tensor in card.tensors):
+        raise _read_only(base, f"{card.name} would be stored in it")
     _check_patterns(card, keep)
     subject = Subject.of_card(card)
     chosen = {tensor.role: _chosen(card, subject, tensor, kind, asked, keep) for tensor in card.tensors}
@@ -222,11 +225,7 @@ def _check(card: ModelCard, kind: str, chosen: Mapping[str, tuple[Format, str]])
     for tensor in card.tensors:
         format = chosen[tensor.role][0]
         if not format.encodes and format.name != tensor.format:
-            raise UsageError(
-                f"rung reads {format.name} and does not write it; {tensor.name} would be stored in it",
-                (),
-                ["rung formats   # those without 'read only' are written", "--format q4_k_m, --format q8_0"],
-            )
+            raise _read_only(format, f"{tensor.name} would be stored in it")
         if kind == "gguf" and formats.gguf_number(format) is None:
             raise UsageError(
                 f"GGUF files hold no {format.name}",
@@ -246,6 +245,14 @@ def _check(card: ModelCard, kind: str, chosen: Mapping[str, tuple[Format, str]])
                 (),
                 [f"--keep {tensor.name.removesuffix('.weight')}={formats.next_better(format, tensor.shape[-1]).name}"],
             )
+
+
+def _read_only(format: Format, fact: str) -> UsageError:
+    return UsageError(
+        f"rung reads {format.name} and does not write it; {fact}",
+        (),
+        ["rung formats   # those without 'read only' are written", "--format q4_k_m, --format q8_0"],
+    )
 
 
 def _notes(card: ModelCard, chosen: Mapping[str, tuple[Format, str]]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from rung.core.types import Device, MemoryUse
 from rung.models.card import ModelCard
 from rung.planning.recipe import Weight, compute_dtype, recipe
 from rung.planning.subject import Subject
-from rung.planning.training import training_use
+from rung.planning.training import adapter_weights, training_use
 
 #: Formats that hold weights as they are computed with; for the others the layers are quantised.
 PLAIN = ("f32", "bf16", "f16")
@@ -84,7 +84,7 @@ def training_most(weights: Sequence[Weight], subject: Subject, device: Device, r
 def _use(
     weights: Sequence[Weight], subject: Subject, device: Device, rank: int, length: int, rows: int, checkpointing: bool
 ) -> MemoryUse:
-    return training_use(
+    use = training_use(
         weights,
         subject,
         device,
@@ -95,6 +95,8 @@ def _use(
         sequence=length,
         checkpointing=checkpointing,
     )
+    before = 4 * adapter_weights(weights, rank)  # the adapter of before the last step, for when the loss is no number
+    return replace(use, optimizer=use.optimizer + before)
 
 
 def _weights(card: ModelCard, device: Device, format: str, dtype: str) -> tuple[Weight, ...]:

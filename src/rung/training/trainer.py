@@ -42,6 +42,7 @@ class Trainer(SFTTrainer):
     """SFTTrainer; ``on_smaller`` hears of a micro-batch that was divided, with its rows before and after."""
 
     on_smaller: Callable[[int, int], None] = staticmethod(lambda before, after: None)
+    watch: Watch
     _rows: int | None = None
 
     def training_step(
@@ -80,7 +81,8 @@ class Trainer(SFTTrainer):
         found = super().compute_loss(model, inputs, *given, **options)
         loss = found[0] if isinstance(found, tuple) else found
         if model.training and not math.isfinite(float(loss.detach())):
-            raise _diverged("the loss", self.state.global_step)
+            step = self.state.global_step
+            raise _diverged("the loss", step, self.watch.undo(self._trained(), step))
         return found
 
     def _trained(self) -> list[torch.nn.Parameter]:
@@ -108,22 +110,24 @@ def _too_large(length: int) -> OutOfMemory:
     )
 
 
-def _diverged(what: str, step: int) -> Diverged:
+def _diverged(what: str, step: int, good: int) -> Diverged:
     return Diverged(
         f"After {count(step, 'step')} {what} is no number any more (NaN or Inf): training has stopped.",
-        ["the adapter of the last good step is kept"],
+        [f"the adapter is kept as it was after {count(good, 'step')}"],
         ["--learning-rate with a tenth of it, in a new --out folder"],
     )
 
 
 class Watch(TrainerCallback):
-    """Looks at gradients before they reach the adapter, tells of losses, and stops at the end of a step on Ctrl-C.
+    """Looks at gradients before they reach the adapter, which it can give back as it was before the last step; tells of
+    losses, and stops at the end of a step on Ctrl-C.
 
     A context manager: a second Ctrl-C stops at once.
     """
 
     def __init__(self, on_loss: Callable[[int, int, dict[str, float]], None]) -> None:
         self._on_loss = on_loss
+        self._good: list[Tensor] = []
         self.stopped = False
 
     def __enter__(self) -> Watch:
@@ -141,9 +145,18 @@ class Watch(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **given: Any) -> None:
         """Raises ``Diverged`` for gradients with NaN; with f16 their scaling takes care of itself."""
-        gradients = [p.grad for p in model.parameters() if p.requires_grad and p.grad is not None]
+        trained = [p for p in model.parameters() if p.requires_grad]
+        gradients = [p.grad for p in trained if p.grad is not None]
         if not args.fp16 and not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
-            raise _diverged("a gradient", state.global_step)
+            raise _diverged("a gradient", state.global_step, state.global_step)
+        self._good = [p.detach().clone() for p in trained]
+
+    def undo(self, trained: list[torch.nn.Parameter], step: int) -> int:
+        """Takes the last step back: its adapter gave a loss that is no number. Returns the steps that are left."""
+        with torch.no_grad():
+            for parameter, good in zip(trained, self._good, strict=bool(self._good)):
+                parameter.copy_(good)
+        return step - bool(self._good)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Saves and stops after Ctrl-C."""

@@ -301,6 +301,7 @@ def _train(
             peft_config=adapter,
             callbacks=[watch],
         )
+        trainer.watch = watch
         trainer.remove_callback(PrinterCallback)
         trainer.on_smaller = lambda before, after: on_note(
             f"out of memory: {before} → {after} rows at a time, with the same result"
