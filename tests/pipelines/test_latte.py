@@ -4,10 +4,14 @@ import json
 
 import pytest
 
+from rung.core.errors import DoesNotFit
 from rung.engine import system
 from rung.hardware import catalog
 from rung.hub.pipelines import Folder
+from rung.models.outline import open_outline
 from rung.pipelines.generate import Pipeline, Settings
+from rung.planning.answer import Question
+from rung.planning.check import check
 from rung.planning.phases import plan_phases
 from tests.tiny_pipelines import tokenizer
 
@@ -42,8 +46,8 @@ GB = 2**30
 
 
 @pytest.fixture(scope="module")
-def networks(tmp_path_factory):
-    """What 16 frames of 512 x 512 need of each network."""
+def latte(tmp_path_factory):
+    """A folder with its configurations."""
     from diffusers import DDIMScheduler
 
     folder = tmp_path_factory.mktemp("latte")
@@ -53,8 +57,14 @@ def networks(tmp_path_factory):
         (folder / name / "config.json").write_text(json.dumps(config))
     tokenizer().save_pretrained(folder / "tokenizer")
     DDIMScheduler(beta_schedule="linear", clip_sample=False).save_pretrained(folder / "scheduler")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def networks(latte):
+    """What 16 frames of 512 x 512 need of each network."""
     cpu = next(one for one in system.proven_devices(lambda device: None) if one.kind == "cpu")
-    return Pipeline(Folder(folder), cpu).rehearse([Settings("a cat runs", steps=2)])
+    return Pipeline(Folder(latte), cpu).rehearse([Settings("a cat runs", steps=2)])
 
 
 def test_its_networks_have_their_published_sizes(networks):
@@ -73,6 +83,24 @@ def test_it_fits_cards_of_8_and_11_gb(networks, card):
     assert held["text_encoder"].dtype in ("f32", "bf16")  # never f16, in which T5 overflows
     assert held["text_encoder"].quantised
     assert held["vae"].dtype == "f32"
+
+
+@pytest.mark.parametrize("card", ["P2200", "T4", "2080 Ti", "RTX 3090"])
+@pytest.mark.parametrize("format", ["nf4", "int8", "bf16"])
+def test_what_check_says_from_headers_is_what_is_planned(networks, latte, card, format):
+    device = catalog.device(card)
+    said = check(open_outline(latte), [device], Question(formats=(format,))).choices[0]
+    try:
+        plan = plan_phases("Latte", networks, device, device.budget, format)
+    except DoesNotFit:
+        assert not said.fits
+        return
+    assert said.fits
+    for phase, planned in zip(said.phases, plan.phases, strict=True):
+        assert phase.memory.most == pytest.approx(planned.memory.most, rel=0.03)
+        assert [(way.dtype, way.at_once) for way in phase.held.values()] == [
+            (way.dtype, way.at_once) for way in planned.held.values()
+        ]
 
 
 def test_it_fits_8_gb_of_this_machine(networks):

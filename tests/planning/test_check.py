@@ -248,11 +248,31 @@ def test_a_pipeline_needs_its_largest_phase():
     choice = only(pipeline(), p2200(), formats=("f16",))
     assert [phase.name for phase in choice.phases] == ["encode", "denoise", "decode"]
     assert choice.memory == max((phase.memory for phase in choice.phases), key=lambda memory: memory.most)
-    assert choice.phases[0].memory.weights == 40960 * 4096 * 2
+    assert choice.phases[0].memory.weights == 40960 * 4096 * 4
+    assert "text_encoder in f32: it overflows in f16" in choice.verdict.reason
+    assert [p.memory.weights for p in choice.phases[1:]] == [20480 * 4096 * 2, 64 * 4096 * 4]
     assert choice.speed.decode_tokens_per_second is None
     assert [p["name"] for p in choice.to_json()["phases"]] == ["encode", "denoise", "decode"]
     with pytest.raises(UsageError, match="pipeline"):
         check(pipeline(), [p2200()], Question(training="lora"))
+
+
+def test_what_is_computed_in_slices_is_said_and_counted():
+    """Two inputs of the denoiser go through one by one where both do not fit; the text encoder stays as it is."""
+    whole = pipeline()
+    denoiser = replace(whole.components[1], shape=replace(whole.components[1].shape, alive=GB, inputs=2))
+    outline = replace(whole, components=(whole.components[0], denoiser, whole.components[2]))
+    roomy, tight = (
+        only(outline, replace(p2200(), memory=12 * GB, free=free), formats=("f16",)) for free in (12 * GB, 4 * GB)
+    )
+    assert (roomy.verdict.ok, roomy.level, tight.verdict.ok) == (True, "slow", True)
+    assert "at once" not in roomy.verdict.reason
+    assert "transformer computes 1 of 2 at once" in tight.verdict.reason
+    at_once = [choice.to_json()["phases"][1]["held"]["transformer"]["at_once"] for choice in (roomy, tight)]
+    assert at_once == [2, 1]
+    assert tight.phases[1].memory.activations == roomy.phases[1].memory.activations // 2 == 2 * GB
+    assert tight.phases[0] == roomy.phases[0]
+    assert tight.memory.most <= 4 * GB
 
 
 def test_a_prompt_is_inside_of_its_context():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.models.outline import open_outline
 from rung.models.outlines.component import describe
@@ -115,20 +116,25 @@ def test_what_is_f32_always_is_not_doubled(name):
     assert estimated(config, width=4) == pytest.approx(traced(config, "float32"), rel=0.05)
 
 
-def pipeline(tmp_path, kind, **vae):
+def pipeline(tmp_path, kind, gigabytes=24):
     index = {"_class_name": kind, "vae": ["diffusers", "AutoencoderKL"], "unet": ["diffusers", "X"]}
-    for name, config in (("vae", meta_models.config("sd-1.5-vae") | vae), ("unet", meta_models.config("sd-1.5-unet"))):
+    for name, config in (("vae", meta_models.config("sd-1.5-vae")), ("unet", meta_models.config("sd-1.5-unet"))):
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / "config.json").write_text(json.dumps(config))
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     card = catalog.device("3090")
-    choice = check(open_outline(tmp_path), [card], Question(formats=("f16",))).choices[0]
+    asked = Question(formats=("f16",), memory=FrozenDict({"*": gigabytes * 2**30}))
+    choice = check(open_outline(tmp_path), [card], asked).choices[0]
     return {phase.name: phase.memory for phase in choice.phases}["decode"]
 
 
 def test_what_a_pipeline_decodes_at_once(tmp_path):
-    """Latte fourteen frames, Stable Diffusion XL in f32 if the autoencoder asks for it."""
-    plain = pipeline(tmp_path, "StableDiffusionPipeline", force_upcast=True)
+    """Latte fourteen frames; in f32 where that fits, in slices where they do not, and their pictures beside them."""
+    plain = pipeline(tmp_path, "StableDiffusionPipeline")
+    assert plain.activations == 2 * TRACED["sd-1.5-vae"] * MB
     assert pipeline(tmp_path, "LattePipeline").activations == 14 * plain.activations
-    assert pipeline(tmp_path, "StableDiffusionXLPipeline", force_upcast=True).activations == 2 * plain.activations
-    assert pipeline(tmp_path, "StableDiffusionXLPipeline", force_upcast=False) == plain
+    pictures = 14 * 3 * 512 * 512 * 4
+    for gigabytes, at_once in ((7, 7), (5, 4), (3, 2), (2, 1)):
+        sliced = pipeline(tmp_path, "LattePipeline", gigabytes)
+        assert sliced.activations == at_once * plain.activations + 4 * pictures
+        assert sliced.most < gigabytes * 2**30 < sliced.most + at_once * plain.activations

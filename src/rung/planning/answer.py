@@ -11,6 +11,7 @@ from rung.core.text import count, did_you_mean
 from rung.core.types import EMPTY, MemoryUse, Verdict
 from rung.core.value import FrozenDict, Value
 from rung.planning.optimizers import WAYS, optimizer_state
+from rung.planning.phases import PlannedPhase
 
 #: What a measure may be at most: no machine holds more, and numbers stay numbers.
 _MOST = 10**9
@@ -81,14 +82,6 @@ class Speed(Value):
 
 
 @dataclass(frozen=True)
-class PhaseUse(Value):
-    """What resides while one phase of a pipeline runs."""
-
-    name: str
-    memory: MemoryUse
-
-
-@dataclass(frozen=True)
 class Pass(Value):
     """One traced forward pass of a component, ``batch`` inputs of ``tokens`` tokens where it reads text.
 
@@ -125,7 +118,7 @@ class Choice(Value):
     speed: Speed
     error_db: float
     command: str | None
-    phases: tuple[PhaseUse, ...] = ()
+    phases: tuple[PlannedPhase, ...] = ()
     in_the_way: tuple[FrozenDict[Any], ...] = field(default=())
 
     @property
@@ -149,7 +142,14 @@ class Choice(Value):
             "command": self.command,
         }
         if self.phases:
-            made["phases"] = [{"name": p.name, "memory": memory_json(p.memory)} for p in self.phases]
+            made["phases"] = [
+                {
+                    "name": phase.name,
+                    "memory": memory_json(phase.memory),
+                    "held": {name: dict(vars(way)) for name, way in phase.held.items()},
+                }
+                for phase in self.phases
+            ]
         if self.in_the_way:
             made["in_the_way"] = [dict(process) for process in self.in_the_way]
         return made

@@ -24,7 +24,6 @@ from rung.planning.answer import (
     Answer,
     Choice,
     Pass,
-    PhaseUse,
     Question,
     Relaxation,
     Speed,
@@ -32,7 +31,8 @@ from rung.planning.answer import (
 from rung.planning.arrange import Arrangement, arrange, computable
 from rung.planning.devices import Group, computes, group_id, uncertainty
 from rung.planning.kitchen import Kitchen, Recipe
-from rung.planning.memory import memory_use
+from rung.planning.phase_check import inputs_of, phase_on
+from rung.planning.phases import PlannedPhase
 from rung.planning.recipe import Storage, storage_name
 from rung.planning.relax import less_context, other_training, smaller_format
 from rung.planning.request import Request
@@ -42,8 +42,6 @@ from rung.planning.training import trainable, training_use
 
 #: Fewer tokens a second than a person reads count as slow.
 SLOW = 3.0
-#: Of what resides together one component computes at a time.
-_ONE_AT_A_TIME = ("activations", "workspace", "runtime", "bound")
 
 
 @dataclass(frozen=True)
@@ -186,18 +184,20 @@ def _bits(storage: Storage) -> float:
 def _choice(case: _Case, storage: Storage, group: Group) -> tuple[Choice, Arrangement]:
     """One row of the answer."""
     arrangement = arrangements(case.main, storage, group, case.request, case.context)[-1]
-    phases: tuple[PhaseUse, ...] = ()
+    phases: tuple[PlannedPhase, ...] = ()
     recipes = [arrangement.recipe]
     note = ""
     if case.question.training:
         arrangement, note = _trained(case, arrangement, group)
     elif len(case.kitchens) > 1:
         arrangement, phases = _phased(case, arrangement, group)
+        note = _held_otherwise(case, storage, phases)
         recipes = list(_recipes(case, arrangement, group[0]).values())
     fits = arrangement.over <= 0
     verdict = _verdict(case, arrangement, group)
     slow = _slow(case, arrangement, group) if verdict else ""
-    reason = verdict.reason or slow or note
+    said = (verdict.reason or slow, note if phases or not (verdict.reason or slow) else "")
+    reason = "; ".join(filter(None, said))
     total = arrangement.placements[0].memory if len(arrangement.placements) == 1 else _sum(arrangement)
     choice = Choice(
         format=short(arrangement.name),
@@ -309,34 +309,29 @@ def _recipes(case: _Case, arrangement: Arrangement, device: Device) -> dict[str,
     }
 
 
-def _phased(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, tuple[PhaseUse, ...]]:
+def _phased(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, tuple[PlannedPhase, ...]]:
     """The arrangement with the memory of its largest phase; components that it does not name are not resident."""
     device = group[0]
-    recipes = _recipes(case, arrangement, device)
-    found = []
-    for phase in case.outline.phases:
-        uses = []
-        for name in phase.components:
-            subject = case.kitchens[name].subject
-            held = _part_bytes(recipes[name], phase.name, device)
-            in_f32 = arrangement.name == "f32" or (device.kind == "cpu" and phase.name == "decode")
-            sizes = (case.context, "f16", case.request.batch, 4 if in_f32 else None)
-            uses.append(memory_use(held, subject, device, subject.layers, *sizes))
-        weights = sum(use.weights for use in uses)
-        one = {name: max(getattr(use, name) for use in uses) for name in _ONE_AT_A_TIME}
-        found.append(PhaseUse(phase.name, MemoryUse(weights=weights, kv_cache=0, **one)))
+    found = [
+        phase_on(phase, case.kitchens, arrangement.storage, device, case.request, case.context)
+        for phase in case.outline.phases
+    ]
     largest = max(found, key=lambda phase: phase.memory.most).memory
     placed = replace(arrangement.placements[0], device=device.id, memory=largest, budget=case.request.budget(device))
     return replace(arrangement, placements=(placed,)), tuple(found)
 
 
-def _part_bytes(recipe: Recipe, phase: str, device: Device) -> tuple[int, int]:
-    """Bytes of weights and workspace of a pipeline's part: on a CPU f32 decodes, and tables of tokens have 16 bits."""
-    weights, workspace = recipe.bytes(0, recipe.subject.layers)
-    if phase == "decode" and device.kind == "cpu":
-        return 4 * recipe.subject.parameters, workspace
-    found = [(kind.weight, len(kind.places)) for kind in recipe.kinds if kind.weight.tensor.role.endswith("embed")]
-    return weights + sum(max(2 * table.count - table.bytes, 0) * times for table, times in found), workspace
+def _held_otherwise(case: _Case, storage: Storage, phases: Sequence[PlannedPhase]) -> str:
+    """A sentence on what encodes in another format than the one asked for, and on what computes in slices."""
+    found = []
+    for phase in phases:
+        for name, way in phase.held.items():
+            if phase.name == "encode" and way.format != storage_name(storage):
+                found.append(f"{name} in {way.format}: it overflows in {storage_name(storage)}")
+            inputs = inputs_of(case.kitchens[name], case.request)
+            if way.at_once < inputs:
+                found.append(f"{name} computes {way.at_once} of {inputs} at once")
+    return "; ".join(found)
 
 
 def _trained(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, str]:

@@ -5,7 +5,7 @@ Networks of a phase reside together and compute one at a time; those of the othe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rung import formats
@@ -19,7 +19,8 @@ from rung.planning.recipe import compute_dtype
 
 #: What networks are held in where their 16 bits do not fit: best first.
 QUANTISED = ("int8", "nf4")
-_WIDTH = {"f32": 4, "bf16": 2, "f16": 2}
+#: Bytes of a number in the formats that are no blocks.
+WIDTH = {"f32": 4, "bf16": 2, "f16": 2}
 #: A weight is decoded in slabs of at most so many bytes in f32, and once more in what is computed in.
 _SLAB = 2 * (32 << 20)
 #: Bytes a number of a weight that is encoded: as stored in 16 bits, and in f32.
@@ -27,7 +28,7 @@ _ENCODING = 6
 #: The most bytes of any other weight that are there as they are stored while they are converted.
 _CONVERTING = 32 << 20
 #: What a pipeline makes of its pictures at the end: joined, in f32, scaled, and as an array.
-_COPIES = 4
+COPIES = 4
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Part(Value):
             return layer_format(held.format, self.columns).bytes((self.rows, self.columns))
         if self.table and held.quantised:
             return self.rows * self.columns * 2
-        return self.rows * self.columns * (4 if self.kept else _WIDTH[held.dtype])
+        return self.rows * self.columns * (4 if self.kept else WIDTH[held.dtype])
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Held(Value):
     @property
     def quantised(self) -> bool:
         """Whether its layers are in blocks or rows with scales."""
-        return self.format not in _WIDTH
+        return self.format not in WIDTH
 
     def __str__(self) -> str:
         return self.format if self.format == self.dtype else f"{self.format}, computed in {self.dtype}"
@@ -143,7 +144,16 @@ def loading_bytes(network: Network, held: Held) -> int:
 
 
 def rungs(network: Network, device: Device, format: str | None = None) -> list[Held]:
-    """The ways to hold a network on a device, best first; ``format`` asks for one.
+    """The ways to hold a network on a device, best first; ``format`` asks for one. Raises ``UnknownFormat``."""
+    if format is not None and format not in WIDTH:
+        formats.get(format)
+    plain = ways(network.phase, device, None)[0]
+    found = [way for way in ways(network.phase, device, format) if network.layers or way[0] in WIDTH] or [plain]
+    return [Held(name, dtype, count) for name, dtype in found for count in slices(network.batch)]
+
+
+def ways(phase: str, device: Device, format: str | None) -> list[tuple[str, str]]:
+    """Formats with the dtype to compute in, best first, for networks of that phase.
 
     What encodes text never computes in f16, in which T5 overflows. What decodes pictures computes in f32 where that
     fits: autoencoders overflow in f16 too, and show the rounding of bf16. Ways in f32 come last, for refused dtypes.
@@ -151,24 +161,21 @@ def rungs(network: Network, device: Device, format: str | None = None) -> list[H
     wide = compute_dtype(device, lossless=False)
     safe = "bf16" if wide == "bf16" else "f32"
     calm = "f32" if device.kind == "cpu" else safe
-    if format is not None and format not in _WIDTH:
-        formats.get(format)
-    plain, dtype = (safe, calm) if network.phase == "encode" else (wide, wide)
-    if network.phase == "decode":
-        ways = [("f32", "f32"), ("bf16", "bf16")][: 2 if wide == "bf16" else 1]
-    elif format in _WIDTH:
-        asked = safe if (network.phase, format) == ("encode", "f16") else format
-        ways = [(asked, asked)]
+    plain, dtype = (safe, calm) if phase == "encode" else (wide, wide)
+    if phase == "decode":
+        found = [("f32", "f32"), ("bf16", "bf16")][: 2 if wide == "bf16" else 1]
+    elif format in WIDTH:
+        asked = safe if (phase, format) == ("encode", "f16") else format
+        found = [(asked, asked)]
     elif format is not None:
-        ways = [(format, dtype), (format, "f32")]
+        found = [(format, dtype), (format, "f32")]
     else:
-        ways = [(plain, plain), *((name, dtype) for name in QUANTISED)]
-        ways += [("f32", "f32"), *((name, "f32") for name in QUANTISED)]
-    ways = [way for way in dict.fromkeys(ways) if network.layers or way[0] in _WIDTH] or [(plain, plain)]
-    return [Held(name, dtype, count) for name, dtype in ways for count in _slices(network.batch)]
+        found = [(plain, plain), *((name, dtype) for name in QUANTISED)]
+        found += [("f32", "f32"), *((name, "f32") for name in QUANTISED)]
+    return list(dict.fromkeys(found))
 
 
-def _slices(batch: int) -> list[int]:
+def slices(batch: int) -> list[int]:
     """Inputs at once: all, half of them, and so on to one."""
     found = [batch]
     while found[-1] > 1:
@@ -184,7 +191,7 @@ def phase_memory(networks: Mapping[str, Network], held: Mapping[str, Held], devi
         network = networks[name]
         alive = network.activations if way.dtype == "f32" else network.narrow
         computing = alive * way.at_once // network.batch
-        computing += network.results * (_COPIES if network.phase == "decode" else 1) + (_SLAB if way.quantised else 0)
+        computing += network.results * (COPIES if network.phase == "decode" else 1) + (_SLAB if way.quantised else 0)
         working = max(working, computing, loading_bytes(network, way))
     known = device.details.get("runtime_bytes")
     runtime = int(known or (RUNTIME_CPU if device.kind == "cpu" else RUNTIME_GPU))
@@ -217,24 +224,33 @@ def _fitted(
     model: str, phase: str, networks: Mapping[str, Network], ladders: Mapping[str, list[Held]], device: Device,
     budget: int,
 ) -> PlannedPhase:  # fmt: skip
-    """Steps the network down whose next rung saves most, until the phase fits."""
     if empty := [name for name, ladder in ladders.items() if not ladder]:
         raise DoesNotFit(f"Every way to hold the {empty[0]} of {model} on {device.id} has failed.")
+    held, memory = step_down(ladders, lambda held: phase_memory(networks, held, device), budget)
+    if memory.most > budget:
+        raise _does_not_fit(model, phase, held, memory, budget)
+    return PlannedPhase(phase, FrozenDict(held), memory)
+
+
+def step_down(
+    ladders: Mapping[str, list[Held]], memory_of: Callable[[Mapping[str, Held]], MemoryUse], budget: int
+) -> tuple[dict[str, Held], MemoryUse]:
+    """Steps the network down whose next rung saves most, until they fit the budget or nothing saves any more."""
     place = dict.fromkeys(ladders, 0)
     while True:
         held = {name: ladders[name][at] for name, at in place.items()}
-        memory = phase_memory(networks, held, device)
+        memory = memory_of(held)
         if memory.most <= budget:
-            return PlannedPhase(phase, FrozenDict(held), memory)
+            return held, memory
         saved = {}
         for name, ladder in ladders.items():
             for at in range(place[name] + 1, len(ladder)):
-                less = memory.most - phase_memory(networks, {**held, name: ladder[at]}, device).most
+                less = memory.most - memory_of({**held, name: ladder[at]}).most
                 if less > 0:
                     saved[name] = (less, at)
                     break
         if not saved:
-            raise _does_not_fit(model, phase, held, memory, budget)
+            return held, memory
         best = max(saved, key=lambda name: saved[name][0])
         place[best] = saved[best][1]
 

@@ -75,6 +75,11 @@ class Subject(Value):
         """Number of weights."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
+    @functools.cached_property
+    def kept(self) -> int:
+        """Number of weights that stay in f32 where others have 16 bits."""
+        return sum(math.prod(t.shape) for t in self.tensors if self.shape.kept in t.name.split("."))
+
     @property
     def experts_share(self) -> float:
         """The share of the experts that one token visits."""
@@ -91,7 +96,7 @@ class Subject(Value):
     @property
     def halves(self) -> bool:
         """Whether it is computed in 16 bits where weights are: parts of pipelines. rung's own decoders take f32."""
-        return not self.shape.f32 and (self.kind == "pipeline" or self.role in ("denoiser", "autoencoder"))
+        return self.kind == "pipeline" or self.role in ("denoiser", "autoencoder")
 
     def activation_bytes(self, context: int, batch: int = 1, converted: bool = True, width: int = 4) -> int:
         """The most bytes of activations alive at once; for other networks than decoders an estimate of the same kind.

@@ -9,7 +9,7 @@ from typing import Any
 
 from rung.core.errors import BadFile
 from rung.models.files.jsonfile import SMALL, read_object
-from rung.models.outlines.usual import DECODED, UPCAST
+from rung.models.outlines.usual import DECODED
 from rung.models.outlines.values import Component, Outline, Phase
 
 INDEX = "model_index.json"
@@ -37,17 +37,16 @@ def pipeline(folder: Path, name: str, part: Callable[[Path, str], Component]) ->
     missing = [one for one in named if not (folder / one / "config.json").is_file()]
     if missing:
         raise BadFile(f"{name} lacks {', '.join(missing)}", [f"{INDEX} names {', '.join(named)}"])
-    found = tuple(_used(index, replace(part(folder / one, f"{name}/{one}"), name=one), folder / one) for one in named)
+    found = tuple(_used(index, replace(part(folder / one, f"{name}/{one}"), name=one)) for one in named)
     return Outline(name, "pipeline", str(folder), found, phases_of(named))
 
 
-def _used(index: Mapping[str, Any], component: Component, folder: Path) -> Component:
-    """The component as that pipeline uses it: some decode several frames at once, some in f32."""
+def _used(index: Mapping[str, Any], component: Component) -> Component:
+    """The component as that pipeline uses it: some decode several frames at once."""
     kind = str(index.get("_class_name", ""))
     if component.role != "autoencoder":
         return component
-    upcast = kind.startswith(UPCAST) and read_object(folder / "config.json", SMALL).get("force_upcast") is True
-    return replace(component, shape=replace(component.shape, inputs=DECODED.get(kind, 1), f32=upcast))
+    return replace(component, shape=replace(component.shape, inputs=DECODED.get(kind, 1)))
 
 
 def components(index: Mapping[str, Any], where: str) -> list[str]:

@@ -75,6 +75,7 @@ def _t5(config: Settings, parts: Parts, *, biases: bool) -> Shape:
         encoder_layers=layers if after else 0,
         encoder_context=context if after else 0,
         biased=True,
+        kept="wo",
     )
 
 

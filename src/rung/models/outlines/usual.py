@@ -46,8 +46,6 @@ _OTHER = Usual(64, 64, frames=16, text=256)
 _COARSE = 48
 #: Frames that a pipeline decodes at once with an autoencoder of pictures.
 DECODED = {"LattePipeline": 14}
-#: Pipelines that decode in f32 whatever they were loaded in, if the autoencoder asks for it.
-UPCAST = ("StableDiffusionXL",)
 
 
 def usual(name: str, config: Mapping[str, Any]) -> Usual:
@@ -98,7 +96,9 @@ def working(name: str, config: Mapping[str, Any], shape: Shape) -> Shape:
         in_f32 = 2 * together * shape.hidden if name in _ROTATE else 0
     else:
         return shape
-    return replace(shape, alive=alive, in_f32=in_f32, inputs=sizes.inputs)
+    scale = _doublings(config)
+    made = 3 * sizes.height * sizes.width * scale**2 if name == "AutoencoderKL" else 0
+    return replace(shape, alive=alive, in_f32=in_f32, inputs=sizes.inputs, made=made)
 
 
 #: Of denoisers that are transformers: whether text goes through the blocks too, and hidden states a token in attention,

@@ -29,9 +29,11 @@ class Shape(Value):
     qk_rope_head_dim); 0: keys and values of ``kv_heads`` heads. ``value_dim`` is the width of a head's values where
     it differs from ``head_dim``. ``encoder_context`` is the most tokens or positions that the encoder gives to
     cross attention (Whisper: 1500, always all of them; T5: its input). ``biased`` attention adds something to each
-    score, and so keeps them. Of a part of a pipeline ``alive`` counts the numbers that are alive at once for one input
-    of the usual size in 16 bits (those ``in_f32`` in any dtype count twice), ``inputs`` how many of these go through at
-    once, and ``f32`` says that it is always computed so.
+    score, and so keeps them. Parameters with ``kept`` in their names stay in f32 beside 16 bits.
+
+    Of a part of a pipeline ``alive`` counts the numbers that are alive at once for one input of the usual size in 16
+    bits (those ``in_f32`` in any dtype count twice), ``inputs`` how many of these go through at once, and ``made`` the
+    numbers of the picture that comes of one.
     """
 
     layers: int
@@ -51,10 +53,11 @@ class Shape(Value):
     encoder_layers: int = 0
     encoder_context: int = 0
     biased: bool = False
+    kept: str = ""
     alive: int = 0
     in_f32: int = 0
     inputs: int = 1
-    f32: bool = False
+    made: int = 0
 
     def cached(self, context: int, encoder_tokens: int | None = None) -> int:
         """Numbers that one sequence of ``context`` tokens keeps in all layers' caches.
