@@ -253,8 +253,17 @@ def test_a_pipeline_needs_its_largest_phase():
     assert [p.memory.weights for p in choice.phases[1:]] == [20480 * 4096 * 2, 64 * 4096 * 4]
     assert choice.speed.decode_tokens_per_second is None
     assert [p["name"] for p in choice.to_json()["phases"]] == ["encode", "denoise", "decode"]
+    assert choice.command is None
     with pytest.raises(UsageError, match="pipeline"):
         check(pipeline(), [p2200()], Question(training="lora"))
+
+
+def test_the_command_of_a_pipeline_that_makes_videos_of_a_text():
+    """Not for what ``rung video`` does not take: mixtures, several at once."""
+    made = replace(pipeline(), makes="video")
+    assert only(made, p2200(), formats=("nf4",)).command == "rung video pipe PROMPT --format nf4 --device cuda:0"
+    assert only(made, p2200(), formats=("q4_k_m",)).command is None
+    assert only(made, p2200(), formats=("nf4",), batch=2).command is None
 
 
 def test_what_is_computed_in_slices_is_said_and_counted():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from rung import formats
 from rung.core.errors import ContextTooLong, UnknownFormat, UsageError
 from rung.core.text import count, quoted, size, tenths
-from rung.core.types import Device, Level, MemoryUse, StepClass, Verdict, no
+from rung.core.types import Device, Format, Level, MemoryUse, StepClass, Verdict, no
 from rung.core.value import FrozenDict
 from rung.models.outlines.values import GENERATES, Outline
 from rung.planning.answer import (
@@ -271,12 +271,13 @@ def _speed(case: _Case, arrangement: Arrangement, group: Group) -> Speed:
 
 def _command(case: _Case, arrangement: Arrangement, group: Group) -> str | None:
     """What runs it. A card of the catalogue is meant to be the first of its kind where the command runs."""
-    if case.question.training or case.main.subject.decoder is None:
+    makes = case.outline.makes if isinstance(arrangement.storage, Format) and case.request.batch == 1 else ""
+    if case.question.training or not (makes or case.main.subject.decoder):
         return None
-    words = ["rung", "run", case.outline.path]
+    words = ["rung", makes or "run", case.outline.path, *(["PROMPT"] if makes else [])]
     if arrangement.storage is not None:
         words += ["--format", short(arrangement.name)]
-    words += ["--context", str(case.context)]
+    words += [] if makes else ["--context", str(case.context)]
     if len(group) == 1:
         words += ["--device", group[0].id if group[0].real else _place(group[0])]
     return shlex.join(words)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rung.core.errors import BadFile
 from rung.models.files.jsonfile import SMALL, read_object
-from rung.models.outlines.usual import DECODED
+from rung.models.outlines.usual import DECODED, MAKES
 from rung.models.outlines.values import Component, Outline, Phase
 
 INDEX = "model_index.json"
@@ -38,7 +38,8 @@ def pipeline(folder: Path, name: str, part: Callable[[Path, str], Component]) ->
     if missing:
         raise BadFile(f"{name} lacks {', '.join(missing)}", [f"{INDEX} names {', '.join(named)}"])
     found = tuple(_used(index, replace(part(folder / one, f"{name}/{one}"), name=one)) for one in named)
-    return Outline(name, "pipeline", str(folder), found, phases_of(named))
+    makes = MAKES.get(str(index.get("_class_name")), "")
+    return Outline(name, "pipeline", str(folder), found, phases_of(named), makes=makes)
 
 
 def _used(index: Mapping[str, Any], component: Component) -> Component:

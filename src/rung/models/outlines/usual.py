@@ -46,6 +46,12 @@ _OTHER = Usual(64, 64, frames=16, text=256)
 _COARSE = 48
 #: Frames that a pipeline decodes at once with an autoencoder of pictures.
 DECODED = {"LattePipeline": 14}
+#: What pipelines make of a text alone.
+MAKES = {
+    **dict.fromkeys(("LattePipeline", "LTXPipeline", "WanPipeline"), "video"),
+    **dict.fromkeys(("StableDiffusionPipeline", "StableDiffusionXLPipeline"), "image"),
+    **dict.fromkeys(("StableDiffusion3Pipeline", "FluxPipeline"), "image"),
+}
 
 
 def usual(name: str, config: Mapping[str, Any]) -> Usual:

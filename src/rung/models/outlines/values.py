@@ -132,7 +132,8 @@ class Outline(Value):
 
     ``kind`` is gguf, folder, config, index, hub, pipeline, or module for one in memory that is to get layers of
     ``rung.nn``; ``path`` the place it was read from. A plain model has
-    one component, ``model``, and one phase, ``run``. ``card`` is set where ``rung run`` could run it as it lies.
+    one component, ``model``, and one phase, ``run``. ``card`` is set where ``rung run`` could run it as it lies;
+    ``makes`` is what a pipeline is known to make of a text: image or video.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Outline(Value):
     components: tuple[Component, ...]
     phases: tuple[Phase, ...]
     card: ModelCard | None = None
+    makes: str = ""
 
     def component(self, name: str) -> Component:
         """The component of that name; raises ``KeyError``."""
