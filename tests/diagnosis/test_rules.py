@@ -192,6 +192,21 @@ APPLIES = {
     "intel-gpu": ("Required aspect fp64 is not supported", {"gpu": "Intel Arc A770"}, "xpu-directml-unsupported"),
     "build-before-gpu": (IMAGE, {"gpu": "RTX 3090", "torch": "1.7.0+cu101"}, "build-lacks-new-arch"),
     "released-before-gpu": (IMAGE, {"gpu": "RTX 5090", "torch": "2.5.1+cu124"}, "build-lacks-new-arch"),
+    "torch-before-gpu": (
+        "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        {"gpu": "RTX 3070", "torch": "1.5.0", "cuda": "11.4"},
+        "build-lacks-new-arch",
+    ),
+    "generation-is-here": (
+        "AssertionError: SM90 kernel is not available. Make sure you GPUs with compute capability 9.0.",
+        {"gpu": "H100"},
+        "build-wrong-arch-flags",
+    ),
+    "generation-before-kernels": (
+        "AssertionError: SM89 kernel is not available. Make sure you GPUs with compute capability 8.9.",
+        {"gpu": "RTX 3090"},
+        "kernel-min-compute-capability",
+    ),
     "released-without-gpu": (IMAGE, {"gpu": "Tesla V100", "torch": "2.9.0+cu130"}, "build-lacks-old-arch"),
     "released-for-gpu": (
         f"grads = grads[sel]\n{IMAGE}",

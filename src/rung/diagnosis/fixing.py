@@ -100,6 +100,9 @@ _FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("cuda-toolkit-mismatch", "cublas-not-supported", ("install-matching-build", "upgrade-library")),
     ("cuda-toolkit-mismatch", "detected-cuda-mismatch", ("install-cuda-libraries", "install-matching-build")),
     ("cuda-toolkit-mismatch", "cudnn-versions", ("install-cuda-libraries", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "nvrtc-builtins", ("set-library-path", "install-matching-build")),
+    ("cuda-library-not-found", "nvrtc-builtins", ("set-library-path", "install-cuda-libraries")),
+    ("platform-binary-missing", "abi-too-old", ("build-from-source", "install-matching-build")),
     ("cuda-toolkit-mismatch", "ptx-version", ("install-cuda-libraries", "set-environment-override")),
     ("int8-matmul-unsupported-gpu", "merge-call", ("upgrade-library", "dequantize-first")),
     ("compiler-arch-unsupported", "inductor-old", ("use-fallback-kernel", "use-other-backend")),
@@ -159,6 +162,11 @@ _BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "cuda-toolkit-mismatch",
         lambda s: s.says(r"undefined symbol: _*(?:nvJit|cublas|cudnn)|libnvJitLink|cuDNN version incompat"),
         ("set-library-path", "install-matching-build"),
+    ),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.says("SUBLIBRARY_"),
+        ("set-library-path", "install-cuda-libraries"),
     ),
     (
         "kernel-min-compute-capability",

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from rung.diagnosis.evidence import Rule
-from rung.diagnosis.rules import builds, dtypes, kernels, makers, packages
+from rung.diagnosis.rules import builds, dtypes, kernels, makers, packages, released
 
-RULES: tuple[Rule, ...] = (*builds.RULES, *dtypes.RULES, *kernels.RULES, *makers.RULES, *packages.RULES)
+RULES: tuple[Rule, ...] = (
+    *builds.RULES,
+    *dtypes.RULES,
+    *kernels.RULES,
+    *makers.RULES,
+    *packages.RULES,
+    *released.RULES,
+)

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import re
 
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.gpus import capability
-from rung.diagnosis.rules.known import LATE, MISSING
+from rung.diagnosis.rules.known import LATE, MISSING, WRONG_CODE
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
 _TORCH = "torch, build configuration of the wheels"
-_WHEELS = "the catalogue of torch's releases: rung devices CARD --software TORCH"
 _CATALOGUE = "NVIDIA, CUDA toolkit release notes, first toolkit of an architecture"
 _NO_GPU = ("torch-without-cuda", "no-cuda-device", "deserialize-cuda", "cuda-init-unknown")
 _RUNTIME = ("cuda-no-kernel-image", "cuda-invalid-device-function", "invalid-device-function-short")
 _UNSEEN = ("is-available-false", "gpu-unused-symptom", "gpu-hidden", "no-cuda-device", "cuda-init-unknown")
 _BITSANDBYTES = ("bnb-setup-path", "bnb-required-library", "bnb-native-missing", "bnb-cpu-library", "bnb-setup-failed")
-_WRONG_CODE = (
-    "cublas-execution-failed",
-    "cudnn-not-initialized",
-    "cudnn-not-supported",
-    "legacy-cublas-program-failed",
-)
 #: What the driver's assembler says, as against the toolkit's.
 _LINKED = "application ptx input|cuLinkAddData|cuModuleLoad"
 #: Where a log lists the architectures of a build.
@@ -60,29 +52,6 @@ def _first_cuda(value: int | None) -> tuple[int, int] | None:
 def _cuda_before_gpu(scene: Scene) -> bool:
     first = _first_cuda(scene.facts.capability) if scene.facts.cuda else None
     return first is not None and scene.facts.cuda is not None and scene.facts.cuda < first
-
-
-@functools.cache
-def _reach(release: str, name: str, value: int) -> int | None:
-    """Where a compute capability lies for a released build of torch: 0 it runs there, 1 newer, -1 older than its code;
-    None when the catalogue does not know."""
-    from rung.hardware.catalog import architectures
-    from rung.hardware.catalog.builds import builds
-
-    rows = architectures().values()
-    architecture = next((row for row in rows if row.vendor == "nvidia" and capability(row.cc) == value), None)
-    build = next((b for b in builds() if (b.release, b.name, b.platform) == (release, name, "")), None)
-    if architecture is None or build is None:
-        return None
-    return 0 if build.image(architecture) else 1 if value > max(filter(None, map(capability, build.code))) else -1
-
-
-def _released(scene: Scene) -> int | None:
-    facts = scene.facts
-    asked = scene.has("torch-arch-warning", "legacy-cublas-program-failed", *MISSING)
-    if not asked or facts.build is None or facts.capability is None:
-        return None
-    return _reach(*facts.build, facts.capability)
 
 
 def _gpu_is_there(scene: Scene) -> bool:
@@ -200,7 +169,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "hip-missing-code",
         lambda s: s.has(*MISSING) and s.says(r"\bHIP error|\bhip[A-Z]|\bROCm\b"),
-        {"rocm-arch-unsupported": 3},
+        {"rocm-arch-unsupported": 3, "build-wrong-arch-flags": -1.5},
         "the message is HIP's, AMD's runtime",
         "HIP runtime",
     ),
@@ -262,31 +231,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "build-before-gpu",
-        lambda s: s.has(*MISSING, *_WRONG_CODE) and _cuda_before_gpu(s),
+        lambda s: s.has(*MISSING, *WRONG_CODE) and _cuda_before_gpu(s),
         {"build-lacks-new-arch": 3, "build-wrong-arch-flags": -1, "cuda-toolkit-mismatch": -1},
         "{gpu} has compute capability {cc}, which the CUDA of this build does not know yet",
         _CATALOGUE,
-    ),
-    Rule(
-        "released-before-gpu",
-        lambda s: _released(s) == 1,
-        {"build-lacks-new-arch": 3, "build-wrong-arch-flags": -2, "build-lacks-old-arch": -2},
-        "{gpu} has compute capability {cc}, newer than all that this release of torch holds code for",
-        _WHEELS,
-    ),
-    Rule(
-        "released-without-gpu",
-        lambda s: _released(s) == -1,
-        {"build-lacks-old-arch": 4, "build-wrong-arch-flags": -2, "build-lacks-new-arch": -2},
-        "{gpu} has compute capability {cc}, which this release of torch holds no code for any more",
-        _WHEELS,
-    ),
-    Rule(
-        "released-for-gpu",
-        lambda s: _released(s) == 0,
-        {"build-wrong-arch-flags": 2.4, "build-lacks-new-arch": -2, "build-lacks-old-arch": -1.5},
-        "the torch installed holds code for {gpu}: what lacks it was compiled apart",
-        _WHEELS,
     ),
     Rule(
         "named-cuda-call",

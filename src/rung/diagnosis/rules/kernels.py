@@ -18,7 +18,13 @@ _SLOW = ("slow-symptom", "slow-wording", "speed-figures", "speeds-compared", "em
 
 def _xformers_too_old(scene: Scene) -> bool:
     asked = scene.has("xformers-none", "xformers-trace") and scene.has("requires-device-capability")
-    return asked and not scene.has("xformers-no-cuda")
+    return asked and scene.says(r"\(too old\)") and not scene.has("xformers-no-cuda")
+
+
+def _unbuilt(scene: Scene) -> int | None:
+    """The generation of GPUs, as a compute capability, whose kernels a message says are not there."""
+    named = scene.words.get("generation")
+    return int(named) if named else None
 
 
 def _cuda_known(scene: Scene) -> bool:
@@ -53,6 +59,20 @@ RULES: tuple[Rule, ...] = (
         {"kernel-min-compute-capability": 2.5},
         "each of xFormers' kernels was refused for the GPU's age",
         "xFormers, ops/fmha",
+    ),
+    Rule(
+        "generation-is-here",
+        lambda s: (generation := _unbuilt(s)) is not None and s.from_(generation),
+        {"build-wrong-arch-flags": 2.5, "kernel-min-compute-capability": -3},
+        "{gpu} has compute capability {cc}, enough for the kernels that are missing: they were not compiled",
+        "the message names the generation",
+    ),
+    Rule(
+        "generation-before-kernels",
+        lambda s: (generation := _unbuilt(s)) is not None and s.below(generation),
+        {"kernel-min-compute-capability": 2.5, "build-wrong-arch-flags": -3},
+        "{gpu} has compute capability {cc}, older than the kernels asked for",
+        "the message names the generation",
     ),
     Rule(
         "hopper-kernels-on-later-gpu",

@@ -47,3 +47,10 @@ xatlas xformers yaml zoedepth asyncore distutils imp
 PACKAGES = frozenset(_NAMES.split())
 #: Reported later than it happened.
 LATE = ("cublas-not-initialized", "cuda-launch-failure", "cublas-execution-failed")
+#: What libraries of CUDA say, among other things, where they hold no code for the GPU.
+WRONG_CODE = (
+    "cublas-execution-failed",
+    "cudnn-not-initialized",
+    "cudnn-not-supported",
+    "legacy-cublas-program-failed",
+)
