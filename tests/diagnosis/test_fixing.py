@@ -99,6 +99,20 @@ def test_xformers_is_taken_from_where_the_installed_torch_is_from():
     assert found == "pip install -U xformers --index-url https://download.pytorch.org/whl/cu128"
 
 
+@pytest.mark.parametrize(
+    ("cause", "environment", "log", "first"),
+    [
+        ("cuda-toolkit-mismatch", {}, "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "set-library-path"),
+        ("cuda-library-not-found", {}, "nvrtc: error: failed to open libnvrtc-builtins.so.12.4", "set-library-path"),
+        ("platform-binary-missing", {}, "libc.so.6: version `GLIBC_2.38' not found", "build-from-source"),
+        ("cuda-toolkit-mismatch", {}, "No supported GPU compute capabilities found.", "install-cuda-libraries"),
+        ("xpu-directml-unsupported", {"gpu": "RX 7600"}, "src/plugins/intel_gpu/src/plugin.cpp: failed", "use-cpu"),
+    ],
+)
+def test_what_a_message_points_at_comes_first(cause, environment, log, first):
+    assert labels(cause, environment, log)[0] == first
+
+
 def test_no_placeholder_is_left():
     for environment in ({}, {"gpu": "GTX 1080", "torch": "2.9.0+cu130", "os": "Windows"}, {"gpu": "gfx1031"}):
         for fix in explain(IMAGE, environment).fixes:

@@ -19,6 +19,7 @@ SETUP = "CUDA_SETUP: WARNING! libcudart.so not found in any environmental path."
 FEATURE = "Unable to launch matmul because a required feature is unavailable: types not there."
 CMMA = "Cmma on inputs Float(F16) and outputs Float(F32) with shape m=16, n=16, k=16 not supported."
 FUNCTIONALITY = "cuBLAS error 15 at ggml-cuda.cu:7956: the requested functionality is not supported"
+NO_ATTENTION = "RuntimeError: cutlassF: no kernel found to launch!"
 IGEMMLT = "NotImplementedError: igemmlt not available (probably built with NO_CUBLASLT)"
 
 
@@ -192,6 +193,8 @@ APPLIES = {
     "intel-gpu": ("Required aspect fp64 is not supported", {"gpu": "Intel Arc A770"}, "xpu-directml-unsupported"),
     "build-before-gpu": (IMAGE, {"gpu": "RTX 3090", "torch": "1.7.0+cu101"}, "build-lacks-new-arch"),
     "released-before-gpu": (IMAGE, {"gpu": "RTX 5090", "torch": "2.5.1+cu124"}, "build-lacks-new-arch"),
+    "attention-in-bf16-before-ampere": (NO_ATTENTION, {"gpu": "RTX 2060"}, "bf16-unsupported-gpu"),
+    "attention-since-ampere": (NO_ATTENTION, {"gpu": "A100"}, "kernel-shape-constraint"),
     "torch-before-gpu": (
         "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
         {"gpu": "RTX 3070", "torch": "1.5.0", "cuda": "11.4"},

@@ -100,6 +100,7 @@ _FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("cuda-toolkit-mismatch", "cublas-not-supported", ("install-matching-build", "upgrade-library")),
     ("cuda-toolkit-mismatch", "detected-cuda-mismatch", ("install-cuda-libraries", "install-matching-build")),
     ("cuda-toolkit-mismatch", "cudnn-versions", ("install-cuda-libraries", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "numba-toolkit-unknown", ("install-cuda-libraries", "downgrade-library")),
     ("cuda-toolkit-mismatch", "nvrtc-builtins", ("set-library-path", "install-matching-build")),
     ("cuda-library-not-found", "nvrtc-builtins", ("set-library-path", "install-cuda-libraries")),
     ("platform-binary-missing", "abi-too-old", ("build-from-source", "install-matching-build")),
@@ -162,6 +163,11 @@ _BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "cuda-toolkit-mismatch",
         lambda s: s.says(r"undefined symbol: _*(?:nvJit|cublas|cudnn)|libnvJitLink|cuDNN version incompat"),
         ("set-library-path", "install-matching-build"),
+    ),
+    (
+        "xpu-directml-unsupported",
+        lambda s: s.vendor in ("amd", "nvidia") and s.says(r"(?i)openvino|intel_gpu"),
+        ("use-cpu", "change-hardware"),
     ),
     (
         "cuda-toolkit-mismatch",

@@ -23,6 +23,20 @@ def _kernel(scene: Scene, pattern: str) -> bool:
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        "attention-in-bf16-before-ampere",
+        lambda s: s.has("memory-efficient-none") and s.below(80),
+        {"bf16-unsupported-gpu": 2},
+        "{gpu} has compute capability {cc}; of torch's kernels only those for bfloat16 are missing there",
+        "torch, transformers/cuda/mem_eff_attention/kernels",
+    ),
+    Rule(
+        "attention-since-ampere",
+        lambda s: s.has("memory-efficient-none") and s.from_(80),
+        {"bf16-unsupported-gpu": -5, "kernel-min-compute-capability": -2, "kernel-shape-constraint": 1.5},
+        "{gpu} has compute capability {cc}: torch's kernels take every dtype there, if not every shape",
+        "torch, transformers/cuda/mem_eff_attention/kernels",
+    ),
+    Rule(
         "queries-of-old-gpu",
         lambda s: s.has("flash-query-dtype") and s.below(80),
         {"bf16-unsupported-gpu": 4},
