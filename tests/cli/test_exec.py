@@ -143,6 +143,24 @@ def test_of_a_death_that_matches_nothing_nothing_is_claimed(capfd):
     assert "What to do" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("folder", ["/nowhere at all", "/proc"])
+def test_a_temporary_folder_that_is_none_stops_no_program(capfd, monkeypatch, folder):
+    monkeypatch.setenv("TMPDIR", folder)
+    assert executing.execute({}, ["sh", "-c", "echo ran"]) == 0
+    assert capfd.readouterr().out == "ran\n"
+
+
+def test_where_no_file_can_be_made_the_program_runs_without_notes(capfd, monkeypatch):
+    monkeypatch.setattr(executing, "_file", lambda: "")
+    assert executing.execute({}, ["sh", "-c", "echo ran"]) == 0
+    assert capfd.readouterr().out == "ran\n"
+
+
+def test_a_program_that_was_told_to_quit_is_not_explained(capfd):
+    assert executing.execute({}, ["sh", "-c", "kill -QUIT $$"]) == 131
+    assert capfd.readouterr().err == ""
+
+
 def test_a_program_that_the_kernel_killed_for_its_memory(monkeypatch, capfd):
     kills = iter([3, 4, 4, 4])
     monkeypatch.setattr(executing, "memory_kills", lambda: next(kills))

@@ -20,7 +20,7 @@ HOOKS = {"torch": "rung.run.exec.hook", "bitsandbytes": "rung.hub.bitsandbytes.h
 _VALUED = ("--device", "--software", "--memory", "--defect")
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 #: A program that was ended on purpose has nothing to be explained; SIGKILL may be the kernel's, for want of memory.
-_ENDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+_ENDED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 
 
 def understood(given: list[str]) -> tuple[dict[str, str], list[str]] | None:
@@ -94,15 +94,20 @@ def _check(settings: dict[str, str]) -> None:
 
 
 def _file() -> str:
-    """An empty file that nobody else can read, for what the program's processes note."""
-    path = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"rung-exec-{os.getpid()}-{os.urandom(6).hex()}")
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    return path
+    """An empty file that nobody else can read, for what the program's processes note; empty where none can be made."""
+    for folder in filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm")):
+        path = os.path.join(folder, f"rung-exec-{os.getpid()}-{os.urandom(6).hex()}")
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except OSError:
+            continue
+        return path
+    return ""
 
 
 def _read(path: str) -> Mapping[Key, int]:
     try:
-        if not os.stat(path).st_size:
+        if not path or not os.stat(path).st_size:
             return {}
         from rung.run.exec.notes import read
 

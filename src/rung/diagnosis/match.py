@@ -104,7 +104,12 @@ def classify(error: BaseException) -> Match | None:
         chain.append(current)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     for link in reversed(chain):
-        found = match(f"{type(link).__name__}: {link}")
+        found = match_alone(link)
         if found:
             return found
     return None
+
+
+def match_alone(error: BaseException) -> Match | None:
+    """What one exception says, whatever was being handled when it was raised."""
+    return match(f"{type(error).__name__}: {error}")

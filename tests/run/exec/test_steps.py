@@ -224,6 +224,28 @@ def test_a_copy_that_does_not_fit_is_made_in_pieces(notes, bias):
     assert steps.names
 
 
+def test_a_product_whose_wider_result_does_not_fit_is_made_in_pieces(notes):
+    left, right = random(4096, 64).bfloat16(), random(64, 4096, seed=1).bfloat16()  # 32 MB, 64 MB in f32
+    with helped(notes, "p2200", software="torch 1.10+cu102", memory="1GB") as steps:
+        free, _ = torch.cuda.mem_get_info()
+        held = torch.empty(free - 70 * MB, dtype=torch.uint8, device="cuda")
+        found = left.cuda() @ right.cuda()
+        del held
+    torch.testing.assert_close(found.cpu(), (left.float() @ right.float()).bfloat16())
+    assert steps.names
+
+
+def test_a_lower_dtype_that_does_not_fit_is_said(notes):
+    with helped(notes, "p2200", software="torch 1.10+cu102", memory="1GB"):
+        free, _ = torch.cuda.mem_get_info()
+        held = torch.empty(free - 4 * MB, dtype=torch.uint8, device="cuda")
+        half = {"dtype": torch.bfloat16, "device": "cuda"}
+        with pytest.raises(RuntimeError, match="not implemented for struct c10::BFloat16"):
+            torch.ones(256, 8, **half) @ torch.ones(8, 8192, **half)
+        del held
+    assert "mm on cuda:0: float32 does not fit into the memory" in {row[-1] for row in read(str(notes))}
+
+
 def test_a_result_that_does_not_fit_is_still_out_of_memory(notes):
     with helped(notes, "p2200", memory="450MB"), pytest.raises(torch.cuda.OutOfMemoryError):
         torch.ones(8192, 8, device="cuda") @ torch.ones(8, 8192, device="cuda")

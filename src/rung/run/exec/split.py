@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from rung.core.types import StepClass
-from rung.diagnosis import classify
+from rung.diagnosis import match_alone
 from rung.run.exec.lower import Way
 
 #: In more pieces nothing is tried.
@@ -67,8 +67,8 @@ def in_pieces(op: Any, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def full(error: BaseException) -> bool:
-    """Whether an exception says that memory has run out."""
-    found = classify(error)
+    """Whether an exception says that memory has run out; what it was raised beside, a refusal, does not count."""
+    found = match_alone(error)
     return found is not None and found.signature.step is StepClass.OUT_OF_MEMORY
 
 

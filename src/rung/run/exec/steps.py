@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rung.core.types import StepClass
-from rung.diagnosis import classify
+from rung.diagnosis import classify, match_alone
 from rung.run.exec.lower import Way, spelled, ways
 from rung.run.exec.notes import Notes
 from rung.run.exec.split import full, in_pieces
@@ -43,7 +43,7 @@ class Steps:
                 with self._below():
                     result = self._fitting(op, way, args, kwargs)
             except Exception as error:
-                if classify(error) is None:
+                if match_alone(error) is None:
                     raise
             else:  # a way that one size takes another may refuse: then it is looked for again
                 self._note(key, label, reason)
@@ -72,8 +72,10 @@ class Steps:
                 try:
                     result = self._fitting(op, way, args, kwargs)
                 except Exception as again:
-                    if classify(again) is None:
+                    if match_alone(again) is None:
                         raise error from again
+                    if full(again):
+                        self._notes.word(f"{_spoken(key)} on {key[2]}: {label} does not fit into the memory")
                     continue
                 self._found[key] = (label, way, found.reason)
                 self.names.add(key[0])
@@ -86,10 +88,13 @@ class Steps:
         try:
             return way(args, kwargs)
         except Exception as error:
-            result = in_pieces(op, way, args, kwargs) if full(error) else None
-            if result is None:
+            if not full(error):
                 raise
-            return result
+            refused = error.with_traceback(None)  # which held the copies that were made until then
+        result = in_pieces(op, way, args, kwargs)
+        if result is None:
+            raise refused
+        return result
 
     @contextlib.contextmanager
     def _below(self) -> Iterator[None]:
@@ -103,7 +108,11 @@ class Steps:
 
     def _note(self, key: _Key, label: str, reason: str) -> None:
         if key[2] != "meta":  # shapes alone, as torch.compile asks for them: nothing was computed
-            self._notes.step(key[0].removeprefix("aten::"), key[2], spelled(key[1]), label, reason)
+            self._notes.step(_spoken(key), key[2], spelled(key[1]), label, reason)
+
+
+def _spoken(key: _Key) -> str:
+    return key[0].removeprefix("aten::")
 
 
 def _key(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Key | None:
