@@ -102,6 +102,8 @@ def test_the_founding_five_are_known_in_any_disguise(story, disguise):
             {"compute_capability": "7.0"},
             "bf16-unsupported-gpu",
         ),
+        ("at::cuda::blas::gemv: not implemented for class c10::BFloat16", {}, "bf16-unsupported-gpu"),
+        ("at::cuda::blas::gemm_and_bias: not implemented for c10::BFloat16", {"gpu": "V100"}, "bf16-unsupported-gpu"),
         ("HIP kernel mul_mat has no device code compatible with HIP arch 1030.", {}, "build-wrong-arch-flags"),
         ("Your GPU does not support Int8 Matmul!", {"gpu": "GTX 1070"}, "int8-matmul-unsupported-gpu"),
     ],
@@ -190,6 +192,17 @@ def test_an_environment_that_is_none_is_refused(environment):
 )
 def test_odd_environments_are_no_error(environment):
     assert explain("CUDA out of memory", environment).cause == "gpu-out-of-memory"
+
+
+@pytest.mark.parametrize("log", [None, 3, b"CUDA out of memory"])
+def test_what_is_no_log_is_refused(log):
+    with pytest.raises(UsageError, match="a text or an exception"):
+        explain(log)
+
+
+@pytest.mark.parametrize("written", ["6.1", "sm_61", "(6, 1)", "61", 61, " 6.1 "])
+def test_a_compute_capability_as_people_write_it(written):
+    assert scene([IMAGE.encode()], {"compute_capability": written}).facts.capability == 61
 
 
 def test_a_contradiction_is_told():

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rung.core.errors import UsageError
 from rung.core.value import Value
 from rung.diagnosis.evidence import Rule, Scene, scene_of
 from rung.diagnosis.facts import environment_of, gather
@@ -68,10 +69,13 @@ def explain(text_or_exception: str | BaseException, environment: Mapping[str, An
     """The cause of an error, from its log (text) or the exception itself.
 
     ``environment`` has the keys gpu, compute_capability, driver, cuda, torch, os, cpu and library_versions, each
-    optional, as people write them. Raises ``UsageError`` for an environment that is no object.
+    optional, as people write them. Raises ``UsageError`` for an environment that is no object, and for what is neither
+    a text nor an exception.
     """
     if isinstance(text_or_exception, BaseException):
         text_or_exception = "".join(traceback.format_exception(text_or_exception))
+    if not isinstance(text_or_exception, str):
+        raise UsageError(f"A log is a text or an exception, not {type(text_or_exception).__name__}.")
     data = text_or_exception.encode("utf-8", "replace")
     return explain_log((data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK)), environment)
 

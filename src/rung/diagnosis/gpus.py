@@ -118,12 +118,19 @@ def _arch(name: str) -> str:
     return product.arch if product is not None else ""
 
 
+#: A number alone is a major one below this, else major and minor together.
+_MAJORS = 20
+
+
 def capability(text: str) -> int | None:
-    """``7.5``, ``(7, 5)``, ``sm_75``, ``>= 8.9`` as major * 10 + minor; None when there is none."""
+    """``7.5``, ``(7, 5)``, ``sm_75``, ``75``, ``>= 8.9`` as major * 10 + minor; None when there is none."""
     if found := re.search(r"(\d{1,2})[.,] ?(\d)", text):
         return int(found[1]) * 10 + int(found[2])
     if found := re.search(r"(?:sm_?|compute_)(\d{2,3})", text):
         return int(found[1])
+    if found := re.fullmatch(r"\s*(\d{1,3})\s*", text):
+        number = int(found[1])
+        return number * 10 if number < _MAJORS else number
     return None
 
 
