@@ -88,3 +88,10 @@ def test_a_ladder_is_asked_in_the_dtype_that_is_named(rung):
     assert chosen("--dtype", "bf16") == {"ref"}  # it multiplies none
     assert "attention is not computed in 'f16'." in rung("ladder", "attention", "f16", "--dtype", "f16").err
     assert rung("ladder", "linear", "q4_k", "--dtype", "half").code == 2
+
+
+def test_a_configuration_alone_is_for_check(rung, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}), encoding="utf-8")
+    said = rung("plan", str(tmp_path))
+    assert said.code != 0
+    assert f"rung check {tmp_path}" in said.err

@@ -180,6 +180,25 @@ def test_lengths_that_no_file_has(server, length):
         open_outline("a/b")
 
 
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b", "whisper-tiny"])
+def test_an_error_in_what_came_names_the_repository(server, name):
+    """And no folder of this machine, in which its headers lie for a moment."""
+    files = repository(name, 1)
+    server.repositories["a/b"] = files | {
+        "config.json": json.dumps(meta_models.config(name) | {"vocab_size": -1}).encode()
+    }
+    with pytest.raises(BadFile, match=r"^a/b/config\.json: vocab_size is '-1'"):
+        open_outline("a/b")
+
+
+def test_weights_of_another_model_name_the_repository(server):
+    server.repositories["a/b"] = repository("whisper-tiny", 1) | {
+        "config.json": repository("qwen2.5-0.5b", 1)["config.json"]
+    }
+    with pytest.raises(BadFile, match=r"^a/b: .* without a place in a qwen2 model"):
+        open_outline("a/b")
+
+
 def test_an_index_that_names_strangers(server):
     files = repository("llama-3.1-70b", 2, total=1)
     del files["model-00002-of-00002.safetensors"]

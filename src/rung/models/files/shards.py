@@ -93,8 +93,9 @@ def _nothing(folder: Path, stem: str) -> Exception:
         )
     if pickles:
         return unsafe(folder / pickles[0])
+    asks = [f"rung check {quoted(folder)}   # needs no weights"] if "config.json" in names else []
     return ModelNotFound(
         f"{folder.name} has no weights",
         [f"neither {stem}.safetensors nor {stem}{INDEX} is there" if stem else "no *.safetensors is there"],
-        ["hf download ORG/REPO --include '*.safetensors'"],
+        ["hf download ORG/REPO --include '*.safetensors'", *asks],
     )

@@ -44,10 +44,13 @@ def outline_of_repository(
         except HubError:
             raise unreachable from None
         return _downloaded(downloaded, label, file, open_path)
-    with tempfile.TemporaryDirectory(prefix="rung-headers-") as folder:
-        mirror = Mirror(ranges, listed, Path(folder))
-        place = _gguf(listed, mirror, label, file) or _folder(listed, mirror, Path(folder), open_path, stems)
-        outline = open_path(Path(folder) / place)
+    with tempfile.TemporaryDirectory(prefix="rung-headers-") as temporary:
+        # laid out as the hub's cache is, so that errors name the repository
+        folder = Path(temporary) / f"models--{repository.replace('/', '--')}" / "snapshots" / "headers"
+        folder.mkdir(parents=True)
+        mirror = Mirror(ranges, listed, folder)
+        place = _gguf(listed, mirror, label, file) or _folder(listed, mirror, folder, open_path, stems)
+        outline = open_path(folder / place)
     kind = outline.kind if outline.kind == "pipeline" else "hub"
     return replace(outline, name=repository, kind=kind, path=name, card=None)
 
