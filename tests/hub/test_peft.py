@@ -5,6 +5,7 @@ import json
 import logging
 
 import numpy as np
+import peft
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -220,6 +221,36 @@ def test_a_format_that_is_only_read_trains_and_merges_into_plain_layers():
         model.merge_adapter()
     merged = merge(model, dequantize=True)
     assert (merged(x) - want).norm() < 1e-5 * want.norm()  # single values near zero are sums of large ones
+
+
+#: Kinds of adapters beside LoRA, and what they want to be told.
+OTHERS = {
+    "IA3": {"feedforward_modules": ["down_proj"], "target_modules": ["k_proj", "down_proj"]},
+    "Vera": {"r": 4, "target_modules": ["q_proj", "o_proj"]},
+    "LoHa": {"r": 4},
+    "LoKr": {"r": 4},
+    "OFT": {"oft_block_size": 8, "r": 0},
+    "FourierFT": {"n_frequency": 10},
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_kinds_train_and_merge(kind):
+    options = {"target_modules": ["q_proj", "down_proj"], "task_type": "CAUSAL_LM"} | OTHERS[kind]
+
+    def trained():
+        torch.manual_seed(0)
+        model = get_peft_model(quantised("llama"), getattr(peft, f"{kind}Config")(**options))
+        train(model, steps=3)
+        return model
+
+    before = logits(quantised("llama"))
+    want = trained()(IDS).logits.detach()  # in training mode, which quantises no activations
+    assert (want - before).norm() > 1e-3 * want.norm()
+    assert (logits(merge(trained(), dequantize=True)) - want).norm() < 2e-4 * want.norm()
+    merged = merge(trained())
+    assert merged.model.layers[0].self_attn.q_proj.stored.format.name == "nf4:64"
+    assert (logits(merged) - want).norm() < 0.3 * want.norm()  # encoded again
 
 
 @pytest.mark.parametrize(("base", "changes"), [({"hidden_size": 128}, {}), ({}, {"r": 8})])

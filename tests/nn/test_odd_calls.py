@@ -55,6 +55,9 @@ def test_the_weight_cannot_become_another():
     for held in made:
         with pytest.raises(UsageError, match=r"stored in q8_0[\s\S]*layer\.weight\.data = values"):
             held.weight = nn.Parameter(torch.zeros(9, 64))
+        before = held.weight.data
+        held.weight = held.weight  # handed back, as PEFT does
+        assert torch.equal(held.weight.data, before)
 
 
 def test_inputs_without_values():

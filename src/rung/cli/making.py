@@ -93,8 +93,8 @@ def make(
     left = wanted if batch is None else done.left(wanted)
     for job in () if plan else left:
         pictures.check_destination(job.out, job.settings.frames or 1)
-    folder = opened(model, offline, revision, quiet or json)
     quiet_bitsandbytes()
+    folder = opened(model, offline, revision, quiet or json)
     with simulated(device, software) as chosen, _pipeline(folder, chosen, memory, format, quiet or json) as pipeline:
         if plan:
             _show_plan(pipeline.plan(*(job.settings for job in wanted)), pipeline.device, json)

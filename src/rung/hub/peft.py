@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel
 from peft.tuners.lora.layer import Linear as LoraLinear
-from peft.tuners.lora.layer import LoraLayer
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from rung.core.errors import UsageError
@@ -115,7 +115,7 @@ def _into_plain(model: PeftModel, adapter_names: list[str] | None) -> nn.Module:
     kinds: dict[int, type[nn.Module] | None] = {}
     for layer in model.modules():
         base = getattr(layer, "base_layer", None)
-        if isinstance(layer, LoraLayer) and isinstance(base, QuantLinear | QuantEmbedding):
+        if isinstance(layer, BaseTunerLayer) and isinstance(base, QuantLinear | QuantEmbedding):
             holder: Any = layer
             plain = base.linear() if isinstance(base, QuantLinear) else base.dequantize()
             holder.base_layer = plain.float()

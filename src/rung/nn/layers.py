@@ -47,8 +47,9 @@ class QuantLinear(nn.Linear):
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises ``UsageError`` for another ``weight``: values can be put into this one, and it has no second place."""
         if name == "weight":
-            raise _no_other_weight(self)
-        super().__setattr__(name, value)
+            _check_own(self, value)  # it may be handed back, as PEFT does
+        else:
+            super().__setattr__(name, value)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]"""
@@ -83,8 +84,10 @@ class QuantLinear(nn.Linear):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-def _no_other_weight(layer: QuantLinear | QuantEmbedding) -> UsageError:
-    return UsageError(
+def _check_own(layer: QuantLinear | QuantEmbedding, weight: Any) -> None:
+    if isinstance(weight, Decoded) and weight._weight is layer.stored:
+        return
+    raise UsageError(
         f"The weight of a {type(layer).__name__} cannot be another tensor: it is stored in {layer.stored.format.name}",
         ["so it cannot be tied to a plain one either"],
         ["layer.weight.data = values   # encodes them", "layer.dequantize()   # is a plain layer"],
@@ -142,8 +145,9 @@ class QuantEmbedding(nn.Embedding):
     def __setattr__(self, name: str, value: Any) -> None:
         """See ``QuantLinear``."""
         if name == "weight":
-            raise _no_other_weight(self)
-        super().__setattr__(name, value)
+            _check_own(self, value)  # it may be handed back, as PEFT does
+        else:
+            super().__setattr__(name, value)
 
     def forward(self, ids: Tensor) -> Tensor:
         """int [...] -> [..., hidden]. Raises ``UsageError`` for an id outside of the vocabulary."""

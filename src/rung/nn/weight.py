@@ -108,7 +108,11 @@ class QuantWeight(nn.Module):
         ``UsageError`` for another shape or a format that rung does not write.
         """
         if tuple(values.shape) != self.shape:
-            raise UsageError(f"{name} has the shape {list(self.shape)}; the new values have {list(values.shape)}")
+            raise UsageError(
+                f"{name} has the shape {list(self.shape)}; the new values have {list(values.shape)}",
+                [f"it is stored in {self.format.name}, whose layout goes by the shape"],
+                ["give a table its new size first, and quantise it then", "layer.dequantize()   # is a plain layer"],
+            )
         changed = values.to(self.device) != self.decode(values.dtype)
         if not bool(changed.any()):
             return
