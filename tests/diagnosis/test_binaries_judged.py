@@ -144,7 +144,7 @@ def test_a_llamafile_on_a_pascal_card_runs_without_dp4a():
 def test_objects_that_hold_nothing_for_the_device_are_counted():
     found = judge(library("sm_75 compute_75", "sm_80", "sm_90a"), catalog.device("2080ti"))
     assert (found.runs, found.fit, found.objects) == ("partly", 1, 3)
-    assert "1 object of 3 hold nothing for 7.5, only sm_80" in found.reason
+    assert "1 object of 3 holds nothing for 7.5, only sm_80" in found.reason
 
 
 def test_objects_for_one_special_target_are_not_held_against_a_library():
@@ -232,6 +232,15 @@ def test_builds_for_several_toolkits_count_as_one():
     other = library("sm_90", name="x/libother.so")
     answer = Answer("x", (old, new, other), (), catalog.device("p2200"))
     assert (answer.ok, answer.failing) == (False, (2,))
+
+
+def test_launchers_for_several_processors_do_not_stand_against_an_environment():
+    def launcher(name: str, machine: str) -> Library:
+        return Library(f"setuptools/{name}.exe", 1000, "PE program", (), CpuCode(machine))
+
+    made = [launcher("cli-32", "x86"), launcher("cli-64", "x86_64"), launcher("cli-arm64", "aarch64")]
+    assert Answer("x", (*made, library()), (), catalog.device("Ryzen 9 7950X")).ok
+    assert not Answer("x", (made[0], made[2]), (), catalog.device("Ryzen 9 7950X")).ok
 
 
 def test_code_for_other_makers_devices_alone_stands_against_a_device():

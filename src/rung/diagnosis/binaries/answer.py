@@ -142,7 +142,10 @@ def _together(libraries: Iterable[Library]) -> tuple[Mapping[str, tuple[str, ...
 
 
 def group(library: Library) -> str:
-    """What libraries have in common of which a program takes one: builds of one library, kernel files of a folder."""
+    """What libraries have in common of which a program takes one: builds of one library, kernel files of a folder,
+    Windows's launchers for several processors, which every Python environment has."""
+    if library.format == "PE program":
+        return os.path.join(os.path.dirname(library.name), "*.exe")
     if library.cpu is None and library.objects:
         return os.path.join(os.path.dirname(library.name), f"*{os.path.splitext(library.name)[1]}")
     return _BUILD.sub(r"\1", library.name)

@@ -166,7 +166,8 @@ def _reason(found: _Objects, where: str) -> str:
         return f"nothing for {where}: it holds {_held((*found.plain, *found.special))}"
     if found.plain:
         left = sum(item.count for item in found.plain)
-        return f"{count(left, 'object')} of {found.objects:,} hold nothing for {where}, only {_held(found.plain)}"
+        holds = "holds" if left == 1 else "hold"
+        return f"{count(left, 'object')} of {found.objects:,} {holds} nothing for {where}, only {_held(found.plain)}"
     compiled = sum(number for image, number in found.chosen if image.kind in (PTX, SPIRV))
     if compiled:
         names = " ".join(targets(image.target for image, _ in found.chosen if image.kind in (PTX, SPIRV)))
