@@ -243,3 +243,28 @@ def test_a_list_of_architectures_that_python_prints_is_read():
     assert scene([log.encode()], None).facts.compiled_for == (50, 80, 90)
     assert explain(log).cause == "build-lacks-new-arch"
     assert explain(log.replace("RTX 5090", "GTX 970").replace("'sm_50', ", "")).cause == "build-lacks-old-arch"
+
+
+@pytest.mark.parametrize(
+    ("log", "capability", "compiled_for", "cause"),
+    [
+        (
+            "The GPU architecture in your current machine is Volta, which is not compatible with Paddle installation "
+            "with arch: 75 80 86 90",
+            70,
+            (75, 80, 86, 90),
+            "build-lacks-old-arch",
+        ),
+        (
+            "Mismatched GPU Architecture: The installed PaddlePaddle package was compiled for 61 70 75 ,but your "
+            "current GPU is 86",
+            86,
+            (61, 70, 75),
+            "build-lacks-new-arch",
+        ),
+    ],
+)
+def test_paddle_names_its_builds_and_the_gpu(log, capability, compiled_for, cause):
+    facts = scene([log.encode()], None).facts
+    assert (facts.capability, facts.compiled_for) == (capability, compiled_for)
+    assert explain(log, {}).cause == cause

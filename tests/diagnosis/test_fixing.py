@@ -126,3 +126,14 @@ def test_where_two_causes_are_likely_the_first_fixes_serve_both():
     assert one == ["build-from-source", "upgrade-library", "install-matching-build"]
     assert two[0] == "install-matching-build"
     assert set(one) == set(two)
+
+
+def test_a_file_of_a_picture_model_is_for_another_program():
+    log = "error loading model: error loading model architecture: unknown model architecture: '{}'"
+    assert labels("format-or-arch-unknown", {}, log.format("flux"))[0] == "use-other-backend"
+    assert labels("format-or-arch-unknown", {}, log.format("gemma9"))[0] == "upgrade-library"
+
+
+def test_a_generation_that_a_wheel_leaves_out_has_a_wheel_of_its_own():
+    log = "The GPU architecture in your current machine is Maxwell, not compatible with arch: 75 80"
+    assert labels("build-lacks-old-arch", {}, log)[0] == "install-matching-build"

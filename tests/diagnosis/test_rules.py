@@ -53,6 +53,23 @@ APPLIES = {
         {},
         "package-version-mismatch",
     ),
+    "tensorflow-on-metal": (
+        "InvalidArgumentError: Could not satisfy explicit device specification '/device:GPU:0' because no supported "
+        "kernel for GPU devices is available.",
+        {"os": "macOS 13"},
+        "mps-dtype-unsupported",
+    ),
+    "trainer-misses-bf16": (
+        "ValueError: Your setup doesn't support bf16/gpu.",
+        {"gpu": "RTX 4090"},
+        "software-defect",
+    ),
+    "module-of-the-host": (
+        'File "app/custom_nodes/my_nodes/__init__.py", line 3, in <module>\n'
+        "ModuleNotFoundError: No module named 'comfy_execution.graph_utils'",
+        {},
+        "package-version-mismatch",
+    ),
     "int8-units-are-there": (
         "Exception: cublasLt ran into an error!",
         {"gpu": "RTX 4090"},

@@ -89,6 +89,7 @@ _CAPABILITY = re.compile(
 _OWN = re.compile(
     r"with CUDA capability sm_(?P<sm>\d{2,3})|(?:[Cc]urrent capability: ?|Target GPU SM )(?P<short>\d{2,3})\b"
     r"|Compiling entry function '\w{1,200}' for 'sm_(?P<entry>\d{2,3})\w?'"
+    r"|[Yy]our current GPU is (?P<card>\d{2,3})\b"
     r"|Unsupported SM: 0x(?P<first>\d)0?(?P<second>\d)\b"
     r"|[Yy]our .{0,60}(?:GPU"
     r"|device)(?:'s)? (?:has )?(?:compute )?capability (?:is )?\(?(?P<major>\d{1,2})[.,] ?(?P<minor>\d)"
@@ -102,7 +103,7 @@ _TORCH = re.compile(
     r"|PyTorch (?:version:? )?)v?(\d+\.\d+)[\w.]*(?:\+(cu\d+|cpu|rocm[\d.]+|xpu))?"
 )
 _ARCHS = re.compile(
-    r"(?:supports CUDA capabilities|compiled for:?|(?:ARCH_LIST|arch_list\(\))[:=]? ?(?=\[))"
+    r"(?:supports CUDA capabilities|compiled for:?|installation with arch:|(?:ARCH_LIST|arch_list\(\))[:=]? ?(?=\[))"
     r"((?:[ ,\['\"]+(?:sm_|compute_)?\d{2,3}\w?['\"]?)+)"
 )
 _DTYPES = {
@@ -122,6 +123,7 @@ _GPU_IN_LOG = re.compile(
     r"(?: ?(?:Ti|SUPER|XTX|XT|M|D))*\b"
     r"|(?:Tesla|Quadro) [A-Z]{1,3}\d{1,4}\w?|(?:[AHVPTLK](?:100|200|800|80|40|30|10|40S)|[TL]4|A10G)\b|GB10\b)"
     r"|gfx\d{3,4}\w?\b|Intel(?:\(R\))? Arc[\w ]*|Apple M\d"
+    r"|(?<=your current machine is )(?:Kepler|Maxwell|Pascal|Volta|Turing|Ampere|Ada|Hopper|Blackwell)\b"
     r"|(?<![\w.:/#-])(?<!line )(?:16[356]0|20[678]0|30[5-9]0|40[5-9]0|50[5-9]0)(?: ?(?:Ti|Super|S|D))?(?![\w.:/-])"
     r"|\b(?:10[5-8]0|9[6-8]0) ?Ti\b|\b[1-5]0xx\b|\b16xx\b)",
     re.IGNORECASE,
@@ -211,7 +213,7 @@ def _met(line: str) -> int | None:
     if found is None:
         return None
     major, minor = found["major"] or found["first"], found["minor"] or found["second"]
-    return int(found["sm"] or found["short"] or found["entry"] or int(major) * 10 + int(minor))
+    return int(found["sm"] or found["short"] or found["entry"] or found["card"] or int(major) * 10 + int(minor))
 
 
 def _arch_number(word: str) -> int:

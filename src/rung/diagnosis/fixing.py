@@ -113,6 +113,7 @@ _FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("mps-dtype-unsupported", "mps-convert-bf16", ("use-fp16", "use-fp32")),
     ("mps-dtype-unsupported", "mlx-kernel", ("upgrade-library", "downgrade-library")),
     ("build-lacks-old-arch", "machine-capability-refused", ("downgrade-library", "change-hardware")),
+    ("build-lacks-old-arch", "machine-generation-refused", ("install-matching-build", "downgrade-library")),
     ("build-lacks-new-arch", "machine-capability-refused", ("upgrade-library", "install-matching-build")),
     ("cuda-toolkit-mismatch", "cublas-execution-failed", ("set-library-path", "install-matching-build")),
     ("cuda-toolkit-mismatch", "cublas-invalid-value", ("set-library-path", "install-matching-build")),
@@ -151,6 +152,13 @@ _BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "platform-binary-missing",
         lambda s: s.says("(?i)triton|torch.compile"),
         ("use-fallback-kernel", "install-matching-build"),
+    ),
+    (
+        "format-or-arch-unknown",  # GGUF files of picture and video models, which no program for text reads
+        lambda s: s.says(
+            r"architecture: '(?:sd[123x]\w*|flux\w*|aura|hidream|hyvid|wan|ltxv|cosmos|lumina2|qwen_image)'"
+        ),
+        ("use-other-backend", "change-quantization"),
     ),
     ("fp16-overflow", lambda s: s.says(r"(?i)\bvae\b"), ("upcast-part", "use-fp32")),
     ("fp16-overflow", lambda s: s.below(80), ("use-fp32", "upcast-part")),

@@ -79,6 +79,13 @@ RULES: tuple[Rule, ...] = (
         _NVIDIA,
     ),
     Rule(
+        "trainer-misses-bf16",
+        lambda s: s.from_(80) and s.has("bf16-training-arguments"),
+        {"bf16-unsupported-gpu": -5, "software-defect": 2.6, "cpu-only-build": 0.6, "gpu-not-visible": 0.6},
+        "{gpu} has compute capability {cc} and computes bfloat16: the check asks too early, or sees no GPU",
+        "transformers, utils/import_utils.py",
+    ),
+    Rule(
         "f16-in-cublas-call",
         lambda s: s.has("cublas-not-supported") and s.says(r"CUDA_R_16F\b"),
         {"cuda-toolkit-mismatch": 1.5},

@@ -10,6 +10,7 @@ MISSING = (
     "invalid-device-function-short",
     "legacy-invalid-device-function",
     "machine-capability-refused",
+    "machine-generation-refused",
     "torch-arch-range",
     "named-symbol",
     "ggml-without-arch",

@@ -26,6 +26,13 @@ def _for_nvidia(scene: Scene) -> bool:
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        "tensorflow-on-metal",
+        lambda s: s.facts.apple and s.has("tensorflow-kernel-missing"),
+        {"mps-dtype-unsupported": 5, "gpu-dtype-op-missing": -2},
+        "on macOS the GPU is reached through Metal, which has kernels for part of the operations",
+        "Apple, tensorflow-metal",
+    ),
+    Rule(
         "program-for-cuda-only",
         _for_nvidia,
         {"platform-binary-missing": 3.5, "gpu-not-visible": -2, "kernel-min-compute-capability": -3},

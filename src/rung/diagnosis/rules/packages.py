@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.rules.known import PACKAGES
 
@@ -11,7 +13,24 @@ def _module(scene: Scene) -> str:
     return scene.words.get("package", "").partition(".")[0] if scene.has("package-missing") else ""
 
 
+#: Modules that a program gives those who extend it, and their packages.
+_OF_HOST = re.compile(
+    r"(?:comfy|comfy_api|comfy_execution|comfy_extras|node_helpers|modules|modules_forge|invokeai)(?:\.|$)"
+)
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "module-of-the-host",
+        lambda s: (
+            s.has("package-missing")
+            and _OF_HOST.match(s.words.get("package", "")) is not None
+            and re.search("custom_nodes|extensions", s.said) is not None
+        ),
+        {"package-version-mismatch": 3.2, "not-a-compatibility-problem": -1},
+        "an extension asks its program for a module that came, or went, with another version of it",
+        "ComfyUI and Stable Diffusion web UIs, extensions",
+    ),
     Rule(
         "module-of-the-program",
         lambda s: bool(_module(s)) and _module(s) not in PACKAGES,
