@@ -206,9 +206,21 @@ def test_probing_measures_again_and_keeps_it(rung, cards, monkeypatch):
     assert row(rung("devices").out, "matmul")[0] == "yes"
 
 
-def test_probing_a_card_that_is_not_here_changes_nothing(rung, cards, monkeypatch):
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("p2200", "--probe"), "Quadro P2200 is not in this machine"),
+        (("--catalog", "--probe"), "--probe measures"),
+        (("--capabilities", "--probe"), "--probe measures"),
+        (("--sources",), "--catalog --sources"),
+        (("--catalog", "--software", "torch 1.10+cu102"), "rung devices NAME --software"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(rung, cards, monkeypatch, asked, words):
     monkeypatch.setattr(probe, "measure", lambda device, progress: pytest.fail("it is not here"))
-    assert row(rung("devices", "p2200", "--probe").out, "matmul.bf16")[1] == "2,063 Gop/s"
+    said = rung("devices", *asked)
+    assert (said.code, said.out) == (2, "")
+    assert words in said.err
 
 
 def test_a_cache_that_cannot_be_written_is_said(rung, cards, monkeypatch, tmp_path):

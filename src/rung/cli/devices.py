@@ -8,6 +8,7 @@ import typer
 
 from rung.cli import options
 from rung.cli.output import console, print_json, table
+from rung.core.text import quoted
 from rung.core.types import Device
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def devices(
 
     Measured, from the catalogue, or unknown; never a yes without a proof.
     """
+    _refuse_idle(catalog, sources, capabilities, software, probe)
     if capabilities:
         _capabilities(json)
     elif catalog and sources:
@@ -49,6 +51,21 @@ def devices(
         _one(name, software, probe, json)
     else:
         _here(software, probe, json)
+
+
+def _refuse_idle(catalog: bool, sources: bool, capabilities: bool, software: str | None, probe: bool) -> None:
+    """Raises ``UsageError`` for options that would change nothing."""
+    from rung.core.errors import UsageError
+
+    if sources and not catalog:
+        raise UsageError("--sources is about the catalogue.", (), ["rung devices --catalog --sources"])
+    if software and (catalog or capabilities):
+        raise UsageError(
+            "--software is about one device of the catalogue.",
+            ways_out=[f"rung devices NAME --software {quoted(software)}"],
+        )
+    if probe and (catalog or capabilities):
+        raise UsageError("--probe measures what is here.", (), ["rung devices --probe"])
 
 
 def _here(software: str | None, probe: bool, json: bool) -> None:
@@ -82,10 +99,16 @@ def _here(software: str | None, probe: bool, json: bool) -> None:
 def _one(name: str, software: str | None, probe: bool, json: bool) -> None:
     from rung.cli import device_views as views
     from rung.cli.common import pick_device
+    from rung.core.errors import UsageError
     from rung.hardware.catalog.support import support
 
     device = pick_device(name, software)
-    if probe and device.real:
+    if probe and not device.real:
+        raise UsageError(
+            f"{device.name} is not in this machine; --probe measures what is here.",
+            ways_out=[f"rung devices {quoted(name)}", "rung devices --probe"],
+        )
+    if probe:
         device = _probed(device)
     found = support(device)
     if json:
