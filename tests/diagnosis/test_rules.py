@@ -212,6 +212,11 @@ APPLIES = {
     "released-before-gpu": (IMAGE, {"gpu": "RTX 5090", "torch": "2.5.1+cu124"}, "build-lacks-new-arch"),
     "attention-in-bf16-before-ampere": (NO_ATTENTION, {"gpu": "RTX 2060"}, "bf16-unsupported-gpu"),
     "attention-since-ampere": (NO_ATTENTION, {"gpu": "A100"}, "kernel-shape-constraint"),
+    "processor-of-onnxruntime": (
+        "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for Erf(13), tensor(bfloat16)",
+        {"os": "macOS"},
+        "cpu-half-op-missing",
+    ),
     "torch-before-gpu": (
         "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
         {"gpu": "RTX 3070", "torch": "1.5.0", "cuda": "11.4"},

@@ -61,6 +61,18 @@ RULES: tuple[Rule, ...] = (
         "DirectML, IPEX, torch_npu",
     ),
     Rule(
+        "processor-of-onnxruntime",
+        lambda s: (
+            s.has("operator-not-registered")
+            and bool({"bf16", "f16"} & s.facts.dtypes)
+            and s.says("ONNXRuntimeError")
+            and (s.facts.apple or s.facts.without_gpu or s.says("CPUExecutionProvider"))
+        ),
+        {"cpu-half-op-missing": 3, "gpu-dtype-op-missing": -2, "xpu-directml-unsupported": -1},
+        "ONNX Runtime ran on the processor, which has few operations in 16 bits",
+        "ONNX Runtime, OperatorKernels.md",
+    ),
+    Rule(
         "operator-not-on-device",
         lambda s: s.has("operator-not-registered") and s.says(_NAMED),
         {"xpu-directml-unsupported": 4, "gpu-dtype-op-missing": -2},
