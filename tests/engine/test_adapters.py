@@ -167,7 +167,16 @@ def _tensors(folder, change):
 FIRST = "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight"
 BAD = {
     "rank": (lambda f: _config(f, r=8), BadFile, r"says rank 8, and lora_A of model\.layers\.0\S+ has 4"),
-    "ia3": (lambda f: _config(f, peft_type="IA3"), UsageError, "of the kind IA3; rung adds LoRA"),
+    "ia3": (
+        lambda f: _config(f, peft_type="IA3"),
+        UsageError,
+        r"of the kind IA3; rung adds LoRA[\s\S]*merge_and_unload",
+    ),
+    "prompt": (
+        lambda f: _config(f, peft_type="PROMPT_TUNING", num_virtual_tokens=4),
+        UsageError,
+        r"of the kind PROMPT_TUNING[\s\S]*cannot be merged either[\s\S]*run it in PEFT",
+    ),
     "pissa": (lambda f: _config(f, init_lora_weights="pissa"), UsageError, "began with pissa, which changes"),
     "dora": (lambda f: _config(f, use_dora=True), BadFile, "use_dora contradicts"),
     "alpha": (lambda f: _config(f, lora_alpha="x"), BadFile, "lora_alpha is 'x', not a number"),

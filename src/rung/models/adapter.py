@@ -164,8 +164,11 @@ WITH_PEFT = "merge it with PEFT:  PeftModel.from_pretrained(model, DIR).merge_an
 def _check_kind(config: Settings, folder: Path) -> None:
     kind = config.text("peft_type", "LORA")
     if kind != "LORA":
+        apart = kind == "ADAPTION_PROMPT" or config.raw("num_virtual_tokens") is not None
         raise UsageError(
-            f"{folder.name} is an adapter of the kind {kind[:40]}; rung adds LoRA, rsLoRA and DoRA", (), [WITH_PEFT]
+            f"{folder.name} is an adapter of the kind {kind[:40]}; rung adds LoRA, rsLoRA and DoRA",
+            ["it is no change of weights, so it cannot be merged either"] if apart else (),
+            ["run it in PEFT:  PeftModel.from_pretrained(model, DIR).generate(...)" if apart else WITH_PEFT],
         )
     start = config.raw("init_lora_weights", True)
     if start not in _PLAIN_STARTS:
