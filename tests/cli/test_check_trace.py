@@ -83,7 +83,9 @@ def test_a_pipeline_has_the_activations_of_its_parts(rung, tmp_path):
     answer = json.loads(rung("check", str(tmp_path), "--device", "p2200", "--json", "--trace", "--format", "f16").out)
     peaks = [one["activations"] for one in answer["passes"]]
     assert [one["component"] for one in answer["passes"]] == list(parts)
-    assert [phase["memory"]["activations"] for phase in answer["choices"][0]["phases"]] == peaks
+    encoded, denoised, decoded = peaks  # only what denoises computes in f16, in which the others overflow
+    used = [phase["memory"]["activations"] for phase in answer["choices"][0]["phases"]]
+    assert used == [2 * encoded, denoised, 2 * decoded]
     assert all(one["flops"] for one in answer["passes"])
     assert [one["batch"] for one in answer["passes"]] == [1, 2, 1]  # with the prompt and without
     wide = json.loads(rung("check", str(tmp_path), "--device", "p2200", "--json", "--trace", "--format", "f32").out)
