@@ -59,6 +59,11 @@ APPLIES = {
         {"os": "macOS 13"},
         "mps-dtype-unsupported",
     ),
+    "bf16-kernel-left-out": (
+        'DriverError(CUDA_ERROR_NOT_FOUND, "named symbol not found") when loading badd_bf16',
+        {"gpu": "Tesla T4"},
+        "bf16-unsupported-gpu",
+    ),
     "trainer-misses-bf16": (
         "ValueError: Your setup doesn't support bf16/gpu.",
         {"gpu": "RTX 4090"},

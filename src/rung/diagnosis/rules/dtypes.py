@@ -79,6 +79,13 @@ RULES: tuple[Rule, ...] = (
         _NVIDIA,
     ),
     Rule(
+        "bf16-kernel-left-out",
+        lambda s: s.below(80) and s.has("named-symbol") and s.says("(?i)bf16|bfloat16"),
+        {"bf16-unsupported-gpu": 5.5, "build-wrong-arch-flags": -2.5},
+        "{gpu} has compute capability {cc}; kernels in bfloat16 are compiled from 8.0 on",
+        "candle, candle-kernels",
+    ),
+    Rule(
         "trainer-misses-bf16",
         lambda s: s.from_(80) and s.has("bf16-training-arguments"),
         {"bf16-unsupported-gpu": -5, "software-defect": 2.6, "cpu-only-build": 0.6, "gpu-not-visible": 0.6},
