@@ -23,6 +23,7 @@ from rung.core.errors import (
 )
 from rung.engine.load import load
 from rung.engine.locating import open_any
+from rung.hub import language
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
 
 SMALL = {
@@ -327,6 +328,32 @@ def test_a_plan_of_its_card_packs_every_layer(folders):
     needed = plan.placements[0].memory
     with pytest.raises(DoesNotFit):
         rung.plan(card, format="int8", device="cpu", context=64, memory=needed.most - 1)
+
+
+def test_check_counts_a_mixture_of_experts_as_it_will_be_held(folders):
+    """It knows the network from headers; the plan has asked transformers."""
+    folder = folders("mixtral")
+    for choice in rung.check(folder, ["cpu"], formats=("q8_0", "nf4", "bf16"), context=64).choices:
+        planned = rung.plan(open_any(folder), format=choice.format, device="cpu", context=64)
+        (there,) = planned.placements
+        for name in ("weights", "kv_cache", "activations", "runtime"):
+            assert getattr(choice.memory, name) == pytest.approx(getattr(there.memory, name), rel=0.01), choice.format
+        assert choice.speed.decode_tokens_per_second == pytest.approx(planned.decode_rate, rel=0.05)
+        assert choice.command.startswith(f"rung run {folder} --format {choice.format} ")
+    assert not any(choice.command for choice in rung.check(folder, ["2x3090"], context=64).choices)
+
+
+def test_pages_of_files_do_not_stay_beside_what_is_made_of_them(folders, monkeypatch):
+    """Experts are stacked out of them while the files are read."""
+    given, folder, transform = [], folders("mixtral"), transformers.core_model_loading.WeightTransform
+    theirs_alone = transform.materialize_tensors
+    monkeypatch.setattr(language, "_AT_ONCE", 0)
+    monkeypatch.setattr(language, "give_back_files", given.append)
+    language.read(folder, "MixtralForCausalLM", {}, "f32", torch.device("cpu"))
+    layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    assert len(given) > 2 * layers  # two stacks a layer
+    assert all(files == [folder / "model.safetensors"] for files in given)
+    assert transform.materialize_tensors is theirs_alone
 
 
 def test_a_configuration_without_a_limit_of_tokens(tmp_path):

@@ -24,7 +24,7 @@ from rung.core.types import Format
 from rung.diagnosis import classify
 from rung.formats.choice import Choice
 from rung.hub.modules import component_of, module_of
-from rung.hub.pages import give_back
+from rung.hub.pages import give_back, give_back_files
 from rung.models.card import Tensor as Stored
 from rung.models.files.jsonfile import SMALL, read_object
 from rung.models.files.shards import weight_files
@@ -40,6 +40,8 @@ _KEPT = ("past_key_values", "cache_params", "state")
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 #: The role of a weight that rung's layers do not hold: planning takes it for one that stays in floats.
 _FLOATS = "table"
+#: Bytes that are read of mapped files before their pages are given back.
+_AT_ONCE = 64 << 20
 
 
 def card_of_network(folder: Path, why: str) -> NetworkCard:
@@ -135,7 +137,7 @@ def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, plac
     elif not described and (held := _config(empty, wanted, dtype)):
         options["quantization_config"] = ours.QuantizationConfig(**held)
     try:
-        with _silent(library):
+        with _silent(library), _sparing(folder):
             network, found = made.from_pretrained(folder, output_loading_info=True, **options)
     except (RungError, MemoryError, torch.OutOfMemoryError):
         raise
@@ -202,6 +204,33 @@ def _config(module: nn.Module, wanted: Mapping[str, Format], dtype: str) -> dict
         "embeddings": most,
         "keep": {name: one.name for name, one in chosen.items() if one.name != most},
     }
+
+
+@contextlib.contextmanager
+def _sparing(folder: Path) -> Iterator[None]:
+    """While transformers reads the files of a folder, their pages do not stay beside what it makes of them.
+
+    It stacks experts, and converts, out of mapped files, which one weight that still lies there keeps whole: the peak
+    of a mixture of experts in bfloat16 was nearly twice its weights.
+    """
+    transform = importlib.import_module("transformers.core_model_loading").WeightTransform
+    theirs, files, read = transform.materialize_tensors, list(weight_files(folder)), 0
+
+    def materialised(self: Any) -> Any:
+        nonlocal read
+        found = theirs(self)
+        read += sum(each.nbytes for several in found.values() for each in several)
+        if read >= _AT_ONCE:
+            give_back_files(files)
+            read = 0
+        return found
+
+    transform.materialize_tensors = materialised
+    try:
+        yield
+    finally:
+        transform.materialize_tensors = theirs
+        give_back_files(files)
 
 
 @contextlib.contextmanager

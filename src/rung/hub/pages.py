@@ -5,12 +5,14 @@ from __future__ import annotations
 import bisect
 import ctypes
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from torch import Tensor
 
 _MAPS = Path("/proc/self/maps")
+#: The same, with what is resident of each and what of that was changed: slower to read.
+_USED = Path("/proc/self/smaps")
 
 
 def give_back(tensors: Iterable[Tensor]) -> None:
@@ -20,12 +22,37 @@ def give_back(tensors: Iterable[Tensor]) -> None:
     were mapped: a change would be lost.
     """
     places = sorted(each.data_ptr() for each in tensors if each.device.type == "cpu" and each.nbytes)
-    if not places or not _MAPS.exists():
+    if not places:
         return
-    advise = ctypes.CDLL(None).madvise
-    for line in _MAPS.read_text().splitlines():
-        place, _, _, _, inode, *_ = line.split(maxsplit=5)
-        low, high = (int(each, 16) for each in place.split("-"))
+    for low, high in _mapped():
         at = bisect.bisect_left(places, low)
-        if inode != "0" and at < len(places) and places[at] < high:
-            advise(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED)
+        if at < len(places) and places[at] < high:
+            _advise(low, high)
+
+
+def give_back_files(files: Iterable[Path]) -> None:
+    """Lets go of the pages of these files, wherever they are mapped and nobody has changed anything."""
+    wanted, place = {str(file.resolve()) for file in files}, None
+    for line in _USED.read_text().splitlines() if _USED.exists() else ():
+        first, *rest = line.split(maxsplit=5)
+        if not first.endswith(":"):
+            place = first if rest[-1] in wanted else None
+        elif place and first == "Anonymous:" and rest[0] == "0":
+            _advise(*_range(place))
+
+
+def _mapped() -> Iterator[tuple[int, int]]:
+    """First place, and the place after the last, of each mapping of a file."""
+    for line in _MAPS.read_text().splitlines() if _MAPS.exists() else ():
+        place, _, _, _, inode, *_ = line.split(maxsplit=5)
+        if inode != "0":
+            yield _range(place)
+
+
+def _range(place: str) -> tuple[int, int]:
+    low, high = (int(each, 16) for each in place.split("-"))
+    return low, high
+
+
+def _advise(low: int, high: int) -> None:
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED)

@@ -144,7 +144,8 @@ def _case(outline: Outline, question: Question, traced: Mapping[str, int]) -> _C
 
 def _borrowed(outline: Outline, subject: Subject) -> bool:
     """Whether its layers will be those of rung.nn, which keep a weight as it is stored beside what is packed."""
-    return outline.kind == "module" or (subject.decoder is None and any(tensor.source for tensor in subject.tensors))
+    read = outline.writes or any(tensor.source for tensor in subject.tensors)
+    return outline.kind == "module" or (subject.decoder is None and read)
 
 
 def _storages(case: _Case) -> list[Storage]:
@@ -272,7 +273,8 @@ def _speed(case: _Case, arrangement: Arrangement, group: Group) -> Speed:
 def _command(case: _Case, arrangement: Arrangement, group: Group) -> str | None:
     """What runs it. A card of the catalogue is meant to be the first of its kind where the command runs."""
     makes = case.outline.makes if isinstance(arrangement.storage, Format) and case.request.batch == 1 else ""
-    if case.question.training or not (makes or case.main.subject.decoder):
+    alone = len(group) > 1 and case.main.subject.borrowed  # transformers' networks compute on one device
+    if case.question.training or alone or not (makes or case.outline.writes):
         return None
     words = ["rung", makes or "run", case.outline.path, *(["PROMPT"] if makes else [])]
     if arrangement.storage is not None:

@@ -157,6 +157,13 @@ class Outline(Value):
         return sum(component.parameters for component in self.components)
 
     @property
+    def writes(self) -> bool:
+        """Whether ``rung run`` makes text with it: rung's own decoder, or transformers' network of a checkpoint."""
+        only, *more = self.components
+        borrowed = only.role == "decoder" and self.kind not in ("gguf", "module")
+        return not more and (only.decoder is not None or borrowed)
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all components as stored."""
         return sum(component.weight_bytes for component in self.components)
