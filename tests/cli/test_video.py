@@ -164,6 +164,7 @@ def test_offline_the_hub_is_not_asked_what_is_compared(capsys, monkeypatch):
     assert "offline" in told
 
 
+@pytest.mark.slow
 def test_formats_of_a_pipeline_side_by_side(latte, tmp_path, capsys):
     wish = ("--frames", 4, "--size", "16x16", "--steps", 2, "--device", "cpu")
     picture = tmp_path / "x.png"

@@ -335,14 +335,14 @@ def test_format_auto_in_layers_that_it_does_not_divide(tmp_path, monkeypatch):
 
 
 def test_format_auto_counts_what_is_packed_beside_the_weight(tmp_path, monkeypatch):
-    """A layer keeps its weight as it is stored; the plan of rung's own decoder, which does not, needs less."""
+    """A layer keeps its weight as it is stored; of a file of llama.cpp only what is packed stays, which is less."""
     tiny_checkpoint(tmp_path, "llama")
     asked, seen = hub.check, []
 
     def answer(outline, devices, question):
         only = Question(formats=("q8_0",))
         seen.extend(
-            asked(each, devices, only).choices[0].memory.weights for each in (outline, replace(outline, kind="config"))
+            asked(each, devices, only).choices[0].memory.weights for each in (outline, replace(outline, kind="gguf"))
         )
         return asked(outline, devices, only)
 
