@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -40,6 +41,20 @@ def _cache(pytestconfig: pytest.Config) -> Iterator[None]:
 
 
 _BEFORE, _THREADS = pytest.StashKey[dict[str, Any]](), pytest.StashKey[int]()
+_IMPORTED = pytest.StashKey[int]()
+
+
+def _keep_imported(config: pytest.Config) -> None:
+    """Modules stay to the end: without this each full collection, and rung asks for many, walks a million objects."""
+    if len(sys.modules) > config.stash.get(_IMPORTED, 0):
+        gc.collect()
+        gc.freeze()
+        config.stash[_IMPORTED] = len(sys.modules)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Libraries look for leaks at the end."""
+    gc.unfreeze()
 
 
 def _torch_wide() -> dict[str, Any]:
@@ -57,6 +72,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         torch.manual_seed(0)
         item.stash[_THREADS] = torch.get_num_threads()
     item.stash[_BEFORE] = _torch_wide()
+    _keep_imported(item.config)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -28,7 +28,7 @@ def t5(width: int = 64) -> Any:
     from transformers import T5Config, T5EncoderModel
 
     config = T5Config(
-        vocab_size=64, d_model=width, d_kv=16, d_ff=128, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu"
+        vocab_size=64, d_model=width, d_kv=16, d_ff=128, num_layers=1, num_heads=4, feed_forward_proj="gated-gelu"
     )
     return T5EncoderModel(config).eval()
 
@@ -59,7 +59,7 @@ def latte() -> Any:
     from diffusers import DDIMScheduler, LattePipeline, LatteTransformer3DModel
 
     transformer = LatteTransformer3DModel(
-        num_attention_heads=2, attention_head_dim=32, in_channels=4, out_channels=8, num_layers=2,
+        num_attention_heads=2, attention_head_dim=32, in_channels=4, out_channels=8, num_layers=1,
         cross_attention_dim=64, attention_bias=True, sample_size=8, patch_size=2, activation_fn="gelu-approximate",
         num_embeds_ada_norm=1000, norm_type="ada_norm_single", norm_elementwise_affine=False, norm_eps=1e-6,
         caption_channels=64, video_length=4,
@@ -89,7 +89,7 @@ def pixart() -> Any:
     from diffusers import DPMSolverMultistepScheduler, PixArtAlphaPipeline, PixArtTransformer2DModel
 
     transformer = PixArtTransformer2DModel(
-        num_attention_heads=2, attention_head_dim=32, in_channels=4, out_channels=8, num_layers=2, sample_size=8,
+        num_attention_heads=2, attention_head_dim=32, in_channels=4, out_channels=8, num_layers=1, sample_size=8,
         cross_attention_dim=64, caption_channels=64, use_additional_conditions=False,
     )  # fmt: skip
     return PixArtAlphaPipeline(
@@ -130,7 +130,7 @@ def ltx() -> Any:
     )  # fmt: skip
     transformer = LTXVideoTransformer3DModel(
         in_channels=8, out_channels=8, num_attention_heads=4, attention_head_dim=16, cross_attention_dim=64,
-        num_layers=2, caption_channels=64,
+        num_layers=1, caption_channels=64,
     )  # fmt: skip
     return LTXPipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(), vae=autoencoder, text_encoder=t5(), tokenizer=tokenizer(),
@@ -144,11 +144,11 @@ def wan() -> Any:
     from transformers import UMT5Config, UMT5EncoderModel
 
     config = UMT5Config(
-        vocab_size=64, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu"
+        vocab_size=64, d_model=64, d_kv=16, d_ff=128, num_layers=1, num_heads=4, feed_forward_proj="gated-gelu"
     )
     transformer = WanTransformer3DModel(
         patch_size=(1, 2, 2), num_attention_heads=2, attention_head_dim=32, in_channels=16, out_channels=16,
-        text_dim=64, freq_dim=64, ffn_dim=64, num_layers=2, cross_attn_norm=True, qk_norm="rms_norm_across_heads",
+        text_dim=64, freq_dim=64, ffn_dim=64, num_layers=1, cross_attn_norm=True, qk_norm="rms_norm_across_heads",
         rope_max_seq_len=32,
     )  # fmt: skip
     autoencoder = AutoencoderKLWan(
