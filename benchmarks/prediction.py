@@ -185,7 +185,9 @@ def beside(model: Model, threads: int) -> tuple[Device, ...]:
     """The devices of a model, with the rates that calibrating finds now for its formats."""
     held = {model.plan.format, *(part.format for part in model.plan.parts)}
     names = [name for name in FORMATS if formats.get(name).name in held]
-    return tuple(replace(one, rates=calibrate(one, threads, names=names, rounds=1)) for one in model.devices)
+    return tuple(
+        replace(one, rates=calibrate(one, threads, names=names, rounds=1, borrowed=False)) for one in model.devices
+    )
 
 
 def speed(case: Row, models: Path, threads: int, results: Results, anew: bool) -> None:

@@ -24,7 +24,7 @@ from rung.core.errors import (
 from rung.engine.load import load
 from rung.engine.locating import open_any
 from rung.hub import language
-from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
+from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight, bound
 
 SMALL = {
     "vocab_size": 64, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0,
@@ -91,12 +91,8 @@ def test_weights_are_held_in_the_format_of_the_plan(folders, kind, layer, name):
     model = rung.load(folders(kind), format=name, device="cpu", context=128)
     network = model._decoder._kept._network
     held = {weight.format.name for weight in network.modules() if isinstance(weight, QuantWeight)}
-    if model.plan.dtype == name:  # the processor multiplies it itself, so torch's own layers hold it
-        assert not held
-        assert {part.dtype for part in network.parameters()} == {torch.bfloat16}
-    else:
-        assert any(isinstance(module, layer) for module in network.modules())
-        assert held == {name} == {model.plan.format}
+    assert any(isinstance(module, layer) for module in network.modules())
+    assert held == {name} == {model.plan.format}
     resident = sum(part.nbytes for part in network.parameters())
     assert resident <= model.plan.placements[0].memory.weights  # which counts what is packed beside them
     ids = tokenizer()(PROMPT).input_ids
@@ -141,6 +137,18 @@ def test_what_is_held_is_used_where_the_text_goes_on(folders, kind):
     with pytest.raises(ContextTooLong):
         decoder.prefill(ids * 20)
     assert decoder.cache.length == 7
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "mixtral"])
+def test_layers_are_packed_before_the_first_token_and_attend_through_the_ladder(folders, kind, monkeypatch):
+    model = rung.load(folders(kind), format="q8_0", device="cpu", context=128)
+    network = model._decoder._kept._network
+    assert network.config._attn_implementation == "rung"
+    packed = []
+    bind = bound._bind
+    monkeypatch.setattr(bound, "_bind", lambda state, x: packed.append(state) or bind(state, x))
+    model._decoder.prefill([3, 9, 4])
+    assert bool(packed) == (kind == "mixtral")  # experts wait for a token that meets them
 
 
 def test_the_head_sees_one_row_that_is_no_view_of_several(folders):

@@ -17,6 +17,7 @@ import rung
 from rung import formats
 from rung.core.errors import BadFile, DoesNotFit, UnknownArchitecture
 from rung.engine.locating import open_any
+from rung.hub import attention
 from rung.hub import transformers as hub
 from rung.nn import QuantExperts, QuantLinear
 
@@ -162,6 +163,7 @@ def test_a_network_holds_what_is_stored(made, kind, variant):
     hub.install()
     try:
         theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=network.dtype).eval()
+        attention.use(theirs)
         assert apart(found, logits(theirs)).max() < 1e-3
     finally:
         hub.uninstall()

@@ -11,7 +11,7 @@ from tests.planning.cards import cpu, gemma_2b
 
 from rung import formats
 from rung.core.types import Device
-from rung.engine import calibrate
+from rung.engine import calibrate, calibrate_borrowed
 from rung.hardware import detect, remember
 from rung.models.card import Tensor
 from rung.planning.devices import uncertainty
@@ -46,15 +46,19 @@ def test_rates_are_measured_for_what_the_plan_runs(monkeypatch):
     caches = {name: replace(TINY, group=size.group) for name, size in calibrate._CACHES.items()}
     monkeypatch.setattr(calibrate, "_CACHES", caches)
     monkeypatch.setattr(calibrate, "_DEPTH", 32)
+    few = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4}
+    for name, value in (("_NARROW", few), ("_WIDE", few), ("_LAYERS", 1), ("_TOKENS", 2), ("CHUNK", 17)):
+        monkeypatch.setattr(calibrate_borrowed, name, value)
     device = detect.devices()[0]
     heard = []
     found = calibrate.calibrate(device, 1, heard.append, ("q8_0",))
-    assert heard[:3] == ["layers", "q8_0", "context"]
+    assert [*dict.fromkeys(heard)] == ["layers", "q8_0", "context", "transformers"]
     (rung,) = {name.rpartition(" q8_0")[0] for name in found if name.endswith("q8_0")}
     steps = {f"layer {step_of([Group('', rung, False, 0, 0)])}"}
     named = {f"cache {size} {group}" for size in (64, 128) for group in (1, 2, 4, 8)}
     others = {"values many", "attention many", "spread", f"{rung} q8_0", f"{rung} q8_0 many"}
-    assert found.keys() == named | others | steps
+    networks = {f"{what} transformers" for what in ("layer", "expert", "values")}
+    assert found.keys() == named | others | steps | networks
     assert all(rate > 0 for rate in found.values())
 
 
@@ -83,6 +87,23 @@ def test_what_lies_between_linears_is_told_from_them_and_from_attention():
     for name in ("q8_0", "q4_0"):
         assert found[f"{chunk[name].rung} many"] == pytest.approx(truth[name])
         assert found[chunk[name].rung] == pytest.approx(truth["row"])
+
+
+def test_what_networks_of_transformers_take_is_told_from_their_linears():
+    """Seconds made of known rates give these back."""
+    layer, expert, values, many, attention = 6e-4, 1.3e-4, 3e8, 8e11, 1e11
+    hidden, wide, layers = (
+        calibrate_borrowed._WIDE[f"{name}"] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")
+    )
+    read = 512 * layers * (hidden + wide) / values
+    read += 512 * 2 * layers * (4 * hidden**2 + 3 * hidden * wide) / many + 2 * 512**2 * hidden * layers / attention
+    seconds = {"dense": 12 * layer, "mixture": 12 * (layer + 2 * expert), "read": read}
+    found = calibrate_borrowed.rates(seconds, many, attention)
+    assert found["layer transformers"] == pytest.approx(layer)
+    assert found["expert transformers"] == pytest.approx(expert)
+    assert found["values transformers"] == pytest.approx(values)
+    noisy = calibrate_borrowed.rates({"dense": 1e-2, "mixture": 9e-3, "read": 1e-6}, many, attention)
+    assert all(rate > 0 for rate in noisy.values())
 
 
 @pytest.mark.parametrize("name", calibrate.FORMATS)

@@ -267,6 +267,18 @@ def test_an_expert_with_nan_is_named():
     assert not [layer for layer in model.modules() if isinstance(layer, QuantLinear | QuantExperts)]
 
 
+def test_a_single_token_meets_the_experts_as_many_do():
+    experts = rung.quantize(mixture(), "q8_0").model.layers[0].mlp.experts
+    x, weights = torch.randn(3, 64), torch.rand(3, 2)
+    chosen = torch.tensor([[0, 3], [3, 1], [4, 4]])  # four experts: 4 is what another device computes
+    with torch.no_grad():
+        together = experts(x, chosen, weights)
+        alone = torch.cat([experts(x[n : n + 1], chosen[n : n + 1], weights[n : n + 1]) for n in range(3)])
+    torch.testing.assert_close(alone, together, rtol=1e-5, atol=1e-6)
+    assert not alone[2].any()
+    assert alone[:2].abs().amax(1).min() > 1e-3
+
+
 def test_experts_that_are_computed_in_another_way_are_refused():
     model = mixture()
     model.model.layers[0].mlp.experts.is_transposed = True

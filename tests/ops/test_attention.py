@@ -59,7 +59,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("rung", [r for r in LADDER.rungs if r.name != "ref"], ids=lambda r: r.name)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (20, None), (20, 3.0), (None, 30.0), (1, None)])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_rungs_equal_ref(rung, dtype, window, softcap, shape):
@@ -103,7 +103,8 @@ CPU = Device(
         ((1, 300, 8, 2, 64), "f16", "numba.decode"),
         ((2, 300, 8, 2, 64), "f16", "numba.prefill"),
         ((1, 300, 8, 2, 72), "f16", "torch.sdpa"),
-        ((1, 300, 8, 2, 64), "bf16", "torch.sdpa"),
+        ((1, 300, 8, 2, 64), "bf16", "numba.decode"),
+        ((1, 300, 8, 2, 64), "e4m3", "torch.sdpa"),
     ],
 )
 def test_the_ladder_takes_the_fast_rung_where_it_fits(shape, dtype, expected):

@@ -64,6 +64,22 @@ def test_layers_take_the_time_of_the_rung_that_computes_tokens():
     assert took[1] - took[0] == pytest.approx(2 * (1e-3 - 1e-5), rel=0.01)
 
 
+def test_networks_of_transformers_take_its_time_for_each_layer_and_expert():
+    """Beside weights and cache: of layers, of the experts that a token visits, and of what a prompt is between them."""
+    plain = subject()
+    borrowed = replace(plain, borrowed=True)
+    mixture = replace(borrowed, shape=replace(plain.shape, experts=8, experts_per_token=3))
+    known = device(**{"layer transformers": 5e-4, "expert transformers": 2e-4, "values transformers": 1e8})
+    took = [seconds(of, 1, known) for of in (plain, borrowed, mixture)]
+    assert took[1] - took[0] == pytest.approx(2 * (5e-4 - 1e-5), rel=1e-6)
+    assert took[2] - took[1] == pytest.approx(2 * 3 * 2e-4, rel=1e-6)
+    assert seconds(borrowed, 1001) - seconds(borrowed, 1) == pytest.approx(seconds(plain, 1001) - seconds(plain, 1))
+    slower = device(**{"values transformers": 5e7, "values many": 1e12})
+    read = [1 / rates((), borrowed, one, 512, "bf16", 512).prefill for one in (known, slower)]
+    values = 2 * (plain.shape.hidden + plain.shape.feed_forward)
+    assert read[1] - read[0] == pytest.approx(values / 5e7 - values / 1e8, rel=1e-6)
+
+
 def test_a_format_that_was_not_measured_takes_the_middle_of_its_rung():
     took = []
     for name in ("q8_0", "q4_0", "iq4_xs"):

@@ -39,4 +39,4 @@ def _words(name: str, rate: float) -> str:
     """Seconds of a layer, shares, and else bytes or operations a second."""
     if name == "spread":
         return f"{rate:.0%}"
-    return f"{rate * 1e6:.1f} us" if name.startswith("layer") else f"{rate / 1e9:.1f} G/s"
+    return f"{rate * 1e6:.1f} us" if name.startswith(("layer", "expert")) else f"{rate / 1e9:.1f} G/s"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -78,6 +77,8 @@ def simulated(device: str | None, software: str | None = None) -> Iterator[str |
 
 def quiet_bitsandbytes() -> None:
     """PEFT and diffusers import it, and it tells people who never asked for it to install a package."""
+    import logging  # the start does without
+
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 

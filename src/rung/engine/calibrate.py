@@ -21,7 +21,7 @@ import torch
 
 from rung import formats
 from rung.core.types import Device, Format, Plan
-from rung.engine import system
+from rung.engine import calibrate_borrowed, system
 from rung.engine.bound import BoundParts
 from rung.engine.cache import Cache
 from rung.engine.decoder import Decoder
@@ -84,15 +84,18 @@ def calibrate(
     told: Callable[[str], None] = lambda text: None,
     names: Sequence[str] = FORMATS,
     rounds: int = 3,
+    borrowed: bool = True,
 ) -> dict[str, float]:
     """The rates of a CPU, named as ``rung.planning.time`` reads them, of some formats.
 
+    ``borrowed``: networks that transformers builds, too, where it is installed.
     ``told`` hears what is being measured. All of it takes a minute or two on an idle machine; on a busy one the rates
     are those of a busy one.
     """
     torch.set_num_threads(threads)
     names = tuple(dict.fromkeys((_PLAIN, *names)))
-    found = [_Round(device, threads, told, names).seconds() for _ in range(rounds)]
+    borrowed = borrowed and calibrate_borrowed.can_measure()
+    found = [_Round(device, threads, told, names, borrowed).seconds() for _ in range(rounds)]
     seconds = {name: statistics.median(each[name] for each in found) for name in found[0]}
     apart = statistics.median(max(abs(each[name] / seconds[name] - 1) for each in found) for name in seconds)
     return _rates(seconds, device, threads, names) | {"spread": max(apart, 1e-3)}
@@ -113,8 +116,10 @@ def _undisturbed(measure: Callable[[], float]) -> float:
 class _Round:
     """One time through everything that is measured."""
 
-    def __init__(self, device: Device, threads: int, told: Callable[[str], None], names: Sequence[str]) -> None:
-        self.device, self.threads, self.told, self.names = device, threads, told, names
+    def __init__(
+        self, device: Device, threads: int, told: Callable[[str], None], names: Sequence[str], borrowed: bool
+    ) -> None:
+        self.device, self.threads, self.told, self.names, self.borrowed = device, threads, told, names, borrowed
 
     def seconds(self) -> dict[str, float]:
         """Of a token and of a chunk of a prompt, by what was measured."""
@@ -129,6 +134,9 @@ class _Round:
                 found[f"near {name}"], found[f"deep {name}"] = (_token(model, depth) for depth in (0, _DEPTH))
                 if name == _READ:
                     found["near many"], found["deep many"] = (_chunk(model, depth) for depth in (0, _DEPTH))
+        if self.borrowed:
+            self.told("transformers")
+            found |= calibrate_borrowed.seconds(self.device, _undisturbed)
         return found
 
     def _both(self, key: str, name: str, size: _Size) -> dict[str, float]:
@@ -157,6 +165,9 @@ def _rates(seconds: dict[str, float], device: Device, threads: int, names: Seque
         found[chunk.rung] = chunk.held / _rest(seconds[name], _weights(name).layers * layer)
         beside = chunk.attended / attention + chunk.values * value
         found[f"{chunk.rung} many"] = chunk.multiplied / _rest(seconds[f"{name} many"], beside)
+    if "dense" in seconds:
+        many = found[f"{chunks[_PLAIN].rung} many"]
+        found |= calibrate_borrowed.rates(seconds, many, attention)
     return found
 
 

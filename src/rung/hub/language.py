@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import inspect
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,8 @@ _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _FLOATS = "table"
 #: Bytes that are read of mapped files before their pages are given back.
 _AT_ONCE = 64 << 20
+#: One network is read at a time: what transformers says and how it reads are changed for the whole process meanwhile.
+_reading = threading.Lock()
 
 
 def card_of_network(folder: Path, why: str) -> NetworkCard:
@@ -127,18 +130,20 @@ def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, plac
     at = "cpu" if described else str(place)  # a card would hold what is stored beside what is made of it
     options: dict[str, Any] = {"dtype": _DTYPES[dtype], "device_map": {"": at}, "use_safetensors": True}
     empty: Any = module_of({**values, "architectures": [kind]}, folder.name)
-    own = (
-        bool(described) and method_of(described or {}, folder.name) == OWN
-    )  # transformers reads it with rung by itself
+    # transformers reads it with rung by itself
+    own = bool(described) and method_of(described or {}, folder.name) == OWN
     if described and not own:
         from rung.hub.stored import ReadConfig
 
         options |= {"config": empty.config, "quantization_config": ReadConfig(described, folder.name, wanted)}
-    elif not described and (held := _config(empty, wanted, dtype)):
+    # a single row of 16 bits takes torch on a processor up to twice the time of rung's layers
+    elif not described and (held := _config(empty, wanted, "f32" if place.type == "cpu" else dtype)):
         options["quantization_config"] = ours.QuantizationConfig(**held)
     try:
-        with _silent(library), _sparing(folder):
+        with _reading, _silent(library), _sparing(folder):
             network, found = made.from_pretrained(folder, output_loading_info=True, **options)
+            if place.type == "cpu":
+                _attention().use(network)
     except (RungError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # other people's code on files that may say anything
@@ -183,8 +188,8 @@ def _complete(folder: Path, network: nn.Module, found: Mapping[str, Any]) -> Non
         )
 
 
-def _config(module: nn.Module, wanted: Mapping[str, Format], dtype: str) -> dict[str, Any]:
-    """The arguments of ``QuantizationConfig`` for these formats; none where every layer is held as it computes."""
+def _config(module: nn.Module, wanted: Mapping[str, Format], plain: str) -> dict[str, Any]:
+    """The arguments of ``QuantizationConfig`` for these formats; none where torch's, in ``plain``, hold every layer."""
     layers = wanted_layers(module, Choice.named("int8", embeddings="int8"))
     # by the parameters themselves: a head that is an embedding has no name of its own among them
     held_in = {id(value): wanted[name] for name, value in module.named_parameters() if name in wanted}
@@ -192,7 +197,7 @@ def _config(module: nn.Module, wanted: Mapping[str, Format], dtype: str) -> dict
     for layer in layers:
         matrix = layer.module.weight if kind_of(layer.module) != "experts" else layer.module.gate_up_proj
         found = held_in.get(id(matrix))
-        if found is not None and found.name != dtype:
+        if found is not None and found.name != plain:
             chosen[layer.name] = found
     if not chosen:
         return {}
@@ -250,8 +255,8 @@ def _silent(library: Any) -> Iterator[None]:
 class Kept:
     """A network with what it keeps of the tokens so far: keys and values, or a state."""
 
-    def __init__(self, network: nn.Module, place: torch.device) -> None:
-        self._network, self._place = network, place
+    def __init__(self, network: nn.Module, place: torch.device, context: int) -> None:
+        self._network, self._place, self._context = network, place, context
         accepted = inspect.signature(network.forward).parameters
         self._name = next((name for name in _KEPT if name in accepted), None)
         self._last = "logits_to_keep" in accepted
@@ -265,7 +270,8 @@ class Kept:
         """As if no token had been read."""
         self._kept, self._ids = None, []
         if self._name == _KEPT[0]:
-            self._kept = _caches().DynamicCache(config=self._network.config)
+            made = _caches().DynamicCache(config=self._network.config)
+            self._kept = _attention().with_rows(made, self._context)
 
     def at_once(self, most: int) -> int:
         """How many tokens a call may have now, ``most`` where it may be any number; 0: all that there are.
@@ -304,3 +310,8 @@ def _with_own_strides(head: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tenso
 
 def _caches() -> Any:
     return importlib.import_module("transformers.cache_utils")
+
+
+def _attention() -> Any:
+    """Imported late, for it imports transformers."""
+    return importlib.import_module("rung.hub.attention")

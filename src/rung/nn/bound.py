@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,11 +24,14 @@ from rung.formats import Encoded
 from rung.hardware import detect
 from rung.kernels.gpu import decoders
 from rung.kernels.gpu.stored import Stored
-from rung.run.bind import Binder, Embedding, Linear, Rasterizer
+from rung.run.bind import Attention, Binder, Embedding, Linear, Rasterizer
 from rung.run.journal import Journal
 from rung.run.places import torch_name
 from rung.run.probe import probe
 from rung.run.simulate.context import current
+
+if TYPE_CHECKING:
+    from rung.nn.weight import QuantWeight
 
 #: What rungs compute in, by torch's dtype.
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -135,6 +138,11 @@ def linear(bound: State, x: Tensor) -> Linear:
         return bound.linears[x.dtype]
 
 
+def get_ready(weight: QuantWeight, dtype: torch.dtype) -> None:
+    """Packs a weight for activations in ``dtype`` now, which the first product would otherwise wait for."""
+    linear(state(weight.parts(), weight.format, weight.shape), torch.empty(0, dtype=dtype, device=weight.device))
+
+
 def _bind(bound: State, x: Tensor) -> Linear:
     made = _binder(x.device, DTYPES[x.dtype], bound.packed).linear(_whole(bound))
     if isinstance(made.state, Stored):
@@ -159,6 +167,12 @@ def _whole(bound: State) -> Encoded:
         return encoded
     (parts,) = bound.stored.parts.values()
     return Encoded(encoded.format, encoded.shape, {name: part.cpu().numpy() for name, part in parts.items()})
+
+
+@functools.cache
+def attention(place: torch.device, heads: int, kv_heads: int, size: int, dtype: torch.dtype) -> Attention:
+    """The attention of a layer there, over keys and values in ``dtype``."""
+    return _binder(place, "f32").attention(heads, kv_heads, size, DTYPES[dtype])
 
 
 def rasterizer(place: torch.device, degree: int | None, antialiased: bool) -> Rasterizer:

@@ -65,6 +65,8 @@ class QuantExperts(nn.Module):
         if not x.is_meta and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         x = x if self.compute_dtype is None else x.to(self.compute_dtype)
+        if len(x) == 1 and not x.is_meta:
+            return self._one(x, top_k_index[0].tolist(), top_k_weights[0]).to(hidden_states.dtype)
         result = torch.zeros_like(hidden_states)
         for expert in torch.unique(top_k_index).tolist():
             if expert >= len(self.down_proj):  # transformers' mark for a place that another device fills
@@ -73,6 +75,12 @@ class QuantExperts(nn.Module):
             y = self._down(self._gated(x[token], expert), expert) * top_k_weights[token, place, None]
             result = result.index_add(0, token, y.to(result.dtype))
         return result
+
+    def _one(self, x: Tensor, experts: list[int], weights: Tensor) -> Tensor:
+        """The same of a single token, whose rows need no picking."""
+        met = [(place, expert) for place, expert in enumerate(experts) if expert < len(self.down_proj)]
+        each = [self._down(self._gated(x, expert), expert) * weights[place] for place, expert in met]
+        return torch.stack(each).sum(dim=0) if each else torch.zeros_like(x)
 
     def _gated(self, x: Tensor, expert: int) -> Tensor:
         both = self._product(x, 0, expert)

@@ -74,11 +74,7 @@ def look_up(ids: Tensor, weight: QuantWeight) -> Tensor:
 def decode(weight: QuantWeight, first: int, last: int, dtype: torch.dtype) -> Tensor:
     """The rows [first, last) of the weight; a new tensor."""
     state = bound.state(weight.parts(), weight.format, weight.shape)
-    return _decode(state, first, last, weight.device, dtype)
-
-
-def _decode(state: bound.State, first: int, last: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return state.stored.decode(first, last, device, dtype)
+    return state.stored.decode(first, last, weight.device, dtype)
 
 
 def _state(parts: Parts, format: str, rows: int, columns: int) -> bound.State:
@@ -117,12 +113,12 @@ def _exact(x: Tensor, parts: Parts, format: str, rows: int, columns: int, transp
     dtype = x.dtype if bound.multiplies(x.device, x.dtype) else torch.float32
     given, step = x.to(dtype), state.stored.step * 4 // dtype.itemsize
     if rows <= step:
-        whole = _decode(state, 0, rows, x.device, dtype)
+        whole = state.stored.read(0, rows, x.device, dtype)
         return (given @ whole if transposed else torch_linear(given, whole)).to(x.dtype)
     y = torch.zeros(len(x), columns if transposed else rows, dtype=dtype, device=x.device)
     for first in range(0, rows, step):
         last = min(first + step, rows)
-        part = _decode(state, first, last, x.device, dtype)
+        part = state.stored.read(first, last, x.device, dtype)
         if transposed:
             y.addmm_(given[:, first:last], part)
         else:

@@ -10,6 +10,8 @@ A token takes the time of its weights, of the keys and values that it reads, and
 - ``layer numba.step``, by the rung that computes whole tokens: seconds of a layer beside its linears. ``values many``:
   of a prompt, values a second that are normed, activated, added and quantised between the linears, counted as the
   columns of its state and of its feed-forward part for each layer and token.
+- ``layer transformers``: seconds of a layer of a network that transformers builds, beside its weights and its cache;
+  ``expert transformers``: of each expert that a token visits there; ``values transformers``: as ``values many``.
 - ``spread``: how far apart two measurements of the same thing lay, as a share.
 
 Where it has nothing the bandwidth and the peaks of the device are taken, and the shares of them that kernels reach.
@@ -40,11 +42,13 @@ _COMPILED = ("codebook4", "grouped")
 _BANDWIDTH_SHARE = 0.75
 _PEAK_SHARE = 0.5
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU.
-_LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 6e-5}
+_LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 6e-5, "transformers": 7e-4}
+#: The same of each expert that a token visits in a network that transformers builds.
+_EXPERT_SECONDS = 1.3e-4
 #: The same of a chunk of a prompt, where nothing is measured.
 _LAYER_CHUNK_SECONDS = 4e-3
-#: Seconds that transformers' loop takes a layer and token beside the linears: 5.3 ms for the 18 of Gemma 2B.
-_LAYER_BORROWED = 0.3e-3
+#: Values a second between the linears of a network that transformers builds, on a CPU.
+_VALUES_BORROWED = 2e8
 _FLOATS = ("f32", "f16", "bf16")
 
 
@@ -101,11 +105,12 @@ def rates(
     """
     bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _BANDWIDTH_SHARE
     depth = max(min(prompt, context), 1)
-    step = step_of(parts) if device.kind == "cpu" else "gpu"
-    measured = device.rates.get(f"layer {step}", _LAYER_SECONDS[step])
-    layer = (_LAYER_BORROWED if subject.borrowed else measured) * subject.layers
+    step = "transformers" if subject.borrowed else step_of(parts) if device.kind == "cpu" else "gpu"
+    layer = device.rates.get(f"layer {step}", _LAYER_SECONDS[step])
+    if subject.borrowed:
+        layer += subject.shape.experts_per_token * device.rates.get("expert transformers", _EXPERT_SECONDS)
     cache = batch * _cache_seconds(subject, device, depth, cache_dtype, bandwidth)
-    decode = cache + layer + sum(_one_row(group, device, bandwidth) for group in parts)
+    decode = cache + layer * subject.layers + sum(_one_row(group, device, bandwidth) for group in parts)
     many = sum(2 * group.count / _peak(group, device) for group in parts if not group.once)
     once = sum(_one_row(group, device, bandwidth) for group in parts if group.once)
     beside = _between(subject, device, depth)
@@ -134,9 +139,9 @@ def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, ban
     held = subject.cache_bytes(1, dtype, 1) * _seen(subject, depth)
     size = 64 if subject.shape.head_dim <= 64 else 128
     known = [device.rates.get(f"cache {size} {group}") for group in (1, 4, 8)]
-    if subject.decoder is None or not all(known):
+    if not subject.shape.kv_heads or not all(known):
         return held / bandwidth
-    group = subject.decoder.heads // subject.decoder.kv_heads
+    group = subject.shape.heads // subject.shape.kv_heads
     if measured := device.rates.get(f"cache {size} {group}"):
         return held / measured
     one, four, eight = (1 / rate for rate in known if rate)
@@ -155,7 +160,10 @@ def _between(subject: Subject, device: Device, depth: int) -> float:
     """Seconds of what lies between the linears, for each token of a prompt."""
     shape = subject.shape
     wide = shape.feed_forward or shape.experts_per_token * shape.expert_feed_forward
-    if rate := device.rates.get("values many"):
+    rate = device.rates.get("values many")
+    if subject.borrowed:
+        rate = device.rates.get("values transformers", _VALUES_BORROWED if device.kind == "cpu" else None)
+    if rate:
         return values_between(subject.layers, shape.hidden, wide) / rate
     return -(-depth // CHUNK) * subject.layers * _LAYER_CHUNK_SECONDS / depth
 

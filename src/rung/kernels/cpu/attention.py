@@ -1,7 +1,7 @@
 """Attention of one query token over a cache, for the query heads that share a key head.
 
 All addresses are bytes. Queries and results are f32 [heads, size] without gaps; keys and values are rows of
-``size`` f32 or f16 values, ``stride`` bytes apart; ``size`` is a multiple of 16. Scores take ``heads`` rows of
+``size`` f32, f16 or bf16 values, ``stride`` bytes apart; ``size`` is a multiple of 16. Scores take ``heads`` rows of
 ``padded(count)`` f32. Sixteen lanes at a time, four heads at a time: a row of the cache is converted once for them.
 """
 
@@ -14,11 +14,13 @@ from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel
 from rung.kernels.simd.generic import (
     add,
     exponential,
+    fetch_add,
     larger,
     largest,
     load,
     multiply,
     read_float,
+    read_int,
     spread,
     store,
     tangent,
@@ -27,6 +29,7 @@ from rung.kernels.simd.generic import (
     zero,
 )
 from rung.kernels.simd.rows import dot, dots, mix, row_width
+from rung.kernels.simd.scalar import call_address
 
 _LOWEST = np.float32(-3.0e38)
 _ONE = np.float32(1.0)
@@ -132,10 +135,46 @@ def attend_f16(query, key, value, stride, count, heads, size, floats, scores, ou
     _attend(query, key, value, stride, count, heads, size, floats, scores, out, 1)
 
 
+@kernel(10)
+def attend_bf16(query, key, value, stride, count, heads, size, floats, scores, out):
+    """Attention of a query over a cache of bfloat16; see ``one_query``."""
+    _attend(query, key, value, stride, count, heads, size, floats, scores, out, True)
+
+
 #: By dtype of the cache: ``attend(query, key, value, stride, count, heads, size, floats, scores, out)``. ``key`` and
 #: ``value`` are the first of ``count`` rows that are seen; ``floats`` are epsilon (of the norms, not used here), scale
 #: and softcap, 0 for none.
-one_query: dict[str, Kernel] = {"f32": attend_f32, "f16": attend_f16}
+one_query: dict[str, Kernel] = {"f32": attend_f32, "f16": attend_f16, "bf16": attend_bf16}
+
+
+#: Query heads of a key head that a thread takes at a time: a row of the cache is converted once for them.
+QUAD = 4
+
+
+@kernel(3)
+def attend_heads(words, thread, threads):
+    """key heads, keys, values, bytes between their heads; then ``one_query``'s arguments for all heads, but keys and
+    values, its address, and the bytes of a thread's scores: a function for ``parallel.run``.
+    """
+    kv_heads, keys, values, between = (
+        read_int(words + 8),
+        read_int(words + 16),
+        read_int(words + 24),
+        read_int(words + 32),
+    )
+    query, stride, count, heads = read_int(words + 40), read_int(words + 48), read_int(words + 56), read_int(words + 64)
+    size, floats, scores, out = read_int(words + 72), read_int(words + 80), read_int(words + 88), read_int(words + 96)
+    one, mine = read_int(words + 104), scores + thread * read_int(words + 112)
+    quads = (heads + QUAD - 1) // QUAD
+    while True:
+        unit = fetch_add(words, 1)
+        if unit >= kv_heads * quads:
+            break
+        head, first = unit // quads, unit % quads * QUAD
+        at, past = 4 * size * (head * heads + first), between * head
+        few = min(QUAD, heads - first)
+        call_address(one, (query + at, keys + past, values + past, stride, count, few, size, floats, mine, out + at))
+
 
 #: Queries that are computed together, and of which each has its own key positions.
 BLOCK = 4
@@ -170,6 +209,16 @@ def attend_block_f16(q, apart, key, value, stride, start, queries, size, window,
     _attend_block(q, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart, 0)
 
 
+@kernel(13)
+def attend_block_bf16(q, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart):
+    """Attention of some queries over a cache of bfloat16; see ``query_block``."""
+    _attend_block(q, apart, key, value, stride, start, queries, size, window, floats, scores, out, out_apart, True)
+
+
 #: By dtype of the cache: up to BLOCK queries of one head at positions ``start`` and on, ``apart`` bytes apart,
 #: over keys and values from position 0. ``window`` is 0 for none; scores take BLOCK rows of ``padded(start + BLOCK)``.
-query_block: dict[str, Kernel] = {"f32": attend_block_f32, "f16": attend_block_f16}
+query_block: dict[str, Kernel] = {
+    "f32": attend_block_f32,
+    "f16": attend_block_f16,
+    "bf16": attend_block_bf16,
+}

@@ -59,6 +59,12 @@ class Stored:
             return torch.from_numpy(values).to(device, dtype)
         return decoder(self.on(device), self.encoded, first, last).to(dtype)
 
+    def read(self, first: int, last: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """The same to be read only: where 16 bits are stored as such, it is the weight itself."""
+        if _NARROW.get(dtype) == self.encoded.format.name:
+            return self.on(device)["data"][first:last].view(dtype)
+        return self.decode(first, last, device, dtype)
+
     def _narrow(self, first: int, last: int, dtype: torch.dtype) -> Tensor:
         """The rows [first, last) in 16 bits, by a kernel or a slab of float32 at a time.
 

@@ -15,6 +15,7 @@ from rung.kernels.simd.vector import (
     F16,
     F32,
     FLOAT,
+    I16,
     I32,
     I64,
     INT,
@@ -31,7 +32,7 @@ from rung.kernels.simd.vector import store as _store
 
 LANES = 16
 BYTES = 64
-F32S, F16S, I32S = (ir.VectorType(kind, LANES) for kind in (F32, F16, I32))
+F32S, F16S, I32S, I16S = (ir.VectorType(kind, LANES) for kind in (F32, F16, I32, I16))
 
 #: The register type of compiled functions; the same as ``rung.kernels.simd.avx512.f32x16``.
 f32x16 = VectorType(F32, LANES)
@@ -50,6 +51,13 @@ def load(b, address):
 def load_half(b, address):
     """16 float16, widened to float32."""
     return b.fpext(_load(b, address, F16S), F32S)
+
+
+@instruction(f32x16, INT)
+def load_brain(b, address):
+    """16 bfloat16, the upper halves of float32, widened to them."""
+    wide = b.zext(_load(b, address, I16S), I32S)
+    return b.bitcast(b.shl(wide, constant(I32S, 16)), F32S)
 
 
 @instruction(f32x16, INT)

@@ -1,7 +1,8 @@
-"""Rows of a cache in float32 or float16, sixteen values at a time, in plain LLVM vectors.
+"""Rows of a cache in float32, float16 or bfloat16, sixteen values at a time, in plain LLVM vectors.
 
-``kind`` is a value whose type says what the rows hold: float32 for a float, float16 for an integer. Lengths are
-multiples of 16, strides and widths are bytes. Loops over rows are emitted, so that 16 sums stay in registers.
+``kind`` is a value whose type says what the rows hold: float32 for a float, float16 for an integer, bfloat16 for a
+truth value. Lengths are multiples of 16, strides and widths are bytes. Loops over rows are emitted, so that 16 sums
+stay in registers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def _width(kind: types.Type) -> int:
 
 
 def _read(b: ir.IRBuilder, address: ir.Value, kind: types.Type) -> ir.Value:
-    return (v.load if isinstance(kind, types.Float) else v.load_half).emit(b, address)
+    halves = v.load_brain if isinstance(kind, types.Boolean) else v.load_half
+    return (v.load if isinstance(kind, types.Float) else halves).emit(b, address)
 
 
 @intrinsic
@@ -34,7 +36,7 @@ def row_width(typing_context, kind):
 
 @intrinsic
 def store_row(typing_context, address, value, kind):
-    """Writes 16 values."""
+    """Writes 16 values, in float32 or float16."""
     emit = v.store.emit if isinstance(kind, types.Float) else v.store_half.emit
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:

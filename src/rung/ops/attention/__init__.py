@@ -5,7 +5,7 @@ Contract of every rung's ``impl`` object::
     apply(q, keys, values, *, start, scale, window, softcap) -> Tensor
 
 - ``q`` [T, H, D] f32: the queries of T new tokens; query ``t`` sits at position ``start + t``.
-- ``keys``, ``values`` [S, KV, D] f32 or f16, any strides: the first ``S = start + T`` positions of a cache.
+- ``keys``, ``values`` [S, KV, D] f32, f16 or bf16, any strides: the first ``S = start + T`` positions of a cache.
   H is a multiple of KV; query head ``h`` reads key head ``h // (H // KV)``.
 - scores are ``scale * q.k``; with ``softcap`` c they become ``c * tanh(score / c)``; query position p sees the
   key positions in ``(p - window, p]``, or ``[0, p]`` without a window.
@@ -45,7 +45,7 @@ def _compiled(name: str, impl: str, check: str) -> Rung:
         f"rung.ops.attention.{impl}:RUNG",
         kinds=("cpu",),
         needs=("package.numba",),
-        formats=("f32", "f16"),
+        formats=("f32", "f16", "bf16"),
         dtypes=("f32",),
         check=f"rung.ops.attention:{check}",
     )

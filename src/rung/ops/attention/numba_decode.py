@@ -1,4 +1,4 @@
-"""Attention of one query in compiled vectors, straight from a float32 or float16 cache, which is not copied."""
+"""Attention of one query in compiled vectors, straight from a cache in 32 or 16 bits, which is not copied."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rung.kernels.cpu.attention import one_query, padded
+from rung.kernels.cpu.attention import QUAD, attend_heads, one_query, padded
+from rung.kernels.cpu.parallel import run
 
-_DTYPES = {torch.float32: "f32", torch.float16: "f16"}
+_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 class Decode:
@@ -30,25 +31,18 @@ class Decode:
             keys, values = keys.contiguous(), values.contiguous()
         first = max(0, start + 1 - window) if window is not None else 0
         count, (_, heads, size) = keys.shape[0] - first, q.shape
-        q, group, width = q.contiguous(), heads // keys.shape[1], keys.element_size()
-        out, scores = torch.empty_like(q), torch.empty(group * padded(count))
+        group, width = heads // keys.shape[1], keys.element_size()
+        q, threads, area = q.contiguous(), torch.get_num_threads(), 4 * min(QUAD, group) * padded(count)
+        out, scores = torch.empty_like(q), torch.empty(threads * area // 4)
         floats = np.array([0.0, scale, softcap or 0.0], dtype=np.float32)
-        attend = one_query[_DTYPES[keys.dtype]].call
         stride, between = width * keys.stride(0), width * keys.stride(1)
-        for head in range(keys.shape[1]):
-            behind, mine = between * head + stride * first, 4 * size * group * head
-            attend(
-                q.data_ptr() + mine,
-                keys.data_ptr() + behind,
-                values.data_ptr() + behind,
-                stride,
-                count,
-                group,
-                size,
-                floats.ctypes.data,
-                scores.data_ptr(),
-                out.data_ptr() + mine,
-            )
+        behind = stride * first
+        words = [
+            *(0, keys.shape[1], keys.data_ptr() + behind, values.data_ptr() + behind, between),
+            *(q.data_ptr(), stride, count, group, size, floats.ctypes.data, scores.data_ptr(), out.data_ptr()),
+            *(one_query[_DTYPES[keys.dtype]].address, area),
+        ]
+        run(attend_heads.address, words, threads)
         return out
 
 

@@ -10,7 +10,7 @@ from rung.kernels.cpu import many
 from rung.kernels.cpu.attention import BLOCK, padded, query_block
 from rung.kernels.cpu.parallel import run
 
-_DTYPES = {torch.float32: "f32", torch.float16: "f16"}
+_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 class Prefill:
