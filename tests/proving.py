@@ -6,51 +6,73 @@ at once would compile the same kernels. Here it is one child for each core.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from rung import formats
-from rung.core.types import Case
+from rung.core.types import Case, Device, Level, Rung
 from rung.core.value import FrozenDict
 from rung.engine import system
 from rung.kernels.cpu.layouts import FORMATS
+from rung.ops import LADDERS
 from rung.ops.linear import IN_PLACE
+from rung.run import selfcheck
 from rung.run.bind import Binder
 from rung.run.journal import Journal
 
-_OTHERS = ("nf4:64:nested", "fp4:128:nested", "u4:32", "u4:32:ordered", "e4m3:64:bf16", "e4m3:128:bf16")
-_NAMES = (*(formats.get(name).name for name in FORMATS if name not in ("u2", "u4", "u8")), *IN_PLACE, *_OTHERS)
-#: Formats of tiny models' embeddings.
+_OTHERS = ("nf4:64:nested", "fp4:128:nested", "u4:32", "u4:32:bf16", "u4:32:ordered", "e4m3:32")
+_FP8 = ("e4m3:32:bf16", "e4m3:64:bf16", "e4m3:128:bf16")
+_OF_LAYOUTS = (formats.get(name).name for name in FORMATS if name not in ("u2", "u4", "u8"))
+_NAMES = (*_OF_LAYOUTS, *IN_PLACE, *_OTHERS, *_FP8)
+#: Formats of tiny models' embeddings; those that layers of f16 are multiplied in; those that bitsandbytes holds.
 _ROWS = ("q8_0", "q6_k", "q4_1", "q5_0", "q5_k", "int8", "nf4:64", *IN_PLACE)
-_HALF = (("nf4:64", "f16"), ("q8_0", "f16"), ("nf4:64", "bf16"), ("q4_0", "bf16"))
-_SPLATS = FrozenDict({"degree": 3, "antialiased": False})
+_HALF, _HELD = ("nf4:64", "q8_0"), ("nf4:64", "fp4:64")
+_SPLATS = Case("rasterize", "f32", "f32", (256, 256, 256), FrozenDict({"degree": 3, "antialiased": False}))
+_MIXED = ("numba.row", "numba.stored")
+_Proof = tuple[Rung | None, Case]
 
 
-def _products(name: str, dtype: str = "f32") -> Iterator[Case]:
+def _products(name: str, dtype: str) -> Iterator[Case]:
     for rows in (1, 256):
         yield Case("linear", name, dtype, (rows, 64, 512))
 
 
-def _others() -> Iterator[Case]:
-    for cache in ("f32", "f16"):
+def _attention(cache: str) -> Iterator[Case]:
+    for heads in ((8, 4, 64), (4, 2, 8)):
         for queries in (1, 256):
-            yield Case("attention", cache, "f32", (queries, 256, 8, 4, 64))
-    for linear, cache in (("numba.stored", "f32"), ("numba.stored", "f16"), ("numba.row", "f16")):
-        options = {"linears": (linear,), "head_dim": 64, "devices": 1, "adapters": False}
-        yield Case("decode_step", cache, "f32", (2, 512, 1024, 1000), FrozenDict(options))
-    for name, dtype in _HALF:
-        yield from _products(name, dtype)
-    yield Case("rasterize", "f32", "f32", (256, 256, 256), _SPLATS)
+            yield Case("attention", cache, "f32", (queries, 256, *heads))
+
+
+def _steps() -> Iterator[Case]:
+    for cache, linears in (("f32", _MIXED[1:]), ("f16", _MIXED[1:]), ("f16", _MIXED[:1]), ("f16", _MIXED)):
+        for adapters in (False, True):
+            options = {"linears": linears, "head_dim": 64, "devices": 1, "adapters": adapters}
+            yield Case("decode_step", cache, "f32", (2, 512, 1024, 1000), FrozenDict(options))
+
+
+def _climbed(binder: Binder, cases: Iterable[Case], apart: bool = False) -> list[_Proof]:
+    return [(binder._unproved(case, apart), case) for case in cases]
+
+
+def _wanted(cpu: Device) -> Iterator[list[_Proof]]:
+    """The rungs that tests come to, each with a case; those of one list have kernels in common."""
+    packed, held = Binder(cpu, Journal()), Binder(cpu, Journal(), packed=False)
+    dtypes = ("f32", "bf16") if cpu.capability("matmul.bf16").level is Level.NATIVE else ("f32",)
+    yield [*_climbed(packed, [_SPLATS]), (LADDERS["rasterize"].rung("torch.tile"), _SPLATS)]
+    yield _climbed(packed, _steps())
+    for cache in ("f32", "f16"):
+        yield _climbed(packed, _attention(cache))
+    for name in _NAMES:
+        cases = [case for dtype in dtypes + ("f16",) * (name in _HALF) for case in _products(name, dtype)]
+        rows = [Case("embedding", name, dtype, (1, 64, 512)) for dtype in dtypes if name in _ROWS]
+        whole = _climbed(packed, cases + rows) + _climbed(packed, rows, apart=True)
+        yield whole + (_climbed(held, cases) if name in _HELD else [])
 
 
 def prove() -> None:
     """Fills the cache of ``RUNG_CACHE`` where something is lacking; a second or less where nothing is."""
     cpu = next(device for device in system.proven_devices(lambda device: None) if device.kind == "cpu")
-    rows = [Case("embedding", name, "f32", (1, 64, 512)) for name in _ROWS]
-    first, second = ([case for name in _NAMES[start::2] for case in _products(name)] for start in (0, 1))
+    lists = list(_wanted(cpu))
+    halves = [[(rung, case) for each in lists[start::2] for rung, case in each if rung] for start in (0, 1)]
     with ThreadPoolExecutor(2) as threads:
-        binder = Binder(cpu, Journal())
-        done = [threads.submit(binder.prove, cases) for cases in (first + rows, [*second, *_others()])]
-        done.append(threads.submit(binder.prove, rows, apart=True))
-        for each in done:
-            each.result()
+        list(threads.map(lambda half: selfcheck.prove(cpu, half), halves))

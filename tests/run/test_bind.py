@@ -23,10 +23,23 @@ CPU = Device("cpu", "cpu", "a processor", "x86_64", 2**34, software=FrozenDict({
 ROOT = str(bad_rungs.__file__).removesuffix("/tests/run/bad_rungs.py")
 
 
+#: In a packing that only few rows can use, and one of rows.
+FEW = Rung("linear", "test.few", "tests.run.bad_rungs:GOOD", packing="lonely", check="tests.run.test_bind:only_few")
+ROWS = Rung("embedding", "test.rows", "tests.run.bad_rungs:ROWS", packing="special")
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """Every rung here is checked once: a check imports torch in a child."""
-    return str(tmp_path_factory.mktemp("cache"))
+    """Every rung here is checked once, and the one that ends its child last: a check imports torch there."""
+    folder, shape = str(tmp_path_factory.mktemp("cache")), (48, 64)
+    tops = [bad_rungs.ladder(name).rungs[0] for name in ("GOOD", "WRONG_ROW", "NAN", "REFUSES", "SEGFAULT")]
+    wanted = [(FEW, Case("linear", "q8_0", "f32", (1, *shape))), (ROWS, Case("embedding", "q8_0", "f32", (1, *shape)))]
+    wanted += [(top, Case("linear", "q8_0", "f32", (rows, *shape))) for top in tops for rows in (1, 256)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUNG_CACHE", folder)
+        patch.setattr(sys, "path", [ROOT, *sys.path])
+        selfcheck.prove(CPU, wanted)
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -186,19 +199,17 @@ def test_no_rung_raises_with_the_trail():
 
 def test_a_packing_that_only_few_rows_can_use_is_not_taken():
     """A weight is held once: a rung for few rows without a partner for many is passed over."""
-    few = Rung("linear", "test.few", "tests.run.bad_rungs:GOOD", packing="lonely", check="tests.run.test_bind:only_few")
-    ladder = Ladder("linear", (few, Rung("linear", "ref", "tests.run.bad_rungs:GOOD")))
+    ladder = Ladder("linear", (FEW, Rung("linear", "ref", "tests.run.bad_rungs:GOOD")))
     linear = Binder(CPU, Journal(), ladders={"linear": ladder}).linear(weight())
     assert [rung.name for rung in linear.rungs] == ["ref", "ref"]
 
 
 def tied():
     """A head in a packing of its own above the real ``ref``, the embedding that shares it, and their journal."""
-    rows = Rung("embedding", "test.rows", "tests.run.bad_rungs:ROWS", packing="special")
     below = Rung("linear", "ref", "rung.ops.linear.ref:RUNG")
     ladders = {
         "linear": Ladder("linear", (bad_rungs.ladder("REFUSES").rungs[0], below)),
-        "embedding": Ladder("embedding", (rows, Rung("embedding", "ref", "rung.ops.embedding.ref:RUNG"))),
+        "embedding": Ladder("embedding", (ROWS, Rung("embedding", "ref", "rung.ops.embedding.ref:RUNG"))),
     }
     journal = Journal()
     binder = Binder(CPU, journal, ladders=ladders)
