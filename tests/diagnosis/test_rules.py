@@ -165,6 +165,39 @@ APPLIES = {
         {"gpu": "RTX 3090"},
         "fp8-fp4-unsupported-gpu",
     ),
+    "older-than-all-of-ggml": (
+        "CUDA kernel mul_mat_vec_q has no device code compatible with CUDA arch 520. "
+        "ggml-cuda.cu was compiled for: 610,700,750,800,860",
+        {"gpu": "GTX 980"},
+        "build-lacks-old-arch",
+    ),
+    "narrow-floats-left-out": (
+        "NotImplementedError: No compiled cutlass_scaled_mm for CUDA device capability: 120",
+        {"gpu": "RTX 5090"},
+        "build-lacks-new-arch",
+    ),
+    "packed-in-int8": (op("normal_kernel_cpu", "Char"), {}, "quantized-model-operation"),
+    "fp8-in-ptx": (
+        "ptxas error   : Feature 'cvt.rn.satfinite.e4m3x2.f32' not supported on .target 'sm_86'",
+        {"gpu": "RTX 3090"},
+        "fp8-fp4-unsupported-gpu",
+    ),
+    "tensorflow-without-windows": (
+        ">>> tf.config.list_physical_devices('GPU')\n[]\n>>> tf.__version__\n'2.16.1'",
+        {"os": "Windows 11", "gpu": "RTX 3080"},
+        "cpu-only-build",
+    ),
+    "fp8-not-taken-before-ada": (
+        "AssertionError: unsupported dtype of KV cache tensor, got torch.float8_e4m3fn.",
+        {"gpu": "T4"},
+        "fp8-fp4-unsupported-gpu",
+    ),
+    "dequantised-instead": (
+        "MXFP4 quantization requires Triton and kernels installed: CUDA requires Triton >= 3.4.0, we will default to "
+        "dequantizing the model to bf16\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.98 GiB.",
+        {},
+        "package-version-mismatch",
+    ),
     "compiled-for-this-gpu": (
         "CUDA kernel flash_attn_tile has no device code compatible with CUDA arch 700. "
         "ggml-cuda.cu was compiled for: 700",

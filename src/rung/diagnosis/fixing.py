@@ -125,6 +125,12 @@ _FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("quantized-model-operation", "train-quantised", ("fix-user-code", "dequantize-first")),
     ("fp16-overflow", "nan-probabilities", ("use-bf16", "use-fp32")),
     ("gpu-out-of-memory", "cudnn-handle", ("set-environment-override", "reduce-memory")),
+    ("kernel-shape-constraint", "option-not-in-kernel", ("use-fallback-kernel", "upgrade-library")),
+    ("kernel-shape-constraint", "attention-option", ("use-fallback-kernel", "upgrade-library")),
+    ("slow-dtype-path", "sdpa-without-flash", ("install-matching-build", "upgrade-library")),
+    ("slow-dtype-path", "miopen-database", ("install-cuda-libraries", "upgrade-library")),
+    ("slow-dtype-path", "tf32-advice", ("fix-user-code", "build-from-source")),
+    ("mps-dtype-unsupported", "metal-function", ("upgrade-library", "use-cpu")),
 )
 
 
@@ -140,7 +146,7 @@ _BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ("build-lacks-old-arch", lambda s: s.below(37), ("build-from-source", "use-cpu", "change-hardware")),
     (
         "platform-binary-missing",
-        lambda s: s.facts.apple and not s.has("wrong-platform"),
+        lambda s: s.facts.apple and not s.has("wrong-platform", "no-wheel"),
         ("use-cpu", "change-hardware"),
     ),
     (
@@ -161,6 +167,21 @@ _BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ("use-other-backend", "change-quantization"),
     ),
     ("fp16-overflow", lambda s: s.says(r"(?i)\bvae\b"), ("upcast-part", "use-fp32")),
+    (
+        "kernel-shape-constraint",
+        lambda s: s.says(r"(?i)group[_ ]size|quanti[sz]\w* requires|required for q\d|in_features"),
+        ("change-quantization", "adjust-shape"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.says(r"maximum buffer size|exceeds `max_"),
+        ("reduce-memory", "change-hardware"),
+    ),
+    (
+        "cpu-instruction-missing",
+        lambda s: s.says(r"x86-64-v\d|X86_V\d|required CPU features"),
+        ("downgrade-library", "change-hardware"),
+    ),
     ("fp16-overflow", lambda s: s.below(80), ("use-fp32", "upcast-part")),
     (
         "rocm-arch-unsupported",

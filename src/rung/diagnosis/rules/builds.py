@@ -17,6 +17,9 @@ _UNSEEN = ("is-available-false", "gpu-unused-symptom", "gpu-hidden", "no-cuda-de
 _BITSANDBYTES = ("bnb-setup-path", "bnb-required-library", "bnb-native-missing", "bnb-cpu-library", "bnb-setup-failed")
 #: What the driver's assembler says, as against the toolkit's.
 _LINKED = "application ptx input|cuLinkAddData|cuModuleLoad"
+#: What a program of TensorFlow prints about GPUs, and releases that have none for Windows.
+_GPUS_OF_TENSORFLOW = r"list_physical_devices|Num GPUs Available:? *0"
+_AFTER_WINDOWS = r"(?i)'2\.1[1-9]\.|(?:tensorflow|tf|version)\S* ?[=:]*'? ?2\.(?:1[1-9]|2\d)"
 #: Where a log lists the architectures of a build.
 _LISTED = ("torch-arch-warning", "torch-arch-list", "arch-list-shown")
 _CONTAINER = r"(?i)docker|container|podman|nvidia/cuda:|\bwsl|kubernetes|\bvm\b|proxmox"
@@ -83,6 +86,11 @@ def _two_cudas(scene: Scene) -> bool:
     return scene.has("bnb-setup-path") and None not in found and found[0] != found[1]
 
 
+def _tensorflow_on_windows(scene: Scene) -> bool:
+    asked = scene.facts.windows and re.search(_GPUS_OF_TENSORFLOW, scene.said) is not None
+    return asked and re.search(_AFTER_WINDOWS, f"{scene.said} {scene.facts.stated}") is not None
+
+
 def _amd_crashes(scene: Scene) -> bool:
     amd = scene.vendor == "amd" or (scene.vendor != "nvidia" and scene.says(r"(?i)rocm|gfx\d{3}"))
     return amd and scene.has("crash", "gpu-fell-off") and not scene.says("(?i)wgpu|vulkan|cubecl|directx")
@@ -104,6 +112,27 @@ RULES: tuple[Rule, ...] = (
         _TORCH,
     ),
     Rule(
+        "tensorflow-without-windows",
+        _tensorflow_on_windows,
+        {"cpu-only-build": 5, "platform-binary-missing": 2},
+        "TensorFlow computes on no GPU of Windows after 2.10",
+        "TensorFlow, installation on Windows",
+    ),
+    Rule(
+        "older-than-all-of-ggml",
+        lambda s: _older_than_build(s) and s.has("ggml-no-device-code"),
+        {"build-lacks-old-arch": 6, "build-wrong-arch-flags": -2},
+        "{gpu} has compute capability {cc}; the oldest that it was compiled for is newer: {archs}",
+        "llama.cpp, ggml-cuda",
+    ),
+    Rule(
+        "narrow-floats-left-out",
+        lambda s: s.has("no-compiled-kernel") and (s.from_(100) or (s.from_(89) and not s.says("(?i)fp4"))),
+        {"fp8-fp4-unsupported-gpu": -3.5, "build-lacks-new-arch": 4},
+        "{gpu} has compute capability {cc} and computes in this format: the build leaves the kernel out",
+        _NVIDIA,
+    ),
+    Rule(
         "new-gpu",
         lambda s: s.from_(89) and s.has("torch-arch-warning", *MISSING),
         {"build-lacks-new-arch": 2, "build-lacks-old-arch": -3},
@@ -112,7 +141,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "old-gpu",
-        lambda s: s.below(70) and s.has("torch-arch-warning", "cudnn-arch", "cublas-arch-mismatch", *MISSING),
+        lambda s: (
+            (s.below(70) and s.has("torch-arch-warning", "cudnn-arch", "cublas-arch-mismatch", *MISSING))
+            or (s.below(75) and s.has("machine-capability-refused"))
+        ),
         {"build-lacks-old-arch": 2, "build-lacks-new-arch": -3},
         "{gpu} has compute capability {cc}: newer builds have dropped it",
         _TORCH,

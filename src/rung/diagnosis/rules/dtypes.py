@@ -13,7 +13,7 @@ _FP8 = ("triton-no-fp8", "torch-fp8-gemm", "fp8-gate", "triton-lowering")
 #: Names of kernels that only the CPU has.
 _OF_CPU = (
     r"_?cpu|channels_last|KernelImpl|_vml|lastdim|unfolded2d|baddbmm|^addmm(?!_cuda)|_with_gemm|slow_conv|RoundKernel|host_softmax"
-    r"|compute_indices_weights|clamp_m\w+_scalar|GeluKernel"
+    r"|compute_indices_weights|avg_pool2d_out_frame|clamp_m\w+_scalar|GeluKernel"
 )
 
 
@@ -132,6 +132,23 @@ RULES: tuple[Rule, ...] = (
         "cuBLAS documentation, cublasStatus_t",
     ),
     Rule(
+        "packed-in-int8",
+        lambda s: (
+            _kernel(s, "normal|uniform|random|fill|erfinv|trunc")
+            and s.words.get("dtype", "").lower() in ("char", "byte", "int")
+        ),
+        {"quantized-model-operation": 8, "cpu-half-op-missing": -2},
+        "weights in int8 are to be initialised anew: they are quantised",
+        "transformers, _init_weights; bitsandbytes",
+    ),
+    Rule(
+        "fp8-in-ptx",
+        lambda s: s.has("ptx-feature", "ptx-bf16") and s.says(r"e4m3|e5m2|e2m1|e3m2|e2m3|ue8m0"),
+        {"fp8-fp4-unsupported-gpu": 6, "kernel-min-compute-capability": -1},
+        "the instruction that is missing converts to 8- or 4-bit floating point",
+        "NVIDIA, PTX ISA",
+    ),
+    Rule(
         "kernel-of-the-cpu",
         lambda s: _kernel(s, _OF_CPU) and not _kernel(s, "cuda"),
         {"cpu-half-op-missing": 3, "gpu-dtype-op-missing": -2},
@@ -142,7 +159,7 @@ RULES: tuple[Rule, ...] = (
         "kernel-of-the-gpu",
         lambda s: _kernel(
             s,
-            r"cuda|_out_frame|upsample|interpolat|index_|scatter|fft|reduce|nll_loss|cdist|grid_sampl|roi_"
+            r"cuda|(?<!avg_pool2d)_out_frame|upsample|interpolat|index_|scatter|fft|reduce|nll_loss|cdist|grid_sampl|roi_"
             r"|_gpu|_out_template|nms|cublas|cusolver|multinomial|deform|im2col_(?!cpu)",
         ),
         {"gpu-dtype-op-missing": 3, "cpu-half-op-missing": -1.5},

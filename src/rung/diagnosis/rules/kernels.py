@@ -32,6 +32,13 @@ def _cuda_known(scene: Scene) -> bool:
     return facts.capability is not None or facts.cuda is not None or scene.says(r"device=.?cuda")
 
 
+def _narrow_floats(scene: Scene) -> bool:
+    """Whether it is about 8- or 4-bit floats, on a GPU that may not compute in them."""
+    if scene.says("(?i)fp4|fp_quant"):
+        return not scene.from_(100)
+    return ("fp8" in scene.facts.dtypes or scene.says("scaled_mm")) and not scene.from_(89)
+
+
 def _older_arch_asked(scene: Scene) -> bool:
     """Whether an assembler was asked for an architecture that is older than the GPU."""
     asked = re.match(r"(?:sm|compute)_(\d+)", scene.words.get("arch", ""))
@@ -96,10 +103,24 @@ RULES: tuple[Rule, ...] = (
         "flash-attention, requirements",
     ),
     Rule(
+        "dequantised-instead",
+        lambda s: s.has(*_FULL) and s.says("(?:will|we) default to dequantiz"),
+        {"package-version-mismatch": 6, "gpu-out-of-memory": -2},
+        "the weights were unpacked for lack of a package, and fill the GPU so",
+        "transformers, quantizer_mxfp4.py",
+    ),
+    Rule(
+        "fp8-not-taken-before-ada",
+        lambda s: s.has("dtype-not-taken") and "fp8" in s.facts.dtypes and s.below(89),
+        {"fp8-fp4-unsupported-gpu": 4.5},
+        "{gpu} has compute capability {cc}; 8-bit floating point is computed from 8.9 on",
+        _NVIDIA,
+    ),
+    Rule(
         "floor-of-fp8",
-        lambda s: s.has("requires-sm", "capability-floor") and "fp8" in s.facts.dtypes and not s.from_(89),
+        lambda s: s.has("requires-sm", "capability-floor") and _narrow_floats(s),
         {"fp8-fp4-unsupported-gpu": 4, "kernel-min-compute-capability": -1},
-        "the kernel that asks for a newer GPU computes in 8-bit floating point",
+        "the kernel that asks for a newer GPU computes in 8- or 4-bit floating point",
         _NVIDIA,
     ),
     Rule(

@@ -9,7 +9,9 @@ from rung.diagnosis.evidence import Rule, Scene
 #: Accelerators that torch reaches by a package of its own.
 _OTHERS = r"(?i)\btorch[_-](?:npu|gcu|mlu|musa|hpu|sdaa|xla|xmlir)\b|\bascend\b|\bHabana\b|\bCambricon\b"
 #: What allocates on a GPU, in programs whose message is that of a machine's memory.
-_ON_GPU = r"CUDA error at|\brmm\b|\bcudaError(?:MemoryAllocation|OutOfMemory)|(?:cuda|device)_memory_resource"
+_ON_GPU = (
+    r"CUDA error at|\bDirectML\b|\brmm\b|\bcudaError(?:MemoryAllocation|OutOfMemory)|(?:cuda|device)_memory_resource"
+)
 #: Backends that are packages of their own, as an environment lists them.
 _BACKENDS = r"(?i)\b(?:(?:pytorch|torch|onnxruntime|tensorflow)[_-]directml|torch[_-](?:npu|gcu|mlu|musa|xla)|ipex)\b"
 _ARM = r"(?i)\bjetson|\baarch64|\btegra|\barm64|\borin\b"
@@ -21,7 +23,7 @@ _NAMED = r"(?i)'(?:DML|NPU|HPU|XLA_TPU\w*|TPU|IPU|XPU)' devices"
 
 
 def _for_nvidia(scene: Scene) -> bool:
-    return scene.vendor in ("amd", "intel", "apple") and scene.has("cuda-gpu-demanded")
+    return scene.vendor in ("amd", "intel", "apple") and scene.has("cuda-gpu-demanded", "awq-needs-gpu")
 
 
 RULES: tuple[Rule, ...] = (
