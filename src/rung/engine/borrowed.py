@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rung import formats
 from rung.core.errors import UsageError
 from rung.core.types import Device, Plan
+from rung.engine import system
 from rung.engine.adapted import Beside
 from rung.engine.cache import Tokens
 from rung.engine.tokenizer import Tokenizer
@@ -23,7 +24,8 @@ from rung.hub.language import Kept, read, write_tokenizer
 from rung.models.adapter import LowRank
 from rung.models.footprint import CHUNK
 from rung.models.network_card import NetworkCard
-from rung.nn import QuantLinear, bound
+from rung.nn import QuantLinear
+from rung.nn.packed import pack
 from rung.planning.mixture import storage
 from rung.planning.recipe import recipe
 from rung.planning.subject import Subject
@@ -56,7 +58,9 @@ def bind(
     network = read(Path(card.path), card.network, wanted, plan.dtype, place)
     for name, several in changes.items():
         _put_beside(network.get_submodule(name), several, plan.threads)
-    _get_ready(network)
+    if place.type == "cpu":
+        pack(network, plan.dtype, plan.threads)
+        system.give_back()
     engine = f"transformers {importlib.metadata.version('transformers')}: {card.network}"
     journal.ran("decode_step", engine)
     note = f"{engine} computes it: {card.why}"
@@ -64,13 +68,6 @@ def bind(
     journal.say(note)
     decoder = BorrowedDecoder(Kept(network, place, plan.context), plan.context, card.component.shape.vocabulary)
     return Model(card, plan, tuple(devices), decoder, journal, tokenizer)
-
-
-def _get_ready(network: nn.Module) -> None:
-    """Packs what every token multiplies; the experts of a mixture are packed when a token meets them."""
-    for layer in network.modules():
-        if isinstance(layer, QuantLinear) and not layer.exact:
-            bound.get_ready(layer.stored, getattr(network, "dtype", layer.stored.dtype))
 
 
 def _put_beside(layer: Any, changes: Sequence[LowRank], threads: int) -> None:

@@ -166,6 +166,7 @@ class Quantizer(HfQuantizer):
             _tie(model, self._groups)
         else:
             _complete(model)
+        self._groups, self._of = [], {}  # the model holds its weights, which it may pack or exchange
         return tagged(model)
 
     def _some_read(self) -> None:

@@ -138,9 +138,10 @@ def linear(bound: State, x: Tensor) -> Linear:
         return bound.linears[x.dtype]
 
 
-def get_ready(weight: QuantWeight, dtype: torch.dtype) -> None:
-    """Packs a weight for activations in ``dtype`` now, which the first product would otherwise wait for."""
-    linear(state(weight.parts(), weight.format, weight.shape), torch.empty(0, dtype=dtype, device=weight.device))
+def pack(weight: QuantWeight, dtype: str, threads: int) -> Linear:
+    """The weight bound for activations in ``dtype``, apart from those that ``linear`` keeps: several threads may pack
+    at once."""
+    return _binder_of(device_of(weight.device), dtype, threads, True).linear(weight.encoded())
 
 
 def _bind(bound: State, x: Tensor) -> Linear:

@@ -34,7 +34,7 @@ def linear(x: Tensor, weight: QuantWeight, exact: bool) -> Tensor:
     wants = torch.is_grad_enabled() and x.requires_grad
     exact = exact or wants or x.dtype not in bound.DTYPES
     if not exact and not recording:
-        y = _infer(flat, weight)
+        y = weight.linear(flat)(flat)
         return y if flat is x else y.reshape(*x.shape[:-1], rows)
     parts, shape = list(weight.parts().values()), (weight.format.name, rows, columns)
     if not recording:
@@ -80,11 +80,6 @@ def decode(weight: QuantWeight, first: int, last: int, dtype: torch.dtype) -> Te
 def _state(parts: Parts, format: str, rows: int, columns: int) -> bound.State:
     chosen = formats.get(format)
     return bound.state(dict(zip(parts_of(chosen, (rows, columns)), parts, strict=True)), chosen, (rows, columns))
-
-
-def _infer(x: Tensor, weight: QuantWeight) -> Tensor:
-    state = bound.state(weight.parts(), weight.format, weight.shape)
-    return bound.linear(state, x)(x)
 
 
 def _operator(name: str, subject: str, more: str = "") -> Any:

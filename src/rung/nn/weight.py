@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from rung import formats
 from rung.core.errors import UsageError
 from rung.core.types import Format
 from rung.formats import Encoded
+
+if TYPE_CHECKING:
+    from rung.run.bind import Linear
 
 Shape = tuple[int, int]
 _SIXTEEN = {torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -54,7 +57,7 @@ class QuantWeight(nn.Module):
     @classmethod
     def of(cls, encoded: Encoded, dtype: torch.dtype, device: torch.device | str = "cpu") -> QuantWeight:
         """The weight that ``rung.formats.encode`` made."""
-        return cls(encoded.format, encoded.shape, _tensors(encoded, device), dtype)
+        return cls(encoded.format, encoded.shape, tensors(encoded, device), dtype)
 
     @classmethod
     def empty(
@@ -81,6 +84,12 @@ class QuantWeight(nn.Module):
     def device(self) -> torch.device:
         """Where the parts are."""
         return self.codes.device
+
+    def linear(self, x: Tensor) -> Linear:
+        """The weight bound to rungs for activations like x [T, columns]."""
+        from rung.nn import bound
+
+        return bound.linear(bound.state(self.parts(), self.format, self.shape), x)
 
     def encoded(self) -> Encoded:
         """The weight as a value of ``rung.formats``; looks into the same memory on a CPU."""
@@ -127,7 +136,7 @@ class QuantWeight(nn.Module):
                 ],
             )
         exact = torch.where(changed, values.to(self.device, torch.float32), self.decode(torch.float32))
-        new = _tensors(encode(exact, self.format, name), self.device)
+        new = tensors(encode(exact, self.format, name), self.device)
         if self.format.layout != "flat":
             kept = ~changed.any(dim=1)
             for part, tensor in self.parts().items():
@@ -181,7 +190,8 @@ def _array(tensor: Tensor) -> np.ndarray:
     return array
 
 
-def _tensors(encoded: Encoded, device: torch.device | str) -> dict[str, Tensor]:
+def tensors(encoded: Encoded, device: torch.device | str) -> dict[str, Tensor]:
+    """Its parts as tensors of their own there."""
     return {name: torch.from_numpy(np.array(part)).to(device) for name, part in encoded.parts.items()}
 
 

@@ -143,7 +143,7 @@ def _case(outline: Outline, question: Question, traced: Mapping[str, int]) -> _C
 
 
 def _borrowed(outline: Outline, subject: Subject) -> bool:
-    """Whether its layers will be those of rung.nn, which keep a weight as it is stored beside what is packed."""
+    """Whether its layers will be those of rung.nn."""
     read = outline.writes or any(tensor.source for tensor in subject.tensors)
     return outline.kind == "module" or (subject.decoder is None and read)
 

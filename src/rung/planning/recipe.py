@@ -156,17 +156,18 @@ def _weight(
         return Weight(tensor, chosen, "stored", "", chosen.bytes(tensor.shape), climb.refusals[-1].reason)
     looked_up = is_table(tensor.role) and not (tensor.role == "embed" and subject.tied)
     packing = "stored" if looked_up else climb.rung.packing
-    held = _held_bytes(tensor, chosen, packing, subject.borrowed)
+    held = _held_bytes(tensor, chosen, packing, subject)
     return Weight(tensor, chosen, packing, climb.rung.name, held, reason)
 
 
-def _held_bytes(tensor: Tensor, format: Format, packing: str, borrowed: bool) -> int:
-    """Bytes in memory. A generic layout keeps the stored weight for the way back: free while it is a file's. Layers of
-    ``rung.nn`` always keep it."""
+def _held_bytes(tensor: Tensor, format: Format, packing: str, subject: Subject) -> int:
+    """Bytes in memory. A generic layout keeps the stored weight for the way back, free while it is a file's. Layers of
+    ``rung.nn`` keep it too; in ``rung run`` only a head that is an embedding does, for its rows."""
     if packing != "r16":
         return tensor.bytes if format.name == tensor.format else format.bytes(tensor.shape)
     made = format.name != tensor.format or (tensor.source is not None and not tensor.source.mapped)
-    copied = borrowed or (is_generic(format) and made)
+    made = made or subject.borrowed
+    copied = subject.keeps_stored or (subject.borrowed and tensor.role == "embed") or (is_generic(format) and made)
     packed = packed_bytes(format, tensor.shape)
     if packed > OWN_MAPPING:
         packed = -(-packed // HUGE) * HUGE

@@ -70,6 +70,12 @@ class Subject(Value):
         """Whether it writes text token by token."""
         return self.role in GENERATES
 
+    @property
+    def keeps_stored(self) -> bool:
+        """Whether layers keep a weight as it is stored beside what is packed of it: those of programs that rung does
+        not own, which may train or save it."""
+        return self.borrowed and (self.kind == "module" or not self.generates)
+
     @functools.cached_property
     def parameters(self) -> int:
         """Number of weights."""

@@ -1,0 +1,83 @@
+"""Weights that are held only as a rung packed them: what they compute, and what they give back."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from rung import formats
+from rung.nn import QuantEmbedding, QuantExperts, QuantWeight, bound
+from rung.nn.packed import PackedWeight, pack
+from tests.nn.test_layers import made
+from tests.ops.conformance import FORMATS
+
+SMALL = [format for format in FORMATS if format.block <= 512]
+
+
+def packs(format, rows=48, columns=512):
+    """Whether a rung of this processor packs such a weight."""
+    return bound.pack(made(format, rows, columns)[0].stored, "f32", 1).packing != "stored"
+
+
+@pytest.mark.parametrize("format", SMALL, ids=lambda format: format.name)
+def test_products_and_parts_are_those_of_before(format):
+    layer, _ = made(format)
+    x, before = torch.randn(3, 512), {name: part.clone() for name, part in layer.stored.parts().items()}
+    want, whole = layer(x), layer.weight.clone()
+    pack(layer, "f32", 2)
+    assert isinstance(layer.stored, PackedWeight) == packs(format)
+    assert torch.equal(layer(x), want)
+    assert torch.equal(layer.weight.clone(), whole)
+    parts = layer.stored.parts()
+    assert parts.keys() == before.keys()
+    assert all(torch.equal(parts[name], before[name]) for name in before)
+    assert not packs(format) or not [*layer.stored.parameters()]
+
+
+def test_what_is_stored_is_let_go():
+    layers = nn.Sequential(*(made(formats.get("q8_0"))[0] for _ in range(3)))
+    if not packs(formats.get("q8_0")):
+        pytest.skip("nothing is packed on this processor")
+    kept = [weakref.ref(part) for part in layers.parameters() if part.dtype == torch.uint8]
+    pack(layers, "f32", 2)
+    gc.collect()
+    assert len(kept) == 3
+    assert not [each for each in kept if each() is not None]
+
+
+def test_a_weight_in_several_places_is_packed_once_and_one_that_is_looked_up_stays():
+    layer, other, table = made(formats.get("q8_0"))[0], made(formats.get("q8_0"))[0], made(formats.get("q8_0"))[0]
+    other.stored = layer.stored
+    looked = QuantEmbedding(table.stored)
+    whole = nn.Sequential(layer, other, table, looked)
+    pack(whole, "f32", 1)
+    assert layer.stored is other.stored
+    assert table.stored is looked.stored
+    assert type(table.stored) is QuantWeight
+
+
+def test_experts_are_packed():
+    weights = [[made(formats.get("q8_0"), rows, 64, seed=n)[0].stored for n in range(4)] for rows in (128, 64)]
+    inner = nn.Module()
+    inner.act_fn = nn.SiLU()
+    experts = QuantExperts(inner, *weights)
+    given = torch.randn(5, 64), torch.tensor([[0, 1], [2, 3], [1, 3], [0, 2], [3, 0]]), torch.rand(5, 2)
+    with torch.no_grad():
+        want = experts(*given)
+        pack(experts, "f32", 2)
+        torch.testing.assert_close(experts(*given), want, rtol=0, atol=0)
+    kinds = {type(weight) for several in (experts.gate_up_proj, experts.down_proj) for weight in several}
+    assert kinds == {PackedWeight if packs(formats.get("q8_0"), 64, 64) else QuantWeight}
+
+
+def test_a_layer_that_is_asked_for_gradients_restores_its_weight():
+    layer, plain = made(formats.get("q8_0"))
+    pack(layer, "f32", 1)
+    x = torch.randn(2, 512, requires_grad=True)
+    layer(x).sum().backward()
+    grad = x.grad.clone()
+    x.grad = None
+    plain(x).sum().backward()
+    torch.testing.assert_close(grad, x.grad, rtol=1e-4, atol=1e-4)
