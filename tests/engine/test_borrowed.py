@@ -96,7 +96,11 @@ def test_weights_are_held_in_the_format_of_the_plan(folders, kind, layer, name):
     assert held == {name} == {model.plan.format}
     packed = {weight for weight in network.modules() if isinstance(weight, PackedWeight)}
     resident = sum(part.nbytes for part in network.parameters()) + sum(each._packed.state.nbytes for each in packed)
-    assert resident <= model.plan.placements[0].memory.weights  # which counts what is packed beside them
+    planned = model.plan.placements[0].memory.weights
+    stored = sum(part.nbytes for each in packed for part in each.parts().values())
+    assert resident <= planned  # which counts what is packed
+    assert not packed or planned < resident + stored  # and not what is stored of it, too
+    assert not getattr(network.hf_quantizer, "_groups", [])  # or it would hold what is stored
     ids = tokenizer()(PROMPT).input_ids
     coarse = model.logits(ids)
     exact = rung.load(folders(kind), format="f32", device="cpu", context=128).logits(ids)

@@ -65,6 +65,25 @@ def test_what_the_ladder_does_not_take_is_torchs_and_sees_the_same(odd, monkeypa
         torch.testing.assert_close(row.double(), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["position_bias", "dropout", "softcap", "s_aux", "cache"])
+def test_what_transformers_adds_to_attention_is_torchs(name, monkeypatch):
+    query, key, value = inputs(1, 6, 2, 2, 16, torch.float32)
+    asked = []
+    monkeypatch.setattr(attention, "sdpa_attention_forward", lambda *args, **options: asked.append(options))
+    attend(Causal(1), query, key, value, None, scaling=0.3, **{name: 0.5})
+    assert asked[0][name] == 0.5
+    assert asked[0]["scaling"] == 0.3
+    attend(Causal(1), query, key, value, None, **{name: None})
+    assert len(asked) == 1
+
+
+def test_what_is_not_causal_sees_everything():
+    query, key, value = inputs(3, 6, 2, 2, 16, torch.float32)
+    found, _ = attend(Causal(1), query, key, value, None, is_causal=False)
+    each = [by_hand(query[:, :, n : n + 1], key, value, 0.25) for n in range(3)]
+    torch.testing.assert_close(found.double(), torch.cat(each, dim=1), rtol=1e-5, atol=1e-5)
+
+
 def test_a_mask_is_obeyed():
     query, key, value = inputs(1, 6, 2, 2, 16, torch.float32)
     seen = torch.tensor([True, False, True, True, False, True])

@@ -18,6 +18,8 @@ import torch
 
 from rung.core.types import Device
 from rung.models.footprint import CHUNK
+from rung.nn.packed import pack
+from rung.nn.quantise import quantize
 from rung.planning.recipe import compute_dtype
 from rung.planning.time import values_between
 
@@ -62,15 +64,15 @@ def rates(seconds: Mapping[str, float], many: float, attention: float) -> dict[s
 
 
 def _network(kind: str, size: Mapping[str, int], device: Device) -> Any:
-    import rung
     from rung.hub import attention
     from rung.hub.language import Kept
 
     library: Any = importlib.import_module("transformers")
     config = getattr(library, f"{kind}Config")(vocab_size=512, num_key_value_heads=4, **size)
     made = library.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
-    made = made.to({"bf16": torch.bfloat16, "f16": torch.float16}.get(compute_dtype(device, False), torch.float32))
-    rung.quantize(made, FORMAT, embeddings=FORMAT)
+    dtype = compute_dtype(device, False)
+    made = made.to({"bf16": torch.bfloat16, "f16": torch.float16}.get(dtype, torch.float32))
+    pack(quantize(made, FORMAT, embeddings=FORMAT), dtype, torch.get_num_threads())
     attention.use(made)
     return Kept(made, torch.device("cpu"), CHUNK)
 

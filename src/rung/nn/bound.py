@@ -170,10 +170,14 @@ def _whole(bound: State) -> Encoded:
     return Encoded(encoded.format, encoded.shape, {name: part.cpu().numpy() for name, part in parts.items()})
 
 
-@functools.cache
 def attention(place: torch.device, heads: int, kv_heads: int, size: int, dtype: torch.dtype) -> Attention:
     """The attention of a layer there, over keys and values in ``dtype``."""
-    return _binder(place, "f32").attention(heads, kv_heads, size, DTYPES[dtype])
+    return _attention_of(_binder(place, "f32"), heads, kv_heads, size, DTYPES[dtype])
+
+
+@functools.cache
+def _attention_of(binder: Binder, heads: int, kv_heads: int, size: int, dtype: str) -> Attention:
+    return binder.attention(heads, kv_heads, size, dtype)
 
 
 def rasterizer(place: torch.device, degree: int | None, antialiased: bool) -> Rasterizer:
