@@ -100,8 +100,8 @@ def test_a_network_of_transformers_holds_what_is_stored(saved, kind, asked):
         )
         if name in planned:  # a tied head is planned as its embedding
             assert {weight.format.name for weight in weights} == {planned[name].format}
-            assert sum(part.nbytes for weight in weights for part in weight.parameters()) == planned[name].bytes
-            assert len(planned[name].source.pieces) == sum(len(list(weight.parameters())) for weight in weights)
+            assert sum(part.nbytes for weight in weights for part in weight.parts().values()) == planned[name].bytes
+            assert len(planned[name].source.pieces) == sum(len(weight.parts()) for weight in weights)
     assert sum(part.nbytes for part in network.parameters()) <= model.plan.placements[0].memory.weights
     assert apart(model.logits(IDS), logits(whole)).median() < 0.05
     answer = model.generate(PROMPT, raw=True, max_tokens=4)

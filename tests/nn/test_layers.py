@@ -382,20 +382,3 @@ def test_dequantised_layers_are_plain():
     assert torch.equal(back.weight, plain.weight)
     assert torch.equal(back.bias, plain.bias)
     assert back.weight.requires_grad
-
-
-@pytest.mark.parametrize(("format", "dtype"), [("bf16", torch.bfloat16), ("f16", torch.float16)])
-def test_sixteen_bits_are_multiplied_where_they_lie_and_decoded_into_a_copy(format, dtype):
-    """What is decoded may be written into: it must not be the weight."""
-    layer, _ = made(formats.get(format), 24, 32, dtype, bias=False)
-    weight = layer.stored
-    stored = bound.state(weight.parts(), weight.format, weight.shape).stored
-    place, (part,) = torch.device("cpu"), weight.parts().values()
-    assert stored.read(0, 24, place, dtype).data_ptr() == part.data_ptr()
-    copy = weight.decode(dtype)
-    assert torch.equal(copy, stored.read(0, 24, place, dtype))
-    before = part.clone()
-    copy.zero_()
-    assert torch.equal(part, before)
-    x = torch.randn(300, 32, dtype=dtype)
-    torch.testing.assert_close(layer(x), nn.functional.linear(x, weight.decode(dtype)), rtol=0.02, atol=0.02)
