@@ -60,7 +60,7 @@ def _wanted(cpu: Device) -> Iterator[list[_Proof]]:
     dtypes = ("f32", "bf16") if cpu.capability("matmul.bf16").level is Level.NATIVE else ("f32",)
     yield [*_climbed(packed, [_SPLATS]), (LADDERS["rasterize"].rung("torch.tile"), _SPLATS)]
     yield _climbed(packed, _steps())
-    for cache in ("f32", "f16"):
+    for cache in ("f32", "f16", "bf16"):
         yield _climbed(packed, _attention(cache))
     for name in _NAMES:
         cases = [case for dtype in dtypes + ("f16",) * (name in _HALF) for case in _products(name, dtype)]

@@ -40,10 +40,11 @@ def test_points_lie_on_the_surface_and_have_its_colours():
 def test_what_is_masked_or_plain_gives_no_points():
     half = np.zeros((tiny.SIZE, tiny.SIZE), np.uint8)
     half[: tiny.SIZE // 2] = 255
-    pictures = [photographed(view)[0] for view in _VIEWS]
-    whole, _ = stereo.matched_points(_VIEWS, [Shot(picture, None) for picture in pictures])
-    masked, _ = stereo.matched_points(_VIEWS, [Shot(picture, half) for picture in pictures])
+    views = _VIEWS[:3]
+    pictures = [photographed(view)[0] for view in views]
+    whole, _ = stereo.matched_points(views, [Shot(picture, None) for picture in pictures])
+    masked, _ = stereo.matched_points(views, [Shot(picture, half) for picture in pictures])
     assert 0 < len(masked) < 0.6 * len(whole)
     plain = [Shot(np.full_like(picture, 90), None) for picture in pictures]
-    assert [len(part) for part in stereo.matched_points(_VIEWS, plain)] == [0, 0]
-    assert [len(part) for part in stereo.matched_points(_VIEWS[:1], plain[:1])] == [0, 0]
+    assert [len(part) for part in stereo.matched_points(views, plain)] == [0, 0]
+    assert [len(part) for part in stereo.matched_points(views[:1], plain[:1])] == [0, 0]
