@@ -44,7 +44,7 @@ def test_a_second_start_compiles_nothing_and_a_damaged_cache_costs_only_time(tmp
 def test_a_full_disk_costs_the_cache_and_no_kernel(tmp_path):
     """A limit on the size of files stands for the disk; the kernel calls others that are kept too."""
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-    kernel = "from rung.kernels.cpu.attention import attend_f16; print(attend_f16.from_cache)"
+    kernel = "from rung.kernels.cpu.splat_tiles import composite; print(composite.from_cache)"
     done = _run(full + kernel, RUNG_CACHE=str(tmp_path))
     assert done.stdout.split() == ["False"], done.stderr
 
