@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -141,6 +143,18 @@ def test_of_a_death_that_matches_nothing_nothing_is_claimed(capfd):
     command = ["sh", "-c", "echo \"ls: cannot access 'x': No such file or directory\" >&2; exit 2"]
     assert executing.execute({}, command) == 2
     assert "What to do" not in capfd.readouterr().err
+
+
+def test_of_a_cause_that_words_alone_suggest_nothing_is_claimed(capfd, monkeypatch):
+    explain = importlib.import_module("rung.diagnosis.explain")
+    known = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    found = explain.explain_log([known.encode()], {})
+    monkeypatch.setattr(explain, "explain_log", lambda *_: dataclasses.replace(found, evidence=()))
+    assert executing.execute({}, ["sh", "-c", f"echo '{known}' >&2; exit 2"]) == 2
+    assert "What to do" not in capfd.readouterr().err
+    monkeypatch.setattr(explain, "explain_log", lambda *_: found)
+    assert executing.execute({}, ["sh", "-c", f"echo '{known}' >&2; exit 2"]) == 2
+    assert "What to do" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("folder", ["/nowhere at all", "/proc"])

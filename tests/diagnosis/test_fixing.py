@@ -103,14 +103,20 @@ def test_xformers_is_taken_from_where_the_installed_torch_is_from():
     ("cause", "environment", "log", "first"),
     [
         ("cuda-toolkit-mismatch", {}, "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "set-library-path"),
-        ("cuda-library-not-found", {}, "nvrtc: error: failed to open libnvrtc-builtins.so.12.4", "set-library-path"),
+        (
+            "cuda-library-not-found",
+            {},
+            "nvrtc: error: failed to open libnvrtc-builtins.so.12.4",
+            "set-library-path install-cuda-libraries",
+        ),
         ("platform-binary-missing", {}, "libc.so.6: version `GLIBC_2.38' not found", "build-from-source"),
         ("cuda-toolkit-mismatch", {}, "No supported GPU compute capabilities found.", "install-cuda-libraries"),
         ("xpu-directml-unsupported", {"gpu": "RX 7600"}, "src/plugins/intel_gpu/src/plugin.cpp: failed", "use-cpu"),
     ],
 )
 def test_what_a_message_points_at_comes_first(cause, environment, log, first):
-    assert labels(cause, environment, log)[0] == first
+    wanted = first.split()
+    assert labels(cause, environment, log)[: len(wanted)] == wanted
 
 
 def test_no_placeholder_is_left():
@@ -130,7 +136,8 @@ def test_where_two_causes_are_likely_the_first_fixes_serve_both():
 
 def test_a_file_of_a_picture_model_is_for_another_program():
     log = "error loading model: error loading model architecture: unknown model architecture: '{}'"
-    assert labels("format-or-arch-unknown", {}, log.format("flux"))[0] == "use-other-backend"
+    for name in ("flux", "sd3", "wan", "qwen_image"):
+        assert labels("format-or-arch-unknown", {}, log.format(name))[0] == "use-other-backend"
     assert labels("format-or-arch-unknown", {}, log.format("gemma9"))[0] == "upgrade-library"
 
 

@@ -8,9 +8,11 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tests.planning.cards import cpu
 from tests.tiny_pipelines import tokenizer
 
 import rung
+from rung import formats
 from rung.core.errors import (
     BadFile,
     ContextTooLong,
@@ -24,8 +26,11 @@ from rung.core.errors import (
 from rung.engine.load import load
 from rung.engine.locating import open_any
 from rung.hub import language
+from rung.kernels.cpu.layouts import packed_bytes
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight, bound
 from rung.nn.packed import PackedWeight
+from rung.planning.recipe import recipe
+from rung.planning.subject import Subject
 
 SMALL = {
     "vocab_size": 64, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0,
@@ -342,6 +347,17 @@ def test_a_plan_of_its_card_packs_every_layer(folders):
     needed = plan.placements[0].memory
     with pytest.raises(DoesNotFit):
         rung.plan(card, format="int8", device="cpu", context=64, memory=needed.most - 1)
+
+
+def test_of_what_is_looked_up_and_multiplied_both_are_counted(folders):
+    """A head that is its embedding keeps what is stored, for its rows; of other matrices only what is packed stays."""
+    subject = Subject.of_card(open_any(folders("bloom")))
+    weights = recipe(subject, formats.get("q8_0"), cpu(), "f32", packed=True)
+    assert {weight.packing for weight in weights if weight.multiplies} == {"r16"}
+    for weight in weights:
+        if weight.multiplies:
+            both = weight.format.bytes(weight.tensor.shape) if weight.tensor.role == "embed" else 0
+            assert weight.bytes == packed_bytes(weight.format, weight.tensor.shape) + both
 
 
 def test_check_counts_a_mixture_of_experts_as_it_will_be_held(folders):
