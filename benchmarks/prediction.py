@@ -14,8 +14,9 @@ apart, and the middle one counts, as in ``rung calibrate``. Both go on where the
 keep what they found in FILE; models that are not there yet are written (11 GB with all).
 
 Where the memory of a machine is shared with others it is 60 % faster in one minute than in another, and so is a model
-that was calibrated in the first and measured in the second. ``--beside`` calibrates anew right before each case, in
-each of the three rounds, what the case needs: then the error is that of the prediction.
+that was calibrated in the first and measured in the second. ``--beside`` times each case twice in each of the three
+rounds and calibrates between what the case needs: then the error is that of the prediction. Predicted and measured are
+of one round, that whose error is the middle one.
 
 Memory is within its bar when it is at most 5 % off, and when the peak stays below prediction + bound, which is what a
 plan holds against a budget. Speed counts above 100 MB of weights, at most 20 % off. The constants were fitted to the
@@ -109,11 +110,12 @@ class Results:
         self.rounds: defaultdict[str, list[Row]] = defaultdict(list)
 
     def add(self, case: Row, **found: Any) -> None:
-        """Keeps what was found of a case, the median of its rounds, and prints it."""
+        """Keeps what was found of a case, the round whose prediction is off in the middle, and prints it."""
         rounds = self.rounds[key(case)]
         rounds.append(found)
-        middle = {name: statistics.median(each[name] for each in rounds) for name in found}
-        self.found.setdefault(key(case), dict(case)).update(middle)
+        predicted, measured = ("predicted", "peak") if "peak" in found else ("planned_decode", "decode")
+        ordered = sorted(rounds, key=lambda each: each[predicted] / each[measured])
+        self.found.setdefault(key(case), dict(case)).update(ordered[(len(ordered) - 1) // 2])
         self.file.write_text(json.dumps(self.found, indent=1), encoding="utf-8")
         print(key(case), json.dumps(found), flush=True)
 
@@ -196,13 +198,16 @@ def speed(case: Row, models: Path, threads: int, results: Results, anew: bool) -
     path = path_of(models, case)
     model = rung.load(str(path), format=case["format"], context=max(c["context"] for c in alike), threads=threads)
     model._decoder.step(1)
-    devices = beside(model, threads) if anew else model.devices
+    depths = [one["context"] - LAST for one in alike]
     chunk = min(512, min(c["context"] for c in alike))
+    turns = [[seconds(model, depth) for depth in depths]]
+    devices = beside(model, threads) if anew else model.devices
     read = prefill(model, chunk)
+    if anew:
+        turns.append([seconds(model, depth) for depth in depths])
 
-    for one in alike:
-        depth = one["context"] - LAST
-        took, share = seconds(model, depth)
+    for one, depth, *timed in zip(alike, depths, *turns, strict=True):
+        took, share = (statistics.fmean(each) for each in zip(*timed, strict=True))
         after, reading = (plan_speed(model._kitchen, model.plan, devices, n) for n in (depth + LAST // 2, chunk))
         found = {"planned_decode": after.decode, "planned_prefill": reading.prefill, "stolen": share}
         results.add(one, decode=1 / took, prefill=read, **found)
@@ -274,7 +279,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases that begin so")
     parser.add_argument("--again", action="store_true", help="measure what was measured before, too")
     parser.add_argument("--seconds", type=float, default=200, help="start no case after so long")
-    parser.add_argument("--beside", action="store_true", help="calibrate anew before each case whose speed is measured")
+    parser.add_argument("--beside", action="store_true", help="calibrate anew beside each case whose speed is measured")
     arguments = parser.parse_args()
     results, started = Results(arguments.results), time.monotonic()
     parts = {"memory": (memory, "peak"), "speed": (partial(speed, anew=arguments.beside), "decode")}

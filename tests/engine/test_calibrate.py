@@ -67,14 +67,12 @@ def test_what_lies_between_linears_is_told_from_them_and_from_attention():
     truth = {"values": 2e-9, "attention": 7e10, "q8_0": 3e11, "q4_0": 4e11, "layer": 6e-6, "row": 2e10, "cache": 3e10}
     device, seconds = cpu(), {"narrow": 24 * truth["layer"]}
     chunk = {}
-    for key, name, size in (
-        ("narrow", "q8_0", calibrate._NARROW), *((n, n, calibrate._weights(n)) for n in ("q8_0", "q4_0"))
-    ):  # fmt: skip
-        read = chunk[key] = calibrate._read(name, size, device, 1)
-        seconds[f"{key} many"] = (
-            read.multiplied / truth[name] + read.attended / truth["attention"] + read.values * truth["values"]
-        )
-        seconds.setdefault(key, read.held / truth["row"] + size.layers * truth["layer"])
+    for name in ("q4_0", "q8_0"):
+        size = calibrate._weights(name)
+        read = chunk[name] = calibrate._read(name, size, device, 1)
+        products = seconds[f"{name} products"] = read.multiplied / truth[name]
+        seconds["read"] = products + read.attended / truth["attention"] + read.values * truth["values"]
+        seconds[name] = read.held / truth["row"] + size.layers * truth["layer"]
     for name, size in calibrate._CACHES.items():
         read = 4 * size.layers * size.kv_heads * size.head_dim * calibrate._DEPTH
         seconds |= {f"near {name}": 1e-3, f"deep {name}": 1e-3 + read / truth["cache"]}
@@ -97,12 +95,12 @@ def test_what_networks_of_transformers_take_is_told_from_their_linears():
     )
     read = 512 * layers * (hidden + wide) / values
     read += 512 * 2 * layers * (4 * hidden**2 + 3 * hidden * wide) / many + 2 * 512**2 * hidden * layers / attention
-    seconds = {"dense": 12 * layer, "mixture": 12 * (layer + 2 * expert), "read": read}
+    seconds = {"dense": 12 * layer, "mixture": 12 * (layer + 2 * expert), "borrowed": read}
     found = calibrate_borrowed.rates(seconds, many, attention)
     assert found["layer transformers"] == pytest.approx(layer)
     assert found["expert transformers"] == pytest.approx(expert)
     assert found["values transformers"] == pytest.approx(values)
-    noisy = calibrate_borrowed.rates({"dense": 1e-2, "mixture": 9e-3, "read": 1e-6}, many, attention)
+    noisy = calibrate_borrowed.rates({"dense": 1e-2, "mixture": 9e-3, "borrowed": 1e-6}, many, attention)
     assert all(rate > 0 for rate in noisy.values())
 
 

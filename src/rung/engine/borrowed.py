@@ -61,6 +61,7 @@ def bind(
     if place.type == "cpu":
         pack(network, plan.dtype, plan.threads)
         system.give_back()
+        system.keep_what_is_freed()
     engine = f"transformers {importlib.metadata.version('transformers')}: {card.network}"
     journal.ran("decode_step", engine)
     note = f"{engine} computes it: {card.why}"

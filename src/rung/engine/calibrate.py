@@ -2,9 +2,9 @@
 
 Measured is what ``rung run`` does, through the same plan, binding and decoder: whole tokens of models of random
 weights that no cache holds. Narrow models give the seconds of a layer, wide ones the bytes a second of a format, long
-contexts those of the cache, narrow and wide ones together what a prompt is between linears. On a virtual machine
-others take processors and memory away for seconds at a time: what was measured while that happened is measured again,
-and everything in three rounds, of which the middle one counts.
+contexts those of the cache. Of a prompt the products are timed alone, and what lies between them is the rest. On a
+virtual machine others take processors and memory away for seconds at a time: what was measured while that happened is
+measured again, and everything in three rounds, of which the middle one counts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +44,8 @@ FORMATS = ("q4_0", "q4_k", "q5_k", "q6_k", "q8_0", "int8", "nf4", "bf16", "f16")
 #: Tokens that are timed one by one, after one that is not, and for how many seconds at least: memory that others read
 #: too is a fifth faster or slower from one second to the next.
 _TOKENS, _SECONDS = 24, 0.5
+#: So many chunks of a prompt.
+_CHUNKS = 3
 #: So often what others have disturbed is measured: when more than this share of a processor was taken away.
 _TRIES, _STOLEN = 4, 0.05
 
@@ -124,10 +127,14 @@ class _Round:
     def seconds(self) -> dict[str, float]:
         """Of a token and of a chunk of a prompt, by what was measured."""
         self.told("layers")
-        found = self._both("narrow", _PLAIN, _NARROW)
+        with _decoder(self.device, self.threads, _PLAIN, _NARROW) as model:
+            found = {"narrow": _token(model, 0)}
         for name in self.names:
             self.told(name)
-            found |= self._both(name, name, _weights(name))
+            with _decoder(self.device, self.threads, name, _weights(name)) as model:
+                found |= {name: _token(model, 0), f"{name} products": _products(model)}
+                if name == _PLAIN:
+                    found["read"] = _chunk(model, 0)
         for name, size in _CACHES.items():
             self.told("context")
             with _decoder(self.device, self.threads, _PLAIN, size) as model:
@@ -138,10 +145,6 @@ class _Round:
             self.told("transformers")
             found |= calibrate_borrowed.seconds(self.device, _undisturbed)
         return found
-
-    def _both(self, key: str, name: str, size: _Size) -> dict[str, float]:
-        with _decoder(self.device, self.threads, name, size) as model:
-            return {key: _token(model, 0), f"{key} many": _chunk(model, 0)}
 
 
 def _rates(seconds: dict[str, float], device: Device, threads: int, names: Sequence[str]) -> dict[str, float]:
@@ -155,16 +158,12 @@ def _rates(seconds: dict[str, float], device: Device, threads: int, names: Seque
     deeper = 4 * CHUNK * _DEPTH * size.layers * size.kv_heads * size.head_dim
     found["attention many"] = attention = deeper / _rest(seconds["deep many"], seconds["near many"])
     chunks = {name: _read(name, _weights(name), device, threads) for name in names}
-    narrow = _read(_PLAIN, _NARROW, device, threads)
-    value = _value(
-        (narrow, seconds["narrow many"] - narrow.attended / attention),
-        (chunks[_PLAIN], seconds[f"{_PLAIN} many"] - chunks[_PLAIN].attended / attention),
-    )
-    found["values many"] = 1 / value
+    chunk = chunks[_PLAIN]
+    beside = seconds["read"] - seconds[f"{_PLAIN} products"] - chunk.attended / attention
+    found["values many"] = chunk.values / max(beside, seconds["read"] / 50)  # mostly a tenth
     for name, chunk in chunks.items():
         found[chunk.rung] = chunk.held / _rest(seconds[name], _weights(name).layers * layer)
-        beside = chunk.attended / attention + chunk.values * value
-        found[f"{chunk.rung} many"] = chunk.multiplied / _rest(seconds[f"{name} many"], beside)
+        found[f"{chunk.rung} many"] = chunk.multiplied / seconds[f"{name} products"]
     if "dense" in seconds:
         many = found[f"{chunks[_PLAIN].rung} many"]
         found |= calibrate_borrowed.rates(seconds, many, attention)
@@ -192,16 +191,6 @@ def _read(name: str, size: _Size, device: Device, threads: int) -> _Read:
         2 * CHUNK * CHUNK * size.layers * size.kv_heads * size.group * size.head_dim,  # each sees half of the others
         CHUNK * values_between(size.layers, size.hidden, size.wide),
     )
-
-
-def _value(narrow: tuple[_Read, float], wide: tuple[_Read, float]) -> float:
-    """Seconds of a value between linears, from two models of one format whose linears take the rest of their seconds.
-
-    At least a tenth of what the narrow one would say alone: of noise comes no rate below zero.
-    """
-    (few, little), (many, much) = narrow, wide
-    share = few.multiplied / many.multiplied
-    return max((little - share * much) / (few.values - share * many.values), little / few.values / 10)
 
 
 def _weights(name: str) -> _Size:
@@ -232,7 +221,7 @@ def _token(model: Decoder, depth: int) -> float:
 
 
 def _chunk(model: Decoder, depth: int) -> float:
-    """Seconds of a chunk of a prompt after ``depth`` tokens."""
+    """Seconds of a chunk of a prompt after ``depth`` tokens, the median of some."""
 
     def measure(count: int = CHUNK) -> float:
         model.cache.truncate(0)
@@ -242,7 +231,25 @@ def _chunk(model: Decoder, depth: int) -> float:
         return time.perf_counter() - started
 
     measure(16)  # everything is there then that prompts need
-    return _undisturbed(measure)
+    return statistics.median(_undisturbed(measure) for _ in range(_CHUNKS))
+
+
+def _products(model: Decoder) -> float:
+    """Seconds of all products of a chunk of a prompt, without what lies between them, the median of some."""
+    layers = [block.weights for block in model._step.network(model._state).blocks]
+    biased = [one for layer in layers for one in (*layer.inputs, *layer.widen, layer.output, layer.narrow)]
+    linears: list[Any] = [one.linear for one in biased]
+    given = {columns: torch.randn(CHUNK, columns) for columns in {linear.shape[1] for linear in linears}}
+
+    def measure() -> float:
+        started = time.perf_counter()
+        for linear in linears:
+            linear(given[linear.shape[1]])
+        return time.perf_counter() - started
+
+    with torch.inference_mode():
+        measure()  # everything is there then that products need
+        return statistics.median(_undisturbed(measure) for _ in range(_CHUNKS))
 
 
 def _plan(device: Device, threads: int, name: str, size: _Size) -> tuple[Plan, Recipe]:

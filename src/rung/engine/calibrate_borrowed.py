@@ -41,7 +41,7 @@ def seconds(device: Device, undisturbed: Callable[[Callable[[], float]], float])
     found = {}
     for name, kind, size in (("dense", "Llama", _NARROW), ("mixture", "Mixtral", _NARROW | _EXPERTS)):
         found[name] = undisturbed(partial(_token, _network(kind, size, device)))
-    found["read"] = undisturbed(partial(_chunk, _network("Llama", _WIDE, device)))
+    found["borrowed"] = undisturbed(partial(_chunk, _network("Llama", _WIDE, device)))
     return found
 
 
@@ -55,7 +55,7 @@ def rates(seconds: Mapping[str, float], many: float, attention: float) -> dict[s
     hidden, wide, layers = (_WIDE[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
     multiplied = 2 * CHUNK * layers * (4 * hidden * hidden + 3 * hidden * wide)
     attended = 2 * CHUNK * CHUNK * hidden * layers  # each sees half of the others
-    beside = max(seconds["read"] - multiplied / many - attended / attention, seconds["read"] / 10)
+    beside = max(seconds["borrowed"] - multiplied / many - attended / attention, seconds["borrowed"] / 50)
     return {
         "layer transformers": layer,
         "expert transformers": max(expert, layer / 10),

@@ -178,7 +178,7 @@ def _bind(
 ) -> Model:
     from rung.kernels.cpu import target
 
-    if plan.packing == "stored":
+    if plan.packing == "stored" or isinstance(card, NetworkCard):
         system.keep_heap_whole()
     note = target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
     if note:

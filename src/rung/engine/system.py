@@ -14,8 +14,8 @@ from rung.core.settings import THREADS
 from rung.core.types import Device, Level, Proof
 from rung.hardware import detect
 
-#: M_MMAP_THRESHOLD of glibc's malloc.h.
-_MMAP_THRESHOLD = -3
+#: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h, and the largest of the latter that it takes.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST_IN_HEAP = -1, -3, 32 << 20
 
 
 def threads(asked: int | None) -> int:
@@ -102,6 +102,18 @@ def keep_heap_whole() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 256 << 10)
+
+
+def keep_what_is_freed() -> None:
+    """Has arrays up to 32 MB lie in the heap, which keeps what they leave for those that come next, up to 64 MB.
+
+    A network that transformers builds makes new arrays in each step; mapped anew, and set to zero by the system, they
+    took half of the time of a prompt.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_THRESHOLD, _MOST_IN_HEAP)
+        library.mallopt(_TRIM_THRESHOLD, 2 * _MOST_IN_HEAP)
 
 
 def give_back() -> None:

@@ -15,8 +15,9 @@ from rung.planning.recipe import Weight, compute_dtype
 from rung.planning.subject import Subject
 
 _MB = 2**20
-#: What transformers and the classes of a model take beside that.
-_TRANSFORMERS = 130 * _MB
+#: What transformers, the classes of a model and the kernels of its layers take beside that, on a CPU; and what the heap
+#: of a network that transformers builds keeps of activations for those that come next.
+_TRANSFORMERS, _HEAP = 225 * _MB, 32 * _MB
 #: What diffusers takes beside that on a CPU, with transformers, a pipeline's classes and its rehearsal
 #: (``benchmarks/real_pipelines.py``: 546 to 550 MB in all before any weight is read).
 _DIFFUSERS = 200 * _MB
@@ -75,12 +76,13 @@ def memory_use(
     slow = device.kind == "cpu" and compute_dtype(device, lossless=False) == "f32"
     width = width or (4 if slow else 2)
     converts = _converts(subject, device, context, cache_dtype)
+    heap = _HEAP if subject.borrowed and subject.generates and device.kind == "cpu" else 0
     return bounded(
         MemoryUse(
             weights=weights[0],
             kv_cache=subject.cache_bytes(context, cache_dtype, layers, batch),
             activations=subject.activation_bytes(context, batch, converts, width),
-            workspace=weights[1] + _CONTEXT_TOKEN * context,
+            workspace=weights[1] + _CONTEXT_TOKEN * context + heap,
             runtime=runtime(subject, device),
         ),
         device,
