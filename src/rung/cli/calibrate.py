@@ -10,7 +10,7 @@ def calibrate(
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:
-    """Measure how fast this processor decodes in each format (a minute or two), for the plans that are made here."""
+    """Measure how fast this processor decodes in each format (two or three minutes), for the plans made here."""
     from rung.engine import system
     from rung.hardware import remember
 

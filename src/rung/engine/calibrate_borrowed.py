@@ -82,7 +82,7 @@ def _token(kept: Any) -> float:
 
 
 def _chunk(kept: Any) -> float:
-    return min(_each(kept, CHUNK, _TURNS))
+    return statistics.median(_each(kept, CHUNK, _TURNS))
 
 
 def _each(kept: Any, count: int, turns: int) -> list[float]:
