@@ -92,6 +92,12 @@ def test_unknown_names_and_devices_are_exit_code_2(rung, library):
         assert "What to do" in said.err
 
 
+def test_a_path_that_is_not_there_is_not_taken_for_a_package(rung):
+    assert "Did you mean" in rung("inspect", "numpyy").err
+    said = rung("inspect", "./numpyy")
+    assert (said.code, "Did you mean" in said.err) == (2, False)
+
+
 def test_control_characters_of_an_archive_do_not_reach_the_terminal(rung, tmp_path):
     path = tmp_path / "x.whl"
     path.write_bytes(made.archive({"\x1b[31mred\n.so": made.elf(NEW)}, zipfile.ZIP_STORED))

@@ -69,8 +69,9 @@ def _read(what: str) -> tuple[str, tuple[Library, ...], tuple[str, ...]]:
     packages = environment.installed()
     name = environment.normal(what)
     if name not in packages:
+        near = did_you_mean(name, packages) if path.name == what else ""  # no package is called a/path
         raise UsageError(
-            f"{what} is neither a file nor a package that is installed here.{did_you_mean(name, packages)}",
+            f"{what} is neither a file nor a package that is installed here.{near}",
             ["packages are those of the Python that rung runs in; another environment can be named by its folder"],
             ["rung inspect /path/to/venv", "rung inspect FILE.whl"],
         )
