@@ -62,7 +62,7 @@ def answers(rows: list[Row]) -> list[Pair]:
 
 def answers_by_fold(rows: list[Row]) -> list[Pair]:
     """Every row with its explanation by words that were learned without its repository."""
-    others = [row for row in rows_of([EXAMPLES]) if "repository" not in row]
+    others = [row for row in rows_of(EXAMPLES) if "repository" not in row]
     named = sorted({row["repository"] for row in rows})
     seen = {id(row): words_of_row(row) for row in (*rows, *others)}
     pairs = []
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--misses", action="store_true", help="list what was wrong, by cause")
     options = parser.parse_args()
     rows = [row for row in lines(options.corpus) if held(row) == options.held]
-    found = [row for row in lines(EXAMPLES) if "repository" in row and not options.held]
+    found = [row for file in EXAMPLES for row in lines(file) if "repository" in row and not options.held]
     found = [{"id": row["repository"], "confidence": "medium", "hard_group": None} | row for row in found]
     explain("warm")  # the first call reads the tables
     started = time.process_time()

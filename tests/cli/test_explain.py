@@ -105,7 +105,7 @@ def test_a_label_is_its_page(run):
     code, out, _ = run("driver-too-old")
     assert code == 0
     assert "older than the program needs" in out
-    assert "unsupported toolchain" in out
+    assert "Driver Release 545.23 or later, but version 470.82" in out
 
 
 def test_the_list_holds_every_cause(run):

@@ -30,6 +30,97 @@ APPLIES = {
         {},
         "package-version-mismatch",
     ),
+    "build-is-for-gpu": (
+        ">>> torch.cuda.is_available()\nFalse",
+        {"torch": "2.5.1+rocm6.2"},
+        "gpu-not-visible",
+    ),
+    "cuda-extension-on-rocm": (
+        "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEi",
+        {"gpu": "MI100"},
+        "platform-binary-missing",
+    ),
+    "targets-named": (
+        "CUDA error: invalid device function",
+        {"gpu": "RX 7600", "library_versions": "llama.cpp, -DAMDGPU_TARGETS=gfx1100"},
+        "build-wrong-arch-flags",
+    ),
+    "nvidia-build-on-amd": (
+        "RuntimeError: Found no NVIDIA driver on your system.",
+        {"gpu": "RX 6800", "torch": "2.3.0+cu121"},
+        "platform-binary-missing",
+    ),
+    "cudnn-on-amd": (
+        "RuntimeError: GET was unable to find an engine to execute this computation",
+        {"gpu": "RX 6800", "library_versions": "ZLUDA 3.8"},
+        "platform-binary-missing",
+    ),
+    "primitive-on-processor": (
+        "RuntimeError: could not create a primitive descriptor for a matmul primitive\nbf16 on cpu",
+        {},
+        "cpu-half-op-missing",
+    ),
+    "metal-built-in": (
+        ">>> torch.backends.mps.is_available()\nFalse\n>>> torch.backends.mps.is_built()\nTrue",
+        {},
+        "gpu-not-visible",
+    ),
+    "metal-not-built-in": (
+        ">>> torch.backends.mps.is_available()\nFalse\n>>> torch.backends.mps.is_built()\nFalse",
+        {},
+        "cpu-only-build",
+    ),
+    "available-after-all": (
+        ">>> torch.cuda.is_available()\nTrue\nRuntimeError: CUDA error: out of memory",
+        {},
+        "gpu-out-of-memory",
+    ),
+    "allocator-of-the-host": (
+        "RuntimeError: CUDA error: out of memory\nin function ggml_cuda_host_malloc: cudaMallocHost failed",
+        {},
+        "host-out-of-memory",
+    ),
+    "ctranslate2-elsewhere": (
+        "ValueError: This CTranslate2 package was not compiled with CUDA support",
+        {"gpu": "Jetson Orin"},
+        "platform-binary-missing",
+    ),
+    "mac-without-nvidia": (
+        "NotImplementedError: Unsloth: No NVIDIA GPU found? Unsloth currently only supports GPUs!",
+        {"os": "macOS 14"},
+        "platform-binary-missing",
+    ),
+    "symbol-of-backend": (
+        "ImportError: torch_npu/lib/libtorch_npu.so: undefined symbol: _ZN2at4_ops5emptyE",
+        {},
+        "package-version-mismatch",
+    ),
+    "compiler-on-metal": (
+        "BackendCompilerFailed: backend='inductor' raised: Unsupported device type: mps",
+        {},
+        "compiler-arch-unsupported",
+    ),
+    "official-amd-gpu": (
+        "Memory access fault by GPU node-1 (Agent handle: 0x55) on address 0x7f. Reason: Unknown.",
+        {"gpu": "RX 7900 XTX"},
+        "software-defect",
+    ),
+    "other-cudnn": (
+        "OSError: libcudnn.so.8: cannot open shared object file: No such file or directory",
+        {"library_versions": "cuDNN 9.1"},
+        "cuda-toolkit-mismatch",
+    ),
+    "forward-compatibility-library": (
+        "Error 803: system has unsupported display driver / cuda driver combination\n"
+        "libcuda.so.1 (libc6,x86-64) => /usr/local/cuda/compat/libcuda.so.1",
+        {},
+        "cuda-toolkit-mismatch",
+    ),
+    "torch-does-not-know-arch": (
+        'in _get_cuda_arch_flags\nraise ValueError(f"Unknown CUDA arch (12.0) or GPU not supported")',
+        {},
+        "compiler-arch-unsupported",
+    ),
     "tensorflow-on-metal": (
         "InvalidArgumentError: Could not satisfy explicit device specification '/device:GPU:0' because no supported "
         "kernel for GPU devices is available.",
@@ -57,12 +148,6 @@ APPLIES = {
         "common.cuh:112: ggml was not compiled with any CUDA arch <= 750",
         {"gpu": "A100"},
         "software-defect",
-    ),
-    "older-than-all-of-ggml": (
-        "CUDA kernel mul_mat_vec_q has no device code compatible with CUDA arch 520. "
-        "ggml-cuda.cu was compiled for: 610,700,750,800,860",
-        {"gpu": "GTX 980"},
-        "build-lacks-old-arch",
     ),
     "narrow-floats-left-out": (
         "NotImplementedError: No compiled cutlass_scaled_mm for CUDA device capability: 120",

@@ -195,7 +195,7 @@ APPLIES = {
         {"os": "Windows 11", "library_versions": "onnxruntime-directml 1.17"},
         "xpu-directml-unsupported",
     ),
-    "float8-matmul": (op("addmm_cuda", "Float8_e4m3fn"), {}, "fp8-fp4-unsupported-gpu"),
+    "float8-matmul": (op("addmm_cuda", "Float8_e4m3fn"), {"gpu": "RTX 3090"}, "fp8-fp4-unsupported-gpu"),
     "fp8-method": (
         "The quantization method fp8 is not supported for the current GPU. Minimum capability: 89.",
         {},

@@ -122,6 +122,25 @@ def test_an_error_that_was_survived_is_no_cause():
     assert explain(log).cause == "gpu-out-of-memory"
 
 
+def test_a_dtype_that_was_changed_in_time_is_no_cause():
+    log = "Device does not support bfloat16. Will change to float16.\n{'loss': nan, 'grad_norm': nan}"
+    assert explain(log, {"gpu": "Tesla T4"}).cause == "fp16-overflow"
+
+
+@pytest.mark.parametrize("cpu", ["M3 Pro", "Apple M1"])
+def test_a_processor_of_apple_says_that_the_system_is_macos(cpu):
+    log = "ImportError: Using `load_in_8bit=True` requires Accelerate: `pip install accelerate`"
+    assert explain(log, {"cpu": cpu}).cause == "platform-binary-missing"
+    assert explain(log, {"cpu": "Core m3-7Y30"}).cause == "package-version-mismatch"
+
+
+def test_a_frame_with_a_shortened_path_is_known_to_be_in_a_package():
+    error = "AttributeError: 'Widget' object has no attribute 'shape'"
+    inside = explain(f'  File ".../transformers/modeling_utils.py", line 3\n{error}')
+    assert inside.cause == "package-version-mismatch"
+    assert explain(f'  File ".../shop/train.py", line 3\n{error}').cause == "not-a-compatibility-problem"
+
+
 def test_a_chain_of_exceptions_is_read_to_its_root():
     try:
         try:

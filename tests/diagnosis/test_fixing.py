@@ -144,3 +144,10 @@ def test_a_file_of_a_picture_model_is_for_another_program():
 def test_a_generation_that_a_wheel_leaves_out_has_a_wheel_of_its_own():
     log = "The GPU architecture in your current machine is Maxwell, not compatible with arch: 75 80"
     assert labels("build-lacks-old-arch", {}, log)[0] == "install-matching-build"
+
+
+def test_where_a_name_was_taken_away_an_older_release_comes_first():
+    log = "AttributeError: 'MiniCPMV' object has no attribute 'all_tied_weights_keys'"
+    assert explain(log).fixes[0].label == "downgrade-library"
+    log = "ModuleNotFoundError: No module named 'torchdata.datapipes'"
+    assert "downgrade-library" in [fix.label for fix in explain(log).fixes[:2]]

@@ -1,13 +1,18 @@
 """Every rule applies to a case of its own, and to no empty log."""
 
+import importlib
+from pathlib import Path
+
 import pytest
-from tests.diagnosis import rule_cases_builds, rule_cases_kernels
 
 from rung.diagnosis.explain import explain
 from rung.diagnosis.explain import scene as scene_of
 from rung.diagnosis.rules import RULES
 
-APPLIES = rule_cases_builds.APPLIES | rule_cases_kernels.APPLIES
+CASES = [
+    importlib.import_module(f"tests.diagnosis.{path.stem}") for path in Path(__file__).parent.glob("rule_cases_*.py")
+]
+APPLIES = {name: case for module in CASES for name, case in module.APPLIES.items()}
 
 
 def scene(log, environment):

@@ -7,7 +7,7 @@ import pytest
 from rung.diagnosis.explain import explain
 from rung.diagnosis.fixing import causes
 from rung.diagnosis.match import signatures
-from rung.diagnosis.score import ALONE, BESIDE, DEFECT, DOUBT, ODDS, UNKNOWN, probabilities, raised, siblings
+from rung.diagnosis.score import ALONE, BESIDE, CAUTION, DEFECT, DOUBT, UNKNOWN, probabilities, siblings
 
 
 @pytest.mark.parametrize("cause", causes())
@@ -33,18 +33,19 @@ def test_a_defect_is_among_the_three_however_clear_a_message_reads():
     assert "software-defect" in list(probabilities({"dtype-mix": 20.0, "device-placement": 8.0}))[:3]
 
 
-def test_weights_are_nats():
+def test_weights_are_nats_of_which_not_all_are_believed():
     shares = probabilities({"dtype-mix": 3.0, "device-placement": 1.0})
     other = siblings("dtype-mix")["device-placement"] * DOUBT * sum(shares.values())
     plain = (shares["dtype-mix"] / (1 - DOUBT), (shares["device-placement"] - other) / (1 - DOUBT))
-    assert math.log(plain[0] / plain[1]) == pytest.approx(2.0)
-    assert sum(shares.values()) == pytest.approx(1 - math.exp(UNKNOWN) / (math.e**3 + math.e + math.exp(UNKNOWN)))
+    assert math.log(plain[0] / plain[1]) == pytest.approx(2.0 * CAUTION)
+    powers = [math.exp(CAUTION * weight) for weight in (3.0, 1.0, UNKNOWN)]
+    assert sum(shares.values()) == pytest.approx(1 - powers[-1] / sum(powers))
 
 
 @pytest.mark.parametrize(("total", "share"), [(1.9, ALONE), (2.0, BESIDE)])
 def test_words_count_less_beside_a_clear_signature(total, share):
     shares = probabilities({"dtype-mix": total}, {"dtype-mix": -1.0, "": -2.0})
-    sure = 1 / (1 + math.exp(UNKNOWN - 2.0 * share - total + 1.0 * share))
+    sure = 1 / (1 + math.exp(CAUTION * (UNKNOWN - 2.0 * share - total + 1.0 * share)))
     assert shares["dtype-mix"] == pytest.approx(sure * (1 - DOUBT))
 
 
@@ -60,17 +61,8 @@ def test_the_alternatives_of_a_clear_message_share_it():
     assert all(item.confidence > 0 for item in found.alternatives)
 
 
-def test_how_sure_it_is_rises_with_the_share_and_its_odds_by_one_factor():
-    shares = [step / 50 for step in range(51)]
-    sure = [raised(share) for share in shares]
-    assert (sure[0], sure[-1]) == (0, 1)
-    assert sure == sorted(set(sure))
-    odds = [(s / (1 - s)) / (share / (1 - share)) for s, share in zip(sure[1:-1], shares[1:-1], strict=True)]
-    assert odds == pytest.approx([ODDS] * len(odds))
-
-
 @pytest.mark.parametrize("log", ["CUBLAS_STATUS_NOT_SUPPORTED", "CUDA error: no kernel image is available", "NaN"])
-def test_the_first_cause_takes_from_the_others_what_it_is_raised_by(log):
+def test_shares_fall_and_are_at_most_one(log):
     found = explain(log)
     shares = [found.confidence, *(item.confidence for item in found.alternatives)]
     assert shares == sorted(shares, reverse=True)

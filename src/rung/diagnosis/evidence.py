@@ -22,7 +22,8 @@ _MATCHED = 20
 class Scene:
     """What a rule looks at: ``ids`` of the signatures found, their captured ``words``, and the facts.
 
-    ``text`` is all that was kept of the log, ``said`` what stood in the matched lines and in the last ones.
+    ``text`` is all that was kept of the log, ``said`` what stood in the matched lines and in the last ones,
+    ``ending`` the last ones alone.
     """
 
     facts: Facts
@@ -31,6 +32,7 @@ class Scene:
     words: Mapping[str, str]
     text: str
     said: str
+    ending: str
 
     def has(self, *ids: str) -> bool:
         """Whether one of these signatures was found."""
@@ -52,6 +54,10 @@ class Scene:
     def says(self, pattern: str) -> bool:
         """Whether the lines that were kept hold a pattern."""
         return re.search(pattern, self.text) is not None
+
+    def says_last(self, pattern: str) -> bool:
+        """Whether the last lines, each kind once, hold a pattern, which may go over the end of a line."""
+        return re.search(pattern, self.ending) is not None
 
     @property
     def raised_in_package(self) -> bool:
@@ -92,4 +98,12 @@ def scene_of(reading: Reading, facts: Facts) -> Scene:
     matched = dict.fromkeys(hit.line for hit in reading.hits)
     text = "\n".join([*matched, *reading.about])
     said = "\n".join(dict.fromkeys([*list(matched)[:_MATCHED], *reading.last]))
-    return Scene(facts, reading.hits, frozenset(hit.signature.id for hit in reading.hits), words, text, said)
+    return Scene(
+        facts,
+        reading.hits,
+        frozenset(hit.signature.id for hit in reading.hits),
+        words,
+        text,
+        said,
+        "\n".join(reading.last),
+    )

@@ -14,7 +14,7 @@ from rung.diagnosis.facts import environment_of, gather
 from rung.diagnosis.fixing import Fix, causes, fixes_for
 from rung.diagnosis.reading import Hit, read
 from rung.diagnosis.rules import RULES
-from rung.diagnosis.score import probabilities, raised, weights
+from rung.diagnosis.score import probabilities, weights
 from rung.diagnosis.words import votes, words_of
 
 #: Below this probability rung says that it does not know, and where it is likelier that nothing of it is the matter.
@@ -103,8 +103,7 @@ def _judge(scene: Scene, rules: list[Rule], found: Mapping[str, float]) -> Expla
     ranked = list(found.items())
     known = bool(ranked) and ranked[0][1] >= max(_LEAST, 1 - sum(found.values()))
     others = ranked[1:] if known else ranked
-    left = (1 - raised(ranked[0][1])) / (1 - ranked[0][1]) if known else 1.0
-    alternatives = [Alternative(cause, round(share * left, 4)) for cause, share in others[:4]]
+    alternatives = [Alternative(cause, round(share, 4)) for cause, share in others[:4]]
     named = {item.cause for item in alternatives} | ({ranked[0][0]} if known else set())
     for label in causes():  # at least two, so that a reader sees what else there could be
         if len(alternatives) < 2 and label not in named:
@@ -114,7 +113,7 @@ def _judge(scene: Scene, rules: list[Rule], found: Mapping[str, float]) -> Expla
     cause, share = ranked[0]
     return Explanation(
         cause=cause,
-        confidence=round(raised(share), 4),
+        confidence=round(share, 4),
         fixes=fixes_for(found, scene),
         automatic=causes()[cause].automatic and share >= _SURE and _named(cause, scene),
         alternatives=tuple(alternatives),
@@ -124,7 +123,7 @@ def _judge(scene: Scene, rules: list[Rule], found: Mapping[str, float]) -> Expla
 
 def _named(cause: str, scene: Scene) -> bool:
     """Whether an error says so itself: on words and guesses nothing is repaired."""
-    return any(cause in hit.signature.causes and not hit.signature.general for hit in scene.hits)
+    return any(cause in hit.signature.causes and not hit.signature.general and not hit.survived for hit in scene.hits)
 
 
 def _evidence(scene: Scene, rules: list[Rule], cause: str | None) -> tuple[Evidence, ...]:

@@ -47,10 +47,13 @@ class Facts:
     @property
     def apple(self) -> bool:
         """Whether the system is macOS."""
-        return bool(re.search(r"mac|darwin|osx", self.os, re.IGNORECASE)) or (self.gpu or _NONE).vendor == "apple"
+        named = re.search(r"mac|darwin|osx", self.os, re.IGNORECASE) or _APPLE.search(f"{self.cpu} {self.libraries}")
+        return bool(named) or (self.gpu or _NONE).vendor == "apple"
 
 
 _NONE = Gpu("", "")
+#: Processors and packages that only Macs have.
+_APPLE = re.compile(r"\bApple\b|^\W*M[1-5]\b|\btensorflow-(?:metal|macos)\b|\bjax-metal\b|\bmlx(?:[-_]lm)? \d")
 
 
 def environment_of(given: object) -> dict[str, str]:
@@ -89,26 +92,38 @@ _CAPABILITY = re.compile(
 _OWN = re.compile(
     r"with CUDA capability sm_(?P<sm>\d{2,3})|(?:[Cc]urrent capability: ?|Target GPU SM )(?P<short>\d{2,3})\b"
     r"|Compiling entry function '\w{1,200}' for 'sm_(?P<entry>\d{2,3})\w?'"
-    r"|[Yy]our current GPU is (?P<card>\d{2,3})\b"
+    r"|(?:[Yy]our current GPU is|Unsupported architecture|for current compute capability:|Runtime compute cap"
+    r"|GPU with CUDA compute cap) (?P<card>\d{2,3})\b"
     r"|Unsupported SM: 0x(?P<first>\d)0?(?P<second>\d)\b"
     r"|[Yy]our .{0,60}(?:GPU"
     r"|device)(?:'s)? (?:has )?(?:compute )?capability (?:is )?\(?(?P<major>\d{1,2})[.,] ?(?P<minor>\d)"
 )
 _DEMAND = re.compile(
     r"(?:at least|>=?|below|lower than|less than|requires?|needs?|higher|minimum"
-    r"|Min(?:imum)?)\W{0,3}(?:[Cc]ompute )?(?:[Cc]apability)?[ :]*\(?\d|supported by this|support is",
+    r"|Min(?:imum)?)\W{0,3}(?:[Cc]ompute )?(?:[Cc]apability)?[ :]*\(?\d|supported by this|support is|[Mm]ake sure",
 )
 _TORCH = re.compile(
     r"(?:torch(?:_version|\.__version__|: | |==|=)+\s*[=:]?\s*"
     r"|PyTorch (?:version:? )?)v?(\d+\.\d+)[\w.]*(?:\+(cu\d+|cpu|rocm[\d.]+|xpu))?"
 )
+#: CUDA in the names of packages, and in paths and banners of its toolkit.
+_PACKAGED = re.compile(
+    r"(?i)(?:\bcu|-cu|\+cu|cuda-?|cudatoolkit[ =]+)(?P<name>\d{3}|[789]\d)\b"
+    r"|\bcuda(?:toolkit)?[ =v-]*(?P<pair>\d{1,2}\.\d)"
+)
+_TOOLKIT = re.compile(
+    r"(?i)/cuda-(\d{1,2}\.\d)\b|\\CUDA\\v(\d{1,2}\.\d)\b"
+    r"|(?:\brelease|Runtime API Version:|\bcudatoolkit[= ]) ?(\d{1,2}\.\d)\b"
+)
 _ARCHS = re.compile(
-    r"(?:supports CUDA capabilities|compiled for:?|installation with arch:|(?:ARCH_LIST|arch_list\(\))[:=]? ?(?=\[))"
+    r"(?:supports CUDA capabilities|compiled for:?|installation with arch:|(?:ARCH_LIST|arch_list\(\))[:=)]?\s?(?=\[)"
+    r"|(?m:^)(?=\['sm_\d))"
     r"((?:[ ,\['\"]+(?:sm_|compute_)?\d{2,3}\w?['\"]?)+)"
 )
+_DRIVER_IN_LOG = re.compile(r"(?i)\b(?:nvidia )?driver(?: version)?[:= ]{1,3}(\d{3}\.\d{2,3}(?:\.\d{2})?)\b")
 _DTYPES = {
-    "bf16": re.compile(r"bfloat16|bf16|CUDA_R_16BF", re.IGNORECASE),
-    "f16": re.compile(r"\bhalf\b|float16|\bfp16\b|CUDA_R_16F\b", re.IGNORECASE),
+    "bf16": re.compile(r"bfloat_?16|bf16|CUDA_R_16BF", re.IGNORECASE),
+    "f16": re.compile(r"\bhalf\b|(?<!b)float16|\bfp16\b|CUDA_R_16F\b", re.IGNORECASE),
     "fp8": re.compile(r"\bfp8|float8|CUDA_R_8F", re.IGNORECASE),
     "int8": re.compile(r"\bint8\b|8-?bit|CUDA_R_8I", re.IGNORECASE),
 }
@@ -122,7 +137,7 @@ _GPU_IN_LOG = re.compile(
     r"(?P<name>\b(?:NVIDIA |AMD )?(?:GeForce |Tesla |Quadro )?(?:(?:RTX|GTX|GT|TITAN|RX) ?[A-Z]?\d{2,4}(?:xx)?"
     r"(?: ?(?:Ti|SUPER|XTX|XT|M|D))*\b"
     r"|(?:Tesla|Quadro) [A-Z]{1,3}\d{1,4}\w?|(?:[AHVPTLK](?:100|200|800|80|40|30|10|40S)|[TL]4|A10G)\b|GB10\b)"
-    r"|gfx\d{3,4}\w?\b|Intel(?:\(R\))? Arc[\w ]*|Apple M\d"
+    r"|gfx\d{3,4}\w?\b|Intel(?:\(R\))? (?:Arc|U?HD|Iris)[\w ]*|Apple M\d"
     r"|(?<=your current machine is )(?:Kepler|Maxwell|Pascal|Volta|Turing|Ampere|Ada|Hopper|Blackwell)\b"
     r"|(?<![\w.:/#-])(?<!line )(?:16[356]0|20[678]0|30[5-9]0|40[5-9]0|50[5-9]0)(?: ?(?:Ti|Super|S|D))?(?![\w.:/-])"
     r"|\b(?:10[5-8]0|9[6-8]0) ?Ti\b|\b[1-5]0xx\b|\b16xx\b)",
@@ -149,7 +164,8 @@ def _from_environment(facts: Facts, environment: Mapping[str, str]) -> None:
     facts.without_gpu = bool(_NO_GPU.fullmatch(named_gpu))
     facts.gpu = gpu_of(named_gpu) if named_gpu and not facts.without_gpu else None
     facts.capability = capability(environment.get("compute_capability", ""))
-    version = environment.get("torch", "")
+    listed = _TORCH.search(facts.libraries)
+    version = environment.get("torch", "") or (listed[0] if listed else "")
     facts.torch = _pair(version)
     facts.cuda, facts.build = _build_cuda(version), _build(version)
     stated = environment.get("cuda", "")
@@ -157,7 +173,7 @@ def _from_environment(facts: Facts, environment: Mapping[str, str]) -> None:
     if torch_cuda and facts.cuda is None:
         facts.cuda = _pair(torch_cuda[1])
     facts.toolkit = _pair(stated)
-    facts.cuda = facts.cuda or facts.toolkit
+    facts.cuda = facts.cuda or facts.toolkit or _packaged(facts.libraries)
     named = facts.gpu.capability if facts.gpu else None
     facts.capability = facts.capability or named
     if named and facts.capability and named != facts.capability and "," not in environment.get("gpu", ""):
@@ -165,7 +181,6 @@ def _from_environment(facts: Facts, environment: Mapping[str, str]) -> None:
             f"the GPU named has compute capability {capability_text(named)}, "
             f"the environment says {capability_text(facts.capability)}: the latter is believed",
         )
-    listed = _TORCH.search(facts.libraries)
     if listed and facts.torch and _pair(listed[1]) != facts.torch:
         facts.contradictions += (
             f"the environment has torch {version}, its libraries list {listed[1]}: the former is believed",
@@ -188,6 +203,10 @@ def _from_log(facts: Facts, lines: list[str]) -> None:
     if facts.torch is None and (found := _TORCH.search(text)):
         facts.torch = _pair(found[1])
         facts.cuda, facts.build = facts.cuda or _build_cuda(found[0]), _build(found[0])
+    if not facts.driver and (found := _DRIVER_IN_LOG.search(text)):
+        facts.driver = found[1]
+    if facts.cuda is None and (found := _TOOLKIT.search(text)):
+        facts.cuda = _pair(found[1] or found[2] or found[3])
     if found := _ARCHS.search(text):
         facts.compiled_for = tuple(sorted(_arch_number(word) for word in re.findall(r"\d{2,3}", found[1])))
     facts.dtypes = frozenset(name for name, pattern in _DTYPES.items() if pattern.search(text))
@@ -225,6 +244,14 @@ def _arch_number(word: str) -> int:
 def _pair(text: str) -> tuple[int, int] | None:
     found = _VERSION.search(text)
     return (int(found[1]), int(found[2])) if found else None
+
+
+def _packaged(text: str) -> tuple[int, int] | None:
+    """The CUDA that packages name as theirs: cupy-cuda102, pt113cu117, CUDA 10.1."""
+    found = _PACKAGED.search(text)
+    if found is None:
+        return None
+    return _pair(found["pair"]) if found["pair"] else (int(found["name"][:-1]), int(found["name"][-1]))
 
 
 def _build_cuda(text: str) -> tuple[int, int] | None:

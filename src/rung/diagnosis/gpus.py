@@ -32,12 +32,12 @@ _SERIES = (
     (r"\b(?:RTX|GeForce)? ?40(?:xx|[- ]series)\b|\b(?:RTX ?)?40[5-9]0", 89),
     (
         r"\b(?:RTX|GeForce)? ?30(?:xx|[- ]series)\b|\b(?:RTX ?)?30[5-9]0|\bA(?:10|16|40|2000|4000|4500|5000|5500"
-        r"|6000)G?\b",
+        r"|6000)G?\b|\bRTX A[1245]\d{2,3}\b|\bCMP ?90HX\b",
         86,
     ),
     (
         r"\b(?:RTX|GeForce)? ?20(?:xx|[- ]series)\b|\b(?:RTX ?)?20[678]0|\b(?:GTX ?)?16(?:[356]0|xx)"
-        r"|\bRTX ?[34568]000\b|\bTuring\b|\bT4G?\b",
+        r"|\bRTX ?[34568]000\b|\bMX[45]50\b|\bT(?:5[05]0|[12]200|2000)\b|\bCMP ?[345]0HX\b|\bTuring\b|\bT4G?\b",
         75,
     ),
     (r"\bTITAN V\b|\bVolta\b|\bV100S?\b|\bGV100\b", 70),
@@ -48,11 +48,16 @@ _SERIES = (
         61,
     ),
     (r"\bP100\b|\bGP100\b", 60),
-    (r"\bGTX ?9[5-8]\d|\bM(?:4|6|10|40|60)\b|\bQuadro M\d+|\bGTX ?9xx", 52),
-    (r"\bGTX ?750|\bGT[X]? ?9[1-4]\dM?X?|\b[89][345]0M\b|\bMaxwell\b|\bM1200\b", 50),
+    (r"\bGTX ?9(?:[78]\d|[56]0(?!M))|\bM(?:4|6|10|40|60)\b|\bQuadro M\d+|\bGTX ?9xx", 52),
+    (
+        r"\bGTX ?7(?:50|45)|\bGTX ?9[56]0M\b|\b[89][1-4]0MX?\b|\bGT[X]? ?9[1-4]\dM?X?|\b[89][345]0M\b|\bMaxwell\b"
+        r"|\bM(?:5|6|12)00M?\b|\bK(?:620|1200|2200)\b",
+        50,
+    ),
     (r"\bK80\b", 37),
     (r"\bK(?:20|40)[cmx]?\b|\bGT ?7[123]0\b|\bGTX ?780|\bKepler\b|\bGTX TITAN\b", 35),
-    (r"\bGT[X]? ?(?:6\d\d|7[4-7]\d)M?\b|\bK(?:5|10|[1-6]000)M?\b", 30),
+    (r"\bGT[X]? ?(?:6\d\d|7[4-7]\d)M?\b|\bK(?:5|10|[1-6]000|[45]200)M?\b|\bNVS ?[35]10\b", 30),
+    (r"\bGTX ?[45][5-9]\d(?:M| ?Ti)?\b|\bC20[57][05]\b|\bM20[579]0\b|\bFermi\b", 20),
     (r"\bGB10\b|\bDGX Spark\b", 121),
     (r"\bThor\b", 110),
     (r"\bB300\b|\bGB300\b", 103),
@@ -60,18 +65,22 @@ _SERIES = (
     (r"\bH[128]00\b|\bH20\b|\bGH200\b|\bHopper\b", 90),
     (r"\bL(?:4|20|40S?)\b|\bAda\b", 89),
     (r"\bOrin\b", 87),
-    (r"\bA(?:100|30|800)\b|\bAmpere\b", 80),
+    (r"\bA(?:100|30|800)\b|\bCMP ?170HX\b|\bAmpere\b", 80),
     (r"\bXavier\b", 72),
     (r"\bTX2\b", 62),
     (r"\b(?:Jetson )?Nano\b|\bTX1\b", 53),
 )
 _AMD = re.compile(
     r"\bgfx\d{3,4}[a-f]?\b|\bRadeon[\w ]*|\bRX ?(?:Vega ?)?\d{2,4}\w*(?: (?:XTX?|GRE)\b)?|\bMI ?\d{2,3}[AX]?\b"
-    r"|\bVega ?\d+|(?<!GT )(?<!GTX )(?<!GTX)(?<!GT)\b[67]\d0M\b|\bRyzen\b.{0,20}\bVega\b",
+    r"|\bVega ?\d+|\bR[579] ?(?:[23]\d0X?|Fury\w*|Nano)\b|\bFirePro[\w ]*|\bRyzen AI Max\S*(?: \d+)?"
+    r"|(?<!GT )(?<!GTX )(?<!GTX)(?<!GT)\b[67]\d0M\b|\bRyzen\b.{0,20}\bVega\b",
     re.IGNORECASE,
 )
 _INTEL = re.compile(
-    r"\bIntel(?:\(R\))? (?:Arc|Iris|UHD|HD|Data Center GPU)[\w ()]*|\bArc (?:Pro )?[AB]\d{2,3}M?\b", re.IGNORECASE
+    r"\bIntel(?:\(R\))? (?:Arc|Iris|UHD|HD|Data Center GPU)[\w ()]*|\bArc (?:Pro )?[AB]\d{2,3}M?\b"
+    r"|\bIris(?:\(R\))? (?:Xe|Plus|Pro)\b[\w ]*"
+    r"|\bU?HD (?:Graphics )?\d{3}\b|\b(?:Data Center GPU )?(?:Max 1[15]\d0|Flex 1[47]0)\b",
+    re.IGNORECASE,
 )
 _APPLE = re.compile(
     r"\bApple (?:M\d|Silicon)[\w/ ]*|\bM[1-5](?: (?:Pro|Max|Ultra))?\b(?=.{0,20}(?:mac|apple|mps))", re.IGNORECASE

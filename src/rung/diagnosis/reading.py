@@ -29,13 +29,14 @@ _DIGITS = b"0123456789"
 _BY_CHANCE = 8
 _ABOUT = re.compile(
     r"capabilit|compiled for|torch|cuda|driver|gpu|device|nvidia|radeon|gfx|arc |apple|windows|\.dll|dtype|half"
-    r"|float|bit|zluda|entry function",
+    r"|float|bit|zluda|entry function|\bsm_\d",
     re.IGNORECASE,
 )
 #: A program that goes on after an error says so; the error is then no cause.
 _SURVIVED = re.compile(
     r"(?i)\b(?:retry(?:ing)?\b|falling back|fall back to|will be ignored|skipping|using .{0,30} instead"
-    r"|disabl(?:ed|ing)|continuing)"
+    r"|(?<!from type )(?<!\bis )disabled(?! (?:the )?GPU)|disabling(?! (?:the )?GPU)|continuing"
+    r"|fallback to|casting to|will (?:change|switch) to|using \w{1,30} backend)"
 )
 _WARNING = re.compile(r"(?i)\bwarn(?:ing)?\b|\bW(?:ARN)?\]|UserWarning|FutureWarning|^\[W:|\bINFO\b|\bDEBUG\b")
 
@@ -136,11 +137,11 @@ def _look(reading: Reading, number: int, line: str) -> None:
     if found or near:
         specific = [item for item in found if not item[0].general] or found
         survived, warning = bool(_SURVIVED.search(line)), bool(_WARNING.search(line))
+        if survived and near and all(signature.id.startswith("topic-") for signature, _ in specific):
+            reading.hits[-1] = replace(reading.hits[-1], survived=True)
         for signature, match in specific:
             facts = FrozenDict({key: value for key, value in match.groupdict().items() if value})
             reading.hits.append(Hit(signature, number, line.strip()[:600], match[0][:200], facts, survived, warning))
-        if survived and not specific:
-            reading.hits[-1] = replace(reading.hits[-1], survived=True)
     if len(reading.about) < _CONTEXT and _ABOUT.search(line):
         reading.about.append(line[:1_000])
 

@@ -2,7 +2,8 @@
 
 ``words.table`` holds them: a line of causes (a dash for "none of them"), then a word, a tab and its weights as
 ``place:nats``. ``benchmarks/explain_words.py`` learns them; a word is one or two words of the log as it stands, a part
-of a name in it, a fact with ``=`` before it, or a signature that matched or a rule that applies with ``#`` before it.
+of a name in it, a word of the environment, a fact with ``=`` before it, or a signature that matched or a rule that
+applies with ``#`` before it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,20 @@ _SILENT = 4
 
 
 def words_of(scene: Scene, rules: Iterable[Rule]) -> set[str]:
-    """The words, pairs of words and parts of names of a log (numbers as 0), what it matches, and the facts.
+    """The words, pairs of words and parts of names of a log, the environment's words, what matches, and the facts.
 
-    ``rules`` are those that apply to the scene.
+    Numbers are read as 0; ``rules`` are those that apply to the scene.
     """
     said = "\n".join(line for line in scene.said.split("\n") if is_text(line))
-    found = _WORD.findall(_NUMBER.sub("0", said.lower()))
+    found = _cut(said)
     pairs = map(" ".join, itertools.pairwise(found))
     known = (f"#{name}" for name in (*scene.ids, *(rule.id for rule in rules)))
-    return {*found, *pairs, *map(str.lower, _PART.findall(said)), *known, *_facts(scene.facts)}
+    parts = map(str.lower, _PART.findall(said))
+    return {*found, *pairs, *parts, *_cut(scene.facts.stated), *known, *_facts(scene.facts)}
+
+
+def _cut(text: str) -> list[str]:
+    return _WORD.findall(_NUMBER.sub("0", text.lower()))
 
 
 def _facts(facts: Facts) -> Iterable[str]:
@@ -65,6 +71,11 @@ def _table() -> tuple[tuple[str, ...], Mapping[str, str]]:
     return labels, dict(line.split("\t") for line in rest.splitlines())
 
 
+def share(count: int) -> float:
+    """What each of so many known words of a log counts."""
+    return 1 / math.sqrt(count + _SILENT)
+
+
 def votes(words: Iterable[str]) -> dict[str, float]:
     """The logarithm of each cause's probability by its words alone; empty when no word is known."""
     labels, rows = _table()
@@ -76,6 +87,6 @@ def votes(words: Iterable[str]) -> dict[str, float]:
         for item in row.split():
             place, _, weight = item.partition(":")
             total[int(place)] += float(weight)
-    scores = [weight / math.sqrt(len(known) + _SILENT) for weight in total]
+    scores = [weight * share(len(known)) for weight in total]
     whole = math.log(sum(map(math.exp, scores)))
     return {label: score - whole for label, score in zip(labels, scores, strict=True)}

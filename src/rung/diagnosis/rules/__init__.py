@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 from rung.diagnosis.evidence import Rule
-from rung.diagnosis.rules import builds, dtypes, kernels, makers, packages, released
+from rung.diagnosis.rules import (
+    building,
+    builds,
+    devices,
+    dtypes,
+    engines,
+    graphics,
+    kernels,
+    libraries,
+    loading,
+    local,
+    makers,
+    packages,
+    pictures,
+    released,
+    training,
+)
 
 RULES: tuple[Rule, ...] = (
+    *building.RULES,
     *builds.RULES,
+    *devices.RULES,
     *dtypes.RULES,
+    *engines.RULES,
+    *graphics.RULES,
     *kernels.RULES,
+    *libraries.RULES,
+    *loading.RULES,
+    *local.RULES,
     *makers.RULES,
     *packages.RULES,
+    *pictures.RULES,
     *released.RULES,
+    *training.RULES,
 )

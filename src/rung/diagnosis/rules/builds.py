@@ -6,20 +6,31 @@ import re
 
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.gpus import capability
-from rung.diagnosis.rules.known import LATE, MISSING, WRONG_CODE
+from rung.diagnosis.rules.known import FOR_CUDA, LATE, MISSING, PREBUILT, WRONG_CODE
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
 _TORCH = "torch, build configuration of the wheels"
 _CATALOGUE = "NVIDIA, CUDA toolkit release notes, first toolkit of an architecture"
-_NO_GPU = ("torch-without-cuda", "no-cuda-device", "deserialize-cuda", "cuda-init-unknown")
+_NO_GPU = ("torch-without-cuda", "no-cuda-device", "deserialize-cuda", "cuda-init-unknown", "nothing-to-train-on")
+_OF_CPU_BUILD = ("architectures-unknown", "extension-for-cuda", "is-available-false", "torch-library-missing")
 _RUNTIME = ("cuda-no-kernel-image", "cuda-invalid-device-function", "invalid-device-function-short")
-_UNSEEN = ("is-available-false", "gpu-unused-symptom", "gpu-hidden", "no-cuda-device", "cuda-init-unknown")
+_UNSEEN = (
+    "is-available-false",
+    "gpu-unused-symptom",
+    "gpu-hidden",
+    "no-cuda-device",
+    "cuda-init-unknown",
+    "device-is-the-processor",
+    "webui-without-gpu",
+)
 _BITSANDBYTES = ("bnb-setup-path", "bnb-required-library", "bnb-native-missing", "bnb-cpu-library", "bnb-setup-failed")
 #: What the driver's assembler says, as against the toolkit's.
-_LINKED = "application ptx input|cuLinkAddData|cuModuleLoad"
+_LINKED = "application ptx input|cuLink(?:AddData|Complete)|cuModuleLoad"
 #: What a program of TensorFlow prints about GPUs, and releases that have none for Windows.
 _GPUS_OF_TENSORFLOW = r"list_physical_devices|Num GPUs Available:? *0"
 _AFTER_WINDOWS = r"(?i)'2\.1[1-9]\.|(?:tensorflow|tf|version)\S* ?[=:]*'? ?2\.(?:1[1-9]|2\d)"
+#: From this compute capability on, code for the first GPUs of a generation serves the later ones.
+_MINOR = 80
 #: Where a log lists the architectures of a build.
 _LISTED = ("torch-arch-warning", "torch-arch-list", "arch-list-shown")
 _CONTAINER = r"(?i)docker|container|podman|nvidia/cuda:|\bwsl|kubernetes|\bvm\b|proxmox"
@@ -27,8 +38,12 @@ _CONTAINER = r"(?i)docker|container|podman|nvidia/cuda:|\bwsl|kubernetes|\bvm\b|
 _EXTENSION = (
     r"(?i)ggml|llama_cpp|llama-cpp|llama\.cpp|csrc|setup\.py|docker|build_ext|_ext\b|rasteriz|pointnet|\.cu:\d+"
     r"|_cuda_kernel|im2col|mmcv|detectron|tiny-?cuda|tcnn|apex|deepspeed|gsplat|simple.knn|cudaCheckError|darknet"
-    r"|correlation|kernel_wrapper|roi_?align|deform|spconv|torch_scatter|exllama|auto_?gptq|awq_"
+    r"|\bdlib|relion|gromacs|sanity checking device|lammps|kokkos|openfold|minkowski|torchsparse|fused.?ssim|colmap"
+    r"|CUDA_ARCH|-gencode|correlation|kernel_wrapper|roi_?align|deform|spconv|torch_scatter|exllama|auto_?gptq|awq_"
+    r"|opencv|cv::cuda|\bcv2\b"
 )
+#: Places in torch's own sources, which stand in messages of old releases.
+_OF_TORCH = re.compile(r"[^\s:]{0,200}(?:aten/src|/THC/|/THCGeneral|c10/cuda)[^\s:]{0,200}:\d+")
 
 
 def _newer_than_build(scene: Scene) -> bool:
@@ -41,19 +56,30 @@ def _older_than_build(scene: Scene) -> bool:
     return bool(facts.capability and facts.compiled_for and facts.capability < min(facts.compiled_for))
 
 
-def _first_cuda(value: int | None) -> tuple[int, int] | None:
-    """The first toolkit that compiles for a compute capability, as the catalogue has it."""
+def _outside(scene: Scene) -> bool:
+    return _newer_than_build(scene) or _older_than_build(scene)
+
+
+def first_cuda(value: int | None) -> tuple[int, int] | None:
+    """The first toolkit whose code runs on a compute capability, as the catalogue has it: since Ampere code for an
+    older one of the same generation does; before, CUDA's libraries did not."""
     from rung.hardware import catalog  # rarely asked, and slow to read
 
+    found: list[tuple[int, int]] = []
     for row in catalog.architectures().values() if value is not None else ():
-        if row.vendor == "nvidia" and capability(row.cc) == value and row.min_cuda:
-            major, _, minor = row.min_cuda.partition(".")
-            return int(major), int(minor or 0)
-    return None
+        own = capability(row.cc) if row.vendor == "nvidia" and row.min_cuda else None
+        if (
+            own is not None
+            and value is not None
+            and (own == value or (value >= _MINOR and own // 10 == value // 10 and own < value))
+        ):
+            major, _, minor = str(row.min_cuda).partition(".")
+            found.append((int(major), int(minor or 0)))
+    return min(found, default=None)
 
 
 def _cuda_before_gpu(scene: Scene) -> bool:
-    first = _first_cuda(scene.facts.capability) if scene.facts.cuda else None
+    first = first_cuda(scene.facts.capability) if scene.facts.cuda else None
     return first is not None and scene.facts.cuda is not None and scene.facts.cuda < first
 
 
@@ -71,14 +97,8 @@ def _driver_before_cuda(scene: Scene) -> bool:
     return old_driver(facts.driver, facts.cuda[0], "windows" if facts.windows else "linux")
 
 
-def _other_cuda(scene: Scene) -> bool:
-    named = scene.words.get("library") or scene.words.get("loaded") or ""
-    found = re.match(r"lib(?:cudart|cublas|cublasLt|nvrtc)\.so\.(\d+)(?:\.(\d+))?", named)
-    here = scene.facts.cuda
-    if found is None or here is None:
-        return False
-    before_11 = int(found[1]) < 11  # their names had the minor version too
-    return int(found[1]) != here[0] or (before_11 and found[2] is not None and int(found[2]) != here[1])
+def _in_list(scene: Scene) -> bool:
+    return scene.facts.capability is not None and scene.facts.capability in scene.facts.compiled_for
 
 
 def _two_cudas(scene: Scene) -> bool:
@@ -119,13 +139,6 @@ RULES: tuple[Rule, ...] = (
         "TensorFlow, installation on Windows",
     ),
     Rule(
-        "older-than-all-of-ggml",
-        lambda s: _older_than_build(s) and s.has("ggml-no-device-code"),
-        {"build-lacks-old-arch": 6, "build-wrong-arch-flags": -2},
-        "{gpu} has compute capability {cc}; the oldest that it was compiled for is newer: {archs}",
-        "llama.cpp, ggml-cuda",
-    ),
-    Rule(
         "narrow-floats-left-out",
         lambda s: s.has("no-compiled-kernel") and (s.from_(100) or (s.from_(89) and not s.says("(?i)fp4"))),
         {"fp8-fp4-unsupported-gpu": -3.5, "build-lacks-new-arch": 4},
@@ -134,7 +147,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "new-gpu",
-        lambda s: s.from_(89) and s.has("torch-arch-warning", *MISSING),
+        lambda s: s.from_(89) and s.has("torch-arch-warning", "device-not-for-torch", *MISSING),
         {"build-lacks-new-arch": 2, "build-lacks-old-arch": -3},
         "{gpu} has compute capability {cc}: newer than many builds",
         _TORCH,
@@ -142,7 +155,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "old-gpu",
         lambda s: (
-            (s.below(70) and s.has("torch-arch-warning", "cudnn-arch", "cublas-arch-mismatch", *MISSING))
+            (
+                s.below(70)
+                and s.has("torch-arch-warning", "device-not-for-torch", "cudnn-arch", "cublas-arch-mismatch", *MISSING)
+            )
             or (s.below(75) and s.has("machine-capability-refused"))
         ),
         {"build-lacks-old-arch": 2, "build-lacks-new-arch": -3},
@@ -151,14 +167,16 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "middle-gpu",
-        lambda s: s.from_(70) and s.below(89) and s.has(*MISSING),
+        lambda s: s.from_(70) and s.below(89) and s.has(*MISSING) and not _outside(s) and not s.about(PREBUILT),
         {"build-wrong-arch-flags": 1.5, "build-lacks-old-arch": -0.7, "build-lacks-new-arch": -0.7},
         "{gpu} has compute capability {cc}, which the official builds hold",
         _TORCH,
     ),
     Rule(
         "local-build",
-        lambda s: s.has(*MISSING) and s.says(_EXTENSION),
+        lambda s: (
+            s.has(*MISSING) and re.search(_EXTENSION, _OF_TORCH.sub("", s.text)) is not None and not s.about(PREBUILT)
+        ),
         {"build-wrong-arch-flags": 2},
         "the code that is missing belongs to an extension that was compiled apart",
         "ggml and torch extensions are compiled for a list of architectures",
@@ -172,14 +190,18 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "not-torch",
-        lambda s: s.has(*_RUNTIME) and not s.says(r"RuntimeError: CUDA error|PyTorch|torch|\bHIP|\bROCm"),
+        lambda s: (
+            s.has(*_RUNTIME)
+            and not s.says(r"RuntimeError: CUDA error|PyTorch|torch|\bHIP|\bROCm")
+            and not s.about(PREBUILT)
+        ),
         {"build-wrong-arch-flags": 1.2},
         "the message is not torch's: a program with kernels of its own raised it",
         "CUDA runtime, cudaErrorNoKernelImageForDevice",
     ),
     Rule(
         "same-arch-in-list",
-        lambda s: s.facts.capability is not None and s.facts.capability in s.facts.compiled_for and s.has(*MISSING),
+        lambda s: _in_list(s) and s.has(*MISSING),
         {"build-wrong-arch-flags": 3},
         "the build lists {cc}, and yet the code is not there",
         _TORCH,
@@ -193,14 +215,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "amd-missing-code",
-        lambda s: s.vendor == "amd" and s.has(*MISSING, "triton-lowering"),
+        lambda s: s.vendor == "amd" and s.has(*MISSING, "gpu-ignored-as-old"),
         {"rocm-arch-unsupported": 4, "build-lacks-new-arch": -2, "build-lacks-old-arch": -2},
         "{gpu} is an AMD GPU: what holds no code for it was built for ROCm",
         "AMD, ROCm compatibility matrix",
     ),
     Rule(
         "hip-missing-code",
-        lambda s: s.has(*MISSING) and s.says(r"\bHIP error|\bhip[A-Z]|\bROCm\b"),
+        lambda s: s.has(*MISSING) and s.says(r"\bHIP error|\bhip[A-Z]|\bROCm\b|\w\.hip\b"),
         {"rocm-arch-unsupported": 3, "build-wrong-arch-flags": -1.5},
         "the message is HIP's, AMD's runtime",
         "HIP runtime",
@@ -214,7 +236,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "cpu-wheel",
-        lambda s: s.says(r"\+cpu\b") and s.has(*_NO_GPU),
+        lambda s: s.about(r"\+cpu\b|version\.cuda is None") and s.has(*_NO_GPU, *_OF_CPU_BUILD, "webui-without-gpu"),
         {"cpu-only-build": 4, "gpu-not-visible": -2},
         "the torch installed is a CPU build (+cpu)",
         _TORCH,
@@ -235,7 +257,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "mac-without-cuda",
-        lambda s: s.facts.apple and s.has("requires-accelerate", "bnb-cpu-library", "bnb-setup-failed"),
+        lambda s: s.facts.apple and s.has(*FOR_CUDA),
         {"platform-binary-missing": 3.5},
         "there is no CUDA on macOS",
         "Apple, macOS",
@@ -256,7 +278,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "bnb-on-windows",
-        lambda s: s.facts.windows and s.has(*_BITSANDBYTES),
+        lambda s: s.facts.windows and s.has(*_BITSANDBYTES, "bnb-cpu-symbol"),
         {"platform-binary-missing": 2.5},
         "older bitsandbytes has no libraries for Windows",
         "bitsandbytes, release notes of 0.43",
@@ -264,7 +286,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "build-before-gpu",
         lambda s: s.has(*MISSING, *WRONG_CODE) and _cuda_before_gpu(s),
-        {"build-lacks-new-arch": 3, "build-wrong-arch-flags": -1, "cuda-toolkit-mismatch": -1},
+        {"build-lacks-new-arch": 3.5, "build-wrong-arch-flags": -2.5, "cuda-toolkit-mismatch": -1},
         "{gpu} has compute capability {cc}, which the CUDA of this build does not know yet",
         _CATALOGUE,
     ),
@@ -285,7 +307,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "driver-before-cuda",
         lambda s: (
-            s.has("invalid-ptx", "ptx-version", "cuda-init-unknown", "is-available-false", *MISSING)
+            s.has("invalid-ptx", "ptx-version", "cuda-init-unknown", "is-available-false", *MISSING, *WRONG_CODE)
             and _driver_before_cuda(s)
         ),
         {"driver-too-old": 4, "compiler-arch-unsupported": -1, "build-wrong-arch-flags": -1},
@@ -307,16 +329,9 @@ RULES: tuple[Rule, ...] = (
         "CUDA driver API, cuLinkAddData",
     ),
     Rule(
-        "library-of-other-cuda",
-        _other_cuda,
-        {"cuda-toolkit-mismatch": 3, "cuda-library-not-found": -1},
-        "the library that is missing belongs to another version of CUDA than the one here",
-        "CUDA toolkit, names of its libraries",
-    ),
-    Rule(
         "mac-asked-for-cuda",
         lambda s: s.facts.apple and s.has("torch-without-cuda", "deserialize-cuda"),
-        {"not-a-compatibility-problem": 1.5, "cpu-only-build": -0.5},
+        {"not-a-compatibility-problem": 1.5, "cpu-only-build": -2},
         "there is no CUDA on macOS: the program must ask for another device",
         "Apple, macOS",
     ),

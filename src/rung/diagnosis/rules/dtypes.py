@@ -8,7 +8,17 @@ from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.rules.known import NAN
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
-_BF16 = ("cublas-not-supported", "torch-bf16-gemm-build", "bf16-symptom", "cudnn-not-supported")
+_BF16 = (
+    "cublas-not-supported",
+    "torch-bf16-gemm-build",
+    "bf16-symptom",
+    "cudnn-not-supported",
+    "xformers-none",
+    "type-of-cuda-missing",
+    "half-not-for-processor",
+)
+#: Products in int8 of programs that do not name the type in their call.
+_INT8 = "CUDA_R_8I|abc?Type 3|_int_mm|int8_(?:dynamic|mode)|COL32"
 _FP8 = ("triton-no-fp8", "torch-fp8-gemm", "fp8-gate", "triton-lowering")
 #: Names of kernels that only the CPU has.
 _OF_CPU = (
@@ -74,7 +84,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "bf16-after-ampere",
         lambda s: s.from_(80) and s.has("torch-bf16-gemm-build", "bf16-symptom", "bf16-autocast-refused"),
-        {"bf16-unsupported-gpu": -3, "cuda-toolkit-mismatch": 1.5, "gpu-dtype-op-missing": 1},
+        {"bf16-unsupported-gpu": -4, "cuda-toolkit-mismatch": 2.2, "gpu-dtype-op-missing": 1},
         "{gpu} has compute capability {cc} and multiplies bfloat16, so the build is in the way",
         _NVIDIA,
     ),
@@ -88,7 +98,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "trainer-misses-bf16",
         lambda s: s.from_(80) and s.has("bf16-training-arguments"),
-        {"bf16-unsupported-gpu": -5, "software-defect": 2.6, "cpu-only-build": 0.6, "gpu-not-visible": 0.6},
+        {"bf16-unsupported-gpu": -5, "software-defect": 3.2, "cpu-only-build": 1.1, "gpu-not-visible": 1.1},
         "{gpu} has compute capability {cc} and computes bfloat16: the check asks too early, or sees no GPU",
         "transformers, utils/import_utils.py",
     ),
@@ -101,16 +111,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "int8-in-cublas-call",
-        lambda s: (
-            s.has("cublas-not-supported") and (s.says("CUDA_R_8I|abType 3") or bool(re.search(r"\b_?igemm", s.said)))
-        ),
+        lambda s: s.has("cublas-not-supported") and (s.says(_INT8) or bool(re.search(r"\b_?igemm", s.said))),
         {"int8-matmul-unsupported-gpu": 3.5},
         "the refused multiplication is in int8",
         "cuBLAS documentation, cublasLtMatmul",
     ),
     Rule(
         "fp8-in-cublas-call",
-        lambda s: s.has("cublas-not-supported") and s.says("CUDA_R_8F"),
+        lambda s: s.has("cublas-not-supported") and s.says("CUDA_R_8F|_scaled_mm"),
         {"fp8-fp4-unsupported-gpu": 3.8, "kernel-shape-constraint": 1},
         "the refused multiplication is in 8-bit floating point (CUDA_R_8F)",
         "cuBLAS documentation, cublasLtMatmul",
@@ -118,7 +126,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "lt-heuristic",
         lambda s: (
-            s.has("cublas-not-supported") and s.says("cublasLtMatmul") and not s.says("CUDA_R_8|CUDA_R_16BF|abType 3")
+            s.has("cublas-not-supported")
+            and s.says("cublasLtMatmul")
+            and not s.says(f"CUDA_R_8|CUDA_R_16BF|_scaled_mm|(?i:fp8|float8)|{_INT8}")
         ),
         {"software-defect": 1.6, "kernel-shape-constraint": 1},
         "cuBLASLt found no algorithm for this layout: a choice of the library, or a shape",
@@ -143,7 +153,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "fp8-in-ptx",
-        lambda s: s.has("ptx-feature", "ptx-bf16") and s.says(r"e4m3|e5m2|e2m1|e3m2|e2m3|ue8m0"),
+        lambda s: s.has("ptx-feature", "ptx-bf16") and s.says(r"e4m3|e5m2|e2m1|e3m2|e2m3|ue8m0|mxf4|mxf8f6f4"),
         {"fp8-fp4-unsupported-gpu": 6, "kernel-min-compute-capability": -1},
         "the instruction that is missing converts to 8- or 4-bit floating point",
         "NVIDIA, PTX ISA",
@@ -243,7 +253,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "float8-matmul",
-        lambda s: _kernel(s, "addmm|mm_|matmul|bmm") and s.words.get("dtype", "").lower().startswith("float8"),
+        lambda s: (
+            s.below(89) and _kernel(s, "addmm|mm_|matmul|bmm") and s.words.get("dtype", "").lower().startswith("float8")
+        ),
         {"fp8-fp4-unsupported-gpu": 6, "gpu-dtype-op-missing": -4},
         "the product is in 8-bit floating point, which plain matrix kernels do not take",
         "torch, Blas.cpp",

@@ -12,8 +12,10 @@ _UNRELEASED = (
     r"(?i)\bnightly\b|\d\.dev\d|-pre\b|\.pre\d|\d(?:rc|a)\d+\b|\+git[0-9a-f]|\bbuild: \d{4}"
     r"|\bb\d{4}\b|\bversion: \d{4}\b|\bmain branch\b|\bcommit [0-9a-f]{7}"
 )
+_COMPILERS = "(?i)triton|inductor|ptxas|cupy|CUDA_ERROR_INVALID_SOURCE"
 _FULL = ("cuda-out-of-memory", "cuda-driver-oom", "gpu-oom-short")
-_SLOW = ("slow-symptom", "slow-wording", "speed-figures", "speeds-compared", "emulated-symptom")
+_COMPLAINTS = ("slow-symptom", "slow-wording", "speeds-compared", "emulated-symptom")
+_SLOW = (*_COMPLAINTS, "speed-figures")
 
 
 def _xformers_too_old(scene: Scene) -> bool:
@@ -97,7 +99,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "flash-wheel-of-old-gpu",
-        lambda s: s.below(75) and s.has("wrong-platform") and s.says(r"(?i)flash[-_]?attn"),
+        lambda s: s.below(75) and s.has("wrong-platform", "wheel-not-built") and s.says(r"(?i)flash[-_]?attn"),
         {"kernel-min-compute-capability": 6},
         "{gpu} has compute capability {cc}; flash-attention has no kernels below 7.5, however it is built",
         "flash-attention, requirements",
@@ -118,7 +120,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "floor-of-fp8",
-        lambda s: s.has("requires-sm", "capability-floor") and _narrow_floats(s),
+        lambda s: s.has("requires-sm", "capability-floor", "arch-guard-in-source") and _narrow_floats(s),
         {"fp8-fp4-unsupported-gpu": 4, "kernel-min-compute-capability": -1},
         "the kernel that asks for a newer GPU computes in 8- or 4-bit floating point",
         _NVIDIA,
@@ -176,14 +178,19 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "compute-type-of-fast-gpu",
-        lambda s: s.has("compute-type-refused") and s.from_(70),
+        lambda s: s.has("compute-type-refused") and s.from_(70) and s.words.get("type", "")[:4].lower() != "bflo",
         {"cpu-half-op-missing": 3, "slow-dtype-path": -3},
         "{gpu} is quick in half precision: the model is on the CPU, which CTranslate2 takes unless told",
         "CTranslate2, types.cc",
     ),
     Rule(
         "shared-memory-of-old-gpu",
-        lambda s: s.has("shared-memory-limit") and (s.below(80) or s.says(r"limit: (?:49152|65536)\b")),
+        lambda s: (
+            s.has("shared-memory-limit")
+            and s.vendor != "amd"
+            and not s.says("too many resources")
+            and (s.below(80) or s.says(r"limit: (?:49152|65536)\b"))
+        ),
         {"kernel-min-compute-capability": 3.5, "kernel-shape-constraint": -1},
         "a block has 64 KB of shared memory or less before compute capability 8.0: the kernel is made for newer GPUs",
         _NVIDIA,
@@ -262,7 +269,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "slow-on-old-gpu",
-        lambda s: s.has(*_SLOW) and s.facts.capability is not None,
+        lambda s: s.has(*_COMPLAINTS) and s.facts.capability is not None,
         {"slow-dtype-path": 1},
         "{gpu} has compute capability {cc}",
         _NVIDIA,
@@ -297,7 +304,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "image-by-compiler",
-        lambda s: s.has("invalid-ptx") and s.about("(?i)triton|inductor|ptxas|cupy|CUDA_ERROR_INVALID_SOURCE"),
+        lambda s: s.has("invalid-ptx") and s.about(_COMPILERS) and not s.says("cuLinkComplete"),
         {"compiler-arch-unsupported": 2.5},
         "the kernel was made by a compiler at run time",
         "Triton",

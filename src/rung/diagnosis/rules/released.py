@@ -31,8 +31,10 @@ def _reach(release: str, name: str, value: int) -> int | None:
 def _released(scene: Scene) -> int | None:
     facts = scene.facts
     asked = scene.has("torch-arch-warning", "legacy-cublas-program-failed", *MISSING)
-    if not asked or facts.build is None or facts.capability is None:
+    if not asked or facts.build is None or facts.capability is None or facts.compiled_for:
         return None
+    if facts.compiled_for and not min(facts.compiled_for) <= facts.capability <= max(facts.compiled_for):
+        return None  # the log lists what the build holds, and knows better
     return _reach(*facts.build, facts.capability)
 
 

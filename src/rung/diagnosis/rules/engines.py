@@ -1,0 +1,209 @@
+"""What inference engines and servers ask of a GPU, and which of their messages the device settles."""
+
+from __future__ import annotations
+
+import re
+
+from rung.diagnosis.evidence import Rule, Scene
+
+_NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
+#: 8- and 4-bit floating point, and 8-bit integers, as calls and options name them.
+_NARROW = r"(?i)_?scaled_mm|float8|fp8|\bfp4|nvfp4|float4"
+_INTEGERS = r"(?i)_int_mm|\babc?Type 3\b|\bw8a8\b|CUDA_R_8I|int8_dynamic|\bint8\b"
+#: The first driver that reads what each CUDA compiles: a compiler newer than the driver's own writes what it refuses.
+_DRIVERS = {
+    (11, 4): 470,
+    (11, 5): 495,
+    (11, 6): 510,
+    (11, 7): 515,
+    (11, 8): 520,
+    (12, 0): 525,
+    (12, 1): 530,
+    (12, 2): 535,
+    (12, 3): 545,
+    (12, 4): 550,
+    (12, 5): 555,
+    (12, 6): 560,
+    (12, 8): 570,
+    (12, 9): 575,
+    (13, 0): 580,
+}
+
+
+def _compiler_after_driver(scene: Scene) -> bool:
+    """Whether the CUDA named is newer than the driver, within one major version too."""
+    found = re.match(r"(\d+)", scene.facts.driver)
+    least = _DRIVERS.get(scene.facts.cuda) if scene.facts.cuda else None
+    return found is not None and least is not None and int(found[1]) < least
+
+
+def _made_for_older(scene: Scene) -> bool:
+    here, made = scene.words.get("here", ""), scene.words.get("made", "")
+    return here.isdigit() and made.isdigit() and int(here) // 10 > int(made) // 10
+
+
+def _computes_narrow(scene: Scene) -> bool:
+    """Whether the GPU computes in the narrow floats that the log speaks of."""
+    return scene.from_(100) or (scene.from_(89) and not scene.says("(?i)fp4|float4"))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "narrow-floats-are-there",
+        lambda s: s.has("topic-fp8", "scaled-product-left-out") and _computes_narrow(s),
+        {"fp8-fp4-unsupported-gpu": -2.5, "software-defect": 1},
+        "{gpu} has compute capability {cc} and computes in this format",
+        _NVIDIA,
+    ),
+    Rule(
+        "kernels-of-blackwell",
+        lambda s: (
+            s.from_(100)
+            and (s.has("scaled-product-left-out", "gemm-without-tactic") or s.says(r"Arch must be one of \d"))
+        ),
+        {"build-lacks-new-arch": 3.5, "kernel-min-compute-capability": -1.5},
+        "{gpu} has compute capability {cc}: newer than the kernels of many releases",
+        "SGLang, sgl-kernel; TensorRT-LLM",
+    ),
+    Rule(
+        "narrow-floats-before-ada",
+        lambda s: s.has("scaled-product-left-out") and s.below(89),
+        {"fp8-fp4-unsupported-gpu": 2.5, "build-lacks-new-arch": -2},
+        "{gpu} has compute capability {cc}; 8-bit floating point is computed from 8.9 on",
+        _NVIDIA,
+    ),
+    Rule(
+        "product-in-narrow-floats",
+        lambda s: s.has("cublas-not-supported") and s.says(_NARROW) and not s.from_(90),
+        {"fp8-fp4-unsupported-gpu": 4.5, "cuda-toolkit-mismatch": -1, "software-defect": -1},
+        "the refused multiplication is in 8- or 4-bit floating point",
+        "cuBLAS documentation, cublasLtMatmul",
+    ),
+    Rule(
+        "product-in-integers",
+        lambda s: s.has("cublas-not-supported") and s.says(_INTEGERS) and not s.says(_NARROW) and not s.from_(75),
+        {"int8-matmul-unsupported-gpu": 4.2, "cuda-toolkit-mismatch": -1, "software-defect": -1},
+        "the refused multiplication is in 8-bit integers",
+        "cuBLAS documentation, cublasLtMatmul",
+    ),
+    Rule(
+        "compiler-after-driver",
+        lambda s: s.has("invalid-ptx", "ptx-version") and _compiler_after_driver(s),
+        {"driver-too-old": 4, "compiler-arch-unsupported": -1.5, "build-wrong-arch-flags": -1},
+        "the CUDA that compiled the kernel is newer than the driver",
+        "NVIDIA, CUDA toolkit release notes, driver of each release",
+    ),
+    Rule(
+        "image-for-older-gpu",
+        _made_for_older,
+        {"build-lacks-new-arch": 3, "build-wrong-arch-flags": -1},
+        "the GPU is of a later generation than the one compiled for",
+        "Text Embeddings Inference, supported hardware",
+    ),
+    Rule(
+        "compatibility-library-found",
+        lambda s: s.has("driver-combination", "forward-compat") and s.about(r"cuda[\w.-]*/compat|libcuda.{0,20}compat"),
+        {"cuda-toolkit-mismatch": 4, "driver-too-old": -1},
+        "the compatibility library of a CUDA is found before the driver's own",
+        "NVIDIA, CUDA compatibility",
+    ),
+    Rule(
+        "driver-changed-under-it",
+        lambda s: s.has("nvml") and s.says("Driver/library version mismatch"),
+        {"gpu-not-visible": 3, "driver-too-old": -2},
+        "the driver was updated and the old one is still loaded: a restart loads the new one",
+        "NVML, NVML_ERROR_LIB_RM_VERSION_MISMATCH",
+    ),
+    Rule(
+        "device-type-without-gpu",
+        lambda s: s.says("Failed to infer device type") and (s.facts.apple or s.facts.without_gpu or s.facts.windows),
+        {"cpu-only-build": 4, "platform-binary-missing": 3, "gpu-not-visible": -5},
+        "there is no GPU of CUDA or ROCm here, and the package installed is made for one",
+        "vLLM, installation",
+    ),
+    Rule(
+        "attention-server-before-ampere",
+        lambda s: s.has("cuda-no-kernel-image") and s.says("(?i)flashinfer|BatchPrefill|sgl_kernel") and s.below(80),
+        {"kernel-min-compute-capability": 5, "build-wrong-arch-flags": -2},
+        "{gpu} has compute capability {cc}: these kernels are made for 8.0 and later",
+        "SGLang, FlashInfer",
+    ),
+    Rule(
+        "list-given-by-hand",
+        lambda s: (
+            s.has("cuda-no-kernel-image", "cuda-invalid-device-function", "ptx-feature", "requires-sm")
+            and s.about(r"(?i)cuda_architectures|TORCH_CUDA_ARCH_LIST ?=|CUDAARCHS|NVCC_ARCHS|DISABLE_SM\d+")
+        ),
+        {"build-wrong-arch-flags": 3},
+        "the list of architectures was given by hand",
+        "CMake and torch, lists of architectures",
+    ),
+    Rule(
+        "bf16-not-taken-before-ampere",
+        lambda s: (
+            s.has("dtype-not-taken", "dtype-without-operation")
+            and s.facts.dtypes == {"bf16"}
+            and s.below(80)
+            and s.from_(50)
+        ),
+        {"bf16-unsupported-gpu": 4.5},
+        "{gpu} has compute capability {cc}; bfloat16 is computed from 8.0 on",
+        _NVIDIA,
+    ),
+    Rule(
+        "attention-of-dropped-gpu",
+        lambda s: s.has("memory-efficient-none") and s.below(60),
+        {"build-lacks-old-arch": 5, "bf16-unsupported-gpu": -3},
+        "{gpu} has compute capability {cc}: newer builds of torch hold no kernels for it",
+        "torch, build configuration of the wheels",
+    ),
+    Rule(
+        "device-taken-by-windows",
+        lambda s: (
+            s.has("device-suspended", "feature-level") and s.has("directml-npu", "directml-other", "topic-directml")
+        ),
+        {"xpu-directml-unsupported": -4.5, "gpu-out-of-memory": 1},
+        "it is DirectX that lost the device, whatever runs on it",
+        "DirectX, DXGI_ERROR",
+    ),
+    Rule(
+        "memory-of-directml",
+        lambda s: s.has("map-file-failed") and s.says(r"(?i)\bdml|directml|MLOperator|onnxruntime"),
+        {"gpu-out-of-memory": 6, "host-out-of-memory": -4, "xpu-directml-unsupported": -1},
+        "it is the GPU's memory that DirectML asked for",
+        "DirectX, E_OUTOFMEMORY",
+    ),
+    Rule(
+        "no-wheel-of-its-own",
+        lambda s: s.has("wheel-guessed") and s.has("hub-access"),
+        {"platform-binary-missing": 4, "not-a-compatibility-problem": -3.5},
+        "what the installer did not find is a wheel for this Python, torch and system",
+        "flash-attention, setup.py",
+    ),
+    Rule(
+        "bindings-for-other-processor",
+        lambda s: s.has("bindings-not-compiled") and s.about(r"(?i)\bjetson|\baarch64|\barm64|Python 3\.1[3-9]|\bmusl"),
+        {"platform-binary-missing": 2.5},
+        "there is no wheel with the compiled part for this processor or Python",
+        "PyPI, files of the packages",
+    ),
+    Rule(
+        "more-processes-than-gpus",
+        lambda s: s.has("invalid-device-ordinal") and s.says(r"local_rank|nproc_per_node|torchrun|accelerate launch"),
+        {"not-a-compatibility-problem": 2.2},
+        "more processes are started than there are GPUs, each asks for one of its own",
+        "torch, torchrun",
+    ),
+    Rule(
+        "cudnn-of-older-torch",
+        lambda s: (
+            s.words.get("library", "").startswith("libcudnn")
+            and s.words["library"].endswith(".so.8")
+            and s.facts.torch is not None
+            and s.facts.torch >= (2, 4)
+        ),
+        {"cuda-toolkit-mismatch": 3, "cuda-library-not-found": -1},
+        "torch has brought cuDNN 9 since 2.4: what asks for cuDNN 8 was built for an older one",
+        "torch, release notes of 2.4",
+    ),
+)

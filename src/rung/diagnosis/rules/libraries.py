@@ -1,0 +1,85 @@
+"""Which CUDA a library or a binary belongs to, and who compiled it."""
+
+from __future__ import annotations
+
+import re
+
+from rung.diagnosis.evidence import Rule, Scene
+from rung.diagnosis.rules.known import MISSING
+
+#: Numbers of the libraries' files, by the CUDA that they came with; others bear that of CUDA itself.
+_NUMBERS = {
+    "cusparse": {10: (10,), 11: (11,), 12: (12, 13)},
+    "cusolver": {10: (10, 11), 11: (11, 12), 12: (13,)},
+    "cufft": {10: (10, 11), 11: (12,), 12: (13,)},
+    "cudart": {},
+    "cublas": {},
+    "cublasLt": {},
+    "nvrtc": {},
+}
+_LIBRARY = re.compile(r"lib(cudart|cublasLt|cublas|nvrtc|cusparse|cusolver|cufft)\.so\.(\d+)(?:\.(\d+))?")
+#: Where others compile what they publish, and programs that come compiled.
+_PUBLISHED = re.compile(
+    r"(?i)/home/runner/work|\b[A-Z]:[\\/]a[\\/]|buildkite|/__w/|/var/www/|conda-bld|koboldcpp|\bollama\b|llama runner"
+    r"|\blocalai\b|lm ?studio|llama\.cpp \((?:windows|linux)\)|win-cuda-|-bin-x64|\bwheel\b|portable"
+    r"|bitsandbytes[/\\]csrc|/src/csrc/ops\.cu|\bxgboost|\bfaiss|\bcudf|cupy|turbomind|sgl_kernel"
+)
+
+
+#: Kernels that say nothing of the GPU they were written for, and the compute capability where they begin.
+_FLOORS = (
+    (80, re.compile(r"(?i)marlin|sage_?att|flash_?attn|flash_?attention|flashinfer|BatchPrefill|BatchMLA|deep_?gemm")),
+    (75, re.compile(r"(?i)\bawq_(?:ext|inference)|exllama")),
+)
+
+
+def _below_floor(scene: Scene) -> bool:
+    named = scene.has(*MISSING)
+    return named and any(scene.below(floor) and words.search(scene.said) for floor, words in _FLOORS)
+
+
+def _missing(scene: Scene) -> list[str]:
+    found = ("library-missing", "cuda-library-not-loaded")
+    return [hit.line for hit in scene.hits if hit.signature.id in found]
+
+
+def _other_cuda(scene: Scene) -> bool:
+    here = scene.facts.cuda
+    for line in _missing(scene) if here else ():
+        found = _LIBRARY.search(line)
+        if found is None or here is None:
+            continue
+        number, minor = int(found[2]), found[3]
+        if number < 10 or (number == 10 and minor is not None):  # their names had the number of CUDA, all of it
+            return number != here[0] or (minor is not None and int(minor) != here[1])
+        return here[0] not in _NUMBERS[found[1]].get(number, (number,))
+    return False
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "library-of-other-cuda",
+        _other_cuda,
+        {"cuda-toolkit-mismatch": 3, "cuda-library-not-found": -1},
+        "the library that is missing belongs to another version of CUDA than the one here",
+        "CUDA toolkit, names of its libraries",
+    ),
+    Rule(
+        "built-by-others",
+        lambda s: (
+            s.has(*MISSING)
+            and s.facts.capability is not None
+            and _PUBLISHED.search(f"{s.text} {s.said} {s.facts.stated}") is not None
+        ),
+        {"build-wrong-arch-flags": -3, "build-lacks-old-arch": 0.5, "build-lacks-new-arch": 0.5},
+        "the binary was compiled by those who publish it, not here",
+        "builders of published binaries",
+    ),
+    Rule(
+        "kernels-before-their-floor",
+        _below_floor,
+        {"kernel-min-compute-capability": 5, "build-wrong-arch-flags": -2, "build-lacks-old-arch": -2},
+        "{gpu} has compute capability {cc}, and kernels of this name begin with newer ones",
+        "flash-attention, Marlin, FlashInfer and AutoAWQ, requirements",
+    ),
+)
