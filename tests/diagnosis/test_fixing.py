@@ -48,7 +48,7 @@ def labels(cause, environment, log):
 
 @pytest.mark.parametrize(
     ("gpu", "first", "related"),
-    [("RX 6700 XT", "set-environment-override", True), ("AMD RX 7900 XTX 24GB", "downgrade-library", True)]
+    [("RX 6700 XT", "set-environment-override", True), ("AMD RX 7900 XTX 24GB", "upgrade-library", True)]
     + [(gpu, "downgrade-library", False) for gpu in ("MI300X", "RX 580", "MI50")],
 )
 def test_an_amd_card_that_builds_hold_code_for_is_not_told_to_be_another(gpu, first, related):
