@@ -186,14 +186,16 @@ def test_a_closed_pipe_is_no_error(model):
 
 # A shell that starts the tests in the background has them ignore SIGINT, and their children with them.
 # A call waits until the signal has come, however late that is; its word is written past Python's buffer, in which it
-# got between "stopped" and its line end.
+# got between "stopped" and its line end. Then rung's own handler decides: an exception from what Python does when the
+# lock of a module goes is ignored, and the lock is held for good.
 WAITS = """
 import itertools, os, signal, sys, threading
+from rung.cli import app
 from rung.core.types import resolve
 come = threading.Event()
 def stop(*given):
     come.set()
-    signal.default_int_handler(*given)
+    app._interrupt(*given)
 signal.signal(signal.SIGINT, stop)
 owner, _, name = sys.argv[1].rpartition(".")
 owner = resolve(owner)
@@ -204,8 +206,7 @@ def waits(*given):
         come.wait(60)
     return plain(*given)
 setattr(owner, name, waits)
-from rung.cli.app import main
-main(sys.argv[3:])
+app.main(sys.argv[3:])
 """
 LOADING, GENERATING = "rung.run.bind:Binder.hold", "rung.engine.decoder:Decoder.step"
 
