@@ -14,13 +14,7 @@ APPLIES = {
         {},
         "host-out-of-memory",
     ),
-    "library-of-conda": (
-        "ImportError: /opt/conda/lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by libfoo.so)",
-        {},
-        "package-version-mismatch",
-    ),
     "built-for-other-torch": (XFORMERS + "(you have 2.2.0+cu121)", {}, "package-version-mismatch"),
-    "built-for-cuda-here-cpu": (XFORMERS + "(you have 2.1.2+cpu)", {}, "cpu-only-build"),
     "procedure-of-a-cuda-library": (PROCEDURE + '"torch\\lib\\cudnn_adv64_8.dll"', {}, "cuda-toolkit-mismatch"),
     "binary-for-intel-on-arm": (
         "zsh: illegal hardware instruction  python",
@@ -30,11 +24,6 @@ APPLIES = {
     "module-shadowed": (
         'File "/home/me/work/torch.py", line 1, in <module>\n'
         "AttributeError: partially initialized module 'torch' has no attribute 'nn'",
-        {},
-        "not-a-compatibility-problem",
-    ),
-    "more-ranks-than-gpus": (
-        "torchrun --nproc_per_node=8 train.py\nRuntimeError: CUDA error: invalid device ordinal",
         {},
         "not-a-compatibility-problem",
     ),
@@ -53,19 +42,12 @@ APPLIES = {
         {},
         "build-wrong-arch-flags",
     ),
-    "arch-named-and-unknown": (
-        'File "torch/utils/cpp_extension.py", line 1694, in _get_cuda_arch_flags\n'
-        "ValueError: Unknown CUDA arch (8.9) or GPU not supported",
-        {},
-        "compiler-arch-unsupported",
-    ),
     "versions-named": (
         "RuntimeError: Unable to load cuSPARSE. Is it installed?\n"
         "Found cuBLAS version 120103, but JAX was built against version 120205, which is newer.",
         {},
         "cuda-toolkit-mismatch",
     ),
-    "companion-of-torch": (PROCEDURE + '"torchaudio\\lib\\libtorchaudio.pyd"', {}, "package-version-mismatch"),
     "module-of-unix": ("ModuleNotFoundError: No module named 'fcntl'", {}, "platform-binary-missing"),
     "architectures-not-seen": (
         'File "torch/utils/cpp_extension.py", in _get_cuda_arch_flags\nIndexError: list index out of range',
@@ -77,10 +59,5 @@ APPLIES = {
         "SyntaxError: invalid syntax",
         {"library_versions": "Python 3.7"},
         "package-version-mismatch",
-    ),
-    "kernels-of-newer-gpus": (
-        "RuntimeError: BatchMLAPagedAttentionPlan failed with error: no kernel image is available for execution",
-        {"gpu": "Tesla T4"},
-        "kernel-min-compute-capability",
     ),
 }

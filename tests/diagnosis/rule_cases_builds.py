@@ -40,11 +40,6 @@ APPLIES = {
         {"gpu": "MI100"},
         "platform-binary-missing",
     ),
-    "targets-named": (
-        "CUDA error: invalid device function",
-        {"gpu": "RX 7600", "library_versions": "llama.cpp, -DAMDGPU_TARGETS=gfx1100"},
-        "build-wrong-arch-flags",
-    ),
     "nvidia-build-on-amd": (
         "RuntimeError: Found no NVIDIA driver on your system.",
         {"gpu": "RX 6800", "torch": "2.3.0+cu121"},
@@ -54,11 +49,6 @@ APPLIES = {
         "RuntimeError: GET was unable to find an engine to execute this computation",
         {"gpu": "RX 6800", "library_versions": "ZLUDA 3.8"},
         "platform-binary-missing",
-    ),
-    "primitive-on-processor": (
-        "RuntimeError: could not create a primitive descriptor for a matmul primitive\nbf16 on cpu",
-        {},
-        "cpu-half-op-missing",
     ),
     "metal-built-in": (
         ">>> torch.backends.mps.is_available()\nFalse\n>>> torch.backends.mps.is_built()\nTrue",
@@ -85,11 +75,6 @@ APPLIES = {
         {"gpu": "Jetson Orin"},
         "platform-binary-missing",
     ),
-    "mac-without-nvidia": (
-        "NotImplementedError: Unsloth: No NVIDIA GPU found? Unsloth currently only supports GPUs!",
-        {"os": "macOS 14"},
-        "platform-binary-missing",
-    ),
     "symbol-of-backend": (
         "ImportError: torch_npu/lib/libtorch_npu.so: undefined symbol: _ZN2at4_ops5emptyE",
         {},
@@ -108,12 +93,6 @@ APPLIES = {
     "other-cudnn": (
         "OSError: libcudnn.so.8: cannot open shared object file: No such file or directory",
         {"library_versions": "cuDNN 9.1"},
-        "cuda-toolkit-mismatch",
-    ),
-    "forward-compatibility-library": (
-        "Error 803: system has unsupported display driver / cuda driver combination\n"
-        "libcuda.so.1 (libc6,x86-64) => /usr/local/cuda/compat/libcuda.so.1",
-        {},
         "cuda-toolkit-mismatch",
     ),
     "torch-does-not-know-arch": (

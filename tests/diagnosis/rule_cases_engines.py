@@ -14,11 +14,6 @@ APPLIES = {
     "narrow-floats-before-ada": (SCALED, {"gpu": "RTX 3090"}, "fp8-fp4-unsupported-gpu"),
     "product-in-narrow-floats": (CUBLASLT + " in torch._scaled_mm", {"gpu": "A100"}, "fp8-fp4-unsupported-gpu"),
     "product-in-integers": (CUBLASLT + " in torch._int_mm", {"gpu": "V100"}, "int8-matmul-unsupported-gpu"),
-    "compiler-after-driver": (
-        "RuntimeError: Triton Error [CUDA]: device kernel image is invalid",
-        {"driver": "535.104.05", "cuda": "12.8"},
-        "driver-too-old",
-    ),
     "image-for-older-gpu": (
         "Could not start backend: Runtime compute cap 120 is not compatible with compile time compute cap 90",
         {},
@@ -35,11 +30,6 @@ APPLIES = {
         "gpu-not-visible",
     ),
     "device-type-without-gpu": ("RuntimeError: Failed to infer device type", {"os": "macOS 15"}, "cpu-only-build"),
-    "attention-server-before-ampere": (
-        "RuntimeError: BatchPrefill failed with error code no kernel image is available for execution on the device",
-        {"gpu": "RTX 2080 Ti"},
-        "kernel-min-compute-capability",
-    ),
     "list-given-by-hand": (
         "CUDA error: no kernel image is available for execution on the device\nbuild_wheel.py --cuda_architectures 90",
         {"gpu": "L4"},
@@ -65,20 +55,10 @@ APPLIES = {
         {},
         "gpu-out-of-memory",
     ),
-    "no-wheel-of-its-own": (
-        "Guessing wheel URL:  https://example.org/flash_attn.whl\nurllib.error.HTTPError: HTTP Error 404: Not Found",
-        {},
-        "platform-binary-missing",
-    ),
     "bindings-for-other-processor": (
         "ModuleNotFoundError: No module named '_turbomind'",
         {"os": "Jetson Orin, aarch64"},
         "platform-binary-missing",
-    ),
-    "more-processes-than-gpus": (
-        "torch.cuda.set_device(args.local_rank)\nRuntimeError: CUDA error: invalid device ordinal",
-        {},
-        "not-a-compatibility-problem",
     ),
     "cudnn-of-older-torch": (
         "OSError: libcudnn_cnn_infer.so.8: cannot open shared object file: No such file or directory",

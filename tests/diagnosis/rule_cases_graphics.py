@@ -29,12 +29,6 @@ APPLIES = {
         {},
         "package-version-mismatch",
     ),
-    "disabled-for-lack-of-toolkit": (
-        "nerfacc: No CUDA toolkit found. nerfacc will be disabled.\n"
-        "AttributeError: 'NoneType' object has no attribute 'exclusive_sum'",
-        {},
-        "cuda-library-not-found",
-    ),
     "absurd-request": (
         "RuntimeError: CUDA out of memory. Tried to allocate 78014.22 GiB (GPU 0; 23.69 GiB total capacity)",
         {},
@@ -44,10 +38,5 @@ APPLIES = {
         "clBuildProgram: CL_BUILD_PROGRAM_FAILURE; ptxas fatal   : Value 'sm_86' is not defined for option 'gpu-name'",
         {"gpu": "RTX 3060"},
         "driver-too-old",
-    ),
-    "int8-layout-named": (
-        "cublasLt matmul CUBLASLT_ORDER_COL32_2R_4R4: CUBLAS_STATUS_NOT_SUPPORTED",
-        {"gpu": "H100"},
-        "int8-matmul-unsupported-gpu",
     ),
 }

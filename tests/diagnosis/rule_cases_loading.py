@@ -15,22 +15,6 @@ APPLIES = {
     ),
     "trainer-on-mac": (TRAINER, {"os": "macOS 14"}, "mps-dtype-unsupported"),
     "trainer-beside-gpu": (TRAINER, {"gpu": "RTX 3090"}, "cpu-only-build"),
-    "trainer-in-container": (TRAINER, {"os": "Ubuntu 22.04 in docker"}, "gpu-not-visible"),
-    "wheel-of-bitsandbytes": (
-        r"Error no kernel image is available for execution on the device in file D:\bitsandbytes\csrc\ops.cu",
-        {"gpu": "GTX 960M"},
-        "build-lacks-old-arch",
-    ),
-    "kernels-of-ampere": (
-        f"    out = torch.ops._C.marlin_24_gemm(a, b)\n{IMAGE}",
-        {"gpu": "RTX 2080"},
-        "kernel-min-compute-capability",
-    ),
-    "kernels-of-turing": (
-        f"    out = awq_ext.gemm_forward_cuda(a, b)\n{IMAGE}",
-        {"gpu": "Quadro P6000"},
-        "kernel-min-compute-capability",
-    ),
     "packed-beside-shape": (
         "RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:\n"
         "\tsize mismatch for q_proj.weight: copying a param with shape torch.Size([8388608, 1]) from checkpoint",
@@ -42,11 +26,6 @@ APPLIES = {
         "AttributeError: 'QuantLinear' object has no attribute 'weight'",
         {},
         "quantized-lora-merge",
-    ),
-    "files-of-other-reader": (
-        "OSError: someone/Llama-2-7B-Chat-GGML does not appear to have a file named pytorch_model.bin",
-        {},
-        "format-or-arch-unknown",
     ),
     "variant-of-dtype": (
         "SafetensorError: Error while deserializing header: InvalidHeaderDeserialization\n"
@@ -76,11 +55,6 @@ APPLIES = {
         "Pass execution failedLLVM ERROR: Failed to translate TritonGPU to LLVM IR.",
         {"gpu": "GTX 1080 Ti"},
         "compiler-arch-unsupported",
-    ),
-    "fewer-gpus-than-processes": (
-        "torchrun --nproc_per_node 4 example.py\nRuntimeError: CUDA error: invalid device ordinal",
-        {},
-        "not-a-compatibility-problem",
     ),
     "fell-back-on-windows": (
         "UserWarning: Failed to launch Triton kernels, likely due to missing CUDA toolkit",
@@ -113,8 +87,6 @@ APPLIES = {
         {"gpu": "RTX 3060 Laptop"},
         "gpu-out-of-memory",
     ),
-    "eight-bits-of-old-gpu": (COMPUTE_TYPE.format("int8"), {"gpu": "GTX 970"}, "int8-matmul-unsupported-gpu"),
-    "bfloat16-of-old-gpu": (COMPUTE_TYPE.format("bfloat16"), {"gpu": "RTX 2080"}, "bf16-unsupported-gpu"),
     "bnb-beside-other-makers": (
         "UserWarning: The installed version of bitsandbytes was compiled without GPU support.",
         {"gpu": "AMD Radeon RX 7900 XTX"},
@@ -140,12 +112,6 @@ APPLIES = {
         "error: urllib.error.HTTPError: HTTP Error 404: Not Found",
         {},
         "platform-binary-missing",
-    ),
-    "narrow-product-refused": (
-        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmulAlgoGetHeuristic`\n"
-        "torch._scaled_mm of float4_e2m1fn_x2",
-        {"gpu": "RTX 4080"},
-        "fp8-fp4-unsupported-gpu",
     ),
     "flash-asked-of-old-gpu": (
         "AssertionError: Paged attention required Flash Attention 2.5.7 or later",

@@ -22,7 +22,6 @@ APPLIES = {
         {"gpu": "Tesla K80"},
         "build-lacks-old-arch",
     ),
-    "vulkan-in-a-container": ("ggml_vulkan: No devices found.", {"os": "Docker"}, "gpu-not-visible"),
     "limit-and-not-memory": (
         f"ggml_vulkan: Device memory allocation of size 4831838208 failed.\n{LIMIT}",
         {},
@@ -43,12 +42,6 @@ APPLIES = {
         "ROCm error: invalid device function\ncmake -DAMDGPU_TARGETS=gfx1030",
         {"gpu": "RX 7900 XTX"},
         "build-wrong-arch-flags",
-    ),
-    "kernels-since-ampere": (
-        'File "linear.py", line 369, in load (KLinearMarlin)\n'
-        "RuntimeError: CUDA error: no kernel image is available for execution on the device",
-        {"gpu": "RTX 2080 Ti"},
-        "kernel-min-compute-capability",
     ),
     "operation-on-processor": (
         "Error: unsupported dtype BF16 for op matmul\n   1: candle_core::cpu_backend::MatMul::f",
@@ -75,11 +68,6 @@ APPLIES = {
         "OSError: Error no file named pytorch_model.bin, model.safetensors found in directory models/small-GGUF.",
         {},
         "format-or-arch-unknown",
-    ),
-    "paged-attention-before-ampere": (
-        "AssertionError: Paged attention required Flash Attention 2.5.7 or later",
-        {"gpu": "V100"},
-        "kernel-min-compute-capability",
     ),
     "bf16-type-before-ampere": (
         'kernels/flash_fwd.cu: error: identifier "__nv_bfloat162" is undefined',

@@ -16,7 +16,6 @@ DLL = "ImportError: DLL load failed while importing"
 
 APPLIES = {
     "stopped-without-a-word": ("got prompt\nD:\\ComfyUI_windows_portable>pause", {}, "host-out-of-memory"),
-    "pinned-memory-full": (f"tensor = tensor.pin_memory()\n{FULL}", {}, "host-out-of-memory"),
     "slow-and-shared-memory": (
         "110 s/it\nDedicated GPU memory 15.7/16.0 GB, Shared GPU memory 9.8 GB",
         {},
@@ -46,11 +45,6 @@ APPLIES = {
         "RuntimeError: Sizes of tensors must match except in dimension 1. Expected size 96 but got size 95",
         {},
         "kernel-shape-constraint",
-    ),
-    "half-of-the-values": (
-        "lora: RuntimeError: shape '[3072, 3072]' is invalid for input of size 4718592",
-        {},
-        "quantized-lora-merge",
     ),
     "packed-and-fused": (
         "pipe.fuse_lora()\nRuntimeError: result type Float can't be cast to the desired output type Char",
@@ -104,7 +98,6 @@ APPLIES = {
         {},
         "cuda-library-not-found",
     ),
-    "bitsandbytes-of-old-gpu": (f"{IMAGE} at line 167 in csrc/ops.cu", {"gpu": "GTX 1060"}, "build-lacks-old-arch"),
     "sage-before-ampere": (f"{IMAGE}\nsageattention 2.1.1", {"gpu": "RTX 2060"}, "kernel-min-compute-capability"),
     "eight-bit-kernels-before-ada": (f"o = q8_mm_cuda(a, b)\n{IMAGE}", {"gpu": "RTX 3090"}, "fp8-fp4-unsupported-gpu"),
     "flash-absent-on-old-gpu": (
@@ -117,21 +110,10 @@ APPLIES = {
         {"gpu": "GTX 1080"},
         "slow-dtype-path",
     ),
-    "scaled-product-refused": (f"{CUBLAS} torch._scaled_mm", {"gpu": "RTX A6000"}, "fp8-fp4-unsupported-gpu"),
-    "integer-product-refused": (
-        "RuntimeError: _int_mm_out_cuda: CUBLAS_STATUS_NOT_SUPPORTED cublasLtMatmul",
-        {"gpu": "Tesla P40"},
-        "int8-matmul-unsupported-gpu",
-    ),
     "integer-units-left-out": (
         "error detectedException: cublasLt ran into an error!",
         {"gpu": "GTX 1660"},
         "int8-matmul-unsupported-gpu",
-    ),
-    "tensorflow-before-ampere": (
-        "tensorflow 1.14: InternalError: Blas GEMM launch failed : a.shape=(4, 512), b.shape=(512, 512)",
-        {"gpu": "RTX 3080"},
-        "build-lacks-new-arch",
     ),
     "providers-asked-by-insightface": (
         "you are required to explicitly set the providers parameter when instantiating InferenceSession",
@@ -183,7 +165,6 @@ APPLIES = {
         {"library_versions": "numpy 1.24"},
         "package-version-mismatch",
     ),
-    "no-nvidia-but-amd": (NO_DRIVER, {"gpu": "RX 6800"}, "platform-binary-missing"),
     "no-sharing-on-windows": (
         "RuntimeError: CUDA error: operation not supported\ntorch.multiprocessing, rebuild_cuda_tensor",
         {"os": "Windows"},

@@ -122,12 +122,6 @@ APPLIES = {
         {},
         "not-a-compatibility-problem",
     ),
-    "layouts-before-ampere": (
-        'Allocation.cpp:43: Assertion `!srcMmaLayout.isAmpere() && "mma -> mma layout conversion is only supported on '
-        "Ampere\"' failed.",
-        {"gpu": "Tesla V100"},
-        "compiler-arch-unsupported",
-    ),
     "built-by-others": (
         "CUDA error 209 at /home/runner/work/x/ggml-cuda.cu:6902: no kernel image is available for execution on the "
         "device",
@@ -145,16 +139,6 @@ APPLIES = {
         "RuntimeError: CUDA error: no kernel image is available for execution on the device",
         {"gpu": "RTX 2080"},
         "kernel-min-compute-capability",
-    ),
-    "absurd-allocation-of-gpu": (
-        "RuntimeError: CUDA out of memory. Tried to allocate 78014.22 GiB (GPU 0; 23.69 GiB total capacity)",
-        {},
-        "software-defect",
-    ),
-    "bf16-refused-on-newer-gpu": (
-        "ValueError: bf16 mixed precision requires PyTorch >= 1.10 and a supported device.",
-        {"gpu": "RTX 3090", "torch": "2.1.2+cpu"},
-        "cpu-only-build",
     ),
     "image-newer-than-driver": (
         "RuntimeError: Triton Error [CUDA]: device kernel image is invalid",

@@ -137,7 +137,7 @@ def _look(reading: Reading, number: int, line: str) -> None:
     if found or near:
         specific = [item for item in found if not item[0].general] or found
         survived, warning = bool(_SURVIVED.search(line)), bool(_WARNING.search(line))
-        if survived and near and all(signature.id.startswith("topic-") for signature, _ in specific):
+        if survived and near and all(signature.general for signature, _ in specific):
             reading.hits[-1] = replace(reading.hits[-1], survived=True)
         for signature, match in specific:
             facts = FrozenDict({key: value for key, value in match.groupdict().items() if value})

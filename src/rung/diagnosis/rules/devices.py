@@ -42,7 +42,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "mixed-precision-has-a-gpu",
-        lambda s: s.has("bf16-gate", "trainer-asks-for-gpu") and says(s, "mixed precision requires") and s.from_(80),
+        lambda s: s.has("bf16-gate", "trainer-asks-for-gpu") and s.from_(80),
         {"bf16-unsupported-gpu": -5, "cpu-half-op-missing": -3, "cpu-only-build": 5, "gpu-not-visible": 3},
         "{gpu} has compute capability {cc} and computes in it: accelerate sees no GPU",
         "accelerate, accelerator.py",
@@ -71,13 +71,6 @@ RULES: tuple[Rule, ...] = (
         {"not-a-compatibility-problem": 5.5, "gpu-not-visible": -3},
         "there is no NVIDIA GPU here: the program must ask for another device",
         "torch, Tensor.cuda",
-    ),
-    Rule(
-        "no-nvidia-but-amd",
-        lambda s: s.has("no-nvidia-driver") and s.vendor == "amd",
-        {"platform-binary-missing": 5, "not-a-compatibility-problem": 3, "gpu-not-visible": -3},
-        "{gpu} is an AMD GPU: the torch installed is the one for NVIDIA's",
-        "torch, installation",
     ),
     Rule(
         "no-sharing-on-windows",
@@ -184,13 +177,6 @@ RULES: tuple[Rule, ...] = (
         "gsplat, cuda/_backend.py",
     ),
     Rule(
-        "bitsandbytes-of-old-gpu",
-        lambda s: s.has(*MISSING) and s.below(75) and says(s, r"(?i)bitsandbytes|csrc[\\/]ops\.cu"),
-        {"build-lacks-old-arch": 4, "build-wrong-arch-flags": -3},
-        "{gpu} has compute capability {cc}: bitsandbytes comes compiled, and drops older GPUs",
-        "bitsandbytes, installation",
-    ),
-    Rule(
         "sage-before-ampere",
         lambda s: s.has(*MISSING) and s.below(80) and says(s, r"(?i)sage[-_ ]?att"),
         {"kernel-min-compute-capability": 5.5, "build-wrong-arch-flags": -2},
@@ -219,41 +205,11 @@ RULES: tuple[Rule, ...] = (
         "tiny-cuda-nn, requirements",
     ),
     Rule(
-        "scaled-product-refused",
-        lambda s: (
-            s.has("cublas-not-supported")
-            and says(s, r"(?i)_scaled_mm|fp8_\w*fast|float4_|nvfp4")
-            and not says(s, "CUDA_R_8F")
-            and not s.from_(120)
-        ),
-        {"fp8-fp4-unsupported-gpu": 4.5, "software-defect": -1},
-        "the refused multiplication is in 8- or 4-bit floating point",
-        "torch, _scaled_mm",
-    ),
-    Rule(
-        "integer-product-refused",
-        lambda s: s.has("cublas-not-supported") and says(s, r"_int_mm|(?i:W8A8)") and s.below(75),
-        {"int8-matmul-unsupported-gpu": 6, "software-defect": -1},
-        "the refused multiplication is in int8; {gpu} has compute capability {cc}, and its units came with 7.5",
-        "torch, _int_mm",
-    ),
-    Rule(
         "integer-units-left-out",
         lambda s: s.facts.gpu is not None and s.facts.gpu.half_is_broken and s.has("int8-refused"),
         {"int8-matmul-unsupported-gpu": 5, "software-defect": -1.5},
         "{gpu} has compute capability {cc} and no matrix units",
         "NVIDIA, TU116 and TU117",
-    ),
-    Rule(
-        "tensorflow-before-ampere",
-        lambda s: (
-            s.from_(80)
-            and s.has("tensor-not-initialised", "dnn-initialisation", "cudnn-handle", "cublas-execution-failed")
-            and says(s, r"(?i)tensorflow\S* ?[=v:]* ?(?:1\.\d|2\.[0-3]\b)")
-        ),
-        {"build-lacks-new-arch": 5, "gpu-out-of-memory": -1},
-        "{gpu} has compute capability {cc}: TensorFlow before 2.4 is built for CUDA 10 and older",
-        "TensorFlow, tested builds",
     ),
     Rule(
         "providers-asked-by-insightface",

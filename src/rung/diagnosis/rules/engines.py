@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from rung.diagnosis.evidence import Rule, Scene
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
 #: 8- and 4-bit floating point, and 8-bit integers, as calls and options name them.
 _NARROW = r"(?i)_?scaled_mm|float8|fp8|\bfp4|nvfp4|float4"
 _INTEGERS = r"(?i)_int_mm|\babc?Type 3\b|\bw8a8\b|CUDA_R_8I|int8_dynamic|\bint8\b"
-#: The first driver that reads what each CUDA compiles: a compiler newer than the driver's own writes what it refuses.
-_DRIVERS = {
-    (11, 4): 470,
-    (11, 5): 495,
-    (11, 6): 510,
-    (11, 7): 515,
-    (11, 8): 520,
-    (12, 0): 525,
-    (12, 1): 530,
-    (12, 2): 535,
-    (12, 3): 545,
-    (12, 4): 550,
-    (12, 5): 555,
-    (12, 6): 560,
-    (12, 8): 570,
-    (12, 9): 575,
-    (13, 0): 580,
-}
-
-
-def _compiler_after_driver(scene: Scene) -> bool:
-    """Whether the CUDA named is newer than the driver, within one major version too."""
-    found = re.match(r"(\d+)", scene.facts.driver)
-    least = _DRIVERS.get(scene.facts.cuda) if scene.facts.cuda else None
-    return found is not None and least is not None and int(found[1]) < least
 
 
 def _made_for_older(scene: Scene) -> bool:
@@ -87,13 +60,6 @@ RULES: tuple[Rule, ...] = (
         "cuBLAS documentation, cublasLtMatmul",
     ),
     Rule(
-        "compiler-after-driver",
-        lambda s: s.has("invalid-ptx", "ptx-version") and _compiler_after_driver(s),
-        {"driver-too-old": 4, "compiler-arch-unsupported": -1.5, "build-wrong-arch-flags": -1},
-        "the CUDA that compiled the kernel is newer than the driver",
-        "NVIDIA, CUDA toolkit release notes, driver of each release",
-    ),
-    Rule(
         "image-for-older-gpu",
         _made_for_older,
         {"build-lacks-new-arch": 3, "build-wrong-arch-flags": -1},
@@ -120,13 +86,6 @@ RULES: tuple[Rule, ...] = (
         {"cpu-only-build": 4, "platform-binary-missing": 3, "gpu-not-visible": -5},
         "there is no GPU of CUDA or ROCm here, and the package installed is made for one",
         "vLLM, installation",
-    ),
-    Rule(
-        "attention-server-before-ampere",
-        lambda s: s.has("cuda-no-kernel-image") and s.says("(?i)flashinfer|BatchPrefill|sgl_kernel") and s.below(80),
-        {"kernel-min-compute-capability": 5, "build-wrong-arch-flags": -2},
-        "{gpu} has compute capability {cc}: these kernels are made for 8.0 and later",
-        "SGLang, FlashInfer",
     ),
     Rule(
         "list-given-by-hand",
@@ -174,25 +133,11 @@ RULES: tuple[Rule, ...] = (
         "DirectX, E_OUTOFMEMORY",
     ),
     Rule(
-        "no-wheel-of-its-own",
-        lambda s: s.has("wheel-guessed") and s.has("hub-access"),
-        {"platform-binary-missing": 4, "not-a-compatibility-problem": -3.5},
-        "what the installer did not find is a wheel for this Python, torch and system",
-        "flash-attention, setup.py",
-    ),
-    Rule(
         "bindings-for-other-processor",
         lambda s: s.has("bindings-not-compiled") and s.about(r"(?i)\bjetson|\baarch64|\barm64|Python 3\.1[3-9]|\bmusl"),
         {"platform-binary-missing": 2.5},
         "there is no wheel with the compiled part for this processor or Python",
         "PyPI, files of the packages",
-    ),
-    Rule(
-        "more-processes-than-gpus",
-        lambda s: s.has("invalid-device-ordinal") and s.says(r"local_rank|nproc_per_node|torchrun|accelerate launch"),
-        {"not-a-compatibility-problem": 2.2},
-        "more processes are started than there are GPUs, each asks for one of its own",
-        "torch, torchrun",
     ),
     Rule(
         "cudnn-of-older-torch",

@@ -85,13 +85,6 @@ RULES: tuple[Rule, ...] = (
         "Python, imports of submodules",
     ),
     Rule(
-        "disabled-for-lack-of-toolkit",
-        lambda s: s.has("no-toolkit-found") and s.has("python-plain"),
-        {"cuda-library-not-found": 2.5, "not-a-compatibility-problem": -3},
-        "what fails later follows from that the package was switched off",
-        "nerfacc, gsplat",
-    ),
-    Rule(
         "absurd-request",
         lambda s: (
             s.has("cuda-out-of-memory") and s.says(r"allocate (?:more than )?(?:\d{4,}\.\d+ GiB|[\d.]+ [TPE]i?B)")
@@ -106,12 +99,5 @@ RULES: tuple[Rule, ...] = (
         {"driver-too-old": 6, "compiler-arch-unsupported": -4},
         "in OpenCL the driver assembles: it is older than the GPU",
         "NVIDIA, OpenCL",
-    ),
-    Rule(
-        "int8-layout-named",
-        lambda s: s.has("cublas-not-supported") and not s.says("when calling") and s.says(r"\bIMMA\b|ORDER_COL32"),
-        {"int8-matmul-unsupported-gpu": 3.5},
-        "the refused multiplication is in int8's layout of tensor cores",
-        "cuBLAS documentation, cublasLtOrder_t",
     ),
 )

@@ -15,7 +15,6 @@ _UNRELEASED = (
 _COMPILERS = "(?i)triton|inductor|ptxas|cupy|CUDA_ERROR_INVALID_SOURCE"
 _FULL = ("cuda-out-of-memory", "cuda-driver-oom", "gpu-oom-short")
 _COMPLAINTS = ("slow-symptom", "slow-wording", "speeds-compared", "emulated-symptom")
-_SLOW = (*_COMPLAINTS, "speed-figures")
 
 
 def _xformers_too_old(scene: Scene) -> bool:

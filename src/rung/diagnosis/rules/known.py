@@ -73,7 +73,8 @@ PREBUILT = (
     r"(?i)\bcupy|\bcudf|\bcuml|\bcugraph|\brmm\b|\brapids|xgboost|lightgbm|catboost|tensorflow|\bjaxlib|\bxla\b|\bfaiss"
     r"|mxnet|paddle|onnx ?runtime|\bk2\b|openpose|\bdgl\b|portable|prebuilt|ollama|llama runner|D:\\a\\|/home/runner/"
     r"|/__w/|kobold|LM Studio|sgl_kernel|bitsandbytes|ctranslate2|XlaRuntime|buildkite|win-cuda|local-?ai"
-    r"|cublas-[\d.]{1,9}-bin|lmdeploy|turbomind|CUDA llama\.cpp \("
+    r"|cublas-[\d.]{1,9}-bin|lmdeploy|turbomind|CUDA llama\.cpp \(|/var/www/|conda-bld"
+    r"|\b[A-Z]:[\\/]a[\\/]|-bin-x64|\bwheel\b|llama\.cpp \((?:windows|linux)\)|/src/csrc/ops\.cu"
 )
 #: Reported later than it happened.
 LATE = ("cublas-not-initialized", "cuda-launch-failure", "cublas-execution-failed")

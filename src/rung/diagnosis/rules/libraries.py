@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rung.diagnosis.evidence import Rule, Scene
-from rung.diagnosis.rules.known import MISSING
+from rung.diagnosis.rules.known import MISSING, PREBUILT
 
 #: Numbers of the libraries' files, by the CUDA that they came with; others bear that of CUDA itself.
 _NUMBERS = {
@@ -18,23 +18,21 @@ _NUMBERS = {
     "nvrtc": {},
 }
 _LIBRARY = re.compile(r"lib(cudart|cublasLt|cublas|nvrtc|cusparse|cusolver|cufft)\.so\.(\d+)(?:\.(\d+))?")
-#: Where others compile what they publish, and programs that come compiled.
-_PUBLISHED = re.compile(
-    r"(?i)/home/runner/work|\b[A-Z]:[\\/]a[\\/]|buildkite|/__w/|/var/www/|conda-bld|koboldcpp|\bollama\b|llama runner"
-    r"|\blocalai\b|lm ?studio|llama\.cpp \((?:windows|linux)\)|win-cuda-|-bin-x64|\bwheel\b|portable"
-    r"|bitsandbytes[/\\]csrc|/src/csrc/ops\.cu|\bxgboost|\bfaiss|\bcudf|cupy|turbomind|sgl_kernel"
-)
-
-
 #: Kernels that say nothing of the GPU they were written for, and the compute capability where they begin.
 _FLOORS = (
-    (80, re.compile(r"(?i)marlin|sage_?att|flash_?attn|flash_?attention|flashinfer|BatchPrefill|BatchMLA|deep_?gemm")),
-    (75, re.compile(r"(?i)\bawq_(?:ext|inference)|exllama")),
+    (
+        80,
+        re.compile(
+            r"(?i)marlin|sage_?att|flash_?attn|flash_?attention|flashinfer|BatchPrefill|BatchDecode|BatchMLA|sgl_kernel"
+            r"|machete|deep_?gemm"
+        ),
+    ),
+    (75, re.compile(r"(?i)\bawq_(?:ext|inference)|autoawq|exllama")),
 )
 
 
 def _below_floor(scene: Scene) -> bool:
-    named = scene.has(*MISSING)
+    named = scene.has(*MISSING, "named-symbol")
     return named and any(scene.below(floor) and words.search(scene.said) for floor, words in _FLOORS)
 
 
@@ -66,11 +64,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "built-by-others",
-        lambda s: (
-            s.has(*MISSING)
-            and s.facts.capability is not None
-            and _PUBLISHED.search(f"{s.text} {s.said} {s.facts.stated}") is not None
-        ),
+        lambda s: s.has(*MISSING) and s.facts.capability is not None and s.about(PREBUILT),
         {"build-wrong-arch-flags": -3, "build-lacks-old-arch": 0.5, "build-lacks-new-arch": 0.5},
         "the binary was compiled by those who publish it, not here",
         "builders of published binaries",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from rung.diagnosis.evidence import Rule, Scene
-from rung.diagnosis.rules.known import MISSING
 from rung.diagnosis.rules.packages import in_package
 
 _TORCH = "torch, build configuration of the wheels"
@@ -30,15 +29,6 @@ _WITHOUT_GPU = (
     "type-of-cuda-missing",
     "environment-without-gpu",
 )
-#: A path of a model hub whose files are of another reader's kind.
-_OTHER_READER = r"(?i)[\w.]+/[\w.-]*(?:GGML|GGUF|exl[23]|mlx)\b|\bmlx-community/"
-_NO_SUCH_FILE = r"(?i)does not appear to have a file named|\bno file named\b"
-#: Kernels that are made for tensor cores of a generation, by the names in a traceback.
-_AMPERE_KERNELS = r"(?i)marlin|sage_?attn|sageattention"
-_TURING_KERNELS = r"awq_ext|awq_inference_engine|autoawq|AutoAWQ"
-#: Where a wheel of bitsandbytes was compiled, as its own messages show it.
-_BITSANDBYTES = r"(?i)\bfile /src/csrc/ops\.cu|bitsandbytes"
-_BUILT_HERE = r"(?i)\b(?:built|build|compil\w+|make)\b"
 _MERGE = r"\bin (?:merge\w*|unload\w*|_unload\w*|get_delta_weight)\b|\.merge\(|fuse_lora|load_lora_weights"
 #: What says first that something was not found; a name that is missing afterwards follows from it.
 _NOT_FOUND = (
@@ -62,20 +52,10 @@ def _cpu_build(scene: Scene) -> bool:
     return scene.has(*_WITHOUT_GPU) and not scene.facts.without_gpu and scene.about(_CPU_BUILD)
 
 
-def _narrow_product(scene: Scene) -> bool:
-    if scene.about(r"(?i)fp4|float4"):
-        return not scene.from_(100)
-    return scene.about(r"(?i)scaled_mm|\bfp8\b") and not scene.from_(90)
-
-
 def _half_of_shape(scene: Scene) -> bool:
     """Whether a tensor holds half as many numbers as its shape: two 4-bit ones lie in each byte."""
     found = re.search(r"shape '\[(\d+), (\d+)\]' is invalid for input of size (\d+)", scene.said)
     return found is not None and int(found[1]) * int(found[2]) == 2 * int(found[3])
-
-
-def _other_reader(scene: Scene) -> bool:
-    return scene.has("hub-access") and scene.says(_NO_SUCH_FILE) and scene.says(_OTHER_READER)
 
 
 RULES: tuple[Rule, ...] = (
@@ -101,34 +81,6 @@ RULES: tuple[Rule, ...] = (
         "accelerate; transformers, training_args.py",
     ),
     Rule(
-        "trainer-in-container",
-        lambda s: s.has("trainer-asks-for-gpu") and s.about(r"(?i)docker|container|podman|\bwsl"),
-        {"gpu-not-visible": 2.5, "cpu-half-op-missing": -1.5},
-        "the program runs in a container or a virtual machine",
-        "NVIDIA container toolkit",
-    ),
-    Rule(
-        "wheel-of-bitsandbytes",
-        lambda s: s.has(*MISSING) and s.says(_BITSANDBYTES) and not s.about(_BUILT_HERE),
-        {"build-wrong-arch-flags": -3, "build-lacks-old-arch": 0.5, "build-lacks-new-arch": 0.5},
-        "bitsandbytes comes ready-made: its wheel holds no code for the GPU",
-        "bitsandbytes, build files",
-    ),
-    Rule(
-        "kernels-of-ampere",
-        lambda s: s.has(*MISSING) and s.below(80) and re.search(_AMPERE_KERNELS, s.said) is not None,
-        {"kernel-min-compute-capability": 5, "build-wrong-arch-flags": -2, "build-lacks-old-arch": -2},
-        "{gpu} has compute capability {cc}; these kernels begin at 8.0",
-        "Marlin; SageAttention",
-    ),
-    Rule(
-        "kernels-of-turing",
-        lambda s: s.has(*MISSING) and s.below(75) and re.search(_TURING_KERNELS, s.said) is not None,
-        {"kernel-min-compute-capability": 5, "build-wrong-arch-flags": -2, "build-lacks-old-arch": -2},
-        "{gpu} has compute capability {cc}; these kernels begin at 7.5",
-        "AutoAWQ, requirements",
-    ),
-    Rule(
         "packed-beside-shape",
         lambda s: s.has("packed-weight-shape", "quantised-keys") and s.has("shape-mismatch"),
         {"not-a-compatibility-problem": -3.5, "kernel-shape-constraint": -1.5},
@@ -141,13 +93,6 @@ RULES: tuple[Rule, ...] = (
         {"quantized-lora-merge": 5.5, "quantized-model-operation": -1},
         "an adapter is being merged into the quantised layer",
         "PEFT, tuners/lora/layer.py",
-    ),
-    Rule(
-        "files-of-other-reader",
-        _other_reader,
-        {"format-or-arch-unknown": 6, "not-a-compatibility-problem": -2},
-        "the repository holds files for another program",
-        "huggingface_hub, names of repositories",
     ),
     Rule(
         "variant-of-dtype",
@@ -190,13 +135,6 @@ RULES: tuple[Rule, ...] = (
         {"compiler-arch-unsupported": 2.5, "software-defect": -1},
         "{gpu} has compute capability {cc}; Triton's code for GPUs before 8.0 is little tried",
         "triton, compatibility",
-    ),
-    Rule(
-        "fewer-gpus-than-processes",
-        lambda s: s.has("invalid-device-ordinal") and s.says(r"nproc[-_]per[-_]node|local_rank|device_map|--num_gpus"),
-        {"not-a-compatibility-problem": 2.5},
-        "the program was told of more GPUs than there are",
-        "torch, distributed",
     ),
     Rule(
         "fell-back-on-windows",
@@ -258,20 +196,6 @@ RULES: tuple[Rule, ...] = (
         "accelerate, infer_auto_device_map",
     ),
     Rule(
-        "eight-bits-of-old-gpu",
-        lambda s: s.words.get("type", "").startswith("int8") and s.below(61) and s.has("compute-type-refused"),
-        {"int8-matmul-unsupported-gpu": 4.5, "slow-dtype-path": -1.5},
-        "{gpu} has compute capability {cc}; products of 8-bit numbers came with 6.1",
-        "CTranslate2, types.cc",
-    ),
-    Rule(
-        "bfloat16-of-old-gpu",
-        lambda s: s.words.get("type", "") == "bfloat16" and s.below(80) and s.has("compute-type-refused"),
-        {"bf16-unsupported-gpu": 5.5, "slow-dtype-path": -1.5, "cpu-half-op-missing": -3},
-        "{gpu} has compute capability {cc}; bfloat16 is computed from 8.0 on",
-        "CTranslate2, types.cc",
-    ),
-    Rule(
         "bnb-beside-other-makers",
         lambda s: (
             s.has("bnb-cpu-library", "bnb-cpu-symbol", "bnb-native-missing", "bnb-setup-failed", "bnb-setup-path")
@@ -301,13 +225,6 @@ RULES: tuple[Rule, ...] = (
         {"platform-binary-missing": 5, "not-a-compatibility-problem": -3},
         "what was looked for and not found is a wheel: none was published for this system, torch and CUDA",
         "flash-attention, setup.py",
-    ),
-    Rule(
-        "narrow-product-refused",
-        lambda s: s.has("cublas-not-supported") and _narrow_product(s),
-        {"fp8-fp4-unsupported-gpu": 4.5, "software-defect": -1},
-        "the refused multiplication is in 8- or 4-bit floating point, in a form that newer GPUs have",
-        "torch, _scaled_mm",
     ),
     Rule(
         "flash-asked-of-old-gpu",

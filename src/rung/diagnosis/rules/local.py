@@ -22,7 +22,6 @@ _PINNED = re.compile(r"pin_memory|cudaHostAlloc|cuda_host_malloc|cudaMallocHost"
 _WITH_AVX = re.compile(r"(?i)pywrap_tensorflow|paddle|mediapipe|_framework_bindings").search
 #: Files of llama.cpp.
 _FILES = r"(?i)[-_/.](?:gguf|ggml)\b"
-_SINCE_AMPERE = r"(?i)marlin|flashinfer[/.]|BatchMLA"
 
 
 def _ready_made(scene: Scene) -> bool:
@@ -100,18 +99,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "amd-targets-named",
         lambda s: s.has(*MISSING) and s.about(_TARGETS),
-        {"build-wrong-arch-flags": 8, "rocm-arch-unsupported": -5},
+        {"build-wrong-arch-flags": 11, "rocm-arch-unsupported": -7},
         "the list of AMD GPUs that it was compiled for is named: it lacks this one",
         "llama.cpp, building for HIP",
-    ),
-    Rule(
-        "kernels-since-ampere",
-        lambda s: (
-            s.has("cuda-no-kernel-image", "named-symbol") and s.below(80) and bool(re.search(_SINCE_AMPERE, s.said))
-        ),
-        {"kernel-min-compute-capability": 8, "build-wrong-arch-flags": -2},
-        "{gpu} has compute capability {cc}; these kernels are written for 8.0 and later",
-        _NVIDIA,
     ),
     Rule(
         "operation-on-processor",
@@ -136,8 +126,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "cpp-library-of-conda",
-        lambda s: s.has("libstdcxx-older") and s.about(r"(?i)conda|/envs/"),
-        {"package-version-mismatch": 2.5},
+        lambda s: s.has("libstdcxx-older", "abi-too-old") and s.about(r"(?i)conda|/envs/"),
+        {"package-version-mismatch": 4, "platform-binary-missing": -0.5},
         "two C++ libraries meet: the environment's own and the system's",
         "conda, libstdcxx-ng",
     ),
@@ -158,17 +148,6 @@ RULES: tuple[Rule, ...] = (
         "transformers, modeling_utils.py",
     ),
     Rule(
-        "paged-attention-before-ampere",
-        lambda s: (
-            s.has("release-or-later", "binding-not-installed")
-            and s.below(80)
-            and s.says(r"Flash Attention [\d.]+ or later")
-        ),
-        {"kernel-min-compute-capability": 8},
-        "{gpu} has compute capability {cc}; flash-attention 2 has kernels from 8.0 on",
-        "ExLlamaV2, generator/dynamic.py",
-    ),
-    Rule(
         "bf16-type-before-ampere",
         lambda s: s.has("bfloat-type-undefined") and s.says("__nv_bfloat16") and s.below(80),
         {"kernel-min-compute-capability": 2.5},
@@ -177,7 +156,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "pinned-memory",
-        lambda s: s.has("cuda-out-of-memory", "cuda-driver-oom", "gpu-buffer-failed") and bool(_PINNED(s.said)),
+        lambda s: (
+            s.has("cuda-out-of-memory", "gpu-oom-short", "cuda-driver-oom", "gpu-buffer-failed")
+            and bool(_PINNED(s.said))
+        ),
         {"host-out-of-memory": 8, "gpu-out-of-memory": -3},
         "the memory that was asked for is the machine's: it is pinned for the GPU",
         "CUDA runtime API, cudaHostAlloc",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from rung.diagnosis.evidence import Rule, Scene
-from rung.diagnosis.rules.known import MISSING
 
 #: Accelerators that torch reaches by a package of its own.
 _OTHERS = r"(?i)\btorch[_-](?:npu|gcu|mlu|musa|hpu|sdaa|xla|xmlir)\b|\bascend\b|\+xpu\b|\bHabana\b|\bCambricon\b"
@@ -22,8 +21,6 @@ _AMISS = r"(?i)error|exception|\bfail|unsupported|not (?:supported|implemented)|
 _LOADING = ("library-missing", "undefined-symbol", "dll-load", "cuda-module-missing")
 #: Libraries of packages that bring a backend to torch.
 _BACKEND_LIBRARY = r"libtorch_npu|libintel-ext|intel_extension_for|_XLAC|torch_xla|torch_directml|habana"
-#: What trainers say where they find no GPU to train in half precision on.
-_TRAINER = r"can only be used on CUDA|mixed precision requires a GPU"
 #: AMD GPUs that ROCm's own builds hold code for.
 _OFFICIAL = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1200", "gfx1201")
 #: An attribute that its own package does not promise to keep.
@@ -68,13 +65,6 @@ RULES: tuple[Rule, ...] = (
         "torch, c10/hip",
     ),
     Rule(
-        "targets-named",
-        lambda s: s.has(*MISSING) and s.about(r"(?:AMD)?GPU_TARGETS|PYTORCH_ROCM_ARCH|--offload-arch"),
-        {"build-wrong-arch-flags": 6, "rocm-arch-unsupported": -4},
-        "it was compiled here, for a list of AMD GPUs",
-        "CMake, AMDGPU_TARGETS",
-    ),
-    Rule(
         "nvidia-build-on-amd",
         lambda s: s.has("no-nvidia-driver") and s.vendor in ("amd", "intel"),
         {"platform-binary-missing": 6, "gpu-not-visible": -2},
@@ -87,18 +77,6 @@ RULES: tuple[Rule, ...] = (
         {"platform-binary-missing": 3.6, "cuda-toolkit-mismatch": -1},
         "there is no cuDNN for AMD GPUs: it must be switched off",
         "ZLUDA",
-    ),
-    Rule(
-        "primitive-on-processor",
-        lambda s: (
-            s.has("onednn-no-primitive")
-            and s.vendor != "intel"
-            and s.about(r"(?i)mkldnn|\bcpu\b|\bi[3579]-\d|xeon|fbgemm")
-            and not s.about(r"(?i)\bxpu\b|\barc\b|ipex")
-        ),
-        {"cpu-half-op-missing": 2, "xpu-directml-unsupported": -1.5},
-        "it is the processor that computes here",
-        "oneDNN",
     ),
     Rule(
         "metal-built-in",
@@ -139,32 +117,11 @@ RULES: tuple[Rule, ...] = (
         "CTranslate2, installation",
     ),
     Rule(
-        "mac-without-nvidia",
-        lambda s: (
-            s.facts.apple
-            and s.has("gpu-unused-symptom", "gpu-hidden")
-            and s.says(r"(?:NVIDIA|CUDA)\b.{0,20}(?:GPU|dev)")
-        ),
-        {"platform-binary-missing": 4.5, "gpu-not-visible": -1},
-        "a Mac has no NVIDIA GPU: the program has no code for Apple's",
-        "programs written for CUDA",
-    ),
-    Rule(
         "symbol-of-backend",
         lambda s: s.has("undefined-symbol") and s.says(_BACKEND_LIBRARY),
         {"package-version-mismatch": 5, "cuda-toolkit-mismatch": -2},
         "the package that brings the backend was built for another release of torch",
         "torch_npu, IPEX, torch_xla: the releases of torch that they belong to",
-    ),
-    Rule(
-        "vulkan-in-a-container",
-        lambda s: (
-            s.has("vulkan-driver", "opencl-no-platform", "wgpu-adapter", "opengl-version")
-            and s.about(r"(?i)docker|container|podman|kubernetes")
-        ),
-        {"gpu-not-visible": 5, "graphics-api-feature-missing": -1},
-        "the program runs in a container, which brings no driver of its own",
-        "Khronos, Vulkan loader: /usr/share/vulkan/icd.d",
     ),
     Rule(
         "compiler-on-metal",
@@ -191,13 +148,6 @@ RULES: tuple[Rule, ...] = (
         {"cuda-toolkit-mismatch": 3.5, "cuda-library-not-found": -1},
         "the library that is missing belongs to another cuDNN than the one here",
         "cuDNN, names of its libraries",
-    ),
-    Rule(
-        "forward-compatibility-library",
-        lambda s: s.has("driver-combination") and s.about(r"/compat\b|cuda-compat"),
-        {"cuda-toolkit-mismatch": 3.4},
-        "the loader finds the library of the compatibility package before the driver's own",
-        "NVIDIA, CUDA forward compatibility",
     ),
     Rule(
         "torch-does-not-know-arch",

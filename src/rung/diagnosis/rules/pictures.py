@@ -9,7 +9,6 @@ from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.rules.devices import says
 from rung.diagnosis.rules.known import NAN
 
-_FULL = ("cuda-out-of-memory", "cuda-driver-oom", "gpu-oom-short")
 _LATE = ("cudnn-not-initialized", "cublas-not-initialized", "cudnn-algorithm", "dnn-initialisation", "cudnn-handle")
 #: A smaller piece of work that went through.
 _SMALLER = (
@@ -54,12 +53,6 @@ def _rounded(scene: Scene) -> bool:
     return values < int(found[2]) < 1.15 * values
 
 
-def _packed(scene: Scene) -> bool:
-    """Whether a shape is refused that has twice the values there: two of four bits share a byte."""
-    found = re.search(r"shape '\[(\d+), (\d+)\]' is invalid for input of size (\d+)", scene.said)
-    return found is not None and int(found[1]) * int(found[2]) == 2 * int(found[3])
-
-
 def _two_sides(scene: Scene) -> bool:
     """Whether a message names a type of the processor's tensors and one of CUDA's."""
     found = re.search(r"Input type \(torch\.(cuda\.)?\w+\) and (?:weight|bias) type \(torch\.(cuda\.)?\w+", scene.said)
@@ -80,16 +73,6 @@ RULES: tuple[Rule, ...] = (
         {"host-out-of-memory": 6},
         "it ended while it loaded, without an error: most often the system's memory was full",
         "ComfyUI and Stable Diffusion web UIs, batch files",
-    ),
-    Rule(
-        "pinned-memory-full",
-        lambda s: (
-            s.has("gpu-buffer-failed", *_FULL)
-            and says(s, r"\.pin_memory\(|cudaHostAlloc|cudaMallocHost|pinned memory|CUDA_Host")
-        ),
-        {"host-out-of-memory": 6, "gpu-out-of-memory": -3},
-        "it is the machine's memory, pinned for transfers, that was asked for",
-        "CUDA runtime, cudaHostAlloc",
     ),
     Rule(
         "slow-and-shared-memory",
@@ -171,13 +154,6 @@ RULES: tuple[Rule, ...] = (
         {"kernel-shape-constraint": 3.6},
         "the shape has a few values less than there are: a size is no multiple of the window",
         "SwinIR and its kin, window_partition",
-    ),
-    Rule(
-        "half-of-the-values",
-        _packed,
-        {"quantized-lora-merge": 5, "quantized-model-operation": 3.5, "not-a-compatibility-problem": -1},
-        "there are half as many values as the shape has: two of 4 bits are packed into a byte",
-        "bitsandbytes, Params4bit",
     ),
     Rule(
         "packed-and-fused",

@@ -26,9 +26,6 @@ _STARVED = (
 )
 #: What they say, among other things, where they hold no code for the GPU.
 _WITHOUT_CODE = ("cublas-not-initialized", "cudnn-algorithm", "collective-timeout")
-#: What asks for a GPU before it computes in half precision.
-_HALF_NEEDS_GPU = ("half-type-on-cpu", "half-not-for-processor")
-_CONTAINER = r"(?i)docker|container|podman|\bwsl|kubernetes"
 #: Branches of NVIDIA's driver and the CUDA that each came with.
 _DRIVERS = (
     (450, (11, 0)),
@@ -218,7 +215,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "ordinal-of-a-launcher",
         lambda s: s.has("invalid-device-ordinal") and re.search(_LAUNCHER, s.said) is not None,
-        {"not-a-compatibility-problem": 1.6},
+        {"not-a-compatibility-problem": 5},
         "more processes were started, or another GPU named, than there are",
         "torch, distributed/launch.py",
     ),
@@ -291,27 +288,6 @@ RULES: tuple[Rule, ...] = (
         {"not-a-compatibility-problem": 1.6},
         "a newer opset has it, and need only be asked for",
         "torch, onnx",
-    ),
-    Rule(
-        "layouts-before-ampere",
-        lambda s: s.has("triton-assertion") and s.below(80),
-        {"compiler-arch-unsupported": 2},
-        "{gpu} has compute capability {cc}: Triton's newer layouts begin at 8.0",
-        "Triton",
-    ),
-    Rule(
-        "absurd-allocation-of-gpu",
-        lambda s: s.has("cuda-out-of-memory") and re.search(r"allocate \d{4,9}(?:\.\d+)? GiB", s.said) is not None,
-        {"software-defect": 5.5, "not-a-compatibility-problem": 3.5, "gpu-out-of-memory": -3},
-        "no GPU has so much memory: a size was computed wrong",
-        "torch, CUDACachingAllocator.cpp",
-    ),
-    Rule(
-        "bf16-refused-on-newer-gpu",
-        lambda s: s.has("bf16-gate") and s.from_(80),
-        {"bf16-unsupported-gpu": -5, "cpu-only-build": 2.6, "software-defect": 2, "package-version-mismatch": 1},
-        "{gpu} has compute capability {cc} and computes bfloat16: the program sees no GPU, or asks wrongly",
-        "NVIDIA, CUDA C++ Programming Guide, compute capabilities",
     ),
     Rule(
         "image-newer-than-driver",
