@@ -254,3 +254,11 @@ def test_ctrl_c_stops_at_once_and_leaves_no_child_behind():
     assert b"Traceback" not in said
     _, alive = psutil.wait_procs(children, timeout=60)
     assert not alive
+
+
+def test_a_device_file_with_a_wrong_key_is_a_bad_question_and_not_a_model_that_does_not_fit(rung, tmp_path):
+    file = tmp_path / "card.toml"
+    file.write_text('name = "x"\narch = "sm_86"\nmemory = 12\nbandwidth = 360\nzork = 1\npeaks = { f32 = 12 }\n')
+    for command in (["check", "demo", "--device", str(file)], ["devices", str(file)]):
+        said = rung(*command)
+        assert (said.code, "zork" in said.err) == (2, True)

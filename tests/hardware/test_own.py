@@ -2,7 +2,7 @@
 
 import pytest
 
-from rung.core.errors import BadFile
+from rung.core.errors import UsageError
 from rung.hardware import catalog
 
 GOOD = {
@@ -49,7 +49,7 @@ def test_a_file_is_a_device(tmp_path):
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, changes, said):
-    with pytest.raises(BadFile) as caught:
+    with pytest.raises(UsageError) as caught:
         catalog.device(write(tmp_path / "card.toml", **changes))
     assert said in str(caught.value)
 
@@ -57,10 +57,10 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, changes, said):
 def test_files_that_are_none(tmp_path):
     for name, content in (("no.toml", b"= = ="), ("binary.toml", b"\xff\xfe\x00"), ("deep.toml", b"a=" + b"[" * 5000)):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(BadFile, match="is no TOML"):
+        with pytest.raises(UsageError, match="is no TOML"):
             catalog.device(str(tmp_path / name))
     (tmp_path / "large.toml").write_bytes(b"#" * 100_000)
-    with pytest.raises(BadFile, match="far too large"):
+    with pytest.raises(UsageError, match="far too large"):
         catalog.device(str(tmp_path / "large.toml"))
-    with pytest.raises(BadFile, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot be read"):
         catalog.device(str(tmp_path / "missing.toml"))

@@ -36,8 +36,8 @@ def device(name: str, software: str | None = None, memory: str | int | None = No
     name left open, ``details["about"]`` what is known of the card beside its figures.
 
     Raises ``UnknownDevice`` with the names that look most like it or the list that it fits, ``UsageError`` for
-    software that the catalogue does not know, for memory that is none and for more than any GPU has, ``BadFile`` for a
-    file with wrong keys.
+    software that the catalogue does not know, for memory that is none and for more than any GPU has, and for a file
+    with wrong keys.
     """
     wanted = name.removeprefix("sim:").strip()
     if wanted.endswith(".toml"):

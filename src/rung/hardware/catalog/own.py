@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rung.core.errors import BadFile
+from rung.core.errors import UsageError
 from rung.core.text import GB, did_you_mean
 from rung.core.value import FrozenDict
 from rung.hardware.catalog.rows import DTYPES, Architecture, Product, architectures
@@ -29,7 +29,7 @@ _LARGEST = 1 << 16
 def read(path: str) -> tuple[Product, Architecture]:
     """The product and architecture that a file describes.
 
-    Raises ``BadFile`` that names the wrong, missing or unknown key and says what belongs there.
+    Raises ``UsageError`` that names the wrong, missing or unknown key and says what belongs there.
     """
     row = _load(path)
     unknown = [key for key in row if key not in _KEYS]
@@ -104,8 +104,8 @@ def _check(path: str, key: str, value: Any, kind: type, what: str) -> None:
         raise _bad(path, f"says {key} = {value!r}; it is {what}.")
 
 
-def _bad(path: str, what: str) -> BadFile:
+def _bad(path: str, what: str) -> UsageError:
     example = 'name = "My card"; arch = "sm_86"; memory = 12; bandwidth = 360; peaks = { f32 = 12.7, f16 = 25.5 }'
-    return BadFile(
+    return UsageError(
         f"{path} {what}", [f"a whole file, a key a line: {example}"], [f"correct it, then rung devices {path}"]
     )
