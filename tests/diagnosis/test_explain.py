@@ -6,7 +6,7 @@ import pytest
 
 from rung.core.errors import UsageError
 from rung.diagnosis import signatures
-from rung.diagnosis.explain import explain, explain_log, scene
+from rung.diagnosis.explain import explain, explain_log, rules_of, scene
 from rung.diagnosis.fixing import causes, wordings
 from rung.diagnosis.log import utf8
 from rung.diagnosis.rules import RULES
@@ -139,6 +139,39 @@ def test_a_frame_with_a_shortened_path_is_known_to_be_in_a_package():
     inside = explain(f'  File ".../transformers/modeling_utils.py", line 3\n{error}')
     assert inside.cause == "package-version-mismatch"
     assert explain(f'  File ".../shop/train.py", line 3\n{error}').cause == "not-a-compatibility-problem"
+    for place, there in (("transformers/modeling_utils.py", True), ("shop/train.py", False)):
+        found = scene([f'  File ".../{place}", line 3\n{error}'.encode()])
+        assert ("raised-in-a-package" in {rule.id for rule in rules_of(found)}) == there
+
+
+def test_cuda_and_the_driver_are_read_from_packages_paths_and_logs():
+    assert scene([b"it fails"], {"library_versions": "cupy-cuda102 8.3"}).facts.cuda == (10, 2)
+    assert scene([b"gcc -L/usr/local/cuda-11.3/lib64 fails: cuda"]).facts.cuda == (11, 3)
+    assert scene([b"NVIDIA driver version: 470.82.01, cuda fails"]).facts.driver == "470.82.01"
+
+
+@pytest.mark.parametrize(
+    ("card", "vendor", "capability"),
+    [
+        ("Quadro K2200", "nvidia", 50),
+        ("GTX 950M", "nvidia", 50),
+        ("Tesla M2050", "nvidia", 20),
+        ("GeForce MX450", "nvidia", 75),
+        ("CMP 30HX", "nvidia", 75),
+        ("RTX A4000", "nvidia", 86),
+        ("R9 Fury X", "amd", None),
+        ("Intel Iris Xe", "intel", None),
+    ],
+)
+def test_cards_that_the_catalogue_has_not_are_known_by_their_series(card, vendor, capability):
+    facts = scene([b"it fails"], {"gpu": card}).facts
+    assert (facts.gpu.vendor, facts.capability) == (vendor, capability)
+
+
+def test_an_error_that_the_program_survived_is_repaired_by_nobody():
+    error = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert explain(error).automatic
+    assert not explain(f"{error}\nfalling back to CPU\ndone").automatic
 
 
 def test_a_chain_of_exceptions_is_read_to_its_root():
