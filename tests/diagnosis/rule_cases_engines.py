@@ -13,7 +13,6 @@ APPLIES = {
     "kernels-of-blackwell": (SCALED, {"gpu": "RTX 5090"}, "build-lacks-new-arch"),
     "narrow-floats-before-ada": (SCALED, {"gpu": "RTX 3090"}, "fp8-fp4-unsupported-gpu"),
     "product-in-narrow-floats": (CUBLASLT + " in torch._scaled_mm", {"gpu": "A100"}, "fp8-fp4-unsupported-gpu"),
-    "product-in-integers": (CUBLASLT + " in torch._int_mm", {"gpu": "V100"}, "int8-matmul-unsupported-gpu"),
     "image-for-older-gpu": (
         "Could not start backend: Runtime compute cap 120 is not compatible with compile time compute cap 90",
         {},

@@ -4,7 +4,9 @@ import pytest
 
 from rung.diagnosis.companions import Host
 from rung.diagnosis.explain import explain, scene
-from rung.diagnosis.fixing import fixes_for
+from rung.diagnosis.fix_order import BY_FACT, FIRST
+from rung.diagnosis.fixing import causes, fixes_for, wordings
+from rung.diagnosis.match import signatures
 from rung.diagnosis.setup import choose
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device\ntorch 2.9"
@@ -151,3 +153,11 @@ def test_where_a_name_was_taken_away_an_older_release_comes_first():
     assert explain(log).fixes[0].label == "downgrade-library"
     log = "ModuleNotFoundError: No module named 'torchdata.datapipes'"
     assert "downgrade-library" in [fix.label for fix in explain(log).fixes[:2]]
+
+
+def test_orders_of_fixes_name_what_is_there_and_each_once():
+    known, labels = {signature.id for signature in signatures()}, {row.label for row in wordings()}
+    for cause, signature, order in FIRST:
+        assert (cause in causes(), signature in known, set(order) <= labels) == (True, True, True), (cause, signature)
+    assert all(cause in causes() and set(order) <= labels for cause, _, order in BY_FACT)
+    assert len({row[:2] for row in FIRST}) == len(FIRST)

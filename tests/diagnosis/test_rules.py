@@ -33,3 +33,18 @@ def test_a_rule_applies_to_its_case_and_not_to_an_empty_log(rule):
 
 def test_every_case_has_a_rule():
     assert set(APPLIES) == {rule.id for rule in RULES}
+
+
+def test_no_rule_says_again_what_another_says():
+    """Two rules for one cause that hold on the same cases, each other's among them, count one fact twice."""
+    held = {}
+    for name, (log, environment, _) in APPLIES.items():
+        here = scene(log, environment)
+        for rule in RULES:
+            if rule.when(here):
+                held.setdefault(rule.id, set()).add(name)
+    groups = {}
+    for rule in RULES:
+        cause = max(rule.causes, key=rule.causes.__getitem__)
+        groups.setdefault((cause, frozenset(held[rule.id])), []).append(rule.id)
+    assert [names for names in groups.values() if len(names) > 1] == []

@@ -18,7 +18,7 @@ _BF16 = (
     "half-not-for-processor",
 )
 #: Products in int8 of programs that do not name the type in their call.
-_INT8 = "CUDA_R_8I|abc?Type 3|_int_mm|int8_(?:dynamic|mode)|COL32"
+_INT8 = r"CUDA_R_8I|abc?Type 3|_int_mm|int8_(?:dynamic|mode)|COL32|(?i:\bw8a8\b|\bint8\b)"
 _FP8 = ("triton-no-fp8", "torch-fp8-gemm", "fp8-gate", "triton-lowering")
 #: Names of kernels that only the CPU has.
 _OF_CPU = (
@@ -112,7 +112,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "int8-in-cublas-call",
         lambda s: s.has("cublas-not-supported") and (s.says(_INT8) or bool(re.search(r"\b_?igemm", s.said))),
-        {"int8-matmul-unsupported-gpu": 3.5},
+        {"int8-matmul-unsupported-gpu": 6, "cuda-toolkit-mismatch": -1, "software-defect": -1},
         "the refused multiplication is in int8",
         "cuBLAS documentation, cublasLtMatmul",
     ),

@@ -7,7 +7,6 @@ from rung.diagnosis.evidence import Rule, Scene
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
 #: 8- and 4-bit floating point, and 8-bit integers, as calls and options name them.
 _NARROW = r"(?i)_?scaled_mm|float8|fp8|\bfp4|nvfp4|float4"
-_INTEGERS = r"(?i)_int_mm|\babc?Type 3\b|\bw8a8\b|CUDA_R_8I|int8_dynamic|\bint8\b"
 
 
 def _made_for_older(scene: Scene) -> bool:
@@ -50,13 +49,6 @@ RULES: tuple[Rule, ...] = (
         lambda s: s.has("cublas-not-supported") and s.says(_NARROW) and not s.from_(90),
         {"fp8-fp4-unsupported-gpu": 4.5, "cuda-toolkit-mismatch": -1, "software-defect": -1},
         "the refused multiplication is in 8- or 4-bit floating point",
-        "cuBLAS documentation, cublasLtMatmul",
-    ),
-    Rule(
-        "product-in-integers",
-        lambda s: s.has("cublas-not-supported") and s.says(_INTEGERS) and not s.says(_NARROW) and not s.from_(75),
-        {"int8-matmul-unsupported-gpu": 4.2, "cuda-toolkit-mismatch": -1, "software-defect": -1},
-        "the refused multiplication is in 8-bit integers",
         "cuBLAS documentation, cublasLtMatmul",
     ),
     Rule(
