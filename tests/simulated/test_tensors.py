@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import rung
-from rung.core.errors import BadFile, RungError, UnknownDevice, UsageError
+from rung.core.errors import RungError, UnknownDevice, UsageError
 
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
 
@@ -342,7 +342,7 @@ def test_a_card_of_one_s_own(tmp_path):
         assert torch.cuda.get_device_name() == "My card"
         assert torch.cuda.get_device_capability() == (8, 6)
     file.write_text(text.replace("bandwidth", "bandwith"))
-    with pytest.raises(BadFile, match="bandwith"):
+    with pytest.raises(UsageError, match="bandwith"):
         rung.simulate(str(file))
     with pytest.raises(RungError, match="no-card"):
         rung.simulate(str(tmp_path / "no-card.toml"))
