@@ -5,8 +5,9 @@ usage: python benchmarks/explain.py CORPUS [--held] [--misses]
 CORPUS is a file of rows or a folder of such files (``*.jsonl``). A row holds id, repository, log, environment, cause,
 fixes, confidence (of the label) and hard_group. Repositories whose name's SHA-256 is divisible by five were left unread
 while the signatures were written: ``--held`` reports them alone, without it they are left out, and the rows of
-``tests/data/explain.jsonl`` that name a repository are reported beside. The words are learned again for every fifth of
-the repositories, without its rows; signatures and rules are written by hand and are the same for all.
+``tests/data/explain.jsonl`` that name a repository are reported beside. What words say for causes and fixes is learned
+again for every fifth of the repositories, without its rows; signatures, rules and orders of fixes are written by hand
+and are the same for all.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from explain_words import EXAMPLES, Row, held, learn, lines, rows_of, words_of_row
-from rung.diagnosis import words
+import explain_fixes as fixes
+from explain_words import EXAMPLES, Row, Table, held, learn, lines, rows_of, words_of_row
+from rung.diagnosis import helping, words
 from rung.diagnosis.explain import Explanation, explain
 
 Pair = tuple[Row, Explanation]
@@ -69,12 +71,20 @@ def answers_by_fold(rows: list[Row]) -> list[Pair]:
     for fold in range(FOLDS):
         out = set(named[fold::FOLDS])
         kept = [row for row in rows if row["repository"] not in out] + others
-        causes, learned = learn(kept, [seen[id(row)] for row in kept])
-        weights = {word: " ".join(f"{c}:{n:g}" for c, n in found.items()) for word, found in learned.items()}
-        words._table = lambda table=(tuple(causes), weights): table
+        words._table = told(learn(kept, [seen[id(row)] for row in kept]))
+        kept = fixes.told(kept)
+        orders = [fixes.order_of_row(row) for row in kept]
+        helping._table = told(fixes.learn(kept, [seen[id(row)] for row in kept], orders))
         pairs += answers([row for row in rows if row["repository"] in out])
     place = {id(row): number for number, row in enumerate(rows)}
     return sorted(pairs, key=lambda pair: place[id(pair[0])])
+
+
+def told(table: Table) -> Callable[[], words.Table]:
+    """What reads a learned table, in place of the one that is shipped."""
+    labels, learned = table
+    weights = {word: " ".join(f"{c}:{n:g}" for c, n in found.items()) for word, found in learned.items()}
+    return lambda: (tuple(labels), weights)
 
 
 def report(pairs: list[Pair]) -> None:

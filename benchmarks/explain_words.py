@@ -18,7 +18,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,38 +73,62 @@ def words_of_row(row: Row) -> set[str]:
     return words_of(found, rules_of(found))
 
 
-def learn(rows: Sequence[Row], words: Sequence[set[str]]) -> Table:
-    """The causes and, by word, the weight for the cause at each place."""
-    causes = ["", *sorted({row["cause"] for row in rows} - {"", None})]
+def places_of(words: Iterable[set[str]], seen: int) -> dict[str, int]:
+    """The words that so many rows have, numbered."""
     counts = Counter(word for found in words for word in found)
-    places = {word: place for place, word in enumerate(sorted(w for w, count in counts.items() if count >= SEEN))}
-    known = [sorted(places[word] for word in found if word in places) for found in words]
-    ends = [0, *itertools.accumulate(map(len, known))]
-    shares = [share(len(found)) for found in known for _ in found]
-    there = torch.sparse_csr_tensor(
-        torch.tensor(ends),
-        torch.tensor([*itertools.chain(*known)]),
-        torch.tensor(shares, dtype=torch.float64),
-        size=(len(rows), len(places)),
-    )
-    targets = torch.tensor([causes.index(row["cause"] or "") for row in rows])
-    weights = torch.zeros(len(places), len(causes), dtype=torch.float64, requires_grad=True)
-    solver = torch.optim.LBFGS([weights], max_iter=STEPS, history_size=6, line_search_fn="strong_wolfe")
+    return {word: place for place, word in enumerate(sorted(w for w, count in counts.items() if count >= seen))}
 
-    def loss() -> torch.Tensor:
+
+def matrix(words: Sequence[set[str]], places: dict[str, int]) -> torch.Tensor:
+    """Rows by words, sparse: what each known word of a row counts."""
+    known = [sorted(places[word] for word in found if word in places) for found in words]
+    return torch.sparse_csr_tensor(
+        torch.tensor([0, *itertools.accumulate(map(len, known))]),
+        torch.tensor([*itertools.chain(*known)]),
+        torch.tensor([share(len(found)) for found in known for _ in found], dtype=torch.float64),
+        size=(len(words), len(places)),
+    )
+
+
+def fit(weights: Sequence[torch.Tensor], loss: Callable[[], torch.Tensor], steps: int) -> None:
+    """Makes the loss least, by L-BFGS."""
+    solver = torch.optim.LBFGS(weights, max_iter=steps, history_size=6, line_search_fn="strong_wolfe")
+
+    def closure() -> torch.Tensor:
         solver.zero_grad()
-        wrong = torch.nn.functional.cross_entropy(there @ weights, targets, reduction="sum")
-        total = wrong + PENALTY / 2 * weights.square().sum()
+        total = loss()
         total.backward()
         return total
 
-    solver.step(loss)
+    solver.step(closure)
+
+
+def learn(rows: Sequence[Row], words: Sequence[set[str]]) -> Table:
+    """The causes and, by word, the weight for the cause at each place."""
+    causes = ["", *sorted({row["cause"] for row in rows} - {"", None})]
+    places = places_of(words, SEEN)
+    there = matrix(words, places)
+    targets = torch.tensor([causes.index(row["cause"] or "") for row in rows])
+    weights = torch.zeros(len(places), len(causes), dtype=torch.float64, requires_grad=True)
+    fit(
+        [weights],
+        lambda: (
+            torch.nn.functional.cross_entropy(there @ weights, targets, reduction="sum")
+            + PENALTY / 2 * weights.square().sum()
+        ),
+        STEPS,
+    )
+    return causes, kept(weights, places, KEPT)
+
+
+def kept(weights: torch.Tensor, places: dict[str, int], least: float) -> dict[str, dict[int, float]]:
+    """The weights from that size on, by word."""
     found = weights.detach().numpy().round(1)
-    kept = {
-        word: {int(c): float(found[place, c]) for c in np.flatnonzero(abs(found[place]) >= KEPT)}
-        for word, place in places.items()
+    rows = {
+        word: {int(c): float(found[at, c]) for c in np.flatnonzero(abs(found[at]) >= least)}
+        for word, at in places.items()
     }
-    return causes, {word: found for word, found in kept.items() if found}
+    return {word: row for word, row in rows.items() if row}
 
 
 def written(table: Table) -> str:
@@ -123,14 +147,14 @@ def table_of(corpus: Path) -> str:
     return written(learn(rows, [words_of_row(row) for row in rows]))
 
 
-def main() -> None:
-    """Learns and writes the table, or says whether it is current."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def write(name: str, text_of: Callable[[Path], str], description: str) -> None:
+    """Learns and writes a table, or says whether it is current."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--check", action="store_true", help="compare with the table that is there, write nothing")
     options = parser.parse_args()
-    file = Path(rung.diagnosis.__file__).parent / "words.table"
-    text = table_of(options.corpus)
+    file = Path(rung.diagnosis.__file__).parent / name
+    text = text_of(options.corpus)
     if options.check:
         same = file.read_text(encoding="utf-8") == text
         print("the table is what these rows give" if same else "the table is another than these rows give")
@@ -140,4 +164,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    write("words.table", table_of, __doc__.splitlines()[0])

@@ -1,6 +1,6 @@
 """Words that were learned: the table, how words are cut, and the messages that they are learned from."""
 
-import importlib.util
+import importlib
 import json
 import math
 import sys
@@ -89,11 +89,9 @@ def test_one_in_ten_of_what_was_written_by_area():
 
 @pytest.fixture
 def learner(tmp_path, monkeypatch):
-    """``benchmarks/explain_words.py`` on a few messages, with a table of its own."""
-    file = Path(__file__).parents[2] / "benchmarks" / "explain_words.py"
-    spec = importlib.util.spec_from_file_location("explain_words", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    """``benchmarks/explain_words.py`` on a few messages, with tables of its own."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    module = importlib.import_module("explain_words")
     examples = tmp_path / "explain.jsonl"
     examples.write_text("".join(json.dumps(row) + "\n" for row in ROWS[::30]))
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[5::40]))
@@ -103,17 +101,21 @@ def learner(tmp_path, monkeypatch):
     return module
 
 
-def test_the_same_rows_give_the_same_table(learner, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["words", "fixes"])
+def test_the_same_rows_give_the_same_table(learner, name, tmp_path, monkeypatch, capsys):
+    module = importlib.import_module(f"explain_{name}")
+    monkeypatch.setattr(module, "EXAMPLES", learner.EXAMPLES)
     monkeypatch.setattr(sys, "argv", ["explain_words.py", str(tmp_path / "corpus.jsonl")])
-    learner.main()
+    learner.write(f"{name}.table", module.table_of, "")
+    assert (tmp_path / f"{name}.table").stat().st_size > 1000
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--check"])
     with pytest.raises(SystemExit) as ended:
-        learner.main()
+        learner.write(f"{name}.table", module.table_of, "")
     assert ended.value.code == 0
     examples = learner.EXAMPLES[0]
     examples.write_text(examples.read_text() + json.dumps(ROWS[1]) + "\n")
     with pytest.raises(SystemExit) as ended:
-        learner.main()
+        learner.write(f"{name}.table", module.table_of, "")
     assert ended.value.code == 1
     assert "another than" in capsys.readouterr().out
 

@@ -84,7 +84,8 @@ def explain_log(chunks: Iterable[bytes], environment: Mapping[str, Any] | None =
     """As ``explain``, from a stream in UTF-8 (``log.utf8`` makes it so); goes through it once in bounded memory."""
     found = scene(chunks, environment)
     rules = rules_of(found)
-    return _judge(found, rules, probabilities(weights(found.hits, rules), votes(words_of(found, rules))))
+    words = words_of(found, rules)
+    return _judge(found, rules, words, probabilities(weights(found.hits, rules), votes(words)))
 
 
 def rules_of(scene: Scene) -> list[Rule]:
@@ -99,7 +100,7 @@ def scene(chunks: Iterable[bytes], environment: Mapping[str, Any] | None = None)
     return scene_of(reading, gather(given, [*reading.about, *(hit.line for hit in reading.hits)]))
 
 
-def _judge(scene: Scene, rules: list[Rule], found: Mapping[str, float]) -> Explanation:
+def _judge(scene: Scene, rules: list[Rule], words: set[str], found: Mapping[str, float]) -> Explanation:
     ranked = list(found.items())
     known = bool(ranked) and ranked[0][1] >= max(_LEAST, 1 - sum(found.values()))
     others = ranked[1:] if known else ranked
@@ -114,7 +115,7 @@ def _judge(scene: Scene, rules: list[Rule], found: Mapping[str, float]) -> Expla
     return Explanation(
         cause=cause,
         confidence=round(share, 4),
-        fixes=fixes_for(found, scene),
+        fixes=fixes_for(found, scene, words),
         automatic=causes()[cause].automatic and share >= _SURE and _named(cause, scene),
         alternatives=tuple(alternatives),
         evidence=_evidence(scene, rules, cause),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rung.core.value import Value
 from rung.diagnosis.evidence import Scene
 from rung.diagnosis.fix_order import BY_FACT, FIRST
 from rung.diagnosis.gpus import capability_text
+from rung.diagnosis.helping import Helping
 from rung.diagnosis.tables import tables
 
 
@@ -57,20 +58,19 @@ def wordings() -> tuple[Wording, ...]:
     return tuple(Wording(**row) for row in tables()["fix"])
 
 
-#: How often the first, the second ... fix of a cause helps, fitted on threads without their own repositories, and the
-#: least probability of a cause whose fixes are told.
-_CHANCE, _LIKELY = (0.8, 0.5, 0.3, 0.2, 0.1), 0.1
-_MOST = 5
+#: The least probability of a cause whose fixes are told, and how many are.
+_LIKELY, _MOST = 0.1, 5
 
 
-def fixes_for(shares: Mapping[str, float], scene: Scene) -> tuple[Fix, ...]:
+def fixes_for(shares: Mapping[str, float], scene: Scene, words: Iterable[str]) -> tuple[Fix, ...]:
     """The fixes of the likely causes, the likeliest first; ``shares`` are probabilities by cause, falling.
 
-    Of one cause those come first that fit this device and these signatures. Where several causes are likely, the next
-    fix is the one that most likely helps where those before it do not.
+    Of one cause those come first that help logs with such words, on this device and with these signatures. Where
+    several causes are likely, the next fix is the one that most likely helps where those before it do not.
     """
     unhelped = {cause: share for cause, share in shares.items() if share >= min(_LIKELY, max(shares.values()))}
-    chances = {cause: _chances(_order(cause, scene)) for cause in unhelped}
+    helping = Helping(words)
+    chances = {cause: _chances(cause, scene, helping) for cause in unhelped}
     left = dict.fromkeys(label for chance in chances.values() for label in chance)
     chosen: list[str] = []
     while left and len(chosen) < _MOST:
@@ -81,35 +81,47 @@ def fixes_for(shares: Mapping[str, float], scene: Scene) -> tuple[Fix, ...]:
     return tuple(_worded(label, scene) for label in chosen)
 
 
-def _chances(order: Sequence[str]) -> dict[str, float]:
-    """How likely each fix of a cause helps, by its place."""
-    return {label: _CHANCE[min(place, len(_CHANCE) - 1)] for place, label in enumerate(order)}
+def _chances(cause: str, scene: Scene, helping: Helping) -> Mapping[str, float]:
+    """How likely each fix helps where that is the cause; words do not outvote what a fact asks for."""
+    found = helping.chances(cause, order_of(cause, scene))
+    asked = dict.fromkeys(_by_fact(cause, scene)[:1], max(found.values()))
+    return asked | {label: chance for label, chance in found.items() if label not in asked}
 
 
 #: Of torch's own builds and of what is built for each of them.
 _INDEX = "https://download.pytorch.org/whl"
 
 
-def _order(cause: str, scene: Scene) -> list[str]:
+def order_of(cause: str, scene: Scene) -> list[str]:
+    """The fixes of a cause in the order set by hand, for this device and these signatures."""
     by_signature = (order for named, signature, order in FIRST if named == cause and scene.has(signature))
-    by_fact = (order for named, when, order in BY_FACT if named == cause and when(scene))
-    first = next(by_fact, None) or next(by_signature, ())
+    first = _by_fact(cause, scene) or next(by_signature, ())
     order = list(dict.fromkeys([*first, *causes()[cause].fixes]))
-    return _by_own_code(order, scene.facts.gpu.arch) if cause == "rocm-arch-unsupported" and scene.facts.gpu else order
+    if cause == "rocm-arch-unsupported" and (own := _by_own_code(scene)):
+        return [*own, *(label for label in order if label not in _OF_OWN_CODE)]
+    return order
 
 
-def _by_own_code(order: list[str], arch: str) -> list[str]:
+def _by_fact(cause: str, scene: Scene) -> Sequence[str]:
+    own = _by_own_code(scene) if cause == "rocm-arch-unsupported" else ()
+    return own or next((order for named, when, order in BY_FACT if named == cause and when(scene)), ())
+
+
+#: What own code of an AMD GPU decides between.
+_OF_OWN_CODE = {"downgrade-library", "upgrade-library", "set-environment-override"}
+
+
+def _by_own_code(scene: Scene) -> Sequence[str]:
     """Where released builds hold code for an AMD GPU itself such a build comes first: an older one before RDNA, which
     new ones leave out and which has no related GPU to be named as; a newer one from RDNA 3 on."""
     from rung.hardware.catalog import architectures
     from rung.hardware.catalog.builds import builds
 
+    arch = scene.facts.gpu.arch if scene.facts.gpu else ""
     row = architectures().get(arch)
     if row is None or row.override or not any(build.image(row) for build in builds()):
-        return order
-    first = ["upgrade-library", "set-environment-override"] if arch.startswith("gfx1") else ["downgrade-library"]
-    named = {"downgrade-library", "upgrade-library", "set-environment-override"}
-    return [*first, *(label for label in order if label not in named)]
+        return ()
+    return ("upgrade-library", "set-environment-override") if arch.startswith("gfx1") else ("downgrade-library",)
 
 
 def _worded(label: str, scene: Scene) -> Fix:

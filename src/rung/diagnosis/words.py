@@ -1,9 +1,8 @@
 """Words that speak for causes: numbers learned from public threads. Weak evidence, but there is some in every message.
 
-``words.table`` holds them: a line of causes (a dash for "none of them"), then a word, a tab and its weights as
-``place:nats``. ``benchmarks/explain_words.py`` learns them; a word is one or two words of the log as it stands, a part
-of a name in it, a word of the environment, a fact with ``=`` before it, or a signature that matched or a rule that
-applies with ``#`` before it.
+``words.table`` holds them, with a dash for "none of the causes"; ``benchmarks/explain_words.py`` learns them. A word is
+one or two words of the log as it stands, a part of a name in it, a word of the environment, a fact with ``=`` before
+it, or a signature that matched or a rule that applies with ``#`` before it.
 """
 
 from __future__ import annotations
@@ -62,13 +61,21 @@ def _facts(facts: Facts) -> Iterable[str]:
     yield from (f"={dtype}" for dtype in facts.dtypes)
 
 
-@functools.cache
-def _table() -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """The causes, and the weights of each word as they are written."""
-    text = (resources.files("rung.diagnosis") / "words.table").read_text(encoding="utf-8")
+#: The labels of a table, and the weights of each word as they are written.
+Table = tuple[tuple[str, ...], Mapping[str, str]]
+
+
+def read_table(name: str) -> Table:
+    """A table of this package: a line of labels, then a word, a tab and its weights as ``place:nats``."""
+    text = (resources.files("rung.diagnosis") / name).read_text(encoding="utf-8")
     first, _, rest = text.partition("\n")
     labels = tuple("" if label == "-" else label for label in first.split())
     return labels, dict(line.split("\t") for line in rest.splitlines())
+
+
+@functools.cache
+def _table() -> Table:
+    return read_table("words.table")
 
 
 def share(count: int) -> float:
@@ -76,17 +83,29 @@ def share(count: int) -> float:
     return 1 / math.sqrt(count + _SILENT)
 
 
-def votes(words: Iterable[str]) -> dict[str, float]:
-    """The logarithm of each cause's probability by its words alone; empty when no word is known."""
-    labels, rows = _table()
+def weighed(row: str) -> Iterable[tuple[int, float]]:
+    """The places and nats of a word."""
+    for item in row.split():
+        place, _, weight = item.partition(":")
+        yield int(place), float(weight)
+
+
+def scores(words: Iterable[str], table: Table) -> list[float] | None:
+    """What the words say for each label of a table, in nats; None when no word is known."""
+    labels, rows = table
     known = [rows[word] for word in words if word in rows]
-    if not known:
-        return {}
     total = [0.0] * len(labels)
     for row in known:
-        for item in row.split():
-            place, _, weight = item.partition(":")
-            total[int(place)] += float(weight)
-    scores = [weight * share(len(known)) for weight in total]
-    whole = math.log(sum(map(math.exp, scores)))
-    return {label: score - whole for label, score in zip(labels, scores, strict=True)}
+        for place, weight in weighed(row):
+            total[place] += weight
+    return [weight * share(len(known)) for weight in total] if known else None
+
+
+def votes(words: Iterable[str]) -> dict[str, float]:
+    """The logarithm of each cause's probability by its words alone; empty when no word is known."""
+    labels, _ = table = _table()
+    found = scores(words, table)
+    if found is None:
+        return {}
+    whole = math.log(sum(map(math.exp, found)))
+    return {label: score - whole for label, score in zip(labels, found, strict=True)}
