@@ -80,7 +80,9 @@ def test_details_say_all_of_every_choice_refused_ones_too(rung, gemma, training)
             rf"{size(choice['memory']['total'])}, up to .* more, of {size(choice['free'])} free", amount
         )
         assert found.get("command") == choice["command"]
-        assert found["error"] == ("none" if choice["error_db"] is None else f"{choice['error_db']:.0f} dB")
+        assert found["error"] == (
+            "none" if choice["error_db"] is None else f"{choice['error_db']:.0f} dB below the weights"
+        )
         pace = found.get("speed", "").split(" · ")
         if training:
             ways = [choice["checkpointing"][way] for way in ("with", "without")]

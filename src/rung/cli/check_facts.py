@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rung.core.text import size
@@ -21,7 +22,7 @@ def facts(choice: Choice) -> dict[str, list[str]]:
         **{phase.name: _phase(phase) for phase in choice.phases},
         "activations": _ways(choice.checkpointing) if choice.checkpointing else (),
         "speed": [*choice.speeds, unsure(choice)] if choice.speeds else (),
-        "error": [error(choice)],
+        "error": [error(choice) + ("" if math.isinf(choice.error_db) else " below the weights")],
     }
     return {name: list(pieces) for name, pieces in found.items() if pieces}
 

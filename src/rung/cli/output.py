@@ -56,7 +56,7 @@ def columns(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
     """
     listed = [tuple(map(printable, row)) for row in (headings, *rows)]
     widths = [max(len(row[at]) for row in listed) for at in range(len(headings) - 1)]
-    starts = ["".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False)) for row in listed]
+    starts = ["".join(f"{cell:<{width}}  " for cell, width in zip(row[:-1], widths, strict=True)) for row in listed]
     return [line for start, row in zip(starts, listed, strict=True) for line in folded(start, row[-1])]
 
 
