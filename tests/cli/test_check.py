@@ -44,7 +44,7 @@ def test_a_configuration_alone_on_a_card(rung, gemma):
     lines = said.out.splitlines()
     assert "2,506,172,416 parameters" in lines[0]
     assert "needs" in next(line for line in lines if line.startswith("f16"))
-    assert re.search(r"→ quadro-p2200: \w+ +rung run .* --format \w+ --context 4096 --device cuda:0", lines[-1])
+    assert re.search(r"→ quadro-p2200: \w+ +rung run .* --format \w+ --context 4096 --device cuda:0", lines[-2])
 
 
 def test_exit_code_1_and_what_would_help_where_nothing_runs(rung, gemma):
@@ -70,6 +70,7 @@ def test_exit_code_1_and_what_would_help_where_nothing_runs(rung, gemma):
         (("--software", "torch 2.3+cu121"), "the software that is installed"),
         (("--software", "torch 2.3+cu121", "--device", "cpu"), "the software that is installed"),
         (("--fits", "--device", "p2200"), "--fits"),
+        (("--details", "--json"), "leave --details out"),
         (("--memory", "lots"), "is not a size"),
         (("--memory", "cuda:0=4GB", "--device", "p2200"), "quadro-p2200"),
         (("--device", "3090+m1"), "GPUs of one maker"),

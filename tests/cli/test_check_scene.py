@@ -51,7 +51,18 @@ def test_as_a_table_with_the_command_last(rung, photographs):
     lines = said.out.splitlines()
     assert lines[0].endswith("12 photographs")
     assert "800 x 600" in lines[2]
-    assert lines[-1].endswith(f"rung splat train {photographs} --out DIR --device cuda:0 --max-resolution 800")
+    assert lines[-2].endswith(f"rung splat train {photographs} --out DIR --device cuda:0 --max-resolution 800")
+
+
+def test_details_have_steps_in_the_place_of_tokens(rung, photographs):
+    asked = ("check", photographs, "--device", "3060")
+    choice = json.loads(rung(*asked, "--json").out)["choices"][1]
+    lines = rung(*asked, "--details").out.split("400 x 300")[0].splitlines()
+    at = lines.index("800 x 600, f32+sh16 on geforce-rtx-3060-12gb: yes")
+    speed = next(line for line in lines[at:] if line.startswith("  speed"))
+    assert f"{choice['steps_per_second']:.3g} steps/s" in speed
+    assert speed.endswith(f"for {choice['steps']:,} steps · ± 50%")
+    assert f"  command  {choice['command']}" in lines[at:]
 
 
 def test_the_command_of_another_format_names_it_and_a_budget_is_kept(rung, photographs):

@@ -58,6 +58,30 @@ def test_names_are_read_in_any_case_and_printed_in_one_way(name: str, printed: s
     assert Format.from_json(fmt.to_json()) == fmt
 
 
+OF_OTHERS = [
+    ":".join([kind, str(group), *options])
+    for kind in ("u2", "u4", "u8", "e4m3")
+    for group in (32, 64, 128)
+    for options in ([], ["bf16"], ["ordered"], ["bf16", "ordered"])
+]
+CODEBOOKS = [
+    f"{kind}:{block}{rest}" for kind in ("nf4", "fp4") for block in (64, 128, 4096) for rest in ("", ":nested")
+]
+
+
+@pytest.mark.parametrize("name", [*formats.FORMATS, *CODEBOOKS, *OF_OTHERS])
+def test_a_short_name_is_read_as_the_same_format_and_nothing_can_be_left_out_of_it(name: str) -> None:
+    short = formats.short_name(name)
+    kind, *options = short.split(":")
+    assert formats.get(short) == formats.get(name)
+    for at in range(len(options)):
+        assert formats.get(":".join([kind, *options[:at], *options[at + 1 :]])) != formats.get(name)
+
+
+def test_names_of_mixtures_are_short_and_so_is_stored() -> None:
+    assert [formats.short_name(name) for name in ("q4_k_m", "stored", "nf4:64")] == ["q4_k_m", "stored", "nf4"]
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rung import formats
 from rung.core.errors import ContextTooLong, UnknownFormat, UsageError
 from rung.core.types import StepClass
 from rung.core.value import FrozenDict
@@ -20,6 +23,8 @@ from rung.planning.answer import Question
 from rung.planning.check import SLOW, check
 from rung.planning.request import Request
 from rung.planning.solve import solve
+from rung.planning.subject import Subject
+from rung.planning.training import activation_bytes
 from tests.planning.cards import cpu, gemma_2b, p2200
 
 GB = 2**30
@@ -89,7 +94,6 @@ def test_the_json_has_the_promised_keys():
         assert choice["level"] in ("yes", "slow", "no")
         assert choice["verdict"]["ok"] == (choice["level"] != "no")
         assert choice["verdict"]["ok"] or choice["verdict"]["reason"]
-        assert ":64" not in choice["format"]
     assert data["best_by_device"].keys() == {"cpu", "cuda:0"}
     assert all(data["choices"][index]["device"] == device for device, index in data["best_by_device"].items())
     assert data["best"] in data["best_by_device"].values()
@@ -230,6 +234,22 @@ def test_training_takes_checkpoints_where_it_does_not_fit_without():
     assert tight.memory.activations < roomy.memory.activations
 
 
+@pytest.mark.parametrize("free", [80, 10])
+def test_training_says_what_both_ways_take(free):
+    """Also where neither fits; what differs are the activations, which are those of ``activation_bytes``."""
+    model, asked = outline(), {"formats": ("f16",), "training": "lora", "sequence": 2048, "batch": 2}
+    choice = only(model, replace(catalog.device("v100"), memory=80 * GB, free=free * GB), **asked).to_json()
+    steps, memory = choice["checkpointing"], choice["memory"]
+    taken = steps["with" if steps["taken"] else "without"]
+    assert steps["taken"] == (free == 10)
+    assert (taken["activations"], taken["total"]) == (memory["activations"], memory["total"])
+    subject = Subject.of_card(model.card)
+    for way in ("with", "without"):
+        assert steps[way]["activations"] == activation_bytes(subject, 2, 2048, way == "with")
+        assert steps[way]["total"] - steps[way]["activations"] == memory["total"] - memory["activations"]
+    assert "checkpointing" not in only(model, p2200(), formats=("f16",)).to_json()
+
+
 def pipeline():
     def part(name, role, rows):
         weight = Tensor("layers.0.linear", "w", (rows, 4096), "f16", 0, 0, rows * 4096 * 2)
@@ -282,6 +302,35 @@ def test_what_is_computed_in_slices_is_said_and_counted():
     assert tight.phases[1].memory.activations == roomy.phases[1].memory.activations // 2 == 2 * GB
     assert tight.phases[0] == roomy.phases[0]
     assert tight.memory.most <= 4 * GB
+
+
+def names_of_formats(value):
+    """All words with parameters that are names of formats, anywhere in JSON."""
+    for word in re.findall(r"[a-z0-9_]+(?::[a-z0-9]+)+", json.dumps(value)):
+        with contextlib.suppress(UnknownFormat):
+            yield word, formats.get(word)
+
+
+@pytest.mark.parametrize("training", [None, "lora"])
+@pytest.mark.parametrize("name", [*formats.FORMATS, "nf4:128", "u4:64:bf16", "stored", "q4_k_m"])
+def test_no_format_is_named_with_default_parameters(name, training):
+    """In choices, their phases, reasons and commands, and in what would help where nothing fits."""
+    shown, cards = {}, [catalog.device("v100"), cpu()]
+    asked = Question(formats=(name,), training=training, batch=64 if training else 1)
+    for model in (outline(), replace(pipeline(), makes="video"))[: 1 if training else 2]:
+        for question in (asked, replace(asked, memory=FrozenDict({"*": GB}))):
+            answer = check(model, cards, question)
+            shown |= dict(names_of_formats(answer.to_json()))
+    assert formats.short_name(name) in shown or ":" not in formats.short_name(name)
+    for word, format in shown.items():
+        kind, *options = word.split(":")
+        for at in range(len(options)):
+            assert formats.get(":".join([kind, *options[:at], *options[at + 1 :]])) != format, word
+
+
+def test_how_phases_are_held_is_named_as_the_format_is():
+    held = only(pipeline(), p2200(), formats=("nf4:64",)).to_json()["phases"][1]["held"]["transformer"]
+    assert held["format"] == "nf4"
 
 
 def test_a_prompt_is_inside_of_its_context():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.models.outlines.component import describe
 from rung.planning.subject import Subject
-from rung.planning.training import activation_bytes
+from rung.planning.training import _LOGITS, activation_bytes
 
 CONFIG = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 128, "num_hidden_layers": 4,
@@ -49,3 +52,45 @@ def test_checkpoints_keep_the_inputs_of_layers_and_one_layer():
     whole, lean = (activation_bytes(subject, 2, 128, checkpointing, 2) for checkpointing in (False, True))
     going_back = 2 * 128 * 3 * 2 * CONFIG["intermediate_size"]
     assert lean - going_back == pytest.approx((whole - going_back) / 4 + 4 * 2 * 128 * 2 * 128)
+
+
+class Live(TorchDispatchMode):
+    """Counts the bytes of storages that live at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.held, self.most = {}, 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        made = function(*arguments, **(options or {}))
+        for value in made if isinstance(made, (tuple, list)) else [made]:
+            storage = value.untyped_storage()
+            if storage._cdata not in self.held:
+                self.held[storage._cdata] = storage.nbytes()
+                weakref.finalize(storage, self.held.pop, storage._cdata)
+        self.most = max(self.most, sum(self.held.values()))
+        return made
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cast", "held", "most"), [("bf16", True, False, 12), ("f16", False, False, 6), ("f16", False, True, 8)]
+)
+def test_what_the_loss_takes_of_each_token_and_word(dtype, cast, held, most):
+    """12 bytes where it is computed in f32, as under autocast; in f16 half of that, and the logits while held."""
+    tokens, words, made = 256, 50000, torch.empty
+    kind = {"bf16": torch.bfloat16, "f16": torch.float16}[dtype]
+    hidden = made(tokens, 8, dtype=kind, device="meta", requires_grad=True)
+    head, labels = made(words, 8, dtype=kind, device="meta"), made(tokens, dtype=torch.long, device="meta")
+
+    def loss():
+        logits = torch.nn.functional.linear(hidden, head)
+        shifted = logits[:-1].contiguous()
+        return torch.nn.functional.cross_entropy(shifted.float() if cast else shifted, labels[1:]), logits
+
+    with Live() as live:
+        found, logits = loss()
+        if not held:
+            del logits
+        found.backward()
+    assert live.most == pytest.approx(most * tokens * words, rel=0.02)
+    assert not cast or most == _LOGITS

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rung.cli import check_scene, options
-from rung.cli.output import columns, note, print_json
+from rung.cli.output import note, print_json
 from rung.core.errors import RungError, UsageError
 
 if TYPE_CHECKING:
-    from rung.planning.answer import Answer, Choice, Pass, Unanswered
+    from rung.planning.answer import Answer, Unanswered
 
 _Models = Annotated[
     list[str],
@@ -67,6 +67,12 @@ _Trace = Annotated[
     ),
 ]
 _Html = Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.", show_default=False)]
+_Details = Annotated[
+    bool,
+    typer.Option(
+        "--details", help="Say of every choice what its memory is made of, how sure its speed is, and the command."
+    ),
+]
 _Context = Annotated[
     int | None, typer.Option("--context", help="Tokens that prompt and answer may have together.", show_default=False)
 ]
@@ -87,6 +93,7 @@ def check(
     rank: _Rank = None,
     sequence: _Sequence = None,
     trace: _Trace = False,
+    details: _Details = False,
     html: _Html = None,
     offline: options.Offline = False,
     revision: options.Revision = None,
@@ -97,6 +104,7 @@ def check(
     Exit code 0: something would run; 1: nothing would; 2: the question is wrong, or that of one of the models.
     """
     from rung.cli.check_html import page, write
+    from rung.cli.check_text import show
     from rung.cli.common import tell_taken
     from rung.engine.groups import asked_about
     from rung.planning.answer import Question, Unanswered
@@ -104,6 +112,8 @@ def check(
 
     if fits and device:
         raise UsageError("--fits asks the whole catalogue; --device names devices: one or the other.")
+    if json and details:
+        raise UsageError("--details changes nothing with --json, which has everything.", (), ["leave --details out"])
     question = Question(
         context=context,
         batch=batch,
@@ -135,7 +145,7 @@ def check(
         if isinstance(answer, Unanswered):
             note(f"{model}: {answer}")
         else:
-            show(answer, fits)
+            show(answer, fits, details)
     tell_taken(device or ())
     if len(device or ()) > len(groups):
         note("A device is named more than once and shown once; 2xNAME asks about two of a kind.")
@@ -165,106 +175,3 @@ def _print_object(answer: Answer | Unanswered, alone: bool) -> None:
         print_json(answer.to_json())
     else:
         print(encoder.dumps(answer.to_json(), ensure_ascii=False), flush=True)
-
-
-def show(answer: Answer, fits: bool = False) -> None:
-    """The answer as a table, the best choice and its command last."""
-    from rung.core.text import printable
-
-    lines = [f"{answer.model} · {answer.about}"]
-    for one in answer.passes:
-        lines += _pass_lines(one)
-    shown = _per_device(answer) if fits else answer.choices
-    if check_scene.is_answer(answer):
-        lines += check_scene.table(shown)
-    else:
-        lines += _table(shown)
-    print(printable("\n".join([*lines, *_conclusion(answer, fits)])))
-
-
-def _table(shown: Sequence[Choice]) -> list[str]:
-    """One line a choice; no columns of speeds where nothing has one, as of training."""
-    headings = ("format", "device", "memory", "free", "", "tokens/s", "prompt/s", "error", "")
-    rows = [_row(choice) for choice in shown]
-    kept = [at for at, name in enumerate(headings) if not name.endswith("/s") or any(row[at] for row in rows)]
-    return columns([headings[at] for at in kept], [[row[at] for at in kept] for row in rows]) if rows else []
-
-
-def _row(choice: Choice) -> tuple[str, ...]:
-    from rung.core.text import size
-
-    error = choice.to_json()["error_db"]
-    return (
-        choice.format,
-        choice.device,
-        size(choice.memory.total),
-        size(choice.free),
-        choice.level,
-        _rate(choice.speed.decode_tokens_per_second),
-        _rate(choice.speed.prefill_tokens_per_second),
-        "none" if error is None else f"{error:.0f} dB",
-        choice.verdict.reason,
-    )
-
-
-def _pass_lines(one: Pass) -> list[str]:
-    """What a traced pass takes, and which operations take most of it."""
-    from rung.core.text import size
-
-    dear = ", ".join(f"{found['name']} {_operations(found['flops'])}" for found in one.operations[:3] if found["flops"])
-    return [
-        f"{one.component}: one pass is {one.calls:,} operations, {_operations(one.flops)}"
-        + (f" ({dear})" if dear else ""),
-        f"  {size(one.bytes)} read and written, at most {size(one.activations)} of activations at once",
-    ]
-
-
-def _operations(count: int) -> str:
-    """``1.2 TFLOP``."""
-    for unit, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}FLOP"
-    return f"{count} FLOP"
-
-
-def _per_device(answer: Answer) -> list[Choice]:
-    """The best choice of every device that runs it, smallest memory first."""
-    found = [answer.choices[index] for index in answer.best_by_device.values() if index is not None]
-    return sorted(found, key=lambda choice: (choice.level == "slow", choice.free))
-
-
-def _conclusion(answer: Answer, fits: bool) -> list[str]:
-    from rung.core.text import size
-
-    lines = []
-    if fits:
-        able = _per_device(answer)
-        lines.append(f"{len(able)} of {len(answer.best_by_device)} cards of the catalogue run it.")
-        if able:
-            lines.append(f"→ the smallest: {able[0].device}, {able[0].format}, {size(able[0].memory.total)}")
-        return lines if able else lines + _help(answer)
-    for device, index in answer.best_by_device.items():
-        if index is None:
-            lines.append(f"→ {device}: nothing runs")
-            continue
-        best = answer.choices[index]
-        lines.append(f"→ {device}: {best.format}" + (f"   {best.command}" if best.command else ""))
-    way = next((choice.in_the_way for choice in answer.choices if choice.in_the_way), ())
-    if way:
-        held = ", ".join(f"{p['name']} ({p['pid']}) {size(p['bytes'])}" for p in way)
-        lines.append(f"It would fit on the idle device; in the way now: {held}")
-    return lines + _help(answer)
-
-
-def _help(answer: Answer) -> list[str]:
-    """The smallest changes with which something would run."""
-    if not answer.relaxations:
-        return []
-    said = [help.change + (f"   {help.command}" if help.command else "") for help in answer.relaxations]
-    return ["What would help", *(f"  {number}  {one}" for number, one in enumerate(said, 1))]
-
-
-def _rate(rate: float | None) -> str:
-    if rate is None:
-        return ""
-    return f"{rate:.1f}" if rate < 100 else f"{rate:,.0f}"

@@ -7,9 +7,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rung.cli.check_facts import facts
 from rung.core.errors import UsageError
 from rung.core.files import write_whole
-from rung.core.text import size
+from rung.core.text import rate, size
 from rung.planning.answer import Unanswered
 
 if TYPE_CHECKING:
@@ -84,19 +85,12 @@ def _unanswered(one: Unanswered) -> str:
 
 def _cell(number: int, choice: Choice, best: int | None) -> str:
     """One choice: its level as a word, and what is behind it on a click."""
-    rate = choice.speed.decode_tokens_per_second
-    words = f"{choice.level} · {size(choice.memory.total)}" + (f" · {rate:.1f} tokens/s" if rate else "")
+    decode = choice.speed.decode_tokens_per_second
+    words = f"{choice.level} · {size(choice.memory.total)}" + (f" · {rate(decode)} tokens/s" if decode else "")
     kind = choice.level + (" best" if number == best else "")
-    facts = {"why": choice.verdict.reason} if choice.verdict.reason else {}
-    facts |= {name.replace("_", " "): size(held) for name, held in choice.to_json()["memory"].items() if held}
-    facts["free"] = size(choice.free)
-    prefill = choice.speed.prefill_tokens_per_second
-    if prefill:
-        facts["prompt"] = f"{prefill:,.0f} tokens/s, give or take {choice.speed.uncertainty:.0%}"
-    error = choice.to_json()["error_db"]
-    facts["error"] = "none" if error is None else f"{error:.0f} dB below the weights"
-    facts |= {f"phase {phase.name}": size(phase.memory.total) for phase in choice.phases}
-    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts.items())
+    items = "".join(
+        f"<dt>{escape(name)}</dt><dd>{'<br>'.join(map(escape, pieces))}</dd>" for name, pieces in facts(choice).items()
+    )
     command = f"<p><code>{escape(choice.command)}</code></p>" if choice.command else ""
     marked = "best: " if number == best else ""
     return f'<td class="{kind}"><details><summary>{marked}{words}</summary><dl>{items}</dl>{command}</details></td>'

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+#: The fewest letters that a line is folded to.
+_NARROWEST = 20
+
 
 def console(stderr: bool = False) -> Console:
     """A rich console that neither wraps nor colours what is piped, and writes control characters out; ``NO_COLOR`` is
@@ -53,14 +56,25 @@ def columns(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
     """
     listed = [tuple(map(printable, row)) for row in (headings, *rows)]
     widths = [max(len(row[at]) for row in listed) for at in range(len(headings) - 1)]
-    indent = sum(widths) + 2 * len(widths)
-    end = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    lines = []
-    for *cells, last in listed:
-        line = "".join(f"{cell:<{width}}  " for cell, width in zip(cells, widths, strict=True))
-        folded = textwrap.wrap(last, end - indent) if end > indent + 20 else [last]
-        lines += [(line + (folded[0] if folded else "")).rstrip(), *(" " * indent + more for more in folded[1:])]
-    return lines
+    starts = ["".join(f"{cell:<{width}}  " for cell, width in zip(row[:-1], widths, strict=True)) for row in listed]
+    return [line for start, row in zip(starts, listed, strict=True) for line in folded(start, row[-1])]
+
+
+def folded(start: str, text: str) -> list[str]:
+    """The lines of a text behind what stands before its first, or below where there is no room beside; folded where the
+    terminal ends, whole when piped."""
+    end = _end()
+    if not end or len(start) + len(text) <= end:
+        return [(start + text).rstrip()]
+    if end < len(start) + _NARROWEST:
+        below = textwrap.wrap(text, max(end, _NARROWEST), initial_indent="    ", subsequent_indent="    ")
+        return [start.rstrip(), *below]
+    return textwrap.wrap(text, end, initial_indent=start, subsequent_indent=" " * len(start))
+
+
+def _end() -> int:
+    """Where lines of the terminal end; 0 where none is."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def print_json(value: Any) -> None:

@@ -40,6 +40,15 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def rate(each_second: float) -> str:
+    """A speed as people read it.
+
+    >>> rate(6.58), rate(1204.4)
+    ('6.6', '1,204')
+    """
+    return f"{each_second:.1f}" if each_second < 100 else f"{each_second:,.0f}"
+
+
 def tenths(count: int) -> float:
     """Bytes as GB, rounded up to a tenth."""
     return (count * 10 // 2**30 + 1) / 10

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from rung.formats.table import FORMATS, get, gguf_number, gguf_type, next_better, part_name, parts
+from rung.formats.table import FORMATS, get, gguf_number, gguf_type, next_better, part_name, parts, short_name
 
 if TYPE_CHECKING:
     from rung.formats.codec import Encoded
@@ -32,6 +32,7 @@ __all__ = [
     "next_better",
     "part_name",
     "parts",
+    "short_name",
     "sqnr",
     "stacked",
     "stacked_format",

@@ -21,6 +21,8 @@ _GGUF: dict[int, Format] = {}
 #: Blocks that nf4 and fp4 can have, the default first; nested scales are stored in blocks of ``NESTED_BLOCK``.
 BLOCKS = (64, 128, 256, 512, 1024, 2048, 4096)
 NESTED_BLOCK = 256
+#: The group of other quantisers' formats where a name has none.
+_GROUP = 128
 #: Their floors by block; nested scales cost 0.01 dB.
 _FLOORS = {"nf4": (20.3, 20.0, 19.7, 19.4, 19.2, 18.9, 18.7), "fp4": (17.8, 17.4, 17.0, 16.6, 16.2, 15.9, 15.5)}
 
@@ -130,7 +132,7 @@ def grouped(kind: str, block: int, scale: str = "", ordered: bool = False) -> Fo
 
 
 for _kind in GROUPED:
-    _format = grouped(_kind, 128)
+    _format = grouped(_kind, _GROUP)
     FORMATS.register(_format.name, _format)
 
 
@@ -139,7 +141,7 @@ def _grouped(kind: str, options: list[str]) -> Format | None:
     rest = list(options)
     ordered = rest[-1:] == ["ordered"] and bool(rest.pop())
     scale = rest.pop() if rest[-1:] and rest[-1] in _WIDTH else ""
-    block = rest[0] if len(rest) == 1 else "128" if not rest else ""
+    block = rest[0] if len(rest) == 1 else str(_GROUP) if not rest else ""
     if not (block.isascii() and block.isdigit() and 0 < int(block) <= _MOST_COLUMNS):
         return None
     return grouped(kind, int(block), scale, ordered) if int(block) * GROUPED[kind].bits % 8 == 0 else None
@@ -176,6 +178,17 @@ def get(name: str) -> Format:
             ["rung formats"],
         )
     return codebook(kind, int(blocks[0]), nested)
+
+
+def short_name(name: str) -> str:
+    """A format's name without default parameters, which ``get`` takes for the same; other names as they are.
+
+    >>> short_name("nf4:64:nested"), short_name("u4:128:bf16"), short_name("nf4:128"), short_name("q4_k_m")
+    ('nf4:nested', 'u4:bf16', 'nf4:128', 'q4_k_m')
+    """
+    kind, *options = name.split(":")
+    usual = str(_GROUP if kind in GROUPED else BLOCKS[0])
+    return ":".join([kind, *(option for option in options if option != usual)])
 
 
 def gguf_type(number: int) -> Format | None:

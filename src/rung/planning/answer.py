@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rung.core.errors import RungError, UsageError
-from rung.core.text import count, did_you_mean
+from rung.core.text import count, did_you_mean, rate, size
 from rung.core.types import EMPTY, MemoryUse, Verdict
 from rung.core.value import FrozenDict, Value
 from rung.planning.optimizers import WAYS, optimizer_state
@@ -82,6 +82,37 @@ class Speed(Value):
 
 
 @dataclass(frozen=True)
+class Checkpointing(Value):
+    """A training step that keeps all activations, and one ``lean`` by gradient checkpointing; ``taken``: the latter."""
+
+    taken: bool
+    without: MemoryUse
+    lean: MemoryUse
+
+    @property
+    def memory(self) -> MemoryUse:
+        """What the way that is taken needs."""
+        return self.lean if self.taken else self.without
+
+    @property
+    def note(self) -> str:
+        """The way that is taken in words."""
+        return (
+            f"with gradient checkpointing; {size(self.without.total)} without"
+            if self.taken
+            else "without checkpointing"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Both ways as scripts read them: bytes of the activations, and in all."""
+        ways = {"without": self.without, "with": self.lean}
+        return {
+            "taken": self.taken,
+            **{name: {"activations": use.activations, "total": use.total} for name, use in ways.items()},
+        }
+
+
+@dataclass(frozen=True)
 class Pass(Value):
     """One traced forward pass of a component, ``batch`` inputs of ``tokens`` tokens where it reads text.
 
@@ -105,7 +136,8 @@ class Choice(Value):
 
     ``fits`` is about memory alone, ``verdict`` says whether it would run; ``level`` is yes, slow or no. ``free`` is
     the budget it was held against, over all its devices. ``error_db`` is infinite when nothing is lost.
-    ``command`` runs it; None where ``rung run`` does not build the model, and for training.
+    ``command`` runs it; None where ``rung run`` does not build the model, and for training, which alone has
+    ``checkpointing``.
     """
 
     format: str
@@ -120,11 +152,22 @@ class Choice(Value):
     command: str | None
     phases: tuple[PlannedPhase, ...] = ()
     in_the_way: tuple[FrozenDict[Any], ...] = field(default=())
+    checkpointing: Checkpointing | None = None
 
     @property
     def column(self) -> str:
         """What choices of one device differ by."""
         return self.format
+
+    @property
+    def speeds(self) -> tuple[str, ...]:
+        """What is predicted of its speed, in words; of training nothing."""
+        prompt, found = count(self.speed.prompt_tokens, "token"), []
+        if self.speed.decode_tokens_per_second is not None:
+            found.append(f"{rate(self.speed.decode_tokens_per_second)} tokens/s after a prompt of {prompt}")
+        if self.speed.prefill_tokens_per_second is not None:
+            found.append(f"{rate(self.speed.prefill_tokens_per_second)} tokens/s while {prompt} are read")
+        return tuple(found)
 
     def to_json(self) -> dict[str, Any]:
         """The choice as scripts read it."""
@@ -136,6 +179,7 @@ class Choice(Value):
             "level": self.level,
             "verdict": {"ok": self.verdict.ok, "reason": self.verdict.reason},
             "memory": memory_json(self.memory),
+            **({"checkpointing": self.checkpointing.to_json()} if self.checkpointing else {}),
             "free": self.free,
             "speed": self.speed.to_json(),
             "error_db": None if lossless else round(self.error_db, 1),

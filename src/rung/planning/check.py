@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from rung import formats
 from rung.core.errors import ContextTooLong, UnknownFormat, UsageError
-from rung.core.text import count, quoted, size, tenths
+from rung.core.text import count, quoted, tenths
 from rung.core.types import Device, Format, Level, MemoryUse, StepClass, Verdict, no
 from rung.core.value import FrozenDict
 from rung.models.outlines.values import GENERATES, Outline
@@ -22,6 +22,7 @@ from rung.planning.answer import (
     RANK,
     SEQUENCE,
     Answer,
+    Checkpointing,
     Choice,
     Pass,
     Question,
@@ -188,8 +189,10 @@ def _choice(case: _Case, storage: Storage, group: Group) -> tuple[Choice, Arrang
     phases: tuple[PlannedPhase, ...] = ()
     recipes = [arrangement.recipe]
     note = ""
+    steps: Checkpointing | None = None
     if case.question.training:
-        arrangement, note = _trained(case, arrangement, group)
+        arrangement, steps = _trained(case, arrangement, group)
+        note = steps.note
     elif len(case.kitchens) > 1:
         arrangement, phases = _phased(case, arrangement, group)
         note = _held_otherwise(case, storage, phases)
@@ -201,7 +204,7 @@ def _choice(case: _Case, storage: Storage, group: Group) -> tuple[Choice, Arrang
     reason = "; ".join(filter(None, said))
     total = arrangement.placements[0].memory if len(arrangement.placements) == 1 else _sum(arrangement)
     choice = Choice(
-        format=short(arrangement.name),
+        format=storage_name(storage),
         device=group_id(group),
         fits=fits,
         level="no" if not verdict else "slow" if slow else "yes",
@@ -212,13 +215,9 @@ def _choice(case: _Case, storage: Storage, group: Group) -> tuple[Choice, Arrang
         error_db=min(recipe.error_db for recipe in recipes),
         command=_command(case, arrangement, group),
         phases=phases,
+        checkpointing=steps,
     )
     return choice, arrangement
-
-
-def short(format: str) -> str:
-    """A format's name without default parameters: ``nf4`` for ``nf4:64``."""
-    return format.removesuffix(":64") if format in ("nf4:64", "fp4:64") else format.replace(":64:nested", ":nested")
 
 
 def _verdict(case: _Case, arrangement: Arrangement, group: Group) -> Verdict:
@@ -278,7 +277,7 @@ def _command(case: _Case, arrangement: Arrangement, group: Group) -> str | None:
         return None
     words = ["rung", makes or "run", case.outline.path, *(["PROMPT"] if makes else [])]
     if arrangement.storage is not None:
-        words += ["--format", short(arrangement.name)]
+        words += ["--format", storage_name(arrangement.storage)]
     words += [] if makes else ["--context", str(case.context)]
     if len(group) == 1:
         words += ["--device", group[0].id if group[0].real else _place(group[0])]
@@ -337,12 +336,12 @@ def _held_otherwise(case: _Case, storage: Storage, phases: Sequence[PlannedPhase
     return "; ".join(found)
 
 
-def _trained(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, str]:
+def _trained(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, Checkpointing]:
     """The arrangement with the memory of a training step, checkpointed where it does not fit otherwise."""
     asked, device = case.question, group[0]
     budget = case.request.budget(device)
     made = case.main.recipe(arrangement.storage, device, arrangement.dtype, False)
-    uses = [
+    plain, lean = (
         training_use(
             made.weights,
             case.main.subject,
@@ -355,12 +354,10 @@ def _trained(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arran
             checkpointing=checkpointing,
         )
         for checkpointing in (False, True)
-    ]
-    plain, lean = uses
-    use = plain if plain.most <= budget else lean
-    note = f"with gradient checkpointing; {size(plain.total)} without" if use is lean else "without checkpointing"
-    placement = replace(arrangement.placements[0], device=device.id, memory=use, budget=budget)
-    return replace(arrangement, placements=(placement,)), note
+    )
+    steps = Checkpointing(plain.most > budget, plain, lean)
+    placement = replace(arrangement.placements[0], device=device.id, memory=steps.memory, budget=budget)
+    return replace(arrangement, placements=(placement,)), steps
 
 
 def _relaxations(case: _Case, groups: Sequence[Group], choices: Sequence[Choice]) -> tuple[Relaxation, ...]:
@@ -374,7 +371,7 @@ def _relaxations(case: _Case, groups: Sequence[Group], choices: Sequence[Choice]
     found = []
     if len(case.kitchens) == 1 and case.main.subject.decoder is not None:
         request = replace(case.request, format=closest.format if case.question.formats else None)
-        storage = next(s for s in _storages(case) if short(storage_name(s)) == closest.format)
+        storage = next(s for s in _storages(case) if storage_name(s) == closest.format)
         tried = arrange(case.main, storage, groups[0], case.request, case.context, False)
         less = less_context(case.main, groups, request, case.context)
         found += [Relaxation("a shorter context", command) for command in less]

@@ -58,8 +58,8 @@ class Weight(Value):
 
 
 def storage_name(asked: Storage) -> str:
-    """``q4_k``, ``q4_k_m`` or ``stored``."""
-    return asked.name if asked is not None else "stored"
+    """What people call it, without default parameters: ``q4_k``, ``nf4``, ``q4_k_m`` or ``stored``."""
+    return formats.short_name(asked.name) if asked is not None else "stored"
 
 
 def compute_dtype(device: Device, lossless: bool) -> str:

@@ -14,7 +14,7 @@ from rung.planning.arrange import Arrangement, arrange
 from rung.planning.devices import Group
 from rung.planning.kitchen import Kitchen
 from rung.planning.mixture import storage
-from rung.planning.recipe import Storage
+from rung.planning.recipe import Storage, storage_name
 from rung.planning.request import Request
 
 _SMALLER = ("q8_0", "q6_k", "q5_k", "q4_k", "q4_0")
@@ -140,6 +140,10 @@ def other_training(
     return list(found.values())
 
 
+def _name(format: str) -> str:
+    return format if format == "stored" else storage_name(storage(format))
+
+
 def _check_command(path: str, question: Question, group: Group) -> str:
     options = {
         "device": "+".join(device.id if device.real else device.name for device in group),
@@ -150,5 +154,5 @@ def _check_command(path: str, question: Question, group: Group) -> str:
         "batch": question.batch if question.batch > 1 else None,
     }
     given = [word for name, value in options.items() if value for word in (f"--{name}", str(value))]
-    formats = [word for name in question.formats for word in ("--format", name)]
+    formats = [word for name in question.formats for word in ("--format", _name(name))]
     return shlex.join(["rung", "check", path, *given, *formats])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rung.core.errors import UnknownFormat, UsageError
-from rung.core.text import count, did_you_mean, quoted
+from rung.core.text import count, did_you_mean, duration, quoted
 from rung.core.types import StepClass, Verdict, no
 from rung.core.value import FrozenDict
 from rung.models.card import SceneCard
@@ -36,6 +36,12 @@ class SplatChoice(Choice):
         """The resolution, ``400 x 300``, and the format where it is another one than f32."""
         size = f"{self.plan.width} x {self.plan.height}"
         return size if self.format == "f32" else f"{size}, {self.format}"
+
+    @property
+    def speeds(self) -> tuple[str, ...]:
+        """What is predicted of its speed, in words."""
+        made = self.plan
+        return (f"{made.steps_per_second:.3g} steps/s", f"{duration(made.seconds)} for {made.steps:,} steps")
 
     def to_json(self) -> dict[str, Any]:
         """The choice as scripts read it."""

@@ -1,0 +1,149 @@
+"""The text of ``rung check`` says what its JSON says: memory by part, how sure speeds are, both ways of training."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rung.cli import output
+from rung.core.text import size
+
+CONFIGS = Path(__file__).parents[1] / "models" / "configs"
+CARDS = ("--device", "p2200", "--device", "v100")
+NAMES = {"kv_cache": "KV cache", "optimizer": "optimiser"}
+
+
+@pytest.fixture
+def gemma(tmp_path, monkeypatch):
+    """A folder with nothing but the configuration of Gemma 2B."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gemma-2b").mkdir()
+    (tmp_path / "gemma-2b" / "config.json").write_bytes((CONFIGS / "gemma-2b.json").read_bytes())
+    return "gemma-2b"
+
+
+@pytest.fixture
+def pipeline(tmp_path):
+    """Stable Diffusion 1.5 as configurations alone."""
+    parts = ("text_encoder", "unet", "vae")
+    for part in parts:
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "config.json").write_bytes((CONFIGS / f"sd-1.5-{part.replace('_', '-')}.json").read_bytes())
+    index = {"_class_name": "StableDiffusionPipeline"} | {part: ["diffusers", "X"] for part in parts}
+    (tmp_path / "model_index.json").write_text(json.dumps(index), encoding="utf-8")
+    return str(tmp_path)
+
+
+def told(memory):
+    """The parts as the text names them, of the JSON."""
+    return [f"{NAMES.get(name, name)} {size(held)}" for name, held in memory.items() if held and name != "total"]
+
+
+def choices_of(rung, *asked):
+    return json.loads(rung(*asked, "--json").out)["choices"]
+
+
+def test_what_the_memory_of_the_best_is_made_of_is_below_its_command(rung, gemma):
+    asked = ("check", gemma, "--device", "p2200", "--device", "2xv100")
+    said, answer = rung(*asked).out.splitlines(), json.loads(rung(*asked, "--json").out)
+    for device, index in answer["best_by_device"].items():
+        best = answer["choices"][index]
+        below = said[next(at for at, line in enumerate(said) if line.startswith(f"→ {device}")) + 1]
+        assert below == "  " + " · ".join([*told(best["memory"]), f"speed ± {best['speed']['uncertainty']:.0%}"])
+
+
+def test_of_the_whole_catalogue_it_is_that_of_the_smallest_card(rung, gemma):
+    said = rung("check", gemma, "--fits", "--format", "nf4").out.splitlines()
+    assert "the smallest" in said[-2]
+    (choice,) = choices_of(rung, "check", gemma, "--device", said[-2].split()[3].rstrip(","), "--format", "nf4")
+    assert said[-1] == "  " + " · ".join([*told(choice["memory"]), "speed ± 50%"])
+
+
+@pytest.mark.parametrize("training", [(), ("--training", "full", "--format", "f32"), ("--training", "lora")])
+def test_details_say_all_of_every_choice_refused_ones_too(rung, gemma, training):
+    asked = ("check", gemma, *CARDS, *training)
+    choices = choices_of(rung, *asked)
+    _, *paragraphs = re.split(r"\n(?=\S)", rung(*asked, "--details").out)
+    assert len(choices) == sum("memory" in paragraph for paragraph in paragraphs)
+    for choice, paragraph in zip(choices, paragraphs, strict=False):
+        head, *lines = paragraph.splitlines()
+        assert head == f"{choice['format']} on {choice['device']}: {choice['level']}"
+        found = {name: rest.strip() for name, _, rest in (line.strip().partition(" ") for line in lines)}
+        assert found.get("why", "") == choice["verdict"]["reason"]
+        amount, *parts = found["memory"].split(" · ")
+        assert parts == told(choice["memory"])
+        assert re.fullmatch(
+            rf"{size(choice['memory']['total'])}, up to .* more, of {size(choice['free'])} free", amount
+        )
+        assert found.get("command") == choice["command"]
+        assert found["error"] == (
+            "none" if choice["error_db"] is None else f"{choice['error_db']:.0f} dB below the weights"
+        )
+        pace = found.get("speed", "").split(" · ")
+        if training:
+            ways = [choice["checkpointing"][way] for way in ("with", "without")]
+            amounts = [(size(way["activations"]), size(way["total"])) for way in ways]
+            assert re.findall(r"([\d.]+ [GM]B) with.*?\(([\d.]+ [GM]B) in all\)", found["activations"]) == amounts
+            assert pace == [""]
+        else:
+            assert float(pace[0].split()[0]) == pytest.approx(choice["speed"]["decode_tokens_per_second"], rel=0.01)
+            assert pace[-1] == f"± {choice['speed']['uncertainty']:.0%}"
+
+
+def test_details_of_a_pipeline_are_those_of_its_phases(rung, pipeline):
+    asked = ("check", pipeline, "--device", "p2200", "--format", "nf4")
+    (choice,) = choices_of(rung, *asked)
+    lines = rung(*asked, "--details").out.splitlines()
+    assert [phase["name"] for phase in choice["phases"]] == ["encode", "denoise", "decode"]
+    for phase in choice["phases"]:
+        line = next(line for line in lines if line.startswith(f"  {phase['name']} "))
+        assert " · ".join(told(phase["memory"])) in line
+        assert all(f"{name} in {held['format']}" in line for name, held in phase["held"].items())
+    peak = max(choice["phases"], key=lambda phase: phase["memory"]["total"])
+    assert f"\n  peak in {peak['name']} · weights" in rung(*asked).out
+
+
+@pytest.mark.parametrize("asked", [(), ("--training", "lora"), ("--details",), ("--details", "--training", "full")])
+@pytest.mark.parametrize("width", [80, 160])
+def test_nothing_but_commands_is_wider_than_the_terminal(rung, gemma, monkeypatch, width, asked):
+    """What is folded says what is piped, where each fact has one line; a name and its size are never parted."""
+    asked = ("check", gemma, *CARDS, *asked)
+    piped = rung(*asked).out
+    monkeypatch.setattr(output, "_end", lambda: width)
+    folded = rung(*asked).out
+    assert max(len(line) for line in piped.splitlines()) > width
+    assert all(len(line) <= width for line in folded.splitlines() if "rung " not in line)
+    assert folded.split() == piped.split()
+    named = re.compile(r"(?:weights|cache|activations|workspace|runtime|gradients|optimiser) [\d.]+ [GM]B")
+    assert named.findall(folded) == named.findall(piped)
+
+
+def test_what_is_piped_or_fits_is_not_folded(monkeypatch):
+    assert output.folded("ab  ", "word " * 100) == ["ab  " + "word " * 99 + "word"]
+    monkeypatch.setattr(output, "_end", lambda: 40)
+    assert output.folded("ab  ", "") == ["ab"]
+    assert output.folded("ab  ", "x" * 36) == ["ab  " + "x" * 36]
+    assert output.folded("ab  ", "some " * 9) == ["ab  " + "some " * 6 + "some", "    some some"]
+    assert output.folded("y" * 30, "some words") == ["y" * 30 + "some words"]
+    assert output.folded("y" * 30, "some more words") == ["y" * 30, "    some more words"]
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [((), "± 50%"), (("--training", "lora"), "GB with gradient checkpointing")],
+)
+def test_the_page_says_the_same(rung, gemma, tmp_path, training, words):
+    page, asked = tmp_path / "page.html", ("check", gemma, *CARDS, "--format", "f16", *training)
+    rung(*asked, "--html", str(page))
+    text = page.read_text(encoding="utf-8")
+    said = re.findall(r"<d[td]>(.*?)</d[td]>", text)
+    pieces = [html.unescape(piece) for facts in said for piece in facts.split("<br>")]
+    lines = [line.strip() for line in rung(*asked, "--details").out.splitlines() if line.startswith("  ")]
+    assert words in text
+    for line in lines:
+        name, _, rest = line.partition(" ")
+        assert name == "command" or {name, *rest.strip().split(" · ")} <= set(pieces)
