@@ -51,6 +51,8 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-shape-constraint", "shared-memory-limit", ("use-fallback-kernel", "upgrade-library")),
     ("kernel-shape-constraint", "shape-not-aligned", ("adjust-shape", "requantize-or-reconvert")),
     ("quantized-model-operation", "train-quantised", ("fix-user-code", "upgrade-library")),
+    ("build-wrong-arch-flags", "compiled-for-one-capability", ("install-matching-build", "build-from-source")),
+    ("slow-dtype-path", "triton-fell-back", ("install-cuda-libraries", "install-matching-build")),
     ("quantized-model-operation", "packed-weights-as-matrix", ("upgrade-library", "dequantize-first")),
     ("dtype-mix", "unscale-fp16", ("cast-to-match", "use-fp32")),
     ("dtype-mix", "flash-dtype", ("cast-to-match", "use-bf16")),
@@ -158,6 +160,15 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "package-version-mismatch",
         lambda s: "." in s.words.get("package", "") and s.has("package-missing"),
         ("align-package-versions", "downgrade-library"),
+    ),
+    ("slow-dtype-path", lambda s: s.has("compute-dtype-wide"), ("change-compute-dtype", "use-fp16")),
+    (  # a class of a newer model
+        "package-version-mismatch",
+        lambda s: s.says(
+            r"'transformers' has no attribute '(?!Auto)\w{1,60}For[A-Z]"
+            r"|name '(?!Auto)\w{1,60}For[A-Z]\w+' from 'transformers"
+        ),
+        ("upgrade-library", "align-package-versions"),
     ),
     (  # two copies of one library: the program itself names the variable that lets it go on
         "package-version-mismatch",
