@@ -55,6 +55,9 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("slow-dtype-path", "triton-fell-back", ("install-cuda-libraries", "install-matching-build")),
     ("quantized-model-operation", "packed-weights-as-matrix", ("upgrade-library", "dequantize-first")),
     ("dtype-mix", "unscale-fp16", ("cast-to-match", "use-fp32")),
+    ("fp8-fp4-unsupported-gpu", "triton-no-fp8", ("change-quantization", "change-hardware")),
+    ("package-version-mismatch", "type-of-other-version", ("downgrade-library", "upgrade-library")),
+    ("package-version-mismatch", "resolver-gave-up", ("align-package-versions", "fix-user-code")),
     ("dtype-mix", "flash-dtype", ("cast-to-match", "use-bf16")),
     ("gpu-dtype-op-missing", "dtype-of-quantiser", ("use-fp16", "change-quantization")),
     ("platform-binary-missing", "bnb-required-library", ("build-from-source", "upgrade-library")),
@@ -162,11 +165,19 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ("align-package-versions", "downgrade-library"),
     ),
     ("slow-dtype-path", lambda s: s.has("compute-dtype-wide"), ("change-compute-dtype", "use-fp16")),
-    (  # a class of a newer model
+    (  # what newer releases of torch have no more
+        "package-version-mismatch",
+        lambda s: s.says(
+            r"module 'torch' has no attribute '(?:i?rfft|i?fft|symeig|solve|lstsq|eig|gels|_six|btrifact)\b"
+        ),
+        ("downgrade-library", "fix-user-code"),
+    ),
+    (  # a class of a newer model, or what a torch, accelerate or diffusers lacks that is too old for the rest
         "package-version-mismatch",
         lambda s: s.says(
             r"'transformers' has no attribute '(?!Auto)\w{1,60}For[A-Z]"
             r"|name '(?!Auto)\w{1,60}For[A-Z]\w+' from 'transformers"
+            r"|module 'torch(?:\.[\w.]+)?' has no attribute|name '\w+' from '(?:accelerate|peft|diffusers)\b"
         ),
         ("upgrade-library", "align-package-versions"),
     ),
@@ -216,6 +227,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ),
         ("use-other-backend", "change-quantization"),
     ),
+    ("fp16-overflow", lambda s: s.has("exclamation-marks"), ("use-fp32", "upgrade-library")),
     ("fp16-overflow", lambda s: s.says(r"(?i)\bvae\b"), ("upcast-part", "use-fp32")),
     (
         "kernel-shape-constraint",
@@ -252,6 +264,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "cuda-toolkit-mismatch",
         lambda s: s.says("SUBLIBRARY_"),
         ("set-library-path", "install-cuda-libraries"),
+    ),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.has("marlin-refused"),
+        ("change-quantization", "use-fallback-kernel"),
     ),
     (
         "kernel-min-compute-capability",
