@@ -51,6 +51,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-shape-constraint", "shared-memory-limit", ("use-fallback-kernel", "upgrade-library")),
     ("kernel-shape-constraint", "shape-not-aligned", ("adjust-shape", "requantize-or-reconvert")),
     ("quantized-model-operation", "train-quantised", ("fix-user-code", "upgrade-library")),
+    ("format-or-arch-unknown", "engine-not-read", ("requantize-or-reconvert", "align-package-versions")),
     ("build-wrong-arch-flags", "compiled-for-one-capability", ("install-matching-build", "build-from-source")),
     ("slow-dtype-path", "triton-fell-back", ("install-cuda-libraries", "install-matching-build")),
     ("quantized-model-operation", "packed-weights-as-matrix", ("upgrade-library", "dequantize-first")),
@@ -165,6 +166,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ("align-package-versions", "downgrade-library"),
     ),
     ("slow-dtype-path", lambda s: s.has("compute-dtype-wide"), ("change-compute-dtype", "use-fp16")),
+    (
+        "dtype-mix",
+        lambda s: s.has("operand-of-other-type") and s.says(r"to be (?:float16 or )?bfloat16"),
+        ("use-bf16", "cast-to-match"),
+    ),
     (  # what newer releases of torch have no more
         "package-version-mismatch",
         lambda s: s.says(
