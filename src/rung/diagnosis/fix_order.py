@@ -271,6 +271,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: s.says("SUBLIBRARY_"),
         ("set-library-path", "install-cuda-libraries"),
     ),
+    (  # DeepSpeed has a variable for GPUs of compute capability 6
+        "kernel-min-compute-capability",
+        lambda s: s.has("half-not-for-processor"),
+        ("use-fp32", "set-environment-override"),
+    ),
     (
         "kernel-min-compute-capability",
         lambda s: s.has("marlin-refused"),
