@@ -8,6 +8,11 @@ COMPUTE_TYPE = (
 )
 
 APPLIES = {
+    "whisper-beside-a-gpu": (
+        "UserWarning: FP16 is not supported on CPU; using FP32 instead",
+        {"gpu": "GeForce RTX 3060"},
+        "cpu-only-build",
+    ),
     "build-for-cpus-is-named": (
         "ValueError: Your setup doesn't support bf16/gpu.",
         {"torch": "2.5.1+cpu", "gpu": "RTX 4070"},
@@ -41,7 +46,7 @@ APPLIES = {
     ),
     "name-missing-in-package": (
         'File "/env/site-packages/transformers/modeling_utils.py", line 3817, in from_pretrained\n'
-        "NameError: name 'init_empty_weights' is not defined",
+        "NameError: name 'is_compiled_module' is not defined",
         {},
         "package-version-mismatch",
     ),

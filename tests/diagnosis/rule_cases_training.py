@@ -10,6 +10,11 @@ _MISMATCH = "RuntimeError: CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling 
 _HALF = "ValueError: fp16 mixed precision requires a GPU (not 'cpu')."
 
 APPLIES = {
+    "deepspeed-half-before-volta": (
+        "ValueError: Type fp16 is not supported.",
+        {"gpu": "Tesla P40"},
+        "kernel-min-compute-capability",
+    ),
     "gpu-nearly-full": (
         "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED\nnvidia-smi: 11847MiB / 12045MiB",
         {},

@@ -12,6 +12,9 @@ from rung.diagnosis.evidence import Scene
 #: Where facts change the order: (cause, when, labels that come first).
 FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-min-compute-capability", "quantisation-min-capability", ("change-quantization", "use-other-backend")),
+    ("kernel-min-compute-capability", "trainer-gpu-too-old", ("change-hardware", "use-other-backend")),
+    ("kernel-min-compute-capability", "engine-kernel-not-found", ("use-other-backend", "use-fallback-kernel")),
+    ("kernel-shape-constraint", "engine-kernel-not-found", ("use-other-backend", "use-fallback-kernel")),
     ("kernel-min-compute-capability", "capability-floor", ("use-other-backend", "change-hardware")),
     ("cuda-toolkit-mismatch", "bnb-setup-path", ("set-environment-override", "install-cuda-libraries")),
     ("cuda-toolkit-mismatch", "bnb-duplicates", ("set-environment-override", "set-library-path")),
@@ -28,11 +31,13 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("platform-binary-missing", "abi-too-old", ("build-from-source", "install-matching-build")),
     ("cuda-toolkit-mismatch", "ptx-version", ("install-cuda-libraries", "set-environment-override")),
     ("int8-matmul-unsupported-gpu", "merge-call", ("upgrade-library", "dequantize-first")),
-    ("compiler-arch-unsupported", "inductor-old", ("use-fallback-kernel", "use-other-backend")),
+    ("compiler-arch-unsupported", "inductor-old", ("use-fallback-kernel", "change-hardware")),
+    ("compiler-arch-unsupported", "triton-assertion", ("use-fallback-kernel", "change-hardware")),
     ("compiler-arch-unsupported", "ptxas-arch", ("set-environment-override", "upgrade-library")),
     ("software-defect", "ggml-assert", ("upgrade-library", "use-fallback-kernel")),
     ("software-defect", "known-regression", ("downgrade-library", "upgrade-library")),
     ("mps-dtype-unsupported", "mps-convert-bf16", ("use-fp16", "use-fp32")),
+    ("mps-dtype-unsupported", "mps-float64", ("use-fp32", "upgrade-library")),
     ("mps-dtype-unsupported", "mlx-kernel", ("upgrade-library", "downgrade-library")),
     ("build-lacks-old-arch", "machine-capability-refused", ("downgrade-library", "change-hardware")),
     ("build-lacks-old-arch", "machine-generation-refused", ("install-matching-build", "downgrade-library")),
@@ -45,7 +50,26 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-min-compute-capability", "half-operation-missing", ("change-hardware", "use-fallback-kernel")),
     ("kernel-shape-constraint", "shared-memory-limit", ("use-fallback-kernel", "upgrade-library")),
     ("kernel-shape-constraint", "shape-not-aligned", ("adjust-shape", "requantize-or-reconvert")),
-    ("quantized-model-operation", "train-quantised", ("fix-user-code", "dequantize-first")),
+    ("quantized-model-operation", "train-quantised", ("fix-user-code", "upgrade-library")),
+    ("format-or-arch-unknown", "engine-not-read", ("requantize-or-reconvert", "align-package-versions")),
+    ("build-wrong-arch-flags", "compiled-for-one-capability", ("install-matching-build", "build-from-source")),
+    ("slow-dtype-path", "triton-fell-back", ("install-cuda-libraries", "install-matching-build")),
+    ("quantized-model-operation", "packed-weights-as-matrix", ("upgrade-library", "dequantize-first")),
+    ("dtype-mix", "unscale-fp16", ("cast-to-match", "use-fp32")),
+    ("fp8-fp4-unsupported-gpu", "triton-no-fp8", ("change-quantization", "change-hardware")),
+    ("package-version-mismatch", "type-of-other-version", ("downgrade-library", "upgrade-library")),
+    ("package-version-mismatch", "resolver-gave-up", ("align-package-versions", "fix-user-code")),
+    ("dtype-mix", "flash-dtype", ("cast-to-match", "use-bf16")),
+    ("gpu-dtype-op-missing", "dtype-of-quantiser", ("use-fp16", "change-quantization")),
+    ("platform-binary-missing", "bnb-required-library", ("build-from-source", "upgrade-library")),
+    ("platform-binary-missing", "bnb-configured-binary", ("build-from-source", "upgrade-library")),
+    ("platform-binary-missing", "bnb-native-missing", ("build-from-source", "upgrade-library")),
+    ("package-version-mismatch", "torch-load-refused", ("upgrade-library", "downgrade-library")),
+    ("package-version-mismatch", "torch-changed-its-ways", ("downgrade-library", "fix-user-code")),
+    ("package-version-mismatch", "model-without-flash", ("use-fallback-kernel", "upgrade-library")),
+    ("format-or-arch-unknown", "model-without-flash", ("use-fallback-kernel", "upgrade-library")),
+    ("cuda-toolkit-mismatch", "toolkit-floor", ("install-cuda-libraries", "upgrade-library")),
+    ("cuda-toolkit-mismatch", "compiler-option-unknown", ("install-cuda-libraries", "upgrade-library")),
     ("fp16-overflow", "nan-probabilities", ("use-bf16", "use-fp32")),
     ("gpu-out-of-memory", "cudnn-handle", ("set-environment-override", "reduce-memory")),
     ("kernel-shape-constraint", "option-not-in-kernel", ("use-fallback-kernel", "upgrade-library")),
@@ -141,6 +165,38 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: "." in s.words.get("package", "") and s.has("package-missing"),
         ("align-package-versions", "downgrade-library"),
     ),
+    ("slow-dtype-path", lambda s: s.has("compute-dtype-wide"), ("change-compute-dtype", "use-fp16")),
+    (
+        "dtype-mix",
+        lambda s: s.has("operand-of-other-type") and s.says(r"to be (?:float16 or )?bfloat16"),
+        ("use-bf16", "cast-to-match"),
+    ),
+    (  # what newer releases of torch have no more
+        "package-version-mismatch",
+        lambda s: s.says(
+            r"module 'torch' has no attribute '(?:i?rfft|i?fft|symeig|solve|lstsq|eig|gels|_six|btrifact)\b"
+        ),
+        ("downgrade-library", "fix-user-code"),
+    ),
+    (  # a class of a newer model, or what a torch, accelerate or diffusers lacks that is too old for the rest
+        "package-version-mismatch",
+        lambda s: s.says(
+            r"'transformers' has no attribute '(?!Auto)\w{1,60}For[A-Z]"
+            r"|name '(?!Auto)\w{1,60}For[A-Z]\w+' from 'transformers"
+            r"|module 'torch(?:\.[\w.]+)?' has no attribute|name '\w+' from '(?:accelerate|peft|diffusers)\b"
+        ),
+        ("upgrade-library", "align-package-versions"),
+    ),
+    (  # two copies of one library: the program itself names the variable that lets it go on
+        "package-version-mismatch",
+        lambda s: s.says(r"OMP: Error #15|MKL_THREADING_LAYER"),
+        ("set-environment-override", "align-package-versions"),
+    ),
+    (
+        "not-a-compatibility-problem",
+        lambda s: s.says(r"NCCL_(?:P2P|IB|SHM)_DISABLE"),
+        ("set-environment-override", "fix-user-code"),
+    ),
     ("slow-dtype-path", lambda s: s.has("fast-kernel-not-built"), ("build-from-source", "install-matching-build")),
     (
         "slow-dtype-path",
@@ -177,6 +233,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ),
         ("use-other-backend", "change-quantization"),
     ),
+    ("fp16-overflow", lambda s: s.has("exclamation-marks"), ("use-fp32", "upgrade-library")),
     ("fp16-overflow", lambda s: s.says(r"(?i)\bvae\b"), ("upcast-part", "use-fp32")),
     (
         "kernel-shape-constraint",
@@ -214,6 +271,16 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: s.says("SUBLIBRARY_"),
         ("set-library-path", "install-cuda-libraries"),
     ),
+    (  # DeepSpeed has a variable for GPUs of compute capability 6
+        "kernel-min-compute-capability",
+        lambda s: s.has("half-not-for-processor"),
+        ("use-fp32", "set-environment-override"),
+    ),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.has("marlin-refused"),
+        ("change-quantization", "use-fallback-kernel"),
+    ),
     (
         "kernel-min-compute-capability",
         lambda s: s.says("(?i)flash|sage|xformers|memory_efficient"),
@@ -227,7 +294,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     (
         "compiler-arch-unsupported",
         lambda s: s.below(70) and not s.has("nvcc-arch", "nvrtc-arch"),
-        ("use-fallback-kernel", "use-other-backend"),
+        ("use-fallback-kernel", "change-hardware"),
     ),
     (
         "format-or-arch-unknown",

@@ -6,12 +6,11 @@ import re
 
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.gpus import capability
-from rung.diagnosis.rules.known import FOR_CUDA, LATE, MISSING, PREBUILT, WRONG_CODE
+from rung.diagnosis.rules.known import FOR_CUDA, LATE, MISSING, NO_GPU, PREBUILT, WRONG_CODE
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
 _TORCH = "torch, build configuration of the wheels"
 _CATALOGUE = "NVIDIA, CUDA toolkit release notes, first toolkit of an architecture"
-_NO_GPU = ("torch-without-cuda", "no-cuda-device", "deserialize-cuda", "cuda-init-unknown", "nothing-to-train-on")
 _OF_CPU_BUILD = ("architectures-unknown", "extension-for-cuda", "is-available-false", "torch-library-missing")
 _RUNTIME = ("cuda-no-kernel-image", "cuda-invalid-device-function", "invalid-device-function-short")
 _UNSEEN = (
@@ -19,6 +18,7 @@ _UNSEEN = (
     "gpu-unused-symptom",
     "gpu-hidden",
     "no-cuda-device",
+    "quantiser-without-gpu",
     "cuda-init-unknown",
     "device-is-the-processor",
     "webui-without-gpu",
@@ -236,14 +236,19 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "cpu-wheel",
-        lambda s: s.about(r"\+cpu\b|version\.cuda is None") and s.has(*_NO_GPU, *_OF_CPU_BUILD, "webui-without-gpu"),
+        lambda s: s.about(r"\+cpu\b|version\.cuda is None") and s.has(*NO_GPU, *_OF_CPU_BUILD, "webui-without-gpu"),
         {"cpu-only-build": 4, "gpu-not-visible": -2},
         "the torch installed is a CPU build (+cpu)",
         _TORCH,
     ),
     Rule(
         "cpu-wheel-on-windows",
-        lambda s: s.facts.windows and s.has("is-available-false") and s.facts.build is None and not s.facts.without_gpu,
+        lambda s: (
+            s.facts.windows
+            and s.has("is-available-false", "quantiser-without-gpu")
+            and s.facts.build is None
+            and not s.facts.without_gpu
+        ),
         {"cpu-only-build": 1.2},
         "on Windows the package index gives torch without CUDA unless its own index is named",
         _TORCH,

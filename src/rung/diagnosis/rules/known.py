@@ -92,6 +92,15 @@ WRONG_CODE = (
     "tensor-not-initialised",
     "cufft-internal",
 )
+#: What says that no GPU of CUDA is seen.
+NO_GPU = (
+    "torch-without-cuda",
+    "no-cuda-device",
+    "quantiser-without-gpu",
+    "deserialize-cuda",
+    "cuda-init-unknown",
+    "nothing-to-train-on",
+)
 #: What asks for CUDA or a GPU of NVIDIA.
 FOR_CUDA = (
     "requires-accelerate",
@@ -99,6 +108,7 @@ FOR_CUDA = (
     "bnb-setup-failed",
     "awq-needs-gpu",
     "gpu-demanded",
+    "quantiser-without-gpu",
     "cuda-home",
     "nvcc-not-there",
 )

@@ -20,6 +20,7 @@ _WITHOUT_GPU = (
     "is-available-false",
     "gpu-unused-symptom",
     "no-cuda-device",
+    "quantiser-without-gpu",
     "xformers-no-cuda",
     "xformers-none",
     "requires-accelerate",
@@ -29,12 +30,15 @@ _WITHOUT_GPU = (
     "type-of-cuda-missing",
     "environment-without-gpu",
 )
+#: What whisper says where torch shows it no GPU.
+_WHISPER_ON_CPU = r"FP16 is not supported on CPU; using FP32 instead"
 _MERGE = r"\bin (?:merge\w*|unload\w*|_unload\w*|get_delta_weight)\b|\.merge\(|fuse_lora|load_lora_weights"
 #: What says first that something was not found; a name that is missing afterwards follows from it.
 _NOT_FOUND = (
     "nvcc-not-there",
     "libcuda-missing",
     "no-cuda-device",
+    "quantiser-without-gpu",
     "library-missing",
     "cuda-library-not-loaded",
     "bnb-setup-path",
@@ -59,6 +63,13 @@ def _half_of_shape(scene: Scene) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "whisper-beside-a-gpu",
+        lambda s: s.vendor == "nvidia" and not s.facts.without_gpu and s.says(_WHISPER_ON_CPU),
+        {"cpu-only-build": 4.5, "gpu-not-visible": 2.5, "cpu-half-op-missing": -1},
+        "whisper takes the GPU wherever torch sees it, and there is one of NVIDIA's",
+        "openai/whisper, transcribe.py",
+    ),
     Rule(
         "build-for-cpus-is-named",
         _cpu_build,

@@ -110,6 +110,13 @@ def _newer_than_driver(scene: Scene) -> bool:
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        "deepspeed-half-before-volta",
+        lambda s: s.has("half-not-for-processor") and s.vendor == "nvidia" and s.below(70),
+        {"kernel-min-compute-capability": 6, "cpu-half-op-missing": -2},
+        "{gpu} has compute capability {cc}; DeepSpeed takes float16 from 7.0 on",
+        "DeepSpeed, cuda_accelerator.py",
+    ),
+    Rule(
         "gpu-nearly-full",
         _nearly_full,
         {"gpu-out-of-memory": 3.2},
