@@ -9,6 +9,11 @@ from collections.abc import Callable, Sequence
 
 from rung.diagnosis.evidence import Scene
 
+_CLASS_OF_MODEL = (
+    r"cannot import name '\w*(?:Pipeline|Transformer\w*Model|For(?:CausalLM|ConditionalGeneration|MaskedLM)|Config"
+    r"|Scheduler|Autoencoder\w*)' from '(?:diffusers|transformers|torchao|peft)\b"
+)
+
 #: Where facts change the order: (cause, when, labels that come first).
 FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-min-compute-capability", "quantisation-min-capability", ("change-quantization", "use-other-backend")),
@@ -26,6 +31,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("cuda-toolkit-mismatch", "nvcc-lists-no-gpus", ("install-cuda-libraries", "set-library-path")),
     ("cuda-toolkit-mismatch", "numba-toolkit-unknown", ("install-cuda-libraries", "downgrade-library")),
     ("cuda-toolkit-mismatch", "nvrtc-builtins", ("set-library-path", "install-matching-build")),
+    ("cuda-library-not-found", "provider-load-failed", ("install-cuda-libraries", "set-library-path")),
     ("cuda-library-not-found", "nvrtc-builtins", ("set-library-path", "install-cuda-libraries")),
     ("platform-binary-missing", "abi-too-old", ("build-from-source", "install-matching-build")),
     ("cuda-toolkit-mismatch", "ptx-version", ("install-cuda-libraries", "set-environment-override")),
@@ -149,6 +155,16 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "package-version-mismatch",
         lambda s: "." in s.words.get("package", "") and s.has("package-missing"),
         ("align-package-versions", "downgrade-library"),
+    ),
+    (  # classes of models come with releases
+        "package-version-mismatch",
+        lambda s: s.has("cannot-import-name") and s.says(_CLASS_OF_MODEL),
+        ("upgrade-library", "align-package-versions"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.says("(?i)shader-f16"),
+        ("use-fp32", "use-other-backend"),
     ),
     ("slow-dtype-path", lambda s: s.has("fast-kernel-not-built"), ("build-from-source", "install-matching-build")),
     (

@@ -109,7 +109,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "operation-on-processor",
-        lambda s: s.has("operation-without-dtype") and (s.facts.on_cpu or "cpu_backend" in s.said or "--cpu" in s.said),
+        lambda s: s.has("operation-without-dtype") and (s.facts.on_cpu or "cpu_backend" in s.said or s.about("--cpu")),
         {"cpu-half-op-missing": 3},
         "the model runs on the processor",
         "candle, cpu_backend",
