@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 
 from rung.diagnosis.evidence import Scene
 
+#: The first CUDA whose compiler takes no GPU before Turing.
+_WITHOUT_PASCAL = 13
+#: Classes of models, which come with releases.
 _CLASS_OF_MODEL = (
     r"cannot import name '\w*(?:Pipeline|Transformer\w*Model|For(?:CausalLM|ConditionalGeneration|MaskedLM)|Config"
     r"|Scheduler|Autoencoder\w*)' from '(?:diffusers|transformers|torchao|peft)\b"
@@ -39,7 +42,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("build-wrong-arch-flags", "named-symbol", ("build-from-source", "set-environment-override")),
     ("int8-matmul-unsupported-gpu", "merge-call", ("upgrade-library", "dequantize-first")),
     ("compiler-arch-unsupported", "inductor-old", ("use-fallback-kernel", "use-other-backend")),
-    ("compiler-arch-unsupported", "nvcc-native-unknown", ("install-cuda-libraries", "build-from-source")),
+    ("compiler-arch-unsupported", "nvcc-native-unknown", ("install-cuda-libraries", "upgrade-library")),
     ("compiler-arch-unsupported", "ptxas-arch", ("set-environment-override", "upgrade-library")),
     ("software-defect", "ggml-assert", ("upgrade-library", "use-fallback-kernel")),
     ("software-defect", "known-regression", ("downgrade-library", "upgrade-library")),
@@ -139,6 +142,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("mps-dtype-unsupported", "macos-release-demanded", ("upgrade-driver", "set-environment-override")),
     ("mps-dtype-unsupported", "sparse-on-metal", ("use-cpu", "set-environment-override")),
     ("gpu-not-visible", "gpu-ignored-as-small", ("set-environment-override", "fix-gpu-visibility")),
+    ("gpu-not-visible", "opencl-no-platform", ("fix-gpu-visibility", "set-library-path")),
     ("gpu-not-visible", "mps-not-available", ("install-matching-build", "upgrade-driver")),
     ("gpu-dtype-op-missing", "operator-of-quantised-engine", ("use-cpu", "change-quantization")),
     ("graphics-api-feature-missing", "vulkan-loader-missing", ("install-cuda-libraries", "upgrade-driver")),
@@ -149,6 +153,9 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
 )
 
 
+#: Messages of graphics interfaces for which a row above has an order.
+_GRAPHICS_ORDERED = tuple(name for cause, name, _ in FIRST if cause == "graphics-api-feature-missing")
+
 #: Where the device or the words around change it; these outrank the rows above.
 BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     (
@@ -156,7 +163,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: "." in s.words.get("package", "") and s.has("package-missing"),
         ("align-package-versions", "downgrade-library"),
     ),
-    (  # classes of models come with releases
+    (
         "package-version-mismatch",
         lambda s: s.has("cannot-import-name") and s.says(_CLASS_OF_MODEL),
         ("upgrade-library", "align-package-versions"),
@@ -292,4 +299,52 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     ("mps-dtype-unsupported", lambda s: s.has("mps-not-implemented"), ("use-cpu", "set-environment-override")),
     ("mps-dtype-unsupported", lambda s: s.has("mps-other"), ("use-fp32", "upgrade-library")),
+    (
+        "mps-dtype-unsupported",
+        lambda s: s.says(r"(?i)\bbf(?:loat)?16") and not s.has("metal-operation", "metal-function", "metal-bfloat"),
+        ("use-fp16", "use-fp32"),
+    ),
+    (
+        "mps-dtype-unsupported",
+        lambda s: s.about(r"(?i)ggml|\bmlx|candle|core_?ml|llama|tensorflow|\bjax") and not s.has("mlx-kernel"),
+        ("upgrade-library", "use-cpu"),
+    ),
+    (
+        "xpu-directml-unsupported",
+        lambda s: s.says("version_counter"),
+        ("fix-user-code", "use-other-backend"),
+    ),
+    (
+        "xpu-directml-unsupported",
+        lambda s: s.about(r"(?i)\bdml|directml|privateuse") and not s.has("directml-other"),
+        ("use-fp32", "use-cpu"),
+    ),
+    ("xpu-directml-unsupported", lambda s: s.about("(?i)openvino"), ("use-cpu", "use-fp32")),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.about("(?i)opencl|clCreate") and not s.has(*_GRAPHICS_ORDERED),
+        ("use-cpu", "use-other-backend"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.about("(?i)ggml_vulkan|llama|ncnn") and not s.has(*_GRAPHICS_ORDERED),
+        ("use-cpu", "upgrade-driver"),
+    ),
+    (
+        "slow-dtype-path",
+        lambda s: s.about("(?i)offloaded|llama|ggml|ollama|whisper"),
+        ("build-from-source", "use-gpu"),
+    ),
+    (
+        "compiler-arch-unsupported",  # the newest toolkits left out what is older than Turing
+        lambda s: (
+            s.has("nvcc-arch") and s.below(75) and s.facts.cuda is not None and s.facts.cuda[0] >= _WITHOUT_PASCAL
+        ),
+        ("downgrade-library", "build-from-source"),
+    ),
+    (
+        "format-or-arch-unknown",
+        lambda s: s.has("llama-path-refused") and s.says(r"\.bin\b|(?i:ggml-)"),
+        ("requantize-or-reconvert", "downgrade-library"),
+    ),
 )
