@@ -328,7 +328,12 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "graphics-api-feature-missing",
-        lambda s: s.about("(?i)ggml_vulkan|llama|ncnn") and not s.has(*_GRAPHICS_ORDERED),
+        lambda s: s.about("(?i)ncnn|waifu2x") and not s.has(*_GRAPHICS_ORDERED),
+        ("upgrade-driver", "use-cpu"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.about("(?i)ggml_vulkan|llama") and not s.has(*_GRAPHICS_ORDERED),
         ("use-cpu", "upgrade-driver"),
     ),
     (

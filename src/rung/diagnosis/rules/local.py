@@ -123,7 +123,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "cuda-asked-of-amd",
-        lambda s: s.vendor == "amd" and s.says("no CUDA-capable device is detected"),
+        lambda s: s.vendor == "amd" and s.says("no CUDA-capable device is detected|No CUDA GPUs are available"),
         {"platform-binary-missing": 6, "gpu-not-visible": -3},
         "{gpu} is no NVIDIA GPU: the program was built for CUDA",
         "CUDA runtime API, cudaErrorNoDevice",
