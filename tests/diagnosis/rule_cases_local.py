@@ -74,6 +74,27 @@ APPLIES = {
         {"gpu": "T4"},
         "kernel-min-compute-capability",
     ),
+    "old-card-in-ready-made": (
+        "Error loading model. (Exit code: 18446744072635812000). Unknown error. Try a different model and/or config.",
+        {"gpu": "GT 730"},
+        "build-lacks-old-arch",
+    ),
+    "symbol-of-candle": (
+        'Error: DriverError(CUDA_ERROR_NOT_FOUND, "named symbol not found") when loading is_u32_bf16',
+        {"gpu": "RTX 4090"},
+        "build-wrong-arch-flags",
+    ),
+    "cuda-translated-to-hip": (
+        "Error named symbol not found at line 90 in file C:\\build\\bitsandbytes\\csrc\\ops.cu",
+        {"gpu": "RX 6600 XT", "os": "Windows 11"},
+        "platform-binary-missing",
+    ),
+    "four-bit-kernels-left-out": (
+        "CUDA error: no kernel image is available for execution on the device (at src/kernels/awq/gemv_awq.cu:313)",
+        {"gpu": "GTX 1080"},
+        "kernel-min-compute-capability",
+    ),
+    "left-out-for-bfloat": ("This kernel is not supported on your GPU", {"gpu": "T4"}, "bf16-unsupported-gpu"),
     "binaries-with-avx": (
         "ImportError: DLL load failed while importing _pywrap_tensorflow_internal: A dynamic link library (DLL) "
         "initialization routine failed.",

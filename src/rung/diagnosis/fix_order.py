@@ -9,6 +9,14 @@ from collections.abc import Callable, Sequence
 
 from rung.diagnosis.evidence import Scene
 
+#: The first CUDA whose compiler takes no GPU before Turing.
+_WITHOUT_PASCAL = 13
+#: Classes of models, which come with releases.
+_CLASS_OF_MODEL = (
+    r"cannot import name '\w*(?:Pipeline|Transformer\w*Model|For(?:CausalLM|ConditionalGeneration|MaskedLM)|Config"
+    r"|Scheduler|Autoencoder\w*)' from '(?:diffusers|transformers|torchao|peft)\b"
+)
+
 #: Where facts change the order: (cause, when, labels that come first).
 FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-min-compute-capability", "quantisation-min-capability", ("change-quantization", "use-other-backend")),
@@ -25,15 +33,22 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("cuda-toolkit-mismatch", "cublas-not-supported", ("install-matching-build", "upgrade-library")),
     ("cuda-toolkit-mismatch", "detected-cuda-mismatch", ("install-cuda-libraries", "install-matching-build")),
     ("cuda-toolkit-mismatch", "cudnn-versions", ("install-cuda-libraries", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "onnxruntime-cuda-not-loaded", ("install-cuda-libraries", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "nvcc-lists-no-gpus", ("install-cuda-libraries", "set-library-path")),
     ("cuda-toolkit-mismatch", "numba-toolkit-unknown", ("install-cuda-libraries", "downgrade-library")),
     ("cuda-toolkit-mismatch", "nvrtc-builtins", ("set-library-path", "install-matching-build")),
+    ("cuda-library-not-found", "provider-load-failed", ("install-cuda-libraries", "set-library-path")),
     ("cuda-library-not-found", "nvrtc-builtins", ("set-library-path", "install-cuda-libraries")),
     ("platform-binary-missing", "abi-too-old", ("build-from-source", "install-matching-build")),
     ("cuda-toolkit-mismatch", "ptx-version", ("install-cuda-libraries", "set-environment-override")),
+    ("build-wrong-arch-flags", "kernels-of-crate", ("set-environment-override", "upgrade-library")),
+    ("build-wrong-arch-flags", "named-symbol", ("build-from-source", "set-environment-override")),
     ("int8-matmul-unsupported-gpu", "merge-call", ("upgrade-library", "dequantize-first")),
     ("compiler-arch-unsupported", "inductor-old", ("use-fallback-kernel", "change-hardware")),
     ("compiler-arch-unsupported", "triton-assertion", ("use-fallback-kernel", "change-hardware")),
+    ("compiler-arch-unsupported", "nvcc-native-unknown", ("install-cuda-libraries", "upgrade-library")),
     ("compiler-arch-unsupported", "ptxas-arch", ("set-environment-override", "upgrade-library")),
+    ("format-or-arch-unknown", "gguf-of-other-byte-order", ("requantize-or-reconvert", "upgrade-library")),
     ("software-defect", "ggml-assert", ("upgrade-library", "use-fallback-kernel")),
     ("software-defect", "known-regression", ("downgrade-library", "upgrade-library")),
     ("mps-dtype-unsupported", "mps-convert-bf16", ("use-fp16", "use-fp32")),
@@ -92,6 +107,9 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("cpu-instruction-missing", "cpu-isa", ("build-from-source", "change-hardware")),
     ("cpu-instruction-missing", "cpu-path-needs", ("use-fp32", "change-hardware")),
     ("xpu-directml-unsupported", "directml-other", ("upgrade-library", "use-cpu")),
+    ("mps-dtype-unsupported", "candle-metal-left-out", ("upgrade-library", "use-cpu")),
+    ("mps-dtype-unsupported", "candle-metal-feature", ("upgrade-library", "use-cpu")),
+    ("cpu-only-build", "candle-metal-feature", ("build-from-source", "upgrade-library")),
     ("mps-dtype-unsupported", "metal-function", ("upgrade-library", "use-cpu")),
     ("mps-dtype-unsupported", "metal-operation", ("upgrade-library", "use-cpu")),
     ("mps-dtype-unsupported", "metal-bfloat", ("upgrade-library", "use-cpu")),
@@ -127,6 +145,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("cpu-only-build", "picture-network-on-processor", ("install-matching-build", "build-from-source")),
     ("cpu-only-build", "bnb-optimisers-missing", ("build-from-source", "set-environment-override")),
     ("cuda-library-not-found", "bnb-optimisers-missing", ("build-from-source", "install-cuda-libraries")),
+    ("package-version-mismatch", "extension-missing", ("build-from-source", "install-matching-build")),
     ("package-version-mismatch", "extension-undefined", ("build-from-source", "install-matching-build")),
     ("cpu-only-build", "cpu-only-package", ("install-matching-build", "build-from-source")),
     ("cpu-only-build", "built-without", ("install-matching-build", "build-from-source")),
@@ -148,6 +167,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("mps-dtype-unsupported", "macos-release-demanded", ("upgrade-driver", "set-environment-override")),
     ("mps-dtype-unsupported", "sparse-on-metal", ("use-cpu", "set-environment-override")),
     ("gpu-not-visible", "gpu-ignored-as-small", ("set-environment-override", "fix-gpu-visibility")),
+    ("gpu-not-visible", "opencl-no-platform", ("fix-gpu-visibility", "set-library-path")),
     ("gpu-not-visible", "mps-not-available", ("install-matching-build", "upgrade-driver")),
     ("gpu-dtype-op-missing", "operator-of-quantised-engine", ("use-cpu", "change-quantization")),
     ("graphics-api-feature-missing", "vulkan-loader-missing", ("install-cuda-libraries", "upgrade-driver")),
@@ -157,6 +177,9 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("graphics-api-feature-missing", "wgpu-request", ("change-hardware", "upgrade-library")),
 )
 
+
+#: Messages of graphics interfaces for which a row above has an order.
+_GRAPHICS_ORDERED = tuple(name for cause, name, _ in FIRST if cause == "graphics-api-feature-missing")
 
 #: Where the device or the words around change it; these outrank the rows above.
 BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
@@ -197,6 +220,16 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: s.says(r"NCCL_(?:P2P|IB|SHM)_DISABLE"),
         ("set-environment-override", "fix-user-code"),
     ),
+    (
+        "package-version-mismatch",
+        lambda s: s.has("cannot-import-name") and s.says(_CLASS_OF_MODEL),
+        ("upgrade-library", "align-package-versions"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.says("(?i)shader-f16"),
+        ("use-fp32", "use-other-backend"),
+    ),
     ("slow-dtype-path", lambda s: s.has("fast-kernel-not-built"), ("build-from-source", "install-matching-build")),
     (
         "slow-dtype-path",
@@ -209,6 +242,22 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ("use-fp16", "change-quantization"),
     ),
     ("cpu-half-op-missing", lambda s: s.has("compute-type-refused") and s.from_(70), ("use-gpu", "use-fp32")),
+    (  # the name of flash-attn 1, which 2 has no more
+        "package-version-mismatch",
+        lambda s: s.has("extension-missing") and s.says("flash_attn_cuda"),
+        ("upgrade-library", "align-package-versions"),
+    ),
+    (  # such messages come from releases with libraries for every system, made before this CUDA
+        "platform-binary-missing",
+        lambda s: s.says(r"Could not find the bitsandbytes \w+ binary"),
+        ("upgrade-library", "install-matching-build"),
+    ),
+    (
+        "platform-binary-missing",
+        lambda s: s.has("named-symbol") and (s.vendor == "amd" or s.about("(?i)zluda")),
+        ("change-quantization", "use-other-backend"),
+    ),
+    ("build-lacks-old-arch", lambda s: s.has("runner-died"), ("use-cpu", "use-other-backend")),
     ("build-lacks-old-arch", lambda s: s.below(35), ("change-hardware", "downgrade-library")),
     ("build-lacks-old-arch", lambda s: s.below(37), ("build-from-source", "use-cpu", "change-hardware")),
     (
@@ -283,6 +332,21 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "kernel-min-compute-capability",
+        lambda s: s.says("(?i)nunchaku|gemv_awq|gemm_w4a4") and s.from_(75),
+        ("upgrade-library", "change-hardware"),
+    ),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.says("(?i)nunchaku|gemv_awq|gemm_w4a4"),
+        ("change-hardware", "change-quantization"),
+    ),
+    (
+        "build-lacks-new-arch",  # a program that its user compiled with the toolkit named
+        lambda s: s.says("cuDNN status Error") and s.facts.toolkit is not None,
+        ("install-cuda-libraries", "build-from-source"),
+    ),
+    (
+        "kernel-min-compute-capability",
         lambda s: s.says("(?i)flash|sage|xformers|memory_efficient"),
         ("use-fallback-kernel", "change-quantization"),
     ),
@@ -293,7 +357,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "compiler-arch-unsupported",
-        lambda s: s.below(70) and not s.has("nvcc-arch", "nvrtc-arch"),
+        lambda s: s.below(70) and not s.has("nvcc-arch", "nvrtc-arch", "nvcc-native-unknown"),
         ("use-fallback-kernel", "change-hardware"),
     ),
     (
@@ -303,4 +367,57 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     ("mps-dtype-unsupported", lambda s: s.has("mps-not-implemented"), ("use-cpu", "set-environment-override")),
     ("mps-dtype-unsupported", lambda s: s.has("mps-other"), ("use-fp32", "upgrade-library")),
+    (
+        "mps-dtype-unsupported",
+        lambda s: s.says(r"(?i)\bbf(?:loat)?16") and not s.has("metal-operation", "metal-function", "metal-bfloat"),
+        ("use-fp16", "use-fp32"),
+    ),
+    (
+        "mps-dtype-unsupported",
+        lambda s: s.about(r"(?i)ggml|\bmlx|candle|core_?ml|llama|tensorflow|\bjax") and not s.has("mlx-kernel"),
+        ("upgrade-library", "use-cpu"),
+    ),
+    (
+        "xpu-directml-unsupported",
+        lambda s: s.says("version_counter"),
+        ("fix-user-code", "use-other-backend"),
+    ),
+    (
+        "xpu-directml-unsupported",
+        lambda s: s.about(r"(?i)\bdml|directml|privateuse") and not s.has("directml-other"),
+        ("use-fp32", "use-cpu"),
+    ),
+    ("xpu-directml-unsupported", lambda s: s.about("(?i)openvino"), ("use-cpu", "use-fp32")),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.about("(?i)opencl|clCreate") and not s.has(*_GRAPHICS_ORDERED),
+        ("use-cpu", "use-other-backend"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.about("(?i)ncnn|waifu2x") and not s.has(*_GRAPHICS_ORDERED),
+        ("upgrade-driver", "use-cpu"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.about("(?i)ggml_vulkan|llama") and not s.has(*_GRAPHICS_ORDERED),
+        ("use-cpu", "upgrade-driver"),
+    ),
+    (
+        "slow-dtype-path",
+        lambda s: s.about("(?i)offloaded|llama|ggml|ollama|whisper"),
+        ("build-from-source", "use-gpu"),
+    ),
+    (
+        "compiler-arch-unsupported",  # the newest toolkits left out what is older than Turing
+        lambda s: (
+            s.has("nvcc-arch") and s.below(75) and s.facts.cuda is not None and s.facts.cuda[0] >= _WITHOUT_PASCAL
+        ),
+        ("downgrade-library", "build-from-source"),
+    ),
+    (
+        "format-or-arch-unknown",
+        lambda s: s.has("llama-path-refused") and s.says(r"\.bin\b|(?i:ggml-)"),
+        ("requantize-or-reconvert", "downgrade-library"),
+    ),
 )

@@ -71,7 +71,7 @@ _SERIES = (
     (r"\b(?:Jetson )?Nano\b|\bTX1\b", 53),
 )
 _AMD = re.compile(
-    r"\bgfx\d{3,4}[a-f]?\b|\bRadeon[\w ]*|\bRX ?(?:Vega ?)?\d{2,4}\w*(?: (?:XTX?|GRE)\b)?|\bMI ?\d{2,3}[AX]?\b"
+    r"\bgfx\d{2,4}[a-f]?\b|\bRadeon[\w ]*|\bRX ?(?:Vega ?)?\d{2,4}\w*(?: (?:XTX?|GRE)\b)?|\bMI ?\d{2,3}[AX]?\b"
     r"|\bVega ?\d+|\bR[579] ?(?:[23]\d0X?|Fury\w*|Nano)\b|\bFirePro[\w ]*|\bRyzen AI Max\S*(?: \d+)?"
     r"|(?<!GT )(?<!GTX )(?<!GTX)(?<!GT)\b[67]\d0M\b|\bRyzen\b.{0,20}\bVega\b",
     re.IGNORECASE,

@@ -32,6 +32,10 @@ def _asked(scene: Scene, dtype: str) -> bool:
     return scene.has("compute-type-refused") and scene.words.get("type", "").lower().startswith(dtype)
 
 
+def _without_four_bits(scene: Scene) -> bool:
+    return scene.below(80) or (scene.from_(90) and scene.below(100))
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "ready-made-before-gpu",
@@ -105,7 +109,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "operation-on-processor",
-        lambda s: s.has("operation-without-dtype") and (s.facts.on_cpu or "cpu_backend" in s.said or "--cpu" in s.said),
+        lambda s: s.has("operation-without-dtype") and (s.facts.on_cpu or "cpu_backend" in s.said or s.about("--cpu")),
         {"cpu-half-op-missing": 3},
         "the model runs on the processor",
         "candle, cpu_backend",
@@ -119,7 +123,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "cuda-asked-of-amd",
-        lambda s: s.vendor == "amd" and s.says("no CUDA-capable device is detected"),
+        lambda s: s.vendor == "amd" and s.says("no CUDA-capable device is detected|No CUDA GPUs are available"),
         {"platform-binary-missing": 6, "gpu-not-visible": -3},
         "{gpu} is no NVIDIA GPU: the program was built for CUDA",
         "CUDA runtime API, cudaErrorNoDevice",
@@ -170,5 +174,44 @@ RULES: tuple[Rule, ...] = (
         {"cpu-instruction-missing": 3},
         "this package is compiled for processors with AVX",
         "TensorFlow, release notes of 1.6",
+    ),
+    Rule(
+        "old-card-in-ready-made",
+        lambda s: s.has("runner-died") and s.below(50),
+        {"build-lacks-old-arch": 4, "gpu-out-of-memory": -1},
+        "{gpu} has compute capability {cc}: releases of llama.cpp hold code for 5.0 and newer",
+        "llama.cpp, ggml-cuda/CMakeLists.txt",
+    ),
+    Rule(
+        "symbol-of-candle",
+        lambda s: s.has("named-symbol") and s.says("when loading \\w*bf16") and s.from_(80),
+        {"build-wrong-arch-flags": 5, "build-lacks-new-arch": -2, "bf16-unsupported-gpu": -2},
+        "{gpu} has compute capability {cc}; the crate was compiled for a GPU before 8.0, whose kernels lack bfloat16",
+        "candle-kernels, build.rs",
+    ),
+    Rule(
+        "cuda-translated-to-hip",
+        lambda s: (
+            s.has("named-symbol")
+            and s.says("(?i)bitsandbytes|csrc.ops\\.cu")
+            and (s.about("(?i)zluda") or (s.vendor == "amd" and s.facts.windows))
+        ),
+        {"platform-binary-missing": 8, "rocm-arch-unsupported": -4},
+        "a library compiled for CUDA is asked on an AMD GPU, through a translation that knows none of its kernels",
+        "ZLUDA",
+    ),
+    Rule(
+        "four-bit-kernels-left-out",
+        lambda s: s.has(*MISSING) and s.says("(?i)nunchaku|gemv_awq|gemm_w4a4") and _without_four_bits(s),
+        {"kernel-min-compute-capability": 9, "build-wrong-arch-flags": -3.5, "build-lacks-old-arch": -2},
+        "{gpu} has compute capability {cc}: these kernels are written for some generations with 4-bit matrix units",
+        "nunchaku, supported GPUs",
+    ),
+    Rule(
+        "left-out-for-bfloat",
+        lambda s: s.has("kernel-body-left-out") and s.from_(75) and s.below(80),
+        {"bf16-unsupported-gpu": 3},
+        "{gpu} has compute capability {cc}: these kernels take float16 there, and bfloat16 from 8.0 on",
+        "nunchaku, supported GPUs",
     ),
 )
