@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from pathlib import Path
@@ -109,13 +110,16 @@ def mix_signs(model: Any) -> None:
 def tiny_checkpoint(folder: Path, model_type: str, dtype: str = "float32", seed: int = 0, **overrides: Any) -> Any:
     """Saves a tiny model into ``folder`` (config.json, generation_config.json, safetensors) and returns it.
 
-    ``dtype`` is the stored one; the model that is returned has the stored values in f32.
+    ``dtype`` is the stored one; the model that is returned has the stored values in f32, and its frequencies of rope
+    as they are: ``model.to`` would round these too, which no program that loads the file does.
     """
     import torch
 
-    model = tiny_model(model_type, seed, **overrides)
-    model.to(getattr(torch, dtype)).save_pretrained(folder)
-    return model.float()
+    model, stored = tiny_model(model_type, seed, **overrides), getattr(torch, dtype)
+    copy.deepcopy(model).to(stored).save_pretrained(folder)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(stored).float()
+    return model
 
 
 def older_generation(folder: Path) -> None:

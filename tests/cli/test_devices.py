@@ -144,11 +144,22 @@ def test_software_beside_a_card(rung, cards):
     assert old["capabilities"]["matmul.bf16"]["level"] == "absent"
     assert old["build"] == "torch 1.10+cu102"
     assert old["packages"]["cuda"] == "10.2"
+    assert new["doubts"] == old["doubts"] == []
     assert rung("ladder", "linear", "q4_0", "--device", "v100", "--software", "torch 2.11+cu128").code == 0
     said = rung("devices", "cpu", "--software", "torch 2.3")
     assert (said.code, said.out) == (2, "")
     assert "is here and has the software that is installed" in said.err
     assert rung("devices", "--software", "torch 2.3").code == 2
+
+
+def test_a_release_that_the_catalogue_does_not_know_is_never_passed_over(rung, cards):
+    asked = ("devices", "v100", "--software", "llama.cpp b1000")
+    line = "llama.cpp b1000: the catalogue does not know that release; it knows b1400 to b9000."
+    assert line in rung(*asked).out.splitlines()
+    assert json.loads(rung(*asked, "--json").out)["doubts"] == [line]
+    said = rung("devices", "v100", "--software", "llama.cpp b3000").out
+    assert [text for text in said.splitlines() if text.startswith("llama.cpp b3000  ")]
+    assert "catalogue does not know" not in said
 
 
 def test_the_catalogue_is_listed_and_narrowed(rung, cards):

@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import math
 
 import numpy as np
 import peft
@@ -270,4 +271,6 @@ def test_the_int8_merge_of_the_founding_report_on_a_v100():
         with torch.no_grad():
             want = model.eval()(IDS.to("cuda")).logits.float().cpu()
             got = model.merge_and_unload()(IDS.to("cuda")).logits.float().cpu()
-    assert formats.sqnr(want.numpy(), got.numpy()) > 25
+    layers = 14  # each was encoded once more; errors of so many add up (docs/founding-five.md)
+    floor = formats.get("int8").floor_db - 10 * math.log10(layers)
+    assert formats.sqnr(want.numpy(), got.numpy()) > floor

@@ -15,7 +15,7 @@ from rung.core.types import Capability, Level, Plan, Proof
 from rung.core.value import FrozenDict
 from rung.planning.error import combined_db, percent
 from rung.planning.request import Request, parse_memory
-from rung.planning.solve import solve
+from rung.planning.solve import solve, steps_down
 from tests.planning.cards import cpu, gemma_2b, p2200
 
 GB = 2**30
@@ -179,6 +179,21 @@ def test_a_card_that_computes_nothing_is_left_out_and_refused_when_asked_for(lev
         plan(card, without(p2200(), level), cpu(), device="cuda:0")
     assert words in caught.value.facts[0]
     assert "rung run gemma-2b --device cpu" in caught.value.ways_out
+
+
+def test_16_bits_that_were_refused_are_steps_down_and_nothing_else_is():
+    refused = steps_down(plan(gemma_2b(), p2200(), context=4096))
+    assert [(s.op, s.rung, s.device, str(s.step), s.to) for s in refused] == [
+        ("plan", "bf16", "cuda:0", "unsupported", "q8_0"),
+        ("plan", "f16", "cuda:0", "out of memory", "q8_0"),
+    ]
+    for card, device, asked in (
+        (gemma_2b(), cpu(64), {}),  # 16 bits fit, and another format was faster
+        (gemma_2b(), replace(p2200(), memory=16 * 2**30, free=16 * 2**30), {}),  # f16 for bf16 loses nothing
+        (gemma_2b(), p2200(), {"format": "q8_0"}),  # as asked
+        (gemma_2b("q8_0", "gguf"), p2200(), {}),  # as stored
+    ):
+        assert steps_down(plan(card, device, **asked)) == ()
 
 
 def test_an_explicit_format_is_kept_or_refused():

@@ -54,7 +54,23 @@ class Mmq:
         return state
 
 
-CMMA, MMQ = Cmma(), Mmq()
+class Igemmlt:
+    """bitsandbytes: a weight in llm_int8 times activations that are rounded to int8, as one product of int8."""
+
+    def prepare(self, encoded: Any, *, dtype: str, threads: int) -> Any:
+        return encoded
+
+    def apply(self, state: Any, x: torch.Tensor) -> torch.Tensor:
+        codes, scale = (torch.from_numpy(state.parts[part]).to(x.device) for part in ("data", "scale"))
+        peak = x.abs().amax(dim=1, keepdim=True)
+        rounded = (x * (127 / peak)).round().to(torch.int8)
+        return torch._int_mm(rounded, codes.T).to(x.dtype) * (peak / 127) * (scale / 127)
+
+    def restore(self, state: Any) -> Any:
+        return state
+
+
+CMMA, MMQ, IGEMMLT = Cmma(), Mmq(), Igemmlt()
 
 
 def ladder(name: str, impl: str, needs: tuple[str, ...] = ()) -> Ladder:

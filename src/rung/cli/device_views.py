@@ -119,7 +119,7 @@ def software(found: Sequence[Support]) -> Table:
     return rows
 
 
-def in_full(device: Device, found: Sequence[Support]) -> dict[str, Any]:
+def in_full(device: Device, found: Sequence[Support], doubts: Sequence[str]) -> dict[str, Any]:
     """The JSON of one device: capabilities by name, what of released software runs there, and all else it says."""
     whole = device.to_json()
     whole["packages"] = whole.pop("software")
@@ -129,6 +129,7 @@ def in_full(device: Device, found: Sequence[Support]) -> dict[str, Any]:
         for name, c in device.capabilities.items()
     }
     whole["software"] = [row.to_json() for row in found]
+    whole["doubts"] = list(doubts)
     return whole
 
 

@@ -100,6 +100,7 @@ def _one(name: str, software: str | None, probe: bool, json: bool) -> None:
     from rung.cli import device_views as views
     from rung.cli.common import pick_device
     from rung.core.errors import UsageError
+    from rung.hardware.catalog.doubts import doubts
     from rung.hardware.catalog.support import support
 
     device = pick_device(name, software)
@@ -110,9 +111,9 @@ def _one(name: str, software: str | None, probe: bool, json: bool) -> None:
         )
     if probe:
         device = _probed(device)
-    found = support(device)
+    found, unknown = support(device), doubts(device)
     if json:
-        print_json(views.in_full(device, found))
+        print_json(views.in_full(device, found, unknown))
         return
     out = console()
     out.print(views.heading(device))
@@ -122,6 +123,8 @@ def _one(name: str, software: str | None, probe: bool, json: bool) -> None:
     out.print(views.reasons(device))
     out.print()
     out.print(views.software(found))
+    for line in unknown:
+        out.print(line)
 
 
 def _catalog(wanted: str, json: bool) -> None:

@@ -20,6 +20,7 @@ from rung.models.card import ModelCard
 from rung.models.network_card import NetworkCard
 from rung.planning.devices import computes
 from rung.planning.request import parse_memory
+from rung.planning.solve import steps_down
 from rung.run.journal import Journal
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ def load(
     for group in card.skipped if isinstance(card, ModelCard) else ():
         on_note(f"not used: {group}")
     journal = Journal(on_step, on_note)
+    for step in steps_down(plan):
+        journal.record(step)
     if changes:
         added = f"{count(len(adapters), 'adapter')} beside {count(len(changes), 'linear')}, unmerged, {size(beside)}"
         journal.notes.append(added)

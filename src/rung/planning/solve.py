@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from rung.core.errors import ContextTooLong, DeviceError, UnknownDevice
 from rung.core.text import count, did_you_mean, quoted, size
-from rung.core.types import YES, Candidate, Device, Format, Plan, Verdict, no
+from rung.core.types import YES, Candidate, Device, Format, Plan, StepClass, StepDown, Verdict, no
 from rung.models.card import ModelCard
 from rung.models.network_card import NetworkCard
 from rung.planning.arrange import Arrangement, arrange, computable
@@ -150,7 +150,8 @@ def verdict_of(arrangement: Arrangement, group: Sequence[Device]) -> Verdict:
             return able
     if arrangement.over > 0:
         tight = max(arrangement.placements, key=lambda p: p.memory.most - p.budget)
-        return no(f"needs {size(tight.memory.most)} of the {size(tight.budget)} on {tight.device}")
+        reason = f"needs {size(tight.memory.most)} of the {size(tight.budget)} on {tight.device}"
+        return no(reason, StepClass.OUT_OF_MEMORY)
     return YES
 
 
@@ -170,6 +171,16 @@ def choose(subject: Subject, fitting: list[Arrangement], format: str | None) -> 
     best = max((a for a in fast if _floor(a) == top), key=lambda a: (a.rates.decode, -a.placements[0].memory.total))
     why = "16 bits do not fit" if not wide else f"{best.rates.decode / _fastest(wide).rates.decode:.1f}x faster here"
     return best, (f"{_stored(subject)} → {best.name}: {why}, error {percent(_floor(best)):.1g} %",)
+
+
+def steps_down(plan: Plan) -> tuple[StepDown, ...]:
+    """The 16 bits that an unquantised folder was not given: each refused there, so that a lower format was taken."""
+    there = {place.device for place in plan.placements}
+    wide = [c for c in plan.candidates if c.format in SIXTEEN and {p.device for p in c.placements} == there]
+    if plan.format in SIXTEEN or any(c.verdict for c in wide):
+        return ()
+    device = plan.placements[0].device
+    return tuple(StepDown("plan", c.format, device, c.verdict.step, c.verdict.reason, plan.format) for c in wide)
 
 
 def _fastest(arrangements: Iterable[Arrangement]) -> Arrangement:

@@ -41,10 +41,13 @@ class Journal:
 
     def step(self, step: StepDown) -> None:
         """Records a step down; the same one is recorded and said once."""
-        key = (step.op, step.rung, step.device, step.reason)
-        if key not in self._steps:
-            self._steps[key] = step
+        if self.record(step):
             self._on_step(step)
+
+    def record(self, step: StepDown) -> bool:
+        """Records a step down that was said elsewhere, as a plan's in its reasons; whether it is new."""
+        key = (step.op, step.rung, step.device, step.reason)
+        return self._steps.setdefault(key, step) is step
 
     def climbed(self, device: str, op: str, format: str, climb: Climb) -> None:
         """Records the rung that was taken, and the refusals above it that are worth a word.

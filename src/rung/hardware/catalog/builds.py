@@ -132,7 +132,7 @@ def parse(text: str, architecture: Architecture) -> tuple[Build, dict[str, str]]
     """
     chosen, others = None, {}
     for part in (part.strip() for part in text.split(",")):
-        found = re.fullmatch(r"([A-Za-z][\w.-]*?)?\s*(?:==|=)?\s*[vb]?(\d+(?:\.\d+)*)(?:\+(\w[\w.]*))?", part)
+        found = re.fullmatch(r"([A-Za-z][\w.-]*?)?\s*(?:==|=)?\s*v?(b?\d+(?:\.\d+)*)(?:\+(\w[\w.]*))?", part)
         if not found:
             raise UsageError(
                 f"{part!r} names no release of a package.",
@@ -178,8 +178,7 @@ def _plain(same: list[Build], architecture: Architecture) -> list[Build]:
 
 def _package(name: str) -> str:
     """The name that the catalogue has for a package, in whatever case it is written."""
-    packages = {"CTranslate2", *(row["package"] for row in features())}
-    known = {package.lower(): package for package in packages}
+    known = {str(row["package"]).lower(): row["package"] for row in features()}
     if name not in known:
         raise UsageError(
             f"The catalogue knows no package {name!r}.{did_you_mean(name, [*known, 'torch'])}",

@@ -14,8 +14,7 @@ from rung.hardware.catalog.rows import Architecture, architectures, numbers, ver
 from rung.hardware.catalog.tables import load
 
 _RUNS = {Level.NATIVE: "yes", Level.EMULATED: "slow", Level.ABSENT: "no", Level.UNKNOWN: "unknown"}
-#: The CTranslate2 whose wheel was looked into: 5.0 and 5.2 are not in it, though its documentation says 3.5 and newer.
-_CT2, _CT2_CODE, _CT2_PTX = "4.8.5", "5.3 6.0 6.1 7.0 7.5 8.0 8.6", "8.6"
+_CT2 = "CTranslate2"
 #: Capabilities that torch is asked for most, with what they are called there.
 _TORCH = {
     "code": "device code",
@@ -162,30 +161,30 @@ def _listed(row: Mapping[str, Any], architecture: Architecture) -> tuple[str, st
 
 def _compute_types(device: Device, architecture: Architecture) -> Iterator[Support]:
     """What CTranslate2 computes in when a model stored in a type is loaded; asked for by name it refuses the others."""
-    asked = device.software.get("CTranslate2", _CT2)
+    wheel = next((row for row in _features(device, architecture) if row.package == _CT2), None)
+    newest = max((row["version"] for row in features() if row["package"] == _CT2), key=numbers)
     source = load("software.toml")["sources"]["ct2"]
-    capability = architecture.capability
-    missing = ""
-    if capability and not runs_on(_CT2_CODE, _CT2_PTX, capability):
-        missing = f"the wheel of {_CT2} has device code for {_CT2_CODE}: none of it runs on {architecture.cc}"
     for name, resolved in compute_types(device, architecture).items():
         runs, reason = "yes", ""
-        if missing:
-            runs, reason = "no", missing
+        if wheel and wheel.runs == "no":
+            runs, reason = "no", f"the wheel {wheel.reason}"
         elif name != resolved:
             runs, reason = "no", f"falls back to {resolved} on load; asked for by name it is refused"
-        yield Support("CTranslate2", asked, f"compute type {name}", runs, None, reason, source)
+        at = device.software.get(_CT2, newest)
+        yield Support(_CT2, at, f"compute type {name}", runs, None, reason, source)
 
 
 def compute_types(device: Device, architecture: Architecture) -> Mapping[str, str]:
     """CTranslate2's fallback for each stored type on that hardware; empty where it does not run at all."""
-    capability = architecture.capability
+    capability, asked = architecture.capability, device.software.get(_CT2)
     for row in load("software.toml")["compute"]:
         if row["kind"] != architecture.kind or row.get("machine", architecture.machine) != architecture.machine:
             continue
         if row.get("maker") == "intel" and not re.search(r"intel|xeon|^core", device.name, re.IGNORECASE):
             continue
         if "cc" in row and capability is not None and capability < version(row["cc"]):
+            continue
+        if "before" in row if asked is None else not covers(row, asked):
             continue
         return dict(row["types"])
     return {}
