@@ -114,7 +114,8 @@ def test_each_kind_of_device_is_waited_for_in_its_own_way(monkeypatch):
 
 def test_known_rates_come_back():
     """Seconds made of known rates, in counts of their own: two products of 14336 x 4096; caches of 4096 values in 4
-    layers; 32 heads of 128 that read 4 layers; a narrow decoder of 24 layers of 7 products and a head; a chunk of a wide one of 2 layers."""
+    layers, which 32 heads of 128 read for a prompt; a narrow decoder of 24 layers of 7 products and a head; a chunk
+    of a wide one of 2 layers."""
     truth = {"launch": 2e-5, "row": 3e11, "many": 5e12, "cache": 4e11, "attention": 2e12, "layer": 1e-4, "values": 6e9}
     stored = {"q8_0": 34 / 32, "q4_0": 18 / 32, "f32": 4.0}
     weights = 2 * 14336 * 4096

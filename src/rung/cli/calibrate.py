@@ -32,7 +32,7 @@ def calibrate(
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:
-    """Measure how fast a device decodes in each format (two or three minutes), for the plans made here."""
+    """Measure how fast a device decodes in each format (some minutes), for the plans made here."""
     from rung.engine import system
     from rung.hardware import remember
     from rung.kernels.cpu import target

@@ -63,7 +63,7 @@ def calibrate(
     """The rates of a device, named as ``rung.planning.time`` reads them, of some formats.
 
     ``borrowed``: networks that transformers builds, too, where it is installed. ``told`` hears what is being measured.
-    All of it takes two or three minutes on an idle machine; on a busy one the rates are those of a busy one.
+    All of it takes two or three minutes on an idle processor; on a busy one the rates are those of a busy one.
     """
     torch.set_num_threads(threads)
     names = tuple(dict.fromkeys((_PLAIN, *names)))
