@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.planning.cards import p2200
+from tests.planning.cards import gemma_2b, p2200
 
 import rung
 from rung import formats
@@ -17,6 +17,8 @@ from rung.core.value import FrozenDict
 from rung.engine import calibrate, calibrate_borrowed, calibrate_gpu, calibrate_models
 from rung.hardware import detect, remember
 from rung.planning.devices import uncertainty
+from rung.planning.request import Request
+from rung.planning.solve import solve
 from rung.run.bind import Attention, Linear
 
 HEADS = {f"cache {size} {group}" for size in (64, 128) for group in (1, 2, 4, 8)}
@@ -144,9 +146,11 @@ def test_rates_of_a_card_are_remembered_for_it_and_trusted_like_a_probe(monkeypa
     """Not for its neighbour, nor under another driver; nobody has held predictions from them against a card."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
     card = replace(p2200(), software=p2200().software | {"driver": "550.54"})
-    assert remember.write_rates(card, {"layer gpu": 1e-4}) == ""
+    assert remember.write_rates(card, {"layer gpu": 1.0}) == ""
     known = remember.recall(replace(card, free=2**30))
-    assert dict(known.rates) == {"layer gpu": 1e-4}
+    assert dict(known.rates) == {"layer gpu": 1.0}
+    planned = solve(gemma_2b("q8_0", "gguf"), (remember.recall(card),), Request())
+    assert planned.decode_rate == pytest.approx(1 / 18)  # a second for each layer
     others = (replace(card, id="cuda:1"), replace(card, software=card.software | {"driver": "560.1"}))
     assert not any(remember.recall(other).rates for other in others)
     assert uncertainty(known) == 0.35
