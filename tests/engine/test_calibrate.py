@@ -11,7 +11,7 @@ from tests.planning.cards import cpu, gemma_2b
 
 from rung import formats
 from rung.core.types import Device
-from rung.engine import calibrate, calibrate_borrowed
+from rung.engine import calibrate, calibrate_borrowed, calibrate_models
 from rung.hardware import detect, remember
 from rung.models.card import Tensor
 from rung.planning.devices import uncertainty
@@ -19,13 +19,13 @@ from rung.planning.request import Request
 from rung.planning.solve import solve
 from rung.planning.time import Group, step_of
 
-TINY = calibrate._Size(128, 256, 2, head_dim=64, kv_heads=2, context=64)
+TINY = calibrate_models.Size(128, 256, 2, head_dim=64, kv_heads=2, context=64)
 
 
 @pytest.mark.parametrize("name", calibrate.FORMATS)
 def test_random_weights_have_the_shape_and_the_bytes_of_a_file(name):
-    card = calibrate._card(name, replace(TINY, hidden=256, wide=512, layers=1, kv_heads=4))
-    reader = calibrate._Random(card)
+    card = calibrate_models.card(name, replace(TINY, hidden=256, wide=512, layers=1, kv_heads=4))
+    reader = calibrate_models.Random(card)
     for role in ("embed", "layers.0.down"):
         tensor = card.tensor(role)
         read = reader.read(tensor)
@@ -69,7 +69,7 @@ def test_what_lies_between_linears_is_told_from_them_and_from_attention():
     chunk = {}
     for name in ("q4_0", "q8_0"):
         size = calibrate._weights(name)
-        read = chunk[name] = calibrate._read(name, size, device, 1)
+        read = chunk[name] = calibrate_models.reading(name, size, device, 1)
         products = seconds[f"{name} products"] = read.multiplied / truth[name]
         seconds["read"] = products + read.attended / truth["attention"] + read.values * truth["values"]
         seconds[name] = read.held / truth["row"] + size.layers * truth["layer"]
@@ -106,7 +106,7 @@ def test_what_networks_of_transformers_take_is_told_from_their_linears():
 
 @pytest.mark.parametrize("name", calibrate.FORMATS)
 def test_a_format_is_measured_with_more_than_caches_hold(name):
-    card = calibrate._card(name, calibrate._weights(name))
+    card = calibrate_models.card(name, calibrate._weights(name))
     assert 192e6 <= sum(tensor.bytes for tensor in card.tensors) <= 256e6
 
 

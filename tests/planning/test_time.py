@@ -16,7 +16,7 @@ from rung.planning.request import Request
 from rung.planning.solve import solve, speed
 from rung.planning.subject import Subject
 from rung.planning.time import Group, rates
-from tests.planning.cards import cpu, gemma_2b
+from tests.planning.cards import cpu, gemma_2b, p2200
 
 CACHE = {"cache 64 1": 8e9, "cache 64 2": 7.6e9, "cache 64 4": 7e9, "cache 64 8": 5e9}
 RATES = {**CACHE, **{name.replace("64", "128"): rate / 2 for name, rate in CACHE.items()}}
@@ -135,3 +135,42 @@ def test_reading_takes_the_values_between_linears_and_the_head_once():
     between = depth * 3 * (of.shape.hidden + of.shape.feed_forward) / 5e8
     head = 2e8 / 2e10
     assert took == pytest.approx(linears + attention + between + head)
+
+
+#: What may be measured of a card: seconds of launches, bytes and operations a second.
+CARD = {"launch torch.decode q8_0": 3e-5, "layer gpu": 2e-4, "torch.decode q8_0": 5e10, "torch.decode q8_0 many": 4e12}
+CARD |= {f"cache 128 {group}": rate for group, rate in {1: 9e10, 2: 8e10, 4: 7e10, 8: 4e10}.items()}
+CARD |= {"attention many": 1e12, "values many": 3e9}
+
+
+@pytest.mark.parametrize("slow", ["bytes", "launches"])
+def test_a_measured_card_launches_while_it_computes(slow):
+    """Of Gemma 2B after 512 tokens: what a token and a prompt take follows from the rates of the card alone."""
+    known = CARD | ({"launch torch.decode q8_0": 3e-3} if slow == "launches" else {})
+    card = replace(p2200(), rates=FrozenDict(known), bandwidth=1.0, peaks=FrozenDict({"f32": 1.0}))
+    plan = solve(gemma_2b("q8_0", "gguf"), (card,), Request(context=1024, prompt_tokens=512))
+    layers, hidden, wide, heads, dim = 18, 2048, 16384, 8, 256
+    layer = 2 * hidden * heads * dim + 2 * hidden * dim + 3 * hidden * wide
+    head = 256_000 * hidden
+    launched = layers * known["layer gpu"] + (7 * layers + 1) * known["launch torch.decode q8_0"]
+    read = (layers * layer + head) * 34 / 32 / 5e10 + layers * 2 * dim * 2 * 512 / 4e10
+    assert (launched > read) == (slow == "launches")
+    assert plan.decode_rate == pytest.approx(1 / max(launched, read))
+    prompt = 512 * (2 * layers * layer / 4e12 + layers * (hidden + wide) / 3e9) + head * 34 / 32 / 5e10
+    prompt += 4 * 512 * layers * 256 * heads * dim / 1e12
+    assert plan.prefill_rate == pytest.approx(512 / max(launched, prompt))
+
+
+def test_launches_are_made_for_each_chunk_of_a_prompt():
+    known = replace(p2200(), rates=FrozenDict(CARD | {"layer gpu": 1.0}))
+    took = [depth / rates((), subject(layers=3), known, 8192, "f16", depth).prefill for depth in (100, 512, 513)]
+    assert took == pytest.approx([3.0, 3.0, 6.0])
+
+
+def test_a_format_of_a_card_that_was_not_measured_is_predicted_from_its_bandwidth():
+    parts = [Group("q4_0", "torch.decode", False, 1e9, 1e9)]
+    took = [
+        1 / rates(parts, subject(), replace(p2200(), rates=FrozenDict(known)), 64, "f16", 1).decode
+        for known in ({"layer gpu": 1e-9}, {"layer gpu": 1e-9, "torch.decode q4_0": 1e9})
+    ]
+    assert took == pytest.approx([(1e9 + 8 * 1e9) / (0.75 * 200e9), 1.0], rel=1e-3)

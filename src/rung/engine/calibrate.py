@@ -1,10 +1,11 @@
-"""``rung calibrate``: how fast this processor really decodes and reads, format by format, kept for the plans made here.
+"""``rung calibrate``: how fast a device really decodes and reads, format by format, kept for the plans made here.
 
-Measured is what ``rung run`` does, through the same plan, binding and decoder: whole tokens of models of random
-weights that no cache holds. Narrow models give the seconds of a layer, wide ones the bytes a second of a format, long
-contexts those of the cache. Of a prompt the products are timed alone, and what lies between them is the rest. On a
-virtual machine others take processors and memory away for seconds at a time: what was measured while that happened is
-measured again, and everything in three rounds, of which the middle one counts.
+What is measured of a GPU stands in ``calibrate_gpu``. Of a processor it is what ``rung run`` does, through the same
+plan, binding and decoder: whole tokens of models of random weights that no cache holds. Narrow models give the seconds
+of a layer, wide ones the bytes a second of a format, long contexts those of the cache. Of a prompt the products are
+timed alone, and what lies between them is the rest. On a virtual machine others take processors and memory away for
+seconds at a time: what was measured while that happened is measured again, and everything in three rounds, of which the
+middle one counts.
 """
 
 from __future__ import annotations
@@ -12,32 +13,18 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from rung import formats
-from rung.core.types import Device, Format, Plan
-from rung.engine import calibrate_borrowed, system
-from rung.engine.bound import BoundParts
-from rung.engine.cache import Cache
+from rung.core.types import Device
+from rung.engine import calibrate_borrowed, calibrate_gpu, system
+from rung.engine.calibrate_models import Size, card, decoder, plan, reading
 from rung.engine.decoder import Decoder
-from rung.formats import Encoded
-from rung.models.card import Decoder as Shape
-from rung.models.card import Layer, ModelCard, Rope, Tensor
 from rung.models.footprint import CHUNK
-from rung.models.reader import Reader
-from rung.ops.decode_step.weights import Weights
-from rung.planning.kitchen import Kitchen, Recipe
-from rung.planning.request import Request
-from rung.planning.solve import solve
-from rung.planning.subject import Subject
-from rung.planning.time import step_of, values_between
-from rung.run.journal import Journal
+from rung.planning.time import step_of
 
 #: What is measured: the formats that files are most often stored in, and those that rung stores a folder in.
 FORMATS = ("q4_0", "q4_k", "q5_k", "q6_k", "q8_0", "int8", "nf4", "bf16", "f16")
@@ -48,35 +35,19 @@ _TOKENS, _SECONDS = 24, 0.5
 _CHUNKS = 3
 #: So often what others have disturbed is measured: when more than this share of a processor was taken away.
 _TRIES, _STOLEN = 4, 0.05
-
-
-@dataclass(frozen=True)
-class _Size:
-    """The shape of a model that is measured; ``group`` query heads share each key head."""
-
-    hidden: int
-    wide: int
-    layers: int
-    head_dim: int = 128
-    kv_heads: int = 1
-    group: int = 1
-    context: int = 1024
-
-
 #: Next to nothing but layers, formats in matrices of usual size, and (a cache of 200 MB at that depth) attention.
-_NARROW, _WEIGHTS = _Size(128, 256, 24), _Size(1024, 4096, 6, kv_heads=8)
+_NARROW, _WEIGHTS = Size(128, 256, 24), Size(1024, 4096, 6, kv_heads=8)
 #: Bytes that a token reads at least where the rate of a format is measured. A cache of 32 MB holds a part of less:
 #: 56 MB in q4_0 came at 47 GB/s, files of 180 MB and more at 26 to 40.
 _READ_BYTES = 192 << 20
 _DEPTH = 3072
 _CACHES = {
-    f"{head_dim} {group}": _Size(128, 256, 12, head_dim, 1024 // head_dim, group, _DEPTH + CHUNK)
+    f"{head_dim} {group}": Size(128, 256, 12, head_dim, 1024 // head_dim, group, _DEPTH + CHUNK)
     for head_dim in (64, 128)
     for group in (1, 2, 4, 8)
 }
 #: The one that prompts are read over, too.
 _READ = "64 1"
-_VOCABULARY = 512
 #: The format of what is measured for something else than a format.
 _PLAIN = "q8_0"
 
@@ -89,19 +60,23 @@ def calibrate(
     rounds: int = 3,
     borrowed: bool = True,
 ) -> dict[str, float]:
-    """The rates of a CPU, named as ``rung.planning.time`` reads them, of some formats.
+    """The rates of a device, named as ``rung.planning.time`` reads them, of some formats.
 
-    ``borrowed``: networks that transformers builds, too, where it is installed.
-    ``told`` hears what is being measured. All of it takes two or three minutes on an idle machine; on a busy
-    one the rates are those of a busy one.
+    ``borrowed``: networks that transformers builds, too, where it is installed. ``told`` hears what is being measured.
+    All of it takes two or three minutes on an idle processor; on a busy one the rates are those of a busy one.
     """
     torch.set_num_threads(threads)
     names = tuple(dict.fromkeys((_PLAIN, *names)))
     borrowed = borrowed and calibrate_borrowed.can_measure()
-    found = [_Round(device, threads, told, names, borrowed).seconds() for _ in range(rounds)]
+    if device.kind == "cpu":
+        measure, rates = _Round(device, threads, told, names, borrowed).seconds, _rates
+    else:
+        there = calibrate_gpu.Round(device, threads, told, names, borrowed, _undisturbed)
+        measure, rates = there.seconds, calibrate_gpu.rates
+    found = [measure() for _ in range(rounds)]
     seconds = {name: statistics.median(each[name] for each in found) for name in found[0]}
     apart = statistics.median(max(abs(each[name] / seconds[name] - 1) for each in found) for name in seconds)
-    return _rates(seconds, device, threads, names) | {"spread": max(apart, 1e-3)}
+    return rates(seconds, device, threads, names) | {"spread": max(apart, 1e-3)}
 
 
 def _undisturbed(measure: Callable[[], float]) -> float:
@@ -127,17 +102,17 @@ class _Round:
     def seconds(self) -> dict[str, float]:
         """Of a token and of a chunk of a prompt, by what was measured."""
         self.told("layers")
-        with _decoder(self.device, self.threads, _PLAIN, _NARROW) as model:
+        with decoder(self.device, self.threads, _PLAIN, _NARROW) as model:
             found = {"narrow": _token(model, 0)}
         for name in self.names:
             self.told(name)
-            with _decoder(self.device, self.threads, name, _weights(name)) as model:
+            with decoder(self.device, self.threads, name, _weights(name)) as model:
                 found |= {name: _token(model, 0), f"{name} products": _products(model)}
                 if name == _PLAIN:
                     found["read"] = _chunk(model, 0)
         for name, size in _CACHES.items():
             self.told("context")
-            with _decoder(self.device, self.threads, _PLAIN, size) as model:
+            with decoder(self.device, self.threads, _PLAIN, size) as model:
                 found[f"near {name}"], found[f"deep {name}"] = (_token(model, depth) for depth in (0, _DEPTH))
                 if name == _READ:
                     found["near many"], found["deep many"] = (_chunk(model, depth) for depth in (0, _DEPTH))
@@ -147,17 +122,17 @@ class _Round:
         return found
 
 
-def _rates(seconds: dict[str, float], device: Device, threads: int, names: Sequence[str]) -> dict[str, float]:
+def _rates(seconds: Mapping[str, float], device: Device, threads: int, names: Sequence[str]) -> dict[str, float]:
     """Rates from seconds: what a layer takes is taken off before weights and caches are divided by the rest."""
     layer = seconds["narrow"] / _NARROW.layers
-    found = {f"layer {step_of(_plan(device, threads, _PLAIN, _NARROW)[1].groups)}": layer}
+    found = {f"layer {step_of(plan(device, threads, _PLAIN, _NARROW)[1].groups)}": layer}
     for name, size in _CACHES.items():
         read = 2 * size.layers * size.kv_heads * size.head_dim * _DEPTH * 2
         found[f"cache {name}"] = read / _rest(seconds[f"deep {name}"], seconds[f"near {name}"])
     size = _CACHES[_READ]
     deeper = 4 * CHUNK * _DEPTH * size.layers * size.kv_heads * size.head_dim
     found["attention many"] = attention = deeper / _rest(seconds["deep many"], seconds["near many"])
-    chunks = {name: _read(name, _weights(name), device, threads) for name in names}
+    chunks = {name: reading(name, _weights(name), device, threads) for name in names}
     chunk = chunks[_PLAIN]
     beside = seconds["read"] - seconds[f"{_PLAIN} products"] - chunk.attended / attention
     found["values many"] = chunk.values / max(beside, seconds["read"] / 50)  # mostly a tenth
@@ -170,32 +145,9 @@ def _rates(seconds: dict[str, float], device: Device, threads: int, names: Seque
     return found
 
 
-@dataclass(frozen=True)
-class _Read:
-    """What reading a chunk of a prompt takes: operations of linears and of attention, values between linears; and the
-    bytes of its weights."""
-
-    rung: str
-    held: float
-    multiplied: float
-    attended: float
-    values: float
-
-
-def _read(name: str, size: _Size, device: Device, threads: int) -> _Read:
-    groups = _plan(device, threads, name, size)[1].groups
-    return _Read(
-        f"{groups[0].rung} {groups[0].format}",
-        sum(group.bytes for group in groups),
-        2 * CHUNK * sum(group.count for group in groups if not group.once),
-        2 * CHUNK * CHUNK * size.layers * size.kv_heads * size.group * size.head_dim,  # each sees half of the others
-        CHUNK * values_between(size.layers, size.hidden, size.wide),
-    )
-
-
-def _weights(name: str) -> _Size:
+def _weights(name: str) -> Size:
     """The model that a format is measured with: so many layers that no cache holds much of it."""
-    layer = sum(tensor.bytes for tensor in _card(name, replace(_WEIGHTS, layers=1)).tensors)
+    layer = sum(tensor.bytes for tensor in card(name, replace(_WEIGHTS, layers=1)).tensors)
     return replace(_WEIGHTS, layers=max(_WEIGHTS.layers, math.ceil(_READ_BYTES / layer)))
 
 
@@ -250,69 +202,3 @@ def _products(model: Decoder) -> float:
     with torch.inference_mode():
         measure()  # everything is there then that products need
         return statistics.median(_undisturbed(measure) for _ in range(_CHUNKS))
-
-
-def _plan(device: Device, threads: int, name: str, size: _Size) -> tuple[Plan, Recipe]:
-    """How such a model is run, and its weights."""
-    card = _card(name, size)
-    plan = solve(card, (device,), Request(device=device.id, context=size.context, threads=threads))
-    return plan, Kitchen(Subject.of_card(card)).recipe(None, device, plan.dtype, True)
-
-
-@contextmanager
-def _decoder(device: Device, threads: int, name: str, size: _Size) -> Iterator[Decoder]:
-    """A bound decoder of random weights in that format."""
-    card, plan = _card(name, size), _plan(device, threads, name, size)[0]
-    with BoundParts(card, plan, (device,), _Random(card), Journal(), lambda done, total: None) as parts:
-        weights = Weights.bind(card.decoder, parts, size.context)
-    cache = Cache(card.decoder, size.context, plan.cache_dtype, parts.devices)
-    yield Decoder(weights, cache, parts.step(), threads)
-
-
-def _card(name: str, size: _Size) -> ModelCard:
-    """A model in the shape of Llama."""
-    dim = size.head_dim
-    rope = Rope(dim, False, tuple(1e4 ** (-2 * i / dim) for i in range(dim // 2)))
-    heads, layers, hidden, wide = size.kv_heads * size.group, size.layers, size.hidden, size.wide
-    shape = Shape(
-        "llama", (Layer(None, 0),) * layers, hidden, heads, size.kv_heads, dim, wide, _VOCABULARY, size.context,
-        1e-5, 0.0, "silu", dim**-0.5, (rope,),
-    )  # fmt: skip
-    q, k = heads * dim, size.kv_heads * dim
-    matrices = {"q": (q, hidden), "k": (k, hidden), "v": (k, hidden), "o": (hidden, q)}
-    matrices |= {"gate": (wide, hidden), "up": (wide, hidden), "down": (hidden, wide)}
-    named = [("embed", (_VOCABULARY, hidden)), ("head", (_VOCABULARY, hidden))]
-    named += [(f"layers.{n}.{role}", dims) for n in range(layers) for role, dims in matrices.items()]
-    norms = ["norm", *(f"layers.{n}.{role}" for n in range(layers) for role in ("attn_norm", "mlp_norm"))]
-    format = formats.get(name)
-    # 256 columns are the blocks of K formats; the narrow models keep to formats of 32
-    tensors = [Tensor(role, role, dims, format.name, 0, 0, format.bytes(dims)) for role, dims in named]
-    tensors += [Tensor(role, role, (hidden,), "f32", 0, 0, 4 * hidden) for role in norms]
-    return ModelCard("calibration", "gguf", "calibration", (), shape, tuple(tensors), "gguf", None, (0,), None, False)
-
-
-class _Random(Reader):
-    """Weights that stand in no file: a few encoded rows of random numbers, again and again."""
-
-    def __init__(self, card: ModelCard) -> None:
-        super().__init__(card)
-        self._rows: dict[tuple[str, int], Encoded] = {}
-
-    def read(self, tensor: Tensor) -> Encoded:
-        """The tensor in its format; each call makes its own copy, which no cache has seen."""
-        rows, columns = (1, *tensor.shape)[-2:]
-        format = formats.get(tensor.format)
-        key = (tensor.format, columns)
-        if key not in self._rows:
-            weights = np.random.default_rng(0).normal(0, columns**-0.5, (16, columns)).astype(np.float32)
-            self._rows[key] = formats.encode(weights, format)
-        few = self._rows[key]
-        return Encoded(format, (rows, columns), {name: _again(part, rows, format) for name, part in few.parts.items()})
-
-
-def _again(part: np.ndarray, rows: int, format: Format) -> np.ndarray:
-    """Sixteen rows of a part, as often as ``rows`` wants."""
-    times = math.ceil(rows / 16)
-    if format.layout == "flat":
-        return np.tile(part, times)[: len(part) * rows // 16].copy()
-    return np.tile(part, (times, *[1] * (part.ndim - 1)))[:rows].copy()

@@ -22,6 +22,7 @@ from rung.nn.packed import pack
 from rung.nn.quantise import quantize
 from rung.planning.recipe import compute_dtype
 from rung.planning.time import values_between
+from rung.run.places import torch_name
 
 _LAYERS, _CHOSEN, _TOKENS, _TURNS = 12, 2, 24, 3
 _NARROW = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": _LAYERS, "num_attention_heads": 4}
@@ -72,9 +73,12 @@ def _network(kind: str, size: Mapping[str, int], device: Device) -> Any:
     made = library.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
     dtype = compute_dtype(device, False)
     made = made.to({"bf16": torch.bfloat16, "f16": torch.float16}.get(dtype, torch.float32))
-    pack(quantize(made, FORMAT, embeddings=FORMAT), dtype, torch.get_num_threads())
-    attention.use(made)
-    return Kept(made, torch.device("cpu"), CHUNK)
+    place = torch.device(torch_name(device.id))
+    made = quantize(made, FORMAT, embeddings=FORMAT).to(place)
+    if place.type == "cpu":
+        pack(made, dtype, torch.get_num_threads())
+        attention.use(made)
+    return Kept(made, place, CHUNK)
 
 
 def _token(kept: Any) -> float:

@@ -14,6 +14,7 @@ RUNTIME_CPU = 345 * _MB
 #: The context of a GPU and the libraries that torch loads there, where nobody measured: 250 to 600 MB are usual.
 RUNTIME_GPU = 400 * _MB
 #: How far off a prediction may be: after rung calibrate on a steady machine, after a probe, from the catalogue alone.
+#: No prediction from rates of a GPU has been held against one yet: they are trusted like a probe.
 _CALIBRATED, _PROBED, _TABLE = 0.2, 0.35, 0.5
 
 
@@ -33,6 +34,7 @@ def computes(device: Device) -> Verdict:
 def uncertainty(device: Device) -> float:
     """How far off the predicted speed may be, as a share of it."""
     if device.rates:
-        return max(_CALIBRATED, device.rates.get("spread", 0.0))
+        held = _CALIBRATED if device.kind == "cpu" else _PROBED
+        return max(held, device.rates.get("spread", 0.0))
     probed = any(c.proof is Proof.PROBE for c in device.capabilities.values())
     return _PROBED if probed else _TABLE

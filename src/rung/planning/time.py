@@ -12,6 +12,10 @@ A token takes the time of its weights, of the keys and values that it reads, and
   columns of its state and of its feed-forward part for each layer and token.
 - ``layer transformers``: seconds of a layer of a network that transformers builds, beside its weights and its cache;
   ``expert transformers``: of each expert that a token visits there; ``values transformers``: as ``values many``.
+- ``launch torch.decode q4_k``: on a GPU, seconds in which a product is launched, by its rung and the format of its
+  weight; ``layer gpu``: of everything else that a layer of a token launches. A GPU computes what was launched while the
+  next is: a token takes as long as all launches or as all that is computed, whichever is longer, and so does a chunk of
+  a prompt, which is launched like a token.
 - ``spread``: how far apart two measurements of the same thing lay, as a share.
 
 Where it has nothing the bandwidth and the peaks of the device are taken, and the shares of them that kernels reach.
@@ -64,7 +68,7 @@ class Rates:
 class Group:
     """The matrices that share a format, a rung and a use: weights and bytes that one token reads.
 
-    ``once``: the head and a tied embedding, which a prompt needs once and not at every token.
+    ``once``: the head and a tied embedding, which a prompt needs once and not at every token. ``matrices``: how many.
     """
 
     format: str
@@ -72,6 +76,7 @@ class Group:
     once: bool
     count: float
     bytes: float
+    matrices: float = 1
 
 
 def groups(weights: Iterable[tuple[Weight, int]], subject: Subject) -> tuple[Group, ...]:
@@ -84,9 +89,10 @@ def groups(weights: Iterable[tuple[Weight, int]], subject: Subject) -> tuple[Gro
         if not weight.multiplies or (is_table(role) and not head):
             continue
         share = number * (subject.experts_share if "experts" in role else 1.0)
-        sums = found.setdefault((weight.format.name, weight.rung, head), [0.0, 0.0])
+        sums = found.setdefault((weight.format.name, weight.rung, head), [0.0, 0.0, 0.0])
         sums[0] += share * weight.count
         sums[1] += share * weight.read
+        sums[2] += number
     return tuple(Group(*key, *sums) for key, sums in found.items())
 
 
@@ -105,16 +111,31 @@ def rates(
     """
     bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _BANDWIDTH_SHARE
     depth = max(min(prompt, context), 1)
+    cache = batch * _cache_seconds(subject, device, depth, cache_dtype, bandwidth)
+    layers, computed = _layers(parts, subject, device), cache + sum(_one_row(g, device, bandwidth) for g in parts)
+    many = sum(2 * group.count / _peak(group, device) for group in parts if not group.once)
+    once = sum(_one_row(group, device, bandwidth) for group in parts if group.once)
+    read = many + once / depth + _attention(subject, device, depth) + _between(subject, device, depth)
+    if device.kind == "cpu" or not device.rates:
+        return Rates(batch / (layers + computed), 1 / read)
+    return Rates(batch / max(layers, computed), 1 / max(read, layers * _chunks(depth) / depth))
+
+
+def _layers(parts: Iterable[Group], subject: Subject, device: Device) -> float:
+    """Seconds of all layers of a token beside its weights and its cache, the launches of its linears among them."""
     step = "transformers" if subject.borrowed else step_of(parts) if device.kind == "cpu" else "gpu"
     layer = device.rates.get(f"layer {step}", _LAYER_SECONDS[step])
     if subject.borrowed:
         layer += subject.shape.experts_per_token * device.rates.get("expert transformers", _EXPERT_SECONDS)
-    cache = batch * _cache_seconds(subject, device, depth, cache_dtype, bandwidth)
-    decode = cache + layer * subject.layers + sum(_one_row(group, device, bandwidth) for group in parts)
-    many = sum(2 * group.count / _peak(group, device) for group in parts if not group.once)
-    once = sum(_one_row(group, device, bandwidth) for group in parts if group.once)
-    beside = _between(subject, device, depth)
-    return Rates(batch / decode, 1 / (many + once / depth + _attention(subject, device, depth) + beside))
+        return layer * subject.layers
+    known = device.rates
+    launches = sum(group.matrices * known.get(f"launch {group.rung} {group.format}", 0.0) for group in parts)
+    return layer * subject.layers + launches
+
+
+def _chunks(depth: int) -> int:
+    """In which a prompt of so many tokens is read."""
+    return -(-depth // CHUNK)
 
 
 def step_of(parts: Iterable[Group]) -> str:
@@ -134,7 +155,8 @@ def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, ban
 
     A row is converted once for four of the query heads that share it, and once for each head that is left over
     (``kernels.cpu.attention``): a pass of either kind has its time, beside that of fetching the row. How much of both
-    a processor does at once is measured for common numbers of heads, and follows from these for others.
+    a processor does at once is measured for common numbers of heads, and follows from these for others; on a GPU, which
+    takes so much for the row and so much for each head, it is the straight line through them.
     """
     held = subject.cache_bytes(1, dtype, 1) * _seen(subject, depth)
     size = 64 if subject.shape.head_dim <= 64 else 128
@@ -165,7 +187,7 @@ def _between(subject: Subject, device: Device, depth: int) -> float:
         rate = device.rates.get("values transformers", _VALUES_BORROWED if device.kind == "cpu" else None)
     if rate:
         return values_between(subject.layers, shape.hidden, wide) / rate
-    return -(-depth // CHUNK) * subject.layers * _LAYER_CHUNK_SECONDS / depth
+    return _chunks(depth) * subject.layers * _LAYER_CHUNK_SECONDS / depth
 
 
 def _attention(subject: Subject, device: Device, depth: int) -> float:
