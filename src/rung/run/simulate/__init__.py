@@ -12,7 +12,8 @@ How it is done, a file each:
 - ``queries``     ``torch.cuda`` and its sisters; ``properties``: of one card; ``streams``, ``autocast``,
                 ``serialization``: what their names say; ``peers`` for ``DataParallel``; ``compiling``
                 for ``torch.compile``
-- ``threads``     in force in threads and pools; ``remembered``: what other libraries asked before is asked again
+- ``threads``     in force in threads and pools, in those that run already by ``states`` (Python 3.11) or ``monitoring``
+- ``remembered``  what other libraries asked before is asked again
 
 Values are computed on the CPU in the same dtype, so they are exact; times mean nothing.
 """

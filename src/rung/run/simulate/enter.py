@@ -41,7 +41,6 @@ def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> co
     with contextlib.ExitStack() as undo:
         patches = Patches()
         undo.callback(patches.undo)
-        patches.set(torch.UntypedStorage, "_rung_mark", None)
         undo.callback(_restore_default_device, world.type, _device.CURRENT_DEVICE)
         methods, autocast = Methods(world), Autocast(world)
         factories.install(methods, patches)
@@ -66,6 +65,7 @@ def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> co
         world.active = True
         undo.callback(setattr, world, "active", False)
         undo.enter_context(threads.entered(seeing.seen))
+        undo.enter_context(threads.reached(seeing.see))
         return undo.pop_all()
 
 

@@ -1,8 +1,8 @@
 """Where tensors lie: a mark on the storage of those that lie on a card.
 
 The storage itself is ordinary memory, so that autograd, views, ``.data`` and references work as they always do. A mark
-lives as long as its storage, and gives the card's memory back with it. While a simulation is in force every storage has
-the attribute ``_rung_mark``, None where there is no mark; a sparse tensor bears its mark itself.
+lives as long as its storage, and gives the card's memory back with it. Every storage has the attribute ``_rung_mark``,
+None where there is no mark; a sparse tensor bears its mark itself.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from rung.run.simulate.world import HOST, Card, Host, World
 #: torch's own getters, whatever stands in for them while a simulation is in force.
 real_device = torch._C.TensorBase.device.__get__
 _real_is_cpu = torch._C.TensorBase.is_cpu.__get__  # type: ignore[attr-defined]
+# For good: other threads may be in the midst of an operation when a simulation ends.
+torch.UntypedStorage._rung_mark = None  # type: ignore[attr-defined]
 
 
 class Mark:

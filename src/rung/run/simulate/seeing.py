@@ -22,7 +22,7 @@ Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def _pass_on(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """In a thread that outlives the simulation."""
+    """In a thread that outlives the simulation: once, for it is seen no longer then."""
     return func._op(*args, **kwargs)
 
 
@@ -37,7 +37,7 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     try:
         return _handler(func, args, kwargs)
     finally:
-        _include(_KEY, True)
+        _include(_KEY, _handler is not _pass_on)
 
 
 def handle_by(handler: Handler | None) -> None:
@@ -45,6 +45,11 @@ def handle_by(handler: Handler | None) -> None:
     global _handler
     _register()
     _handler = handler or _pass_on
+
+
+def see() -> None:
+    """Sees the operations of this thread from now on, until it computes where no simulation is in force."""
+    _include(_KEY, True)
 
 
 class seen:  # noqa: N801 (a block: with seen())
