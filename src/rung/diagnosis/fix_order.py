@@ -80,7 +80,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-shape-constraint", "attention-of-the-model", ("use-fallback-kernel", "change-quantization")),
     ("kernel-shape-constraint", "ggml-shape-assert", ("upgrade-library", "use-fallback-kernel")),
     ("platform-binary-missing", "libstdcxx-older", ("build-from-source", "install-matching-build")),
-    ("package-version-mismatch", "libstdcxx-older", ("upgrade-library", "align-package-versions")),
+    ("package-version-mismatch", "libstdcxx-older", ("set-library-path", "upgrade-library")),
     ("xpu-directml-unsupported", "accelerator-of-ggml", ("change-quantization", "use-cpu")),
     ("int8-matmul-unsupported-gpu", "compute-type-refused", ("use-fp32", "use-fp16")),
     ("graphics-api-feature-missing", "vulkan-driver", ("upgrade-driver", "use-cpu")),
@@ -129,6 +129,17 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("graphics-api-feature-missing", "vulkan-loader-missing", ("install-cuda-libraries", "upgrade-driver")),
     ("package-version-mismatch", "half-not-on-backend", ("upgrade-library", "align-package-versions")),
     ("cuda-toolkit-mismatch", "compiler-too-new", ("downgrade-library", "set-environment-override")),
+    ("cuda-toolkit-mismatch", "components-outdated", ("install-cuda-libraries", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "compiler-option-unknown", ("upgrade-library", "install-cuda-libraries")),
+    ("cuda-toolkit-mismatch", "toolkit-floor", ("install-cuda-libraries", "upgrade-library")),
+    ("cuda-toolkit-mismatch", "driver-combination", ("set-library-path", "install-matching-build")),
+    ("compiler-arch-unsupported", "triton-assertion", ("use-fallback-kernel", "change-hardware")),
+    ("gpu-not-visible", "opencl-no-platform", ("install-cuda-libraries", "set-library-path")),
+    ("package-version-mismatch", "torch-changed-its-ways", ("downgrade-library", "fix-user-code")),
+    ("package-version-mismatch", "resolver-gave-up", ("align-package-versions", "fix-user-code")),
+    ("package-version-mismatch", "horovod-unbuilt", ("build-from-source", "install-matching-build")),
+    ("not-a-compatibility-problem", "gpu-memory-fault", ("change-hardware", "fix-gpu-visibility")),
+    ("software-defect", "static-tls", ("set-environment-override", "upgrade-library")),
     ("xpu-directml-unsupported", "ascend-operator-refused", ("use-fp16", "upgrade-library")),
     ("graphics-api-feature-missing", "wgpu-request", ("change-hardware", "upgrade-library")),
 )
@@ -223,6 +234,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "kernel-min-compute-capability",
         lambda s: s.says(r"(?i)\bawq|gptq|marlin|quanti[sz]"),
         ("change-quantization", "use-other-backend"),
+    ),
+    (
+        "compiler-arch-unsupported",  # a toolkit that dropped what the list of the program still names
+        lambda s: s.says(r"(?i)Unsupported gpu architecture:? '?(?:compute|sm)_[2-6]\d\b"),
+        ("downgrade-library", "build-from-source"),
     ),
     (
         "compiler-arch-unsupported",
