@@ -129,6 +129,12 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("graphics-api-feature-missing", "vulkan-loader-missing", ("install-cuda-libraries", "upgrade-driver")),
     ("package-version-mismatch", "half-not-on-backend", ("upgrade-library", "align-package-versions")),
     ("cuda-toolkit-mismatch", "compiler-too-new", ("downgrade-library", "set-environment-override")),
+    ("cuda-toolkit-mismatch", "host-headers", ("upgrade-library", "downgrade-library")),
+    ("cuda-toolkit-mismatch", "jitify-failed", ("set-library-path", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "runtime-of-cuda-refused", ("install-cuda-libraries", "install-matching-build")),
+    ("build-lacks-old-arch", "cudf-without-code", ("change-hardware", "downgrade-library")),
+    ("build-wrong-arch-flags", "bindings-of-other-gpu", ("build-from-source", "set-environment-override")),
+    ("compiler-arch-unsupported", "nvrtc-arch", ("upgrade-library", "install-matching-build")),
     ("cuda-toolkit-mismatch", "components-outdated", ("install-cuda-libraries", "install-matching-build")),
     ("cuda-toolkit-mismatch", "compiler-option-unknown", ("upgrade-library", "install-cuda-libraries")),
     ("cuda-toolkit-mismatch", "toolkit-floor", ("install-cuda-libraries", "upgrade-library")),
@@ -147,6 +153,16 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
 
 #: Where the device or the words around change it; these outrank the rows above.
 BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
+    (
+        "gpu-not-visible",
+        lambda s: s.has("opencl-no-platform") and s.about(r"(?i)\bdocker|container|kubernetes"),
+        ("fix-gpu-visibility", "install-cuda-libraries"),
+    ),
+    (
+        "package-version-mismatch",  # parts of apex, which its plain installation leaves out
+        lambda s: s.has("extension-missing") and s.says(r"named '?(?:fused_\w+|amp_C|apex_C|scaled_\w+_cuda)"),
+        ("build-from-source", "use-fallback-kernel"),
+    ),
     (
         "package-version-mismatch",
         lambda s: "." in s.words.get("package", "") and s.has("package-missing"),
