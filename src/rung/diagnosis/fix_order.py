@@ -30,6 +30,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("int8-matmul-unsupported-gpu", "merge-call", ("upgrade-library", "dequantize-first")),
     ("compiler-arch-unsupported", "inductor-old", ("use-fallback-kernel", "use-other-backend")),
     ("compiler-arch-unsupported", "ptxas-arch", ("set-environment-override", "upgrade-library")),
+    ("build-wrong-arch-flags", "ggml-no-device-code", ("build-from-source", "upgrade-library")),
     ("software-defect", "ggml-assert", ("upgrade-library", "use-fallback-kernel")),
     ("software-defect", "known-regression", ("downgrade-library", "upgrade-library")),
     ("mps-dtype-unsupported", "mps-convert-bf16", ("use-fp16", "use-fp32")),
@@ -129,6 +130,9 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("graphics-api-feature-missing", "vulkan-loader-missing", ("install-cuda-libraries", "upgrade-driver")),
     ("package-version-mismatch", "half-not-on-backend", ("upgrade-library", "align-package-versions")),
     ("cuda-toolkit-mismatch", "compiler-too-new", ("downgrade-library", "set-environment-override")),
+    ("cuda-toolkit-mismatch", "cuda-versions-conflict", ("set-library-path", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "removed-from-cuda", ("downgrade-library", "upgrade-library")),
+    ("platform-binary-missing", "mathematics-left-out", ("build-from-source", "upgrade-library")),
     ("cuda-toolkit-mismatch", "host-headers", ("upgrade-library", "downgrade-library")),
     ("cuda-toolkit-mismatch", "jitify-failed", ("set-library-path", "install-matching-build")),
     ("cuda-toolkit-mismatch", "runtime-of-cuda-refused", ("install-cuda-libraries", "install-matching-build")),
@@ -228,13 +232,36 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "cuda-toolkit-mismatch",
-        lambda s: s.says(r"undefined symbol: _*(?:nvJit|cublas|cudnn)|libnvJitLink|cuDNN version incompat"),
+        lambda s: s.says(r"undefined symbol: _*(?:nvJit|cublas|cudnn|nccl|ZN5cudnn)|libnvJitLink|cuDNN version incompat"),
         ("set-library-path", "install-matching-build"),
     ),
     (
         "xpu-directml-unsupported",
         lambda s: s.vendor in ("amd", "nvidia") and s.says(r"(?i)openvino|intel_gpu"),
         ("use-cpu", "change-hardware"),
+    ),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.says("unsupported (?:Microsoft Visual Studio|clang) version"),
+        ("downgrade-library", "install-cuda-libraries"),
+    ),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.says(r"is not defined for option 'std'|Unknown option '-std"),
+        ("upgrade-library", "install-cuda-libraries"),
+    ),
+    (
+        "compiler-arch-unsupported",  # CUDA 12 dropped Kepler, CUDA 13 what is older than Turing
+        lambda s: (
+            s.has("target-not-known", "nvrtc-arch")
+            and (s.below(50) or (s.below(75) and s.facts.cuda is not None and s.facts.cuda >= (13, 0)))
+        ),
+        ("downgrade-library", "change-hardware"),
+    ),
+    (
+        "platform-binary-missing",
+        lambda s: not s.facts.apple and s.about(r"(?i)\bjetson|\baarch64\b|\btegra"),
+        ("build-from-source", "install-matching-build"),
     ),
     (
         "cuda-toolkit-mismatch",
