@@ -139,6 +139,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("build-lacks-old-arch", "cudf-without-code", ("change-hardware", "downgrade-library")),
     ("build-wrong-arch-flags", "bindings-of-other-gpu", ("build-from-source", "set-environment-override")),
     ("compiler-arch-unsupported", "nvrtc-arch", ("upgrade-library", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "cmake-older-than-cuda", ("upgrade-library", "downgrade-library")),
     ("cuda-toolkit-mismatch", "components-outdated", ("install-cuda-libraries", "install-matching-build")),
     ("cuda-toolkit-mismatch", "compiler-option-unknown", ("upgrade-library", "install-cuda-libraries")),
     ("cuda-toolkit-mismatch", "toolkit-floor", ("install-cuda-libraries", "upgrade-library")),
@@ -232,7 +233,9 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "cuda-toolkit-mismatch",
-        lambda s: s.says(r"undefined symbol: _*(?:nvJit|cublas|cudnn|nccl|ZN5cudnn)|libnvJitLink|cuDNN version incompat"),
+        lambda s: s.says(
+            r"undefined symbol: _*(?:nvJit|cublas|cudnn|nccl|ZN5cudnn)|libnvJitLink|cuDNN version incompat"
+        ),
         ("set-library-path", "install-matching-build"),
     ),
     (

@@ -310,7 +310,7 @@ RULES: tuple[Rule, ...] = (
             s.has("invalid-ptx", "ptx-version", "cuda-init-unknown", "is-available-false", *MISSING, *WRONG_CODE)
             and _driver_before_cuda(s)
         ),
-        {"driver-too-old": 4, "compiler-arch-unsupported": -1, "build-wrong-arch-flags": -1},
+        {"driver-too-old": 4, "compiler-arch-unsupported": -1, "build-wrong-arch-flags": -1, "gpu-not-visible": -4},
         "the driver is older than the first that runs this CUDA",
         "NVIDIA, CUDA compatibility: the lowest driver of each major version",
     ),
