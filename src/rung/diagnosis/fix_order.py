@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 
 from rung.diagnosis.evidence import Scene
 
+#: GPUs that reach each other only through the host: what NCCL is told then.
+_BETWEEN_CARDS = r"NCCL_P2P_DISABLE|peer access is not supported"
+
 #: Where facts change the order: (cause, when, labels that come first).
 FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-min-compute-capability", "quantisation-min-capability", ("change-quantization", "use-other-backend")),
@@ -139,6 +142,8 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("build-lacks-old-arch", "cudf-without-code", ("change-hardware", "downgrade-library")),
     ("build-wrong-arch-flags", "bindings-of-other-gpu", ("build-from-source", "set-environment-override")),
     ("compiler-arch-unsupported", "nvrtc-arch", ("upgrade-library", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "provider-dll-start", ("align-package-versions", "install-matching-build")),
+    ("package-version-mismatch", "other-python", ("downgrade-library", "upgrade-library")),
     ("cuda-toolkit-mismatch", "cmake-older-than-cuda", ("upgrade-library", "downgrade-library")),
     ("cuda-toolkit-mismatch", "components-outdated", ("install-cuda-libraries", "install-matching-build")),
     ("cuda-toolkit-mismatch", "compiler-option-unknown", ("upgrade-library", "install-cuda-libraries")),
@@ -173,6 +178,13 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: "." in s.words.get("package", "") and s.has("package-missing"),
         ("align-package-versions", "downgrade-library"),
     ),
+    (
+        "gpu-not-visible",  # the driver's module says itself that another one is needed for this card
+        lambda s: s.says(r"NVIDIA open kernel modules|xx Legacy drivers|is not supported by the (?:NVIDIA )?\d{3}"),
+        ("upgrade-driver", "fix-gpu-visibility"),
+    ),
+    ("gpu-not-visible", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-gpu-visibility")),
+    ("not-a-compatibility-problem", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-user-code")),
     ("slow-dtype-path", lambda s: s.has("fast-kernel-not-built"), ("build-from-source", "install-matching-build")),
     (
         "slow-dtype-path",
