@@ -144,6 +144,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("compiler-arch-unsupported", "nvrtc-arch", ("upgrade-library", "install-matching-build")),
     ("cuda-toolkit-mismatch", "provider-dll-start", ("align-package-versions", "install-matching-build")),
     ("package-version-mismatch", "other-python", ("downgrade-library", "upgrade-library")),
+    ("package-version-mismatch", "triton-of-other-python", ("downgrade-library", "align-package-versions")),
     ("cuda-toolkit-mismatch", "cmake-older-than-cuda", ("upgrade-library", "downgrade-library")),
     ("cuda-toolkit-mismatch", "components-outdated", ("install-cuda-libraries", "install-matching-build")),
     ("cuda-toolkit-mismatch", "compiler-option-unknown", ("upgrade-library", "install-cuda-libraries")),
