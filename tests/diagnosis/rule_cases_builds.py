@@ -35,6 +35,11 @@ APPLIES = {
         {"torch": "2.5.1+rocm6.2"},
         "gpu-not-visible",
     ),
+    "device-function-of-cuda": (
+        "RuntimeError: CUDA error: invalid device function",
+        {},
+        "build-wrong-arch-flags",
+    ),
     "cuda-extension-on-rocm": (
         "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEi",
         {"gpu": "MI100"},

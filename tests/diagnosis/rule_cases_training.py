@@ -66,6 +66,13 @@ APPLIES = {
         {},
         "host-out-of-memory",
     ),
+    "shared-memory-refused": (
+        "include/shm.h:27 NCCL WARN Call to shm_open failed : Permission denied\n"
+        "include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-0-3-0 (size 4460544)\n"
+        "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:290, unhandled system error",
+        {},
+        "not-a-compatibility-problem",
+    ),
     "emptied-by-zero": (
         "size mismatch for lm_head.weight: copying a param with shape torch.Size([32000, 4096]) from checkpoint, the "
         "shape in current model is torch.Size([0]).",

@@ -117,6 +117,26 @@ def test_xformers_is_taken_from_where_the_installed_torch_is_from():
         ),
         ("platform-binary-missing", {}, "libc.so.6: version `GLIBC_2.38' not found", "build-from-source"),
         ("cuda-toolkit-mismatch", {}, "No supported GPU compute capabilities found.", "install-cuda-libraries"),
+        (
+            "compiler-arch-unsupported",
+            {},
+            "nvcc fatal   : Unsupported gpu architecture 'compute_35'",
+            "downgrade-library build-from-source",
+        ),
+        (
+            "compiler-arch-unsupported",
+            {"gpu": "GTX 1080", "cuda": "13.0"},
+            "nvrtc: error: invalid value for --gpu-architecture (-arch)",
+            "downgrade-library",
+        ),
+        (
+            "compiler-arch-unsupported",
+            {"gpu": "RTX 4090", "cuda": "11.3"},
+            "nvrtc: error: invalid value for --gpu-architecture (-arch)",
+            "upgrade-library install-matching-build",
+        ),
+        ("build-wrong-arch-flags", {}, IMAGE, "build-from-source set-environment-override"),
+        ("platform-binary-missing", {"gpu": "Jetson Orin"}, "No matching distribution found", "build-from-source"),
         ("xpu-directml-unsupported", {"gpu": "RX 7600"}, "src/plugins/intel_gpu/src/plugin.cpp: failed", "use-cpu"),
     ],
 )

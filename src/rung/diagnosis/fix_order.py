@@ -16,6 +16,8 @@ _CLASS_OF_MODEL = (
     r"cannot import name '\w*(?:Pipeline|Transformer\w*Model|For(?:CausalLM|ConditionalGeneration|MaskedLM)|Config"
     r"|Scheduler|Autoencoder\w*)' from '(?:diffusers|transformers|torchao|peft)\b"
 )
+#: GPUs that reach each other only through the host: what NCCL is told then.
+_BETWEEN_CARDS = r"NCCL_(?:P2P|IB|SHM)_DISABLE|peer access is not supported"
 
 #: Where facts change the order: (cause, when, labels that come first).
 FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
@@ -49,6 +51,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("compiler-arch-unsupported", "nvcc-native-unknown", ("install-cuda-libraries", "upgrade-library")),
     ("compiler-arch-unsupported", "ptxas-arch", ("set-environment-override", "upgrade-library")),
     ("format-or-arch-unknown", "gguf-of-other-byte-order", ("requantize-or-reconvert", "upgrade-library")),
+    ("build-wrong-arch-flags", "ggml-no-device-code", ("build-from-source", "upgrade-library")),
     ("software-defect", "ggml-assert", ("upgrade-library", "use-fallback-kernel")),
     ("software-defect", "known-regression", ("downgrade-library", "upgrade-library")),
     ("mps-dtype-unsupported", "mps-convert-bf16", ("use-fp16", "use-fp32")),
@@ -122,7 +125,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-shape-constraint", "attention-of-the-model", ("use-fallback-kernel", "change-quantization")),
     ("kernel-shape-constraint", "ggml-shape-assert", ("upgrade-library", "use-fallback-kernel")),
     ("platform-binary-missing", "libstdcxx-older", ("build-from-source", "install-matching-build")),
-    ("package-version-mismatch", "libstdcxx-older", ("upgrade-library", "align-package-versions")),
+    ("package-version-mismatch", "libstdcxx-older", ("set-library-path", "upgrade-library")),
     ("xpu-directml-unsupported", "accelerator-of-ggml", ("change-quantization", "use-cpu")),
     ("int8-matmul-unsupported-gpu", "compute-type-refused", ("use-fp32", "use-fp16")),
     ("graphics-api-feature-missing", "vulkan-driver", ("upgrade-driver", "use-cpu")),
@@ -173,6 +176,30 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("graphics-api-feature-missing", "vulkan-loader-missing", ("install-cuda-libraries", "upgrade-driver")),
     ("package-version-mismatch", "half-not-on-backend", ("upgrade-library", "align-package-versions")),
     ("cuda-toolkit-mismatch", "compiler-too-new", ("downgrade-library", "set-environment-override")),
+    ("cuda-toolkit-mismatch", "cuda-versions-conflict", ("set-library-path", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "removed-from-cuda", ("downgrade-library", "upgrade-library")),
+    ("platform-binary-missing", "mathematics-left-out", ("build-from-source", "upgrade-library")),
+    ("cuda-toolkit-mismatch", "host-headers", ("upgrade-library", "downgrade-library")),
+    ("cuda-toolkit-mismatch", "jitify-failed", ("set-library-path", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "runtime-of-cuda-refused", ("install-cuda-libraries", "install-matching-build")),
+    ("build-lacks-old-arch", "cudf-without-code", ("change-hardware", "downgrade-library")),
+    ("build-wrong-arch-flags", "bindings-of-other-gpu", ("build-from-source", "set-environment-override")),
+    ("compiler-arch-unsupported", "nvrtc-arch", ("upgrade-library", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "provider-dll-start", ("align-package-versions", "install-matching-build")),
+    ("package-version-mismatch", "other-python", ("downgrade-library", "upgrade-library")),
+    ("package-version-mismatch", "triton-of-other-python", ("downgrade-library", "align-package-versions")),
+    ("cuda-toolkit-mismatch", "cmake-older-than-cuda", ("upgrade-library", "downgrade-library")),
+    ("cuda-toolkit-mismatch", "components-outdated", ("install-cuda-libraries", "install-matching-build")),
+    ("cuda-toolkit-mismatch", "compiler-option-unknown", ("upgrade-library", "install-cuda-libraries")),
+    ("cuda-toolkit-mismatch", "toolkit-floor", ("install-cuda-libraries", "upgrade-library")),
+    ("cuda-toolkit-mismatch", "driver-combination", ("set-library-path", "install-matching-build")),
+    ("compiler-arch-unsupported", "triton-assertion", ("use-fallback-kernel", "change-hardware")),
+    ("gpu-not-visible", "opencl-no-platform", ("install-cuda-libraries", "set-library-path")),
+    ("package-version-mismatch", "torch-changed-its-ways", ("downgrade-library", "fix-user-code")),
+    ("package-version-mismatch", "resolver-gave-up", ("align-package-versions", "fix-user-code")),
+    ("package-version-mismatch", "horovod-unbuilt", ("build-from-source", "install-matching-build")),
+    ("not-a-compatibility-problem", "gpu-memory-fault", ("change-hardware", "fix-gpu-visibility")),
+    ("software-defect", "static-tls", ("set-environment-override", "upgrade-library")),
     ("xpu-directml-unsupported", "ascend-operator-refused", ("use-fp16", "upgrade-library")),
     ("graphics-api-feature-missing", "wgpu-request", ("change-hardware", "upgrade-library")),
 )
@@ -183,6 +210,16 @@ _GRAPHICS_ORDERED = tuple(name for cause, name, _ in FIRST if cause == "graphics
 
 #: Where the device or the words around change it; these outrank the rows above.
 BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
+    (
+        "gpu-not-visible",
+        lambda s: s.has("opencl-no-platform") and s.about(r"(?i)\bdocker|container|kubernetes"),
+        ("fix-gpu-visibility", "install-cuda-libraries"),
+    ),
+    (
+        "package-version-mismatch",  # parts of apex, which its plain installation leaves out
+        lambda s: s.has("extension-missing") and s.says(r"named '?(?:fused_\w+|amp_C|apex_C|scaled_\w+_cuda)"),
+        ("build-from-source", "use-fallback-kernel"),
+    ),
     (
         "package-version-mismatch",
         lambda s: "." in s.words.get("package", "") and s.has("package-missing"),
@@ -216,11 +253,6 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ("set-environment-override", "align-package-versions"),
     ),
     (
-        "not-a-compatibility-problem",
-        lambda s: s.says(r"NCCL_(?:P2P|IB|SHM)_DISABLE"),
-        ("set-environment-override", "fix-user-code"),
-    ),
-    (
         "package-version-mismatch",
         lambda s: s.has("cannot-import-name") and s.says(_CLASS_OF_MODEL),
         ("upgrade-library", "align-package-versions"),
@@ -230,6 +262,13 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: s.says("(?i)shader-f16"),
         ("use-fp32", "use-other-backend"),
     ),
+    (
+        "gpu-not-visible",  # the driver's module says itself that another one is needed for this card
+        lambda s: s.says(r"NVIDIA open kernel modules|xx Legacy drivers|is not supported by the (?:NVIDIA )?\d{3}"),
+        ("upgrade-driver", "fix-gpu-visibility"),
+    ),
+    ("gpu-not-visible", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-gpu-visibility")),
+    ("not-a-compatibility-problem", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-user-code")),
     ("slow-dtype-path", lambda s: s.has("fast-kernel-not-built"), ("build-from-source", "install-matching-build")),
     (
         "slow-dtype-path",
@@ -307,13 +346,38 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "cuda-toolkit-mismatch",
-        lambda s: s.says(r"undefined symbol: _*(?:nvJit|cublas|cudnn)|libnvJitLink|cuDNN version incompat"),
+        lambda s: s.says(
+            r"undefined symbol: _*(?:nvJit|cublas|cudnn|nccl|ZN5cudnn)|libnvJitLink|cuDNN version incompat"
+        ),
         ("set-library-path", "install-matching-build"),
     ),
     (
         "xpu-directml-unsupported",
         lambda s: s.vendor in ("amd", "nvidia") and s.says(r"(?i)openvino|intel_gpu"),
         ("use-cpu", "change-hardware"),
+    ),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.says("unsupported (?:Microsoft Visual Studio|clang) version"),
+        ("downgrade-library", "install-cuda-libraries"),
+    ),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.says(r"is not defined for option 'std'|Unknown option '-std"),
+        ("upgrade-library", "install-cuda-libraries"),
+    ),
+    (
+        "compiler-arch-unsupported",  # CUDA 12 dropped Kepler, CUDA 13 what is older than Turing
+        lambda s: (
+            s.has("target-not-known", "nvrtc-arch")
+            and (s.below(50) or (s.below(75) and s.facts.cuda is not None and s.facts.cuda >= (13, 0)))
+        ),
+        ("downgrade-library", "change-hardware"),
+    ),
+    (
+        "platform-binary-missing",
+        lambda s: not s.facts.apple and s.about(r"(?i)\bjetson|\baarch64\b|\btegra"),
+        ("build-from-source", "install-matching-build"),
     ),
     (
         "cuda-toolkit-mismatch",
@@ -354,6 +418,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "kernel-min-compute-capability",
         lambda s: s.says(r"(?i)\bawq|gptq|marlin|quanti[sz]"),
         ("change-quantization", "use-other-backend"),
+    ),
+    (
+        "compiler-arch-unsupported",  # a toolkit that dropped what the list of the program still names
+        lambda s: s.says(r"(?i)Unsupported gpu architecture:? '?(?:compute|sm)_[2-6]\d\b"),
+        ("downgrade-library", "build-from-source"),
     ),
     (
         "compiler-arch-unsupported",

@@ -27,7 +27,7 @@ _BITSANDBYTES = ("bnb-setup-path", "bnb-required-library", "bnb-native-missing",
 #: What the driver's assembler says, as against the toolkit's.
 _LINKED = "application ptx input|cuLink(?:AddData|Complete)|cuModuleLoad"
 #: What a program of TensorFlow prints about GPUs, and releases that have none for Windows.
-_GPUS_OF_TENSORFLOW = r"list_physical_devices|Num GPUs Available:? *0"
+_GPUS_OF_TENSORFLOW = r"(?i)list_physical_devices|list_local_devices|Num GPUs Available:? *0|\bGPU is not available$"
 _AFTER_WINDOWS = r"(?i)'2\.1[1-9]\.|(?:tensorflow|tf|version)\S* ?[=:]*'? ?2\.(?:1[1-9]|2\d)"
 #: From this compute capability on, code for the first GPUs of a generation serves the later ones.
 _MINOR = 80
@@ -315,7 +315,7 @@ RULES: tuple[Rule, ...] = (
             s.has("invalid-ptx", "ptx-version", "cuda-init-unknown", "is-available-false", *MISSING, *WRONG_CODE)
             and _driver_before_cuda(s)
         ),
-        {"driver-too-old": 4, "compiler-arch-unsupported": -1, "build-wrong-arch-flags": -1},
+        {"driver-too-old": 4, "compiler-arch-unsupported": -1, "build-wrong-arch-flags": -1, "gpu-not-visible": -4},
         "the driver is older than the first that runs this CUDA",
         "NVIDIA, CUDA compatibility: the lowest driver of each major version",
     ),

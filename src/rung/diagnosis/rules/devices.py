@@ -171,7 +171,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "toolkit-and-its-consequence",
-        lambda s: s.has("no-toolkit-found") and s.has("python-plain"),
+        lambda s: s.has("no-toolkit-found") and s.has("python-plain", "splats-left-none"),
         {"cuda-library-not-found": 4.5, "not-a-compatibility-problem": -1},
         "what failed is the part that was switched off for lack of a compiler of CUDA",
         "gsplat, cuda/_backend.py",

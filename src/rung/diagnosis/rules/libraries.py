@@ -64,7 +64,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "built-by-others",
-        lambda s: s.has(*MISSING) and s.facts.capability is not None and s.about(PREBUILT),
+        lambda s: s.has(*MISSING) and s.about(PREBUILT),
         {"build-wrong-arch-flags": -3, "build-lacks-old-arch": 0.5, "build-lacks-new-arch": 0.5},
         "the binary was compiled by those who publish it, not here",
         "builders of published binaries",

@@ -58,6 +58,13 @@ RULES: tuple[Rule, ...] = (
         "torch.version.cuda, torch.version.hip",
     ),
     Rule(
+        "device-function-of-cuda",
+        lambda s: s.has("cuda-invalid-device-function") and s.says(r"RuntimeError: CUDA error") and not _on_amd(s),
+        {"rocm-arch-unsupported": -3, "build-wrong-arch-flags": 0.7},
+        "torch names HIP where it runs on AMD's GPUs: this is a build for CUDA",
+        "torch, c10/cuda and c10/hip",
+    ),
+    Rule(
         "cuda-extension-on-rocm",
         lambda s: s.has("undefined-symbol") and _on_amd(s) and s.says(r"undefined symbol.{0,80}cuda"),
         {"platform-binary-missing": 7, "cuda-toolkit-mismatch": -2},

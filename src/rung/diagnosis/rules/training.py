@@ -55,6 +55,11 @@ _SISTERS = r"torchvision|torchaudio|torchtext|torchcodec|torchdata|functorch|tor
 _ABSURD = re.compile(r"allocate (\d{13,30})\b")
 _LINUX = r"(?i)\b(?:ubuntu|linux|debian|centos|fedora|rhel|arch|mint|wsl)\b"
 _LAUNCHER = r"nproc_per_node|torchrun|set_device\(|local_rank|device_map|CUDA_VISIBLE_DEVICES|accelerate launch"
+#: Shared memory that the system does not give, however much there is.
+_SHARED_REFUSED = (
+    r"shm_open failed ?: Permission denied|(?:/dev/shm|/torch_\d)[^\n]{0,160}Permission denied"
+    r"|Permission denied[^\n]{0,60}/dev/shm"
+)
 _QUANTISER = r"(?i)gptq|quanti|hessian|damp|sparsegpt|hinv"
 _METADATA = re.compile(r"(saved|recomputed) metadata: .{0,200}'dtype': (torch\.\w+)")
 
@@ -193,10 +198,21 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "shared-memory-of-container",
-        lambda s: s.has("collective-timeout") and s.about(r"/dev/shm|\bshm\b|posix_fallocate|shared memory segment"),
+        lambda s: (
+            s.has("collective-timeout")
+            and s.about(r"/dev/shm|\bshm\b|posix_fallocate|shared memory segment")
+            and not s.says(_SHARED_REFUSED)
+        ),
         {"host-out-of-memory": 5.5},
         "NCCL passes data through shared memory, of which a container has 64 MB unless told",
         "NCCL, troubleshooting",
+    ),
+    Rule(
+        "shared-memory-refused",
+        lambda s: s.says(_SHARED_REFUSED),
+        {"not-a-compatibility-problem": 5, "host-out-of-memory": -5},
+        "the system refused the file in /dev/shm: its rights are wrong, there is room",
+        "shm_open(3)",
     ),
     Rule(
         "emptied-by-zero",
