@@ -34,6 +34,14 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("software-defect", "known-regression", ("downgrade-library", "upgrade-library")),
     ("mps-dtype-unsupported", "mps-convert-bf16", ("use-fp16", "use-fp32")),
     ("mps-dtype-unsupported", "mlx-kernel", ("upgrade-library", "downgrade-library")),
+    ("mps-dtype-unsupported", "mps-float64", ("use-fp32", "upgrade-library")),
+    ("mps-dtype-unsupported", "metal-pipeline", ("use-cpu", "upgrade-library")),
+    ("compiler-arch-unsupported", "metal-pipeline", ("use-cpu", "upgrade-library")),
+    ("platform-binary-missing", "metal-language-newer", ("install-matching-build", "downgrade-library")),
+    ("rocm-arch-unsupported", "kfd-refuses-card", ("change-hardware", "use-other-backend")),
+    ("compiler-arch-unsupported", "kernel-stack-too-large", ("use-fallback-kernel", "set-environment-override")),
+    ("software-defect", "graphics-device-lost", ("upgrade-library", "upgrade-driver")),
+    ("package-version-mismatch", "genai-provider-replaced", ("align-package-versions", "install-matching-build")),
     ("build-lacks-old-arch", "machine-capability-refused", ("downgrade-library", "change-hardware")),
     ("build-lacks-old-arch", "machine-generation-refused", ("install-matching-build", "downgrade-library")),
     ("build-lacks-new-arch", "machine-capability-refused", ("upgrade-library", "install-matching-build")),
@@ -157,7 +165,12 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ("build-lacks-old-arch", lambda s: s.below(37), ("build-from-source", "use-cpu", "change-hardware")),
     (
         "platform-binary-missing",
-        lambda s: s.facts.apple and not s.has("wrong-platform", "no-wheel"),
+        lambda s: s.says(r"incompatible architecture \(have"),
+        ("install-matching-build", "build-from-source"),
+    ),
+    (
+        "platform-binary-missing",
+        lambda s: s.facts.apple and not s.has("wrong-platform", "no-wheel", "metal-language-newer"),
         ("use-cpu", "change-hardware"),
     ),
     (
@@ -185,8 +198,26 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "graphics-api-feature-missing",
-        lambda s: s.says(r"maximum buffer size|exceeds `max_"),
+        lambda s: s.says(r"\((?:268435456|134217728)\)"),  # what is granted to programs that ask for no more
+        ("fix-user-code", "reduce-memory"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.says(r"max(?:imum)? buffer size|exceeds `max_"),
         ("reduce-memory", "change-hardware"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.says(r"shader-f16|extension 'f16'"),
+        ("use-fp32", "upgrade-library"),
+    ),
+    (
+        "cpu-instruction-missing",  # published wheels for Arm that were compiled for newer cores
+        lambda s: (
+            s.about(r"(?i)\baarch64|raspberry|\bcortex-a|\b(?:jetson|orange ?pi|rock ?pi)")
+            and not s.about(r"(?i)ggml|llama|\barmv?[67]|\bpi zero|snapdragon|android|termux")
+        ),
+        ("downgrade-library", "upgrade-library"),
     ),
     (
         "cpu-instruction-missing",
@@ -196,7 +227,21 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ("fp16-overflow", lambda s: s.below(80), ("use-fp32", "upcast-part")),
     (
         "rocm-arch-unsupported",
-        lambda s: s.says(r"\bgfx9\d\d\b|Vega"),
+        lambda s: s.says(r"(?i)flash[-_ ]?att|xformers|sage_?att|aotriton"),
+        ("use-fallback-kernel", "use-other-backend"),
+    ),
+    (
+        "rocm-arch-unsupported",  # the HIP SDK, whose libraries are exchanged for those of others; it knows no override
+        lambda s: s.says(r"(?i)\\(?:AMD\\)?ROCm\\\d|\bzluda\b"),
+        ("install-matching-build", "set-environment-override"),
+    ),
+    (
+        "rocm-arch-unsupported",
+        lambda s: (
+            s.facts.gpu.arch.startswith("gfx9")
+            if s.facts.gpu is not None and s.facts.gpu.arch
+            else s.says(r"\bgfx9\d\d\b|Vega")
+        ),
         ("downgrade-library", "set-environment-override"),
     ),
     (
@@ -233,6 +278,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "format-or-arch-unknown",
         lambda s: s.says(r"(?i)no longer supported|magic|engine plan|please rebuild|serializ\w*(?: \w+){0,2} ?engine"),
         ("requantize-or-reconvert", "upgrade-library"),
+    ),
+    (
+        "gpu-not-visible",
+        lambda s: s.has("opencl-no-platform") and not s.about("(?i)docker|container|podman"),
+        ("upgrade-driver", "install-cuda-libraries"),
     ),
     ("mps-dtype-unsupported", lambda s: s.has("mps-not-implemented"), ("use-cpu", "set-environment-override")),
     ("mps-dtype-unsupported", lambda s: s.has("mps-other"), ("use-fp32", "upgrade-library")),

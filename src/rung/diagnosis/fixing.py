@@ -95,7 +95,9 @@ def _order(cause: str, scene: Scene) -> list[str]:
     by_fact = (order for named, when, order in BY_FACT if named == cause and when(scene))
     first = next(by_fact, None) or next(by_signature, ())
     order = list(dict.fromkeys([*first, *causes()[cause].fixes]))
-    return _by_own_code(order, scene.facts.gpu.arch) if cause == "rocm-arch-unsupported" and scene.facts.gpu else order
+    settled = order[0] in ("use-fallback-kernel", "install-matching-build")
+    own = cause == "rocm-arch-unsupported" and scene.facts.gpu is not None and not settled
+    return _by_own_code(order, scene.facts.gpu.arch) if own and scene.facts.gpu else order
 
 
 def _by_own_code(order: list[str], arch: str) -> list[str]:
