@@ -5,6 +5,7 @@ The rows are (cause, when, labels that come first); of ``when`` that hold, the f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from rung.diagnosis.evidence import Scene
@@ -38,6 +39,11 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("mps-dtype-unsupported", "metal-pipeline", ("use-cpu", "upgrade-library")),
     ("compiler-arch-unsupported", "metal-pipeline", ("use-cpu", "upgrade-library")),
     ("platform-binary-missing", "metal-language-newer", ("install-matching-build", "downgrade-library")),
+    ("gpu-not-visible", "openvino-device-unknown", ("upgrade-driver", "fix-gpu-visibility")),
+    ("gpu-not-visible", "openvino-no-gpu", ("upgrade-driver", "fix-gpu-visibility")),
+    ("gpu-not-visible", "driver-of-gpu-failed", ("upgrade-driver", "fix-gpu-visibility")),
+    ("gpu-not-visible", "metal-not-there", ("use-cpu", "fix-gpu-visibility")),
+    ("gpu-not-visible", "pcie-atomics", ("change-hardware", "fix-gpu-visibility")),
     ("rocm-arch-unsupported", "kfd-refuses-card", ("change-hardware", "use-other-backend")),
     ("compiler-arch-unsupported", "kernel-stack-too-large", ("use-fallback-kernel", "set-environment-override")),
     ("software-defect", "graphics-device-lost", ("upgrade-library", "upgrade-driver")),
@@ -142,6 +148,16 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
 )
 
 
+#: Messages of graphics interfaces whose rows above say what helps.
+_GRAPHICS_OWN = (
+    *("vulkan-limit", "vulkan-driver", "vulkan-device-refused", "vulkan-loader-missing", "gpu-refused-short"),
+    *("shader-double", "opencv-opencl-device", "gl-version-refused", "glx-context", "delegate-part-only"),
+)
+#: What a dtype is to blame for, and not an operation that is missing.
+_ABOUT_DTYPES = (
+    r"(?i)float64|\bfp?64\b|\bdouble\b|\bhalf\b|float16|\bfp16|autocast|_amp_foreach|\bblack\b|\bnoise"
+    r"|invalid value encountered in cast"
+)
 #: Where the device or the words around change it; these outrank the rows above.
 BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     (
@@ -198,7 +214,9 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "graphics-api-feature-missing",
-        lambda s: s.says(r"\((?:268435456|134217728)\)"),  # what is granted to programs that ask for no more
+        lambda s: s.says(
+            r"maximum (?:buffer size \(268435456\)|binding size \(134217728\))"
+        ),  # what is granted to programs that ask for no more
         ("fix-user-code", "reduce-memory"),
     ),
     (
@@ -208,8 +226,16 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "graphics-api-feature-missing",
-        lambda s: s.says(r"shader-f16|extension 'f16'"),
+        lambda s: (
+            s.says(r"(?i)\bf16\b|shader_f(?:loat)?16|float16|\bfp16\b(?!:)|cl_khr_fp(?:16|64)|type '?(?:half|double)\b")
+            and not s.says("(?i)ggml|llama|kompute")
+        ),
         ("use-fp32", "upgrade-library"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.says(r"(?i)vulkan|\bopencl|\bvk[A-Z:]") and not s.has(*_GRAPHICS_OWN),
+        ("upgrade-driver", "use-other-backend"),
     ),
     (
         "cpu-instruction-missing",  # published wheels for Arm that were compiled for newer cores
@@ -217,17 +243,33 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
             s.about(r"(?i)\baarch64|raspberry|\bcortex-a|\b(?:jetson|orange ?pi|rock ?pi)")
             and not s.about(r"(?i)ggml|llama|\barmv?[67]|\bpi zero|snapdragon|android|termux")
         ),
-        ("downgrade-library", "upgrade-library"),
+        ("downgrade-library", "build-from-source"),
     ),
     (
         "cpu-instruction-missing",
-        lambda s: s.says(r"x86-64-v\d|X86_V\d|required CPU features"),
+        lambda s: s.says(r"(?i)polars|paddle|required CPU features"),  # these have builds for older processors
+        ("install-matching-build", "build-from-source"),
+    ),
+    (
+        "cpu-instruction-missing",
+        lambda s: s.says(r"CPU lacks AVX support|\bBun v?\d|Bun has crashed"),
+        ("install-matching-build", "change-hardware"),
+    ),
+    (
+        "cpu-instruction-missing",  # programs for Intel's processors under Rosetta
+        lambda s: s.facts.apple and re.search(r"(?i)intel|\bi[3579]-", s.facts.cpu) is None,
+        ("install-matching-build", "build-from-source"),
+    ),
+    ("cpu-instruction-missing", lambda s: s.says(r"(?i)\bbf16|bfloat16|\bAMX\b"), ("use-fp32", "change-hardware")),
+    (
+        "cpu-instruction-missing",
+        lambda s: s.says(r"x86-64-v\d|X86_V\d"),
         ("downgrade-library", "change-hardware"),
     ),
     ("fp16-overflow", lambda s: s.below(80), ("use-fp32", "upcast-part")),
     (
         "rocm-arch-unsupported",
-        lambda s: s.says(r"(?i)flash[-_ ]?att|xformers|sage_?att|aotriton"),
+        lambda s: s.says(r"(?i)flash[-_ ]?att|xformers|sage_?att|aotriton|use hipBLASLt on"),
         ("use-fallback-kernel", "use-other-backend"),
     ),
     (
@@ -281,9 +323,42 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "gpu-not-visible",
+        lambda s: s.has("opencl-no-platform") and s.about(r"(?i)android|termux|adreno|\bmali\b|snapdragon"),
+        ("set-library-path", "change-hardware"),
+    ),
+    (
+        "gpu-not-visible",
         lambda s: s.has("opencl-no-platform") and not s.about("(?i)docker|container|podman"),
         ("upgrade-driver", "install-cuda-libraries"),
     ),
     ("mps-dtype-unsupported", lambda s: s.has("mps-not-implemented"), ("use-cpu", "set-environment-override")),
-    ("mps-dtype-unsupported", lambda s: s.has("mps-other"), ("use-fp32", "upgrade-library")),
+    ("mps-dtype-unsupported", lambda s: s.says(r"(?i)float8|\bfp8"), ("change-quantization", "upgrade-library")),
+    ("mps-dtype-unsupported", lambda s: s.says(r"(?i)bfloat|bf16"), ("use-fp16", "upgrade-library")),
+    ("mps-dtype-unsupported", lambda s: s.says(r"(?i)2\*\*32|buffer size"), ("reduce-memory", "use-cpu")),
+    (
+        "mps-dtype-unsupported",
+        lambda s: not s.says(_ABOUT_DTYPES) and not s.has("macos-release-demanded", "mlx-kernel", "metal-pipeline"),
+        ("upgrade-library", "use-cpu"),
+    ),
+    (
+        "xpu-directml-unsupported",
+        lambda s: s.has("accelerator-of-ggml"),
+        ("change-quantization", "use-cpu"),
+    ),
+    ("xpu-directml-unsupported", lambda s: s.says(r"(?i)bfloat|bf16"), ("use-fp16", "upgrade-library")),
+    (
+        "xpu-directml-unsupported",
+        lambda s: s.says(r"(?i)float8|\bfp8|\bint[48]\b|quanti"),
+        ("change-quantization", "upgrade-library"),
+    ),
+    (
+        "xpu-directml-unsupported",
+        lambda s: s.says(r"(?i)\brknn|hailo|\bqnn|edgetpu|nnapi"),
+        ("use-cpu", "change-quantization"),
+    ),
+    (
+        "xpu-directml-unsupported",
+        lambda s: not s.says(_ABOUT_DTYPES),
+        ("upgrade-library", "use-cpu"),
+    ),
 )

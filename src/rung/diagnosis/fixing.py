@@ -110,6 +110,7 @@ def _by_own_code(order: list[str], arch: str) -> list[str]:
     if row is None or row.override or not any(build.image(row) for build in builds()):
         return order
     first = ["upgrade-library", "set-environment-override"] if arch.startswith("gfx1") else ["downgrade-library"]
+    first += ["set-environment-override"] if arch.startswith("gfx8") else []
     named = {"downgrade-library", "upgrade-library", "set-environment-override"}
     return [*first, *(label for label in order if label not in named)]
 
