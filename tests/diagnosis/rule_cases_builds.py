@@ -76,7 +76,7 @@ APPLIES = {
         "platform-binary-missing",
     ),
     "symbol-of-backend": (
-        "ImportError: torch_npu/lib/libtorch_npu.so: undefined symbol: _ZN2at4_ops5emptyE",
+        "OSError: vendor/extension.so: undefined symbol: _ZN7c10_npu3acl14AclrtPeekErrorEv",
         {},
         "package-version-mismatch",
     ),
