@@ -46,6 +46,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("gpu-not-visible", "pcie-atomics", ("change-hardware", "fix-gpu-visibility")),
     ("rocm-arch-unsupported", "kfd-refuses-card", ("change-hardware", "use-other-backend")),
     ("compiler-arch-unsupported", "kernel-stack-too-large", ("use-fallback-kernel", "set-environment-override")),
+    ("software-defect", "static-tls", ("set-environment-override", "upgrade-library")),
     ("software-defect", "graphics-device-lost", ("upgrade-library", "upgrade-driver")),
     ("package-version-mismatch", "genai-provider-replaced", ("align-package-versions", "install-matching-build")),
     ("build-lacks-old-arch", "machine-capability-refused", ("downgrade-library", "change-hardware")),
@@ -171,7 +172,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ("build-lacks-old-arch", lambda s: s.below(37), ("build-from-source", "use-cpu", "change-hardware")),
     (
         "platform-binary-missing",
-        lambda s: s.says(r"incompatible architecture \(have"),
+        lambda s: s.says(r"incompatible architecture \(have") or s.about(r"(?i)\bjetson|jetpack|\borin\b|xavier"),
         ("install-matching-build", "build-from-source"),
     ),
     (
