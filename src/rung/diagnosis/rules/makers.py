@@ -20,7 +20,10 @@ _AMISS = r"(?i)error|exception|\bfail|unsupported|not (?:supported|implemented)|
 #: What says that a library was not found or is another's.
 _LOADING = ("library-missing", "undefined-symbol", "dll-load", "cuda-module-missing")
 #: Libraries of packages that bring a backend to torch.
-_BACKEND_LIBRARY = r"libtorch_npu|\d(?:c10|at|torch)_npu\d|_ZNK?2ge\d|libintel-ext|intel_extension_for|_XLAC|torch_xla|torch_directml|habana"
+_BACKEND_LIBRARY = (
+    r"libtorch_npu|\d(?:c10|at|torch)_npu\d|_ZNK?2ge\d|libintel-ext|intel_extension_for|_XLAC|torch_xla"
+    r"|torch_directml|habana"
+)
 #: AMD GPUs that ROCm's own builds hold code for.
 _OFFICIAL = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1200", "gfx1201")
 #: An attribute that its own package does not promise to keep.
