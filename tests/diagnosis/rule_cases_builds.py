@@ -80,8 +80,14 @@ APPLIES = {
         {"gpu": "Jetson Orin"},
         "platform-binary-missing",
     ),
+    "refused-by-kfd": (
+        "kfd kfd: amdgpu: OLAND not supported in kfd\nUnable to open /dev/kfd read-write: Cannot allocate memory",
+        {},
+        "rocm-arch-unsupported",
+    ),
+    "cublas-named-by-rocm": ("ROCm error: CUBLAS_STATUS_INTERNAL_ERROR\n  current device: 0", {}, "software-defect"),
     "symbol-of-backend": (
-        "ImportError: torch_npu/lib/libtorch_npu.so: undefined symbol: _ZN2at4_ops5emptyE",
+        "OSError: vendor/extension.so: undefined symbol: _ZN7c10_npu3acl14AclrtPeekErrorEv",
         {},
         "package-version-mismatch",
     ),

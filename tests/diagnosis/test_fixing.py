@@ -4,7 +4,8 @@ import pytest
 
 from rung.diagnosis.companions import Host
 from rung.diagnosis.explain import explain, rules_of, scene
-from rung.diagnosis.fix_order import BY_FACT, FIRST
+from rung.diagnosis.fix_order import FIRST
+from rung.diagnosis.fix_order_facts import BY_FACT
 from rung.diagnosis.fixing import causes, fixes_for, wordings
 from rung.diagnosis.match import signatures
 from rung.diagnosis.setup import choose
@@ -55,12 +56,19 @@ def labels(cause, environment, log):
 @pytest.mark.parametrize(
     ("gpu", "first", "related"),
     [("RX 6700 XT", "set-environment-override", True), ("AMD RX 7900 XTX 24GB", "upgrade-library", True)]
-    + [(gpu, "downgrade-library", False) for gpu in ("MI300X", "RX 580", "MI50")],
+    + [(gpu, "downgrade-library", False) for gpu in ("MI300X", "MI50")],
 )
 def test_an_amd_card_that_builds_hold_code_for_is_not_told_to_be_another(gpu, first, related):
     found = labels("rocm-arch-unsupported", {"gpu": gpu}, "HIP error: invalid device function")
     assert found[0] == first
     assert ("set-environment-override" in found) == related
+
+
+def test_a_card_before_vega_is_not_told_to_be_another_but_to_be_let_in():
+    environment = {"gpu": "RX 580"}
+    assert labels("rocm-arch-unsupported", environment, "HIP error: invalid device function")[0] == "downgrade-library"
+    found = command("set-environment-override", "rocm-arch-unsupported", environment, "HIP error")
+    assert found == "export ROC_ENABLE_PRE_VEGA=1"
 
 
 def test_of_an_amd_card_that_nobody_named_no_number_is_guessed():
@@ -136,8 +144,49 @@ def test_xformers_is_taken_from_where_the_installed_torch_is_from():
             "upgrade-library install-matching-build",
         ),
         ("build-wrong-arch-flags", {}, IMAGE, "build-from-source set-environment-override"),
-        ("platform-binary-missing", {"gpu": "Jetson Orin"}, "No matching distribution found", "build-from-source"),
+        ("platform-binary-missing", {"gpu": "Jetson Orin"}, "No matching distribution found", "install-matching-build"),
+        ("platform-binary-missing", {"os": "Linux aarch64"}, "No matching distribution found", "build-from-source"),
         ("xpu-directml-unsupported", {"gpu": "RX 7600"}, "src/plugins/intel_gpu/src/plugin.cpp: failed", "use-cpu"),
+        (
+            "xpu-directml-unsupported",
+            {},
+            "NotImplementedError: Could not run 'aten::roll' with arguments from the 'XPU' backend",
+            "upgrade-library use-cpu",
+        ),
+        (
+            "xpu-directml-unsupported",
+            {},
+            "aclnnCast failed: self not implemented for DT_BFLOAT16, should be in dtype support list",
+            "use-fp16 upgrade-library",
+        ),
+        ("mps-dtype-unsupported", {}, "Cannot convert a MPS Tensor to float64 dtype", "use-fp32"),
+        ("mps-dtype-unsupported", {}, "RuntimeError: cumsum not supported on MPS", "upgrade-library use-cpu"),
+        (
+            "rocm-arch-unsupported",
+            {"gpu": "gfx1103", "os": "Windows"},
+            r"rocBLAS error: Cannot read C:\Program Files\AMD\ROCm\6.1\bin\/rocblas/library/TensileLibrary.dat",
+            "install-matching-build set-environment-override",
+        ),
+        (
+            "rocm-arch-unsupported",
+            {},
+            'msg="amdgpu is not supported (supported types:[gfx1030 gfx900])" gpu_type=gfx1031',
+            "set-environment-override",
+        ),
+        (
+            "graphics-api-feature-missing",
+            {},
+            "Error: This model requires WebGPU extension shader-f16, which is not enabled in this browser.",
+            "use-fp32 upgrade-library",
+        ),
+        (
+            "cpu-instruction-missing",
+            {"cpu": "Raspberry Pi 4"},
+            "Illegal instruction (core dumped)",
+            "downgrade-library",
+        ),
+        ("gpu-not-visible", {}, "clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR", "upgrade-driver"),
+        ("gpu-not-visible", {"os": "docker"}, "clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR", "fix-gpu-visibility"),
     ],
 )
 def test_what_a_message_points_at_comes_first(cause, environment, log, first):

@@ -114,3 +114,11 @@ def test_one_line_of_many_megabytes_is_read_at_its_ends():
     assert explain(IMAGE + noise, {"gpu": "RTX 5090"}).cause == "build-lacks-new-arch"
     ends = [noise[: 1 << 20].encode()] * 5 + [IMAGE.encode()]
     assert explain_log(ends, {"gpu": "GTX 1080"}).cause == "build-lacks-old-arch"
+
+
+def test_what_a_line_says_stands_in_the_order_of_the_rows():
+    line = "level_zero: (UR_RESULT_ERROR_DEVICE_LOST), CUDA out of memory, No HIP GPUs are available"
+    rows = {signature.id: place for place, signature in enumerate(reading.signatures())}
+    places = [rows[signature.id] for signature, _ in reading._matches(line)]
+    assert len(places) > 1
+    assert places == sorted(places)

@@ -144,6 +144,11 @@ _GPU_IN_LOG = re.compile(
     re.IGNORECASE,
 )
 
+#: Where a message names the AMD GPU that it met, and not those that a library has code for.
+_OWN_AMD = re.compile(
+    r"(?:\bgpu_type=|GPU arch ?: ?|AMDGPU version ?: ?|One of GPU archs of \[')(?P<name>gfx\w{3,5})\b"
+)
+
 
 def gather(environment: Mapping[str, str], lines: Iterable[str]) -> Facts:
     """The facts of an environment, and of a log's lines where the environment says nothing."""
@@ -197,7 +202,7 @@ def _from_log(facts: Facts, lines: list[str]) -> None:
         )
     for line in lines:
         facts.capability = facts.capability or _stated_capability(line)
-    if facts.gpu is None and (found := _GPU_IN_LOG.search(text)):
+    if facts.gpu is None and (found := _OWN_AMD.search(text) or _GPU_IN_LOG.search(text)):
         facts.gpu = gpu_of(found["name"])
         facts.capability = facts.capability or (facts.gpu.capability if facts.gpu else None)
     if facts.torch is None and (found := _TORCH.search(text)):

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from rung.core.value import Value
 from rung.diagnosis.evidence import Scene
-from rung.diagnosis.fix_order import BY_FACT, FIRST
+from rung.diagnosis.fix_order import FIRST
+from rung.diagnosis.fix_order_facts import BY_FACT
 from rung.diagnosis.gpus import capability_text
 from rung.diagnosis.helping import Helping
 from rung.diagnosis.tables import tables
@@ -83,9 +84,11 @@ def fixes_for(shares: Mapping[str, float], scene: Scene, words: Iterable[str]) -
 
 def _chances(cause: str, scene: Scene, helping: Helping) -> Mapping[str, float]:
     """How likely each fix helps where that is the cause; words do not outvote what a fact asks for."""
-    found = helping.chances(cause, order_of(cause, scene))
-    asked = dict.fromkeys(_by_fact(cause, scene)[:1], max(found.values()))
-    return asked | {label: chance for label, chance in found.items() if label not in asked}
+    order, by_fact = order_of(cause, scene), _by_fact(cause, scene)
+    found = helping.chances(cause, order)
+    asked = dict.fromkeys(by_fact[:1], max(found.values()))
+    undone = _OF_OWN_CODE.difference(order) if by_fact and by_fact == _own_code(cause, scene) else ()
+    return asked | {label: chance for label, chance in found.items() if label not in {*asked, *undone}}
 
 
 #: Of torch's own builds and of what is built for each of them.
@@ -95,33 +98,37 @@ _INDEX = "https://download.pytorch.org/whl"
 def order_of(cause: str, scene: Scene) -> list[str]:
     """The fixes of a cause in the order set by hand, for this device and these signatures."""
     by_signature = (order for named, signature, order in FIRST if named == cause and scene.has(signature))
-    first = _by_fact(cause, scene) or next(by_signature, ())
-    order = list(dict.fromkeys([*first, *causes()[cause].fixes]))
-    if cause == "rocm-arch-unsupported" and (own := _by_own_code(scene)):
-        return [*own, *(label for label in order if label not in _OF_OWN_CODE)]
+    first = _by_fact(cause, scene)
+    order = list(dict.fromkeys([*(first or next(by_signature, ())), *causes()[cause].fixes]))
+    if first and first == _own_code(cause, scene):
+        return [*first, *(label for label in order if label not in {*first, *_OF_OWN_CODE})]
     return order
 
 
 def _by_fact(cause: str, scene: Scene) -> Sequence[str]:
-    own = _by_own_code(scene) if cause == "rocm-arch-unsupported" else ()
-    return own or next((order for named, when, order in BY_FACT if named == cause and when(scene)), ())
+    fact = next((order for named, when, order in BY_FACT if named == cause and when(scene)), ())
+    return fact if _BEFORE_OWN_CODE.intersection(fact[:1]) else _own_code(cause, scene) or fact
 
 
 #: What own code of an AMD GPU decides between.
 _OF_OWN_CODE = {"downgrade-library", "upgrade-library", "set-environment-override"}
+#: What helps whether a build holds code for the GPU or not.
+_BEFORE_OWN_CODE = {"use-fallback-kernel", "install-matching-build"}
 
 
-def _by_own_code(scene: Scene) -> Sequence[str]:
+def _own_code(cause: str, scene: Scene) -> Sequence[str]:
     """Where released builds hold code for an AMD GPU itself such a build comes first: an older one before RDNA, which
     new ones leave out and which has no related GPU to be named as; a newer one from RDNA 3 on."""
     from rung.hardware.catalog import architectures
     from rung.hardware.catalog.builds import builds
 
     arch = scene.facts.gpu.arch if scene.facts.gpu else ""
-    row = architectures().get(arch)
+    row = architectures().get(arch) if cause == "rocm-arch-unsupported" else None
     if row is None or row.override or not any(build.image(row) for build in builds()):
         return ()
-    return ("upgrade-library", "set-environment-override") if arch.startswith("gfx1") else ("downgrade-library",)
+    if arch.startswith("gfx1"):
+        return "upgrade-library", "set-environment-override"
+    return ("downgrade-library", *(["set-environment-override"] if arch.startswith("gfx8") else []))
 
 
 def _worded(label: str, scene: Scene) -> Fix:

@@ -158,7 +158,7 @@ def _matches(line: str) -> list[tuple[Signature, re.Match[str]]]:
             if word in low:
                 tried.update(dict.fromkeys(rows))
     found = []
-    for place in tried:
+    for place in sorted(tried):  # in the order of the rows: that of a set changes from run to run
         signature = signatures()[place]
         match = signature.pattern.search(line)
         if match:

@@ -20,7 +20,10 @@ _AMISS = r"(?i)error|exception|\bfail|unsupported|not (?:supported|implemented)|
 #: What says that a library was not found or is another's.
 _LOADING = ("library-missing", "undefined-symbol", "dll-load", "cuda-module-missing")
 #: Libraries of packages that bring a backend to torch.
-_BACKEND_LIBRARY = r"libtorch_npu|libintel-ext|intel_extension_for|_XLAC|torch_xla|torch_directml|habana"
+_BACKEND_LIBRARY = (
+    r"libtorch_npu|\d(?:c10|at|torch)_npu\d|_ZNK?2ge\d|libintel-ext|intel_extension_for|_XLAC|torch_xla"
+    r"|torch_directml|habana"
+)
 #: AMD GPUs that ROCm's own builds hold code for.
 _OFFICIAL = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1200", "gfx1201")
 #: An attribute that its own package does not promise to keep.
@@ -77,6 +80,20 @@ RULES: tuple[Rule, ...] = (
         {"platform-binary-missing": 6, "gpu-not-visible": -2},
         "{gpu} is no NVIDIA GPU: the torch installed was built for CUDA",
         "torch, builds for ROCm and XPU",
+    ),
+    Rule(
+        "refused-by-kfd",
+        lambda s: s.has("kfd-refuses-card") and s.has("kfd", "hsa-resources"),
+        {"rocm-arch-unsupported": 1, "gpu-not-visible": -4},
+        "what cannot be opened is what the kernel's driver left out for this card",
+        "Linux, amdkfd",
+    ),
+    Rule(
+        "cublas-named-by-rocm",
+        lambda s: s.has("cublas-execution-failed", "cublas-invalid-value") and s.says("ROCm error"),
+        {"software-defect": 2, "rocm-arch-unsupported": 2, "cuda-toolkit-mismatch": -3},
+        "it is rocBLAS, which the program calls by the names of cuBLAS",
+        "ggml, vendors/hip.h",
     ),
     Rule(
         "cudnn-on-amd",

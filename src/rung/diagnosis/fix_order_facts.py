@@ -1,0 +1,262 @@
+"""In which order fixes are named where the device, versions or the words around ask for another than a message alone.
+
+The rows are (cause, when, labels that come first); of ``when`` that hold, the first counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rung.diagnosis.evidence import Scene
+from rung.diagnosis.fix_order_makers import BY_MAKER
+
+#: The first CUDA whose compiler takes no GPU before Turing.
+_WITHOUT_PASCAL = 13
+#: Classes of models, which come with releases.
+_CLASS_OF_MODEL = (
+    r"cannot import name '\w*(?:Pipeline|Transformer\w*Model|For(?:CausalLM|ConditionalGeneration|MaskedLM)|Config"
+    r"|Scheduler|Autoencoder\w*)' from '(?:diffusers|transformers|torchao|peft)\b"
+)
+#: GPUs that reach each other only through the host: what NCCL is told then.
+_BETWEEN_CARDS = r"NCCL_(?:P2P|IB|SHM)_DISABLE|peer access is not supported"
+
+#: They outrank the rows of ``fix_order``.
+BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
+    *BY_MAKER,
+    (
+        "gpu-not-visible",
+        lambda s: s.has("opencl-no-platform") and s.about(r"(?i)\bdocker|container|kubernetes"),
+        ("fix-gpu-visibility", "install-cuda-libraries"),
+    ),
+    (
+        "package-version-mismatch",  # parts of apex, which its plain installation leaves out
+        lambda s: s.has("extension-missing") and s.says(r"named '?(?:fused_\w+|amp_C|apex_C|scaled_\w+_cuda)"),
+        ("build-from-source", "use-fallback-kernel"),
+    ),
+    (
+        "package-version-mismatch",
+        lambda s: "." in s.words.get("package", "") and s.has("package-missing"),
+        ("align-package-versions", "downgrade-library"),
+    ),
+    ("slow-dtype-path", lambda s: s.has("compute-dtype-wide"), ("change-compute-dtype", "use-fp16")),
+    (
+        "dtype-mix",
+        lambda s: s.has("operand-of-other-type") and s.says(r"to be (?:float16 or )?bfloat16"),
+        ("use-bf16", "cast-to-match"),
+    ),
+    (  # what newer releases of torch have no more
+        "package-version-mismatch",
+        lambda s: s.says(
+            r"module 'torch' has no attribute '(?:i?rfft|i?fft|symeig|solve|lstsq|eig|gels|_six|btrifact)\b"
+        ),
+        ("downgrade-library", "fix-user-code"),
+    ),
+    (  # a class of a newer model, or what a torch, accelerate or diffusers lacks that is too old for the rest
+        "package-version-mismatch",
+        lambda s: s.says(
+            r"'transformers' has no attribute '(?!Auto)\w{1,60}For[A-Z]"
+            r"|name '(?!Auto)\w{1,60}For[A-Z]\w+' from 'transformers"
+            r"|module 'torch(?:\.[\w.]+)?' has no attribute|name '\w+' from '(?:accelerate|peft|diffusers)\b"
+        ),
+        ("upgrade-library", "align-package-versions"),
+    ),
+    (  # two copies of one library: the program itself names the variable that lets it go on
+        "package-version-mismatch",
+        lambda s: s.says(r"OMP: Error #15|MKL_THREADING_LAYER"),
+        ("set-environment-override", "align-package-versions"),
+    ),
+    (
+        "package-version-mismatch",
+        lambda s: s.has("cannot-import-name") and s.says(_CLASS_OF_MODEL),
+        ("upgrade-library", "align-package-versions"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.says("(?i)shader-f16"),
+        ("use-fp32", "use-other-backend"),
+    ),
+    (
+        "gpu-not-visible",  # the driver's module says itself that another one is needed for this card
+        lambda s: s.says(r"NVIDIA open kernel modules|xx Legacy drivers|is not supported by the (?:NVIDIA )?\d{3}"),
+        ("upgrade-driver", "fix-gpu-visibility"),
+    ),
+    ("gpu-not-visible", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-gpu-visibility")),
+    ("not-a-compatibility-problem", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-user-code")),
+    ("slow-dtype-path", lambda s: s.has("fast-kernel-not-built"), ("build-from-source", "install-matching-build")),
+    (
+        "slow-dtype-path",
+        lambda s: s.below(70) or s.has("compute-type-refused"),
+        ("use-fp32", "use-other-backend"),
+    ),
+    (
+        "slow-dtype-path",
+        lambda s: s.says(r"(?i)\b(?:[48]-?bit\b|nf4|awq|gptq|bnb|bitsandbytes|float8|fp8|quanti[sz])"),
+        ("use-fp16", "change-quantization"),
+    ),
+    ("cpu-half-op-missing", lambda s: s.has("compute-type-refused") and s.from_(70), ("use-gpu", "use-fp32")),
+    (  # the name of flash-attn 1, which 2 has no more
+        "package-version-mismatch",
+        lambda s: s.has("extension-missing") and s.says("flash_attn_cuda"),
+        ("upgrade-library", "align-package-versions"),
+    ),
+    (  # such messages come from releases with libraries for every system, made before this CUDA
+        "platform-binary-missing",
+        lambda s: s.says(r"Could not find the bitsandbytes \w+ binary"),
+        ("upgrade-library", "install-matching-build"),
+    ),
+    (
+        "platform-binary-missing",
+        lambda s: s.has("named-symbol") and (s.vendor == "amd" or s.about("(?i)zluda")),
+        ("change-quantization", "use-other-backend"),
+    ),
+    ("build-lacks-old-arch", lambda s: s.has("runner-died"), ("use-cpu", "use-other-backend")),
+    ("build-lacks-old-arch", lambda s: s.below(35), ("change-hardware", "downgrade-library")),
+    ("build-lacks-old-arch", lambda s: s.below(37), ("build-from-source", "use-cpu", "change-hardware")),
+    (
+        "platform-binary-missing",
+        lambda s: s.says(r"incompatible architecture \(have") or s.about(r"(?i)\bjetson|jetpack|\borin\b|xavier"),
+        ("install-matching-build", "build-from-source"),
+    ),
+    (
+        "platform-binary-missing",
+        lambda s: s.facts.apple and not s.has("wrong-platform", "no-wheel", "metal-language-newer"),
+        ("use-cpu", "change-hardware"),
+    ),
+    (
+        "platform-binary-missing",
+        lambda s: s.vendor in ("amd", "intel") and s.has("cuda-gpu-demanded"),
+        ("use-other-backend", "change-hardware"),
+    ),
+    (
+        "platform-binary-missing",
+        lambda s: s.says("(?i)triton|torch.compile"),
+        ("use-fallback-kernel", "install-matching-build"),
+    ),
+    (
+        "format-or-arch-unknown",  # GGUF files of picture and video models, which no program for text reads
+        lambda s: s.says(
+            r"architecture: '(?:sd[123x]\w*|flux\w*|aura|hidream|hyvid|wan|ltxv|cosmos|lumina2|qwen_image)'"
+        ),
+        ("use-other-backend", "change-quantization"),
+    ),
+    ("fp16-overflow", lambda s: s.has("exclamation-marks"), ("use-fp32", "upgrade-library")),
+    ("fp16-overflow", lambda s: s.says(r"(?i)\bvae\b"), ("upcast-part", "use-fp32")),
+    (
+        "kernel-shape-constraint",
+        lambda s: s.says(r"(?i)group[_ ]size|quanti[sz]\w* requires|required for q\d|in_features"),
+        ("change-quantization", "adjust-shape"),
+    ),
+    ("fp16-overflow", lambda s: s.below(80), ("use-fp32", "upcast-part")),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.says(
+            r"undefined symbol: _*(?:nvJit|cublas|cudnn|nccl|ZN5cudnn)|libnvJitLink|cuDNN version incompat"
+        ),
+        ("set-library-path", "install-matching-build"),
+    ),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.says("unsupported (?:Microsoft Visual Studio|clang) version"),
+        ("downgrade-library", "install-cuda-libraries"),
+    ),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.says(r"is not defined for option 'std'|Unknown option '-std"),
+        ("upgrade-library", "install-cuda-libraries"),
+    ),
+    (
+        "compiler-arch-unsupported",  # CUDA 12 dropped Kepler, CUDA 13 what is older than Turing
+        lambda s: (
+            s.has("target-not-known", "nvrtc-arch")
+            and (s.below(50) or (s.below(75) and s.facts.cuda is not None and s.facts.cuda >= (13, 0)))
+        ),
+        ("downgrade-library", "change-hardware"),
+    ),
+    (
+        "platform-binary-missing",
+        lambda s: not s.facts.apple and s.about(r"(?i)\baarch64\b|\btegra"),
+        ("build-from-source", "install-matching-build"),
+    ),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.says("SUBLIBRARY_"),
+        ("set-library-path", "install-cuda-libraries"),
+    ),
+    (  # DeepSpeed has a variable for GPUs of compute capability 6
+        "kernel-min-compute-capability",
+        lambda s: s.has("half-not-for-processor"),
+        ("use-fp32", "set-environment-override"),
+    ),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.has("marlin-refused"),
+        ("change-quantization", "use-fallback-kernel"),
+    ),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.says("(?i)nunchaku|gemv_awq|gemm_w4a4") and s.from_(75),
+        ("upgrade-library", "change-hardware"),
+    ),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.says("(?i)nunchaku|gemv_awq|gemm_w4a4"),
+        ("change-hardware", "change-quantization"),
+    ),
+    (
+        "build-lacks-new-arch",  # a program that its user compiled with the toolkit named
+        lambda s: s.says("cuDNN status Error") and s.facts.toolkit is not None,
+        ("install-cuda-libraries", "build-from-source"),
+    ),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.says("(?i)flash|sage|xformers|memory_efficient"),
+        ("use-fallback-kernel", "change-quantization"),
+    ),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.says(r"(?i)\bawq|gptq|marlin|quanti[sz]"),
+        ("change-quantization", "use-other-backend"),
+    ),
+    (
+        "compiler-arch-unsupported",  # a toolkit that dropped what the list of the program still names
+        lambda s: s.says(r"(?i)Unsupported gpu architecture:? '?(?:compute|sm)_[2-6]\d\b"),
+        ("downgrade-library", "build-from-source"),
+    ),
+    (
+        "compiler-arch-unsupported",
+        lambda s: s.below(70) and not s.has("nvcc-arch", "nvrtc-arch", "nvcc-native-unknown"),
+        ("use-fallback-kernel", "change-hardware"),
+    ),
+    (
+        "format-or-arch-unknown",
+        lambda s: s.says(r"(?i)no longer supported|magic|engine plan|please rebuild|serializ\w*(?: \w+){0,2} ?engine"),
+        ("requantize-or-reconvert", "upgrade-library"),
+    ),
+    (
+        "slow-dtype-path",
+        lambda s: s.about("(?i)offloaded|llama|ggml|ollama|whisper"),
+        ("build-from-source", "use-gpu"),
+    ),
+    (
+        "compiler-arch-unsupported",  # the newest toolkits left out what is older than Turing
+        lambda s: (
+            s.has("nvcc-arch") and s.below(75) and s.facts.cuda is not None and s.facts.cuda[0] >= _WITHOUT_PASCAL
+        ),
+        ("downgrade-library", "build-from-source"),
+    ),
+    (
+        "format-or-arch-unknown",
+        lambda s: s.has("llama-path-refused") and s.says(r"\.bin\b|(?i:ggml-)"),
+        ("requantize-or-reconvert", "downgrade-library"),
+    ),
+    (
+        "gpu-not-visible",
+        lambda s: s.has("opencl-no-platform") and s.about(r"(?i)android|termux|adreno|\bmali\b|snapdragon"),
+        ("set-library-path", "change-hardware"),
+    ),
+    (
+        "gpu-not-visible",
+        lambda s: s.has("opencl-no-platform") and not s.about("(?i)docker|container|podman"),
+        ("upgrade-driver", "install-cuda-libraries"),
+    ),
+)
