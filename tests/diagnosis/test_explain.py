@@ -138,7 +138,10 @@ def test_a_frame_with_a_shortened_path_is_known_to_be_in_a_package():
     error = "AttributeError: 'Widget' object has no attribute 'shape'"
     inside = explain(f'  File ".../transformers/modeling_utils.py", line 3\n{error}')
     assert inside.cause == "package-version-mismatch"
-    assert explain(f'  File ".../shop/train.py", line 3\n{error}').cause == "not-a-compatibility-problem"
+    outside = explain(f'  File ".../shop/train.py", line 3\n{error}')
+    two = {outside.cause, outside.alternatives[0].cause}
+    assert two == {"package-version-mismatch", "not-a-compatibility-problem"}, "nothing tells"
+    assert outside.confidence < 0.5 < inside.confidence
     for place, there in (("transformers/modeling_utils.py", True), ("shop/train.py", False)):
         found = scene([f'  File ".../{place}", line 3\n{error}'.encode()])
         assert ("raised-in-a-package" in {rule.id for rule in rules_of(found)}) == there

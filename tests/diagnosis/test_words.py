@@ -58,7 +58,7 @@ def test_a_few_words_do_not_decide_alone(monkeypatch):
 
 
 def test_what_no_signature_knows_is_told_by_its_words():
-    found = explain("the card's memory ran full while allocating the tensor")
+    found = explain("the GPU's memory ran full while allocating the tensor")
     assert found.cause == "gpu-out-of-memory"
     assert not found.automatic, "words alone repair nothing"
 
