@@ -18,9 +18,9 @@ from rung.diagnosis.score import probabilities, weights
 from rung.diagnosis.words import votes, words_of
 
 #: Below this probability rung says that it does not know, and where it is likelier that nothing of it is the matter.
-_LEAST = 0.1
+_LEAST = 0.12
 #: From this share on ``rung run`` is said to repair a cause by itself.
-_SURE = 0.9
+_SURE = 0.92
 _SHOWN = 5
 _CHUNK = 1 << 20
 
