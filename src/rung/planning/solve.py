@@ -150,7 +150,7 @@ def verdict_of(arrangement: Arrangement, group: Sequence[Device]) -> Verdict:
             return able
     if arrangement.over > 0:
         tight = max(arrangement.placements, key=lambda p: p.memory.most - p.budget)
-        reason = f"needs {size(tight.memory.most)} of the {size(tight.budget)} on {tight.device}"
+        reason = f"needs up to {size(tight.memory.most)}, {tight.device} has {size(tight.budget)}"
         return no(reason, StepClass.OUT_OF_MEMORY)
     return YES
 
