@@ -13,6 +13,7 @@ import pytest
 
 from rung import formats
 from rung.core.errors import ContextTooLong, UnknownFormat, UsageError
+from rung.core.text import size
 from rung.core.types import StepClass
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
@@ -64,6 +65,12 @@ def test_check_and_run_agree(device, format, kind):
         choice = next(c for c in answer.choices if c.format == candidate.format.removesuffix(":64"))
         if candidate.verdict:
             assert choice.verdict
+
+
+def test_a_refusal_counts_the_bound_of_its_error():
+    choice = check(outline(), [catalog.device("t4")], Question(training="full", formats=("f16",))).choices[0]
+    assert size(choice.memory.most) != size(choice.memory.total)
+    assert choice.verdict.reason == f"needs up to {size(choice.memory.most)}, tesla-t4 has {size(choice.free)}"
 
 
 def test_gemma_on_a_p2200():
