@@ -35,8 +35,10 @@ PENALTY, STEPS = 0.05, 60
 ORDINARY = 8
 #: Messages written from the sources of programs and from public threads.
 EXAMPLES = sorted((Path(__file__).parents[1] / "tests" / "data").glob("explain*.jsonl"))
+#: What a row of a public thread counts, and the one case of a rule; one that was written from a source counts 1.
+PUBLIC, RULE = 2.0, 3.0
 #: A word must stand in so many rows; smaller weights are not kept.
-SEEN, KEPT = 3, 0.4
+SEEN, KEPT = 2, 0.4
 
 Row = dict[str, Any]
 Table = tuple[list[str], dict[str, dict[int, float]]]
@@ -103,17 +105,23 @@ def fit(weights: Sequence[torch.Tensor], loss: Callable[[], torch.Tensor], steps
     solver.step(closure)
 
 
+def counted(row: Row) -> float:
+    """How much a row counts."""
+    return PUBLIC if "repository" in row else RULE if "rule" in row else 1.0
+
+
 def learn(rows: Sequence[Row], words: Sequence[set[str]]) -> Table:
     """The causes and, by word, the weight for the cause at each place."""
     causes = ["", *sorted({row["cause"] for row in rows} - {"", None})]
     places = places_of(words, SEEN)
     there = matrix(words, places)
     targets = torch.tensor([causes.index(row["cause"] or "") for row in rows])
+    counts = torch.tensor([counted(row) for row in rows], dtype=torch.float64)
     weights = torch.zeros(len(places), len(causes), dtype=torch.float64, requires_grad=True)
     fit(
         [weights],
         lambda: (
-            torch.nn.functional.cross_entropy(there @ weights, targets, reduction="sum")
+            counts @ torch.nn.functional.cross_entropy(there @ weights, targets, reduction="none")
             + PENALTY / 2 * weights.square().sum()
         ),
         STEPS,

@@ -7,7 +7,7 @@ import pytest
 from rung.diagnosis.explain import explain
 from rung.diagnosis.fixing import causes
 from rung.diagnosis.match import signatures
-from rung.diagnosis.score import ALONE, BESIDE, CAUTION, DEFECT, DOUBT, UNKNOWN, probabilities, siblings
+from rung.diagnosis.score import BY_HAND, DEFECT, DOUBT, UNKNOWN, probabilities, siblings
 
 
 @pytest.mark.parametrize("cause", causes())
@@ -22,7 +22,7 @@ def test_siblings_are_the_other_causes_a_defect_first_and_then_what_shares_messa
 
 
 def test_no_message_is_beyond_doubt():
-    shares = probabilities({"build-lacks-new-arch": 30.0})
+    shares = probabilities({"build-lacks-new-arch": 120.0})
     assert next(iter(shares)) == "build-lacks-new-arch"
     assert shares["build-lacks-new-arch"] == pytest.approx(1 - DOUBT)
     assert sum(shares.values()) == pytest.approx(1)
@@ -30,23 +30,17 @@ def test_no_message_is_beyond_doubt():
 
 
 def test_a_defect_is_among_the_three_however_clear_a_message_reads():
-    assert "software-defect" in list(probabilities({"dtype-mix": 20.0, "device-placement": 8.0}))[:3]
+    assert "software-defect" in list(probabilities({"dtype-mix": 80.0, "device-placement": 32.0}))[:3]
 
 
-def test_weights_are_nats_of_which_not_all_are_believed():
-    shares = probabilities({"dtype-mix": 3.0, "device-placement": 1.0})
-    other = siblings("dtype-mix")["device-placement"] * DOUBT * sum(shares.values())
-    plain = (shares["dtype-mix"] / (1 - DOUBT), (shares["device-placement"] - other) / (1 - DOUBT))
-    assert math.log(plain[0] / plain[1]) == pytest.approx(2.0 * CAUTION)
-    powers = [math.exp(CAUTION * weight) for weight in (3.0, 1.0, UNKNOWN)]
+def test_weights_by_hand_and_words_are_nats_of_which_the_former_count_in_part():
+    shares = probabilities({"dtype-mix": 3.0, "device-placement": 1.0}, {"dtype-mix": -2.0, "device-placement": -1.0})
+    scores = (3.0 * BY_HAND - 2.0, 1.0 * BY_HAND - 1.0, UNKNOWN)
+    powers = [math.exp(score) for score in scores]
     assert sum(shares.values()) == pytest.approx(1 - powers[-1] / sum(powers))
-
-
-@pytest.mark.parametrize(("total", "share"), [(1.9, ALONE), (2.0, BESIDE)])
-def test_words_count_less_beside_a_clear_signature(total, share):
-    shares = probabilities({"dtype-mix": total}, {"dtype-mix": -1.0, "": -2.0})
-    sure = 1 / (1 + math.exp(CAUTION * (UNKNOWN - 2.0 * share - total + 1.0 * share)))
-    assert shares["dtype-mix"] == pytest.approx(sure * (1 - DOUBT))
+    other = siblings("device-placement")["dtype-mix"] * DOUBT * sum(shares.values())
+    plain = ((shares["dtype-mix"] - other) / (1 - DOUBT), shares["device-placement"] / (1 - DOUBT))
+    assert math.log(plain[0] / plain[1]) == pytest.approx(scores[0] - scores[1])
 
 
 def test_nothing_known_has_no_probability():

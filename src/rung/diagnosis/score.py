@@ -15,15 +15,13 @@ from rung.diagnosis.tables import tables
 #: The weight of "none of the known", fitted like all that follows on answers about threads that nobody had read when
 #: signatures and words were made.
 UNKNOWN = 0.0
-#: What the words alone say counts more than in full where no signature weighs as much as ``_CLEAR``; beside one, less.
-ALONE, BESIDE, _CLEAR = 2.0, 0.45, 2.0
+#: Weights set by hand were set on messages that somebody had seen; words are learned with the signatures and rules that
+#: match among them, and know better what to make of these where nobody has. This much of the former stands beside them.
+BY_HAND = 0.25
 #: However clear a message reads, this share of its threads had another cause: most often a defect of the release, which
 #: shows by any message and is named by none, else one that shares messages with it.
 DOUBT, DEFECT = 0.02, 0.7
 _DEFECT = "software-defect"
-#: Weights set by hand and learned on the same threads are too sure of others: this much of all of them makes the
-#: shares. Fitted on 1,600 threads whose words were learned without their repository.
-CAUTION = 0.9
 #: What any other cause has beside those that share messages, as a part of one message.
 _STRANGER = 0.5
 #: The second, third ... signature for one cause count this much less each: they say the same once more.
@@ -62,12 +60,11 @@ def probabilities(total: Mapping[str, float], learned: Mapping[str, float] = EMP
 
     ``learned`` are logarithms of probabilities by the words, under the empty label for none of the causes.
     """
-    share = BESIDE if max(total.values(), default=0.0) >= _CLEAR else ALONE
     labels = {"", *total, *learned}
-    scores = {label: total.get(label, 0.0) + share * learned.get(label, 0.0) for label in labels}
+    scores = {label: BY_HAND * total.get(label, 0.0) + learned.get(label, 0.0) for label in labels}
     scores[""] += UNKNOWN
     top = max(scores.values())
-    powers = {label: math.exp(CAUTION * (score - top)) for label, score in scores.items()}
+    powers = {label: math.exp(score - top) for label, score in scores.items()}
     whole = sum(powers.values())
     shares = {label: power / whole for label, power in powers.items() if label}
     return dict(sorted(_doubted(shares).items(), key=lambda item: (-item[1], item[0])))
