@@ -167,7 +167,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     (
         "compiler-arch-unsupported",  # CUDA 12 dropped Kepler, CUDA 13 what is older than Turing
         lambda s: (
-            s.has("target-not-known", "nvrtc-arch")
+            s.has("target-not-known", "nvrtc-arch", "julia-ptx")
             and (s.below(50) or (s.below(75) and s.facts.cuda is not None and s.facts.cuda >= (13, 0)))
         ),
         ("downgrade-library", "change-hardware"),

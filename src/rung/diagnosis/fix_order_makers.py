@@ -27,9 +27,14 @@ BY_MAKER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: s.says(r"maximum (?:buffer size \(268435456\)|binding size \(134217728\))"),
         ("fix-user-code", "reduce-memory"),
     ),
+    (  # what a browser grants grows with its releases, and models are compiled for more than it granted
+        "graphics-api-feature-missing",
+        lambda s: s.says(r"requested max\w+ exceeds limit|max\w+(?:Size|Stage) exceeds limit|exceeds adapter limit"),
+        ("upgrade-library", "change-hardware"),
+    ),
     (
         "graphics-api-feature-missing",
-        lambda s: s.says(r"max(?:imum)? buffer size|exceeds `max_"),
+        lambda s: s.says(r"max(?:imum)? buffer size|exceeds `max_|INVALID_BUFFER_SIZE"),
         ("reduce-memory", "change-hardware"),
     ),
     (
@@ -69,6 +74,20 @@ BY_MAKER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ("install-matching-build", "build-from-source"),
     ),
     ("cpu-instruction-missing", lambda s: s.says(r"(?i)\bbf16|bfloat16|\bAMX\b"), ("use-fp32", "change-hardware")),
+    (  # a release before it ran
+        "cpu-instruction-missing",
+        lambda s: s.says(r"(?i)\b(?:since|after|on|from) (?:the )?(?:v\d+\.\d+|updat|upgrad|new release)|\bregress"),
+        ("downgrade-library", "build-from-source"),
+    ),
+    (  # wheels whose newer releases ask for more than older ones did
+        "cpu-instruction-missing",
+        lambda s: (
+            s.about(r"(?i)\btensorflow|\bnumpy|\bopen3d|\bfaiss|\bmxnet|\bjaxlib|\bpyarrow")
+            and not s.says(r"(?i)polars|paddle|ggml|llama")
+            and not s.about(r"(?i)\bkvm|\bqemu|\bVM\b|virtual|proxmox|hypervisor")
+        ),
+        ("build-from-source", "downgrade-library"),
+    ),
     (
         "cpu-instruction-missing",
         lambda s: s.says(r"x86-64-v\d|X86_V\d"),

@@ -113,7 +113,11 @@ def _tensorflow_on_windows(scene: Scene) -> bool:
 
 def _amd_crashes(scene: Scene) -> bool:
     amd = scene.vendor == "amd" or (scene.vendor != "nvidia" and scene.says(r"(?i)rocm|gfx\d{2}"))
-    return amd and scene.has("crash", "gpu-fell-off") and not scene.says("(?i)wgpu|vulkan|cubecl|directx")
+    return (
+        amd
+        and scene.has("crash", "gpu-fell-off", "amd-memory-fault")
+        and not scene.says("(?i)wgpu|vulkan|cubecl|directx")
+    )
 
 
 RULES: tuple[Rule, ...] = (
