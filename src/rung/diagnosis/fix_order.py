@@ -137,7 +137,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("graphics-api-feature-missing", "shader-double", ("use-fp32", "use-other-backend")),
     ("graphics-api-feature-missing", "browser-kernel-missing", ("use-other-backend", "use-cpu")),
     ("graphics-api-feature-missing", "delegate-part-only", ("use-cpu", "change-quantization")),
-    ("graphics-api-feature-missing", "wgpu-feature", ("use-other-backend", "upgrade-library")),
+    ("graphics-api-feature-missing", "wgpu-feature", ("upgrade-library", "change-hardware")),
     ("slow-dtype-path", "cudnn-layer-generic", ("build-from-source", "fix-user-code")),
     ("gpu-not-visible", "gl-of-other-gpu", ("fix-gpu-visibility", "set-environment-override")),
     ("gpu-not-visible", "egl-display", ("fix-gpu-visibility", "set-environment-override")),

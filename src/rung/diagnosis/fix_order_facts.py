@@ -119,8 +119,13 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "platform-binary-missing",
+        lambda s: s.says(r"quantized engine|find engine for operation quantized|NoQEngine"),
+        ("set-environment-override", "install-matching-build"),
+    ),
+    (
+        "platform-binary-missing",
         lambda s: s.facts.apple and not s.has("wrong-platform", "no-wheel", "metal-language-newer"),
-        ("use-cpu", "change-hardware"),
+        ("use-other-backend", "change-hardware"),
     ),
     (
         "platform-binary-missing",

@@ -15,6 +15,7 @@ _GRAPHICS_OWN = (
     *("vulkan-limit", "vulkan-driver", "vulkan-device-refused", "vulkan-loader-missing", "gpu-refused-short"),
     *("shader-double", "opencv-opencl-device", "gl-version-refused", "glx-context", "delegate-part-only"),
 )
+_OPENGL = r"\b(?:GLFW|WGL|E?GLX?|OpenGL)\b"
 #: What a dtype is to blame for, and not an operation that is missing.
 _ABOUT_DTYPES = (
     r"(?i)float64|\bfp?64\b|\bdouble\b|\bhalf\b|float16|\bfp16|autocast|_amp_foreach|\bblack\b|\bnoise"
@@ -44,6 +45,33 @@ BY_MAKER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
             and not s.says("(?i)ggml|llama|kompute")
         ),
         ("use-fp32", "upgrade-library"),
+    ),
+    (  # a screen of another machine, or none
+        "graphics-api-feature-missing",
+        lambda s: s.says(_OPENGL) and s.about(r"(?i)\bssh\b|\bvnc\b|\bRDP\b|remote|headless|docker|\bVM\b"),
+        ("fix-gpu-visibility", "upgrade-driver"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.says(_OPENGL) and not s.has(*_GRAPHICS_OWN),
+        ("upgrade-driver", "change-hardware"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.says(r"ERR: \[webgpu\]|887A0004"),
+        ("use-cpu", "upgrade-library"),
+    ),
+    (  # what no driver adds to a card
+        "graphics-api-feature-missing",
+        lambda s: (
+            s.says(r"(?i)vulkan|\bopencl|\bvk[A-Z:]|kompute")
+            and s.says(
+                r"(?i)(?:does not|doesn't) support(?! double)|support is incomplete|Vulkan 1\.\d required"
+                r"|undeclared identifier|unsupported OpenCL extension|kompute"
+            )
+            and not s.has(*_GRAPHICS_OWN)
+        ),
+        ("use-other-backend", "use-cpu"),
     ),
     (
         "graphics-api-feature-missing",

@@ -245,7 +245,7 @@ RULES: tuple[Rule, ...] = (
         "cpu-wheel-on-windows",
         lambda s: (
             s.facts.windows
-            and s.has("is-available-false", "quantiser-without-gpu")
+            and s.has("is-available-false", "quantiser-without-gpu", "torch-without-cuda")
             and s.facts.build is None
             and not s.facts.without_gpu
         ),
