@@ -159,6 +159,11 @@ BY_MAKER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: s.has("accelerator-of-ggml"),
         ("change-quantization", "use-cpu"),
     ),
+    (
+        "xpu-directml-unsupported",
+        lambda s: s.about(r"(?i)\bhpu\b|gaudi|habana") and s.says(r"(?i)\bhalf\b|\bfp16|\bfloat16"),
+        ("use-bf16", "use-fp32"),
+    ),
     ("xpu-directml-unsupported", lambda s: s.says(r"(?i)bfloat|bf16"), ("use-fp16", "upgrade-library")),
     (
         "xpu-directml-unsupported",
