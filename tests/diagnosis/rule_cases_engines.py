@@ -5,6 +5,17 @@ SCALED = "RuntimeError: No implemented fp8_blockwise_scaled_mm for current compu
 DRIVER = "Error 803: system has unsupported display driver / cuda driver combination"
 
 APPLIES = {
+    "driver-of-earlier-cuda": (
+        "Error 804: forward compatibility was attempted on non supported HW",
+        {"driver": "460.80", "cuda": "11.3", "gpu": "GTX 1650"},
+        "driver-too-old",
+    ),
+    "compatibility-in-container": (
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was attempted on "
+        "non supported HW",
+        {"os": "docker nvcr.io/nvidia/pytorch:24.05-py3"},
+        "driver-too-old",
+    ),
     "narrow-floats-are-there": (
         "RuntimeError: Error Internal in cutlass_scaled_mm, an fp8 model crashes",
         {"gpu": "RTX 5090"},

@@ -6,6 +6,7 @@ LIMIT = "ggml_vulkan: Requested buffer size exceeds device memory allocation lim
 LIBRARY = "/opt/miniconda3/envs/a/lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by ext.so)"
 
 APPLIES = {
+    "wheel-for-processors": ("llama-cpp-python runs on CPU only, the GPU is not used", {}, "cpu-only-build"),
     "ready-made-before-gpu": (IMAGE, {"gpu": "RTX 5090"}, "build-lacks-new-arch"),
     "ready-made-after-gpu": (IMAGE, {"gpu": "GTX 970"}, "build-lacks-old-arch"),
     "bf16-compute-type": (f"ValueError: Requested bfloat16 {REFUSED}", {"gpu": "T4"}, "bf16-unsupported-gpu"),

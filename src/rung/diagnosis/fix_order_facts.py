@@ -119,8 +119,13 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "platform-binary-missing",
+        lambda s: s.says(r"quantized engine|find engine for operation quantized|NoQEngine"),
+        ("set-environment-override", "install-matching-build"),
+    ),
+    (
+        "platform-binary-missing",
         lambda s: s.facts.apple and not s.has("wrong-platform", "no-wheel", "metal-language-newer"),
-        ("use-cpu", "change-hardware"),
+        ("use-other-backend", "change-hardware"),
     ),
     (
         "platform-binary-missing",
@@ -167,7 +172,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     (
         "compiler-arch-unsupported",  # CUDA 12 dropped Kepler, CUDA 13 what is older than Turing
         lambda s: (
-            s.has("target-not-known", "nvrtc-arch")
+            s.has("target-not-known", "nvrtc-arch", "julia-ptx")
             and (s.below(50) or (s.below(75) and s.facts.cuda is not None and s.facts.cuda >= (13, 0)))
         ),
         ("downgrade-library", "change-hardware"),

@@ -15,6 +15,7 @@ _GRAPHICS_OWN = (
     *("vulkan-limit", "vulkan-driver", "vulkan-device-refused", "vulkan-loader-missing", "gpu-refused-short"),
     *("shader-double", "opencv-opencl-device", "gl-version-refused", "glx-context", "delegate-part-only"),
 )
+_OPENGL = r"\b(?:GLFW|WGL|E?GLX?|OpenGL)\b"
 #: What a dtype is to blame for, and not an operation that is missing.
 _ABOUT_DTYPES = (
     r"(?i)float64|\bfp?64\b|\bdouble\b|\bhalf\b|float16|\bfp16|autocast|_amp_foreach|\bblack\b|\bnoise"
@@ -27,9 +28,14 @@ BY_MAKER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: s.says(r"maximum (?:buffer size \(268435456\)|binding size \(134217728\))"),
         ("fix-user-code", "reduce-memory"),
     ),
+    (  # what a browser grants grows with its releases, and models are compiled for more than it granted
+        "graphics-api-feature-missing",
+        lambda s: s.says(r"requested max\w+ exceeds limit|max\w+(?:Size|Stage) exceeds limit|exceeds adapter limit"),
+        ("upgrade-library", "change-hardware"),
+    ),
     (
         "graphics-api-feature-missing",
-        lambda s: s.says(r"max(?:imum)? buffer size|exceeds `max_"),
+        lambda s: s.says(r"max(?:imum)? buffer size|exceeds `max_|INVALID_BUFFER_SIZE"),
         ("reduce-memory", "change-hardware"),
     ),
     (
@@ -39,6 +45,33 @@ BY_MAKER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
             and not s.says("(?i)ggml|llama|kompute")
         ),
         ("use-fp32", "upgrade-library"),
+    ),
+    (  # a screen of another machine, or none
+        "graphics-api-feature-missing",
+        lambda s: s.says(_OPENGL) and s.about(r"(?i)\bssh\b|\bvnc\b|\bRDP\b|remote|headless|docker|\bVM\b"),
+        ("fix-gpu-visibility", "upgrade-driver"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.says(_OPENGL) and not s.has(*_GRAPHICS_OWN),
+        ("upgrade-driver", "change-hardware"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.says(r"ERR: \[webgpu\]|887A0004"),
+        ("use-cpu", "upgrade-library"),
+    ),
+    (  # what no driver adds to a card
+        "graphics-api-feature-missing",
+        lambda s: (
+            s.says(r"(?i)vulkan|\bopencl|\bvk[A-Z:]|kompute")
+            and s.says(
+                r"(?i)(?:does not|doesn't) support(?! double)|support is incomplete|Vulkan 1\.\d required"
+                r"|undeclared identifier|unsupported OpenCL extension|kompute"
+            )
+            and not s.has(*_GRAPHICS_OWN)
+        ),
+        ("use-other-backend", "use-cpu"),
     ),
     (
         "graphics-api-feature-missing",
@@ -69,6 +102,20 @@ BY_MAKER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ("install-matching-build", "build-from-source"),
     ),
     ("cpu-instruction-missing", lambda s: s.says(r"(?i)\bbf16|bfloat16|\bAMX\b"), ("use-fp32", "change-hardware")),
+    (  # a release before it ran
+        "cpu-instruction-missing",
+        lambda s: s.says(r"(?i)\b(?:since|after|on|from) (?:the )?(?:v\d+\.\d+|updat|upgrad|new release)|\bregress"),
+        ("downgrade-library", "build-from-source"),
+    ),
+    (  # wheels whose newer releases ask for more than older ones did
+        "cpu-instruction-missing",
+        lambda s: (
+            s.about(r"(?i)\btensorflow|\bnumpy|\bopen3d|\bfaiss|\bmxnet|\bjaxlib|\bpyarrow")
+            and not s.says(r"(?i)polars|paddle|ggml|llama")
+            and not s.about(r"(?i)\bkvm|\bqemu|\bVM\b|virtual|proxmox|hypervisor")
+        ),
+        ("build-from-source", "downgrade-library"),
+    ),
     (
         "cpu-instruction-missing",
         lambda s: s.says(r"x86-64-v\d|X86_V\d"),
@@ -111,6 +158,11 @@ BY_MAKER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "xpu-directml-unsupported",
         lambda s: s.has("accelerator-of-ggml"),
         ("change-quantization", "use-cpu"),
+    ),
+    (
+        "xpu-directml-unsupported",
+        lambda s: s.about(r"(?i)\bhpu\b|gaudi|habana") and s.says(r"(?i)\bhalf\b|\bfp16|\bfloat16"),
+        ("use-bf16", "use-fp32"),
     ),
     ("xpu-directml-unsupported", lambda s: s.says(r"(?i)bfloat|bf16"), ("use-fp16", "upgrade-library")),
     (

@@ -49,9 +49,8 @@ def _shadowed(scene: Scene) -> bool:
 
 def _for_other_processor(scene: Scene) -> bool:
     arm = rf"{scene.facts.os} {scene.facts.cpu} {scene.facts.stated}"
-    return (
-        scene.facts.apple and "osetta" not in arm and re.search(r"(?i)arm64|aarch64|apple|\bM[1-5]\b", arm) is not None
-    )
+    other = "osetta" not in arm and re.search("(?i)linux/(?:arm64|aarch64)", arm) is None
+    return scene.facts.apple and other and re.search(r"(?i)arm64|aarch64|apple|\bM[1-5]\b", arm) is not None
 
 
 RULES: tuple[Rule, ...] = (

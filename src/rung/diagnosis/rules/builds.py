@@ -6,7 +6,7 @@ import re
 
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.gpus import capability
-from rung.diagnosis.rules.known import FOR_CUDA, LATE, MISSING, NO_GPU, PREBUILT, WRONG_CODE
+from rung.diagnosis.rules.known import DIED, FOR_CUDA, LATE, MISSING, NO_GPU, PREBUILT, WRONG_CODE
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
 _TORCH = "torch, build configuration of the wheels"
@@ -113,7 +113,7 @@ def _tensorflow_on_windows(scene: Scene) -> bool:
 
 def _amd_crashes(scene: Scene) -> bool:
     amd = scene.vendor == "amd" or (scene.vendor != "nvidia" and scene.says(r"(?i)rocm|gfx\d{2}"))
-    return amd and scene.has("crash", "gpu-fell-off") and not scene.says("(?i)wgpu|vulkan|cubecl|directx")
+    return amd and scene.has(*DIED) and not scene.says("(?i)wgpu|vulkan|cubecl|directx")
 
 
 RULES: tuple[Rule, ...] = (
@@ -245,7 +245,7 @@ RULES: tuple[Rule, ...] = (
         "cpu-wheel-on-windows",
         lambda s: (
             s.facts.windows
-            and s.has("is-available-false", "quantiser-without-gpu")
+            and s.has("is-available-false", "quantiser-without-gpu", "torch-without-cuda")
             and s.facts.build is None
             and not s.facts.without_gpu
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rung.diagnosis.evidence import Rule, Scene
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
@@ -17,6 +19,22 @@ def _made_for_older(scene: Scene) -> bool:
 def _computes_narrow(scene: Scene) -> bool:
     """Whether the GPU computes in the narrow floats that the log speaks of."""
     return scene.from_(100) or (scene.from_(89) and not scene.says("(?i)fp4|float4"))
+
+
+#: The CUDA that each branch of the driver came with.
+_CAME_WITH = dict(
+    zip(
+        (440, 450, 455, 460, 465, 470, 495, 510, 515, 520, 525, 530, 535, 545, 550, 555, 560, 565, 570, 575, 580),
+        ((10, 2), *((11, minor) for minor in range(9)), *((12, minor) for minor in range(10)), (13, 0)),
+        strict=True,
+    )
+)
+
+
+def _driver_of_earlier_cuda(scene: Scene) -> bool:
+    named = re.match(r"\d{3}", scene.facts.driver)
+    own = _CAME_WITH.get(int(named[0])) if named else None
+    return own is not None and scene.facts.cuda is not None and own < scene.facts.cuda
 
 
 RULES: tuple[Rule, ...] = (
@@ -64,6 +82,20 @@ RULES: tuple[Rule, ...] = (
         {"cuda-toolkit-mismatch": 4, "driver-too-old": -1},
         "the compatibility library of a CUDA is found before the driver's own",
         "NVIDIA, CUDA compatibility",
+    ),
+    Rule(
+        "driver-of-earlier-cuda",
+        lambda s: s.has("forward-compat", "driver-combination") and _driver_of_earlier_cuda(s),
+        {"driver-too-old": 2.4},
+        "the driver named came with an earlier CUDA than the one that asks",
+        "NVIDIA, CUDA toolkit release notes: drivers",
+    ),
+    Rule(
+        "compatibility-in-container",
+        lambda s: s.has("forward-compat") and s.about(r"(?i)docker|nvcr\.io|nvidia/cuda|/opt/conda/|\bcontainer\b"),
+        {"driver-too-old": 1.8},
+        "a container brings the library of its own CUDA, which only cards for servers run on an older driver",
+        "NVIDIA, CUDA compatibility: forward compatibility",
     ),
     Rule(
         "driver-changed-under-it",

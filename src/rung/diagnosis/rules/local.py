@@ -20,6 +20,11 @@ _CONTAINER = r"(?i)docker|container|podman|kubernetes|headless|no ICD"
 _PINNED = re.compile(r"pin_memory|cudaHostAlloc|cuda_host_malloc|cudaMallocHost").search
 #: Packages for Windows that start on processors with AVX only.
 _WITH_AVX = re.compile(r"(?i)pywrap_tensorflow|paddle|mediapipe|_framework_bindings").search
+#: Packages whose plain installation has no code for GPUs.
+_FOR_PROCESSORS = (
+    r"(?i)\bllama[-_]cpp[-_]python|\bllama_cpp\b|\bctransformers\b|\bpy(?:whisper|llama)cpp\b|\bfaiss-cpu\b"
+    r"|\bonnxruntime\b(?![-_](?:gpu|directml))|\bopencv-python\b|\blightgbm\b|\bdlib\b|\bpaddlepaddle\b(?!-gpu)"
+)
 #: Files of llama.cpp.
 _FILES = r"(?i)[-_/.](?:gguf|ggml)\b"
 
@@ -37,6 +42,13 @@ def _without_four_bits(scene: Scene) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "wheel-for-processors",
+        lambda s: s.has("gpu-unused-symptom") and s.about(_FOR_PROCESSORS),
+        {"cpu-only-build": 1.6},
+        "what the package index gives of this package computes on the CPU alone, unless it was compiled otherwise",
+        "PyPI, llama-cpp-python and others",
+    ),
     Rule(
         "ready-made-before-gpu",
         lambda s: _ready_made(s) and s.from_(100),

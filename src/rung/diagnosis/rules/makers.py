@@ -157,7 +157,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "official-amd-gpu",
         lambda s: (
-            s.has("gpu-fell-off", "hsa-exception", "amd-gpu-hang")
+            s.has("gpu-fell-off", "amd-memory-fault", "hsa-exception", "amd-gpu-hang")
             and s.facts.gpu is not None
             and s.facts.gpu.arch in _OFFICIAL
             and not s.says("HSA_OVERRIDE")
