@@ -100,6 +100,8 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("package-version-mismatch", "attribute-of-transformers", ("downgrade-library", "align-package-versions")),
     ("package-version-mismatch", "attribute-of-other-version", ("align-package-versions", "downgrade-library")),
     ("package-version-mismatch", "numpy-of-other-version", ("downgrade-library", "align-package-versions")),
+    ("package-version-mismatch", "numpy-older", ("upgrade-library", "align-package-versions")),
+    ("platform-binary-missing", "triton-notice", ("wait-or-none", "install-matching-build")),
     ("package-version-mismatch", "dtype-of-numpy-unknown", ("downgrade-library", "align-package-versions")),
     ("package-version-mismatch", "protobuf-generated", ("align-package-versions", "downgrade-library")),
     ("package-version-mismatch", "python-too-new", ("align-package-versions", "downgrade-library")),

@@ -75,6 +75,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: s.says("(?i)shader-f16"),
         ("use-fp32", "use-other-backend"),
     ),
+    (  # torch holds CUDA, and a mask or a container hides the GPU; a driver that fails says so in other words
+        "gpu-not-visible",
+        lambda s: s.says("No CUDA GPUs are available") and not s.about(r"(?i)nvidia-smi|driver|NVML|\bray\b|Replica"),
+        ("fix-gpu-visibility", "set-environment-override"),
+    ),
     (
         "gpu-not-visible",  # the driver's module says itself that another one is needed for this card
         lambda s: s.says(r"NVIDIA open kernel modules|xx Legacy drivers|is not supported by the (?:NVIDIA )?\d{3}"),
@@ -129,7 +134,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "platform-binary-missing",
-        lambda s: s.says("(?i)triton|torch.compile"),
+        lambda s: s.says("(?i)triton|torch.compile") and not s.has("triton-notice"),
         ("use-fallback-kernel", "install-matching-build"),
     ),
     (

@@ -1,0 +1,139 @@
+"""What people report without an error of the program's: which of the likely causes their other words speak for."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from rung.diagnosis.evidence import Rule, Scene
+from rung.diagnosis.rules.known import NAN
+from rung.diagnosis.rules.packages import in_package
+
+#: A learning rate that is spoken of, not one of a line that prints all settings.
+_RATE = re.compile(
+    r"(?i)\blearning[ -]rates?\b(?! ?[=:])|\b(?:high|low|large|small|big)(?:er)? (?:lr|learning[ -]?rate)\b"
+    r"|\blr (?:is |was )?(?:too|of|set to)\b"
+)
+#: Kernels that compute attention, by name, and what passes through them.
+_ATTENTION = re.compile(r"(?i)flash[-_ ]?att|\bFA-?[234]\b|\bflash-?v[23]\b|flashinfer|FlashAttn|\bxformers\b")
+_THROUGH = re.compile(
+    r"(?i)\b(?:bw|bwd|backw[ao]rds?)\b(?: pass)?|backward\b|\bgradients?\b|\bvarlen\b|qkv|hidden states|\bhead[ _]dim"
+)
+_TRAINS = re.compile(r"(?i)\b(?:epoch|fine-?tun\w+|train\w*|loss)\b")
+_NAN = re.compile(r"(?i)\bnans?\b")
+_GARBLED = r"(?i)\b(?:gibberish|garbled|garbage|nonsens\w*|incoheren\w*|corrupted output|unrelated output)\b"
+_GRAPHICS = r"(?i)\b(?:vulkan|sycl|opencl|webgpu|ggml_(?:vulkan|vk|sycl|opencl))"
+_QUANTISED = r"(?i)\bquanti[sz]|\b(?:[iI]?[qQ][1-8]_\w+|gptq|awq|exl2|nf4|[2-8]-?bit)\b"
+#: Magic numbers of llama.cpp's formats and of an archive of torch's, as bytes lie in the file.
+_MODELS = (b"GGUF", b"ggml", b"ggjt", b"ggmf", b"ggla", b"lmgg", b"tjgg", b"fmgg", b"algg", b"FUGG", b"PK\x03\x04")
+_SHAPE = re.compile(r"shape '\[(\d+), (?:(\d+), )?(\d+), (\d+)\]' is invalid for input of size (\d+)")
+#: Sizes of attention heads, and by how many fewer heads keys have than queries.
+_HEADS, _FEWER = (64, 96, 128, 256), (4, 5, 6, 7, 8, 12, 16)
+_CLASSES = re.compile(r"(?i)\b(?:num|n)_?class(?:es)?\b|\b(?:number of|\d+|my) (?:classes|categories|labels)\b")
+_PLAIN = ("python-plain", "attribute-of-a-class", "signature-of-other-version", "argument-unknown")
+_OWN_FILES = re.compile(r"(?:site|dist)-packages|[/\\]torch[/\\]|__init__\.py")
+
+
+def _rate_and_nan(scene: Scene) -> bool:
+    """Whether the report speaks of the learning rate where it speaks of values that are no numbers."""
+    lines = {hit.line for hit in scene.hits if hit.signature.id in NAN}
+    return any(_RATE.search(line) for line in lines)
+
+
+def _kernel_and_nan(scene: Scene) -> bool:
+    found = next((line for line in scene.said.splitlines() if _NAN.search(line) and _ATTENTION.search(line)), "")
+    return bool(found) and _THROUGH.search(found) is not None and _TRAINS.search(found) is None
+
+
+def _magic(scene: Scene) -> bytes:
+    """The magic number that a file begins with, as its bytes lie there; empty where none is named."""
+    found = re.search(r"invalid magic (?:number )?(?:0x)?([0-9a-fA-F]{8})\b", scene.said)
+    return bytes.fromhex(found[1])[::-1] if found else b""
+
+
+def _text_for_a_model(scene: Scene) -> bool:
+    magic = _magic(scene)
+    return magic == bytes(4) or (magic not in (b"", *_MODELS) and all(32 <= byte < 127 or byte == 10 for byte in magic))
+
+
+def _fewer_keys(scene: Scene) -> bool:
+    """Whether a tensor has so many times fewer or more numbers than its shape as there are queries for a key."""
+    found = _SHAPE.search(scene.said)
+    if found is None or int(found[4]) not in _HEADS:
+        return False
+    asked, there = math.prod(int(size) for size in found.groups()[:4] if size), int(found[5])
+    small, large = sorted((asked, there))
+    return small > 0 and large % small == 0 and large // small in _FEWER
+
+
+def _of_torch(scene: Scene) -> bool:
+    half = re.search(r"partially initialized module '(?:torch|numpy)'", scene.said) is not None
+    return half and _OWN_FILES.search(scene.said) is None and not in_package(scene)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "diverged-by-learning-rate",
+        _rate_and_nan,
+        {"not-a-compatibility-problem": 7, "fp16-overflow": -1},
+        "the report speaks of the learning rate: training that goes in too large steps ends in NaN in any dtype",
+        "wording of reports",
+    ),
+    Rule(
+        "nan-from-a-kernel",
+        _kernel_and_nan,
+        {"software-defect": 6, "fp16-overflow": -1.5, "fp16-broken-on-gpu": -2, "kernel-min-compute-capability": -1},
+        "it is the kernel that is called by itself and returns no numbers",
+        "flash-attention, release notes",
+    ),
+    Rule(
+        "garbled-by-graphics",
+        lambda s: s.says(_GARBLED) and s.says(_GRAPHICS) and not s.says(_QUANTISED),
+        {"software-defect": 4, "graphics-api-feature-missing": -2, "fp16-overflow": -2, "fp16-broken-on-gpu": -1},
+        "the interface offers what is needed, and a shader of the program computes something else",
+        "llama.cpp, Vulkan and SYCL backends",
+    ),
+    Rule(
+        "text-for-a-model",
+        _text_for_a_model,
+        {"not-a-compatibility-problem": 8, "format-or-arch-unknown": -4},
+        "the magic number is text, or nothing: a page, a pointer of git-lfs or half of a download lies there",
+        "llama.cpp, gguf.cpp",
+    ),
+    Rule(
+        "fewer-keys-than-queries",
+        _fewer_keys,
+        {
+            "software-defect": 4.4,
+            "package-version-mismatch": 2.6,
+            "not-a-compatibility-problem": -2,
+            "kernel-shape-constraint": -1,
+        },
+        "the model has fewer heads of keys than of queries, and the code was written before such models",
+        "transformers, grouped-query attention",
+    ),
+    Rule(
+        "named-like-torch",
+        _of_torch,
+        {"not-a-compatibility-problem": 4.5, "package-version-mismatch": -2.5},
+        "nothing shows that it is torch's own files that import each other: most often a file has its name",
+        "Python, the path that modules are looked for on",
+    ),
+    Rule(
+        "code-of-the-model",
+        lambda s: s.has(*_PLAIN) and s.says(r"transformers_modules|trust_remote_code ?= ?True"),
+        {"package-version-mismatch": 2.8, "not-a-compatibility-problem": -1.2},
+        "the model brings code of its own, written for another release of transformers",
+        "transformers, dynamic_module_utils.py",
+    ),
+    Rule(
+        "classes-beside-late-error",
+        lambda s: (
+            s.has("cublas-alloc-failed", "cublas-execution-failed", "cublas-not-initialized", "cudnn-not-initialized")
+            and _CLASSES.search(s.said) is not None
+        ),
+        {"async-bad-input": 4, "gpu-out-of-memory": -1, "cuda-toolkit-mismatch": -1},
+        "numbers of classes are named: a label out of range breaks the context before CUDA says so",
+        "CUDA, asynchronous errors",
+    ),
+)

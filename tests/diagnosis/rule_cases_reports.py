@@ -1,0 +1,33 @@
+"""Cases of the rules of reports without an error: a log, an environment, and the cause spoken for."""
+
+APPLIES = {
+    "diverged-by-learning-rate": (
+        "loss is nan with learning rate 5e-3, 2e-5 is fine",
+        {},
+        "not-a-compatibility-problem",
+    ),
+    "nan-from-a-kernel": ("flash_attn: NaN gradients in the backward pass for head dim 96", {}, "software-defect"),
+    "garbled-by-graphics": ("Vulkan: garbled answers from some models on an Intel iGPU", {}, "software-defect"),
+    "text-for-a-model": ("gguf_init_from_file: invalid magic number 73726576", {}, "not-a-compatibility-problem"),
+    "fewer-keys-than-queries": (
+        "RuntimeError: shape '[2, 512, 64, 128]' is invalid for input of size 1048576",
+        {},
+        "software-defect",
+    ),
+    "named-like-torch": (
+        "AttributeError: partially initialized module 'torch' has no attribute 'nn' (most likely "
+        "due to a circular import)",
+        {},
+        "not-a-compatibility-problem",
+    ),
+    "code-of-the-model": (
+        "KeyError: 'rope_type' when trust_remote_code=True",
+        {},
+        "package-version-mismatch",
+    ),
+    "classes-beside-late-error": (
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\nnum_classes=9",
+        {},
+        "async-bad-input",
+    ),
+}
