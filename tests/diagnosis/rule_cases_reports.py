@@ -25,6 +25,21 @@ APPLIES = {
         {},
         "package-version-mismatch",
     ),
+    "method-of-an-adapter": (
+        "AttributeError: 'Qwen2ForCausalLM' object has no attribute 'print_trainable_parameters'",
+        {},
+        "not-a-compatibility-problem",
+    ),
+    "cache-unpacked": (
+        "    cache_k, cache_v = kv_cache\nValueError: too many values to unpack (expected 2)",
+        {},
+        "package-version-mismatch",
+    ),
+    "context-lost-in-sleep": (
+        "RuntimeError: CUDA error: unspecified launch failure (only after suspend)",
+        {},
+        "gpu-not-visible",
+    ),
     "classes-beside-late-error": (
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\nnum_classes=9",
         {},

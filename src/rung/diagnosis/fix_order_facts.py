@@ -5,6 +5,7 @@ The rows are (cause, when, labels that come first); of ``when`` that hold, the f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from rung.diagnosis.evidence import Scene
@@ -74,6 +75,13 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "graphics-api-feature-missing",
         lambda s: s.says("(?i)shader-f16"),
         ("use-fp32", "use-other-backend"),
+    ),
+    (  # Ray gives a worker the GPUs that it asks for
+        "gpu-not-visible",
+        lambda s: (
+            s.says("No CUDA GPUs are available") and re.search(r"\bray\b|ServeReplica|num_gpus", s.said) is not None
+        ),
+        ("fix-user-code", "fix-gpu-visibility"),
     ),
     (  # torch holds CUDA, and a mask or a container hides the GPU; a driver that fails says so in other words
         "gpu-not-visible",

@@ -20,6 +20,8 @@ _THROUGH = re.compile(
     r"(?i)\b(?:bw|bwd|backw[ao]rds?)\b(?: pass)?|backward\b|\bgradients?\b|\bvarlen\b|qkv|hidden states|\bhead[ _]dim"
 )
 _TRAINS = re.compile(r"(?i)\b(?:epoch|fine-?tun\w+|train\w*|loss)\b")
+#: It happens on some cards, or with that kernel, alone.
+_ELSEWHERE = re.compile(r"(?i)\bbut not (?:in|on|with|for)\b|\bonly (?:with|on|in|when)\b|\bwithout (?:it|them)\b")
 _NAN = re.compile(r"(?i)\bnans?\b")
 _GARBLED = r"(?i)\b(?:gibberish|garbled|garbage|nonsens\w*|incoheren\w*|corrupted output|unrelated output)\b"
 _GRAPHICS = r"(?i)\b(?:vulkan|sycl|opencl|webgpu|ggml_(?:vulkan|vk|sycl|opencl))"
@@ -29,6 +31,17 @@ _MODELS = (b"GGUF", b"ggml", b"ggjt", b"ggmf", b"ggla", b"lmgg", b"tjgg", b"fmgg
 _SHAPE = re.compile(r"shape '\[(\d+), (?:(\d+), )?(\d+), (\d+)\]' is invalid for input of size (\d+)")
 #: Sizes of attention heads, and by how many fewer heads keys have than queries.
 _HEADS, _FEWER = (64, 96, 128, 256), (4, 5, 6, 7, 8, 12, 16)
+_REMOTE = re.compile(r"transformers_modules|trust_remote_code ?= ?True")
+#: What transformers' caches of keys and values are called where they are unpacked, and how that fails.
+_CACHE = re.compile(r"\b(?:kv_cache|past_key_values?|layer_past|past_kv|_extract_past_from_model_output)\b")
+_UNPACKED = re.compile(r"ValueError: (?:too many|not enough) values to unpack")
+_SLEPT = re.compile(
+    r"(?i)\b(?:suspend\w*|hibernat\w+|(?:after|from) sleep|(?:laptop|system) sle(?:eps?|pt)|woke|wake[- ]?up)\b"
+)
+_ADAPTER = re.compile(
+    r"'(?!Peft|Lora)\w+' object has no attribute"
+    r" '(?:merge_and_unload|print_trainable_parameters|merge_adapter|unmerge_adapter|disable_adapter|get_base_model)'"
+)
 _CLASSES = re.compile(r"(?i)\b(?:num|n)_?class(?:es)?\b|\b(?:number of|\d+|my) (?:classes|categories|labels)\b")
 _PLAIN = ("python-plain", "attribute-of-a-class", "signature-of-other-version", "argument-unknown")
 _OWN_FILES = re.compile(r"(?:site|dist)-packages|[/\\]torch[/\\]|__init__\.py")
@@ -42,7 +55,9 @@ def _rate_and_nan(scene: Scene) -> bool:
 
 def _kernel_and_nan(scene: Scene) -> bool:
     found = next((line for line in scene.said.splitlines() if _NAN.search(line) and _ATTENTION.search(line)), "")
-    return bool(found) and _THROUGH.search(found) is not None and _TRAINS.search(found) is None
+    if not found:
+        return False
+    return _ELSEWHERE.search(found) is not None or bool(_THROUGH.search(found) and not _TRAINS.search(found))
 
 
 def _magic(scene: Scene) -> bytes:
@@ -121,10 +136,31 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "code-of-the-model",
-        lambda s: s.has(*_PLAIN) and s.says(r"transformers_modules|trust_remote_code ?= ?True"),
+        lambda s: s.has(*_PLAIN) and _REMOTE.search(s.said) is not None,
         {"package-version-mismatch": 2.8, "not-a-compatibility-problem": -1.2},
         "the model brings code of its own, written for another release of transformers",
         "transformers, dynamic_module_utils.py",
+    ),
+    Rule(
+        "method-of-an-adapter",
+        lambda s: _ADAPTER.search(s.said) is not None,
+        {"not-a-compatibility-problem": 5.5, "package-version-mismatch": -1},
+        "the method is one of a model with an adapter, and this model has none",
+        "PEFT, peft_model.py",
+    ),
+    Rule(
+        "cache-unpacked",
+        lambda s: _UNPACKED.search(s.said) is not None and _CACHE.search(s.said) is not None,
+        {"package-version-mismatch": 4.5, "not-a-compatibility-problem": -1.5},
+        "what transformers keeps of keys and values has another form in another release",
+        "transformers, cache_utils.py",
+    ),
+    Rule(
+        "context-lost-in-sleep",
+        lambda s: s.has("cuda-launch-failure") and _SLEPT.search(s.said) is not None,
+        {"gpu-not-visible": 6.5, "async-bad-input": -2},
+        "the computer slept meanwhile, and the driver did not come back whole: load its module nvidia_uvm again",
+        "NVIDIA, driver README: power management",
     ),
     Rule(
         "classes-beside-late-error",
