@@ -25,6 +25,11 @@ APPLIES = {
         {},
         "package-version-mismatch",
     ),
+    "converted-in-memory": (
+        "OOM: merging is fine, but convert.py of the 30B model is out of memory",
+        {},
+        "host-out-of-memory",
+    ),
     "method-of-an-adapter": (
         "AttributeError: 'Qwen2ForCausalLM' object has no attribute 'print_trainable_parameters'",
         {},

@@ -101,6 +101,8 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("package-version-mismatch", "attribute-of-other-version", ("align-package-versions", "downgrade-library")),
     ("package-version-mismatch", "numpy-of-other-version", ("downgrade-library", "align-package-versions")),
     ("package-version-mismatch", "numpy-older", ("upgrade-library", "align-package-versions")),
+    ("package-version-mismatch", "parts-of-a-pipeline", ("upgrade-library", "fix-user-code")),
+    ("package-version-mismatch", "replica-without-parameters", ("downgrade-library", "upgrade-library")),
     ("platform-binary-missing", "triton-notice", ("wait-or-none", "install-matching-build")),
     ("package-version-mismatch", "dtype-of-numpy-unknown", ("downgrade-library", "align-package-versions")),
     ("package-version-mismatch", "protobuf-generated", ("align-package-versions", "downgrade-library")),

@@ -38,6 +38,10 @@ _UNPACKED = re.compile(r"ValueError: (?:too many|not enough) values to unpack")
 _SLEPT = re.compile(
     r"(?i)\b(?:suspend\w*|hibernat\w+|(?:after|from) sleep|(?:laptop|system) sle(?:eps?|pt)|woke|wake[- ]?up)\b"
 )
+_CONVERTED = re.compile(
+    r"(?i)(?:\bconvert\w*|\bmerg(?:e|ing)[-_ ]weights|\.pth to|to (?:ggml|gguf))\b.{0,80}"
+    r"(?:\boom\b|out of (?:memory|RAM))"
+)
 _ADAPTER = re.compile(
     r"'(?!Peft|Lora)\w+' object has no attribute"
     r" '(?:merge_and_unload|print_trainable_parameters|merge_adapter|unmerge_adapter|disable_adapter|get_base_model)'"
@@ -140,6 +144,13 @@ RULES: tuple[Rule, ...] = (
         {"package-version-mismatch": 2.8, "not-a-compatibility-problem": -1.2},
         "the model brings code of its own, written for another release of transformers",
         "transformers, dynamic_module_utils.py",
+    ),
+    Rule(
+        "converted-in-memory",
+        lambda s: _CONVERTED.search(s.said) is not None and re.search(r"(?i)cuda|gpu|vram|\bhip\b", s.said) is None,
+        {"host-out-of-memory": 6, "gpu-out-of-memory": -3},
+        "files of weights are converted or merged by the processor, in the system's memory",
+        "llama.cpp, converters",
     ),
     Rule(
         "method-of-an-adapter",
