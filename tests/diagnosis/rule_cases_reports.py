@@ -30,6 +30,17 @@ APPLIES = {
         {},
         "host-out-of-memory",
     ),
+    "layers-not-asked-for": (
+        "ggml_cuda_init: found 1 CUDA devices:\nllm_load_tensors: offloaded 0/29 layers to GPU",
+        {},
+        "not-a-compatibility-problem",
+    ),
+    "mask-named": (
+        "torch.cuda.is_available() is False; the script has export CUDA_VISIBLE_DEVICES=3",
+        {},
+        "gpu-not-visible",
+    ),
+    "slow-at-first": ("inference is slow on the first picture, fast after that", {}, "not-a-compatibility-problem"),
     "method-of-an-adapter": (
         "AttributeError: 'Qwen2ForCausalLM' object has no attribute 'print_trainable_parameters'",
         {},

@@ -76,6 +76,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: s.says("(?i)shader-f16"),
         ("use-fp32", "use-other-backend"),
     ),
+    (
+        "gpu-not-visible",
+        lambda s: re.search(r"CUDA_VISIBLE_DEVICES\W{0,4}[=:] ?\W?[\dM]", s.said) is not None,
+        ("set-environment-override", "fix-user-code"),
+    ),
     (  # Ray gives a worker the GPUs that it asks for
         "gpu-not-visible",
         lambda s: (

@@ -38,6 +38,12 @@ _UNPACKED = re.compile(r"ValueError: (?:too many|not enough) values to unpack")
 _SLEPT = re.compile(
     r"(?i)\b(?:suspend\w*|hibernat\w+|(?:after|from) sleep|(?:laptop|system) sle(?:eps?|pt)|woke|wake[- ]?up)\b"
 )
+_FOUND = re.compile(r"ggml_\w{1,20}: found [1-9]\d* (?:CUDA|ROCm|Vulkan|SYCL) devices?|ggml_cuda_init: found")
+_WARMS = re.compile(
+    r"(?i)\bslow\w* (?:only )?(?:on|for|at|during) (?:the |its )?(?:very )?first\b"
+    r"|\bonly (?:the )?first \w+ (?:is|are) slow"
+    r"|\b(?:fast|quick|normal|fine)(?:er)? (?:after|from) (?:the |a )?(?:first|second|few|some|couple|warm)"
+)
 _CONVERTED = re.compile(
     r"(?i)(?:\bconvert\w*|\bmerg(?:e|ing)[-_ ]weights|\.pth to|to (?:ggml|gguf))\b.{0,80}"
     r"(?:\boom\b|out of (?:memory|RAM))"
@@ -144,6 +150,30 @@ RULES: tuple[Rule, ...] = (
         {"package-version-mismatch": 2.8, "not-a-compatibility-problem": -1.2},
         "the model brings code of its own, written for another release of transformers",
         "transformers, dynamic_module_utils.py",
+    ),
+    Rule(
+        "layers-not-asked-for",
+        lambda s: s.has("layers-not-offloaded") and _FOUND.search(s.said) is not None,
+        {"not-a-compatibility-problem": 5, "cpu-only-build": -2.5, "gpu-not-visible": -2.5, "slow-dtype-path": -1},
+        "the program found the GPU, and was not asked to put a layer on it (-ngl, n_gpu_layers)",
+        "llama.cpp, load_tensors",
+    ),
+    Rule(
+        "mask-named",
+        lambda s: (
+            s.has("is-available-false", "gpu-unused-symptom", "no-cuda-device")
+            and re.search(r"CUDA_VISIBLE_DEVICES\W{0,4}[=:] ?\W?\d", s.said) is not None
+        ),
+        {"gpu-not-visible": 2.6, "cpu-only-build": -1},
+        "CUDA_VISIBLE_DEVICES is set: CUDA shows the process these GPUs alone, counted from 0",
+        "CUDA, environment variables",
+    ),
+    Rule(
+        "slow-at-first",
+        lambda s: s.has("slow-symptom", "slow-wording", "speed-figures") and _WARMS.search(s.said) is not None,
+        {"not-a-compatibility-problem": 5, "slow-dtype-path": -1.5},
+        "only the first of several is slow: libraries are loaded, kernels compiled and chosen then",
+        "torch, benchmark: warm-up",
     ),
     Rule(
         "converted-in-memory",
