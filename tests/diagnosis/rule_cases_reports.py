@@ -40,6 +40,12 @@ APPLIES = {
         {},
         "gpu-not-visible",
     ),
+    "asserts-in-an-engine": (
+        '  File "/opt/venv/lib/python3.11/site-packages/vllm/core/scheduler.py", line 812, in _schedule\n'
+        "    assert num_new_tokens > 0\nAssertionError",
+        {},
+        "software-defect",
+    ),
     "slow-at-first": ("inference is slow on the first picture, fast after that", {}, "not-a-compatibility-problem"),
     "method-of-an-adapter": (
         "AttributeError: 'Qwen2ForCausalLM' object has no attribute 'print_trainable_parameters'",

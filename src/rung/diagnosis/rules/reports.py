@@ -54,6 +54,13 @@ _ADAPTER = re.compile(
 )
 _CLASSES = re.compile(r"(?i)\b(?:num|n)_?class(?:es)?\b|\b(?:number of|\d+|my) (?:classes|categories|labels)\b")
 _PLAIN = ("python-plain", "attribute-of-a-class", "signature-of-other-version", "argument-unknown")
+_ASSERTS = re.compile(
+    r"AssertionError:? ?(?:assert )?(?:$|self\.\w+(?: (?:[=!<>]=?|is|in|not) .{0,80})?$|num_\w+ [=!<>]=? ?\w+$)", re.M
+)
+_ENGINE = re.compile(
+    r"[/\\](?:vllm[/\\](?:v1|core|worker|engine|executor)|sglang[/\\]srt[/\\](?:managers|mem_cache)"
+    r"|lmdeploy[/\\]pytorch[/\\](?:engine|paging)|torch[/\\]_(?:inductor|dynamo|functorch))[/\\]"
+)
 _OWN_FILES = re.compile(r"(?:site|dist)-packages|[/\\]torch[/\\]|__init__\.py")
 
 
@@ -89,6 +96,11 @@ def _fewer_keys(scene: Scene) -> bool:
     asked, there = math.prod(int(size) for size in found.groups()[:4] if size), int(found[5])
     small, large = sorted((asked, there))
     return small > 0 and large % small == 0 and large // small in _FEWER
+
+
+def _asserts_in_engine(scene: Scene) -> bool:
+    places: list[str] = re.findall(r'File "([^"\n]+)"', scene.said)
+    return bool(places) and _ENGINE.search(places[-1]) is not None and _ASSERTS.search(scene.said) is not None
 
 
 def _of_torch(scene: Scene) -> bool:
@@ -150,6 +162,13 @@ RULES: tuple[Rule, ...] = (
         {"package-version-mismatch": 2.8, "not-a-compatibility-problem": -1.2},
         "the model brings code of its own, written for another release of transformers",
         "transformers, dynamic_module_utils.py",
+    ),
+    Rule(
+        "asserts-in-an-engine",
+        _asserts_in_engine,
+        {"software-defect": 3.2, "not-a-compatibility-problem": -1.5, "package-version-mismatch": -1.5},
+        "an engine's own book-keeping does not agree with itself",
+        "vllm, sglang, torch.compile",
     ),
     Rule(
         "layers-not-asked-for",
