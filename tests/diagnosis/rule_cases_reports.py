@@ -40,6 +40,11 @@ APPLIES = {
         {},
         "gpu-not-visible",
     ),
+    "meta-of-sentences": (
+        'NotImplementedError: Cannot copy out of meta tensor; no data!\nSentenceTransformer("all-mpnet-base-v2")',
+        {},
+        "software-defect",
+    ),
     "asserts-in-an-engine": (
         '  File "/opt/venv/lib/python3.11/site-packages/vllm/core/scheduler.py", line 812, in _schedule\n'
         "    assert num_new_tokens > 0\nAssertionError",

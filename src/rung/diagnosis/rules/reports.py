@@ -164,6 +164,13 @@ RULES: tuple[Rule, ...] = (
         "transformers, dynamic_module_utils.py",
     ),
     Rule(
+        "meta-of-sentences",
+        lambda s: s.has("meta-copy") and re.search(r"(?i)sentence[-_]?transformer", s.said) is not None,
+        {"software-defect": 2, "package-version-mismatch": 1.2, "device-placement": -1, "gpu-out-of-memory": -1},
+        "such a model fits any device: it was created empty by a release of transformers that its loader does not know",
+        "sentence-transformers",
+    ),
+    Rule(
         "asserts-in-an-engine",
         _asserts_in_engine,
         {"software-defect": 3.2, "not-a-compatibility-problem": -1.5, "package-version-mismatch": -1.5},
