@@ -44,6 +44,11 @@ _WARMS = re.compile(
     r"|\bonly (?:the )?first \w+ (?:is|are) slow"
     r"|\b(?:fast|quick|normal|fine)(?:er)? (?:after|from) (?:the |a )?(?:first|second|few|some|couple|warm)"
 )
+_FIRST_ONLY = re.compile(
+    r"(?i)\bfirst (?:run|inference|call|request|generation|image|picture|forward|batch|iteration|prompt|step|query)s?\b"
+    r".{0,20}\b(?:slow\w*|takes?|took|needs)\b.{0,60}\b(?:next|second|subsequent|later|following|others?|afterwards)\b"
+    r"(?!.{0,60}\b(?:slow|longer|more))"
+)
 _CONVERTED = re.compile(
     r"(?i)(?:\bconvert\w*|\bmerg(?:e|ing)[-_ ]weights|\.pth to|to (?:ggml|gguf))\b.{0,80}"
     r"(?:\boom\b|out of (?:memory|RAM))"
@@ -196,7 +201,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "slow-at-first",
-        lambda s: s.has("slow-symptom", "slow-wording", "speed-figures") and _WARMS.search(s.said) is not None,
+        lambda s: (
+            (s.has("slow-symptom", "slow-wording", "speed-figures") and _WARMS.search(s.said) is not None)
+            or _FIRST_ONLY.search(s.said) is not None
+        ),
         {"not-a-compatibility-problem": 5, "slow-dtype-path": -1.5},
         "only the first of several is slow: libraries are loaded, kernels compiled and chosen then",
         "torch, benchmark: warm-up",
