@@ -5,6 +5,7 @@ The rows are (cause, when, labels that come first); of ``when`` that hold, the f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from rung.diagnosis.evidence import Scene
@@ -76,6 +77,23 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ("use-fp32", "use-other-backend"),
     ),
     (
+        "gpu-not-visible",
+        lambda s: re.search(r"CUDA_VISIBLE_DEVICES\W{0,4}[=:] ?\W?[\dM]", s.said) is not None,
+        ("set-environment-override", "fix-user-code"),
+    ),
+    (  # Ray gives a worker the GPUs that it asks for
+        "gpu-not-visible",
+        lambda s: (
+            s.says("No CUDA GPUs are available") and re.search(r"\bray\b|ServeReplica|num_gpus", s.said) is not None
+        ),
+        ("fix-user-code", "fix-gpu-visibility"),
+    ),
+    (  # torch holds CUDA, and a mask or a container hides the GPU; a driver that fails says so in other words
+        "gpu-not-visible",
+        lambda s: s.says("No CUDA GPUs are available") and not s.about(r"(?i)nvidia-smi|driver|NVML|\bray\b|Replica"),
+        ("fix-gpu-visibility", "set-environment-override"),
+    ),
+    (
         "gpu-not-visible",  # the driver's module says itself that another one is needed for this card
         lambda s: s.says(r"NVIDIA open kernel modules|xx Legacy drivers|is not supported by the (?:NVIDIA )?\d{3}"),
         ("upgrade-driver", "fix-gpu-visibility"),
@@ -134,7 +152,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "platform-binary-missing",
-        lambda s: s.says("(?i)triton|torch.compile"),
+        lambda s: s.says("(?i)triton|torch.compile") and not s.has("triton-notice"),
         ("use-fallback-kernel", "install-matching-build"),
     ),
     (
