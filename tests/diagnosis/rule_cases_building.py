@@ -60,4 +60,41 @@ APPLIES = {
         {"library_versions": "Python 3.7"},
         "package-version-mismatch",
     ),
+    "wheel-before-gpu": (
+        "RuntimeError: /io/build/spconv/build/core_cc cuda execution failed with error 209 "
+        "no kernel image is available for execution on the device",
+        {"gpu": "RTX 5080"},
+        "build-lacks-new-arch",
+    ),
+    "built-on-another": (
+        "CUDA error: no kernel image is available for execution on the device",
+        {"gpu": "RTX 3090", "library_versions": "extension built on a Tesla V100"},
+        "build-wrong-arch-flags",
+    ),
+    "dropped-by-cuda-13": (
+        "ERROR: Failed to compile PTX code",
+        {"gpu": "GTX 1080", "cuda": "13.0"},
+        "compiler-arch-unsupported",
+    ),
+    "groups-before-cuda-11": (
+        'error: namespace "cooperative_groups" has no member "reduce"',
+        {"cuda": "10.2"},
+        "cuda-toolkit-mismatch",
+    ),
+    "code-made-at-start": (
+        "keras: the first session takes 3 minutes on this card",
+        {"gpu": "Tesla V100", "library_versions": "TensorFlow 1.4"},
+        "build-lacks-new-arch",
+    ),
+    "provider-of-cuda-11": (
+        "FAIL : Failed to load library libonnxruntime_providers_cuda.so with error: libcublasLt.so.11: "
+        "cannot open shared object file: No such file or directory",
+        {},
+        "cuda-toolkit-mismatch",
+    ),
+    "runtime-of-extension": (
+        "ImportError: libcudart.so.10.1: cannot open shared object file: No such file or directory",
+        {"library_versions": "mmcv-full 1.3.9"},
+        "cuda-toolkit-mismatch",
+    ),
 }

@@ -29,6 +29,13 @@ _FLOORS = (
     ),
     (75, re.compile(r"(?i)\bawq_(?:ext|inference)|autoawq|exllama")),
 )
+#: What ONNX Runtime of CUDA 11 looks for, as against cuDNN, which is never in CUDA.
+_PROVIDER_OF_11 = r"onnxruntime_providers_cuda\S* with error: lib(?:cublas(?:Lt)?|cudart|cufft)\.so\.1[01]\b"
+#: Extensions of torch, which use the CUDA that torch brings.
+_OF_TORCH = (
+    r"(?i)\bmmcv|\bmmdet|deform_conv|detectron2|torchvision|torchaudio|torch_(?:scatter|sparse|cluster|spline)|flash_attn"
+    r"|\bapex\b|pytorch3d|exllama|auto_?gptq|pointnet|nvdiffrast|maskrcnn|fairseq|roi_?align|_rasterization"
+)
 
 
 def _below_floor(scene: Scene) -> bool:
@@ -61,6 +68,20 @@ RULES: tuple[Rule, ...] = (
         {"cuda-toolkit-mismatch": 3, "cuda-library-not-found": -1},
         "the library that is missing belongs to another version of CUDA than the one here",
         "CUDA toolkit, names of its libraries",
+    ),
+    Rule(
+        "provider-of-cuda-11",
+        lambda s: s.says(_PROVIDER_OF_11) and not _other_cuda(s),
+        {"cuda-toolkit-mismatch": 2.5, "cuda-library-not-found": -0.5},
+        "this ONNX Runtime was built for CUDA 11, and the machine has another",
+        "ONNX Runtime, CUDA execution provider: releases of the package index before 1.19",
+    ),
+    Rule(
+        "runtime-of-extension",
+        lambda s: any("libcudart" in line for line in _missing(s)) and s.about(_OF_TORCH) and not _other_cuda(s),
+        {"cuda-toolkit-mismatch": 2.2, "cuda-library-not-found": -0.5},
+        "torch brings its own CUDA run time: this extension was built for another",
+        "torch, wheels and extensions",
     ),
     Rule(
         "built-by-others",
