@@ -18,6 +18,7 @@ from rung.diagnosis.rules import (
     packages,
     pictures,
     released,
+    subjects,
     training,
 )
 
@@ -36,5 +37,6 @@ RULES: tuple[Rule, ...] = (
     *packages.RULES,
     *pictures.RULES,
     *released.RULES,
+    *subjects.RULES,
     *training.RULES,
 )
