@@ -34,7 +34,7 @@ _PROVIDER_OF_11 = r"onnxruntime_providers_cuda\S* with error: lib(?:cublas(?:Lt)
 #: Extensions of torch, which use the CUDA that torch brings.
 _OF_TORCH = (
     r"(?i)\bmmcv|\bmmdet|deform_conv|detectron2|torchvision|torchaudio|torch_(?:scatter|sparse|cluster|spline)|flash_attn"
-    r"|\bapex\b|pytorch3d|exllama|auto_?gptq|pointnet|nvdiffrast|maskrcnn|fairseq|roi_?align|_rasterization"
+    r"|\bapex\b|pytorch3d|exllama|auto_?gptq|pointnet|nvdiffrast|maskrcnn|causal_conv1d|selective_scan|mamba_ssm|fairseq|roi_?align|_rasterization"
 )
 
 

@@ -50,7 +50,10 @@ _OF_KERNELS = (
     r"|dtype"
 )
 _WITH_CUDA = re.compile(r"(?i)\b(?:with|on|using|under) cuda[- ]?(\d{1,2})\.(\d)")
-_RAISED = re.compile(r"\b\w*(?:Error|Exception|Warning): ")
+_RAISED = re.compile(
+    r"\b\w*(?:Error|Exception|Warning)\b: |[A-Z]_ERROR|ERROR_[A-Z]"
+    r"|\.(?:cu|cuh|cpp|hpp|so|dll|props)\b|\berror: |\bfatal\b"
+)
 _TF_BEFORE_11 = r"(?i)\btensorflow(?:-gpu)?\W{0,3}(?:version\W{1,3})?(?:1\.|2\.[0-3]\b)|\btf\W{0,2}1\.(?:x|\d)"
 
 
