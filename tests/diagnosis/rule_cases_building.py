@@ -81,6 +81,26 @@ APPLIES = {
         {"cuda": "10.2"},
         "cuda-toolkit-mismatch",
     ),
+    "headers-before-cuda-11": (
+        "backward.cu:15:10: fatal error: cooperative_groups/reduce.h: No such file or directory",
+        {"cuda": "10.1"},
+        "cuda-toolkit-mismatch",
+    ),
+    "headers-until-cuda-12": (
+        "fatal error: nvToolsExt.h: No such file or directory",
+        {"cuda": "13.0"},
+        "cuda-toolkit-mismatch",
+    ),
+    "warp-functions-of-cuda-9": (
+        'reduce.cu(44): error: identifier "__shfl_down" is undefined',
+        {"gpu": "RTX 2080 Ti"},
+        "cuda-toolkit-mismatch",
+    ),
+    "warp-functions-of-fermi": (
+        'reduce.cu(44): error: identifier "__shfl_down" is undefined',
+        {"cuda": "8.0"},
+        "build-wrong-arch-flags",
+    ),
     "code-made-at-start": (
         "keras: the first session takes 3 minutes on this card",
         {"gpu": "Tesla V100", "library_versions": "TensorFlow 1.4"},

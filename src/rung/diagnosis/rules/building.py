@@ -32,6 +32,17 @@ _UNIX = frozenset(("fcntl", "resource", "pwd", "grp", "termios", "curses", "_cur
 _SHADOWED = re.compile(r"partially initialized module '(\w+)'")
 
 
+#: Headers that no CUDA before 11 has.
+_SINCE_11 = (
+    r"(?:cooperative_groups/(?:reduce|scan|memcpy_async)\.h|cuda/(?:std/|atomic|barrier|pipeline|annotated_ptr))"
+)
+
+
+def _toolkit(scene: Scene) -> tuple[int, int]:
+    """The release of the toolkit that compiles, as far as it is named."""
+    return scene.facts.toolkit or scene.facts.cuda or (99, 0)
+
+
 def _runs_it(scene: Scene) -> bool:
     found = _TARGET.search(scene.text)
     return scene.has("ptx-feature") and found is not None and scene.from_(int(found[1]))
@@ -97,6 +108,37 @@ RULES: tuple[Rule, ...] = (
         {"cuda-toolkit-mismatch": 3},
         "these operations on groups of threads came with CUDA 11",
         "CUDA, cooperative groups",
+    ),
+    Rule(
+        "headers-before-cuda-11",
+        lambda s: s.has("cuda-headers-missing") and s.says(_SINCE_11) and _toolkit(s) < (11, 0),
+        {"cuda-toolkit-mismatch": 5.5, "cuda-library-not-found": -2},
+        "these headers came with CUDA 11",
+        "CUDA, release notes",
+    ),
+    Rule(
+        "headers-until-cuda-12",
+        lambda s: s.has("cuda-headers-missing") and s.says(r"nvToolsExt\w*\.h") and (12, 9) <= _toolkit(s) < (99, 0),
+        {"cuda-toolkit-mismatch": 5.5, "cuda-library-not-found": -2},
+        "CUDA 12.9 was the first without these headers: NVTX 3 has other ones",
+        "CUDA, release notes",
+    ),
+    Rule(
+        "warp-functions-of-cuda-9",
+        lambda s: (
+            s.has("warp-functions-older")
+            and (s.from_(70) or (9, 0) <= _toolkit(s) < (99, 0) or s.says(r"(?:compute|sm)_(?:[789]\d|1[0-2]\d)"))
+        ),
+        {"cuda-toolkit-mismatch": 2},
+        "from compute capability 7.0 on code needs the functions that end in _sync",
+        "CUDA C++ Programming Guide, warp shuffle functions",
+    ),
+    Rule(
+        "warp-functions-of-fermi",
+        lambda s: s.has("warp-functions-older") and (s.says(r"(?:compute|sm)_2\d|\b2\.[01]\(") or _toolkit(s) < (9, 0)),
+        {"build-wrong-arch-flags": 2.2},
+        "these functions came with compute capability 3.0; a CUDA before 9 compiles for 2.0 if nothing else is asked",
+        "CUDA C++ Programming Guide, warp shuffle functions",
     ),
     Rule(
         "code-made-at-start",
