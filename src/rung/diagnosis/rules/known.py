@@ -76,6 +76,8 @@ PREBUILT = (
     r"|cublas-[\d.]{1,9}-bin|lmdeploy|turbomind|CUDA llama\.cpp \(|/var/www/|conda-bld"
     r"|\b[A-Z]:[\\/]a[\\/]|-bin-x64|\bwheel\b|llama\.cpp \((?:windows|linux)\)|/src/csrc/ops\.cu"
 )
+#: Somebody compiled it on their own machine.
+FROM_SOURCE = r"(?i)\b(?:built|build|compiled?|compiling)\b.{0,20}\bfrom source"
 #: Reported later than it happened.
 LATE = ("cublas-not-initialized", "cuda-launch-failure", "cublas-execution-failed")
 #: What libraries of CUDA say, among other things, where they hold no code for the GPU.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rung.diagnosis.evidence import Rule, Scene
-from rung.diagnosis.rules.known import MISSING, PREBUILT
+from rung.diagnosis.rules.known import FROM_SOURCE, MISSING, PREBUILT
 
 #: Numbers of the libraries' files, by the CUDA that they came with; others bear that of CUDA itself.
 _NUMBERS = {
@@ -85,7 +85,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "built-by-others",
-        lambda s: s.has(*MISSING) and s.about(PREBUILT),
+        lambda s: s.has(*MISSING) and s.about(PREBUILT) and not s.about(FROM_SOURCE),
         {"build-wrong-arch-flags": -3, "build-lacks-old-arch": 0.5, "build-lacks-new-arch": 0.5},
         "the binary was compiled by those who publish it, not here",
         "builders of published binaries",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from rung.diagnosis.evidence import Rule, Scene
+from rung.diagnosis.gpus import gpu_of
 from rung.diagnosis.rules.builds import first_cuda
 
 _REPORTS = "wording of reports"
@@ -19,6 +20,8 @@ _CUDA = re.compile(r"(?i)\b(?:cuda|nvcc|cudnn|cublas)\b")
 _DIFFER = re.compile(
     r"(?i)\bdiffer\w*|\bmismatch\w*|n[o']?t (?:the same|match)|\bconflict\w*|\bwrong (?:version|one)\b|\bincompatib\w*"
     r"|\b(?:multiple|several|two) (?:versions? of )?cuda\b|\bis installed\b.{0,20}\binstead\b"
+    r"|\b1\d\.\d.{0,12}(?:instead of|and not|rather than|而不是).{0,12}\b1\d\.\d"
+    r"|\bsame (?:version of )?cuda\b|\bwrong cuda\b"
 )
 _AFTER_CUDA = re.compile(
     r"(?i)\b(?:after|since|when)\b.{0,12}\b(?:upgrad|updat|switch|install|mov)\w* (?:to |of |the |my |a )?"
@@ -26,11 +29,11 @@ _AFTER_CUDA = re.compile(
 )
 _REFUSED = re.compile(
     r"(?i)(?:\bnot|n't|\bcannot) (?:\w+ ){0,2}(?:work|run|start|support|recogni|compil|build|know)\w*|\bunsupported\b"
-    r"|\bfails?\b|\bnot compatible\b|\bsupport (?:for|of)\b|\bsupport\??$"
+    r"|\bfails?\b|\bnot compatible\b|\bsupport (?:for|of)\b|\bsupport(?:ed)?\s?\??$"
 )
 _DROPPED = re.compile(
     r"(?i)\bno longer\b|\bany ?more\b|\bdropp|\bremov|\bsince v?\d|\bafter (?:the )?updat|\bfalls? back\b"
-    r"|\bsupport (?:for|of)\b|\bsupport\??$|\bnot supported\b|\bunsupported\b|^support\b"
+    r"|\bsupport (?:for|of)\b|\bsupport\??$|\bnot supported\b|\bunsupported\b|^support\b|\bstill (?:support|work|run)"
 )
 _OLD = re.compile(
     r"(?i)\b(?:Kepler|Maxwell|Pascal)\b|\b(?:compute )?capability [3-6]\.\d|\b(?:sm|compute)_?[3-6]\d\b"
@@ -50,6 +53,23 @@ _OF_KERNELS = (
     r"|dtype"
 )
 _WITH_CUDA = re.compile(r"(?i)\b(?:with|on|using|under) cuda[- ]?(\d{1,2})\.(\d)")
+_NEW = re.compile(
+    r"(?i)\b(?:RTX ?|GeForce )?[345]0(?:xx|00|[- ]?series|00[- ]series)\b"
+    r"|\b(?:Ampere|Ada(?: Lovelace)?|Hopper|Blackwell)\b"
+)
+_OF_NVCC = re.compile("(?i)unsupported gpu arch")
+_HOST = re.compile(
+    r"(?i)\b(?:nvcc|cuda)\b.{0,60}(?:\bgcc\b|\bg\+\+|\bglibc\b|\bvisual studio\b|\bmsvc\b)"
+    r"|(?:\bgcc\b|\bg\+\+|\bglibc\b|\bvisual studio\b|\bmsvc\b).{0,60}\b(?:nvcc|cuda)\b"
+)
+_NVIDIA_CARD = re.compile(
+    r"(?i)\b(?:(?:RTX|GTX|GT) ?[A-Z]?\d{3,4}(?: ?Ti)?|[AHVPTK](?:100|200|40|80|4)|\d0[5-9]0(?: ?Ti)?)\b"
+)
+_ONE_WORKS = re.compile(r"(?i)\b(?:works?|worked|fine|runs?)\b")
+_OTHER_NOT = re.compile(r"(?i)\bnot\b|n't\b|\bfails?\b|\bcrash|\berrors?\b|\bhangs?\b")
+_WRONG_RESULT = re.compile(
+    r"(?i)\bnan\b|\bslow|\bwrong\b|\bblack\b|\bnoise|\bpsnr\b|\bloss\b|\bmemory\b|\bOOM\b|\bdriver\b"
+)
 _RAISED = re.compile(
     r"\b\w*(?:Error|Exception|Warning)\b: |[A-Z]_ERROR|ERROR_[A-Z]"
     r"|\.(?:cu|cuh|cpp|hpp|so|dll|props)\b|\berror: |\bfatal\b"
@@ -84,6 +104,29 @@ def _cuda_before(scene: Scene) -> bool:
     return first is not None and cuda is not None and cuda < first
 
 
+def _cards(text: str) -> list[int]:
+    """The compute capabilities of the cards that a text names."""
+    named = [gpu_of(found[0]) for found in _NVIDIA_CARD.finditer(text)]
+    return [gpu.capability for gpu in named if gpu is not None and gpu.capability is not None]
+
+
+def _works_on_older(scene: Scene) -> bool:
+    """Whether a statement says that a thing runs on one card, and not on a newer one."""
+    if not (_says(scene, _ONE_WORKS) and _says(scene, _OTHER_NOT)) or _says(scene, _WRONG_RESULT):
+        return False
+    clauses = re.split(r"[,;.]\s|\bbut\b|\bwhile\b|\bwhereas\b", scene.ending)
+    fails = [card for clause in clauses if _OTHER_NOT.search(clause) for card in _cards(clause)]
+    works = [
+        card
+        for clause in clauses
+        if _ONE_WORKS.search(clause) and not _OTHER_NOT.search(clause)
+        for card in _cards(clause)
+    ]
+    if not fails and scene.facts.capability is not None:
+        fails = [scene.facts.capability]
+    return bool(fails and works) and max(fails) >= 80 and max(works) // 10 < max(fails) // 10
+
+
 def _compiler_refuses(scene: Scene) -> bool:
     return _says(scene, _COMPILER) and _says(scene, _REFUSED) and (scene.below(70) or scene.from_(86))
 
@@ -104,6 +147,20 @@ RULES: tuple[Rule, ...] = (
         _REPORTS,
     ),
     Rule(
+        "host-compiler-named",
+        lambda s: _says(s, _HOST) and not s.says("(?i)without (?:cuda|nvcc)"),
+        {"cuda-toolkit-mismatch": 4.5},
+        "it is about the C++ compiler that CUDA's compiler needs: each release of CUDA takes some",
+        "NVIDIA, CUDA installation guide, host compilers",
+    ),
+    Rule(
+        "works-on-older-card",
+        _works_on_older,
+        {"build-lacks-new-arch": 4},
+        "it runs on a card of an older generation",
+        _REPORTS,
+    ),
+    Rule(
         "since-another-cuda",
         lambda s: _says(s, _AFTER_CUDA),
         {"cuda-toolkit-mismatch": 4.2},
@@ -118,6 +175,26 @@ RULES: tuple[Rule, ...] = (
         _REPORTS,
     ),
     Rule(
+        "new-cards-named",
+        lambda s: (
+            s.facts.capability is None
+            and _says(s, _NEW)
+            and _says(s, _REFUSED)
+            and not _says(s, _COMPILER)
+            and not s.about(_OF_KERNELS)
+        ),
+        {"build-lacks-new-arch": 3},
+        "it is about cards that are newer than many builds",
+        _REPORTS,
+    ),
+    Rule(
+        "words-of-nvcc",
+        lambda s: _says(s, _OF_NVCC),
+        {"compiler-arch-unsupported": 4},
+        "so nvcc names a GPU that it does not know",
+        "nvcc",
+    ),
+    Rule(
         "old-card-refused",
         lambda s: (
             (s.below(75) or (s.facts.capability is None and _says(s, _OLD)))
@@ -125,7 +202,7 @@ RULES: tuple[Rule, ...] = (
             and not _says(s, _COMPILER)
             and not s.about(_OF_KERNELS)
         ),
-        {"build-lacks-old-arch": 2.6},
+        {"build-lacks-old-arch": 3.4},
         "it is about a card that newer builds have dropped",
         _REPORTS,
     ),
