@@ -57,6 +57,17 @@ _NEW = re.compile(
     r"(?i)\b(?:RTX ?|GeForce )?[345]0(?:xx|00|[- ]?series|00[- ]series)\b"
     r"|\b(?:Ampere|Ada(?: Lovelace)?|Hopper|Blackwell)\b"
 )
+#: What programs say of themselves where all is well, and what nobody says then.
+_ORDINARY = re.compile(
+    r"(?i)^\W*(?:using|found|loaded|running|detected|setting|installing|installed|(?:compil|build)\w* (?:for|with) )"
+    r"|^\W*(?:\w+ ){0,3}(?:compiled|built) for|^-- |^build flags|\b(?:succe\w+|enabled|done|found|installed)\W*$"
+    r"|\bsucceed|\bworks? (?:fine|well)\b"
+)
+_TROUBLE = re.compile(
+    r"(?i)\bnot\b|n't\b|\bno\b|\bfail|\berror|\bcrash|\bwrong|\bmiss|\black|\bproblem|\bissue|\bdiffer|\bincompat"
+    r"|\bunsupport|\bconflict|\bcannot|\bunable|\bbroke|\bslow|\bhang|\bstuck|\?|\bdropp|\bbut\b|\binstead\b"
+    r"|\bonly\b|\bmultiple\b|\bother\b|\banother\b"
+)
 _OF_NVCC = re.compile("(?i)unsupported gpu arch")
 _HOST = re.compile(
     r"(?i)\b(?:nvcc|cuda)\b.{0,60}(?:\bgcc\b|\bg\+\+|\bglibc\b|\bvisual studio\b|\bmsvc\b)"
@@ -85,6 +96,7 @@ def _says(scene: Scene, pattern: re.Pattern[str]) -> bool:
         and len(stated) <= _LONGEST
         and _RAISED.search(stated) is None
         and _general(scene)
+        and (_ORDINARY.search(stated) is None or _TROUBLE.search(stated) is not None)
         and pattern.search(stated) is not None
     )
 
