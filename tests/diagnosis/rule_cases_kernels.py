@@ -138,6 +138,7 @@ APPLIES = {
         "kernel-min-compute-capability",
     ),
     "half-operation-of-old-gpu": (HALF_ADD, {"gpu": "GTX 1060"}, "kernel-min-compute-capability"),
+    "double-atomic": (HALF_ADD.replace("half", "double"), {"gpu": "Tesla P40"}, "build-wrong-arch-flags"),
     "compiled-for-older-too": (HALF_ADD, {"gpu": "V100"}, "build-wrong-arch-flags"),
     "queries-of-old-gpu": (
         "RuntimeError: Expected q_dtype == torch::kFloat16 || (is_sm8x && q_dtype == torch::kBFloat16) to be true",

@@ -10,7 +10,7 @@ import pytest
 
 from rung.diagnosis.explain import explain, rules_of, scene
 from rung.diagnosis.fixing import causes
-from rung.diagnosis.words import votes, words_of
+from rung.diagnosis.words import scores, votes, words_of
 
 DATA = Path(__file__).parents[1] / "data"
 ROWS = [json.loads(line) for line in (DATA / "explain.jsonl").read_text().splitlines()]
@@ -39,6 +39,11 @@ def test_signatures_and_rules_are_words():
     )
     assert {"#cuda-no-kernel-image", "#old-gpu"} <= found
     assert "#old-gpu" not in known("no kernel image is available", {"gpu": "RTX 5090"})
+
+
+def test_the_order_of_words_changes_nothing():
+    table = (("a",), {"one": "0:0.1", "two": "0:0.2", "three": "0:0.3"})
+    assert scores(["one", "two", "three"], table) == scores(["three", "two", "one"], table)
 
 
 def test_votes_are_probabilities_of_causes():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from rung.diagnosis.evidence import Scene
 from rung.diagnosis.fix_order_makers import BY_MAKER
+from rung.diagnosis.rules.known import MISSING
 
 #: The first CUDA whose compiler takes no GPU before Turing.
 _WITHOUT_PASCAL = 13
@@ -18,8 +19,16 @@ _CLASS_OF_MODEL = (
     r"cannot import name '\w*(?:Pipeline|Transformer\w*Model|For(?:CausalLM|ConditionalGeneration|MaskedLM)|Config"
     r"|Scheduler|Autoencoder\w*)' from '(?:diffusers|transformers|torchao|peft)\b"
 )
+#: Extensions whose wheels come some time after a generation of GPUs.
+_WHEELS_LATE = r"(?i)flash_?att|xformers|sage_?att|spconv"
 #: GPUs that reach each other only through the host: what NCCL is told then.
 _BETWEEN_CARDS = r"NCCL_(?:P2P|IB|SHM)_DISABLE|peer access is not supported"
+
+
+def _names_newer_gpu(scene: Scene) -> bool:
+    named = re.search(r"\d+", scene.words.get("arch", "")) if scene.has("nvcc-arch") else None
+    return named is not None and scene.facts.capability is not None and int(named[0]) > scene.facts.capability
+
 
 #: They outrank the rows of ``fix_order``.
 BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
@@ -98,6 +107,13 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: s.says(r"NVIDIA open kernel modules|xx Legacy drivers|is not supported by the (?:NVIDIA )?\d{3}"),
         ("upgrade-driver", "fix-gpu-visibility"),
     ),
+    (  # an image is built where there is no GPU: the list of architectures says which one is meant
+        "gpu-not-visible",
+        lambda s: (
+            s.has("no-nvidia-driver", "is-available-false") and s.about(r"(?i)docker build|buildkit|build_ext|bdist")
+        ),
+        ("set-environment-override", "fix-gpu-visibility"),
+    ),
     ("gpu-not-visible", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-gpu-visibility")),
     ("not-a-compatibility-problem", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-user-code")),
     ("slow-dtype-path", lambda s: s.has("fast-kernel-not-built"), ("build-from-source", "install-matching-build")),
@@ -126,6 +142,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "platform-binary-missing",
         lambda s: s.has("named-symbol") and (s.vendor == "amd" or s.about("(?i)zluda")),
         ("change-quantization", "use-other-backend"),
+    ),
+    (  # their publishers are late, and they are compiled in minutes
+        "build-lacks-new-arch",
+        lambda s: s.from_(100) and s.has(*MISSING, "kernels-end-before") and s.about(_WHEELS_LATE),
+        ("build-from-source", "upgrade-library"),
     ),
     ("build-lacks-old-arch", lambda s: s.has("runner-died"), ("use-cpu", "use-other-backend")),
     ("build-lacks-old-arch", lambda s: s.below(35), ("change-hardware", "downgrade-library")),
@@ -190,7 +211,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     (
         "compiler-arch-unsupported",  # CUDA 12 dropped Kepler, CUDA 13 what is older than Turing
         lambda s: (
-            s.has("target-not-known", "nvrtc-arch", "julia-ptx")
+            s.has("target-not-known", "nvrtc-arch", "ptx-not-compiled")
             and (s.below(50) or (s.below(75) and s.facts.cuda is not None and s.facts.cuda >= (13, 0)))
         ),
         ("downgrade-library", "change-hardware"),
@@ -239,6 +260,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "kernel-min-compute-capability",
         lambda s: s.says(r"(?i)\bawq|gptq|marlin|quanti[sz]"),
         ("change-quantization", "use-other-backend"),
+    ),
+    (
+        "compiler-arch-unsupported",  # the list names a newer GPU than the one that is here
+        _names_newer_gpu,
+        ("set-environment-override", "upgrade-library"),
     ),
     (
         "compiler-arch-unsupported",  # a toolkit that dropped what the list of the program still names

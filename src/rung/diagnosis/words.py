@@ -93,7 +93,8 @@ def weighed(row: str) -> Iterable[tuple[int, float]]:
 def scores(words: Iterable[str], table: Table) -> list[float] | None:
     """What the words say for each label of a table, in nats; None when no word is known."""
     labels, rows = table
-    known = [rows[word] for word in words if word in rows]
+    # sorted, for sums in the order of a set end differently from run to run
+    known = [rows[word] for word in sorted(word for word in words if word in rows)]
     total = [0.0] * len(labels)
     for row in known:
         for place, weight in weighed(row):

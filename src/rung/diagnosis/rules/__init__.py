@@ -19,6 +19,7 @@ from rung.diagnosis.rules import (
     pictures,
     released,
     reports,
+    subjects,
     training,
 )
 
@@ -38,5 +39,6 @@ RULES: tuple[Rule, ...] = (
     *pictures.RULES,
     *released.RULES,
     *reports.RULES,
+    *subjects.RULES,
     *training.RULES,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rung.diagnosis.evidence import Rule, Scene
-from rung.diagnosis.rules.known import WRONG_CODE
+from rung.diagnosis.rules.known import MISSING, WRONG_CODE
 
 #: The oldest GPU that an instruction runs on, as the assembler names it.
 _TARGET = re.compile(r"requires \.target sm_(\d{2,3})")
@@ -19,9 +19,28 @@ _ARCH = re.compile(r"Unknown CUDA arch \((?!\d{1,2}\.\d[af]?(?:\+PTX)?\) or)[\w.
 _TF_BEFORE_11 = (
     r"(?i)tensorflow(?:-gpu)?\W{1,4}(?:version\W{1,3})?(?:1\.\d|2\.[0-3]\b)|\btf\W{0,3}(?:1\.1\d|2\.[0-3])\b"
 )
+#: Extensions with kernels that are published compiled.
+_WHEELS = (
+    r"(?i)spconv|\bcumm\b|flash_?att(?:n|ention)|xformers|exllama|auto_?gptq|torch_(?:scatter|sparse|cluster)|pytorch3d"
+)
+_ON_ANOTHER = (
+    r"(?i)\b(?:built|compiled) (?:it )?(?:on|for) (?:an? |the |my )?"
+    r"(?:other|another|different|Tesla|RTX|GTX|[AVPTHK]\d{2,3}\b)"
+)
 #: Modules of Python that Windows has not.
 _UNIX = frozenset(("fcntl", "resource", "pwd", "grp", "termios", "curses", "_curses", "readline", "posix", "syslog"))
 _SHADOWED = re.compile(r"partially initialized module '(\w+)'")
+
+
+#: Headers that no CUDA before 11 has.
+_SINCE_11 = (
+    r"(?:cooperative_groups/(?:reduce|scan|memcpy_async)\.h|cuda/(?:std/|atomic|barrier|pipeline|annotated_ptr))"
+)
+
+
+def _toolkit(scene: Scene) -> tuple[int, int]:
+    """The release of the toolkit that compiles, as far as it is named."""
+    return scene.facts.toolkit or scene.facts.cuda or (99, 0)
 
 
 def _runs_it(scene: Scene) -> bool:
@@ -60,6 +79,72 @@ RULES: tuple[Rule, ...] = (
         {"build-wrong-arch-flags": 4.5, "kernel-min-compute-capability": -3, "compiler-arch-unsupported": -2},
         "{gpu} has compute capability {cc} and this instruction: it was compiled for an older one",
         "NVIDIA, PTX ISA",
+    ),
+    Rule(
+        "wheel-before-gpu",
+        lambda s: s.from_(100) and s.has(*MISSING) and s.about(_WHEELS),
+        {"build-lacks-new-arch": 2.2, "build-wrong-arch-flags": -0.5},
+        "{gpu} has compute capability {cc}, and most people install this extension compiled",
+        "builders of published binaries",
+    ),
+    Rule(
+        "built-on-another",
+        lambda s: s.has(*MISSING) and s.about(_ON_ANOTHER),
+        {"build-wrong-arch-flags": 2.8},
+        "it was compiled on a machine with another GPU, for that one",
+        "torch, cpp_extension.py: without a list the GPU that is there is the list",
+    ),
+    Rule(
+        "dropped-by-cuda-13",
+        lambda s: s.below(75) and (s.facts.cuda or (0, 0)) >= (13, 0) and s.has("ptx-not-compiled", "ptx-refused"),
+        {"compiler-arch-unsupported": 3},
+        "{gpu} has compute capability {cc}, and CUDA 13 compiles for 7.5 and newer",
+        "NVIDIA, CUDA 13 release notes",
+    ),
+    Rule(
+        "groups-before-cuda-11",
+        lambda s: s.has("cooperative-groups-member") and (s.facts.cuda or (99, 0)) < (11, 0),
+        {"cuda-toolkit-mismatch": 3},
+        "these operations on groups of threads came with CUDA 11",
+        "CUDA, cooperative groups",
+    ),
+    Rule(
+        "headers-before-cuda-11",
+        lambda s: s.has("cuda-headers-missing") and s.says(_SINCE_11) and _toolkit(s) < (11, 0),
+        {"cuda-toolkit-mismatch": 5.5, "cuda-library-not-found": -2},
+        "these headers came with CUDA 11",
+        "CUDA, release notes",
+    ),
+    Rule(
+        "headers-until-cuda-12",
+        lambda s: s.has("cuda-headers-missing") and s.says(r"nvToolsExt\w*\.h") and (12, 9) <= _toolkit(s) < (99, 0),
+        {"cuda-toolkit-mismatch": 5.5, "cuda-library-not-found": -2},
+        "CUDA 12.9 was the first without these headers: NVTX 3 has other ones",
+        "CUDA, release notes",
+    ),
+    Rule(
+        "warp-functions-of-cuda-9",
+        lambda s: (
+            s.has("warp-functions-older")
+            and (s.from_(70) or (9, 0) <= _toolkit(s) < (99, 0) or s.says(r"(?:compute|sm)_(?:[789]\d|1[0-2]\d)"))
+        ),
+        {"cuda-toolkit-mismatch": 2},
+        "from compute capability 7.0 on code needs the functions that end in _sync",
+        "CUDA C++ Programming Guide, warp shuffle functions",
+    ),
+    Rule(
+        "warp-functions-of-fermi",
+        lambda s: s.has("warp-functions-older") and (s.says(r"(?:compute|sm)_2\d|\b2\.[01]\(") or _toolkit(s) < (9, 0)),
+        {"build-wrong-arch-flags": 2.2},
+        "these functions came with compute capability 3.0; a CUDA before 9 compiles for 2.0 if nothing else is asked",
+        "CUDA C++ Programming Guide, warp shuffle functions",
+    ),
+    Rule(
+        "code-made-at-start",
+        lambda s: s.has("slow-to-start") and s.from_(70) and s.about(r"(?i)tensorflow|\btf\b|keras|\bcuda|torch"),
+        {"build-lacks-new-arch": 1.8},
+        "{gpu} has compute capability {cc}: for a build that is older the driver compiles the code at the start",
+        "CUDA driver, just-in-time compilation of PTX",
     ),
     Rule(
         "built-for-other-torch",

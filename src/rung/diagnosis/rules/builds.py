@@ -6,7 +6,7 @@ import re
 
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.gpus import capability
-from rung.diagnosis.rules.known import DIED, FOR_CUDA, LATE, MISSING, NO_GPU, PREBUILT, WRONG_CODE
+from rung.diagnosis.rules.known import DIED, FOR_CUDA, FROM_SOURCE, LATE, MISSING, NO_GPU, PREBUILT, WRONG_CODE
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
 _TORCH = "torch, build configuration of the wheels"
@@ -183,7 +183,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "built-here",
-        lambda s: s.has(*MISSING) and s.about(r"(?i)\b(?:built|build|compiled?|compiling)\b.{0,20}\bfrom source"),
+        lambda s: s.has(*MISSING) and s.about(FROM_SOURCE),
         {"build-wrong-arch-flags": 2.8},
         "it was compiled on a machine, for a list of GPUs of its own",
         _TORCH,

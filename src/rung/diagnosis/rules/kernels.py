@@ -14,6 +14,7 @@ _UNRELEASED = (
 )
 _COMPILERS = "(?i)triton|inductor|ptxas|cupy|CUDA_ERROR_INVALID_SOURCE"
 _FULL = ("cuda-out-of-memory", "cuda-driver-oom", "gpu-oom-short")
+_DOUBLE = r"\((?:const )?double \*, (?:const )?double\)"
 _COMPLAINTS = ("slow-symptom", "slow-wording", "speeds-compared", "emulated-symptom")
 
 
@@ -196,15 +197,25 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "half-operation-of-old-gpu",
-        lambda s: s.has("half-operation-missing") and s.below(70),
+        lambda s: s.has("half-operation-missing") and s.below(70) and not s.says(_DOUBLE),
         {"kernel-min-compute-capability": 2},
         "{gpu} has compute capability {cc}; atomics of 16-bit numbers came with 7.0",
         _NVIDIA,
     ),
     Rule(
+        "double-atomic",
+        lambda s: s.has("half-operation-missing") and s.says(_DOUBLE) and not s.below(60),
+        {"build-wrong-arch-flags": 3, "kernel-min-compute-capability": -1},
+        "atomics of 64-bit numbers came with 6.0: the code is compiled for a GPU older than any that is named here",
+        _NVIDIA,
+    ),
+    Rule(
         "compiled-for-older-too",
         lambda s: (
-            s.has("half-operation-missing") and not s.below(70) and (s.from_(70) or s.says(r"arch=compute_[2-6]\d"))
+            s.has("half-operation-missing")
+            and not s.says(_DOUBLE)
+            and not s.below(70)
+            and (s.from_(70) or s.says(r"arch=compute_[2-6]\d"))
         ),
         {"build-wrong-arch-flags": 3, "kernel-min-compute-capability": -1},
         "the code is compiled for a GPU older than 7.0, which no card here needs",

@@ -78,6 +78,8 @@ PREBUILT = (
 )
 #: The program or the GPU died under a kernel.
 DIED = ("crash", "gpu-fell-off", "amd-memory-fault")
+#: Somebody compiled it on their own machine.
+FROM_SOURCE = r"(?i)\b(?:built|build|compiled?|compiling)\b.{0,20}\bfrom source"
 #: Reported later than it happened.
 LATE = ("cublas-not-initialized", "cuda-launch-failure", "cublas-execution-failed")
 #: What libraries of CUDA say, among other things, where they hold no code for the GPU.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rung.diagnosis.evidence import Rule, Scene
-from rung.diagnosis.rules.known import MISSING, PREBUILT
+from rung.diagnosis.rules.known import FROM_SOURCE, MISSING, PREBUILT
 
 #: Numbers of the libraries' files, by the CUDA that they came with; others bear that of CUDA itself.
 _NUMBERS = {
@@ -28,6 +28,13 @@ _FLOORS = (
         ),
     ),
     (75, re.compile(r"(?i)\bawq_(?:ext|inference)|autoawq|exllama")),
+)
+#: What ONNX Runtime of CUDA 11 looks for, as against cuDNN, which is never in CUDA.
+_PROVIDER_OF_11 = r"onnxruntime_providers_cuda\S* with error: lib(?:cublas(?:Lt)?|cudart|cufft)\.so\.1[01]\b"
+#: Extensions of torch, which use the CUDA that torch brings.
+_OF_TORCH = (
+    r"(?i)\bmmcv|\bmmdet|deform_conv|detectron2|torchvision|torchaudio|torch_(?:scatter|sparse|cluster|spline)|flash_attn"
+    r"|\bapex\b|pytorch3d|exllama|auto_?gptq|pointnet|nvdiffrast|maskrcnn|causal_conv1d|selective_scan|mamba_ssm|fairseq|roi_?align|_rasterization"
 )
 
 
@@ -63,8 +70,22 @@ RULES: tuple[Rule, ...] = (
         "CUDA toolkit, names of its libraries",
     ),
     Rule(
+        "provider-of-cuda-11",
+        lambda s: s.says(_PROVIDER_OF_11) and not _other_cuda(s),
+        {"cuda-toolkit-mismatch": 2.5, "cuda-library-not-found": -0.5},
+        "this ONNX Runtime was built for CUDA 11, and the machine has another",
+        "ONNX Runtime, CUDA execution provider: releases of the package index before 1.19",
+    ),
+    Rule(
+        "runtime-of-extension",
+        lambda s: any("libcudart" in line for line in _missing(s)) and s.about(_OF_TORCH) and not _other_cuda(s),
+        {"cuda-toolkit-mismatch": 2.2, "cuda-library-not-found": -0.5},
+        "torch brings its own CUDA run time: this extension was built for another",
+        "torch, wheels and extensions",
+    ),
+    Rule(
         "built-by-others",
-        lambda s: s.has(*MISSING) and s.about(PREBUILT),
+        lambda s: s.has(*MISSING) and s.about(PREBUILT) and not s.about(FROM_SOURCE),
         {"build-wrong-arch-flags": -3, "build-lacks-old-arch": 0.5, "build-lacks-new-arch": 0.5},
         "the binary was compiled by those who publish it, not here",
         "builders of published binaries",
