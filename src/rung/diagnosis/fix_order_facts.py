@@ -139,7 +139,12 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ),
         ("use-other-backend", "change-quantization"),
     ),
-    ("fp16-overflow", lambda s: s.has("exclamation-marks"), ("use-fp32", "upgrade-library")),
+    (  # options with which llama.cpp is compiled to add in half precision
+        "fp16-overflow",
+        lambda s: s.says(r"(?:GGML|LLAMA)_(?:CUDA|CUBLAS|HIP)_F(?:16|ORCE_CUBLAS)\S*=(?:ON|1|on|TRUE)"),
+        ("build-from-source", "use-fallback-kernel"),
+    ),
+    ("fp16-overflow", lambda s: s.has("exclamation-marks"), ("use-bf16", "use-fp32")),
     ("fp16-overflow", lambda s: s.says(r"(?i)\bvae\b"), ("upcast-part", "use-fp32")),
     (
         "kernel-shape-constraint",

@@ -48,6 +48,13 @@ RULES: tuple[Rule, ...] = (
         "accelerate, accelerator.py",
     ),
     Rule(
+        "bf16-gate-on-apple",
+        lambda s: s.has("bf16-gate", "bf16-training-arguments") and s.facts.apple,
+        {"mps-dtype-unsupported": 6, "bf16-unsupported-gpu": -2.5},
+        "the GPU is Apple's, on which this release does not train in bfloat16",
+        "accelerate, utils/imports.py",
+    ),
+    Rule(
         "mixed-precision-without-cuda",
         lambda s: (
             s.has("bf16-gate", "trainer-asks-for-gpu") and says(s, "mixed precision requires") and says(s, r"\+cpu\b")
@@ -206,7 +213,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "integer-units-left-out",
-        lambda s: s.facts.gpu is not None and s.facts.gpu.half_is_broken and s.has("int8-refused"),
+        lambda s: (
+            s.facts.gpu is not None
+            and s.vendor == "nvidia"
+            and s.facts.gpu.half_is_broken
+            and s.has("int8-refused")
+        ),
         {"int8-matmul-unsupported-gpu": 5, "software-defect": -1.5},
         "{gpu} has compute capability {cc} and no matrix units",
         "NVIDIA, TU116 and TU117",

@@ -28,7 +28,8 @@ _OF_CPU = (
 
 
 def _kernel(scene: Scene, pattern: str) -> bool:
-    return scene.has("torch-dtype-not-implemented") and bool(re.search(pattern, scene.words.get("kernel", "")))
+    named = scene.words.get("kernel", "")
+    return scene.has("torch-dtype-not-implemented") and re.search(pattern, named, re.IGNORECASE) is not None
 
 
 RULES: tuple[Rule, ...] = (
@@ -75,6 +76,25 @@ RULES: tuple[Rule, ...] = (
         "NVIDIA, PTX ISA",
     ),
     Rule(
+        "bf16-not-selected",
+        lambda s: (
+            s.has("triton-lowering")
+            and s.says("(?i)Cannot select.{0,80}(?:bf16|bfloat)")
+            and not s.from_(80)
+            and not s.says(r"\.jl:\d")
+        ),
+        {"bf16-unsupported-gpu": 4.8, "compiler-arch-unsupported": -0.5},
+        "the instruction that LLVM cannot make is bfloat16's",
+        "LLVM, NVPTX",
+    ),
+    Rule(
+        "bf16-compute-type",
+        lambda s: s.has("compute-type-refused") and s.says(r"Requested (?:\w+_)?bfloat16 compute") and not s.from_(80),
+        {"bf16-unsupported-gpu": 4, "slow-dtype-path": -1},
+        "bfloat16 is fast from compute capability 8.0 on",
+        "CTranslate2, types.cc",
+    ),
+    Rule(
         "compiled-before-ampere",
         lambda s: s.below(80) and s.from_(70) and s.says("PTX codegen error") and not s.says("gpu-name"),
         {"bf16-unsupported-gpu": 4.2, "compiler-arch-unsupported": -1},
@@ -90,9 +110,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "bf16-kernel-left-out",
-        lambda s: s.below(80) and s.has("named-symbol") and s.says("(?i)bf16|bfloat16"),
+        lambda s: not s.from_(80) and s.has("named-symbol") and s.says("(?i)bf16|bfloat16"),
         {"bf16-unsupported-gpu": 5.5, "build-wrong-arch-flags": -2.5},
-        "{gpu} has compute capability {cc}; kernels in bfloat16 are compiled from 8.0 on",
+        "kernels in bfloat16 are compiled from compute capability 8.0 on",
         "candle, candle-kernels",
     ),
     Rule(
@@ -166,11 +186,25 @@ RULES: tuple[Rule, ...] = (
         "torch, names of ATen's kernels",
     ),
     Rule(
+        "operator-for-processor",
+        lambda s: s.has("operator-not-registered") and s.says(r"=DT_HALF|float16") and s.says(r"devices: \[CPU(?:, ?XLA_CPU)?\]"),
+        {"cpu-half-op-missing": 4.5, "xpu-directml-unsupported": -1},
+        "the processor is the only device, and the numbers are in half precision",
+        "TensorFlow, op_kernel.cc",
+    ),
+    Rule(
+        "graph-in-bfloat16",
+        lambda s: s.has("onnx-graph-types") and s.says(r"Type 'tensor\(bfloat16\)' of"),
+        {"gpu-dtype-op-missing": 4, "dtype-mix": -1},
+        "the operator is not defined for bfloat16",
+        "ONNX, operator schemas",
+    ),
+    Rule(
         "kernel-of-the-gpu",
         lambda s: _kernel(
             s,
             r"cuda|(?<!avg_pool2d)_out_frame|upsample|interpolat|index_|scatter|fft|reduce|nll_loss|cdist|grid_sampl|roi_"
-            r"|_gpu|_out_template|nms|cublas|cusolver|multinomial|deform|im2col_(?!cpu)",
+            r"|_gpu|_out_template|nms|cublas|cusolver|multinomial|deform|im2col_(?!cpu)|align_\w*ward|dcn|_dim_kernel",
         ),
         {"gpu-dtype-op-missing": 3, "cpu-half-op-missing": -1.5},
         "the kernel that is missing is the GPU's",
@@ -208,7 +242,8 @@ RULES: tuple[Rule, ...] = (
         "gtx-16-named",
         lambda s: (
             s.says(
-                r"(?i)\bGTX ?16(?:\d\d|xx)\w*|\b16[356]0 ?(?:S|Super|Ti)?\b|\b16xx\b|\bT(?:400|600|1000)\b|\bMX450\b"
+                r"(?i)\bGTX ?16(?:\d\d|xx)\w*|\b16[356]0 ?(?:S|Super|Ti)?\b|\b16xx\b|\bT(?:[456]00|550|1[02]00|2000)\b"
+                r"|\bMX[45]50\b|\bNavi ?1[0124]\b"
             )
             and s.has(*NAN)
         ),
