@@ -42,6 +42,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("build-wrong-arch-flags", "ggml-no-device-code", ("build-from-source", "upgrade-library")),
     ("software-defect", "ggml-assert", ("upgrade-library", "use-fallback-kernel")),
     ("software-defect", "known-regression", ("downgrade-library", "upgrade-library")),
+    ("mps-dtype-unsupported", "mps-graph-types", ("use-fp32", "upgrade-library")),
     ("mps-dtype-unsupported", "mps-convert-bf16", ("use-fp16", "use-fp32")),
     ("mps-dtype-unsupported", "mlx-kernel", ("upgrade-library", "downgrade-library")),
     ("mps-dtype-unsupported", "mps-float64", ("use-fp32", "upgrade-library")),

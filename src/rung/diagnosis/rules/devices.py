@@ -214,10 +214,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "integer-units-left-out",
         lambda s: (
-            s.facts.gpu is not None
-            and s.vendor == "nvidia"
-            and s.facts.gpu.half_is_broken
-            and s.has("int8-refused")
+            s.facts.gpu is not None and s.vendor == "nvidia" and s.facts.gpu.half_is_broken and s.has("int8-refused")
         ),
         {"int8-matmul-unsupported-gpu": 5, "software-defect": -1.5},
         "{gpu} has compute capability {cc} and no matrix units",

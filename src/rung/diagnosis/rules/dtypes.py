@@ -19,6 +19,8 @@ _BF16 = (
 )
 #: Products in int8 of programs that do not name the type in their call.
 _INT8 = r"CUDA_R_8I|abc?Type 3|_int_mm|int8_(?:dynamic|mode)|COL32|(?i:\bw8a8\b|\bint8\b)"
+#: Releases of torch whose programs load models in bfloat16 unasked.
+_UNASKED = (2, 1)
 _FP8 = ("triton-no-fp8", "torch-fp8-gemm", "fp8-gate", "triton-lowering")
 #: Names of kernels that only the CPU has.
 _OF_CPU = (
@@ -56,14 +58,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "bf16-before-ampere",
-        lambda s: "bf16" in s.facts.dtypes and s.below(80) and s.has(*_BF16),
+        lambda s: s.below(80) and s.has(*_BF16) and ("bf16" in s.facts.dtypes or s.about(r"(?i)\bbf16\b|bfloat16")),
         {"bf16-unsupported-gpu": 3.5, "cuda-toolkit-mismatch": -1},
         "{gpu} has compute capability {cc}; bfloat16 matrices need 8.0, or a torch that emulates them",
         _NVIDIA,
     ),
     Rule(
         "bf16-in-cublas-call",
-        lambda s: s.has("cublas-not-supported") and s.says("CUDA_R_16BF") and not s.from_(80),
+        lambda s: s.has("cublas-not-supported") and s.says("(?:CUDA|HIP)_R_16BF") and not s.from_(80),
         {"bf16-unsupported-gpu": 2.5},
         "the refused multiplication is in bfloat16 (CUDA_R_16BF)",
         "cuBLAS documentation, cublasGemmEx",
@@ -86,13 +88,6 @@ RULES: tuple[Rule, ...] = (
         {"bf16-unsupported-gpu": 4.8, "compiler-arch-unsupported": -0.5},
         "the instruction that LLVM cannot make is bfloat16's",
         "LLVM, NVPTX",
-    ),
-    Rule(
-        "bf16-compute-type",
-        lambda s: s.has("compute-type-refused") and s.says(r"Requested (?:\w+_)?bfloat16 compute") and not s.from_(80),
-        {"bf16-unsupported-gpu": 4, "slow-dtype-path": -1},
-        "bfloat16 is fast from compute capability 8.0 on",
-        "CTranslate2, types.cc",
     ),
     Rule(
         "compiled-before-ampere",
@@ -121,6 +116,19 @@ RULES: tuple[Rule, ...] = (
         {"bf16-unsupported-gpu": -5, "software-defect": 3.2, "cpu-only-build": 1.1, "gpu-not-visible": 1.1},
         "{gpu} has compute capability {cc} and computes bfloat16: the check asks too early, or sees no GPU",
         "transformers, utils/import_utils.py",
+    ),
+    Rule(
+        "refused-before-ampere",
+        lambda s: (
+            s.has("cublas-not-supported")
+            and s.below(75)
+            and s.facts.torch is not None
+            and s.facts.torch >= _UNASKED
+            and not s.says("when calling|(?i:half|float16|fp16|int8|8.?bit)")
+        ),
+        {"bf16-unsupported-gpu": 3, "software-defect": -1},
+        "{gpu} has compute capability {cc}; what cuBLAS refuses such a card is most often bfloat16",
+        "cuBLAS documentation, cublasGemmEx",
     ),
     Rule(
         "f16-in-cublas-call",
@@ -187,7 +195,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "operator-for-processor",
-        lambda s: s.has("operator-not-registered") and s.says(r"=DT_HALF|float16") and s.says(r"devices: \[CPU(?:, ?XLA_CPU)?\]"),
+        lambda s: (
+            s.has("operator-not-registered")
+            and s.says(r"=DT_HALF|float16")
+            and s.says(r"devices: \[CPU(?:, ?XLA_CPU)?\]")
+        ),
         {"cpu-half-op-missing": 4.5, "xpu-directml-unsupported": -1},
         "the processor is the only device, and the numbers are in half precision",
         "TensorFlow, op_kernel.cc",
@@ -195,9 +207,16 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "graph-in-bfloat16",
         lambda s: s.has("onnx-graph-types") and s.says(r"Type 'tensor\(bfloat16\)' of"),
-        {"gpu-dtype-op-missing": 4, "dtype-mix": -1},
+        {"gpu-dtype-op-missing": 5.5, "dtype-mix": -1.5},
         "the operator is not defined for bfloat16",
         "ONNX, operator schemas",
+    ),
+    Rule(
+        "one-operation-in-bf16",
+        lambda s: s.has("operation-in-narrow-type") and s.has("bf16-symptom") and not s.below(80),
+        {"gpu-dtype-op-missing": 1.5, "bf16-unsupported-gpu": -1.5},
+        "one operation alone is named that does not take bfloat16",
+        "torch, AT_DISPATCH macros",
     ),
     Rule(
         "kernel-of-the-gpu",
@@ -253,7 +272,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "other-gpu-half",
-        lambda s: s.facts.gpu is not None and not s.facts.gpu.half_is_broken and s.has(*NAN),
+        lambda s: (
+            s.facts.gpu is not None
+            and not s.facts.gpu.half_is_broken
+            and s.has(*NAN)
+            and not re.search(r"(?i)vega|gfx[89]\d\d|RX ?[45][6-9]0|\bU?HD\b", s.facts.gpu.name)
+        ),
         {"fp16-overflow": 0.8, "fp16-broken-on-gpu": -1},
         "{gpu} computes half precision correctly",
         _NVIDIA,

@@ -28,6 +28,13 @@ RULES: tuple[Rule, ...] = (
         _NVIDIA,
     ),
     Rule(
+        "eight-bits-on-apple",
+        lambda s: s.has("topic-fp8") and s.says(r"\b(?:MPS|mps|Mac|MacBook|macOS|Apple)\b"),
+        {"mps-dtype-unsupported": 4, "fp8-fp4-unsupported-gpu": -1},
+        "Apple's GPUs have no 8-bit floating point",
+        "torch, MPS backend",
+    ),
+    Rule(
         "kernels-of-blackwell",
         lambda s: (
             s.from_(100)

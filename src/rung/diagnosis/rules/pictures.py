@@ -135,6 +135,18 @@ RULES: tuple[Rule, ...] = (
         "torch, MPS backend",
     ),
     Rule(
+        "wrong-on-apple-in-float32",
+        lambda s: (
+            s.has(*NAN)
+            and s.says(r"\b(?:MPS|mps)\b|tensorflow-metal|Metal device|Apple M\d")
+            and not s.facts.dtypes & {"f16", "bf16"}
+            and not s.has("empty-picture", "picture-is-noise", "invalid-cast", "exclamation-marks")
+        ),
+        {"software-defect": 3.2, "mps-dtype-unsupported": 2, "fp16-overflow": -2, "fp16-broken-on-gpu": -1},
+        "nothing speaks of half precision: early releases of the backend computed wrongly",
+        "torch and TensorFlow, Metal backends",
+    ),
+    Rule(
         "diverged-in-float32",
         lambda s: s.has("training-diverged") and "f16" not in s.facts.dtypes,
         {"fp16-overflow": -2.5},
