@@ -65,9 +65,15 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "bf16-in-cublas-call",
-        lambda s: s.has("cublas-not-supported") and s.says("(?:CUDA|HIP)_R_16BF") and not s.from_(80),
+        lambda s: (
+            s.has("cublas-not-supported")
+            and (
+                s.says("(?:CUDA|HIP)_R_16BF") or ("bf16" in s.facts.dtypes and not s.says("when calling|(?i:int8|fp8)"))
+            )
+            and not s.from_(80)
+        ),
         {"bf16-unsupported-gpu": 2.5},
-        "the refused multiplication is in bfloat16 (CUDA_R_16BF)",
+        "the refused multiplication is in bfloat16",
         "cuBLAS documentation, cublasGemmEx",
     ),
     Rule(
@@ -227,6 +233,13 @@ RULES: tuple[Rule, ...] = (
         ),
         {"gpu-dtype-op-missing": 3, "cpu-half-op-missing": -1.5},
         "the kernel that is missing is the GPU's",
+        "torch, names of ATen's kernels",
+    ),
+    Rule(
+        "kernel-of-metal",
+        lambda s: _kernel(s, r"(?:^|_)mps(?:_|$)"),
+        {"mps-dtype-unsupported": 6, "gpu-dtype-op-missing": -1},
+        "the kernel that is missing is Metal's",
         "torch, names of ATen's kernels",
     ),
     Rule(
