@@ -93,7 +93,7 @@ APPLIES = {
     "one-operation-in-bf16": ("grid_sample in bfloat16 is unsupported", {}, "gpu-dtype-op-missing"),
     "kernel-of-other-maker": (op("mul_xpu", "Half"), {}, "xpu-directml-unsupported"),
     "kernel-of-metal": (op("arange_mps", "BFloat16"), {}, "mps-dtype-unsupported"),
-    "eight-bits-on-apple": ("Float8_e4m3fn on a Mac", {}, "mps-dtype-unsupported"),
+    "narrow-types-on-apple": ("Float8_e4m3fn on a Mac", {}, "mps-dtype-unsupported"),
     "wrong-on-apple-in-float32": ("loss is nan on mps, same script fine on cpu", {}, "software-defect"),
     "flash-on-ampere": ("RuntimeError: FlashAttention only supports Ampere GPUs", {"gpu": "A800"}, "software-defect"),
     "kernels-before-dtype": (
