@@ -76,6 +76,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("slow-dtype-path", "triton-fell-back", ("install-cuda-libraries", "install-matching-build")),
     ("quantized-model-operation", "packed-weights-as-matrix", ("upgrade-library", "dequantize-first")),
     ("dtype-mix", "unscale-fp16", ("cast-to-match", "use-fp32")),
+    ("dtype-mix", "onnx-graph-types", ("requantize-or-reconvert", "upgrade-library")),
     ("fp8-fp4-unsupported-gpu", "triton-no-fp8", ("change-quantization", "change-hardware")),
     ("package-version-mismatch", "type-of-other-version", ("downgrade-library", "upgrade-library")),
     ("package-version-mismatch", "resolver-gave-up", ("align-package-versions", "fix-user-code")),
