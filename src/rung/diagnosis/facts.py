@@ -141,7 +141,7 @@ _GPU_IN_LOG = re.compile(
     r"|(?<!', ')(?<![;,])gfx\d{2,4}[a-f]?\b|Intel(?:\(R\))? (?:Arc|U?HD|Iris)[\w ]*|Apple M\d"
     r"|(?<=your current machine is )(?:Kepler|Maxwell|Pascal|Volta|Turing|Ampere|Ada|Hopper|Blackwell)\b"
     r"|(?<![\w.:/#-])(?<!line )(?:16[356]0|20[678]0|30[5-9]0|40[5-9]0|50[5-9]0)(?: ?(?:Ti|Super|S|D))?(?![\w.:/-])"
-    r"|\b(?:10[5-8]0|9[6-8]0) ?Ti\b|\b[1-5]0xx\b|\b16xx\b)",
+    r"|\b(?:10[5-8]0|9[6-8]0) ?Ti\b|\b[1-5]0xx\b|\b16xx\b|\bMX ?[1-5][1-5]0\b)",
     re.IGNORECASE,
 )
 

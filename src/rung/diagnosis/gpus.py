@@ -25,7 +25,7 @@ class Gpu(Value):
             return bool(re.search(r"gfx101[012]|\b(?:RX|Pro) ?W?5[3567]00", f"{self.arch} {self.name}", re.IGNORECASE))
         return self.arch == "sm_75-tu11x" or bool(
             re.search(
-                r"\b16[356]0(?:ti|s|super)?\b|\b16xx|\bT(?:[456]00|550|1[02]00|2000)\b|\bMX[45]50\b",
+                r"(?<!\d)16(?:[356]0(?!\d)|xx|[- ]series)|\bT(?:[456]00|550|1[02]00|2000)\b|\bMX[45]50\b",
                 self.name,
                 re.IGNORECASE,
             )
@@ -42,7 +42,7 @@ _SERIES = (
         86,
     ),
     (
-        r"\b(?:RTX|GeForce)? ?20(?:xx|[- ]series)\b|\b(?:RTX ?)?20[678]0|\b(?:GTX ?)?16(?:[356]0|xx)"
+        r"\b(?:RTX|GeForce)? ?20(?:xx|[- ]series)\b|\b(?:RTX ?)?20[678]0|\b(?:GTX ?)?16(?:[356]0|xx|[- ]series)"
         r"|\bRTX ?[34568]000\b|\bMX[45]50\b|\bT(?:[456]00|550|1[02]00|2000)\b|\bCMP ?[345]0HX\b|\bTuring\b|\bT4G?\b",
         75,
     ),

@@ -48,6 +48,13 @@ RULES: tuple[Rule, ...] = (
         "accelerate, accelerator.py",
     ),
     Rule(
+        "bf16-source-since-ampere",
+        lambda s: s.has("bf16-in-source") and s.from_(80),
+        {"bf16-unsupported-gpu": -4, "build-wrong-arch-flags": 2, "software-defect": 1},
+        "{gpu} has compute capability {cc} and these operators: the source is compiled for older ones, or without them",
+        "CUDA, cuda_bf16.hpp",
+    ),
+    Rule(
         "bf16-gate-on-apple",
         lambda s: s.has("bf16-gate", "bf16-training-arguments") and s.facts.apple,
         {"mps-dtype-unsupported": 6, "bf16-unsupported-gpu": -2.5},

@@ -229,7 +229,7 @@ RULES: tuple[Rule, ...] = (
         lambda s: _kernel(
             s,
             r"cuda|(?<!avg_pool2d)_out_frame|upsample|interpolat|index_|scatter|fft|reduce|nll_loss|cdist|grid_sampl|roi_"
-            r"|_gpu|_out_template|nms|cublas|cusolver|multinomial|deform|im2col_(?!cpu)|align_\w*ward|dcn|_dim_kernel",
+            r"|_gpu|_out_template|nms\w*_(?:impl|cuda)|cublas|cusolver|multinomial|deform|im2col_(?!cpu)|align_\w*ward|dcn|_dim_kernel",
         ),
         {"gpu-dtype-op-missing": 3, "cpu-half-op-missing": -1.5},
         "the kernel that is missing is the GPU's",
