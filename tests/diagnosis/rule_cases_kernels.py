@@ -75,6 +75,12 @@ APPLIES = {
         {"gpu": "RTX 4090"},
         "build-wrong-arch-flags",
     ),
+    "wrong-in-both-halves": ("loss is nan with fp16 or bf16 mixed precision", {}, "software-defect"),
+    "metal-of-one-release": (
+        "RuntimeError: [metal::Device] Unable to load kernel s2n_copybfloat16bfloat16\nmlx 0.26.3 fails, 0.25.2 works",
+        {},
+        "software-defect",
+    ),
     "bf16-gate-on-apple": (
         "ValueError: bf16 mixed precision requires PyTorch >= 1.10 and a supported device.",
         {"gpu": "Apple M2"},

@@ -55,6 +55,13 @@ RULES: tuple[Rule, ...] = (
         "CUDA, cuda_bf16.hpp",
     ),
     Rule(
+        "metal-of-one-release",
+        lambda s: s.has("mlx-kernel") and s.has("known-regression"),
+        {"software-defect": 3, "mps-dtype-unsupported": -3.5},
+        "another release of MLX has the kernel on the same machine",
+        "https://github.com/ml-explore/mlx/releases",
+    ),
+    Rule(
         "bf16-gate-on-apple",
         lambda s: s.has("bf16-gate", "bf16-training-arguments") and s.facts.apple,
         {"mps-dtype-unsupported": 6, "bf16-unsupported-gpu": -2.5},

@@ -25,7 +25,8 @@ _FP8 = ("triton-no-fp8", "torch-fp8-gemm", "fp8-gate", "triton-lowering")
 #: Names of kernels that only the CPU has.
 _OF_CPU = (
     r"_?cpu|channels_last|KernelImpl|_vml|lastdim|unfolded2d|baddbmm|^addmm(?!_cuda)|_with_gemm|slow_conv|RoundKernel|host_softmax"
-    r"|compute_indices_weights|avg_pool2d_out_frame|clamp_m\w+_scalar|GeluKernel"
+    r"|compute_indices_weights|avg_pool[23]d_out_frame|clamp_m\w+_scalar|GeluKernel|sorting_kernel|^lerp_kernel"
+    r"|^(?:m(?:in|ax)_all|sort_stable|topk|multinomial|pdist|reflection_pad[123]d|dot|batch_norm|polar|\w+_pool[123]d)$"
 )
 
 
@@ -194,7 +195,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "kernel-of-the-cpu",
-        lambda s: _kernel(s, _OF_CPU) and not _kernel(s, "cuda"),
+        lambda s: _kernel(s, _OF_CPU) and not _kernel(s, "cuda") and not s.says(r"_cuda\"|\bhip\b"),
         {"cpu-half-op-missing": 3, "gpu-dtype-op-missing": -2},
         "the kernel that is missing is the CPU's",
         "torch, names of ATen's kernels",
@@ -228,8 +229,11 @@ RULES: tuple[Rule, ...] = (
         "kernel-of-the-gpu",
         lambda s: _kernel(
             s,
-            r"cuda|(?<!avg_pool2d)_out_frame|upsample|interpolat|index_|scatter|fft|reduce|nll_loss|cdist|grid_sampl|roi_"
-            r"|_gpu|_out_template|nms\w*_(?:impl|cuda)|cublas|cusolver|multinomial|deform|im2col_(?!cpu)|align_\w*ward|dcn|_dim_kernel",
+            r"cuda|(?<!avg_pool[23]d)_out_frame|upsample|interpolat|index_|scatter|fft|reduce|nll_loss|cdist|grid_sampl|roi_"
+            r"|_gpu|_out_template|nms\w*_(?:impl|cuda)|cublas|cusolver|deform|im2col_(?!cpu)|align_\w*ward|dcn|_dim_kernel"
+            # extensions that are written for GPUs
+            r"|fused_bias|upfirdn|selective_scan|grid_encode|raymarch|wkv|rasteri|voxel|ball_query|furthest|three_(?:nn|interp)"
+            r"|group_points|corr_|correlation|chamfer|spmm",
         ),
         {"gpu-dtype-op-missing": 3, "cpu-half-op-missing": -1.5},
         "the kernel that is missing is the GPU's",

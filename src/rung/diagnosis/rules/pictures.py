@@ -147,6 +147,15 @@ RULES: tuple[Rule, ...] = (
         "torch and TensorFlow, Metal backends",
     ),
     Rule(
+        "wrong-in-both-halves",
+        lambda s: (
+            s.has(*NAN) and s.says(r"(?i)\b(?:fp|float)16 (?:or|and) bf(?:loat)?16\b(?! (?:is|are|works?|runs?))")
+        ),
+        {"software-defect": 3, "fp16-overflow": -5, "fp16-broken-on-gpu": -1.5},
+        "bfloat16, which reaches as far as float32, gives the same: a range too small is not the reason",
+        "IEEE 754 and bfloat16, exponents",
+    ),
+    Rule(
         "diverged-in-float32",
         lambda s: s.has("training-diverged") and "f16" not in s.facts.dtypes,
         {"fp16-overflow": -2.5},
