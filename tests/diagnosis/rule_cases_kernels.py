@@ -70,6 +70,11 @@ APPLIES = {
     "gtx-16-named": ("black images on my GTX 1650", {}, "fp16-broken-on-gpu"),
     "other-gpu-half": (NAN, {"gpu": "RTX 3090"}, "fp16-overflow"),
     "bf16-not-selected": ("LLVM ERROR: Cannot select: t61: bf16 = fmaxnum t58, t60", {}, "bf16-unsupported-gpu"),
+    "bf16-fails-before-ampere": (
+        "RuntimeError: No execution plans support the graph. dtype torch.bfloat16",
+        {"gpu": "Tesla V100"},
+        "bf16-unsupported-gpu",
+    ),
     "bf16-source-since-ampere": (
         'norm.cu(57): error: no operator "*" matches these operands: __nv_bfloat16 * __nv_bfloat16',
         {"gpu": "RTX 4090"},

@@ -48,6 +48,17 @@ RULES: tuple[Rule, ...] = (
         "accelerate, accelerator.py",
     ),
     Rule(
+        "bf16-fails-before-ampere",
+        lambda s: (
+            s.has("cublas-execution-failed", "cublas-invalid-value", "cudnn-no-plan")
+            and s.below(80)
+            and "bf16" in s.facts.dtypes
+        ),
+        {"bf16-unsupported-gpu": 4},
+        "{gpu} has compute capability {cc}, which does not compute in bfloat16",
+        "NVIDIA, cuBLAS and cuDNN, types by compute capability",
+    ),
+    Rule(
         "bf16-source-since-ampere",
         lambda s: s.has("bf16-in-source") and s.from_(80),
         {"bf16-unsupported-gpu": -4, "build-wrong-arch-flags": 2, "software-defect": 1},
