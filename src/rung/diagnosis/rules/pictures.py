@@ -55,7 +55,8 @@ def _rounded(scene: Scene) -> bool:
 
 def _two_sides(scene: Scene) -> bool:
     """Whether a message names a type of the processor's tensors and one of CUDA's."""
-    found = re.search(r"Input type \(torch\.(cuda\.)?\w+\) and (?:weight|bias) type \(torch\.(cuda\.)?\w+", scene.said)
+    side = r"(?:torch\.|CPU|(?=CUDA))(cuda\.|CUDA)?\w+"
+    found = re.search(rf"Input type \({side}\) and (?:weight|bias) type \({side}", scene.said)
     return found is not None and bool(found[1]) != bool(found[2])
 
 
@@ -189,7 +190,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "types-on-two-devices",
         _two_sides,
-        {"device-placement": 5, "dtype-mix": -1},
+        {"device-placement": 5.5, "dtype-mix": -2.5},
         "one of the types is the processor's, the other CUDA's: the tensors lie on two devices",
         "torch, names of tensor types",
     ),
