@@ -69,6 +69,48 @@ APPLIES = {
     "gtx-16-half": (NAN, {"gpu": "GTX 1660 Super"}, "fp16-broken-on-gpu"),
     "gtx-16-named": ("black images on my GTX 1650", {}, "fp16-broken-on-gpu"),
     "other-gpu-half": (NAN, {"gpu": "RTX 3090"}, "fp16-overflow"),
+    "bf16-not-selected": ("LLVM ERROR: Cannot select: t61: bf16 = fmaxnum t58, t60", {}, "bf16-unsupported-gpu"),
+    "bf16-fails-before-ampere": (
+        "RuntimeError: No execution plans support the graph. dtype torch.bfloat16",
+        {"gpu": "Tesla V100"},
+        "bf16-unsupported-gpu",
+    ),
+    "bf16-source-since-ampere": (
+        'norm.cu(57): error: no operator "*" matches these operands: __nv_bfloat16 * __nv_bfloat16',
+        {"gpu": "RTX 4090"},
+        "build-wrong-arch-flags",
+    ),
+    "wrong-in-both-halves": ("loss is nan with fp16 or bf16 mixed precision", {}, "software-defect"),
+    "metal-of-one-release": (
+        "RuntimeError: [metal::Device] Unable to load kernel s2n_copybfloat16bfloat16\nmlx 0.26.3 fails, 0.25.2 works",
+        {},
+        "software-defect",
+    ),
+    "bf16-gate-on-apple": (
+        "ValueError: bf16 mixed precision requires PyTorch >= 1.10 and a supported device.",
+        {"gpu": "Apple M2"},
+        "mps-dtype-unsupported",
+    ),
+    "refused-before-ampere": (
+        "CUBLAS_STATUS_NOT_SUPPORTED on an old Tesla",
+        {"gpu": "Tesla M40", "torch": "2.5.1"},
+        "bf16-unsupported-gpu",
+    ),
+    "operator-for-processor": (
+        "No OpKernel was registered to support Op 'Conv2D' with these attrs: [T=DT_HALF] Registered devices: [CPU]",
+        {},
+        "cpu-half-op-missing",
+    ),
+    "graph-in-bfloat16": (
+        "Type Error: Type 'tensor(bfloat16)' of input parameter (x) of operator (Resize) in node (/up) is invalid.",
+        {},
+        "gpu-dtype-op-missing",
+    ),
+    "one-operation-in-bf16": ("grid_sample in bfloat16 is unsupported", {}, "gpu-dtype-op-missing"),
+    "kernel-of-other-maker": (op("mul_xpu", "Half"), {}, "xpu-directml-unsupported"),
+    "kernel-of-metal": (op("arange_mps", "BFloat16"), {}, "mps-dtype-unsupported"),
+    "narrow-types-on-apple": ("Float8_e4m3fn on a Mac", {}, "mps-dtype-unsupported"),
+    "wrong-on-apple-in-float32": ("loss is nan on mps, same script fine on cpu", {}, "software-defect"),
     "flash-on-ampere": ("RuntimeError: FlashAttention only supports Ampere GPUs", {"gpu": "A800"}, "software-defect"),
     "kernels-before-dtype": (
         "Bfloat16 is only supported on GPUs with compute capability of at least 8.0.\n"

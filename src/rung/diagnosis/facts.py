@@ -136,11 +136,12 @@ _GPU_IN_LOG = re.compile(
     r"(?:Device \d+: |Your |Found GPU\d+ |GPU[ :]\d* ?|on (?:a |an |the )?)?"
     r"(?P<name>\b(?:NVIDIA |AMD )?(?:GeForce |Tesla |Quadro )?(?:(?:RTX|GTX|GT|TITAN|RX) ?[A-Z]?\d{2,4}(?:xx)?"
     r"(?: ?(?:Ti|SUPER|XTX|XT|M|D))*\b"
-    r"|(?:Tesla|Quadro) [A-Z]{1,3}\d{1,4}\w?|(?:[AHVPTLK](?:100|200|800|80|40|30|10|40S)|[TL]4|A10G)\b|GB10\b)"
+    r"|(?:Tesla|Quadro) [A-Z]{1,3}\d{1,4}\w?|(?<!only supported on )(?:[AHVPTLK](?:100|200|800|80|40|30|10|40S)|[TL]4"
+    r"|A10G)\b(?!\+)|GB10\b)"
     r"|(?<!', ')(?<![;,])gfx\d{2,4}[a-f]?\b|Intel(?:\(R\))? (?:Arc|U?HD|Iris)[\w ]*|Apple M\d"
     r"|(?<=your current machine is )(?:Kepler|Maxwell|Pascal|Volta|Turing|Ampere|Ada|Hopper|Blackwell)\b"
     r"|(?<![\w.:/#-])(?<!line )(?:16[356]0|20[678]0|30[5-9]0|40[5-9]0|50[5-9]0)(?: ?(?:Ti|Super|S|D))?(?![\w.:/-])"
-    r"|\b(?:10[5-8]0|9[6-8]0) ?Ti\b|\b[1-5]0xx\b|\b16xx\b)",
+    r"|\b(?:10[5-8]0|9[6-8]0) ?Ti\b|\b[1-5]0xx\b|\b16xx\b|\bMX ?[1-5][1-5]0\b)",
     re.IGNORECASE,
 )
 

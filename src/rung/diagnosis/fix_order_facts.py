@@ -127,6 +127,18 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: s.says(r"(?i)\b(?:[48]-?bit\b|nf4|awq|gptq|bnb|bitsandbytes|float8|fp8|quanti[sz])"),
         ("use-fp16", "change-quantization"),
     ),
+    (  # libraries of linear algebra have none in 16 bits, and newer releases neither
+        "gpu-dtype-op-missing",
+        lambda s: s.says(
+            r"(?i)(?:svd|cholesky|linalg|geqrf|lu_factor|inverse|eigh?|ctc_loss)\w* not impl|Low precision dtypes"
+        ),
+        ("upcast-part", "use-fp32"),
+    ),
+    (
+        "mps-dtype-unsupported",
+        lambda s: s.says(r"kernel_\w*bf16\w* +\(not supported\)"),
+        ("use-fp16", "change-quantization"),
+    ),
     ("cpu-half-op-missing", lambda s: s.has("compute-type-refused") and s.from_(70), ("use-gpu", "use-fp32")),
     (  # the name of flash-attn 1, which 2 has no more
         "package-version-mismatch",
@@ -183,7 +195,12 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ),
         ("use-other-backend", "change-quantization"),
     ),
-    ("fp16-overflow", lambda s: s.has("exclamation-marks"), ("use-fp32", "upgrade-library")),
+    (  # options with which llama.cpp is compiled to add in half precision
+        "fp16-overflow",
+        lambda s: s.says(r"(?:GGML|LLAMA)_(?:CUDA|CUBLAS|HIP)_F(?:16|ORCE_CUBLAS)\S*=(?:ON|1|on|TRUE)"),
+        ("build-from-source", "use-fallback-kernel"),
+    ),
+    ("fp16-overflow", lambda s: s.has("exclamation-marks"), ("use-bf16", "use-fp32")),
     ("fp16-overflow", lambda s: s.says(r"(?i)\bvae\b"), ("upcast-part", "use-fp32")),
     (
         "kernel-shape-constraint",

@@ -20,9 +20,15 @@ class Gpu(Value):
 
     @property
     def half_is_broken(self) -> bool:
-        """GeForce GTX 16: half precision without matrix units, known for NaN in some libraries."""
-        return bool(
-            re.search(r"\b16[356]0(?:ti|s|super)?\b|\b16xx|\bT(?:400|600|1000)\b|\bMX450\b", self.name, re.IGNORECASE)
+        """GeForce GTX 16 and its kin, and AMD's first RDNA: half precision is known for NaN in several libraries."""
+        if self.vendor == "amd":
+            return bool(re.search(r"gfx101[012]|\b(?:RX|Pro) ?W?5[3567]00", f"{self.arch} {self.name}", re.IGNORECASE))
+        return self.arch == "sm_75-tu11x" or bool(
+            re.search(
+                r"(?<!\d)16(?:[356]0(?!\d)|xx|[- ]series)|\bT(?:[456]00|550|1[02]00|2000)\b|\bMX[45]50\b",
+                self.name,
+                re.IGNORECASE,
+            )
         )
 
 
@@ -36,8 +42,8 @@ _SERIES = (
         86,
     ),
     (
-        r"\b(?:RTX|GeForce)? ?20(?:xx|[- ]series)\b|\b(?:RTX ?)?20[678]0|\b(?:GTX ?)?16(?:[356]0|xx)"
-        r"|\bRTX ?[34568]000\b|\bMX[45]50\b|\bT(?:5[05]0|[12]200|2000)\b|\bCMP ?[345]0HX\b|\bTuring\b|\bT4G?\b",
+        r"\b(?:RTX|GeForce)? ?20(?:xx|[- ]series)\b|\b(?:RTX ?)?20[678]0|\b(?:GTX ?)?16(?:[356]0|xx|[- ]series)"
+        r"|\bRTX ?[34568]000\b|\bMX[45]50\b|\bT(?:[456]00|550|1[02]00|2000)\b|\bCMP ?[345]0HX\b|\bTuring\b|\bT4G?\b",
         75,
     ),
     (r"\bTITAN V\b|\bVolta\b|\bV100S?\b|\bGV100\b", 70),

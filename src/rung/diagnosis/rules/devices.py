@@ -48,6 +48,38 @@ RULES: tuple[Rule, ...] = (
         "accelerate, accelerator.py",
     ),
     Rule(
+        "bf16-fails-before-ampere",
+        lambda s: (
+            s.has("cublas-execution-failed", "cublas-invalid-value", "cudnn-no-plan")
+            and s.below(80)
+            and "bf16" in s.facts.dtypes
+        ),
+        {"bf16-unsupported-gpu": 4},
+        "{gpu} has compute capability {cc}, which does not compute in bfloat16",
+        "NVIDIA, cuBLAS and cuDNN, types by compute capability",
+    ),
+    Rule(
+        "bf16-source-since-ampere",
+        lambda s: s.has("bf16-in-source") and s.from_(80),
+        {"bf16-unsupported-gpu": -4, "build-wrong-arch-flags": 2, "software-defect": 1},
+        "{gpu} has compute capability {cc} and these operators: the source is compiled for older ones, or without them",
+        "CUDA, cuda_bf16.hpp",
+    ),
+    Rule(
+        "metal-of-one-release",
+        lambda s: s.has("mlx-kernel") and s.has("known-regression"),
+        {"software-defect": 3, "mps-dtype-unsupported": -3.5},
+        "another release of MLX has the kernel on the same machine",
+        "https://github.com/ml-explore/mlx/releases",
+    ),
+    Rule(
+        "bf16-gate-on-apple",
+        lambda s: s.has("bf16-gate", "bf16-training-arguments") and s.facts.apple,
+        {"mps-dtype-unsupported": 6, "bf16-unsupported-gpu": -2.5},
+        "the GPU is Apple's, on which this release does not train in bfloat16",
+        "accelerate, utils/imports.py",
+    ),
+    Rule(
         "mixed-precision-without-cuda",
         lambda s: (
             s.has("bf16-gate", "trainer-asks-for-gpu") and says(s, "mixed precision requires") and says(s, r"\+cpu\b")
@@ -206,7 +238,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "integer-units-left-out",
-        lambda s: s.facts.gpu is not None and s.facts.gpu.half_is_broken and s.has("int8-refused"),
+        lambda s: (
+            s.facts.gpu is not None and s.vendor == "nvidia" and s.facts.gpu.half_is_broken and s.has("int8-refused")
+        ),
         {"int8-matmul-unsupported-gpu": 5, "software-defect": -1.5},
         "{gpu} has compute capability {cc} and no matrix units",
         "NVIDIA, TU116 and TU117",

@@ -19,16 +19,20 @@ _BF16 = (
 )
 #: Products in int8 of programs that do not name the type in their call.
 _INT8 = r"CUDA_R_8I|abc?Type 3|_int_mm|int8_(?:dynamic|mode)|COL32|(?i:\bw8a8\b|\bint8\b)"
+#: Releases of torch whose programs load models in bfloat16 unasked.
+_UNASKED = (2, 1)
 _FP8 = ("triton-no-fp8", "torch-fp8-gemm", "fp8-gate", "triton-lowering")
 #: Names of kernels that only the CPU has.
 _OF_CPU = (
     r"_?cpu|channels_last|KernelImpl|_vml|lastdim|unfolded2d|baddbmm|^addmm(?!_cuda)|_with_gemm|slow_conv|RoundKernel|host_softmax"
-    r"|compute_indices_weights|avg_pool2d_out_frame|clamp_m\w+_scalar|GeluKernel"
+    r"|compute_indices_weights|avg_pool[23]d_out_frame|clamp_m\w+_scalar|GeluKernel|sorting_kernel|^lerp_kernel"
+    r"|^(?:m(?:in|ax)_all|sort_stable|topk|multinomial|pdist|reflection_pad[123]d|dot|batch_norm|polar|\w+_pool[123]d)$"
 )
 
 
 def _kernel(scene: Scene, pattern: str) -> bool:
-    return scene.has("torch-dtype-not-implemented") and bool(re.search(pattern, scene.words.get("kernel", "")))
+    named = scene.words.get("kernel", "")
+    return scene.has("torch-dtype-not-implemented") and re.search(pattern, named, re.IGNORECASE) is not None
 
 
 RULES: tuple[Rule, ...] = (
@@ -55,16 +59,22 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "bf16-before-ampere",
-        lambda s: "bf16" in s.facts.dtypes and s.below(80) and s.has(*_BF16),
+        lambda s: s.below(80) and s.has(*_BF16) and ("bf16" in s.facts.dtypes or s.about(r"(?i)\bbf16\b|bfloat16")),
         {"bf16-unsupported-gpu": 3.5, "cuda-toolkit-mismatch": -1},
         "{gpu} has compute capability {cc}; bfloat16 matrices need 8.0, or a torch that emulates them",
         _NVIDIA,
     ),
     Rule(
         "bf16-in-cublas-call",
-        lambda s: s.has("cublas-not-supported") and s.says("CUDA_R_16BF") and not s.from_(80),
+        lambda s: (
+            s.has("cublas-not-supported")
+            and (
+                s.says("(?:CUDA|HIP)_R_16BF") or ("bf16" in s.facts.dtypes and not s.says("when calling|(?i:int8|fp8)"))
+            )
+            and not s.from_(80)
+        ),
         {"bf16-unsupported-gpu": 2.5},
-        "the refused multiplication is in bfloat16 (CUDA_R_16BF)",
+        "the refused multiplication is in bfloat16",
         "cuBLAS documentation, cublasGemmEx",
     ),
     Rule(
@@ -73,6 +83,18 @@ RULES: tuple[Rule, ...] = (
         {"bf16-unsupported-gpu": 2.4},
         "the instruction that is missing is bfloat16's",
         "NVIDIA, PTX ISA",
+    ),
+    Rule(
+        "bf16-not-selected",
+        lambda s: (
+            s.has("triton-lowering")
+            and s.says("(?i)Cannot select.{0,80}(?:bf16|bfloat)")
+            and not s.from_(80)
+            and not s.says(r"\.jl:\d")
+        ),
+        {"bf16-unsupported-gpu": 4.8, "compiler-arch-unsupported": -0.5},
+        "the instruction that LLVM cannot make is bfloat16's",
+        "LLVM, NVPTX",
     ),
     Rule(
         "compiled-before-ampere",
@@ -90,9 +112,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "bf16-kernel-left-out",
-        lambda s: s.below(80) and s.has("named-symbol") and s.says("(?i)bf16|bfloat16"),
+        lambda s: not s.from_(80) and s.has("named-symbol") and s.says("(?i)bf16|bfloat16"),
         {"bf16-unsupported-gpu": 5.5, "build-wrong-arch-flags": -2.5},
-        "{gpu} has compute capability {cc}; kernels in bfloat16 are compiled from 8.0 on",
+        "kernels in bfloat16 are compiled from compute capability 8.0 on",
         "candle, candle-kernels",
     ),
     Rule(
@@ -101,6 +123,19 @@ RULES: tuple[Rule, ...] = (
         {"bf16-unsupported-gpu": -5, "software-defect": 3.2, "cpu-only-build": 1.1, "gpu-not-visible": 1.1},
         "{gpu} has compute capability {cc} and computes bfloat16: the check asks too early, or sees no GPU",
         "transformers, utils/import_utils.py",
+    ),
+    Rule(
+        "refused-before-ampere",
+        lambda s: (
+            s.has("cublas-not-supported")
+            and s.below(75)
+            and s.facts.torch is not None
+            and s.facts.torch >= _UNASKED
+            and not s.says("when calling|(?i:half|float16|fp16|int8|8.?bit)")
+        ),
+        {"bf16-unsupported-gpu": 3, "software-defect": -1},
+        "{gpu} has compute capability {cc}; what cuBLAS refuses such a card is most often bfloat16",
+        "cuBLAS documentation, cublasGemmEx",
     ),
     Rule(
         "f16-in-cublas-call",
@@ -160,20 +195,55 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "kernel-of-the-cpu",
-        lambda s: _kernel(s, _OF_CPU) and not _kernel(s, "cuda"),
+        lambda s: _kernel(s, _OF_CPU) and not _kernel(s, "cuda") and not s.says(r"_cuda\"|\bhip\b"),
         {"cpu-half-op-missing": 3, "gpu-dtype-op-missing": -2},
         "the kernel that is missing is the CPU's",
         "torch, names of ATen's kernels",
     ),
     Rule(
+        "operator-for-processor",
+        lambda s: (
+            s.has("operator-not-registered")
+            and s.says(r"=DT_HALF|float16")
+            and s.says(r"devices: \[CPU(?:, ?XLA_CPU)?\]")
+        ),
+        {"cpu-half-op-missing": 4.5, "xpu-directml-unsupported": -1},
+        "the processor is the only device, and the numbers are in half precision",
+        "TensorFlow, op_kernel.cc",
+    ),
+    Rule(
+        "graph-in-bfloat16",
+        lambda s: s.has("onnx-graph-types") and s.says(r"Type 'tensor\(bfloat16\)' of"),
+        {"gpu-dtype-op-missing": 5.5, "dtype-mix": -1.5},
+        "the operator is not defined for bfloat16",
+        "ONNX, operator schemas",
+    ),
+    Rule(
+        "one-operation-in-bf16",
+        lambda s: s.has("operation-in-narrow-type") and s.has("bf16-symptom") and not s.below(80),
+        {"gpu-dtype-op-missing": 1.5, "bf16-unsupported-gpu": -1.5},
+        "one operation alone is named that does not take bfloat16",
+        "torch, AT_DISPATCH macros",
+    ),
+    Rule(
         "kernel-of-the-gpu",
         lambda s: _kernel(
             s,
-            r"cuda|(?<!avg_pool2d)_out_frame|upsample|interpolat|index_|scatter|fft|reduce|nll_loss|cdist|grid_sampl|roi_"
-            r"|_gpu|_out_template|nms|cublas|cusolver|multinomial|deform|im2col_(?!cpu)",
+            r"cuda|(?<!avg_pool[23]d)_out_frame|upsample|interpolat|index_|scatter|fft|reduce|nll_loss|cdist|grid_sampl|roi_"
+            r"|_gpu|_out_template|nms\w*_(?:impl|cuda)|cublas|cusolver|deform|im2col_(?!cpu)|align_\w*ward|dcn|_dim_kernel"
+            # extensions that are written for GPUs
+            r"|fused_bias|upfirdn|selective_scan|grid_encode|raymarch|wkv|rasteri|voxel|ball_query|furthest|three_(?:nn|interp)"
+            r"|group_points|corr_|correlation|chamfer|spmm",
         ),
         {"gpu-dtype-op-missing": 3, "cpu-half-op-missing": -1.5},
         "the kernel that is missing is the GPU's",
+        "torch, names of ATen's kernels",
+    ),
+    Rule(
+        "kernel-of-metal",
+        lambda s: _kernel(s, r"(?:^|_)mps(?:_|$)"),
+        {"mps-dtype-unsupported": 6, "gpu-dtype-op-missing": -1},
+        "the kernel that is missing is Metal's",
         "torch, names of ATen's kernels",
     ),
     Rule(
@@ -208,7 +278,8 @@ RULES: tuple[Rule, ...] = (
         "gtx-16-named",
         lambda s: (
             s.says(
-                r"(?i)\bGTX ?16(?:\d\d|xx)\w*|\b16[356]0 ?(?:S|Super|Ti)?\b|\b16xx\b|\bT(?:400|600|1000)\b|\bMX450\b"
+                r"(?i)\bGTX ?16(?:\d\d|xx)\w*|\b16[356]0 ?(?:S|Super|Ti)?\b|\b16xx\b|\bT(?:[456]00|550|1[02]00|2000)\b"
+                r"|\bMX[45]50\b|\bNavi ?1[0124]\b"
             )
             and s.has(*NAN)
         ),
@@ -218,7 +289,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "other-gpu-half",
-        lambda s: s.facts.gpu is not None and not s.facts.gpu.half_is_broken and s.has(*NAN),
+        lambda s: (
+            s.facts.gpu is not None
+            and not s.facts.gpu.half_is_broken
+            and s.has(*NAN)
+            and not re.search(r"(?i)vega|gfx[89]\d\d|RX ?[45][6-9]0|\bU?HD\b", s.facts.gpu.name)
+        ),
         {"fp16-overflow": 0.8, "fp16-broken-on-gpu": -1},
         "{gpu} computes half precision correctly",
         _NVIDIA,

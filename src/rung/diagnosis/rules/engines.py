@@ -46,6 +46,13 @@ RULES: tuple[Rule, ...] = (
         _NVIDIA,
     ),
     Rule(
+        "narrow-types-on-apple",
+        lambda s: s.has("topic-fp8", "topic-bf16") and s.says(r"\b(?:MPS|mps|Mac|MacBook|macOS|Apple|M[1-5])\b"),
+        {"mps-dtype-unsupported": 4, "fp8-fp4-unsupported-gpu": -1, "bf16-unsupported-gpu": -1},
+        "Apple's GPUs have no 8-bit floating point, and the first of them no bfloat16",
+        "torch, MPS backend",
+    ),
+    Rule(
         "kernels-of-blackwell",
         lambda s: (
             s.from_(100)

@@ -28,6 +28,8 @@ _BACKEND_LIBRARY = (
 _OFFICIAL = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1200", "gfx1201")
 #: An attribute that its own package does not promise to keep.
 _PRIVATE = r"'(?!NoneType)\w+' object has no attribute '(?:_(?!_)\w+|experimental_\w+)"
+#: Where an operation is missing that is neither a CPU's nor one of CUDA or ROCm.
+_OTHER_MAKER = r"(?i)(?:\b|_)(?:xpu|npu|hpu)\b|\bipex_llm|\bbigdl\b|\bxe_(?:addons|linear|batch)"
 #: Devices that TensorFlow names in its messages and that are neither a CPU nor a GPU of CUDA or ROCm.
 _NAMED = r"(?i)'(?:DML|NPU|HPU|XLA_TPU\w*|TPU|IPU|XPU)' devices"
 
@@ -53,6 +55,17 @@ def _build_for_gpu(scene: Scene) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "kernel-of-other-maker",
+        lambda s: (
+            s.has("torch-dtype-not-implemented", "dtype-not-taken")
+            and s.says(_OTHER_MAKER)
+            and "cpu" not in s.words.get("kernel", "").lower()
+        ),
+        {"xpu-directml-unsupported": 5.5, "gpu-dtype-op-missing": -1.5, "cpu-half-op-missing": -1.5},
+        "the operation that is missing is that of another maker's backend",
+        "torch, dispatcher; IPEX-LLM",
+    ),
     Rule(
         "build-is-for-gpu",
         _build_for_gpu,

@@ -64,7 +64,8 @@ def _rounded(scene: Scene) -> bool:
 
 def _two_sides(scene: Scene) -> bool:
     """Whether a message names a type of the processor's tensors and one of CUDA's."""
-    found = re.search(r"Input type \(torch\.(cuda\.)?\w+\) and (?:weight|bias) type \(torch\.(cuda\.)?\w+", scene.said)
+    side = r"(?:torch\.|CPU|(?=CUDA))(cuda\.|CUDA)?\w+"
+    found = re.search(rf"Input type \({side}\) and (?:weight|bias) type \({side}", scene.said)
     return found is not None and bool(found[1]) != bool(found[2])
 
 
@@ -144,6 +145,27 @@ RULES: tuple[Rule, ...] = (
         "torch, MPS backend",
     ),
     Rule(
+        "wrong-on-apple-in-float32",
+        lambda s: (
+            s.has(*NAN)
+            and s.says(r"\b(?:MPS|mps)\b|tensorflow-metal|Metal device|Apple M\d")
+            and not s.facts.dtypes & {"f16", "bf16"}
+            and not s.has("empty-picture", "picture-is-noise", "invalid-cast", "exclamation-marks", "nan-logits")
+        ),
+        {"software-defect": 3.2, "mps-dtype-unsupported": 2, "fp16-overflow": -2, "fp16-broken-on-gpu": -1},
+        "nothing speaks of half precision: early releases of the backend computed wrongly",
+        "torch and TensorFlow, Metal backends",
+    ),
+    Rule(
+        "wrong-in-both-halves",
+        lambda s: (
+            s.has(*NAN) and s.says(r"(?i)\b(?:fp|float)16 (?:or|and) bf(?:loat)?16\b(?! (?:is|are|works?|runs?))")
+        ),
+        {"software-defect": 3, "fp16-overflow": -5, "fp16-broken-on-gpu": -1.5},
+        "bfloat16, which reaches as far as float32, gives the same: a range too small is not the reason",
+        "IEEE 754 and bfloat16, exponents",
+    ),
+    Rule(
         "diverged-in-float32",
         lambda s: s.has("training-diverged") and "f16" not in s.facts.dtypes,
         {"fp16-overflow": -2.5},
@@ -177,7 +199,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "types-on-two-devices",
         _two_sides,
-        {"device-placement": 5, "dtype-mix": -1},
+        {"device-placement": 5.5, "dtype-mix": -2.5},
         "one of the types is the processor's, the other CUDA's: the tensors lie on two devices",
         "torch, names of tensor types",
     ),
