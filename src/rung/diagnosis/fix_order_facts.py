@@ -20,6 +20,18 @@ _CLASS_OF_MODEL = (
 #: GPUs that reach each other only through the host: what NCCL is told then.
 _BETWEEN_CARDS = r"NCCL_(?:P2P|IB|SHM)_DISABLE|peer access is not supported"
 
+_PLAIN_CODE = ("use-fallback-kernel", "change-hardware")
+#: What is slow and what was quicker, in the words of reports: "fp16 slower than fp32", "fp32 faster than fp16".
+_SLOWER = r"(?:slow\w*|worse|longer|more time|less(?:er)? fps).{0,20}(?:than|vs|compared).{0,20}"
+_FASTER = r".{0,40}(?:fast\w*|quick\w*|better|less(?:er)?|shorter).{0,20}(?:than|vs|compared).{0,20}"
+_FULL = r"(?:fp_?32|float_?32|f32|full precision|\bfloats?\b)"
+_THAN_FULL = (
+    f"(?i){_SLOWER}{_FULL}|(?:fast|less|better|quick)\\w{{0,4}}.{{0,30}}{_FULL}.{{0,15}}than"
+    f"|{_FULL}{_FASTER}(?:(?:fp|float|f|bf|bfloat)_?16|half|q?u?int8)"
+)
+#: Integers on processors, where no GPU kernel is meant.
+_INTEGERS_OF_CPU = r"(?i)onnx|openvino|quantize_dynamic|qnnpack|fbgemm|tflite|\bCPU\b"
+
 #: They outrank the rows of ``fix_order``.
 BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     *BY_MAKER,
@@ -83,6 +95,18 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ("gpu-not-visible", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-gpu-visibility")),
     ("not-a-compatibility-problem", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-user-code")),
     ("slow-dtype-path", lambda s: s.has("fast-kernel-not-built"), ("build-from-source", "install-matching-build")),
+    ("slow-dtype-path", lambda s: s.has("kernel-not-for-arch"), ("change-hardware", "build-from-source")),
+    ("slow-dtype-path", lambda s: s.says(_THAN_FULL), ("use-fp32", "change-hardware")),
+    (
+        "slow-dtype-path",
+        lambda s: (
+            s.says(r"(?i)q?u?int8|8-?bit|quanti[sz]")
+            and s.says(_INTEGERS_OF_CPU)
+            and not s.about("(?i)cuda|fp16|float16|vulkan|tensorrt")
+        ),
+        ("use-fp32", "requantize-or-reconvert"),
+    ),
+    ("slow-dtype-path", lambda s: s.says(r"(?i)\bfp8|float8"), ("use-bf16", "change-quantization")),
     (
         "slow-dtype-path",
         lambda s: s.below(70) or s.has("compute-type-refused"),
@@ -181,6 +205,26 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "cuda-toolkit-mismatch",
         lambda s: s.says("SUBLIBRARY_"),
         ("set-library-path", "install-cuda-libraries"),
+    ),
+    ("kernel-min-compute-capability", lambda s: s.has("half-operation-missing"), _PLAIN_CODE),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.has("cutlass-internal"),
+        ("build-from-source", "use-fallback-kernel"),
+    ),
+    (  # the name of the option that does without is in the message
+        "quantized-model-operation",
+        lambda s: s.has("quantised-on-processor") and s.says("(?i)disable_exllama|use_exllama"),
+        ("use-fallback-kernel", "reduce-memory"),
+    ),
+    (  # in int8, which releases before 4.7 choose by themselves there
+        "software-defect",
+        lambda s: (
+            s.has("cublas-not-supported")
+            and s.from_(100)
+            and (s.about("(?i)whisper|ctranslate") or s.says_last("(?i)whisper|ctranslate"))
+        ),
+        ("use-fp16", "upgrade-library"),
     ),
     (  # DeepSpeed has a variable for GPUs of compute capability 6
         "kernel-min-compute-capability",

@@ -24,7 +24,7 @@ _FLOORS = (
         80,
         re.compile(
             r"(?i)marlin|sage_?att|flash_?attn|flash_?attention|flashinfer|BatchPrefill|BatchDecode|BatchMLA|sgl_kernel"
-            r"|machete|deep_?gemm"
+            r"|machete|deep_?gemm|ktransformers|exllama_?v3|\bexl3_"
         ),
     ),
     (75, re.compile(r"(?i)\bawq_(?:ext|inference)|autoawq|exllama")),
@@ -74,6 +74,6 @@ RULES: tuple[Rule, ...] = (
         _below_floor,
         {"kernel-min-compute-capability": 5, "build-wrong-arch-flags": -2, "build-lacks-old-arch": -2},
         "{gpu} has compute capability {cc}, and kernels of this name begin with newer ones",
-        "flash-attention, Marlin, FlashInfer and AutoAWQ, requirements",
+        "flash-attention, Marlin, FlashInfer, AutoAWQ, ExLlama and KTransformers, requirements",
     ),
 )
