@@ -20,6 +20,26 @@ def op(kernel, dtype):
 
 
 APPLIES = {
+    "bf16-of-a-processor": (
+        "bf16 runs on a CPU that does not support it, but performance is much worse than fp32",
+        {},
+        "slow-dtype-path",
+    ),
+    "compute-type-of-int8": (
+        "ValueError: Requested int8 compute type, but the target device or backend do not support efficient int8",
+        {"gpu": "RTX 5080"},
+        "int8-matmul-unsupported-gpu",
+    ),
+    "cutlass-before-gpu": (
+        "Got cutlass error: Error Internal at: 363",
+        {"gpu": "GTX 1080 Ti"},
+        "kernel-min-compute-capability",
+    ),
+    "merging-the-quantised": (
+        "    model = model.merge_and_unload()\nAttributeError: 'QuantLinear' object has no attribute 'weight'",
+        {},
+        "quantized-lora-merge",
+    ),
     "bf16-kernel-left-out": (
         'DriverError(CUDA_ERROR_NOT_FOUND, "named symbol not found") when loading badd_bf16',
         {"gpu": "Tesla T4"},
