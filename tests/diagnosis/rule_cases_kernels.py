@@ -35,6 +35,16 @@ APPLIES = {
         {"gpu": "GTX 1080 Ti"},
         "kernel-min-compute-capability",
     ),
+    "merged-and-worse": (
+        "4bit model with the adapter merged gives gibberish, with the adapter beside it it is right",
+        {},
+        "quantized-lora-merge",
+    ),
+    "merging-of-packed": (
+        "Fusing a lora on GGUF fails: The size of tensor a (5440) must match the size of tensor b (5120)",
+        {},
+        "quantized-lora-merge",
+    ),
     "merging-the-quantised": (
         "    model = model.merge_and_unload()\nAttributeError: 'QuantLinear' object has no attribute 'weight'",
         {},

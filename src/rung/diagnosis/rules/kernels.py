@@ -294,16 +294,6 @@ RULES: tuple[Rule, ...] = (
         "PEFT, merge through an int8 product",
     ),
     Rule(
-        "merging-the-quantised",
-        lambda s: (
-            s.has("quantised-layer-lacks", "training-of-quantised", "quantised-operator-elsewhere")
-            and re.search(r"merge_and_unload|merge_lora|merge_adapter|\bmerge\(|fuse_lora", s.said) is not None
-        ),
-        {"quantized-lora-merge": 5, "quantized-model-operation": -1},
-        "it is the merge of an adapter that the quantised layer does not know",
-        "PEFT, tuners/lora",
-    ),
-    Rule(
         "slow-on-old-gpu",
         lambda s: s.has(*_COMPLAINTS) and s.facts.capability is not None,
         {"slow-dtype-path": 1},
