@@ -165,6 +165,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     ("fp16-overflow", lambda s: s.has("exclamation-marks"), ("use-fp32", "upgrade-library")),
     ("fp16-overflow", lambda s: s.says(r"(?i)\bvae\b"), ("upcast-part", "use-fp32")),
+    ("kernel-shape-constraint", lambda s: s.has("divided-among-gpus"), ("adjust-shape", "use-fallback-kernel")),
     (
         "kernel-shape-constraint",
         lambda s: s.says(r"(?i)group[_ ]size|quanti[sz]\w* requires|required for q\d|in_features"),

@@ -284,7 +284,7 @@ RULES: tuple[Rule, ...] = (
             s.has("quantisation-min-capability")
             and s.says(r"(?i)method \S*(?:fp8|fp4|modelopt)|capability: (?:89|90|100)\b")
         ),
-        {"fp8-fp4-unsupported-gpu": 2.6, "kernel-min-compute-capability": -1.5},
+        {"fp8-fp4-unsupported-gpu": 3.6, "kernel-min-compute-capability": -2.5},
         "the format asked for is 8- or 4-bit floating point",
         "vLLM, quantization",
     ),
