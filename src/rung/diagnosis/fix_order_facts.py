@@ -96,7 +96,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ("not-a-compatibility-problem", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-user-code")),
     ("slow-dtype-path", lambda s: s.has("fast-kernel-not-built"), ("build-from-source", "install-matching-build")),
     ("slow-dtype-path", lambda s: s.has("kernel-not-for-arch"), ("change-hardware", "build-from-source")),
-    ("slow-dtype-path", lambda s: s.says(_THAN_FULL), ("use-fp32", "change-hardware")),
+    (
+        "slow-dtype-path",
+        lambda s: s.says(_THAN_FULL) and not (s.says("(?i)int8|quanti[sz]") and s.about(r"(?i)\bgpu\b|cuda|tensorrt")),
+        ("use-fp32", "change-hardware"),
+    ),
     (
         "slow-dtype-path",
         lambda s: (
@@ -168,7 +172,9 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ("kernel-shape-constraint", lambda s: s.has("divided-among-gpus"), ("adjust-shape", "use-fallback-kernel")),
     (
         "kernel-shape-constraint",
-        lambda s: s.says(r"(?i)group[_ ]size|quanti[sz]\w* requires|required for q\d|in_features"),
+        lambda s: s.says(
+            r"(?i)group[_ ]size|quanti[sz]\w* requires|required for i?q\d|\bi?q[2-8]_[01k]\b|k-quants|QK_K|in_features"
+        ),
         ("change-quantization", "adjust-shape"),
     ),
     ("fp16-overflow", lambda s: s.below(80), ("use-fp32", "upcast-part")),
