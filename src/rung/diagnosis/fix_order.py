@@ -69,6 +69,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-min-compute-capability", "half-operation-missing", ("change-hardware", "use-fallback-kernel")),
     ("kernel-shape-constraint", "shared-memory-limit", ("use-fallback-kernel", "upgrade-library")),
     ("kernel-shape-constraint", "shape-not-aligned", ("adjust-shape", "requantize-or-reconvert")),
+    ("quantized-model-operation", "dispatched-to-cpu", ("offload", "reduce-memory")),
     ("quantized-model-operation", "train-quantised", ("fix-user-code", "upgrade-library")),
     ("format-or-arch-unknown", "engine-not-read", ("requantize-or-reconvert", "align-package-versions")),
     ("build-wrong-arch-flags", "compiled-for-one-capability", ("install-matching-build", "build-from-source")),
