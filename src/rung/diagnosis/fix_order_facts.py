@@ -29,6 +29,12 @@ _THAN_FULL = (
     f"(?i){_SLOWER}{_FULL}|(?:fast|less|better|quick)\\w{{0,4}}.{{0,30}}{_FULL}.{{0,15}}than"
     f"|{_FULL}{_FASTER}(?:(?:fp|float|f|bf|bfloat)_?16|half|q?u?int8)"
 )
+#: Half precision alone is named, and nothing quicker.
+_HALF_IS_SLOW = r"(?i)\b(?:fp_?16|float_?16|half|amp|mixed[ -_]precision|autocast)\b"
+_OTHER_TYPE = (
+    r"(?i)\b(?:[48]-?bit\b|nf4|awq|gptq|bnb|bitsandbytes|float8|fp8|u?int[48]|quanti[sz]|bf_?16|bfloat|fp_?32"
+    r"|gguf|q\d)"
+)
 #: Integers on processors, where no GPU kernel is meant.
 _INTEGERS_OF_CPU = r"(?i)onnx|openvino|quantize_dynamic|qnnpack|fbgemm|tflite|\bCPU\b"
 
@@ -111,6 +117,16 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ("use-fp32", "requantize-or-reconvert"),
     ),
     ("slow-dtype-path", lambda s: s.says(r"(?i)\bfp8|float8"), ("use-bf16", "change-quantization")),
+    (
+        "slow-dtype-path",
+        lambda s: s.says(r"(?i)fp_?64|float_?64|double precision|complex128"),
+        ("use-fp32", "change-hardware"),
+    ),
+    (
+        "slow-dtype-path",
+        lambda s: s.says(_HALF_IS_SLOW) and not s.says(_OTHER_TYPE),
+        ("use-fp32", "change-hardware"),
+    ),
     (
         "slow-dtype-path",
         lambda s: s.below(70) or s.has("compute-type-refused"),
@@ -216,7 +232,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ("kernel-min-compute-capability", lambda s: s.has("half-operation-missing"), _PLAIN_CODE),
     (
         "kernel-min-compute-capability",
-        lambda s: s.has("cutlass-internal"),
+        lambda s: s.has("cutlass-internal", "cutlass-error-internal"),
         ("build-from-source", "use-fallback-kernel"),
     ),
     (  # the name of the option that does without is in the message

@@ -204,7 +204,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "cutlass-before-gpu",
-        lambda s: s.has("cutlass-internal") and s.below(80),
+        lambda s: s.has("cutlass-internal", "cutlass-error-internal") and s.below(80),
         {"kernel-min-compute-capability": 2},
         "{gpu} has compute capability {cc}, and such kernels are written for 8.0 and later",
         "CUTLASS, functionality",
