@@ -34,6 +34,8 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("build-wrong-arch-flags", "kernels-of-crate", ("set-environment-override", "upgrade-library")),
     ("build-wrong-arch-flags", "named-symbol", ("build-from-source", "set-environment-override")),
     ("int8-matmul-unsupported-gpu", "merge-call", ("upgrade-library", "dequantize-first")),
+    ("int8-matmul-unsupported-gpu", "byte-products-missing", ("build-from-source", "change-hardware")),
+    ("fp8-fp4-unsupported-gpu", "float8-scales-refused", ("change-quantization", "upgrade-library")),
     ("compiler-arch-unsupported", "inductor-old", ("use-fallback-kernel", "change-hardware")),
     ("compiler-arch-unsupported", "triton-assertion", ("use-fallback-kernel", "change-hardware")),
     ("compiler-arch-unsupported", "nvcc-native-unknown", ("install-cuda-libraries", "upgrade-library")),

@@ -129,6 +129,16 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "slow-dtype-path",
+        lambda s: s.below(70) and s.says(r"(?i)\bexl[23]\b|exllama|gptq|\bawq\b|\bnf4\b|load_in_[48]bit|[48]-?bit\b"),
+        ("use-other-backend", "change-quantization"),
+    ),
+    (
+        "slow-dtype-path",
+        lambda s: s.has("tensorrt-not-native") and s.says("Int8") and (s.from_(70) or s.facts.capability == 60),
+        ("use-fp16", "change-hardware"),
+    ),
+    (
+        "slow-dtype-path",
         lambda s: s.below(70) or s.has("compute-type-refused"),
         ("use-fp32", "use-other-backend"),
     ),
@@ -186,6 +196,20 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ("fp16-overflow", lambda s: s.has("exclamation-marks"), ("use-fp32", "upgrade-library")),
     ("fp16-overflow", lambda s: s.says(r"(?i)\bvae\b"), ("upcast-part", "use-fp32")),
     ("kernel-shape-constraint", lambda s: s.has("divided-among-gpus"), ("adjust-shape", "use-fallback-kernel")),
+    (  # of several kernels for the same weights another takes the shape
+        "kernel-shape-constraint",
+        lambda s: (
+            s.has("shape-not-aligned")
+            and s.says(r"(?i)exllama|marlin|qlinear|quantlinear")
+            and s.says(r"(?i)divisible|infeatures|in_features|multiples? of")
+        ),
+        ("use-fallback-kernel", "change-quantization"),
+    ),
+    (  # settings of single layers, which older releases do not read
+        "kernel-shape-constraint",
+        lambda s: s.says("incompatible based on bits and group_size"),
+        ("upgrade-library", "requantize-or-reconvert"),
+    ),
     (
         "kernel-shape-constraint",
         lambda s: s.says(
@@ -293,6 +317,35 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "compiler-arch-unsupported",
         lambda s: s.below(70) and not s.has("nvcc-arch", "nvrtc-arch", "nvcc-native-unknown"),
         ("use-fallback-kernel", "change-hardware"),
+    ),
+    (  # files for readers of their own, met by transformers
+        "format-or-arch-unknown",
+        lambda s: (
+            s.says(r"quantization (?:type|method).{0,12}\bexl[23]\b|\bmlx-community/")
+            or (s.has("hub-access") and s.says(r"(?i)[-_/.](?:gguf|ggml)\b"))
+        ),
+        ("use-other-backend", "change-quantization"),
+    ),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.says("VLLM_USE_V1"),
+        ("set-environment-override", "use-fallback-kernel"),
+    ),
+    (
+        "quantized-model-operation",
+        lambda s: s.says("only supported for F16"),
+        ("dequantize-first", "requantize-or-reconvert"),
+    ),
+    (
+        "format-or-arch-unknown",
+        lambda s: s.has("saved-by-other-release") and s.says("has no field named"),
+        ("install-matching-build", "build-from-source"),
+    ),
+    ("format-or-arch-unknown", lambda s: s.says("is intended for"), ("fix-user-code", "change-quantization")),
+    (
+        "slow-dtype-path",
+        lambda s: s.says(r"please use the legacy Keras optimizer"),
+        ("fix-user-code", "upgrade-library"),
     ),
     (
         "format-or-arch-unknown",
