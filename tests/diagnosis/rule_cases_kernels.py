@@ -157,6 +157,12 @@ APPLIES = {
         {"gpu": "V100"},
         "software-defect",
     ),
+    "adapter-into-ggml-types": (
+        "[INFO ] lora.hpp - loading LoRA from 'loras/detail.safetensors'\n"
+        "ggml_cuda_cpy: unsupported type combination (f32 to q4_K)",
+        {},
+        "quantized-lora-merge",
+    ),
     "older-arch-asked": (
         "ptxas fatal   : Value 'sm_30' is not defined for option 'gpu-name'",
         {"gpu": "GTX 1650"},

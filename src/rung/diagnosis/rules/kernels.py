@@ -143,6 +143,13 @@ RULES: tuple[Rule, ...] = (
         "ggml-cuda, choice of kernels",
     ),
     Rule(
+        "adapter-into-ggml-types",
+        lambda s: s.has("ggml-copy-types") and "lora" in s.said.lower() and s.says(r"\bto i?q\d"),
+        {"quantized-lora-merge": 3},
+        "an adapter is added to weights of a block format",
+        "stable-diffusion.cpp, lora.hpp",
+    ),
+    Rule(
         "older-arch-asked",
         _older_arch_asked,
         {"build-wrong-arch-flags": 6, "compiler-arch-unsupported": -3},
