@@ -13,6 +13,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-min-compute-capability", "trainer-gpu-too-old", ("change-hardware", "use-other-backend")),
     ("kernel-min-compute-capability", "engine-kernel-not-found", ("use-other-backend", "use-fallback-kernel")),
     ("kernel-shape-constraint", "engine-kernel-not-found", ("use-other-backend", "use-fallback-kernel")),
+    ("kernel-shape-constraint", "kernel-without-configuration", ("use-fallback-kernel", "adjust-shape")),
     ("kernel-min-compute-capability", "capability-floor", ("use-other-backend", "change-hardware")),
     ("cuda-toolkit-mismatch", "bnb-setup-path", ("set-environment-override", "install-cuda-libraries")),
     ("cuda-toolkit-mismatch", "bnb-duplicates", ("set-environment-override", "set-library-path")),

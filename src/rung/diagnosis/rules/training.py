@@ -254,7 +254,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "flattens-quantised",
-        lambda s: s.has("dtypes-equal") and s.says(r"uniform dtype but got .{0,40}torch\.u?int8"),
+        lambda s: s.has("dtypes-equal") and s.says(r"(?:uniform|the same) `?dtype`? but got .{0,40}torch\.u?int8"),
         {"quantized-model-operation": 6, "dtype-mix": -3},
         "some of the weights are quantised, and are not to be flattened with the rest",
         "torch, FSDP",
