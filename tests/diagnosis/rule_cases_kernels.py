@@ -157,6 +157,11 @@ APPLIES = {
         {"gpu": "V100"},
         "software-defect",
     ),
+    "made-for-hopper": (
+        "FlashMLA does not work, decoding ends with an error",
+        {"gpu": "A100"},
+        "kernel-min-compute-capability",
+    ),
     "adapter-into-ggml-types": (
         "[INFO ] lora.hpp - loading LoRA from 'loras/detail.safetensors'\n"
         "ggml_cuda_cpy: unsupported type combination (f32 to q4_K)",

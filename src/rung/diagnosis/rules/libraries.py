@@ -29,6 +29,8 @@ _FLOORS = (
     ),
     (75, re.compile(r"(?i)\bawq_(?:ext|inference)|autoawq|exllama")),
 )
+#: Kernels for Hopper and what came after it.
+_FOR_HOPPER = re.compile(r"(?i)flash_?mla|deep_?gemm|flash_?att(?:entio)?n[-_ ]?3\b|\bfa3\b")
 
 
 def _below_floor(scene: Scene) -> bool:
@@ -75,5 +77,12 @@ RULES: tuple[Rule, ...] = (
         {"kernel-min-compute-capability": 5, "build-wrong-arch-flags": -2, "build-lacks-old-arch": -2},
         "{gpu} has compute capability {cc}, and kernels of this name begin with newer ones",
         "flash-attention, Marlin, FlashInfer, AutoAWQ, ExLlama and KTransformers, requirements",
+    ),
+    Rule(
+        "made-for-hopper",
+        lambda s: s.below(90) and _FOR_HOPPER.search(s.said) is not None and all(h.signature.general for h in s.hits),
+        {"kernel-min-compute-capability": 3.5},
+        "{gpu} has compute capability {cc}, and the kernels named are written for 9.0 and later",
+        "FlashMLA, DeepGEMM, FlashAttention-3, requirements",
     ),
 )
