@@ -16,6 +16,31 @@ APPLIES = {
         {"os": "docker nvcr.io/nvidia/pytorch:24.05-py3"},
         "driver-too-old",
     ),
+    "target-without-letter": (
+        "ptxas error   : Feature '.kind::mxf4' not supported on .target 'sm_120'",
+        {"gpu": "RTX 5090"},
+        "build-wrong-arch-flags",
+    ),
+    "fell-back-on-newer-gpu": (
+        "Your GPU does not have native support for FP8 computation but FP8 quantization is being used.",
+        {"gpu": "H100"},
+        "software-defect",
+    ),
+    "int8-method": (
+        "Quantization scheme is not supported for the current GPU. Min capability: 75. Current capability: 70. W8A8",
+        {"gpu": "V100"},
+        "int8-matmul-unsupported-gpu",
+    ),
+    "int8-of-odd-shape": (
+        "RuntimeError: igemmlt failed: cublasLt status 7 shapeA=torch.Size([3, 1026])",
+        {},
+        "kernel-shape-constraint",
+    ),
+    "flashinfer-on-turing": (
+        "FlashInfer Internal Error: Invalid configuration : NUM_MMA_Q=2 NUM_MMA_D_QK=16",
+        {"gpu": "T4"},
+        "kernel-min-compute-capability",
+    ),
     "narrow-floats-are-there": (
         "RuntimeError: Error Internal in cutlass_scaled_mm, an fp8 model crashes",
         {"gpu": "RTX 5090"},

@@ -20,6 +20,36 @@ def op(kernel, dtype):
 
 
 APPLIES = {
+    "bf16-of-a-processor": (
+        "bf16 runs on a CPU that does not support it, but performance is much worse than fp32",
+        {},
+        "slow-dtype-path",
+    ),
+    "compute-type-of-int8": (
+        "ValueError: Requested int8 compute type, but the target device or backend do not support efficient int8",
+        {"gpu": "RTX 5080"},
+        "int8-matmul-unsupported-gpu",
+    ),
+    "cutlass-before-gpu": (
+        "Got cutlass error: Error Internal at: 363",
+        {"gpu": "GTX 1080 Ti"},
+        "kernel-min-compute-capability",
+    ),
+    "merged-and-worse": (
+        "4bit model with the adapter merged gives gibberish, with the adapter beside it it is right",
+        {},
+        "quantized-lora-merge",
+    ),
+    "merging-of-packed": (
+        "Fusing a lora on GGUF fails: The size of tensor a (5440) must match the size of tensor b (5120)",
+        {},
+        "quantized-lora-merge",
+    ),
+    "merging-the-quantised": (
+        "    model = model.merge_and_unload()\nAttributeError: 'QuantLinear' object has no attribute 'weight'",
+        {},
+        "quantized-lora-merge",
+    ),
     "bf16-kernel-left-out": (
         'DriverError(CUDA_ERROR_NOT_FOUND, "named symbol not found") when loading badd_bf16',
         {"gpu": "Tesla T4"},
@@ -168,6 +198,17 @@ APPLIES = {
         "ggml-cuda.cu was compiled for: 700",
         {"gpu": "V100"},
         "software-defect",
+    ),
+    "made-for-hopper": (
+        "FlashMLA does not work, decoding ends with an error",
+        {"gpu": "A100"},
+        "kernel-min-compute-capability",
+    ),
+    "adapter-into-ggml-types": (
+        "[INFO ] lora.hpp - loading LoRA from 'loras/detail.safetensors'\n"
+        "ggml_cuda_cpy: unsupported type combination (f32 to q4_K)",
+        {},
+        "quantized-lora-merge",
     ),
     "older-arch-asked": (
         "ptxas fatal   : Value 'sm_30' is not defined for option 'gpu-name'",

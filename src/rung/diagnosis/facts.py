@@ -95,11 +95,11 @@ _OWN = re.compile(
     r"|(?:[Yy]our current GPU is|Unsupported architecture|for current compute capability:|Runtime compute cap"
     r"|GPU with CUDA compute cap) (?P<card>\d{2,3})\b"
     r"|Unsupported SM: 0x(?P<first>\d)0?(?P<second>\d)\b"
-    r"|[Yy]our .{0,60}(?:GPU"
-    r"|device)(?:'s)? (?:has )?(?:compute )?capability (?:is )?\(?(?P<major>\d{1,2})[.,] ?(?P<minor>\d)"
+    r"|(?:[Yy]our .{0,60}(?:GPU|device)(?:'s)? (?:has )?|on device with )(?:compute )?capability"
+    r" (?:is )?\(?(?P<major>\d{1,2})[.,] ?(?P<minor>\d)"
 )
 _DEMAND = re.compile(
-    r"(?:at least|>=?|below|lower than|less than|requires?|needs?|higher|minimum"
+    r"(?:at least|compiled for|>=?|below|lower than|less than|requires?|needs?|higher|minimum"
     r"|Min(?:imum)?)\W{0,3}(?:[Cc]ompute )?(?:[Cc]apability)?[ :]*\(?\d|supported by this|support is|[Mm]ake sure",
 )
 _TORCH = re.compile(

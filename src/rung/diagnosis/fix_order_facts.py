@@ -24,6 +24,24 @@ _WHEELS_LATE = r"(?i)flash_?att|xformers|sage_?att|spconv"
 #: GPUs that reach each other only through the host: what NCCL is told then.
 _BETWEEN_CARDS = r"NCCL_(?:P2P|IB|SHM)_DISABLE|peer access is not supported"
 
+_PLAIN_CODE = ("use-fallback-kernel", "change-hardware")
+#: What is slow and what was quicker, in the words of reports: "fp16 slower than fp32", "fp32 faster than fp16".
+_SLOWER = r"(?:slow\w*|worse|longer|more time|less(?:er)? fps).{0,20}(?:than|vs|compared).{0,20}"
+_FASTER = r".{0,40}(?:fast\w*|quick\w*|better|less(?:er)?|shorter).{0,20}(?:than|vs|compared).{0,20}"
+_FULL = r"(?:fp_?32|float_?32|f32|full precision|\bfloats?\b)"
+_THAN_FULL = (
+    f"(?i){_SLOWER}{_FULL}|(?:fast|less|better|quick)\\w{{0,4}}.{{0,30}}{_FULL}.{{0,15}}than"
+    f"|{_FULL}{_FASTER}(?:(?:fp|float|f|bf|bfloat)_?16|half|q?u?int8)"
+)
+#: Half precision alone is named, and nothing quicker.
+_HALF_IS_SLOW = r"(?i)\b(?:fp_?16|float_?16|half|amp|mixed[ -_]precision|autocast)\b"
+_OTHER_TYPE = (
+    r"(?i)\b(?:[48]-?bit\b|nf4|awq|gptq|bnb|bitsandbytes|float8|fp8|u?int[48]|quanti[sz]|bf_?16|bfloat|fp_?32"
+    r"|gguf|q\d)"
+)
+#: Integers on processors, where no GPU kernel is meant.
+_INTEGERS_OF_CPU = r"(?i)onnx|openvino|quantize_dynamic|qnnpack|fbgemm|tflite|\bCPU\b"
+
 
 def _names_newer_gpu(scene: Scene) -> bool:
     named = re.search(r"\d+", scene.words.get("arch", "")) if scene.has("nvcc-arch") else None
@@ -117,6 +135,42 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ("gpu-not-visible", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-gpu-visibility")),
     ("not-a-compatibility-problem", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-user-code")),
     ("slow-dtype-path", lambda s: s.has("fast-kernel-not-built"), ("build-from-source", "install-matching-build")),
+    ("slow-dtype-path", lambda s: s.has("kernel-not-for-arch"), ("change-hardware", "build-from-source")),
+    (
+        "slow-dtype-path",
+        lambda s: s.says(_THAN_FULL) and not (s.says("(?i)int8|quanti[sz]") and s.about(r"(?i)\bgpu\b|cuda|tensorrt")),
+        ("use-fp32", "change-hardware"),
+    ),
+    (
+        "slow-dtype-path",
+        lambda s: (
+            s.says(r"(?i)q?u?int8|8-?bit|quanti[sz]")
+            and s.says(_INTEGERS_OF_CPU)
+            and not s.about("(?i)cuda|fp16|float16|vulkan|tensorrt")
+        ),
+        ("use-fp32", "requantize-or-reconvert"),
+    ),
+    ("slow-dtype-path", lambda s: s.says(r"(?i)\bfp8|float8"), ("use-bf16", "change-quantization")),
+    (
+        "slow-dtype-path",
+        lambda s: s.says(r"(?i)fp_?64|float_?64|double precision|complex128"),
+        ("use-fp32", "change-hardware"),
+    ),
+    (
+        "slow-dtype-path",
+        lambda s: s.says(_HALF_IS_SLOW) and not s.says(_OTHER_TYPE),
+        ("use-fp32", "change-hardware"),
+    ),
+    (
+        "slow-dtype-path",
+        lambda s: s.below(70) and s.says(r"(?i)\bexl[23]\b|exllama|gptq|\bawq\b|\bnf4\b|load_in_[48]bit|[48]-?bit\b"),
+        ("use-other-backend", "change-quantization"),
+    ),
+    (
+        "slow-dtype-path",
+        lambda s: s.has("tensorrt-not-native") and s.says("Int8") and (s.from_(70) or s.facts.capability == 60),
+        ("use-fp16", "change-hardware"),
+    ),
     (
         "slow-dtype-path",
         lambda s: s.below(70) or s.has("compute-type-refused"),
@@ -202,9 +256,26 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     ("fp16-overflow", lambda s: s.has("exclamation-marks"), ("use-bf16", "use-fp32")),
     ("fp16-overflow", lambda s: s.says(r"(?i)\bvae\b"), ("upcast-part", "use-fp32")),
+    ("kernel-shape-constraint", lambda s: s.has("divided-among-gpus"), ("adjust-shape", "use-fallback-kernel")),
+    (  # of several kernels for the same weights another takes the shape
+        "kernel-shape-constraint",
+        lambda s: (
+            s.has("shape-not-aligned")
+            and s.says(r"(?i)exllama|marlin|qlinear|quantlinear")
+            and s.says(r"(?i)divisible|infeatures|in_features|multiples? of")
+        ),
+        ("use-fallback-kernel", "change-quantization"),
+    ),
+    (  # settings of single layers, which older releases do not read
+        "kernel-shape-constraint",
+        lambda s: s.says("incompatible based on bits and group_size"),
+        ("upgrade-library", "requantize-or-reconvert"),
+    ),
     (
         "kernel-shape-constraint",
-        lambda s: s.says(r"(?i)group[_ ]size|quanti[sz]\w* requires|required for q\d|in_features"),
+        lambda s: s.says(
+            r"(?i)group[_ ]size|quanti[sz]\w* requires|required for i?q\d|\bi?q[2-8]_[01k]\b|k-quants|QK_K|in_features"
+        ),
         ("change-quantization", "adjust-shape"),
     ),
     ("fp16-overflow", lambda s: s.below(80), ("use-fp32", "upcast-part")),
@@ -242,6 +313,26 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "cuda-toolkit-mismatch",
         lambda s: s.says("SUBLIBRARY_"),
         ("set-library-path", "install-cuda-libraries"),
+    ),
+    ("kernel-min-compute-capability", lambda s: s.has("half-operation-missing"), _PLAIN_CODE),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.has("cutlass-internal", "cutlass-error-internal"),
+        ("build-from-source", "use-fallback-kernel"),
+    ),
+    (  # the name of the option that does without is in the message
+        "quantized-model-operation",
+        lambda s: s.has("quantised-on-processor") and s.says("(?i)disable_exllama|use_exllama"),
+        ("use-fallback-kernel", "reduce-memory"),
+    ),
+    (  # in int8, which releases before 4.7 choose by themselves there
+        "software-defect",
+        lambda s: (
+            s.has("cublas-not-supported")
+            and s.from_(100)
+            and (s.about("(?i)whisper|ctranslate") or s.says_last("(?i)whisper|ctranslate"))
+        ),
+        ("use-fp16", "upgrade-library"),
     ),
     (  # DeepSpeed has a variable for GPUs of compute capability 6
         "kernel-min-compute-capability",
@@ -292,6 +383,35 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "compiler-arch-unsupported",
         lambda s: s.below(70) and not s.has("nvcc-arch", "nvrtc-arch", "nvcc-native-unknown"),
         ("use-fallback-kernel", "change-hardware"),
+    ),
+    (  # files for readers of their own, met by transformers
+        "format-or-arch-unknown",
+        lambda s: (
+            s.says(r"quantization (?:type|method).{0,12}\bexl[23]\b|\bmlx-community/")
+            or (s.has("hub-access") and s.says(r"(?i)[-_/.](?:gguf|ggml)\b"))
+        ),
+        ("use-other-backend", "change-quantization"),
+    ),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.says("VLLM_USE_V1"),
+        ("set-environment-override", "use-fallback-kernel"),
+    ),
+    (
+        "quantized-model-operation",
+        lambda s: s.says("only supported for F16"),
+        ("dequantize-first", "requantize-or-reconvert"),
+    ),
+    (
+        "format-or-arch-unknown",
+        lambda s: s.has("saved-by-other-release") and s.says("has no field named"),
+        ("install-matching-build", "build-from-source"),
+    ),
+    ("format-or-arch-unknown", lambda s: s.says("is intended for"), ("fix-user-code", "change-quantization")),
+    (
+        "slow-dtype-path",
+        lambda s: s.says(r"please use the legacy Keras optimizer"),
+        ("fix-user-code", "upgrade-library"),
     ),
     (
         "format-or-arch-unknown",

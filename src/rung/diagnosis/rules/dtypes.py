@@ -30,6 +30,12 @@ _OF_CPU = (
 )
 
 
+def _int8_units(scene: Scene) -> bool:
+    """Whether the GPU is known to have int8 matrix units in Turing's layout: of 7.5, GeForce GTX 16 has none."""
+    gpu = scene.facts.gpu
+    return scene.below(90) and (scene.from_(80) or (scene.from_(75) and gpu is not None and not gpu.half_is_broken))
+
+
 def _kernel(scene: Scene, pattern: str) -> bool:
     named = scene.words.get("kernel", "")
     return scene.has("torch-dtype-not-implemented") and re.search(pattern, named, re.IGNORECASE) is not None
@@ -314,8 +320,20 @@ RULES: tuple[Rule, ...] = (
         _NVIDIA,
     ),
     Rule(
+        "bf16-of-a-processor",
+        lambda s: (
+            s.has("bf16-symptom")
+            and s.facts.gpu is None
+            and s.facts.capability is None
+            and s.says(r"\bCPUs?\b|\b(?i:processors?|xeon|epyc|ryzen)\b")
+        ),
+        {"bf16-unsupported-gpu": -3, "cpu-half-op-missing": 1},
+        "it is the processor that has no bfloat16",
+        "oneDNN, data types",
+    ),
+    Rule(
         "int8-units-are-there",
-        lambda s: s.from_(75) and s.below(90) and s.has("int8-refused"),
+        lambda s: s.has("int8-refused") and _int8_units(s),
         {"int8-matmul-unsupported-gpu": -5, "software-defect": 2.5, "cuda-toolkit-mismatch": 1, "gpu-out-of-memory": 1},
         "{gpu} has compute capability {cc} and int8 matrix units in the layout that is asked for",
         _NVIDIA,
@@ -342,7 +360,7 @@ RULES: tuple[Rule, ...] = (
             s.has("quantisation-min-capability")
             and s.says(r"(?i)method \S*(?:fp8|fp4|modelopt)|capability: (?:89|90|100)\b")
         ),
-        {"fp8-fp4-unsupported-gpu": 2.6, "kernel-min-compute-capability": -1.5},
+        {"fp8-fp4-unsupported-gpu": 3.6, "kernel-min-compute-capability": -2.5},
         "the format asked for is 8- or 4-bit floating point",
         "vLLM, quantization",
     ),

@@ -11,6 +11,14 @@ _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
 _NARROW = r"(?i)_?scaled_mm|float8|fp8|\bfp4|nvfp4|float4"
 
 
+#: An assembler's refusal of what a generation has under a target with a letter only.
+_PLAIN_TARGET = re.compile(
+    r"not supported on \.target 'sm_90'|(?:Instruction|Feature) '(?!wgmma)[^'\n]{1,60}' not supported on "
+    r"\.target 'sm_10[03]'"
+    r"|(?:Instruction|Feature) '(?!wgmma|tcgen05)[^'\n]{1,60}' not supported on \.target 'sm_12[01]'"
+)
+
+
 def _made_for_older(scene: Scene) -> bool:
     here, made = scene.words.get("here", ""), scene.words.get("made", "")
     return here.isdigit() and made.isdigit() and int(here) // 10 > int(made) // 10
@@ -39,8 +47,55 @@ def _driver_of_earlier_cuda(scene: Scene) -> bool:
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        "target-without-letter",
+        lambda s: _PLAIN_TARGET.search(s.text) is not None,
+        {
+            "build-wrong-arch-flags": 7,
+            "fp8-fp4-unsupported-gpu": -5,
+            "kernel-min-compute-capability": -3,
+            "compiler-arch-unsupported": -2,
+        },
+        "the instruction exists on this generation, for code that names it with its letter only (sm_90a, sm_120a)",
+        "NVIDIA, PTX ISA, architecture-specific features",
+    ),
+    Rule(
+        "fell-back-on-newer-gpu",
+        lambda s: s.has("weight-only-fallback") and (s.from_(100) or (s.from_(89) and not s.says("(?i)fp4"))),
+        {"software-defect": 4.5, "slow-dtype-path": -2, "fp8-fp4-unsupported-gpu": -3},
+        "{gpu} has compute capability {cc} and computes in this format: the program took it for an older one",
+        _NVIDIA,
+    ),
+    Rule(
+        "int8-method",
+        lambda s: (
+            s.has("quantisation-min-capability")
+            and s.below(75)
+            and re.search(r"(?i)w8a8|\bint8\b", f"{s.text} {s.said}") is not None
+        ),
+        {"int8-matmul-unsupported-gpu": 5, "kernel-min-compute-capability": -2.5},
+        "{gpu} has compute capability {cc}; int8 matrix units came with 7.5",
+        _NVIDIA,
+    ),
+    Rule(
+        "int8-of-odd-shape",
+        lambda s: s.has("int8-refused") and s.says(r"(?i)cublasLt status 7\b|CUBLAS_STATUS_INVALID_VALUE"),
+        {"kernel-shape-constraint": 7, "int8-matmul-unsupported-gpu": -2.5},
+        "cuBLASLt refuses the values and not the GPU: int8 wants dimensions that are multiples of 4",
+        "cuBLAS documentation, cublasLtMatmul",
+    ),
+    Rule(
+        "flashinfer-on-turing",
+        lambda s: s.has("flashinfer-configuration") and s.below(80),
+        {"kernel-min-compute-capability": 5, "kernel-shape-constraint": -2},
+        "{gpu} has compute capability {cc}, and less shared memory than these kernels are laid out for",
+        "FlashInfer, prefill.cuh",
+    ),
+    Rule(
         "narrow-floats-are-there",
-        lambda s: s.has("topic-fp8", "scaled-product-left-out") and _computes_narrow(s),
+        lambda s: (
+            (s.has("topic-fp8", "scaled-product-left-out") and _computes_narrow(s))
+            or (s.has("float8-scales-refused") and s.from_(90))
+        ),
         {"fp8-fp4-unsupported-gpu": -2.5, "software-defect": 1},
         "{gpu} has compute capability {cc} and computes in this format",
         _NVIDIA,

@@ -47,6 +47,17 @@ def _older_arch_asked(scene: Scene) -> bool:
     return scene.has("ptxas-arch", "nvcc-arch") and asked is not None and scene.from_(int(asked[1]) + 10)
 
 
+def _type(scene: Scene) -> str:
+    """The compute type that CTranslate2 was asked for, empty where it is not named."""
+    return scene.words.get("type", "")
+
+
+def _int8_of_gpu(scene: Scene) -> bool:
+    """Whether a GPU refuses int8, which CPUs take: alone, or with float16, which all from 7.0 on compute."""
+    named = re.match("(?i)int8(?P<half>_b?float16)?", _type(scene))
+    return scene.facts.capability is not None and named is not None and (not named["half"] or scene.from_(100))
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "flash-on-ampere",
@@ -133,6 +144,13 @@ RULES: tuple[Rule, ...] = (
         "ggml-cuda, choice of kernels",
     ),
     Rule(
+        "adapter-into-ggml-types",
+        lambda s: s.has("ggml-copy-types") and "lora" in s.said.lower() and s.says(r"\bto i?q\d"),
+        {"quantized-lora-merge": 3},
+        "an adapter is added to weights of a block format",
+        "stable-diffusion.cpp, lora.hpp",
+    ),
+    Rule(
         "older-arch-asked",
         _older_arch_asked,
         {"build-wrong-arch-flags": 6, "compiler-arch-unsupported": -3},
@@ -178,10 +196,26 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "compute-type-of-fast-gpu",
-        lambda s: s.has("compute-type-refused") and s.from_(70) and s.words.get("type", "")[:4].lower() != "bflo",
+        lambda s: (
+            s.has("compute-type-refused") and s.from_(70) and not re.match("(?i)bfl|int8$|int8_float32", _type(s))
+        ),
         {"cpu-half-op-missing": 3, "slow-dtype-path": -3},
         "{gpu} is quick in half precision: the model is on the CPU, which CTranslate2 takes unless told",
         "CTranslate2, types.cc",
+    ),
+    Rule(
+        "compute-type-of-int8",
+        lambda s: s.has("compute-type-refused") and not s.facts.on_cpu and _int8_of_gpu(s),
+        {"int8-matmul-unsupported-gpu": 6, "slow-dtype-path": -2, "cpu-half-op-missing": -2},
+        "{gpu} has compute capability {cc}: CTranslate2 multiplies int8 from 6.1 on, and on 12.0 in some releases only",
+        "CTranslate2, cuda/utils.cc",
+    ),
+    Rule(
+        "cutlass-before-gpu",
+        lambda s: s.has("cutlass-internal", "cutlass-error-internal") and s.below(80),
+        {"kernel-min-compute-capability": 2},
+        "{gpu} has compute capability {cc}, and such kernels are written for 8.0 and later",
+        "CUTLASS, functionality",
     ),
     Rule(
         "shared-memory-of-old-gpu",

@@ -24,7 +24,7 @@ _FLOORS = (
         80,
         re.compile(
             r"(?i)marlin|sage_?att|flash_?attn|flash_?attention|flashinfer|BatchPrefill|BatchDecode|BatchMLA|sgl_kernel"
-            r"|machete|deep_?gemm"
+            r"|machete|deep_?gemm|ktransformers|exllama_?v3|\bexl3_"
         ),
     ),
     (75, re.compile(r"(?i)\bawq_(?:ext|inference)|autoawq|exllama")),
@@ -36,6 +36,8 @@ _OF_TORCH = (
     r"(?i)\bmmcv|\bmmdet|deform_conv|detectron2|torchvision|torchaudio|torch_(?:scatter|sparse|cluster|spline)|flash_attn"
     r"|\bapex\b|pytorch3d|exllama|auto_?gptq|pointnet|nvdiffrast|maskrcnn|causal_conv1d|selective_scan|mamba_ssm|fairseq|roi_?align|_rasterization"
 )
+#: Kernels for Hopper and what came after it.
+_FOR_HOPPER = re.compile(r"(?i)flash_?mla|deep_?gemm|flash_?att(?:entio)?n[-_ ]?3\b|\bfa3\b")
 
 
 def _below_floor(scene: Scene) -> bool:
@@ -95,6 +97,13 @@ RULES: tuple[Rule, ...] = (
         _below_floor,
         {"kernel-min-compute-capability": 5, "build-wrong-arch-flags": -2, "build-lacks-old-arch": -2},
         "{gpu} has compute capability {cc}, and kernels of this name begin with newer ones",
-        "flash-attention, Marlin, FlashInfer and AutoAWQ, requirements",
+        "flash-attention, Marlin, FlashInfer, AutoAWQ, ExLlama and KTransformers, requirements",
+    ),
+    Rule(
+        "made-for-hopper",
+        lambda s: s.below(90) and _FOR_HOPPER.search(s.said) is not None and all(h.signature.general for h in s.hits),
+        {"kernel-min-compute-capability": 3.5},
+        "{gpu} has compute capability {cc}, and the kernels named are written for 9.0 and later",
+        "FlashMLA, DeepGEMM, FlashAttention-3, requirements",
     ),
 )

@@ -214,7 +214,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "four-bit-kernels-left-out",
-        lambda s: s.has(*MISSING) and s.says("(?i)nunchaku|gemv_awq|gemm_w4a4") and _without_four_bits(s),
+        lambda s: (
+            s.has(*MISSING, "cuda-not-supported-here")
+            and s.says("(?i)nunchaku|gemv_awq|gemm_w4a4")
+            and _without_four_bits(s)
+        ),
         {"kernel-min-compute-capability": 9, "build-wrong-arch-flags": -3.5, "build-lacks-old-arch": -2},
         "{gpu} has compute capability {cc}: these kernels are written for some generations with 4-bit matrix units",
         "nunchaku, supported GPUs",

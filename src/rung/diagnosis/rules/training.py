@@ -113,7 +113,38 @@ def _newer_than_driver(scene: Scene) -> bool:
     return known is not None and scene.facts.cuda is not None and scene.facts.cuda > known[1]
 
 
+#: An adapter merged into a model, and one merged into weights that are packed.
+_MERGED = r"(?i)\bmerg(?:e|ed|ing)\b.{0,80}\b(?:lora|adapters?)\b|\b(?:lora|adapters?)\b.{0,80}\bmerg(?:e|ed|ing)\b"
+_PACKED = r"(?:gguf|nf4|\b[48]-?bit|quanti[sz]|gptq|awq)"
+_INTO_PACKED = (
+    rf"\b(?:fus|merg)(?:e|ed|ing)\b.{{0,60}}\blora.{{0,60}}{_PACKED}|lora.{{0,60}}\b(?:fus|merg).{{0,60}}{_PACKED}"
+)
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "merging-the-quantised",
+        lambda s: (
+            s.has("quantised-layer-lacks", "training-of-quantised", "quantised-operator-elsewhere")
+            and re.search(r"merge_and_unload|merge_lora|merge_adapter|\bmerge\(|fuse_lora", s.said) is not None
+        ),
+        {"quantized-lora-merge": 5, "quantized-model-operation": -1},
+        "it is the merge of an adapter that the quantised layer does not know",
+        "PEFT, tuners/lora",
+    ),
+    Rule(
+        "merged-and-worse",
+        lambda s: s.has("bad-output-quantised", "quantised-and-bad") and s.says(_MERGED),
+        {"quantized-lora-merge": 5.5, "quantization-accuracy": -1.5},
+        "the adapter was merged into weights that are quantised, which rounds it away",
+        "PEFT, tuners/lora/bnb.py",
+    ),
+    Rule(
+        "merging-of-packed",
+        lambda s: s.has("shape-mismatch") and s.says(f"(?i){_INTO_PACKED}"),
+        {"quantized-lora-merge": 5, "not-a-compatibility-problem": -2},
+        "packed weights have another shape than the adapter is for",
+        "diffusers, fusing of LoRA; bitsandbytes",
+    ),
     Rule(
         "deepspeed-half-before-volta",
         lambda s: s.has("half-not-for-processor") and s.vendor == "nvidia" and s.below(70),
@@ -223,7 +254,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "flattens-quantised",
-        lambda s: s.has("dtypes-equal") and s.says(r"uniform dtype but got .{0,40}torch\.u?int8"),
+        lambda s: s.has("dtypes-equal") and s.says(r"(?:uniform|the same) `?dtype`? but got .{0,40}torch\.u?int8"),
         {"quantized-model-operation": 6, "dtype-mix": -3},
         "some of the weights are quantised, and are not to be flattened with the rest",
         "torch, FSDP",
