@@ -7,7 +7,7 @@ import pytest
 from rung.diagnosis.explain import explain
 from rung.diagnosis.fixing import causes
 from rung.diagnosis.match import signatures
-from rung.diagnosis.score import BY_HAND, DEFECT, DOUBT, UNKNOWN, probabilities, siblings
+from rung.diagnosis.score import BY_HAND, CAUTION, DEFECT, DOUBT, UNKNOWN, probabilities, siblings
 
 
 @pytest.mark.parametrize("cause", causes())
@@ -34,8 +34,8 @@ def test_a_defect_is_among_the_three_however_clear_a_message_reads():
 
 
 def test_weights_by_hand_and_words_are_nats_of_which_the_former_count_in_part():
-    shares = probabilities({"dtype-mix": 3.0, "device-placement": 1.0}, {"dtype-mix": -2.0, "device-placement": -1.0})
-    scores = (3.0 * BY_HAND - 2.0, 1.0 * BY_HAND - 1.0, UNKNOWN)
+    shares = probabilities({"dtype-mix": 3.0, "device-placement": 1.0}, {"dtype-mix": -3.0, "device-placement": -1.0})
+    scores = [CAUTION * score for score in (3.0 * BY_HAND - 3.0, 1.0 * BY_HAND - 1.0, UNKNOWN)]
     powers = [math.exp(score) for score in scores]
     assert sum(shares.values()) == pytest.approx(1 - powers[-1] / sum(powers))
     other = siblings("device-placement")["dtype-mix"] * DOUBT * sum(shares.values())

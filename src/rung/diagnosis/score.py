@@ -16,8 +16,10 @@ from rung.diagnosis.tables import tables
 #: signatures and words were made.
 UNKNOWN = 0.0
 #: Weights set by hand were set on messages that somebody had seen; words are learned with the signatures and rules that
-#: match among them, and know better what to make of these where nobody has. This much of the former stands beside them.
-BY_HAND = 0.25
+#: match among them, and know better what to make of these where nobody has. Two thirds of the former stand beside them.
+BY_HAND = 0.67
+#: Both together are too sure of threads that neither has met: this much of the scores makes the shares.
+CAUTION = 0.9
 #: However clear a message reads, this share of its threads had another cause: most often a defect of the release, which
 #: shows by any message and is named by none, else one that shares messages with it.
 DOUBT, DEFECT = 0.02, 0.7
@@ -64,7 +66,7 @@ def probabilities(total: Mapping[str, float], learned: Mapping[str, float] = EMP
     scores = {label: BY_HAND * total.get(label, 0.0) + learned.get(label, 0.0) for label in labels}
     scores[""] += UNKNOWN
     top = max(scores.values())
-    powers = {label: math.exp(score - top) for label, score in scores.items()}
+    powers = {label: math.exp(CAUTION * (score - top)) for label, score in scores.items()}
     whole = sum(powers.values())
     shares = {label: power / whole for label, power in powers.items() if label}
     return dict(sorted(_doubted(shares).items(), key=lambda item: (-item[1], item[0])))

@@ -389,15 +389,4 @@ RULES: tuple[Rule, ...] = (
         "{gpu} is newer than the layouts that the library asks for",
         "cuBLAS documentation, cublasLtMatmul",
     ),
-    Rule(
-        "half-named-in-nan",
-        lambda s: (
-            s.has(*NAN)
-            and s.says(r"(?i)\b(?:bf16|bfloat16)\b.{0,40}(?:ok|works?|fine|right|normal)")
-            and not s.says(r"(?i)\b16[356]0")
-        ),
-        {"fp16-overflow": 1},
-        "bfloat16, which has a wider range, is right",
-        "IEEE 754 binary16 and bfloat16",
-    ),
 )

@@ -240,4 +240,15 @@ RULES: tuple[Rule, ...] = (
         "this release of xFormers is known for it",
         "diffusers, examples",
     ),
+    Rule(
+        "half-named-in-nan",
+        lambda s: (
+            s.has(*NAN)
+            and s.says(r"(?i)\b(?:bf16|bfloat16)\b.{0,40}(?:ok|works?|fine|right|normal)")
+            and not s.says(r"(?i)\b16[356]0")
+        ),
+        {"fp16-overflow": 1},
+        "bfloat16, which has a wider range, is right",
+        "IEEE 754 binary16 and bfloat16",
+    ),
 )
