@@ -87,6 +87,31 @@ def test_an_unknown_card_is_no_error(run, tmp_path):
     assert (code, json.loads(out)["cause"]) == (0, "gpu-out-of-memory")
 
 
+@pytest.mark.parametrize(
+    ("name", "cause", "said"),
+    [
+        ("FooBar 9000", "build-lacks-new-arch", "no device called 'FooBar 9000'. Nothing is taken for known of it."),
+        ("8x H100 80GB", "build-lacks-new-arch", ""),
+        ("RTX 20xx", "build-wrong-arch-flags", ""),
+    ],
+)
+def test_a_card_as_people_write_it(run, name, cause, said):
+    code, out, err = run(IMAGE, "--device", name, "--json")
+    assert (code, json.loads(out)["cause"]) == (0, cause)
+    assert err.endswith(f"{said}\n") if said else not err
+
+
+def test_it_happened_without_a_gpu(run):
+    said = "Torch not compiled with CUDA enabled"
+    assert run(said, "--device", "cpu", "--json")[:2] == run(said, "--device", "CPU", "--json")[:2]
+    assert run(said, "--device", "cpu")[0] == 0
+
+
+def test_a_reader_that_goes_is_no_error():
+    command = f"{sys.executable} -m rung explain --list | head -n 1; exit ${{PIPESTATUS[0]}}"
+    assert subprocess.run(["bash", "-c", command], capture_output=True, check=False).returncode == 0
+
+
 def test_a_binary_is_no_log_that_it_knows(run, tmp_path):
     log = tmp_path / "weights.bin"
     log.write_bytes(bytes(range(256)) * 64)
@@ -147,7 +172,9 @@ def test_a_broken_row_does_not_cost_the_others(run, tmp_path):
         (["driver-too-od"], "driver-too-old"),
         (["/"], "is a folder"),
         (["  "], "is empty"),
-        ([IMAGE, "--device", "no such card"], "no device called"),
+        ([""], "is empty"),
+        ([IMAGE, "--device", " "], "no device called"),
+        ([IMAGE, "--device", "no such card", "--software", "torch 1.10+cu102"], "no device called"),
         ([IMAGE, "--environment", "/nowhere.json"], "cannot be read"),
         ([IMAGE, "--device", "t4", "--no-environment"], "exclude each other"),
         ([IMAGE, "--software", "torch 1.10+cu102"], "name it with --device"),
@@ -166,7 +193,8 @@ def test_an_environment_that_is_none_exits_with_2(run, tmp_path, text):
     file = tmp_path / "environment.json"
     file.write_text(text)
     code, _, err = run(IMAGE, "--environment", file)
-    assert (code, "JSON" in err) == (2, True)
+    assert (code, "JSON" in err, str(file) in err.splitlines()[0]) == (2, True, True)
+    assert f"> {file}" in err.splitlines()[-1]
 
 
 def test_a_redacted_log_holds_no_names_and_no_tokens(run, tmp_path):
