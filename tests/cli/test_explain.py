@@ -90,7 +90,7 @@ def test_an_unknown_card_is_no_error(run, tmp_path):
 @pytest.mark.parametrize(
     ("name", "cause", "said"),
     [
-        ("FooBar 9000", "build-lacks-new-arch", "no device called 'FooBar 9000'. Nothing is taken for known of it."),
+        ("FooBar 9000", "build-lacks-new-arch", "Nothing is taken for known of it."),
         ("8x H100 80GB", "build-lacks-new-arch", ""),
         ("RTX 20xx", "build-wrong-arch-flags", ""),
     ],
@@ -98,7 +98,7 @@ def test_an_unknown_card_is_no_error(run, tmp_path):
 def test_a_card_as_people_write_it(run, name, cause, said):
     code, out, err = run(IMAGE, "--device", name, "--json")
     assert (code, json.loads(out)["cause"]) == (0, cause)
-    assert err.endswith(f"{said}\n") if said else not err
+    assert (said in err, bool(err)) == (True, bool(said))
 
 
 def test_it_happened_without_a_gpu(run):
