@@ -56,8 +56,14 @@ def test_a_death_without_a_word_that_rung_knows_is_left_alone():
 def test_a_command_that_is_not_there_and_one_that_cannot_run(tmp_path):
     missing = subprocess.run([*RUNG, "--", "no-such-program"], capture_output=True, text=True)
     assert (missing.returncode, missing.stderr) == (127, "rung exec: no-such-program: command not found\n")
+    empty = subprocess.run([*RUNG, "--", ""], capture_output=True, text=True)
+    assert (empty.returncode, empty.stderr) == (127, "rung exec: '': command not found\n")
     script = tmp_path / "train.py"
-    script.write_text("print()")
+    script.write_text("#!/no/such/python")
+    script.chmod(0o755)
+    other = subprocess.run([*RUNG, "--", str(script)], capture_output=True, text=True)
+    assert (other.returncode, "the interpreter that its first line names" in other.stderr) == (127, True)
+    script.chmod(0o644)
     plain = subprocess.run([*RUNG, "--", str(script)], capture_output=True, text=True)
     assert plain.returncode == 126
     assert f"rung exec -- python {script}" in plain.stderr
