@@ -231,6 +231,18 @@ def test_a_redacted_log_holds_no_names_and_no_tokens(run, tmp_path):
         ("wandb: Currently logged in as: anna (team)", "anna"),
         ("USER=anna HOSTNAME=annas-box", "anna"),
         ("ya29.a0AfH6SMBxyzabcdef", "a0AfH6"),
+        ("//registry.npmjs.org/:npm_abcdefghijklmnopqrstuvwxyz0123456789", "npm_a"),
+        ("Authorization: Basic YW5uYTpzZWNyZXQ=", "YW5u"),
+        ("'secret': 'two words'", "words"),
+        ("Set-Cookie: session=abcdef0123456789; Path=/", "abcdef"),
+        ("https://bucket/x?X-Amz-Signature=0123abcdef&X-Amz-Date=1", "0123abcdef"),
+        ('AZURE_KEY="Zm9vYmFyYmF6"', "Zm9v"),
+        ("/Users/Anna Maria/models/x.gguf", "Maria"),
+        ("open /scratch/anna/x and /run/media/anna/usb", "anna"),
+        ("token in %2Fhome%2Fanna%2Fx", "anna"),
+        ("\\\\nas01\\anna\\x.gguf", "anna"),
+        ("[anna@node12 proj]$ python train.py", "anna"),
+        ("UUID: GPU-12345678-1234-1234-1234-123456789abc", "12345678"),
         ("key -----BEGIN RSA PRIVATE KEY-----\nMIIEpAIB\nAAKCAQ\n-----END RSA PRIVATE KEY-----", "MIIEpAIB"),
     ],
 )
@@ -252,6 +264,7 @@ def test_what_a_log_says_of_tokens_stays(run, tmp_path):
         "max_tokens: 2048, pad_token_id = 0, use_auth_token=True, 12:30:59 tokenizer: LlamaTokenizer\n"
         "KeyError: 'model.layers.0.self_attn.k_proj.weight', Missing key(s): user_id, primary_key=12\n"
         "at::cuda::blas::gemm dead::beef c10::BFloat16, torch==2.7.1 fa2F@v2.5.7 ~/x --token-budget 3\n"
+        "session=tf.Session(), signature=(Tensor a), /usr/lib/x.so, C:\\\\Windows\\\\System32\\\\nvcuda.dll\n"
     )
     (tmp_path / "log").write_text(said)
     assert run(tmp_path / "log", "--redact")[1] == said
