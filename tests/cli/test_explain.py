@@ -8,6 +8,7 @@ import pytest
 
 from rung.cli.app import main
 from rung.diagnosis import machine
+from rung.diagnosis.explain import explain
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
 KEYS = {"cause", "confidence", "fixes", "automatic", "alternatives", "evidence"}
@@ -85,6 +86,26 @@ def test_an_unknown_card_is_no_error(run, tmp_path):
     file.write_text(json.dumps({"gpu": "FooBar 9000", "driver": "banana", "torch": None}))
     code, out, _ = run("CUDA out of memory", "--environment", file, "--json")
     assert (code, json.loads(out)["cause"]) == (0, "gpu-out-of-memory")
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"gpu": "RTX 3090"}, "the environment says 8.6: the latter is believed"),
+        ({"gpu": "RX 7900 XTX"}, "the environment names RX 7900 XTX, which has none: the latter is believed"),
+        ({"gpu": "none"}, "the environment says that there is none: the former is believed"),
+        ({"gpu": "none", "compute_capability": "8.9"}, "its compute capability is 8.9: the latter is believed"),
+        ({"gpu": "RTX 5090"}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_log_against_its_environment(environment, said):
+    log = f"NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch\n{IMAGE}"
+    found = explain(log, environment).evidence
+    against = " ".join(item.fact for item in found if item.source == "the environment given")
+    assert said in against
+    assert bool(said) == bool(against)
+    assert not any(item.fact.startswith("RX 7900 XTX has compute capability") for item in found)
 
 
 @pytest.mark.parametrize(
