@@ -122,9 +122,12 @@ def test_a_stream_that_is_closed(closed):
     assert subprocess.run(["sh", "-c", script]).returncode == 6
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGALRM])
 def test_signals_are_handed_on(number):
-    code = f"import signal, sys; signal.signal({number:d}, lambda *_: sys.exit(9)); print(flush=True); signal.pause()"
+    code = (  # not pause(): one that comes just before it would be waited for without end
+        f"import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [{number:d}]); print(flush=True)\n"
+        f"sys.exit(9 if signal.sigwait([{number:d}]) else 1)"
+    )
     command = [*RUNG, "--", sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         process.stdout.read(1)
