@@ -189,6 +189,19 @@ def test_how_often_the_kernel_has_killed_is_a_number():
     assert executing.memory_kills() >= 0
 
 
+def test_a_thread_is_on_the_card_and_is_helped():
+    code = (
+        "import concurrent.futures, threading, torch\n"
+        "x = torch.ones(2, 2, device='cuda', dtype=torch.bfloat16)\n"
+        "def product():\n y = torch.ones(2, 2, device='cuda', dtype=torch.bfloat16)\n print((x @ y).device)\n"
+        "thread = threading.Thread(target=product); thread.start(); thread.join()\n"
+        "concurrent.futures.ThreadPoolExecutor(1).submit(product).result()"
+    )
+    done = run(P2200, sys.executable, "-c", code)
+    assert done.stdout.split() == ["cuda:0", "cuda:0"]
+    assert "rung exec: mm on cuda:0: bfloat16 → float32, 2 times" in done.stderr
+
+
 @pytest.mark.slow
 def test_processes_and_threads():
     done = run(P2200, sys.executable, str(PROGRAMS / "processes.py"))

@@ -8,6 +8,7 @@ import pytest
 
 from rung.cli.app import main
 from rung.diagnosis import machine
+from rung.diagnosis.explain import explain
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
 KEYS = {"cause", "confidence", "fixes", "automatic", "alternatives", "evidence"}
@@ -87,6 +88,51 @@ def test_an_unknown_card_is_no_error(run, tmp_path):
     assert (code, json.loads(out)["cause"]) == (0, "gpu-out-of-memory")
 
 
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"gpu": "RTX 3090"}, "the environment says 8.6: the latter is believed"),
+        ({"gpu": "RX 7900 XTX"}, "the environment names RX 7900 XTX, which has none: the latter is believed"),
+        ({"gpu": "none"}, "the environment says that there is none: the former is believed"),
+        ({"gpu": "none", "compute_capability": "8.9"}, "its compute capability is 8.9: the latter is believed"),
+        ({"gpu": "RTX 5090"}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_log_against_its_environment(environment, said):
+    log = f"NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch\n{IMAGE}"
+    found = explain(log, environment).evidence
+    against = " ".join(item.fact for item in found if item.source == "the environment given")
+    assert said in against
+    assert bool(said) == bool(against)
+    assert not any(item.fact.startswith("RX 7900 XTX has compute capability") for item in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "said"),
+    [
+        ("FooBar 9000", "build-lacks-new-arch", "Nothing is taken for known of it."),
+        ("8x H100 80GB", "build-lacks-new-arch", ""),
+        ("RTX 20xx", "build-wrong-arch-flags", ""),
+    ],
+)
+def test_a_card_as_people_write_it(run, name, cause, said):
+    code, out, err = run(IMAGE, "--device", name, "--json")
+    assert (code, json.loads(out)["cause"]) == (0, cause)
+    assert (said in err, bool(err)) == (True, bool(said))
+
+
+def test_it_happened_without_a_gpu(run):
+    said = "Torch not compiled with CUDA enabled"
+    assert run(said, "--device", "cpu", "--json")[:2] == run(said, "--device", "CPU", "--json")[:2]
+    assert run(said, "--device", "cpu")[0] == 0
+
+
+def test_a_reader_that_goes_is_no_error():
+    command = f"{sys.executable} -m rung explain --list | head -n 1; exit ${{PIPESTATUS[0]}}"
+    assert subprocess.run(["bash", "-c", command], capture_output=True, check=False).returncode == 0
+
+
 def test_a_binary_is_no_log_that_it_knows(run, tmp_path):
     log = tmp_path / "weights.bin"
     log.write_bytes(bytes(range(256)) * 64)
@@ -147,7 +193,9 @@ def test_a_broken_row_does_not_cost_the_others(run, tmp_path):
         (["driver-too-od"], "driver-too-old"),
         (["/"], "is a folder"),
         (["  "], "is empty"),
-        ([IMAGE, "--device", "no such card"], "no device called"),
+        ([""], "is empty"),
+        ([IMAGE, "--device", " "], "no device called"),
+        ([IMAGE, "--device", "no such card", "--software", "torch 1.10+cu102"], "no device called"),
         ([IMAGE, "--environment", "/nowhere.json"], "cannot be read"),
         ([IMAGE, "--device", "t4", "--no-environment"], "exclude each other"),
         ([IMAGE, "--software", "torch 1.10+cu102"], "name it with --device"),
@@ -166,7 +214,8 @@ def test_an_environment_that_is_none_exits_with_2(run, tmp_path, text):
     file = tmp_path / "environment.json"
     file.write_text(text)
     code, _, err = run(IMAGE, "--environment", file)
-    assert (code, "JSON" in err) == (2, True)
+    assert (code, "JSON" in err, str(file) in err.splitlines()[0]) == (2, True, True)
+    assert f"> {file}" in err.splitlines()[-1]
 
 
 def test_a_redacted_log_holds_no_names_and_no_tokens(run, tmp_path):
@@ -203,6 +252,18 @@ def test_a_redacted_log_holds_no_names_and_no_tokens(run, tmp_path):
         ("wandb: Currently logged in as: anna (team)", "anna"),
         ("USER=anna HOSTNAME=annas-box", "anna"),
         ("ya29.a0AfH6SMBxyzabcdef", "a0AfH6"),
+        ("//registry.npmjs.org/:npm_abcdefghijklmnopqrstuvwxyz0123456789", "npm_a"),
+        ("Authorization: Basic YW5uYTpzZWNyZXQ=", "YW5u"),
+        ("'secret': 'two words'", "words"),
+        ("Set-Cookie: session=abcdef0123456789; Path=/", "abcdef"),
+        ("https://bucket/x?X-Amz-Signature=0123abcdef&X-Amz-Date=1", "0123abcdef"),
+        ('AZURE_KEY="Zm9vYmFyYmF6"', "Zm9v"),
+        ("/Users/Anna Maria/models/x.gguf", "Maria"),
+        ("open /scratch/anna/x and /run/media/anna/usb", "anna"),
+        ("token in %2Fhome%2Fanna%2Fx", "anna"),
+        ("\\\\nas01\\anna\\x.gguf", "anna"),
+        ("[anna@node12 proj]$ python train.py", "anna"),
+        ("UUID: GPU-12345678-1234-1234-1234-123456789abc", "12345678"),
         ("key -----BEGIN RSA PRIVATE KEY-----\nMIIEpAIB\nAAKCAQ\n-----END RSA PRIVATE KEY-----", "MIIEpAIB"),
     ],
 )
@@ -224,6 +285,7 @@ def test_what_a_log_says_of_tokens_stays(run, tmp_path):
         "max_tokens: 2048, pad_token_id = 0, use_auth_token=True, 12:30:59 tokenizer: LlamaTokenizer\n"
         "KeyError: 'model.layers.0.self_attn.k_proj.weight', Missing key(s): user_id, primary_key=12\n"
         "at::cuda::blas::gemm dead::beef c10::BFloat16, torch==2.7.1 fa2F@v2.5.7 ~/x --token-budget 3\n"
+        "session=tf.Session(), signature=(Tensor a), /usr/lib/x.so, C:\\\\Windows\\\\System32\\\\nvcuda.dll\n"
     )
     (tmp_path / "log").write_text(said)
     assert run(tmp_path / "log", "--redact")[1] == said

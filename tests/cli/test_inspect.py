@@ -40,6 +40,16 @@ def test_a_device_is_answered_first(rung, library):
     ]
 
 
+def test_what_has_no_device_code_is_said_once(rung, tmp_path):
+    (tmp_path / "lib.so").write_bytes(made.elf())
+    said = rung("inspect", str(tmp_path / "lib.so"), "--device", "p2200")
+    assert said.out.splitlines()[2] == "no device code"
+
+
+def test_an_empty_name_is_not_this_folder(rung):
+    assert (rung("inspect", "").code, "is empty" in rung("inspect", "").err) == (2, True)
+
+
 def test_what_does_not_run_is_exit_code_1_with_a_way_on(rung, tmp_path):
     (tmp_path / "lib.so").write_bytes(made.elf(NEW))
     said = rung("inspect", str(tmp_path / "lib.so"), "--device", "p2200")

@@ -8,7 +8,9 @@ from tests import device_code as made
 
 from rung.diagnosis.binaries import places
 from rung.diagnosis.binaries.images import Library
+from rung.diagnosis.binaries.judge import judge
 from rung.diagnosis.binaries.scan import scan
+from rung.hardware import catalog
 
 PLAIN = made.fatbin(made.entry(made.CUBIN, 75), made.entry(made.CUBIN, 90, made.A), made.entry(made.PTX, 120))
 
@@ -75,11 +77,13 @@ def test_a_program_with_an_archive_behind_it(tmp_path):
 
 def test_names_that_lead_out_of_the_archive_are_told_and_never_written(tmp_path):
     wheel = tmp_path / "x.whl"
-    wheel.write_bytes(made.archive({"../../evil.so": made.elf(PLAIN), "/etc/evil.so": made.elf()}))
+    wheel.write_bytes(
+        made.archive({"../../evil.so": made.elf(PLAIN), "/etc/evil.so": made.elf(), "C:\\evil.so": made.elf()})
+    )
     remarks: list[str] = []
     found = list(places.libraries(wheel, remarks))
-    assert len(found) == 2
-    assert "2 of its names lead out" in remarks[0]
+    assert len(found) == 3
+    assert "3 of its names lead out" in remarks[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.whl"]
 
 
@@ -102,3 +106,27 @@ def test_a_member_that_is_damaged_does_not_hide_the_others(tmp_path):
     first, second = places.libraries(wheel, [])
     assert "cannot be read" in first.remarks[0]
     assert listed(second) == ["compute_120", "sm_75", "sm_90a"]
+
+
+def test_archives_in_archives_and_folders_are_named(tmp_path):
+    outer = tmp_path / "all.zip"
+    outer.write_bytes(made.archive({"x.whl": made.archive({"a.so": made.elf(PLAIN)}), "b.so": made.elf(PLAIN)}))
+    for place, said in (
+        (outer, "1 archive in it is not looked into; unpack or name it: x.whl"),
+        (tmp_path, "1 archive in it is not looked into; unpack or name it: all.zip"),
+    ):
+        remarks: list[str] = []
+        list(places.libraries(place, remarks))
+        assert remarks == [said]
+
+
+def test_of_a_member_that_is_not_read_nothing_is_claimed(tmp_path):
+    wheel = tmp_path / "x.whl"
+    data = bytearray(made.archive({"a.so": made.elf(PLAIN)}))
+    directory = data.rfind(b"PK\x01\x02")
+    data[6] |= 1
+    data[directory + 8] |= 1
+    wheel.write_bytes(data)
+    (library,) = places.libraries(wheel, [])
+    assert (library.format, library.remarks) == ("not read", ("it is encrypted",))
+    assert judge(library, catalog.device("p2200")).runs == "unknown"

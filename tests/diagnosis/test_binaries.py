@@ -238,6 +238,14 @@ def test_a_fatbin_whose_entry_is_longer_than_its_container():
     assert found.count(CUBIN) == {"sm_75": 2, "sm_90a": 1}
 
 
+@pytest.mark.parametrize("size", [0, 8])
+def test_a_fatbin_that_says_it_ends_before_its_first_entry(size):
+    data = bytearray(made.fatbin(made.entry(made.CUBIN, 75)))
+    data[8:16] = size.to_bytes(8, "little")
+    found = read(made.elf(bytes(data)))
+    assert "contradicts itself at byte" in found.remarks[0]
+
+
 @pytest.mark.parametrize("size", [0, 1, 3, 16, 71, 72, 100])
 def test_a_fatbin_cut_off_anywhere(size):
     found = read(PLAIN[:size])

@@ -13,6 +13,19 @@ from rung.diagnosis.log import encoding_of, utf8
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
 
 
+#: What ``rung explain`` knows of a machine like that of the tests.
+MACHINE = {"gpu": "none", "os": "Linux 6.18.44", "torch": "2.13.0+cpu", "cpu": "AMD EPYC"}
+
+
+@pytest.mark.parametrize("log", ["", "\n\n", "1\n2\n3\n", "hello world how are you"])
+@pytest.mark.parametrize(
+    "environment",
+    [MACHINE, {"gpu": "RTX 4090"}, {"gpu": "none", "cpu": "Xeon"}, {"gpu": "P2200", "torch": "1.10+cu102"}],
+)
+def test_a_machine_alone_has_no_problem(log, environment):
+    assert explain(log, environment).cause is None
+
+
 def test_a_long_log_costs_bounded_memory_and_its_error_is_found():
     def log():
         for step in range(300_000):
@@ -49,12 +62,44 @@ def test_a_progress_bar_of_many_states_is_read_once(monkeypatch):
 
 def test_a_log_of_nothing_but_new_failures_is_read_at_its_ends(monkeypatch):
     monkeypatch.setattr(reading, "_REMEMBERED", 100)
-    monkeypatch.setattr(reading, "_LOOKED", 500)
+    monkeypatch.setattr(reading, "_ALL_WORK", 50_000)
     letters = ["".join(letters) for letters in itertools.product("abcdefghij", repeat=4)]
-    log = [*(f"failure {word}\n".encode() for word in letters), b"something\n" + IMAGE.encode()]
-    found = explain_log(log, {"gpu": "RTX 5090"})
+    last = b"something\n" + IMAGE.encode() + b"\nunsuccessful, without an end of its line"
+    found = explain_log([*(f"failure {word}\n".encode() for word in letters), last], {"gpu": "RTX 5090"})
     assert found.cause == "build-lacks-new-arch"
     assert found.evidence[0].line == len(letters) + 2
+
+
+def test_lines_that_match_without_end_do_not_hide_the_error_behind_them():
+    letters = ("".join(letters) for letters in itertools.product("abcdefghij", repeat=3))
+    log = [f"batch {word} 12.3 it/s\n".encode() for word in letters]
+    found = explain_log([*log, IMAGE.encode()], {"gpu": "RTX 5090"})
+    assert (found.cause, found.evidence[-2].line) == ("build-lacks-new-arch", len(log) + 1)
+
+
+def test_what_a_log_may_cost_is_bounded_whatever_its_lines_hold(monkeypatch):
+    monkeypatch.setattr(reading, "_ALL_WORK", 5_000_000)
+    words = [
+        "error",
+        "failed",
+        "memory",
+        "cuda",
+        "torch",
+        "compute",
+        "capability",
+        "sm_75",
+        "bfloat16",
+        "dtype",
+        "driver",
+        "version",
+        "vulkan",
+        "kernel",
+    ]
+    numbers = random.Random(11)
+    log = [" ".join(numbers.choices(words, k=400)).encode() + b"\n" for _ in range(2_000)]
+    read = reading.read(log)
+    assert 5_000_000 <= read.work < 10_000_000
+    assert 0 < len(read.hits) <= reading._KEPT * len(read.found)
 
 
 def test_a_line_of_a_hundred_megabytes_costs_little_memory():
@@ -98,6 +143,7 @@ def test_a_line_of_a_hundred_megabytes_costs_little_memory():
 def test_garbage_has_no_cause_and_does_not_hide_one(data):
     found = explain_log(utf8([data]))
     assert found.cause is None or found.confidence < 0.3, "noise may spell a short word"
+    assert found.cause is None or explain_log(utf8([data]), MACHINE).confidence < 0.5
     ended = data.decode(encoding_of(data), "replace") + "\n" + IMAGE
     assert explain(ended, {"gpu": "RTX 5090"}).cause == "build-lacks-new-arch"
 
@@ -119,6 +165,6 @@ def test_one_line_of_many_megabytes_is_read_at_its_ends():
 def test_what_a_line_says_stands_in_the_order_of_the_rows():
     line = "level_zero: (UR_RESULT_ERROR_DEVICE_LOST), CUDA out of memory, No HIP GPUs are available"
     rows = {signature.id: place for place, signature in enumerate(reading.signatures())}
-    places = [rows[signature.id] for signature, _ in reading._matches(line)]
+    places = [rows[signature.id] for signature, _ in reading._matches(line, reading.Reading())]
     assert len(places) > 1
     assert places == sorted(places)

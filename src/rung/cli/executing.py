@@ -57,7 +57,7 @@ def execute(settings: dict[str, str], command: list[str]) -> int:
     killed = memory_kills()
     try:
         status, last = launch(command, variables | repaired)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: an empty name
         return _not_started(command[0], error)
     finally:
         found = _read(notes)
@@ -139,10 +139,13 @@ def _explain(last: bytes, status: int, settings: Mapping[str, str]) -> None:
         print(f"rung exec could not explain this: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def _not_started(name: str, error: OSError) -> int:
+def _not_started(name: str, error: OSError | ValueError) -> int:
     """Says why, in the words of shells."""
-    there = not isinstance(error, FileNotFoundError)
-    print(f"rung exec: {name}: {error.strerror if there else 'command not found'}", file=sys.stderr)
+    missing = not isinstance(error, OSError) or isinstance(error, FileNotFoundError)
+    why = "command not found" if missing else getattr(error, "strerror", "")
+    if missing and os.path.isfile(name):
+        why = "the interpreter that its first line names is not there"
+    print(f"rung exec: {name or repr(name)}: {why}", file=sys.stderr)
     if name.endswith(".py"):
         print(f"What to do\n  1  rung exec -- python {name}", file=sys.stderr)
-    return _NOT_RUNNABLE if there else _NOT_FOUND
+    return _NOT_FOUND if missing else _NOT_RUNNABLE

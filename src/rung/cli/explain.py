@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _UNKNOWN = 3
+_ENVIRONMENT_FILE = """echo '{{"gpu": "Quadro P2200", "torch": "1.10.0+cu102"}}' > {}"""
 
 _What = Annotated[
     str | None,
@@ -111,7 +113,27 @@ def _environment(device: str | None, software: str | None, file: Path | None, no
         return _read_environment(file)
     from rung.diagnosis import machine
 
-    return machine.catalogue_card(device, software) if device is not None else machine.this_machine()
+    return machine.this_machine() if device is None else _card(device, software)
+
+
+def _card(name: str, software: str | None) -> Mapping[str, Any]:
+    """What is known of a card, by a name of the catalogue or as people write it: ``8x H100 80GB``, ``RTX 20xx``; that
+    of a name nothing is known is said, and no error."""
+    from rung.cli.output import note
+    from rung.core.errors import UnknownDevice
+    from rung.diagnosis import machine
+    from rung.diagnosis.gpus import gpu_of
+
+    if name.lower() == "cpu":
+        return {"gpu": "none"}
+    try:
+        return machine.catalogue_card(name, software)
+    except UnknownDevice as error:
+        if software is not None or not name.strip():
+            raise
+        if gpu_of(name) is None:
+            note(f"{error.cause} Nothing is taken for known of it.")
+        return {"gpu": name}
 
 
 def _read_environment(file: Path) -> Mapping[str, Any]:
@@ -123,9 +145,13 @@ def _read_environment(file: Path) -> Mapping[str, Any]:
         return environment_of(json_module.loads(data.decode(encoding_of(data))))
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    except UsageError as error:
+        raise UsageError(
+            f"{file}: {error.cause}", error.facts, [_ENVIRONMENT_FILE.format(shlex.quote(str(file)))]
+        ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{file} is no JSON: {error}", (), ['{"gpu": "Quadro P2200", "torch": "1.10.0+cu102"}']
+            f"{file} is no JSON: {error}", ways_out=[_ENVIRONMENT_FILE.format(shlex.quote(str(file)))]
         ) from error
 
 
@@ -140,6 +166,8 @@ def _log(what: str | None) -> Iterator[bytes]:
             )
         yield from utf8(_chunks(sys.stdin.buffer))
         return
+    if not what.strip():
+        raise UsageError("The line to explain is empty.", (), ['rung explain "the line"'])
     try:
         path = Path(what)
         there, folder = path.exists(), path.is_dir()
@@ -154,8 +182,6 @@ def _log(what: str | None) -> Iterator[bytes]:
         except OSError as error:
             raise UsageError(f"{what} cannot be read: {error.strerror}") from error
         return
-    if not what.strip():
-        raise UsageError("The line to explain is empty.", (), ['rung explain "the line"'])
     if any(letter.isspace() for letter in what.strip()):
         yield what.encode("utf-8", "replace")
         return

@@ -10,7 +10,7 @@ from rung.cli.output import table
 from rung.core.text import size
 from rung.diagnosis.binaries import answer as answers
 from rung.diagnosis.binaries import rules
-from rung.diagnosis.binaries.images import CODE_OBJECT, CUBIN, LTO, PTX, SPIRV, CpuCode, Library
+from rung.diagnosis.binaries.images import CODE_OBJECT, CUBIN, LTO, NOT_READ, PTX, SPIRV, CpuCode, Library
 from rung.diagnosis.binaries.judge import Judgement, capability, targets
 from rung.hardware.catalog.rows import architectures, version
 
@@ -79,7 +79,7 @@ def in_full(answer: Answer, place: int) -> Iterator[str]:
                 yield f"  {word:<9} {_counted(found)}{_driver(library) if kind == PTX else ''}"
         yield f"  objects   {_objects(library)}"
         yield f"  code for  {ranges(answers.serves(library)) or 'no device of the catalogue'}"
-    elif not answer.judgements:
+    elif not answer.judgements and library.format != NOT_READ:
         yield "  no device code"
     if library.cpu:
         yield f"  CPU       {_cpu(library.cpu)}"
@@ -88,7 +88,8 @@ def in_full(answer: Answer, place: int) -> Iterator[str]:
 
 
 def _sentence(found: Judgement) -> str:
-    parts = [_WORDS[found.runs] + (f": {found.reason}" if found.reason else "")]
+    word = _WORDS[found.runs]
+    parts = [word + (f": {found.reason}" if found.reason not in ("", word) else "")]
     if found.images and found.runs in ("yes", "partly"):
         parts.append(f"takes the code for {' '.join(found.images)}")
     if found.missing:

@@ -29,6 +29,9 @@ def console(stderr: bool = False) -> Console:
         def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(printable(text), **options)
 
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # which ends the command well, as where nothing is printed through rich
+
     stream = sys.stderr if stderr else sys.stdout
     wide = None if stream.isatty() else 200
     return Plain(stderr=stderr, highlight=False, soft_wrap=True, width=wide, markup=False, emoji=False)

@@ -15,7 +15,7 @@ from rung.diagnosis.fixing import Fix, causes, fixes_for
 from rung.diagnosis.reading import Hit, read
 from rung.diagnosis.rules import RULES
 from rung.diagnosis.score import probabilities, weights
-from rung.diagnosis.words import votes, words_of
+from rung.diagnosis.words import said_by, votes, words_of
 
 #: Below this probability rung says that it does not know, and where it is likelier that nothing of it is the matter.
 _LEAST = 0.12
@@ -85,7 +85,14 @@ def explain_log(chunks: Iterable[bytes], environment: Mapping[str, Any] | None =
     found = scene(chunks, environment)
     rules = rules_of(found)
     words = words_of(found, rules)
-    return _judge(found, rules, words, probabilities(weights(found.hits, rules), votes(words)))
+    shares = probabilities(weights(found.hits, rules), votes(words))
+    return _judge(found, rules, words, shares if _speaks(found) else {})
+
+
+def _speaks(scene: Scene) -> bool:
+    """Whether the log itself tells of a problem: a machine alone has none, whatever often goes wrong on such ones."""
+    said = votes(said_by(scene))
+    return bool(scene.hits) or (bool(said) and max(said, key=said.__getitem__) != "")
 
 
 def rules_of(scene: Scene) -> list[Rule]:

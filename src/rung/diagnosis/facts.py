@@ -187,6 +187,11 @@ def _from_environment(facts: Facts, environment: Mapping[str, str]) -> None:
             f"the GPU named has compute capability {capability_text(named)}, "
             f"the environment says {capability_text(facts.capability)}: the latter is believed",
         )
+    if facts.without_gpu and facts.capability:
+        facts.contradictions += (
+            "the environment says that there is no GPU, and its compute capability is "
+            f"{capability_text(facts.capability)}: the latter is believed",
+        )
     if listed and facts.torch and _pair(listed[1]) != facts.torch:
         facts.contradictions += (
             f"the environment has torch {version}, its libraries list {listed[1]}: the former is believed",
@@ -196,12 +201,9 @@ def _from_environment(facts: Facts, environment: Mapping[str, str]) -> None:
 def _from_log(facts: Facts, lines: list[str]) -> None:
     text = "\n".join(lines)
     met = next(filter(None, map(_met, lines)), None)
-    if met and facts.capability and met != facts.capability:
-        facts.contradictions += (
-            f"the log speaks of a GPU of compute capability {capability_text(met)}, the environment says "
-            f"{capability_text(facts.capability)}: the latter is believed",
-        )
-    for line in lines:
+    if met is not None:
+        facts.contradictions += _contradicted(facts, capability_text(met))
+    for line in () if _of_another_maker(facts.gpu) else lines:
         facts.capability = facts.capability or _stated_capability(line)
     if facts.gpu is None and (found := _OWN_AMD.search(text) or _GPU_IN_LOG.search(text)):
         facts.gpu = gpu_of(found["name"])
@@ -218,6 +220,21 @@ def _from_log(facts: Facts, lines: list[str]) -> None:
     facts.dtypes = frozenset(name for name, pattern in _DTYPES.items() if pattern.search(text))
     facts.on_cpu = bool(re.search(r"device[=: ]+['\"]?cpu|\bon CPU\b|_cpu_?\"|--device cpu|map_location='?cpu", text))
     facts.os = facts.os or next((name for name, pattern in _SYSTEMS if pattern.search(text)), "")
+
+
+def _contradicted(facts: Facts, met: str) -> tuple[str, ...]:
+    """What an environment says against the GPU of that compute capability that the log speaks of."""
+    log = f"the log speaks of a GPU of compute capability {met}, the environment"
+    if facts.capability is not None:
+        stated = capability_text(facts.capability)
+        return (f"{log} says {stated}: the latter is believed",) if stated != met else ()
+    if facts.gpu is not None and _of_another_maker(facts.gpu):
+        return (f"{log} names {facts.gpu.name}, which has none: the latter is believed",)
+    return (f"{log} says that there is none: the former is believed",) if facts.without_gpu else ()
+
+
+def _of_another_maker(gpu: Gpu | None) -> bool:
+    return gpu is not None and gpu.vendor in ("amd", "intel", "apple")
 
 
 def _stated_capability(line: str) -> int | None:

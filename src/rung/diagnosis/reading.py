@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -13,12 +13,15 @@ from rung.core.value import FrozenDict
 from rung.diagnosis.log import blocks, is_text, plain, states
 from rung.diagnosis.match import Signature, signatures
 
-#: A log of which so many lines differ in more than digits repeats nothing: from there on only lines with one of the
-#: stems are looked at, after so many more only the last ones. So a gigabyte of them costs no more than one of training.
-_REMEMBERED, _LOOKED = 40_000, 250_000
+#: A log of which so many lines differ in more than digits, or cost so much, repeats nothing: from there on only lines
+#: with one of the stems are looked at, after so much more only the last ones. So a gigabyte of them costs no more than
+#: one of training. What a line costs is its letters, once for itself and once for each pattern that is tried on it.
+_REMEMBERED, _WORK, _ALL_WORK = 40_000, 25_000_000, 60_000_000
+#: What every line costs, however short.
+_LINE = 30
 _STEMS = tuple(b"error fail exception support killed abort memory".split())
-#: Matched lines that are kept, the first ones: what comes later follows from them.
-_KEPT = 400
+#: Matched lines that are kept of each signature, the first ones: what comes later says the same once more.
+_KEPT = 12
 _CONTEXT = 60
 #: Last lines, and characters of each, whose words count beside those of matched lines.
 _LAST, _LAST_LENGTH = 20, 600
@@ -56,29 +59,38 @@ class Hit:
 
 @dataclass
 class Reading:
-    """What is kept of a log: hits in the order of its lines, lines about device and software, and the last lines."""
+    """What is kept of a log: hits in the order of its lines, lines about device and software, and the last lines.
+
+    ``found`` counts the lines by signature, ``work`` what all lines together have cost.
+    """
 
     hits: list[Hit] = field(default_factory=list)
     about: list[str] = field(default_factory=list)
     last: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST))
+    found: Counter[str] = field(default_factory=Counter)
+    work: int = 0
 
 
 def read(chunks: Iterable[bytes]) -> Reading:
     """Goes through a stream in UTF-8 once; memory stays bounded whatever its size."""
     reading = Reading()
     seen: set[int] = set()
-    looked, end = 0, (1, b"")
+    looked = 0
+    ends: deque[tuple[int, bytes]] = deque(maxlen=2)  # the last block may be a line without an end
     for first, block in blocks(chunks):
-        end = first, block
-        if looked < _LOOKED:
-            for number, line in _fresh(first, block, seen) if looked < _REMEMBERED else _telling(first, block, seen):
-                for state in _shown(line, seen):
-                    looked += 1
-                    _look(reading, number, plain(state))
-    if looked >= _LOOKED:
-        first, block = end
-        rows = block.split(b"\n")
-        for number, line in list(enumerate(rows, first))[-_LAST:]:
+        ends.append((first, block))
+        if reading.work >= _ALL_WORK:
+            continue
+        fresh = looked < _REMEMBERED and reading.work < _WORK
+        for number, line in _fresh(first, block, seen) if fresh else _telling(first, block, seen):
+            for state in _shown(line, seen):
+                looked += 1
+                _look(reading, number, plain(state))
+            if reading.work >= _ALL_WORK:
+                break
+    if reading.work >= _ALL_WORK:
+        rows = [row for first, block in ends for row in enumerate(block.split(b"\n"), first)]
+        for number, line in rows[-_LAST:]:
             for state in states(line):
                 _look(reading, number, plain(state))
     return reading
@@ -131,7 +143,7 @@ def _telling(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, by
 def _look(reading: Reading, number: int, line: str) -> None:
     reading.last.append(line[:_LAST_LENGTH])
     near = bool(reading.hits) and reading.hits[-1].number >= number - 2
-    found = _matches(line) if len(reading.hits) < _KEPT else []
+    found = _matches(line, reading)
     if not is_text(line):
         found = [item for item in found if len(item[1][0]) > _BY_CHANCE]
     if found or near:
@@ -140,13 +152,17 @@ def _look(reading: Reading, number: int, line: str) -> None:
         if survived and near and all(signature.general for signature, _ in specific):
             reading.hits[-1] = replace(reading.hits[-1], survived=True)
         for signature, match in specific:
+            reading.found[signature.id] += 1
+            if reading.found[signature.id] > _KEPT:
+                continue
             facts = FrozenDict({key: value for key, value in match.groupdict().items() if value})
             reading.hits.append(Hit(signature, number, line.strip()[:600], match[0][:200], facts, survived, warning))
     if len(reading.about) < _CONTEXT and _ABOUT.search(line):
         reading.about.append(line[:1_000])
 
 
-def _matches(line: str) -> list[tuple[Signature, re.Match[str]]]:
+def _matches(line: str, reading: Reading) -> list[tuple[Signature, re.Match[str]]]:
+    """Signatures found in a line; of the general ones, which set none aside, those that are not known well enough."""
     low = line.lower()
     always, index = _index()
     pieces = {low[start : start + _PIECE] for start in range(len(low) - _PIECE + 1)}
@@ -160,9 +176,13 @@ def _matches(line: str) -> list[tuple[Signature, re.Match[str]]]:
     found = []
     for place in sorted(tried):  # in the order of the rows: that of a set changes from run to run
         signature = signatures()[place]
+        if signature.general and reading.found[signature.id] >= _KEPT:
+            continue
+        reading.work += len(line)
         match = signature.pattern.search(line)
         if match:
             found.append((signature, match))
+    reading.work += _LINE + len(line)
     return found
 
 

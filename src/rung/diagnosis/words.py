@@ -32,12 +32,17 @@ def words_of(scene: Scene, rules: Iterable[Rule]) -> set[str]:
 
     Numbers are read as 0; ``rules`` are those that apply to the scene.
     """
+    known = (f"#{name}" for name in (*scene.ids, *(rule.id for rule in rules)))
+    return {*said_by(scene), *_cut(scene.facts.stated), *known, *_facts(scene.facts)}
+
+
+def said_by(scene: Scene) -> set[str]:
+    """The words, pairs of words and parts of names that the log itself says."""
     said = "\n".join(line for line in scene.said.split("\n") if is_text(line))
     found = _cut(said)
     pairs = map(" ".join, itertools.pairwise(found))
-    known = (f"#{name}" for name in (*scene.ids, *(rule.id for rule in rules)))
     parts = map(str.lower, _PART.findall(said))
-    return {*found, *pairs, *parts, *_cut(scene.facts.stated), *known, *_facts(scene.facts)}
+    return {*found, *pairs, *parts}
 
 
 def _cut(text: str) -> list[str]:

@@ -56,8 +56,14 @@ def test_a_death_without_a_word_that_rung_knows_is_left_alone():
 def test_a_command_that_is_not_there_and_one_that_cannot_run(tmp_path):
     missing = subprocess.run([*RUNG, "--", "no-such-program"], capture_output=True, text=True)
     assert (missing.returncode, missing.stderr) == (127, "rung exec: no-such-program: command not found\n")
+    empty = subprocess.run([*RUNG, "--", ""], capture_output=True, text=True)
+    assert (empty.returncode, empty.stderr) == (127, "rung exec: '': command not found\n")
     script = tmp_path / "train.py"
-    script.write_text("print()")
+    script.write_text("#!/no/such/python")
+    script.chmod(0o755)
+    other = subprocess.run([*RUNG, "--", str(script)], capture_output=True, text=True)
+    assert (other.returncode, "the interpreter that its first line names" in other.stderr) == (127, True)
+    script.chmod(0o644)
     plain = subprocess.run([*RUNG, "--", str(script)], capture_output=True, text=True)
     assert plain.returncode == 126
     assert f"rung exec -- python {script}" in plain.stderr
@@ -116,9 +122,12 @@ def test_a_stream_that_is_closed(closed):
     assert subprocess.run(["sh", "-c", script]).returncode == 6
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGALRM])
 def test_signals_are_handed_on(number):
-    code = f"import signal, sys; signal.signal({number:d}, lambda *_: sys.exit(9)); print(flush=True); signal.pause()"
+    code = (  # not pause(): one that comes just before it would be waited for without end
+        f"import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [{number:d}]); print(flush=True)\n"
+        f"sys.exit(9 if signal.sigwait([{number:d}]) else 1)"
+    )
     command = [*RUNG, "--", sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         process.stdout.read(1)

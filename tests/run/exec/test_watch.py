@@ -52,6 +52,7 @@ def test_what_this_processor_refuses():
         "print(inverse.dtype, inverse.diag().tolist(), a.grad.diag().tolist())\n"
         "print(torch.linalg.svdvals(a.detach()).tolist(), torch.linalg.det(a.detach()).dtype)\n"
         "print(torch.cdist(a.half(), a.half()).dtype)\n"
+        "print(torch.pdist(a).dtype, torch._standard_gamma(a).dtype, torch.linalg.eigvals(a.detach().half()).dtype)\n"
         "print(torch.linalg.inv(a.detach().to('meta')).dtype)\n"
         "a.new_ones(2, 3).inverse()"
     )
@@ -59,7 +60,8 @@ def test_what_this_processor_refuses():
     done = subprocess.run(command, capture_output=True, text=True)
     first, *rest = done.stdout.splitlines()
     assert first == "torch.bfloat16 [0.25, 0.25, 0.25] [-0.0625, -0.0625, -0.0625]"
-    assert rest == ["[4.0, 4.0, 4.0] torch.bfloat16", "torch.float16", "torch.bfloat16"]
+    others = ["torch.float16", "torch.bfloat16 torch.bfloat16 torch.complex32", "torch.bfloat16"]
+    assert rest == ["[4.0, 4.0, 4.0] torch.bfloat16", *others]
     assert "rung exec: linalg_inv_ex on cpu: bfloat16 → float32, once" in done.stderr
     assert "on meta" not in done.stderr
     assert "must be batches of square matrices" in done.stderr

@@ -63,7 +63,7 @@ def read(stream: Stream, at: int) -> Found | None:
         place += entry.bytes
     if end > stream.size:
         remark = f"the fatbin at byte {at:,} says that it ends at {end:,}, the file ends at {stream.size:,}"
-    elif place + _ENTRY.size <= end:
+    elif place + _ENTRY.size <= end or place == at + _HEADER.size:  # so small that its first entry lies beyond it
         remark = f"the fatbin at byte {at:,} contradicts itself at byte {place:,}: what follows there was not read"
     else:
         return Found(tuple(sorted(images)), end, empty=bool(full) and not any(full))

@@ -57,6 +57,10 @@ class CpuCode(Value):
     size: int = 0
 
 
+#: The format of a file in an archive whose bytes cannot be had.
+NOT_READ = "not read"
+
+
 @dataclass(frozen=True)
 class Library(Value):
     """One file: its device code, its CPU code, and ``remarks`` on what is wrong with it or could not be read."""

@@ -11,7 +11,19 @@ from rung.core.text import count
 from rung.core.types import Device, Level
 from rung.core.value import Value
 from rung.diagnosis.binaries import rules
-from rung.diagnosis.binaries.images import AMD, CODE_OBJECT, CUBIN, CUDA, PTX, SPIRV, CpuCode, Image, Library, Object
+from rung.diagnosis.binaries.images import (
+    AMD,
+    CODE_OBJECT,
+    CUBIN,
+    CUDA,
+    NOT_READ,
+    PTX,
+    SPIRV,
+    CpuCode,
+    Image,
+    Library,
+    Object,
+)
 from rung.hardware.catalog.rows import architectures, version
 
 _CAPABILITY = re.compile(r"sm_(\d+)(\d)")
@@ -41,6 +53,8 @@ class Judgement(Value):
 
 def judge(library: Library, device: Device) -> Judgement:
     """What is to be said of a library on a device."""
+    if library.format == NOT_READ:
+        return Judgement("unknown", "it was not read")
     if device.kind == "cpu":
         return _cpu(library.cpu, device)
     if not library.objects:

@@ -6,6 +6,7 @@ Nothing is unpacked to disk and nothing that was read is run. Names and sizes in
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 import zipfile
@@ -15,17 +16,21 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from rung.core.errors import BadFile, UsageError
-from rung.core.text import quoted
+from rung.core.text import count, quoted
 from rung.core.text import size as as_size
 from rung.core.zips import DAMAGED
 from rung.diagnosis.binaries import heads, scan
-from rung.diagnosis.binaries.images import Library
+from rung.diagnosis.binaries.images import NOT_READ, Library
 
 #: Text and weights: never opened in folders and archives, where they are most of the files.
 _PLAIN = """
 .py .pyi .pyc .h .hpp .hxx .cuh .cu .c .cc .cpp .inl .inc .cmake .txt .md .rst .json .yaml .yml .toml .csv .html .js
 .css .svg .png .jpg .gif .ipynb .gguf .safetensors .bin .npz .npy .pt .pth .onnx .parquet .zip .gz .xz .tar
 """
+#: Archives in archives and folders: each may hold more than what it lies in, so they are named and not looked into.
+_ARCHIVES = (".whl", ".zip", ".conda", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".7z")
+#: Names that lead out of a folder on Windows: ``C:\\x``.
+_DRIVE = re.compile(r"[A-Za-z]:")
 #: What is not a library, and what to ask instead.
 _WEIGHTS = {b"GGUF": "a GGUF model"}
 #: An archive may inflate to so many times its size and so many bytes more, far beyond any wheel.
@@ -34,6 +39,8 @@ _ENCRYPTED = 1
 #: Members from this size on are inflated several at a time: zlib lets other threads run, and inflating is nearly all
 #: the work. Each keeps a few MB.
 _LARGE, _AT_ONCE = 8 << 20, 4
+#: Names that a remark shows.
+_SHOWN = 3
 _ZIP_ERRORS = (*DAMAGED, OSError)
 
 
@@ -104,10 +111,11 @@ def _read(name: str, file: BinaryIO, size: int, first: bytes) -> Library:
 def _members(path: Path, archive: zipfile.ZipFile, size: int, remarks: list[str]) -> Iterator[Library]:
     left = _RATIO * size + _ALLOWANCE
     outside = 0
-    wanted = []
+    wanted, archives = [], []
     for member in archive.infolist():
-        if member.filename.startswith(("/", "\\")) or ".." in Path(member.filename.replace("\\", "/")).parts:
-            outside += 1
+        outside += _leads_out(member.filename)
+        if member.filename.lower().endswith(_ARCHIVES):
+            archives.append(printable(member.filename))
         if member.is_dir() or _plain(member.filename):
             continue
         left -= member.file_size
@@ -119,8 +127,23 @@ def _members(path: Path, archive: zipfile.ZipFile, size: int, remarks: list[str]
             break
         wanted.append(member)
     yield from _inflated(archive, wanted)
+    _name_archives(archives, remarks)
     if outside:
-        remarks.append(f"{outside:,} of its names lead out of the folder that it is unpacked to: do not install it")
+        lead = "name leads" if outside == 1 else "names lead"
+        remarks.append(f"{outside:,} of its {lead} out of the folder that it is unpacked to: do not install it")
+
+
+def _leads_out(name: str) -> bool:
+    """Whether a member's name stands for a file outside of the folder that the archive is unpacked to."""
+    named = name.replace("\\", "/")
+    return named.startswith("/") or _DRIVE.match(named) is not None or ".." in named.split("/")
+
+
+def _name_archives(names: Sequence[str], remarks: list[str]) -> None:
+    if names:
+        shown = ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
+        those, them = ("is", "it") if len(names) == 1 else ("are", "them")
+        remarks.append(f"{count(len(names), 'archive')} in it {those} not looked into; unpack or name {them}: {shown}")
 
 
 def _inflated(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo]) -> Iterator[Library]:
@@ -142,7 +165,7 @@ def _inflated(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo]) -> I
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, stop: threading.Event) -> Library | None:
     name = printable(member.filename)
     if member.flag_bits & _ENCRYPTED:
-        return Library(name, member.file_size, "", remarks=("it is encrypted",))
+        return Library(name, member.file_size, NOT_READ, remarks=("it is encrypted",))
     try:
         with archive.open(member) as opened:
             file = _Stoppable(opened, stop)
@@ -151,7 +174,7 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, stop: threading.E
                 return None
             return scan.scan(name, cast(BinaryIO, file), member.file_size, first, seeks=False)
     except _ZIP_ERRORS as error:
-        return Library(name, member.file_size, "", remarks=(f"it cannot be read: {error}",))
+        return Library(name, member.file_size, NOT_READ, remarks=(f"it cannot be read: {error}",))
 
 
 class _Stoppable:
@@ -167,14 +190,20 @@ class _Stoppable:
 def _folder(path: Path, remarks: list[str]) -> Iterator[Library]:
     seen: set[tuple[int, int]] = set()
     unread: list[str] = []
+    archives: list[str] = []
     for folder, folders, names in os.walk(path, onerror=lambda error: unread.append(str(error.filename))):
         folders.sort()
         for name in sorted(names):
             file = Path(folder, name)
-            if found := file_in_folder(file, printable(str(file.relative_to(path))), seen, unread):
+            shown = printable(str(file.relative_to(path)))
+            if name.lower().endswith(_ARCHIVES):
+                archives.append(shown)
+            elif found := file_in_folder(file, shown, seen, unread):
                 yield found
+    _name_archives(archives, remarks)
     if unread:
-        remarks.append(f"{len(unread):,} files or folders cannot be read: {', '.join(unread[:3])}")
+        what = "file or folder" if len(unread) == 1 else "files or folders"
+        remarks.append(f"{len(unread):,} {what} cannot be read: {', '.join(unread[:_SHOWN])}")
 
 
 def file_in_folder(file: Path, name: str, seen: set[tuple[int, int]], unread: list[str]) -> Library | None:

@@ -45,7 +45,9 @@ def _simulate(settings: Mapping[str, str], steps: Steps | None) -> None:
         def everything() -> Everything:
             return Everything(steps)
 
-        threads.install(everything, Patches())  # first, so that in each thread it comes above the card
+        patches = Patches()
+        threads.install(everything, patches)  # first, so that in each thread it comes above the card
+        patches.follow()  # ``threading`` holds by name what starts a thread, and is to hold this one
     memory, software = settings.get("memory"), settings.get("software")
     _forever.enter_context(simulate(settings["device"], memory=memory, software=software, defects=defects(settings)))
     if steps is not None:

@@ -16,7 +16,9 @@ from rung.run.exec.relay import Relay
 START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start")
 HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _FORWARDED = {
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
+    getattr(signal, f"SIG{name}")
+    for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "WINCH", "ALRM", "XCPU", "PWR")
+    if hasattr(signal, f"SIG{name}")
 }
 #: The code of a signal that the terminal sent.
 _BY_KERNEL = 0x80

@@ -36,6 +36,7 @@ FUNCTIONS = (
     "_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa_backward", "avg_pool3d",
     "avg_pool3d_backward", "multi_margin_loss", "multi_margin_loss_backward", "multilabel_margin_loss_forward",
     "multilabel_margin_loss_backward", "polar", "rrelu_with_noise", "rrelu_with_noise_backward",
+    "_pdist_forward", "_pdist_backward", "_standard_gamma", "_linalg_eigvals",
     "_linalg_det", "_linalg_eigh", "_linalg_slogdet", "_linalg_solve_ex", "_linalg_svd", "cholesky", "cholesky_inverse",
     "cholesky_solve", "geqrf", "ormqr", "triangular_solve", "linalg_cholesky_ex", "linalg_eig",
     "linalg_householder_product", "linalg_inv_ex", "linalg_ldl_factor_ex", "linalg_ldl_solve", "linalg_lstsq",
