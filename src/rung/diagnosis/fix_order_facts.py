@@ -81,7 +81,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     (
         "graphics-api-feature-missing",
         lambda s: s.says("(?i)shader-f16"),
-        ("use-fp32", "upgrade-library"),
+        ("use-fp32", "use-other-backend"),
     ),
     (
         "gpu-not-visible",
