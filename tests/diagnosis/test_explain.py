@@ -323,3 +323,34 @@ def test_paddle_names_its_builds_and_the_gpu(log, capability, compiled_for, caus
     facts = scene([log.encode()], None).facts
     assert (facts.capability, facts.compiled_for) == (capability, compiled_for)
     assert explain(log, {}).cause == cause
+
+
+_JOINTS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+
+
+@pytest.mark.parametrize("joint", _JOINTS)
+@pytest.mark.parametrize("last", ["KeyError: 'x'", "FileNotFoundError: [Errno 2] No such file or directory: 'x'"])
+@pytest.mark.parametrize(
+    ("root", "cause"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "gpu-out-of-memory"),
+        ("RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::BFloat16", "bf16-unsupported-gpu"),
+        ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "cuda-library-not-found"),
+    ],
+)
+def test_a_plain_error_that_another_led_to_is_not_the_cause(root, last, joint, cause):
+    begin = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n'
+    assert explain(f"{begin}{root}\n\n{joint}\n\n{begin}{last}\n").cause == cause
+
+
+def test_what_comes_long_after_a_chain_is_no_part_of_it():
+    last = "FileNotFoundError: [Errno 2] No such file or directory: 'x'"
+    lines = [f"line {'abcdefghij'[i % 10] * (i // 10 + 1)}" for i in range(400)]
+    long_after = "\n".join(["ValueError: no", _JOINTS[0], *lines, last])
+    follows = {hit.number: hit.follows for hit in scene([long_after.encode()], {}).hits}
+    assert follows[len(lines) + 3] is False
+    soon_after = "\n".join(["ValueError: no", _JOINTS[0], last])
+    assert {hit.number: hit.follows for hit in scene([soon_after.encode()], {}).hits}[3] is True
