@@ -122,6 +122,16 @@ def test_an_error_that_was_survived_is_no_cause():
     assert explain(log).cause == "gpu-out-of-memory"
 
 
+def test_a_program_that_went_on_after_all_that_it_met_has_no_cause():
+    met = "WARNING: CUDA out of memory, retrying with batch size 4"
+    found = explain(f"{met}\nepoch 1 done\nepoch 2 done\ntraining finished")
+    assert (found.cause, found.evidence[0].line) == (None, 1)
+    assert "went on after it" in found.sentence
+    assert explain(met).cause == "gpu-out-of-memory"
+    died = "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB"
+    assert explain(f"{met}\nepoch 1 done\nepoch 2 done\nsaving\n{died}").cause == "gpu-out-of-memory"
+
+
 def test_a_dtype_that_was_changed_in_time_is_no_cause():
     log = "Device does not support bfloat16. Will change to float16.\n{'loss': nan, 'grad_norm': nan}"
     assert explain(log, {"gpu": "Tesla T4"}).cause == "fp16-overflow"

@@ -47,6 +47,8 @@ _CHAIN = re.compile(
     r"The above exception was the direct cause of|During handling of the above exception, another exception occurred"
 )
 _CHAINED = 300
+#: Lines after an error that was survived which show that it was.
+_WENT_ON = 3
 _WARNING = re.compile(r"(?i)\bwarn(?:ing)?\b|\bW(?:ARN)?\]|UserWarning|FutureWarning|^\[W:|\bINFO\b|\bDEBUG\b")
 
 
@@ -70,7 +72,7 @@ class Reading:
     """What is kept of a log: hits in the order of its lines, lines about device and software, and the last lines.
 
     ``found`` counts the lines by signature, ``work`` what all lines together have cost; ``chained`` is the last line
-    that joins two exceptions, 0 before there is one.
+    that joins two exceptions, 0 before there is one, ``number`` the last line that was looked at.
     """
 
     hits: list[Hit] = field(default_factory=list)
@@ -79,6 +81,14 @@ class Reading:
     found: Counter[str] = field(default_factory=Counter)
     work: int = 0
     chained: int = 0
+    number: int = 0
+
+    @property
+    def went_on(self) -> bool:
+        """Whether all that was found was survived, and the program said more than a little after it."""
+        if not self.hits or not all(hit.survived for hit in self.hits):
+            return False
+        return self.number - max(hit.number for hit in self.hits) >= _WENT_ON
 
 
 def read(chunks: Iterable[bytes]) -> Reading:
@@ -152,6 +162,7 @@ def _telling(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, by
 
 def _look(reading: Reading, number: int, line: str) -> None:
     reading.last.append(line[:_LAST_LENGTH])
+    reading.number = number
     if _CHAIN.search(line):
         reading.chained = number
     near = bool(reading.hits) and reading.hits[-1].number >= number - 2
