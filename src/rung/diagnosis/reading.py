@@ -118,9 +118,12 @@ def read(chunks: Iterable[bytes]) -> Reading:
 
 def _fresh(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, bytes]]:
     """The lines, with their numbers, that differ from all before in more than digits."""
-    kinds = list(map(hash, block.translate(None, _DIGITS).split(b"\n")))
-    if seen.issuperset(kinds):
+    if not block.strip():
         return
+    rows = block.translate(None, _DIGITS).split(b"\n")
+    if seen.issuperset(map(hash, set(rows))):  # the most of a log: lines that repeat, many of them within a block
+        return
+    kinds = list(map(hash, rows))
     for offset, line in enumerate(block.split(b"\n")):
         if kinds[offset] not in seen:
             seen.add(kinds[offset])
