@@ -299,6 +299,8 @@ def test_what_a_log_says_of_tokens_stays(run, tmp_path):
         ["--jsonl", "x", "--software", "torch 1.10+cu102"],
         ["--redact", "--json", "x y"],
         ["--jsonl", "x", "log"],
+        ["driver-too-old", "--device", "t4"],
+        ["driver-too-old", "--environment", "x"],
     ],
 )
 def test_options_without_an_effect_are_refused(run, arguments):

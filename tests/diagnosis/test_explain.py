@@ -122,6 +122,16 @@ def test_an_error_that_was_survived_is_no_cause():
     assert explain(log).cause == "gpu-out-of-memory"
 
 
+def test_a_program_that_went_on_after_all_that_it_met_has_no_cause():
+    met = "WARNING: CUDA out of memory, retrying with batch size 4"
+    found = explain(f"{met}\nepoch 1 done\nepoch 2 done\ntraining finished")
+    assert (found.cause, found.evidence[0].line) == (None, 1)
+    assert "went on after it" in found.sentence
+    assert explain(met).cause == "gpu-out-of-memory"
+    died = "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB"
+    assert explain(f"{met}\nepoch 1 done\nepoch 2 done\nsaving\n{died}").cause == "gpu-out-of-memory"
+
+
 def test_a_dtype_that_was_changed_in_time_is_no_cause():
     log = "Device does not support bfloat16. Will change to float16.\n{'loss': nan, 'grad_norm': nan}"
     assert explain(log, {"gpu": "Tesla T4"}).cause == "fp16-overflow"
@@ -323,3 +333,34 @@ def test_paddle_names_its_builds_and_the_gpu(log, capability, compiled_for, caus
     facts = scene([log.encode()], None).facts
     assert (facts.capability, facts.compiled_for) == (capability, compiled_for)
     assert explain(log, {}).cause == cause
+
+
+_JOINTS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+
+
+@pytest.mark.parametrize("joint", _JOINTS)
+@pytest.mark.parametrize("last", ["KeyError: 'x'", "FileNotFoundError: [Errno 2] No such file or directory: 'x'"])
+@pytest.mark.parametrize(
+    ("root", "cause"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "gpu-out-of-memory"),
+        ("RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::BFloat16", "bf16-unsupported-gpu"),
+        ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "cuda-library-not-found"),
+    ],
+)
+def test_a_plain_error_that_another_led_to_is_not_the_cause(root, last, joint, cause):
+    begin = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n'
+    assert explain(f"{begin}{root}\n\n{joint}\n\n{begin}{last}\n").cause == cause
+
+
+def test_what_comes_long_after_a_chain_is_no_part_of_it():
+    last = "FileNotFoundError: [Errno 2] No such file or directory: 'x'"
+    lines = [f"line {'abcdefghij'[i % 10] * (i // 10 + 1)}" for i in range(400)]
+    long_after = "\n".join(["ValueError: no", _JOINTS[0], *lines, last])
+    follows = {hit.number: hit.follows for hit in scene([long_after.encode()], {}).hits}
+    assert follows[len(lines) + 3] is False
+    soon_after = "\n".join(["ValueError: no", _JOINTS[0], last])
+    assert {hit.number: hit.follows for hit in scene([soon_after.encode()], {}).hits}[3] is True

@@ -36,9 +36,13 @@ def test_a_conda_environment_is_virtual_and_its_base_is_not(tmp_path):
 def test_what_is_no_environment_is_refused(tmp_path):
     with pytest.raises(UsageError, match="There is no"):
         environments.at(str(tmp_path / "nothing"))
-    with pytest.raises(UsageError, match="has no Python") as refused:
+    with pytest.raises(UsageError, match="has no bin/python") as refused:
         environments.at(str(tmp_path))
     assert refused.value.ways_out == (f"python3 -m venv {tmp_path}",)
+    (tmp_path / "mine").touch()
+    with pytest.raises(UsageError, match="has no bin/python") as refused:
+        environments.at(str(tmp_path))
+    assert refused.value.ways_out == ("python3 -m venv ENV",), "not into what somebody keeps there"
     for text in ("#!/bin/sh\nexit 3\n", "#!/bin/sh\necho not json\n", "not a program"):
         broken = tmp_path / "python"
         broken.write_text(text)

@@ -44,5 +44,5 @@ def exec(
     Its output and exit code are its own; at the end stands what was done, and when it died, why.
     """
     raise UsageError(
-        "Two dashes stand between the options and the command.", (), [f"rung exec [OPTIONS] -- {shlex.join(command)}"]
+        "Two dashes stand between the options and the command.", (), [f"rung exec -- {shlex.join(command)}"]
     )

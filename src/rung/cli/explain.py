@@ -82,7 +82,9 @@ def explain(
         _alone("--redact", told | {"--json": json})
         _redacted(_log(what))
         return
-    if what is not None and _page(what, json):
+    if what is not None and _is_cause(what):
+        _alone("The page of a cause", told | {"--no-environment": False})
+        _page(what, json)
         return
     from rung.diagnosis.explain import explain_log
 
@@ -249,19 +251,22 @@ def _list(json: bool) -> None:
     console().print(rows)
 
 
-def _page(what: str, json: bool) -> bool:
-    """The page of a cause, if that is what was asked for."""
+def _is_cause(what: str) -> bool:
+    from rung.diagnosis.fixing import causes
+
+    return what in causes() and not Path(what).exists()
+
+
+def _page(what: str, json: bool) -> None:
+    """The page of a cause."""
     from rung.diagnosis.fixing import causes
     from rung.diagnosis.pages import page
 
-    cause = causes().get(what)
-    if cause is None or Path(what).exists():
-        return False
+    cause = causes()[what]
     if json:
         print_json(cause.to_json())
     else:
         print(page(cause), end="")
-    return True
 
 
 def show(found: Explanation, out: Console, *, helped: bool = False) -> None:

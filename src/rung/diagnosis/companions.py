@@ -71,7 +71,7 @@ class Choice(Value):
 
 def command(arguments: Sequence[str]) -> str | None:
     """The line for a shell, of Linux or Windows; None without arguments."""
-    words = (f'"{word}"' if any(mark in word for mark in "<> ") else word for word in arguments)
+    words = (f'"{word}"' if any(mark in word for mark in "<>&|;() ") else word for word in arguments)
     return f"pip install {' '.join(words)}" if arguments else None
 
 

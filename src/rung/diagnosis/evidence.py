@@ -23,7 +23,7 @@ class Scene:
     """What a rule looks at: ``ids`` of the signatures found, their captured ``words``, and the facts.
 
     ``text`` is all that was kept of the log, ``said`` what stood in the matched lines and in the last ones,
-    ``ending`` the last ones alone.
+    ``ending`` the last ones alone. ``went_on``: what it holds was survived.
     """
 
     facts: Facts
@@ -33,6 +33,7 @@ class Scene:
     text: str
     said: str
     ending: str
+    went_on: bool = False
 
     def has(self, *ids: str) -> bool:
         """Whether one of these signatures was found."""
@@ -106,4 +107,5 @@ def scene_of(reading: Reading, facts: Facts) -> Scene:
         text,
         said,
         "\n".join(reading.last),
+        reading.went_on,
     )

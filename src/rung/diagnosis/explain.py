@@ -61,6 +61,8 @@ class Explanation(Value):
     def sentence(self) -> str:
         """The answer in one sentence."""
         if self.cause is None:
+            if any(item.line is not None for item in self.evidence):
+                return "I do not know this one: what I know of it says too little, or the program went on after it."
             return "I do not know this one: nothing in it matches an error that I know."
         return causes()[self.cause].sentence
 
@@ -90,7 +92,10 @@ def explain_log(chunks: Iterable[bytes], environment: Mapping[str, Any] | None =
 
 
 def _speaks(scene: Scene) -> bool:
-    """Whether the log itself tells of a problem: a machine alone has none, whatever often goes wrong on such ones."""
+    """Whether the log itself tells of a problem: a machine alone has none, whatever often goes wrong on such ones, nor
+    has a program that went on after all that it met."""
+    if scene.went_on:
+        return False
     said = votes(said_by(scene))
     return bool(scene.hits) or (bool(said) and max(said, key=said.__getitem__) != "")
 

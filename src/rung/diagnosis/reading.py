@@ -41,12 +41,21 @@ _SURVIVED = re.compile(
     r"|(?<!from type )(?<!\bis )disabled(?! (?:the )?GPU)|disabling(?! (?:the )?GPU)|continuing"
     r"|fallback to|casting to|will (?:change|switch) to|using \w{1,30} backend)"
 )
+#: What Python writes between two exceptions of which the first led to the second, and in how many lines the last
+#: exception of such a chain stands.
+_CHAIN = re.compile(
+    r"The above exception was the direct cause of|During handling of the above exception, another exception occurred"
+)
+_CHAINED = 300
+#: Lines after an error that was survived which show that it was.
+_WENT_ON = 3
 _WARNING = re.compile(r"(?i)\bwarn(?:ing)?\b|\bW(?:ARN)?\]|UserWarning|FutureWarning|^\[W:|\bINFO\b|\bDEBUG\b")
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A signature found in a line; ``survived`` where the program went on."""
+    """A signature found in a line; ``survived`` where the program went on, ``follows`` where an earlier exception
+    led to this one."""
 
     signature: Signature
     number: int
@@ -55,13 +64,15 @@ class Hit:
     facts: FrozenDict[str] = EMPTY
     survived: bool = False
     warning: bool = False
+    follows: bool = False
 
 
 @dataclass
 class Reading:
     """What is kept of a log: hits in the order of its lines, lines about device and software, and the last lines.
 
-    ``found`` counts the lines by signature, ``work`` what all lines together have cost.
+    ``found`` counts the lines by signature, ``work`` what all lines together have cost; ``chained`` is the last line
+    that joins two exceptions, 0 before there is one, ``number`` the last line that was looked at.
     """
 
     hits: list[Hit] = field(default_factory=list)
@@ -69,6 +80,15 @@ class Reading:
     last: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST))
     found: Counter[str] = field(default_factory=Counter)
     work: int = 0
+    chained: int = 0
+    number: int = 0
+
+    @property
+    def went_on(self) -> bool:
+        """Whether all that was found was survived, and the program said more than a little after it."""
+        if not self.hits or not all(hit.survived for hit in self.hits):
+            return False
+        return self.number - max(hit.number for hit in self.hits) >= _WENT_ON
 
 
 def read(chunks: Iterable[bytes]) -> Reading:
@@ -98,9 +118,12 @@ def read(chunks: Iterable[bytes]) -> Reading:
 
 def _fresh(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, bytes]]:
     """The lines, with their numbers, that differ from all before in more than digits."""
-    kinds = list(map(hash, block.translate(None, _DIGITS).split(b"\n")))
-    if seen.issuperset(kinds):
+    if not block.strip():
         return
+    rows = block.translate(None, _DIGITS).split(b"\n")
+    if seen.issuperset(map(hash, set(rows))):  # the most of a log: lines that repeat, many of them within a block
+        return
+    kinds = list(map(hash, rows))
     for offset, line in enumerate(block.split(b"\n")):
         if kinds[offset] not in seen:
             seen.add(kinds[offset])
@@ -142,6 +165,9 @@ def _telling(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, by
 
 def _look(reading: Reading, number: int, line: str) -> None:
     reading.last.append(line[:_LAST_LENGTH])
+    reading.number = number
+    if _CHAIN.search(line):
+        reading.chained = number
     near = bool(reading.hits) and reading.hits[-1].number >= number - 2
     found = _matches(line, reading)
     if not is_text(line):
@@ -156,7 +182,9 @@ def _look(reading: Reading, number: int, line: str) -> None:
             if reading.found[signature.id] > _KEPT:
                 continue
             facts = FrozenDict({key: value for key, value in match.groupdict().items() if value})
-            reading.hits.append(Hit(signature, number, line.strip()[:600], match[0][:200], facts, survived, warning))
+            where = number, line.strip()[:600], match[0][:200]
+            follows = 0 < reading.chained >= number - _CHAINED
+            reading.hits.append(Hit(signature, *where, facts, survived, warning, follows))
     if len(reading.about) < _CONTEXT and _ABOUT.search(line):
         reading.about.append(line[:1_000])
 

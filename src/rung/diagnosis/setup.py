@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rung.core.types import Level
 from rung.core.value import Value
@@ -77,11 +77,22 @@ def choose(hosts: Sequence[Host], wanted: str = "", indexes: Sequence[str] = ())
         needs=needs,
         python=releases.pythons(best)[1] if any("python" in lacks(best, host) for host in hosts) else "",
         otherwise=_torch(otherwise, hosts, wanted, indexes) if otherwise else None,
-        packages=tuple(companions.packages(best, hosts)),
+        packages=tuple(_from(indexes, choice) for choice in companions.packages(best, hosts)),
         notes=tuple(dict.fromkeys(note for host in hosts for note in _notes(best, host))),
         environment=tuple(dict.fromkeys(text for host in hosts for text in _environment(best, host))),
         refused=tuple(_refused(best, hosts, found)),
     )
+
+
+def _from(indexes: Sequence[str], choice: Choice) -> Choice:
+    """A package from the indexes that are given, in place of its own."""
+    if not indexes or not choice.arguments:
+        return choice
+    own = choice.arguments
+    if "--index-url" in own:
+        place = own.index("--index-url")
+        own = own[:place] + own[place + 2 :]
+    return replace(choice, arguments=(*own, *indexes), command=command((*own, *indexes)))
 
 
 def serves(build: Build, host: Host) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rung.core.errors import UsageError
+from rung.core.text import quoted
 from rung.core.value import Value
 
 #: What is asked of an interpreter; this one evaluates it, others print it. Understood by Python 3.6.
@@ -48,14 +49,19 @@ def current() -> Environment:
     return _environment(eval(_FACTS, {"sys": sys, "sysconfig": sysconfig, "platform": platform}))
 
 
+def _room(place: Path) -> str:
+    """Where an environment can be made: in that folder, beside what somebody keeps in it in none."""
+    return "ENV" if place.is_dir() and any(place.iterdir()) else quoted(str(place))
+
+
 def at(path: str) -> Environment:
     """The environment in that folder, or of that interpreter. Raises ``UsageError`` when nothing there runs."""
     place = Path(path).expanduser()
     candidates = [place] if place.is_file() else [place / "bin" / "python", place / "Scripts" / "python.exe"]
     python = next((candidate for candidate in candidates if candidate.is_file()), None)
     if python is None:
-        cause = f"{path} is no virtual environment: it has no Python." if place.exists() else f"There is no {path}."
-        raise UsageError(cause, ways_out=[f"python3 -m venv {path}"])
+        cause = f"{path} is no virtual environment: it has no bin/python." if place.exists() else f"There is no {path}."
+        raise UsageError(cause, ways_out=[f"python3 -m venv {_room(place)}"])
     # not resolved: the interpreter of a venv is a link, and the way to it decides what it imports
     code = f"import json, platform, sys, sysconfig; print(json.dumps({_FACTS}))"
     command = [os.path.abspath(python), "-I", "-c", code]
@@ -68,7 +74,7 @@ def at(path: str) -> Environment:
         said = f"it did not answer within {_PATIENCE:.0f} s"
     except (OSError, ValueError) as error:
         said = str(error)
-    raise UsageError(f"{python} is no Python that runs.", [said], [f"python3 -m venv --clear {path}"])
+    raise UsageError(f"{python} is no Python that runs.", [said], [f"python3 -m venv --clear {quoted(path)}"])
 
 
 def _environment(facts: list[str]) -> Environment:
