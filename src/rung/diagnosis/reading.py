@@ -47,6 +47,7 @@ _CHAIN = re.compile(
     r"The above exception was the direct cause of|During handling of the above exception, another exception occurred"
 )
 _CHAINED = 300
+_OUTSIDE = "not-a-compatibility-problem"
 #: Lines after an error that was survived which show that it was.
 _WENT_ON = 3
 _WARNING = re.compile(r"(?i)\bwarn(?:ing)?\b|\bW(?:ARN)?\]|UserWarning|FutureWarning|^\[W:|\bINFO\b|\bDEBUG\b")
@@ -65,6 +66,12 @@ class Hit:
     survived: bool = False
     warning: bool = False
     follows: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether the signature is first of all one of plain errors of programs."""
+        causes = self.signature.causes
+        return not causes or max(causes, key=causes.__getitem__) == _OUTSIDE
 
 
 @dataclass

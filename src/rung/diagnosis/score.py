@@ -29,9 +29,8 @@ _STRANGER = 0.5
 #: The second, third ... signature for one cause count this much less each: they say the same once more.
 _REPEATED = 0.5
 _WARNING, _SURVIVED, _LATE = 0.6, 0.25, 0.5
-#: A plain error that another exception led to counts this much where that one is no plain error.
-_FOLLOWS = 0.2
-_OUTSIDE = "not-a-compatibility-problem"
+#: A plain error that another exception led to counts this much where that one is none, and weighs so many nats.
+_FOLLOWS, _CLEAR = 0.2, 2.0
 
 
 def weights(hits: Sequence[Hit], rules: Sequence[Rule]) -> dict[str, float]:
@@ -40,14 +39,14 @@ def weights(hits: Sequence[Hit], rules: Sequence[Rule]) -> dict[str, float]:
     seen: set[str] = set()
     leading = any(not hit.signature.late for hit in hits)
     alone = len({hit.signature.id for hit in hits}) == 1
-    root = any(not hit.follows and not _plain(hit) and max(hit.signature.causes.values()) >= _CLEAR for hit in hits)
+    root = any(not hit.follows and not hit.plain and max(hit.signature.causes.values()) >= _CLEAR for hit in hits)
     for hit in hits:
         if hit.signature.id in seen:
             continue
         seen.add(hit.signature.id)
         factor = _SURVIVED if hit.survived and not alone else _WARNING if hit.warning and not alone else 1.0
         factor *= _LATE if hit.signature.late and leading else 1.0
-        factor *= _FOLLOWS if hit.follows and root and _plain(hit) else 1.0
+        factor *= _FOLLOWS if hit.follows and root and hit.plain else 1.0
         for cause, weight in hit.signature.causes.items():
             strengths.setdefault(cause, []).append(weight * factor)
     total = {cause: _damped(found) for cause, found in strengths.items()}
@@ -56,12 +55,6 @@ def weights(hits: Sequence[Hit], rules: Sequence[Rule]) -> dict[str, float]:
             if weight > 0 or cause in total:
                 total[cause] = total.get(cause, 0.0) + weight
     return total
-
-
-def _plain(hit: Hit) -> bool:
-    """Whether a signature is first of all one of plain errors of programs."""
-    causes = hit.signature.causes
-    return not causes or max(causes, key=causes.__getitem__) == _OUTSIDE
 
 
 def _damped(found: list[float]) -> float:

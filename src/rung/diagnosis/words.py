@@ -32,7 +32,8 @@ def words_of(scene: Scene, rules: Iterable[Rule]) -> set[str]:
 
     Numbers are read as 0; ``rules`` are those that apply to the scene.
     """
-    known = (f"#{name}" for name in (*scene.ids, *(rule.id for rule in rules)))
+    ids = {hit.signature.id for hit in scene.hits if not (hit.follows and hit.plain)}  # as ``score`` counts them
+    known = (f"#{name}" for name in (*ids, *(rule.id for rule in rules)))
     return {*said_by(scene), *_cut(scene.facts.stated), *known, *_facts(scene.facts)}
 
 
