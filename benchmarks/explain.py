@@ -7,7 +7,8 @@ fixes, confidence (of the label) and hard_group. Repositories whose name's SHA-2
 while the signatures were written: ``--held`` reports them alone, without it they are left out, and the rows of
 ``tests/data/explain.jsonl`` that name a repository are reported beside. What words say for causes and fixes is learned
 again for every fifth of the repositories, without its rows; signatures, rules and orders of fixes are written by hand
-and are the same for all.
+and are the same for all. ``tests/data/unread.jsonl`` holds threads of which nothing is learned: they are reported
+apart, with ``--held`` those of the repositories held back.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from rung.diagnosis.explain import Explanation, explain
 Pair = tuple[Row, Explanation]
 OUTSIDE = "not-a-compatibility-problem"
 FOLDS = 5
+#: Threads that were collected to judge by, of which nothing is learned; a fifth of them are of repositories held back.
+UNREAD = EXAMPLES[0].parent / "unread.jsonl"
 
 
 def share(pairs: Iterable[Pair], good: Callable[[Row, Explanation], bool]) -> str:
@@ -119,6 +122,13 @@ def main() -> None:
     pairs = answers(rows)
     print(f"{len(rows)} rows, {(time.process_time() - started) / max(len(rows), 1) * 1e3:.1f} ms each")
     report(pairs)
+    unread = [row for row in lines(UNREAD) if held(row) or not options.held]
+    judged = answers(unread)
+    print(f"\n{len(unread)} threads of which nothing was learned")
+    report(judged)
+    if options.held:
+        print("\nboth")
+        report(pairs + judged)
     if found:
         pairs = answers_by_fold(rows + found)
         print("\nwords learned without the row's repository: the corpus")

@@ -111,7 +111,7 @@ def test_a_log_against_its_environment(environment, said):
 @pytest.mark.parametrize(
     ("name", "cause", "said"),
     [
-        ("FooBar 9000", "build-lacks-new-arch", "Nothing is taken for known of it."),
+        ("FooBar 9000", "build-wrong-arch-flags", "Nothing is taken for known of it."),
         ("8x H100 80GB", "build-lacks-new-arch", ""),
         ("RTX 20xx", "build-wrong-arch-flags", ""),
     ],

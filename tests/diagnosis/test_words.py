@@ -92,6 +92,16 @@ def test_one_in_ten_of_what_was_written_by_area():
     assert sum(near) >= 0.97 * len(answers)
 
 
+def test_threads_of_which_nothing_was_learned():
+    rows = [json.loads(line) for line in (DATA / "unread.jsonl").read_text(encoding="utf-8").splitlines()]
+    answers = [(row, explain(row["log"], row["environment"])) for row in rows]
+    assert sum(a.cause == row["cause"] for row, a in answers) >= 0.9 * len(rows)
+    near = [row["cause"] in [a.cause, *(x.cause for x in a.alternatives[:2])] for row, a in answers]
+    assert sum(near) >= 0.97 * len(rows)
+    assert sum(any(fix.label in row["fixes"] for fix in a.fixes[:2]) for row, a in answers) >= 0.9 * len(rows)
+    assert not any(a.automatic and a.cause != row["cause"] for row, a in answers)
+
+
 @pytest.fixture
 def learner(tmp_path, monkeypatch):
     """``benchmarks/explain_words.py`` on a few messages, with tables of its own."""
