@@ -10,6 +10,7 @@ import pytest
 
 from rung.diagnosis.explain import explain, rules_of, scene
 from rung.diagnosis.fixing import causes
+from rung.diagnosis.score import weights
 from rung.diagnosis.words import scores, votes, words_of
 
 DATA = Path(__file__).parents[1] / "data"
@@ -44,6 +45,21 @@ def test_signatures_and_rules_are_words():
 def test_the_order_of_words_changes_nothing():
     table = (("a",), {"one": "0:0.1", "two": "0:0.2", "three": "0:0.3"})
     assert scores(["one", "two", "three"], table) == scores(["three", "two", "one"], table)
+
+
+def test_a_plain_error_that_another_led_to_is_no_word_and_counts_little():
+    begin = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n'
+    root, plain = (
+        "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "FileNotFoundError: [Errno 2] No such file: 'x'",
+    )
+    chain = f"{begin}{root}\n\nDuring handling of the above exception, another exception occurred:\n\n{begin}{plain}\n"
+    alone = scene([plain.encode()])
+    (found,) = [hit.signature.id for hit in alone.hits]
+    assert f"#{found}" in known(plain)
+    assert f"#{found}" not in known(chain)
+    outside = "not-a-compatibility-problem"
+    assert weights(scene([chain.encode()]).hits, ())[outside] == pytest.approx(0.2 * weights(alone.hits, ())[outside])
 
 
 def test_votes_are_probabilities_of_causes():
