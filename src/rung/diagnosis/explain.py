@@ -94,10 +94,10 @@ def explain_log(chunks: Iterable[bytes], environment: Mapping[str, Any] | None =
 def _speaks(scene: Scene) -> bool:
     """Whether the log itself tells of a problem: a machine alone has none, whatever often goes wrong on such ones, nor
     has a program that went on after all that it met."""
-    if scene.went_on:
-        return False
+    if scene.hits:
+        return not scene.went_on
     said = votes(said_by(scene))
-    return bool(scene.hits) or (bool(said) and max(said, key=said.__getitem__) != "")
+    return bool(said) and max(said, key=said.__getitem__) != ""
 
 
 def rules_of(scene: Scene) -> list[Rule]:
