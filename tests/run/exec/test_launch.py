@@ -184,16 +184,62 @@ def test_on_a_terminal_every_stream_is_one_with_its_size():
         "sizes = lambda: print(*[tuple(os.get_terminal_size(i)) for i in range(3)], 'x', flush=True)\n"
         "sizes(); sys.stderr.write('50%|#\\r100%|##\\n')\n"
         "signal.signal(signal.SIGWINCH, lambda *_: os.get_terminal_size(2).columns == 99 and (sizes(), sys.exit(3)))\n"
-        "print('ready', flush=True)\n"
+        "print('ready', file=sys.stderr)\n"
         "while True: signal.pause()"
     )
     terminal = Terminal(*RUNG, "--", sys.executable, "-c", code)
     seen = terminal.until(b"ready")
     assert seen.count(b"(77, 33)") == 3
-    assert b"50%|#\r100%|##\r\nready" in seen
+    assert seen.endswith(b"x\r\n50%|#\r100%|##\r\nready")
     terminal.resize(44, 99)
     assert terminal.until(b"x\r\n").count(b"(99, 44)") == 3
     assert terminal.end() == 3
+
+
+@pytest.mark.parametrize(("stream", "explained"), [("stdout", False), ("stderr", True)])
+def test_on_a_terminal_stdout_and_stderr_stay_apart(stream, explained):
+    error = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    code = (
+        "import os, sys; print(len({os.ttyname(i) for i in range(3)}), 'terminals')\n"
+        f"sys.{stream}.write('{error}\\n'); sys.exit(3)"
+    )
+    terminal = Terminal("sh", "-c", f"{shlex.join([*RUNG, '--', sys.executable, '-c', code])}; echo exit $?")
+    seen = terminal.until(b"exit 3")
+    assert b"3 terminals" in seen
+    assert error.encode() in seen
+    assert (b"What to do" in seen) == explained
+
+
+BAR, WIPED, NEXT = b"\r 10%|#", b"\r       \r", b"\r 20%|##"
+
+
+@pytest.mark.parametrize(
+    ("writes", "shown"),
+    [
+        ([(2, BAR), None, (2, WIPED), (1, b"line\n"), (2, NEXT)], BAR + WIPED + b"line\r\n" + NEXT),
+        (
+            [(2, BAR), (2, WIPED), (1, b"a\n"), (2, NEXT + WIPED), (1, b"b\n")],
+            BAR + WIPED + NEXT + WIPED + b"a\r\nb\r\n",
+        ),
+        ([(2, BAR + WIPED[:-1]), None, (2, b"\r"), (1, b"a\n"), (2, NEXT)], BAR + WIPED + b"a\r\n" + NEXT),
+        ([(2, BAR + b"\n\r\r   \r\x1b[A"), (1, b"line\n")], BAR + b"\r\n\r\r   \r\x1b[Aline\r\n"),
+        ([(2, BAR), None, (2, NEXT + b"\n"), (1, b"done\n")], BAR + NEXT + b"\r\ndone\r\n"),
+        ([(2, BAR), None, (1, b"print\n"), None, (1, b"a\n"), (2, b"b\n")], BAR + b"print\r\na\r\nb\r\n"),
+        ([(2, b"Traceback:\nError\n"), (1, b"last words\n")], b"last words\r\nTraceback:\r\nError\r\n"),
+        ([(2, b"asked: "), None, (1, b"a"), (2, b"b")], b"asked: ab"),
+    ],
+)
+def test_where_stdout_goes_that_came_with_stderr(writes, shown):
+    code = (
+        "import os; from rung.run.exec.relay import Relay\n"
+        "relay = Relay(); ends = {number: end for end, number in relay.ends}\n"
+        f"for write in {writes}: os.write(ends[write[0]], write[1]) if write else relay.pump()\n"
+        "relay.pump(); relay.started(); relay.pump(); os.write(2, b'end')\n"
+        f"assert relay.kept == b''.join(write[1] for write in {writes} if write and write[0] == 2)"
+    )
+    terminal = Terminal(sys.executable, "-c", code)
+    assert terminal.until(b"end") == shown + b"end"
+    assert terminal.end() == 0
 
 
 def test_ctrl_c_reaches_the_program_once():

@@ -52,7 +52,8 @@ def launch(command: list[str], variables: dict[str, str]) -> tuple[int, bytes]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if relay is None:
         return status, b""
-    if relay.open and relay.pump():
+    relay.pump()
+    if relay.sources:
         relay.leave_behind()
     return status, relay.kept
 
@@ -82,17 +83,22 @@ def _pass_on(process: int, relay: Relay | None) -> None:
         os.close(told)
 
     _thread.start_new_thread(wait, ())
-    poll = select.poll()
-    poll.register(ended, select.POLLIN)
-    if relay is not None:
-        poll.register(relay.source, select.POLLIN)
     while True:
-        ready = [descriptor for descriptor, _ in poll.poll()]
-        if relay is not None and relay.source in ready and not relay.pump():
-            poll.unregister(relay.source)
+        sources = relay.sources if relay is not None else []
+        ready = _ready([ended, *sources])
+        if relay is not None and ready != {ended}:
+            relay.pump()
         if ended in ready:
             os.close(ended)
             return
+
+
+def _ready(descriptors: list[int]) -> set[int]:
+    """Those on which something came, at least one. Not select, which takes no descriptor above 1023."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll()}
 
 
 class _Forwarding:

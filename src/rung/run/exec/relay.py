@@ -1,7 +1,8 @@
-"""The stderr of a program on its way: passed on as it comes, its end kept.
+"""A program's streams on their way: passed on as they come, the end of stderr kept.
 
-A stream that leads to a terminal leads through a pseudo-terminal of its own, so that progress bars go on; one that does
-not, through a pipe. Where stdout and stderr lead to the same place they share the way, so that their order stays.
+On a terminal stdout and stderr lead through a pseudo-terminal each, so that progress bars go on and the two stay apart.
+Elsewhere stderr leads through a pipe, and stdout is left alone, but for one that leads to the same file or pipe as
+stderr: that one shares its way, so that their order stays.
 """
 
 from __future__ import annotations
@@ -13,28 +14,18 @@ import select
 KEPT = 1 << 20
 _PIECE = 1 << 16
 _PIECES = 16
+_LINE = 1 << 12
 
 
-class Relay:
-    """From the program to where this process's stderr leads. ``ends`` are the descriptors for the program."""
+class Way:
+    """What leads from the program's stream ``number`` to where this process's own leads."""
 
-    def __init__(self) -> None:
-        self._to = 2
-        self._terminal = os.isatty(2)
-        if self._terminal:
-            self.source, end = _terminal_like(2)
-        else:
-            self.source, end = os.pipe()
+    def __init__(self, number: int) -> None:
+        self._to = number
+        self._terminal = os.isatty(number)
+        self.source, self.end = _terminal_like(number) if self._terminal else os.pipe()
         os.set_blocking(self.source, False)
-        self.ends = [(end, 2), (end, 1)] if _same(1, 2) else [(end, 2)]
-        self._end = end
-        self._kept = bytearray()
         self.open = True
-        self.resize()
-
-    def started(self) -> None:
-        """The program holds its end now."""
-        os.close(self._end)
 
     def resize(self) -> None:
         """Gives the pseudo-terminal the size of the terminal."""
@@ -45,46 +36,116 @@ class Relay:
             size = fcntl.ioctl(self._to, termios.TIOCGWINSZ, bytes(8))
             fcntl.ioctl(self.source, termios.TIOCSWINSZ, size)
 
-    def pump(self) -> bool:
-        """Passes on what is there, at most a megabyte; False, and closed, when there will be no more."""
-        for _ in range(_PIECES):
-            try:
-                piece = os.read(self.source, _PIECE)
-            except BlockingIOError:
-                return True
-            except OSError:  # EIO: nobody has the pseudo-terminal any more
-                piece = b""
-            self._kept += piece
-            if len(self._kept) > 2 * KEPT:
-                del self._kept[:-KEPT]
-            if not piece or not self._write(piece):
-                os.close(self.source)  # a program that writes on finds its reader gone, as without this way
-                self.open = False
-                return False
-        return True
+    def take(self) -> bytes:
+        """What is there, at most 64 KB; closed when there will be no more."""
+        if not self.open:
+            return b""
+        try:
+            piece = os.read(self.source, _PIECE)
+        except BlockingIOError:
+            return b""
+        except OSError:  # EIO: nobody has the pseudo-terminal any more
+            piece = b""
+        if not piece:
+            self._close()
+        return piece
 
-    def _write(self, piece: bytes) -> bool:
+    def give(self, piece: bytes) -> None:
+        """Passes it on; closed when the reader has gone, so that a program that writes on finds it gone."""
         view = memoryview(piece)
         while view:
             try:
                 view = view[os.write(self._to, view) :]
             except BlockingIOError:  # the program made the terminal so that they share
                 select.select([], [self._to], [])
-            except OSError:  # the reader has gone
-                return False
-        return True
+            except OSError:
+                self._close()
+                return
+
+    def _close(self) -> None:
+        if self.open:
+            os.close(self.source)
+            self.open = False
+
+
+class Relay:
+    """The ways of a program's streams. ``ends`` are its descriptors and the numbers that they get there."""
+
+    def __init__(self) -> None:
+        self._stderr = Way(2)
+        self._stdout: Way | None = None
+        self.ends = [(self._stderr.end, 2)]
+        if _same(1, 2):
+            self._stdout = Way(1) if os.isatty(1) else None
+            self.ends.append((self._stdout.end if self._stdout else self._stderr.end, 1))
+        self._ways = [way for way in (self._stdout, self._stderr) if way]
+        self._kept = bytearray()
+        self._line = b""  # the end of what is written since the last line end
+        self.resize()
+
+    def started(self) -> None:
+        """The program holds its ends now."""
+        for way in self._ways:
+            os.close(way.end)
+
+    def resize(self) -> None:
+        """Gives the pseudo-terminals the size of the terminal."""
+        for way in self._ways:
+            way.resize()
+
+    @property
+    def sources(self) -> list[int]:
+        """The descriptors on which more may come."""
+        return [way.source for way in self._ways if way.open]
+
+    def pump(self) -> None:
+        """Passes on what is there, at most two megabytes."""
+        out, err = bytearray(), bytearray()
+        for _ in range(_PIECES):  # in turn until both are dry: what came before a piece of one is in the other then
+            pieces = self._stdout.take() if self._stdout else b"", self._stderr.take()
+            out += pieces[0]
+            err += pieces[1]
+            if not any(pieces):
+                break
+        self._keep(err)
+        at = _place(self._line, bytes(err)) if out else 0
+        for way, piece in ((self._stderr, err[:at]), (self._stdout, out), (self._stderr, err[at:])):
+            if way and piece:
+                way.give(bytes(piece))
+                self._line = (self._line + piece[-_LINE:]).rpartition(b"\n")[2][-_LINE:]
+
+    def _keep(self, piece: bytes | bytearray) -> None:
+        self._kept += piece
+        if len(self._kept) > 2 * KEPT:
+            del self._kept[:-KEPT]
 
     @property
     def kept(self) -> bytes:
-        """The last megabyte."""
+        """The last megabyte of stderr."""
         return bytes(self._kept[-KEPT:])
 
     def leave_behind(self) -> None:
-        """What the program left running keeps its stderr: a process of its own passes it on."""
+        """What the program left running keeps its streams: a process of its own passes them on."""
         if os.fork() == 0:
-            while self.pump():
-                select.select([self.source], [], [])
+            while self.sources:
+                select.select(self.sources, [], [])
+                self.pump()
             os._exit(0)
+
+
+def _place(line: bytes, stderr: bytes) -> int:
+    """Where in stderr to write the stdout that came with it, after that line: which was first, nobody knows.
+
+    A progress bar is wiped, then comes a line, then the bar again (``tqdm.write``): the line goes where the bar was
+    wiped last. Else it goes first, since what ends a program is said last, but for an unfinished line on the screen:
+    that is finished before.
+    """
+    import re
+
+    wiped = list(re.finditer(rb"\r +\r(?:\x1b\[A)*", line + stderr))
+    if wiped and wiped[-1].end() >= len(line):
+        return wiped[-1].end() - len(line)
+    return stderr.find(b"\n") + 1 if line.rpartition(b"\r")[2].strip() else 0
 
 
 def _same(one: int, other: int) -> bool:
