@@ -142,11 +142,11 @@ def kept(weights: torch.Tensor, places: dict[str, int], least: float) -> dict[st
 def written(table: Table) -> str:
     """The table as the file holds it."""
     causes, words = table
-    lines = [" ".join(cause or "-" for cause in causes)]
-    lines += [
+    first = " ".join(cause or "-" for cause in causes)
+    rows = (
         word + "\t" + " ".join(f"{place}:{nats:g}" for place, nats in found.items()) for word, found in words.items()
-    ]
-    return "\n".join(lines) + "\n"
+    )
+    return "\n".join([first, *sorted(rows)]) + "\n"
 
 
 def table_of(corpus: Path) -> str:

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rung.diagnosis.explain import explain, rules_of, scene
 from rung.diagnosis.fixing import causes
 from rung.diagnosis.score import weights
-from rung.diagnosis.words import scores, votes, words_of
+from rung.diagnosis.words import Rows, read_table, scores, votes, words_of
 
 DATA = Path(__file__).parents[1] / "data"
 ROWS = [json.loads(line) for line in (DATA / "explain.jsonl").read_text().splitlines()]
@@ -166,3 +168,16 @@ def test_a_folder_of_rows_is_read_like_its_file(learner, tmp_path):
     (tmp_path / "corpus.jsonl").rename(folder / "train.jsonl")
     (folder / "README.md").write_text("# not rows")
     assert learner.lines(folder) == learner.lines(folder / "train.jsonl") != []
+
+
+@given(st.sets(st.text("ab_# é过", min_size=1, max_size=3)), st.text("ab_# é过", max_size=3))
+def test_rows_are_the_dictionary_of_their_lines(words, asked):
+    rows = Rows(sorted(f"{word}\t{len(word)}:1" for word in words))
+    assert dict(rows) == {word: f"{len(word)}:1" for word in words}
+    assert (asked in rows, len(rows)) == (asked in words, len(words))
+
+
+@pytest.mark.parametrize("name", ["words.table", "fixes.table"])
+def test_every_row_of_a_table_is_found(name):
+    _, rows = read_table(name)
+    assert all(rows.get(word) == row for word, row in dict(rows).items())

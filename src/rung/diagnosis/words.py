@@ -7,11 +7,12 @@ it, or a signature that matched or a rule that applies with ``#`` before it.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 
 from rung.diagnosis.evidence import Rule, Scene
@@ -67,16 +68,35 @@ def _facts(facts: Facts) -> Iterable[str]:
     yield from (f"={dtype}" for dtype in facts.dtypes)
 
 
+class Rows(Mapping[str, str]):
+    """Sorted lines of a word, a tab and a row, searched as they are: making a dictionary takes 20 ms."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines = lines
+
+    def __getitem__(self, word: str) -> str:
+        key = f"{word}\t"
+        at = bisect.bisect_left(self._lines, key)
+        if at == len(self._lines) or not self._lines[at].startswith(key):
+            raise KeyError(word)
+        return self._lines[at][len(key) :]
+
+    def __iter__(self) -> Iterator[str]:
+        return (line.partition("\t")[0] for line in self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+
 #: The labels of a table, and the weights of each word as they are written.
 Table = tuple[tuple[str, ...], Mapping[str, str]]
 
 
 def read_table(name: str) -> Table:
-    """A table of this package: a line of labels, then a word, a tab and its weights as ``place:nats``."""
-    text = (resources.files("rung.diagnosis") / name).read_text(encoding="utf-8")
-    first, _, rest = text.partition("\n")
+    """A table of this package: a line of labels, then sorted words, a tab and their weights as ``place:nats``."""
+    first, *lines = (resources.files("rung.diagnosis") / name).read_text(encoding="utf-8").splitlines()
     labels = tuple("" if label == "-" else label for label in first.split())
-    return labels, dict(line.split("\t") for line in rest.splitlines())
+    return labels, Rows(lines)
 
 
 @functools.cache
@@ -100,7 +120,7 @@ def scores(words: Iterable[str], table: Table) -> list[float] | None:
     """What the words say for each label of a table, in nats; None when no word is known."""
     labels, rows = table
     # sorted, for sums in the order of a set end differently from run to run
-    known = [rows[word] for word in sorted(word for word in words if word in rows)]
+    known = [row for row in map(rows.get, sorted(words)) if row is not None]
     total = [0.0] * len(labels)
     for row in known:
         for place, weight in weighed(row):
