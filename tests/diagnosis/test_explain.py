@@ -8,7 +8,7 @@ from rung.core.errors import UsageError
 from rung.diagnosis import signatures
 from rung.diagnosis.explain import explain, explain_log, rules_of, scene
 from rung.diagnosis.fixing import causes, wordings
-from rung.diagnosis.log import utf8
+from rung.diagnosis.log import unnamed, utf8
 from rung.diagnosis.rules import RULES
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
@@ -155,6 +155,18 @@ def test_a_frame_with_a_shortened_path_is_known_to_be_in_a_package():
     for place, there in (("transformers/modeling_utils.py", True), ("shop/train.py", False)):
         found = scene([f'  File ".../{place}", line 3\n{error}'.encode()])
         assert ("raised-in-a-package" in {rule.id for rule in rules_of(found)}) == there
+
+
+@pytest.mark.parametrize("place", ["/home/a/{}.py", "C:\\Users\\a\\{}.py", "{}.py", "/work/{}/main.py", "./my {}/x.py"])
+@pytest.mark.parametrize("name", ["oom", "quantize", "cuda oom", "xformers", "out of memory"])
+def test_what_somebody_called_a_file_is_no_evidence(place, name):
+    error = (
+        'Traceback (most recent call last):\n  File "{}", line 2, in main\n    raise ValueError("bad")\nValueError: bad'
+    )
+    found, plain = (explain(error.format(place.format(word))) for word in (name, "x"))
+    assert (found.cause, found.evidence) == (plain.cause, plain.evidence)
+    for package in ("/usr/lib/python3/site-packages/{}/x.py", ".../{}/x.py", "C:\\Lib\\site-packages\\{}\\x.py"):
+        assert unnamed(error.format(package.format(name))) == error.format(package.format(name)), "of a package it is"
 
 
 def test_cuda_and_the_driver_are_read_from_packages_paths_and_logs():

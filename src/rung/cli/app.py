@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command and exits: 0 done, 1 an error, 2 a wrong question, 130 after Ctrl-C."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before the program began
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process lives
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # what a terminal's alphabet lacks, and names that are no text
             stream.reconfigure(errors="replace")
@@ -35,8 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _say("stopped")
         sys.exit(130)
     except BrokenPipeError:
-        # The reader has gone (| head): nothing is left to say, and the interpreter must not try to flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard()  # the reader has gone (| head): nothing is left to say
         sys.exit(0)
     except Exception as error:
         if _interrupted(error):
@@ -44,7 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(130)
         if debug:
             raise
-        sys.exit(_report(error))
+        code = _report(error)
+        if _no_room(error):
+            _discard()
+        sys.exit(code)
 
 
 def _listen() -> None:
@@ -76,6 +81,17 @@ def _interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
+def _discard() -> None:
+    """What is still to be printed goes nowhere: the interpreter must not try to write it once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _no_room(error: Exception) -> bool:
+    import errno
+
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def _execute(given: list[str]) -> None:
     """``rung exec``, past typer; comes back where that has to answer."""
     from rung.cli.executing import execute, understood
@@ -103,6 +119,9 @@ def _report(error: Exception) -> int:
     if isinstance(error, RungError):
         _say(str(error))
         return error.exit_code
+    if isinstance(error, OSError) and _no_room(error):
+        _say(f"{error.filename or 'The output'} cannot be written: {error.strerror}.")
+        return 1
     _say(f"rung itself failed: {type(error).__name__}: {error}")
     _say("This is a bug of rung. The same command with --debug shows where; please report it with that output.")
     return 1

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json as json_module
-import shlex
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rung.cli import options
+from rung.cli.explain_input import answer_rows, environment_in, log_of
 from rung.cli.output import console, print_json
-from rung.core.errors import RungError, UsageError
-from rung.core.text import did_you_mean
+from rung.core.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from rung.diagnosis.explain import Explanation
 
-_CHUNK = 1 << 20
 _UNKNOWN = 3
-_ENVIRONMENT_FILE = """echo '{{"gpu": "Quadro P2200", "torch": "1.10.0+cu102"}}' > {}"""
 
 _What = Annotated[
     str | None,
@@ -43,7 +38,9 @@ _Environment = Annotated[
 _NoEnvironment = Annotated[bool, typer.Option("--no-environment", help="It did not happen on this machine.")]
 _Rows = Annotated[
     Path | None,
-    typer.Option("--jsonl", help='Many logs: a row {"id", "log", "environment"} a line.', show_default=False),
+    typer.Option(
+        "--jsonl", help='Many logs: a row {"id", "log", "environment"} a line; - is stdin.', show_default=False
+    ),
 ]
 _List = Annotated[bool, typer.Option("--list", help="List all causes.")]
 _Redact = Annotated[bool, typer.Option("--redact", help="Print the log without names, tokens and addresses instead.")]
@@ -76,11 +73,11 @@ def explain(
         return
     if jsonl is not None:
         _alone("--jsonl", told | {"--no-environment": False, "--redact": redact, "a log": what})
-        _rows(jsonl)
+        answer_rows(jsonl)
         return
     if redact:
         _alone("--redact", told | {"--json": json})
-        _redacted(_log(what))
+        _redacted(log_of(what))
         return
     if what is not None and _is_cause(what):
         _alone("The page of a cause", told | {"--no-environment": False})
@@ -88,7 +85,7 @@ def explain(
         return
     from rung.diagnosis.explain import explain_log
 
-    found = explain_log(_log(what), _environment(device, software, environment, no_environment))
+    found = explain_log(log_of(what), _environment(device, software, environment, no_environment))
     if json:
         print_json(found.to_json())
     else:
@@ -112,7 +109,7 @@ def _environment(device: str | None, software: str | None, file: Path | None, no
     if none:
         return {}
     if file is not None:
-        return _read_environment(file)
+        return environment_in(file)
     from rung.diagnosis import machine
 
     return machine.this_machine() if device is None else _card(device, software)
@@ -138,104 +135,12 @@ def _card(name: str, software: str | None) -> Mapping[str, Any]:
         return {"gpu": name}
 
 
-def _read_environment(file: Path) -> Mapping[str, Any]:
-    from rung.diagnosis.facts import environment_of
-    from rung.diagnosis.log import encoding_of
-
-    try:
-        data = file.read_bytes()
-        return environment_of(json_module.loads(data.decode(encoding_of(data))))
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
-    except UsageError as error:
-        raise UsageError(
-            f"{file}: {error.cause}", error.facts, [_ENVIRONMENT_FILE.format(shlex.quote(str(file)))]
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{file} is no JSON: {error}", ways_out=[_ENVIRONMENT_FILE.format(shlex.quote(str(file)))]
-        ) from error
-
-
-def _log(what: str | None) -> Iterator[bytes]:
-    """The log in UTF-8: of the file, of stdin, or the argument itself."""
-    from rung.diagnosis.log import utf8
-
-    if what is None or what == "-":
-        if what is None and (sys.stdin is None or sys.stdin.isatty()):
-            raise UsageError(
-                "There is no log to explain.", (), ["python train.py 2>&1 | rung explain", 'rung explain "the line"']
-            )
-        yield from utf8(_chunks(sys.stdin.buffer))
-        return
-    if not what.strip():
-        raise UsageError("The line to explain is empty.", (), ['rung explain "the line"'])
-    try:
-        path = Path(what)
-        there, folder = path.exists(), path.is_dir()
-    except (OSError, ValueError):  # too long, or with characters that no path has: a line
-        there = folder = False
-    if folder:
-        raise UsageError(f"{what} is a folder, not a log.", (), ["rung explain FILE"])
-    if there:
-        try:
-            with open(path, "rb") as file:
-                yield from utf8(_chunks(file))
-        except OSError as error:
-            raise UsageError(f"{what} cannot be read: {error.strerror}") from error
-        return
-    if any(letter.isspace() for letter in what.strip()):
-        yield what.encode("utf-8", "replace")
-        return
-    from rung.diagnosis.fixing import causes
-
-    raise UsageError(
-        f"{what} is neither a file nor a cause.{did_you_mean(what, list(causes()))}",
-        (),
-        ["rung explain --list", 'rung explain "the whole line"'],
-    )
-
-
-def _chunks(stream: BinaryIO) -> Iterator[bytes]:
-    while chunk := stream.read(_CHUNK):
-        yield chunk
-
-
 def _redacted(chunks: Iterator[bytes]) -> None:
     from rung.diagnosis.log import lines, plain
     from rung.diagnosis.redact import redacted
 
     for line in redacted(plain(line) for _, line in lines(chunks)):
         print(line)
-
-
-def _rows(file: Path) -> None:
-    """One answer a line, in the order of the rows; a row that cannot be read is answered with its error."""
-    from rung.diagnosis.explain import explain as explained
-
-    wrong = 0
-    try:
-        with open(file, encoding="utf-8-sig", errors="replace") as stream:
-            for number, line in enumerate(stream, 1):
-                if not line.strip():
-                    continue
-                row = None
-                try:
-                    row = json_module.loads(line)
-                    if not isinstance(row, dict) or not isinstance(row.get("log"), str):
-                        raise ValueError('no object with a "log" that is text')
-                    answer = {"id": row.get("id"), **explained(row["log"], row.get("environment")).to_json()}
-                except (ValueError, RecursionError, RungError) as error:
-                    wrong += 1
-                    name = row.get("id") if isinstance(row, dict) else None
-                    answer = {"id": name, "error": f"line {number}: {error}"}
-                print(json_module.dumps(answer, ensure_ascii=False))
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
-    if wrong:
-        raise UsageError(
-            f"{wrong} of the rows in {file} could not be answered.", ['a row is {"id", "log", "environment"}']
-        )
 
 
 def _list(json: bool) -> None:

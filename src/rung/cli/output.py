@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import shutil
 import sys
@@ -82,4 +83,15 @@ def _end() -> int:
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    print(as_json(value, indent=2))
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """JSON as stdout can carry it: what is not ASCII is written out where that is not in UTF-8."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    try:
+        text.encode()
+        whole = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+    except UnicodeEncodeError:  # half of a pair
+        whole = False
+    return text if whole else json.dumps(value, indent=indent, default=str)

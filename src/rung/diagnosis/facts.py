@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 from rung.core.errors import UsageError
 from rung.diagnosis.gpus import Gpu, capability, capability_text, gpu_of
+from rung.diagnosis.log import plain
 
 KEYS = ("gpu", "compute_capability", "driver", "cuda", "torch", "os", "cpu", "library_versions")
+#: Letters of a value that are read: what pip freeze lists has more than a page.
+_LONGEST = 20_000
 
 
 @dataclass
@@ -67,15 +70,17 @@ def environment_of(given: object) -> dict[str, str]:
         raise UsageError(
             f"An environment is a JSON object, not {type(given).__name__}.", [f"its keys: {', '.join(KEYS)}"]
         )
-    return {key: _text(given[key]) for key in KEYS if given.get(key) not in (None, "", [], {})}
+    return {key: text for key in KEYS if (text := _text(given.get(key)))}
 
 
 def _text(value: object) -> str:
+    if value is None or isinstance(value, bool):  # says nothing of which one
+        return ""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {item}" for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return ", ".join(str(item) for item in value)
-    return str(value)[:500]
+        value = ", ".join(f"{key} {item}" for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        value = ", ".join(map(str, value))
+    return plain(str(value))[:_LONGEST].strip()
 
 
 _NO_GPU = re.compile(

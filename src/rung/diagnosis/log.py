@@ -23,6 +23,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-
 #: Spaces of web pages, word processors and chats.
 _SPACE = re.compile(r"[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 
+#: A file outside of installed packages, as a traceback names it.
+_OWN_FILE = re.compile(
+    r"""(\bFile ["'])(?![^"'\n]{0,300}(?:(?:site|dist)-packages|\.\.\.)[/\\])[^"'\n]{1,400}(?=["'], line \d)"""
+)
+
 
 def encoding_of(head: bytes) -> str:
     """The encoding of a log by its first bytes: UTF-16 as Windows' shells write it, else UTF-8."""
@@ -100,3 +105,8 @@ def plain(line: str) -> str:
     if not line.isascii():
         line = _SPACE.sub(" ", line)
     return _CONTROL.sub("", line)
+
+
+def unnamed(text: str) -> str:
+    """Lines without the paths of a program's own files: what somebody called a file says nothing of an error in it."""
+    return _OWN_FILE.sub(r"\1", text) if "File " in text else text

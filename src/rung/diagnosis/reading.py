@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from rung.core.types import EMPTY
 from rung.core.value import FrozenDict
-from rung.diagnosis.log import blocks, is_text, plain, states
+from rung.diagnosis.log import blocks, is_text, plain, states, unnamed
 from rung.diagnosis.match import Signature, signatures
 
 #: A log of which so many lines differ in more than digits, or cost so much, repeats nothing: from there on only lines
@@ -176,7 +176,7 @@ def _look(reading: Reading, number: int, line: str) -> None:
     if _CHAIN.search(line):
         reading.chained = number
     near = bool(reading.hits) and reading.hits[-1].number >= number - 2
-    found = _matches(line, reading)
+    found = _matches(unnamed(line), reading)
     if not is_text(line):
         found = [item for item in found if len(item[1][0]) > _BY_CHANCE]
     if found or near:

@@ -17,7 +17,7 @@ from importlib import resources
 
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.facts import Facts
-from rung.diagnosis.log import is_text
+from rung.diagnosis.log import is_text, unnamed
 
 #: Generations of NVIDIA GPUs, by their first compute capability.
 _GENERATIONS = (120, 100, 90, 89, 80, 75, 70, 60, 50, 30)
@@ -26,6 +26,8 @@ _PART = re.compile(r"[A-Z]{3,}|[A-Z]?[a-z]{2,}")
 _NUMBER = re.compile(r"\d+")
 #: Words that say nothing for any cause and are counted with those of each log, so that few words do not decide alone.
 _SILENT = 4
+#: Letters of an environment whose words count: a list of all packages would outvote the log.
+_STATED = 1_000
 
 
 def words_of(scene: Scene, rules: Iterable[Rule]) -> set[str]:
@@ -35,12 +37,12 @@ def words_of(scene: Scene, rules: Iterable[Rule]) -> set[str]:
     """
     ids = {hit.signature.id for hit in scene.hits if not (hit.follows and hit.plain)}  # as ``score`` counts them
     known = (f"#{name}" for name in (*ids, *(rule.id for rule in rules)))
-    return {*said_by(scene), *_cut(scene.facts.stated), *known, *_facts(scene.facts)}
+    return {*said_by(scene), *_cut(scene.facts.stated[:_STATED]), *known, *_facts(scene.facts)}
 
 
 def said_by(scene: Scene) -> set[str]:
     """The words, pairs of words and parts of names that the log itself says."""
-    said = "\n".join(line for line in scene.said.split("\n") if is_text(line))
+    said = unnamed("\n".join(line for line in scene.said.split("\n") if is_text(line)))
     found = _cut(said)
     pairs = map(" ".join, itertools.pairwise(found))
     parts = map(str.lower, _PART.findall(said))

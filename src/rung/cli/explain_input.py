@@ -1,0 +1,169 @@
+"""What ``rung explain`` is asked about: a log, rows of logs, and a file that says where it happened."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rung.cli.output import as_json, note
+from rung.core.errors import RungError, UsageError
+from rung.core.text import did_you_mean, size
+
+_CHUNK = 1 << 20
+_ENVIRONMENT_FILE = """echo '{{"gpu": "Quadro P2200", "torch": "1.10.0+cu102"}}' > {}"""
+#: Bytes of an environment and of a row: what is longer is neither, or has no end.
+_LONGEST_ENVIRONMENT, _LONGEST_ROW = 16 << 20, 256 << 20
+
+
+def log_of(what: str | None) -> Iterator[bytes]:
+    """The log in UTF-8: of the file, of stdin, or the argument itself."""
+    from rung.diagnosis.log import utf8
+
+    if what is None or what == "-":
+        if what is None and sys.stdin is not None and sys.stdin.isatty():
+            raise _no_log()
+        yield from utf8(_chunks(_stdin()))
+        return
+    if not what.strip():
+        raise UsageError("The line to explain is empty.", (), ['rung explain "the line"'])
+    try:
+        path = Path(what)
+        there, folder = path.exists() or path.is_symlink(), path.is_dir()
+    except (OSError, ValueError):  # too long, or with characters that no path has: a line
+        there = folder = False
+    if folder:
+        raise UsageError(f"{what} is a folder, not a log.", (), ["rung explain FILE"])
+    if there:
+        try:
+            with open(path, "rb") as file:
+                yield from utf8(_chunks(file))
+        except OSError as error:
+            raise _unreadable(what, error) from error
+        return
+    if any(letter.isspace() for letter in what.strip()):
+        yield what.encode("utf-8", "replace")
+        return
+    from rung.diagnosis.fixing import causes
+
+    raise UsageError(
+        f"{what} is neither a file nor a cause.{did_you_mean(what, list(causes()))}",
+        (),
+        ["rung explain --list", 'rung explain "the whole line"'],
+    )
+
+
+def _stdin() -> BinaryIO:
+    if sys.stdin is None:  # closed before the program began
+        raise _no_log()
+    return sys.stdin.buffer
+
+
+def _no_log() -> UsageError:
+    return UsageError(
+        "There is no log to explain.", (), ["python train.py 2>&1 | rung explain", 'rung explain "the line"']
+    )
+
+
+def _unreadable(name: object, error: OSError) -> UsageError:
+    return UsageError(f"{name} cannot be read: {error.strerror}")
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    while chunk := stream.read(_CHUNK):
+        yield chunk
+
+
+def environment_in(file: Path) -> Mapping[str, Any]:
+    """The environment that a JSON file holds; keys that mean nothing are named on stderr."""
+    from rung.diagnosis.facts import KEYS, environment_of
+    from rung.diagnosis.log import encoding_of
+
+    way = [_ENVIRONMENT_FILE.format(shlex.quote(str(file)))]
+    try:
+        with open(file, "rb") as stream:
+            data = stream.read(_LONGEST_ENVIRONMENT + 1)
+        if len(data) > _LONGEST_ENVIRONMENT:
+            raise UsageError(f"it is larger than {size(_LONGEST_ENVIRONMENT)}: no environment is.")
+        given = _parsed(data.decode(encoding_of(data)))
+        environment = environment_of(given)
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    except UsageError as error:
+        raise UsageError(f"{file}: {error.cause}", error.facts, way) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file} is no JSON: {error}", ways_out=way) from error
+    if strange := [key for key in given or () if key not in KEYS]:
+        note(
+            f"{file}: left out, no key of an environment: {', '.join(map(str, strange[:5]))}. Known: {', '.join(KEYS)}."
+        )
+    return environment
+
+
+def answer_rows(file: Path) -> None:
+    """One answer a line, in the order of the rows; a row that cannot be read is answered with its error. - is stdin."""
+    wrong = 0
+    try:
+        if str(file) == "-":
+            wrong = sum(map(_answer_row, _rows(_stdin())))
+        else:
+            with open(file, "rb") as stream:
+                wrong = sum(map(_answer_row, _rows(stream)))
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise _unreadable(file, error) from error
+    if wrong:
+        raise UsageError(
+            f"{wrong} of the rows in {file} could not be answered.", ['a row is {"id", "log", "environment"}']
+        )
+
+
+def _rows(stream: BinaryIO) -> Iterator[tuple[int, str]]:
+    """The lines that are not empty with their numbers, whatever they were written in."""
+    from rung.diagnosis.log import utf8
+
+    number, rest = 1, bytearray()
+    for chunk in utf8(iter(lambda: stream.read1(_CHUNK), b"")):  # type: ignore[attr-defined]
+        rest += chunk
+        if len(rest) > _LONGEST_ROW + _CHUNK:
+            raise UsageError(f"Row {number} is longer than {size(_LONGEST_ROW)}.", (), ["rung explain FILE"])
+        if b"\n" in chunk:
+            *whole, rest = rest.split(b"\n")
+            for line in whole:
+                yield number, line.decode("utf-8", "replace")
+                number += 1
+    yield number, rest.decode("utf-8", "replace")
+
+
+def _answer_row(row: tuple[int, str]) -> bool:
+    """Prints the answer of a row; whether there is none but an error."""
+    from rung.diagnosis.explain import explain
+
+    number, line = row
+    if not line.strip():
+        return False
+    given, wrong = None, False
+    try:
+        given = _parsed(line)
+        if not isinstance(given, dict) or not isinstance(given.get("log"), str):
+            raise ValueError('no object with a "log" that is text')
+        answer = {"id": given.get("id"), **explain(given["log"], given.get("environment")).to_json()}
+    except (ValueError, RecursionError, RungError) as error:
+        wrong = True
+        answer = {"id": given.get("id") if isinstance(given, dict) else None, "error": f"line {number}: {error}"}
+    print(as_json(answer), flush=True)
+    return wrong
+
+
+def _parsed(text: str) -> Any:
+    """What a JSON text says; numbers that JSON has not are unknown."""
+    return json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
+
+
+def _finite(text: str) -> float | None:
+    return number if math.isfinite(number := float(text)) else None
