@@ -23,9 +23,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-
 #: Spaces of web pages, word processors and chats.
 _SPACE = re.compile(r"[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 
-#: A file outside of installed packages, as a traceback names it.
+#: A file outside of installed packages, as a traceback names it, and as a notebook does.
 _OWN_FILE = re.compile(
-    r"""(\bFile ["'])(?![^"'\n]{0,300}(?:(?:site|dist)-packages|\.\.\.)[/\\])[^"'\n]{1,400}(?=["'], line \d)"""
+    r"""(?:(\bFile ["'])(?![^"'\n]{0,300}(?:(?:site|dist)-packages|\.\.\.)[/\\])[^"'\n]{1,400}(?=["'], line \d)"""
+    r"""|(?m:^)[^ \n]{0,200}(?:<ipython-input-|[/\\]ipykernel_)[^ \n]{1,200}(?= in \S))"""
 )
 
 
@@ -109,4 +110,4 @@ def plain(line: str) -> str:
 
 def unnamed(text: str) -> str:
     """Lines without the paths of a program's own files: what somebody called a file says nothing of an error in it."""
-    return _OWN_FILE.sub(r"\1", text) if "File " in text else text
+    return _OWN_FILE.sub(r"\1", text) if "File " in text or "ipy" in text else text

@@ -23,6 +23,7 @@ from rung.diagnosis.log import is_text, unnamed
 _GENERATIONS = (120, 100, 90, 89, 80, 75, 70, 60, 50, 30)
 _WORD = re.compile(r"[a-z][a-z_0]+|[\u4e00-\u9fff]")
 _PART = re.compile(r"[A-Z]{3,}|[A-Z]?[a-z]{2,}")
+_FRAME = re.compile(r'Traceback \(most recent call last\):?|\bFile "", line \d+(?:, in)?')
 _NUMBER = re.compile(r"\d+")
 #: Words that say nothing for any cause and are counted with those of each log, so that few words do not decide alone.
 _SILENT = 4
@@ -42,7 +43,7 @@ def words_of(scene: Scene, rules: Iterable[Rule]) -> set[str]:
 
 def said_by(scene: Scene) -> set[str]:
     """The words, pairs of words and parts of names that the log itself says."""
-    said = unnamed("\n".join(line for line in scene.said.split("\n") if is_text(line)))
+    said = _FRAME.sub("", unnamed("\n".join(line for line in scene.said.split("\n") if is_text(line))))
     found = _cut(said)
     pairs = map(" ".join, itertools.pairwise(found))
     parts = map(str.lower, _PART.findall(said))

@@ -18,7 +18,7 @@ _BF16 = (
     "half-not-for-processor",
 )
 #: Products in int8 of programs that do not name the type in their call.
-_INT8 = r"CUDA_R_8I|abc?Type 3|_int_mm|int8_(?:dynamic|mode)|COL32|(?i:\bw8a8\b|\bint8\b)"
+_INT8 = r"(?i:CUDA_R_8I)|abc?Type 3|_int_mm|int8_(?:dynamic|mode)|COL32|(?i:\bw8a8\b|\bint8\b)"
 #: Releases of torch whose programs load models in bfloat16 unasked.
 _UNASKED = (2, 1)
 _FP8 = ("triton-no-fp8", "torch-fp8-gemm", "fp8-gate", "triton-lowering")
@@ -145,7 +145,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "f16-in-cublas-call",
-        lambda s: s.has("cublas-not-supported") and s.says(r"CUDA_R_16F\b"),
+        lambda s: s.has("cublas-not-supported") and s.says(r"(?i)CUDA_R_16F\b"),
         {"cuda-toolkit-mismatch": 1.5},
         "half precision is multiplied by every GPU since 5.3, so another cuBLAS than torch's own may answer",
         "cuBLAS documentation, cublasGemmEx",
@@ -159,7 +159,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "fp8-in-cublas-call",
-        lambda s: s.has("cublas-not-supported") and s.says("CUDA_R_8F|_scaled_mm"),
+        lambda s: s.has("cublas-not-supported") and s.says("(?i)CUDA_R_8F|_scaled_mm"),
         {"fp8-fp4-unsupported-gpu": 3.8, "kernel-shape-constraint": 1},
         "the refused multiplication is in 8-bit floating point (CUDA_R_8F)",
         "cuBLAS documentation, cublasLtMatmul",
@@ -169,7 +169,7 @@ RULES: tuple[Rule, ...] = (
         lambda s: (
             s.has("cublas-not-supported")
             and s.says("cublasLtMatmul")
-            and not s.says(f"CUDA_R_8|CUDA_R_16BF|_scaled_mm|(?i:fp8|float8)|{_INT8}")
+            and not s.says(f"(?i:CUDA_R_8|CUDA_R_16BF|fp8|float8)|_scaled_mm|{_INT8}")
         ),
         {"software-defect": 1.6, "kernel-shape-constraint": 1},
         "cuBLASLt found no algorithm for this layout: a choice of the library, or a shape",

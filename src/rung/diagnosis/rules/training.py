@@ -303,7 +303,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "products-in-bf16",
-        lambda s: s.has("cublas-arch-mismatch") and s.says("CUDA_R_16BF") and not s.from_(80),
+        lambda s: s.has("cublas-arch-mismatch") and s.says("(?i)CUDA_R_16BF") and not s.from_(80),
         {"bf16-unsupported-gpu": 7, "build-lacks-old-arch": -3},
         "the refused multiplication is in bfloat16 (CUDA_R_16BF)",
         "cuBLAS documentation, cublasGemmEx",
