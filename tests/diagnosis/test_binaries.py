@@ -211,6 +211,22 @@ def test_random_bytes_hold_no_instructions_and_no_images():
     assert (found.cpu.holds, found.objects) == ((), ())
 
 
+@pytest.mark.parametrize(
+    ("sign", "times", "size", "held"),
+    [
+        (b"\xc5\xf8\x77", 2, 500, ("avx",)),
+        (b"\xc5\xf8\x77", 1, 500, ()),
+        (b"\x62\xf1\x7c\x48", 2, 500, ("avx512f",)),
+        (b"\xc5\xf8\x77", 4, 8 << 20, ()),
+        (b"\xc5\xf8\x77", 12, 8 << 20, ("avx",)),
+    ],
+)
+def test_a_little_code_needs_few_signs_and_much_code_more(sign, times, size, held):
+    found = read(made.elf(code=(sign + b"\x90") * times + bytes(size)))
+    assert found.cpu is not None
+    assert found.cpu.holds == held
+
+
 def test_more_code_than_the_budget_is_looked_at_in_spread_pieces():
     size = 4 * instructions._BUDGET
     watch = instructions.Watch([(0, size)])

@@ -63,11 +63,13 @@ def _elf(head: bytes) -> Head:
         return Head(_DEVICES[machine])
     name = f"ELF {_ELF_KINDS.get(kind, 'file')}"
     known = _ELF_MACHINES.get(machine, f"machine {machine}")
-    if head[4:6] != b"\x02\x01" or len(head) < 64:
+    if head[4:6] != b"\x02\x01":
         return Head(name, known)
+    if len(head) < 64:
+        return Head(name, known, end=64)
     fields = HEADER.unpack_from(head, 16)
     programs, sections, (size, count, section_size, section_count) = *fields[4:6], fields[8:]
-    code, needs, end = [], "", sections + section_size * section_count
+    code, needs, end = [], "", max(64, programs + size * count, sections + section_size * section_count)
     for number in range(count):
         place = programs + number * size
         if size < _PROGRAM.size or place + _PROGRAM.size > len(head):
@@ -105,7 +107,7 @@ def _pe(head: bytes) -> Head | None:
         return None
     machine, sections = struct.unpack_from("<HH", head, start + 4)
     optional, characteristics = struct.unpack_from("<HH", head, start + 20)
-    code, end = [], 0
+    code, end = [], start + 24 + optional + sections * _PE_SECTION.size
     for number in range(sections):
         place = start + 24 + optional + number * _PE_SECTION.size
         if place + _PE_SECTION.size > len(head):
@@ -119,8 +121,8 @@ def _pe(head: bytes) -> Head | None:
 
 
 def _mach(head: bytes) -> Head:
-    machine, _, _, commands = struct.unpack_from("<IIII", head, 4)
-    code, end = [], 0
+    machine, _, _, commands, length = struct.unpack_from("<IIIII", head, 4)
+    code, end = [], 32 + length
     for kind, place in _commands(head, commands):
         if kind == _MACH_SEGMENT and place + 72 <= len(head):
             offset, length, _, rights = struct.unpack_from("<QQII", head, place + 40)

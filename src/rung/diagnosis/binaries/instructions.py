@@ -6,6 +6,7 @@ instructions. Whether a program reaches them without asking the processor first 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -23,8 +24,8 @@ _SIGNS: dict[str, tuple[bytes, ...]] = {
 }
 #: More code than this is looked at in evenly spread pieces.
 _BUDGET = 64 << 20
-#: A set counts as held when its signs are seen this often beyond chance.
-_FEWEST, _BEYOND = 8, 4
+#: A set counts as held when its signs are seen this often beyond chance: twice in a little code is none.
+_FEWEST, _BEYOND, _SPREAD = 1.5, 4, 5
 
 
 class Watch:
@@ -55,4 +56,5 @@ class Watch:
         return tuple(name for name, signs in _SIGNS.items() if self._seen[name] >= self._threshold(signs))
 
     def _threshold(self, signs: Sequence[bytes]) -> float:
-        return _FEWEST + _BEYOND * self.looked_at * sum(256.0 ** -len(sign) for sign in signs)
+        by_chance = self.looked_at * sum(256.0 ** -len(sign) for sign in signs)
+        return _FEWEST + _BEYOND * by_chance + _SPREAD * math.sqrt(by_chance)

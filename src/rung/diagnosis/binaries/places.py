@@ -129,8 +129,8 @@ def _members(path: Path, archive: zipfile.ZipFile, size: int, remarks: list[str]
     yield from _inflated(archive, wanted)
     _name_archives(archives, remarks)
     if outside:
-        lead = "name leads" if outside == 1 else "names lead"
-        remarks.append(f"{outside:,} of its {lead} out of the folder that it is unpacked to: do not install it")
+        lead = "leads" if outside == 1 else "lead"
+        remarks.append(f"{outside:,} of its names {lead} out of the folder that it is unpacked to: do not install it")
 
 
 def _leads_out(name: str) -> bool:
