@@ -7,6 +7,7 @@ import pytest
 from rung.core.errors import UnknownDevice, UsageError
 from rung.diagnosis.companions import Host
 from rung.diagnosis.hosts import host_of
+from rung.diagnosis.judging import judge
 from rung.diagnosis.setup import choose, lacks, serves
 from rung.hardware import catalog
 from rung.hardware.catalog import releases
@@ -68,6 +69,24 @@ def test_every_card_gets_an_answer_that_holds(key):
         # and nothing newer would have done
         better = [b for b in builds()[: builds().index(build)] if serves(b, at) and not lacks(b, at)]
         assert not better
+
+
+@pytest.mark.parametrize("key", architectures())
+def test_what_it_chooses_is_judged_to_fit(key):
+    """The answer and ``--check`` are of one mind: what was chosen fits once it is installed, and needs are no fit."""
+    drivers = DRIVERS if architectures()[key].kind == "cuda" else ("",)
+    for (system, machine), python, driver in itertools.product(PLACES, ("3.8", "3.11", "3.14"), drivers):
+        at = Host("a card", key, driver, system, machine, python)
+        found = choose([at])
+        build = build_of(found)
+        if "system" in lacks(build, at):  # no such torch can be there
+            continue
+        keys = {"cuda": ("torch_cuda", build.toolkit), "hip": ("torch_hip", build.name[4:]), "xpu": ("torch_xpu", "1")}
+        installed = {"torch": found.torch.version} | dict([keys[build.backend]] if build.backend in keys else [])
+        judged = judge(installed, at, found)[0]
+        assert judged.fits is ("driver" not in lacks(build, at)), (at, judged)
+        assert judged.text.startswith(f"torch {found.torch.version} ")
+        assert all(bool(one.command) == (one.how in ("install", "optional")) for one in found.packages)
 
 
 @pytest.mark.parametrize("product", products(), ids=lambda p: p.name)

@@ -72,7 +72,8 @@ def _torch(at: str, build: Build | None, host: Host, setup: Setup) -> Finding:
     if build is None:
         text = f"torch {at} is no build of the catalogue; what it can do here is found out by: rung devices --probe"
         return Finding("torch", at, None, text)
-    if build.backend == "cpu" and host.row.kind != "cpu":
+    on_processor = build.backend == "cpu" or (build.backend == "mps" and not serves(build, host))  # no Apple's GPU
+    if on_processor and host.row.kind != "cpu":
         if setup.torch.version.endswith("+cpu"):
             return Finding("torch", at, True, f"torch {at} computes on the processor: {setup.torch.reason}.")
         return Finding("torch", at, False, f"torch {at} computes on the processor only and leaves {host.card} unused.")
