@@ -77,6 +77,26 @@ def test_check_judges_what_is_installed(rung, venv, tmp_path):
     assert json.loads(said.out)["findings"][0]["fits"] is True
 
 
+@pytest.mark.parametrize("written", [None, b"", b"\x00\xff", b"cuda = '13.0'"])
+def test_check_tells_a_torch_of_which_nothing_but_the_name_is_there(rung, venv, tmp_path, written):
+    fake_index.unpack(fake_index.wheel(tmp_path, "torch", "2.13.0+cpu"), Path(venv))
+    (file,) = Path(venv).glob("lib/python*/site-packages/torch/version.py")
+    file.unlink() if written is None else file.write_bytes(written)
+    for device in ("cpu", "p2200"):
+        said = rung("setup", "--check", "--venv", venv, "--device", device)
+        assert said.code == 1
+        assert "torch 2.13.0+cpu is damaged: torch/version.py is missing or says no version" in said.out
+        assert "1  pip install torch==" in said.out
+
+
+def test_check_finds_a_torch_that_conda_installed(rung, venv, tmp_path):
+    fake_index.unpack(fake_index.wheel(tmp_path, "torch", "2.9.0+cu130"), Path(venv))
+    (info,) = Path(venv).glob("lib/python*/site-packages/torch-*.dist-info")
+    info.rename(info.with_name("torch-2.9.0-py3.12.egg-info"))
+    said = rung("setup", "--check", "--venv", venv, "--device", "p2200")
+    assert (said.code, "torch 2.9.0+cu130 has no code for 6.1" in said.out) == (1, True)
+
+
 def test_check_judges_releases_of_a_machine_elsewhere(rung):
     """As what is installed: nothing of this machine counts."""
     there = ("setup", "--check", "--python", "3.12", "--device", "p2200", "--software")

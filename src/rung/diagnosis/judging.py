@@ -27,11 +27,18 @@ class Finding(Value):
 def judge(installed: Mapping[str, str], host: Host, setup: Setup) -> tuple[Finding, ...]:
     """Findings about torch, Triton, bitsandbytes, flash-attn and xformers, as far as they are installed.
 
-    ``installed`` maps packages to versions, torch also ``torch_cuda``, ``torch_hip`` and ``torch_xpu``; ``setup`` is
-    what would fit.
+    ``installed`` maps packages to versions, torch also ``torch_cuda``, ``torch_hip``, ``torch_xpu`` and
+    ``torch_damaged``; ``setup`` is what would fit.
     """
     if "torch" not in installed:
         return (Finding("torch", "", False, "torch is not installed."),)
+    if damage := installed.get("torch_damaged"):
+        at = installed["torch"]
+        return (
+            Finding(
+                "torch", at, False, f"torch {at} is damaged: {damage}. Install it again, with pip's --force-reinstall."
+            ),
+        )
     build = build_of(installed, host)
     found = [_torch(installed["torch"], build, host, setup)]
     if build is not None:

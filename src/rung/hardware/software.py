@@ -28,12 +28,18 @@ def installed() -> FrozenDict[str]:
 
 
 def installed_in(folder: Path) -> dict[str, str]:
-    """The same for the packages that go with torch, in the ``site-packages`` of any Python."""
+    """The same for the packages that go with torch, in the ``site-packages`` of any Python.
+
+    ``torch_damaged`` says what is missing of a torch that is installed by its name only.
+    """
     found: dict[str, str] = {}
     for name in ("torch", *COMPANIONS):
         for info in folder.glob(f"{name.replace('-', '_')}-*.dist-info"):
             found.setdefault(name.replace("triton-windows", "triton"), info.name.split("-")[1].removesuffix(".dist"))
-    return found | (_torch_build(folder / "torch") if "torch" in found else {})
+    build = _torch_build(folder / "torch")  # conda's torch, and one built in its own folder, have no such name
+    if "torch" in found and "torch" not in build:
+        found["torch_damaged"] = "torch/version.py is missing or says no version"
+    return found | build
 
 
 def _folder(name: str) -> Path | None:
@@ -57,7 +63,7 @@ def _torch_build(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     with contextlib.suppress(OSError, ValueError):
         text = (folder / "version.py").read_text(encoding="utf-8")
-        for name, value in re.findall(r"^(\w+)\s*(?::[^=\n]*)?=\s*'([^'\n]*)'", text, re.MULTILINE):
+        for name, value in re.findall(r"^(\w+)\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]*)['\"]", text, re.MULTILINE):
             if name == "__version__":
                 found["torch"] = value
             elif name in ("cuda", "hip", "xpu"):
