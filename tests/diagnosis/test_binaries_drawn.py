@@ -95,3 +95,13 @@ def test_which_image_runs_where_is_as_the_guide_says():
                 image = Image(kind, f"{prefix}_{major}{minor}{suffix}")
                 for card in cards:
                     assert rules.runs_on_cuda(image, card) == runs(kind, major, minor, suffix, card), (image, card)
+
+
+def test_a_cubin_is_taken_before_ptx_that_is_newer():
+    old, new = Image(CUBIN, "sm_70"), Image(PTX, "compute_75")
+    assert rules.choose_cuda([new, old], (7, 5)) == old
+
+
+def test_a_target_without_code_is_not_listed():
+    data = made.elf(made.plain_bundle("gfx906", payload=b""))
+    assert not scan("x", io.BytesIO(data), len(data), data[: heads.SIZE], seeks=True).count()

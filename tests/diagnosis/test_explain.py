@@ -32,6 +32,16 @@ def test_the_first_cause_outranks_what_follows_from_it():
     assert explain(log).cause == "async-bad-input"
 
 
+def test_the_lines_of_the_evidence_stand_in_the_order_of_the_log():
+    log = f"RuntimeError: CUDA error: device-side assert triggered\n{ASSERTED}"
+    assert [item.line for item in explain(log).evidence if item.line] == [1, 2]
+
+
+def test_what_a_line_demands_of_a_gpu_is_not_what_it_met():
+    assert scene([b"the kernel requires compute capability 8.0 or higher"]).facts.capability is None
+    assert scene([b"a device of compute capability 6.1 fails: cuda"]).facts.capability == 61
+
+
 def test_an_error_that_was_survived_is_no_cause():
     log = "ConnectionError: Connection refused\nRetrying\nRuntimeError: CUDA out of memory. Tried to allocate 2 GiB"
     assert explain(log).cause == "gpu-out-of-memory"
@@ -150,6 +160,7 @@ def test_confidence_is_a_share_and_the_alternatives_fall():
         shares = [found.confidence, *(item.confidence for item in found.alternatives)]
         assert 0 <= sum(shares) <= 1.001
         assert shares == sorted(shares, reverse=True)
+        assert not found.automatic or found.confidence >= 0.92
         assert json.loads(json.dumps(found.to_json()))["cause"] == found.cause
 
 

@@ -74,3 +74,11 @@ def test_a_memory_error_plans_again():
 
 def test_a_message_of_many_megabytes_is_answered_at_once():
     assert match("x" * 50_000_000) is None
+
+
+def test_what_a_program_hid_on_purpose_is_not_looked_at():
+    hidden = ValueError("no such option")
+    hidden.__context__ = RuntimeError("CUDA error: no kernel image is available for execution on the device")
+    assert classify(hidden) is not None
+    hidden.__suppress_context__ = True  # raise ... from None
+    assert classify(hidden) is None
