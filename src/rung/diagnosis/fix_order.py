@@ -212,6 +212,8 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("cuda-toolkit-mismatch", "components-outdated", ("install-cuda-libraries", "install-matching-build")),
     ("cuda-toolkit-mismatch", "driver-combination", ("set-library-path", "install-matching-build")),
     ("driver-too-old", "forward-compat", ("upgrade-driver", "set-library-path", "fix-gpu-visibility")),
+    ("package-version-mismatch", "visual-run-time-missing", ("fix-user-code", "install-matching-build")),
+    ("not-a-compatibility-problem", "visual-run-time-missing", ("fix-user-code", "install-matching-build")),
     ("gpu-not-visible", "xpu-count-zero", ("fix-gpu-visibility", "upgrade-driver")),
     ("cuda-library-not-found", "cuda-library-named", ("install-cuda-libraries", "set-library-path")),
     ("gpu-not-visible", "opencl-no-platform", ("install-cuda-libraries", "set-library-path")),

@@ -148,6 +148,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ("set-environment-override", "install-matching-build"),
     ),
     (
+        "platform-binary-missing",  # programs for Intel's processors under Rosetta
+        lambda s: s.facts.apple and s.has("illegal-instruction"),
+        ("install-matching-build", "build-from-source"),
+    ),
+    (
         "platform-binary-missing",
         lambda s: s.facts.apple and not s.has("wrong-platform", "no-wheel", "metal-language-newer"),
         ("use-other-backend", "change-hardware"),

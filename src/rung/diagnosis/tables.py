@@ -16,7 +16,7 @@ _HERE = resources.files("rung.diagnosis")
 
 @functools.cache
 def tables() -> dict[str, list[dict[str, Any]]]:
-    """Rows of ``signature``, ``cause``, ``fix`` and ``tell`` in the order of their files; signatures have ``anchors``."""
+    """The rows: ``signature`` (with ``anchors``), ``cause``, ``fix`` and ``tell``, in the order of their files."""
     found: dict[str, list[dict[str, Any]]] = json.loads((_HERE / "tables.json").read_text(encoding="utf-8"))
     return found
 

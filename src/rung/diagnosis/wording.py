@@ -60,6 +60,13 @@ _INDEX = "https://download.pytorch.org/whl"
 #: What asks the machine for its GPU where nobody named it.
 _ASK_CUDA = "$(nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader)"
 _ASK_ROCM = "$(rocminfo | grep -o -m 1 'gfx[0-9a-f]*')"
+#: Makers of GPUs by their run times, where no GPU is named.
+_MAKERS = (
+    ("nvidia", r"(?i)\bnvidia|\bcu(?:da|blas|dnn)|geforce|\bRTX\b"),
+    ("amd", r"\bHIP |\bhip[A-Z]\w+|(?i:\brocm|rocblas|miopen|amdgpu|\bradeon)"),
+    ("intel", r"(?i)\bsycl\b|ggml_sycl|oneapi|level[_ -]zero|UR_RESULT_|PI_ERROR_|\bxpu\b|\bipex\b"),
+    ("apple", r"\bMPS\b|(?i:ggml_metal|\bmetal\b)|\bmlx\b"),
+)
 _EXPORT = re.compile(r"^export (\w+)=(\"?)(.+?)\2$", re.MULTILINE)
 _ASSIGNED = re.compile(r"^(\w+)=(\"[^\"]*\"|\S+) (?=\w)", re.MULTILINE)
 
@@ -72,6 +79,10 @@ class Speaker:
         self.program = program_of(scene)
         facts = scene.facts
         self._around = "\n".join([scene.text, facts.stated, facts.gpu.arch if facts.gpu else ""])
+        self._maker = self._scene.vendor or next(
+            (maker for maker, pattern in _MAKERS if re.search(pattern, self._around)),
+            "apple" if facts.apple else "nvidia",
+        )
         self._system = "macos" if facts.apple else "windows" if facts.windows else "linux"
 
     def fix(self, label: str) -> Fix:
@@ -90,7 +101,7 @@ class Speaker:
     def _holds(self, row: Wording) -> bool:
         return (
             (not row.cause or self._cause in row.cause.split())
-            and (not row.maker or (self._scene.vendor or "nvidia") in row.maker.split())
+            and (not row.maker or self._maker in row.maker.split())
             and (not row.system or self._system in row.system.split())
             and (not row.below or self._scene.below(row.below))
             and (not row.program or self._is(row.program.split()))
