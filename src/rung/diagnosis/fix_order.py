@@ -140,7 +140,7 @@ FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("kernel-shape-constraint", "attention-of-the-model", ("use-fallback-kernel", "change-quantization")),
     ("kernel-shape-constraint", "ggml-shape-assert", ("upgrade-library", "use-fallback-kernel")),
     ("platform-binary-missing", "libstdcxx-older", ("build-from-source", "install-matching-build")),
-    ("package-version-mismatch", "libstdcxx-older", ("upgrade-library", "align-package-versions")),
+    ("package-version-mismatch", "libstdcxx-older", ("set-library-path", "upgrade-library")),
     ("int8-matmul-unsupported-gpu", "compute-type-refused", ("use-fp32", "use-fp16")),
     ("graphics-api-feature-missing", "vulkan-driver", ("upgrade-driver", "use-other-backend")),
     ("graphics-api-feature-missing", "wgpu-adapter", ("upgrade-driver", "use-other-backend")),

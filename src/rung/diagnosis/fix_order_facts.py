@@ -52,6 +52,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         lambda s: "." in s.words.get("package", "") and s.has("package-missing"),
         ("align-package-versions", "downgrade-library"),
     ),
+    (  # the parts of torch for C++ that are gone: a line or two of the extension
+        "package-version-mismatch",
+        lambda s: s.says(r"\bAT_CHECK\b|\bTHC/|\bTHC headers|\bTHCState\b"),
+        ("fix-user-code", "downgrade-library"),
+    ),
     (  # what newer releases of torch have no more
         "package-version-mismatch",
         lambda s: s.says(
@@ -180,6 +185,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
             r"undefined symbol: _*(?:nvJit|cublas|cudnn|nccl|ZN5cudnn)|libnvJitLink|cuDNN version incompat"
         ),
         ("set-library-path", "install-matching-build"),
+    ),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.says("unsupported GNU version"),
+        ("downgrade-library", "set-environment-override"),
     ),
     (
         "cuda-toolkit-mismatch",
