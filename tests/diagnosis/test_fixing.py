@@ -339,3 +339,28 @@ def test_every_name_in_a_wording_is_one_that_there_is():
         assert {"linux", "windows", "macos"}.issuperset(row.system.split()), row
         re.compile(row.when)
     assert {row.label for row in wordings()} == {row.label for row in wordings() if row.plain}
+
+
+@pytest.mark.parametrize(
+    ("cause", "log", "tried"),
+    [
+        (
+            "fp16-broken-on-gpu",
+            "Launching Web UI with arguments: --no-half --precision full\nNansException",
+            "use-fp32",
+        ),
+        (
+            "rocm-arch-unsupported",
+            "$ HSA_OVERRIDE_GFX_VERSION=10.3.0 python main.py\nHIP error: invalid device function",
+            "set-environment-override",
+        ),
+    ],
+)
+def test_what_was_tried_already_is_not_the_first_to_try(cause, log, tried):
+    assert labels(cause, {}, log)[0] != tried
+    assert labels(cause, {}, log.splitlines()[-1])[0] == tried
+
+
+def test_what_only_looks_tried_is_not():
+    log = "NansException: use the --no-half commandline argument to fix this."
+    assert labels("fp16-broken-on-gpu", {}, log)[0] == "use-fp32"

@@ -15,6 +15,8 @@ from rung.diagnosis.rules.known import MISSING
 
 #: The first CUDA whose compiler takes no GPU before Turing.
 _WITHOUT_PASCAL = 13
+#: The Kepler that released builds held code for the longest.
+_KEPLER_LAST = 37
 #: Classes of models, which come with releases.
 _CLASS_OF_MODEL = (
     r"cannot import name '\w*(?:Pipeline|Transformer\w*Model|For(?:CausalLM|ConditionalGeneration|MaskedLM)|Config"
@@ -51,6 +53,14 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "package-version-mismatch",
         lambda s: "." in s.words.get("package", "") and s.has("package-missing"),
         ("align-package-versions", "downgrade-library"),
+    ),
+    (  # attention that this GPU or system cannot have
+        "package-version-mismatch",
+        lambda s: (
+            s.says(r"(?i)flash_?att\w*.{0,80}(?:not (?:seem to be )?installed|toggled on|No module)")
+            and (s.below(80) or s.facts.windows or s.facts.apple)
+        ),
+        ("use-fallback-kernel", "align-package-versions"),
     ),
     (  # the parts of torch for C++ that are gone: a line or two of the extension
         "package-version-mismatch",
@@ -142,6 +152,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ("build-lacks-old-arch", lambda s: s.has("runner-died"), ("use-cpu", "use-other-backend")),
     ("build-lacks-old-arch", lambda s: s.below(35), ("change-hardware", "downgrade-library")),
     ("build-lacks-old-arch", lambda s: s.below(37), ("build-from-source", "use-cpu", "change-hardware")),
+    ("build-lacks-old-arch", lambda s: s.facts.capability == _KEPLER_LAST, ("downgrade-library", "build-from-source")),
     (
         "platform-binary-missing",
         lambda s: s.says(r"incompatible architecture \(have") or s.about(r"(?i)\bjetson|jetpack|\borin\b|xavier"),

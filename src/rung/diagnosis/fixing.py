@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,7 +63,22 @@ def _chances(cause: str, scene: Scene, helping: Helping) -> Mapping[str, float]:
     found = helping.chances(cause, order)
     asked = dict.fromkeys(by_fact[:1], max(found.values()))
     undone = _OF_OWN_CODE.difference(order) if by_fact and by_fact == _own_code(cause, scene) else ()
-    return asked | {label: chance for label, chance in found.items() if label not in {*asked, *undone}}
+    found = asked | {label: chance for label, chance in found.items() if label not in {*asked, *undone}}
+    tried = {label for label, pattern in _TRIED if re.search(pattern, f"{scene.text}\n{scene.said}")}
+    return {label: chance * (_TRIED_HELPS if label in tried else 1) for label, chance in found.items()}
+
+
+#: What a program says that it was started with has been tried, and helps so much less often.
+_STARTED = r"(?i)(?:\barguments: |COMMANDLINE_ARGS ?= ?|\bpython3? \S+\.py ).{0,300}"
+_TRIED = (
+    ("use-fp32", _STARTED + r"--(?:no-half(?!-vae)|force-fp32|precision full)"),
+    ("upcast-part", _STARTED + r"--(?:no-half-vae|fp32-vae)"),
+    ("reduce-memory", _STARTED + r"--(?:medvram|lowvram)"),
+    ("offload", _STARTED + r"--(?:lowvram|novram|cpu-offload)"),
+    ("set-environment-override", r"HSA_OVERRIDE_GFX_VERSION=\d[\d.]* +(?:python|ollama|\./)|\bexport HSA_OVERRIDE_GFX"),
+    ("use-fallback-kernel", r"(?:--enforce-eager\b|TORCHDYNAMO_DISABLE=1 +python)"),
+)
+_TRIED_HELPS = 0.2
 
 
 def order_of(cause: str, scene: Scene) -> list[str]:

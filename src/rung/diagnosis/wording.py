@@ -78,7 +78,7 @@ class Speaker:
         self._scene, self._cause = scene, cause
         self.program = program_of(scene)
         facts = scene.facts
-        self._around = "\n".join([scene.text, facts.stated, facts.gpu.arch if facts.gpu else ""])
+        self._around = "\n".join([scene.text, scene.said, facts.stated, facts.gpu.arch if facts.gpu else ""])
         self._maker = self._scene.vendor or next(
             (maker for maker, pattern in _MAKERS if re.search(pattern, self._around)),
             "apple" if facts.apple else "nvidia",
@@ -151,7 +151,10 @@ def _quoted(value: str) -> str:
 
 def _torch(scene: Scene) -> str:
     """What ``rung setup`` gives for the card of this scene; for one that nobody named, the question to it."""
-    from rung.diagnosis.companions import Host  # reading the catalogue costs more than the rest of an explanation
+    from rung.diagnosis.companions import (
+        Host,
+        place_words,
+    )  # reading the catalogue costs more than the rest of an explanation
     from rung.diagnosis.setup import choose
     from rung.hardware.catalog import architectures
 
@@ -163,8 +166,11 @@ def _torch(scene: Scene) -> str:
     driver = facts.driver if architectures()[key].kind == "cuda" else ""
     system = "macos" if facts.apple else "windows" if facts.windows else "linux"
     machine = "aarch64" if facts.apple or architectures()[key].platform else "x86_64"
-    found = choose([Host(facts.gpu.name if facts.gpu else key, key, driver, system, machine)])
-    return (found.torch.command if found else None) or "rung setup"
+    host = Host(facts.gpu.name if facts.gpu else key, key, driver, system, machine)
+    found = choose([host])
+    if found is None or any(f"instead of {place_words(host.place)}" in need for need in found.needs):
+        return "rung setup"  # a build for another system would not be found here
+    return found.torch.command or "rung setup"
 
 
 def _related_gfx(arch: str) -> str | None:
