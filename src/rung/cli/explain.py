@@ -303,9 +303,9 @@ def show(found: Explanation, out: Console, *, helped: bool = False) -> None:
 
 
 def _once(fixes: Iterable[Fix]) -> list[Fix]:
-    """The fixes without those whose command stands above already."""
+    """The fixes without those whose command stands above already, and without "no repair" beside a repair."""
     found: dict[str, Fix] = {}
-    for fix in fixes:
+    for fix in [fix for fix in fixes if fix.label != "wait-or-none"] or fixes:
         found.setdefault(fix.command or fix.label, fix)
     return list(found.values())
 

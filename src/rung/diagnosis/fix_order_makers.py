@@ -145,7 +145,7 @@ BY_MAKER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "rocm-arch-unsupported",  # the HIP SDK, whose libraries are exchanged for those of others; it knows no override
-        lambda s: s.says(r"(?i)\\(?:AMD\\)?ROCm\\\d|\bzluda\b"),
+        lambda s: s.facts.windows or s.says(r"(?i)\\(?:AMD\\)?ROCm\\\d|\bzluda\b"),
         ("install-matching-build", "set-environment-override"),
     ),
     (

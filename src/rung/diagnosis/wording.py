@@ -30,8 +30,8 @@ class Fix(Value):
 
 @dataclass(frozen=True)
 class Wording:
-    """One row of ``fixes/``: all that it names must hold. ``program``, ``cause`` and ``maker`` are lists of names;
-    ``below`` is a compute capability (70) that the GPU has not."""
+    """One row of ``fixes/``: all that it names must hold. ``program``, ``cause`` and ``maker`` are lists of names (no
+    maker: ``none``), ``below`` is a compute capability (70) that the GPU has not."""
 
     label: str
     text: str
@@ -55,6 +55,7 @@ def wordings(table: str = "fix") -> tuple[Wording, ...]:
     return tuple(Wording(**row) for row in tables()[table])
 
 
+_compiled = functools.cache(re.compile)  # more than the cache of ``re`` holds beside those of the rules
 #: Of torch's own builds and of what is built for each of them.
 _INDEX = "https://download.pytorch.org/whl"
 #: What asks the machine for its GPU where nobody named it.
@@ -67,6 +68,7 @@ _MAKERS = (
     ("intel", r"(?i)\bsycl\b|ggml_sycl|oneapi|level[_ -]zero|UR_RESULT_|PI_ERROR_|\bxpu\b|\bipex\b"),
     ("apple", r"\bMPS\b|(?i:ggml_metal|\bmetal\b)|\bmlx\b"),
 )
+_LAST_GCC = re.compile(r"gcc versions? later than (\d+)")
 _EXPORT = re.compile(r"^export (\w+)=(\"?)(.+?)\2$", re.MULTILINE)
 _ASSIGNED = re.compile(r"^(\w+)=(\"[^\"]*\"|\S+) (?=\w)", re.MULTILINE)
 
@@ -79,9 +81,13 @@ class Speaker:
         self.program = program_of(scene)
         facts = scene.facts
         self._around = "\n".join([scene.text, scene.said, facts.stated, facts.gpu.arch if facts.gpu else ""])
-        self._maker = self._scene.vendor or next(
-            (maker for maker, pattern in _MAKERS if re.search(pattern, self._around)),
-            "apple" if facts.apple else "nvidia",
+        self._maker = (
+            self._scene.vendor
+            or ("none" if facts.without_gpu else "")
+            or next(
+                (maker for maker, pattern in _MAKERS if re.search(pattern, self._around)),
+                "apple" if facts.apple else "nvidia",
+            )
         )
         self._system = "macos" if facts.apple else "windows" if facts.windows else "linux"
 
@@ -105,7 +111,7 @@ class Speaker:
             and (not row.system or self._system in row.system.split())
             and (not row.below or self._scene.below(row.below))
             and (not row.program or self._is(row.program.split()))
-            and (not row.when or re.search(row.when, self._around) is not None)
+            and (not row.when or _compiled(row.when).search(self._around) is not None)
         )
 
     def _is(self, names: list[str]) -> bool:
@@ -128,6 +134,7 @@ class Speaker:
             "cuda_major": lambda: str(cuda[0]),
             "cuda_release": lambda: f"{cuda[0]}.{cuda[1]}",
             "related_gfx": lambda: _related_gfx(arch),
+            "gcc": lambda: (found := _LAST_GCC.search(self._around)) and found[1],
             "libraries": lambda: libraries(self._around, cuda[0]),
             "package": lambda: package(self._scene.words.get("package", "")),
         }
