@@ -364,3 +364,31 @@ def test_what_was_tried_already_is_not_the_first_to_try(cause, log, tried):
 def test_what_only_looks_tried_is_not():
     log = "NansException: use the --no-half commandline argument to fix this."
     assert labels("fp16-broken-on-gpu", {}, log)[0] == "use-fp32"
+
+
+@pytest.mark.parametrize(
+    ("log", "label", "cause", "wanted"),
+    [
+        (
+            "NCCL error: peer access",
+            "set-environment-override",
+            "gpu-not-visible",
+            '$env:NCCL_P2P_DISABLE = "1"; $env:NCCL_IB_DISABLE = "1"',
+        ),
+        (
+            "Keras 3",
+            "downgrade-library",
+            "package-version-mismatch",
+            'pip install tf_keras; $env:TF_USE_LEGACY_KERAS = "1"',
+        ),
+        (
+            IMAGE,
+            "build-from-source",
+            "build-wrong-arch-flags",
+            "$env:TORCH_CUDA_ARCH_LIST = $(nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader); pip install",
+        ),
+    ],
+)
+def test_windows_is_given_its_own_shell(log, label, cause, wanted):
+    found = Speaker(scene([log.encode()], {"os": "Windows 11"}), cause).fix(label)
+    assert found.command.startswith(wanted)

@@ -69,8 +69,12 @@ _MAKERS = (
     ("apple", r"\bMPS\b|(?i:ggml_metal|\bmetal\b)|\bmlx\b"),
 )
 _LAST_GCC = re.compile(r"gcc versions? later than (\d+)")
-_EXPORT = re.compile(r"^export (\w+)=(\"?)(.+?)\2$", re.MULTILINE)
-_ASSIGNED = re.compile(r"^(\w+)=(\"[^\"]*\"|\S+) (?=\w)", re.MULTILINE)
+#: A variable and its value in a command, and those before a program's name.
+_VALUE = r"(?:\"[^\"]*\"|\$\([^)]*\)|\S+)"
+_VARIABLE = re.compile(rf"(\w+)=({_VALUE})")
+_BEFORE_PROGRAM = re.compile(rf"(?:[A-Z]\w+={_VALUE} )+(?=\w)")
+#: The first CUDA whose toolkit NVIDIA's channel has, and the first by whose major number packages of CuPy are named.
+_IN_CHANNEL, _BY_MAJOR = (11, 3), 11
 
 
 class Speaker:
@@ -129,10 +133,10 @@ class Speaker:
             "torch_index": lambda: f"{_INDEX}/{digits}",
             "cc": lambda: capability_text(facts.capability) if facts.capability else _ASK_CUDA,
             "cc_digits": lambda: str(facts.capability) if facts.capability else "native",
-            "gfx": lambda: arch if arch.startswith("gfx") else _ASK_ROCM,
+            "gfx": lambda: arch if arch.startswith("gfx") else None if self._system == "windows" else _ASK_ROCM,
             "cuda_digits": lambda: f"{cuda[0]}{cuda[1]}",
-            "cuda_major": lambda: str(cuda[0]),
-            "cuda_release": lambda: f"{cuda[0]}.{cuda[1]}",
+            "cupy": lambda: f"cupy-cuda{cuda[0]}x" if cuda[0] >= _BY_MAJOR else f"cupy-cuda{cuda[0]}{cuda[1]}",
+            "cuda_release": lambda: f"{cuda[0]}.{cuda[1]}" if cuda >= _IN_CHANNEL else None,
             "related_gfx": lambda: _related_gfx(arch),
             "gcc": lambda: (found := _LAST_GCC.search(self._around)) and found[1],
             "libraries": lambda: libraries(self._around, cuda[0]),
@@ -148,8 +152,19 @@ class Speaker:
 
 
 def _for_powershell(command: str) -> str:
-    command = _ASSIGNED.sub(lambda found: f"$env:{found[1]} = {_quoted(found[2])}; ", command.replace(" && ", "; "))
-    return _EXPORT.sub(lambda found: f"$env:{found[1]} = {_quoted(found[3])}", command)
+    parts = re.split(r" && |; ", command)
+    return "; ".join(_statement(part) for part in parts)
+
+
+def _statement(part: str) -> str:
+    if part.startswith("export "):
+        return "; ".join(_assigned(part))
+    found = _BEFORE_PROGRAM.match(part)
+    return "; ".join([*_assigned(found[0]), part[found.end() :]]) if found else part
+
+
+def _assigned(text: str) -> list[str]:
+    return [f"$env:{name} = {_quoted(value)}" for name, value in _VARIABLE.findall(text)]
 
 
 def _quoted(value: str) -> str:
