@@ -275,6 +275,14 @@ def test_orders_of_fixes_name_what_is_there_and_each_once():
             "ImportError: libcudart.so.10.1: cannot open shared object file",
             "cudatoolkit=10.1",
         ),
+        (
+            "install-cuda-libraries",
+            "cuda-library-not-found",
+            {},
+            "ImportError: libcudart.so.11.0: cannot open shared object file",
+            "pip install nvidia-cuda-runtime-cu11",
+        ),
+        ("install-matching-build", "package-version-mismatch", {}, "operator torchvision::nms does not exist", "setup"),
         ("use-fp32", "cpu-half-op-missing", {}, 'File ".../torch/nn/modules/linear.py", line 114, in forward', None),
         ("downgrade-library", "software-defect", {"gpu": "RTX 4090", "torch": "2.9"}, "torch: wrong", None),
         (

@@ -62,9 +62,19 @@ PROGRAMS = (
     Program("llamafile", ("llamafile",)),
     Program("lm-studio", ("lm studio", "lm-studio", "lmstudio")),
     Program("llama.cpp", ("llama.cpp", "llama_", "ggml", "llama-cli", "llama-server", "llm_load_", "gguf")),
-    Program("ctranslate2", ("ctranslate2", "faster_whisper", "faster-whisper", "whisperx", "compute type")),
+    Program(
+        "ctranslate2",
+        (
+            "ctranslate2",
+            "faster_whisper",
+            "faster-whisper",
+            "whisperx",
+            "compute type",
+            "is not found or cannot be loaded",
+        ),
+    ),
     Program("tensorrt", ("tensorrt", "trtexec", "[trt]")),
-    Program("onnxruntime", ("onnxruntime", "onnx runtime", "executionprovider")),
+    Program("onnxruntime", ("onnxruntime", "onnx runtime", "executionprovider", "sherpa-onnx")),
     Program("openvino", ("openvino",)),
     Program(
         "tensorflow",

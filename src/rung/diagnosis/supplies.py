@@ -41,7 +41,7 @@ def _wanted(match: re.Match[str], cuda: int) -> str | None:
         return f'"{_name(name, max(cuda, _FIRST))}=={number}.*"' if number >= _FIRST_CUDNN else None
     major = number // 10 if number >= 100 else number  # cudart64_110.dll
     if name in _NUMBERED:
-        return _name(name, major) if major >= _FIRST and not match["minor"] else None
+        return _name(name, major) if major >= _FIRST else None  # libcudart.so.11.0 is that of all CUDA 11
     return _name(name, cuda) if cuda >= _FIRST and not match["minor"] else None
 
 

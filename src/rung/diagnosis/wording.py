@@ -58,6 +58,8 @@ def wordings(table: str = "fix") -> tuple[Wording, ...]:
 _compiled = functools.cache(re.compile)  # more than the cache of ``re`` holds beside those of the rules
 #: Of torch's own builds and of what is built for each of them.
 _INDEX = "https://download.pytorch.org/whl"
+#: What asks this machine which build it needs.
+_ASK_SETUP = "rung setup"
 #: What asks the machine for its GPU where nobody named it.
 _ASK_CUDA = "$(nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader)"
 _ASK_ROCM = "$(rocminfo | grep -o -m 1 'gfx[0-9a-f]*')"
@@ -129,7 +131,7 @@ class Speaker:
         digits = facts.build[1] if facts.build else "cu126"
         filled: dict[str, Callable[[], str | None]] = {
             "torch_install": lambda: _torch(self._scene),
-            "torch_for_driver": lambda: _torch(self._scene) if facts.driver else "rung setup",
+            "torch_for_driver": lambda: _torch(self._scene) if facts.driver else _ASK_SETUP,
             "torch_index": lambda: f"{_INDEX}/{digits}",
             "cc": lambda: capability_text(facts.capability) if facts.capability else _ASK_CUDA,
             "cc_digits": lambda: str(facts.capability) if facts.capability else "native",
@@ -148,6 +150,8 @@ class Speaker:
                 if known is None:
                     return None
                 command = command.replace("{" + name + "}", known)
+        if command.startswith(_ASK_SETUP):
+            return _ASK_SETUP
         return _for_powershell(command) if self._system == "windows" else command
 
 
@@ -184,15 +188,15 @@ def _torch(scene: Scene) -> str:
     named = (facts.gpu.arch if facts.gpu else "", f"sm_{facts.capability}" if facts.capability else "")
     key = next((name for name in named if name in architectures()), None)
     if key is None:
-        return "rung setup"
+        return _ASK_SETUP
     driver = facts.driver if architectures()[key].kind == "cuda" else ""
     system = "macos" if facts.apple else "windows" if facts.windows else "linux"
     machine = "aarch64" if facts.apple or architectures()[key].platform else "x86_64"
     host = Host(facts.gpu.name if facts.gpu else key, key, driver, system, machine)
     found = choose([host])
     if found is None or any(f"instead of {place_words(host.place)}" in need for need in found.needs):
-        return "rung setup"  # a build for another system would not be found here
-    return found.torch.command or "rung setup"
+        return _ASK_SETUP  # a build for another system would not be found here
+    return found.torch.command or _ASK_SETUP
 
 
 def _related_gfx(arch: str) -> str | None:
