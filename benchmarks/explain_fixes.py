@@ -15,8 +15,9 @@ import torch
 
 from explain_words import EXAMPLES, Row, Table, fit, kept, matrix, places_of, rows_of, words_of_row, write, written
 from rung.diagnosis.explain import scene
-from rung.diagnosis.fixing import order_of, wordings
+from rung.diagnosis.fixing import order_of
 from rung.diagnosis.helping import PLACES, places
+from rung.diagnosis.wording import wordings
 
 #: Penalties on the weights of words, of causes and of places; what follows is as for words.
 PENALTIES, STEPS = (0.6, 0.02, 0.02), 200

@@ -6,10 +6,11 @@ import pytest
 
 from rung.core.errors import UsageError
 from rung.diagnosis import signatures
-from rung.diagnosis.explain import explain, rules_of, scene
-from rung.diagnosis.fixing import causes, wordings
-from rung.diagnosis.log import unnamed
+from rung.diagnosis.explain import explain, explain_log, rules_of, scene
+from rung.diagnosis.fixing import causes
+from rung.diagnosis.log import unnamed, utf8
 from rung.diagnosis.rules import RULES
+from rung.diagnosis.wording import wordings
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
 CUBLAS = "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx( handle, opa, opb, m, n, k, "

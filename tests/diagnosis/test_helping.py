@@ -8,8 +8,9 @@ import pytest
 
 from rung.diagnosis import helping
 from rung.diagnosis.explain import explain, rules_of, scene
-from rung.diagnosis.fixing import causes, order_of, wordings
+from rung.diagnosis.fixing import causes, order_of
 from rung.diagnosis.helping import Helping
+from rung.diagnosis.wording import wordings
 from rung.diagnosis.words import weighed, words_of
 
 BREADTH = Path(__file__).parents[1] / "data" / "explain_breadth.jsonl"

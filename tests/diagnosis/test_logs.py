@@ -8,6 +8,7 @@ import pytest
 
 from rung.diagnosis import reading
 from rung.diagnosis.explain import explain, explain_log
+from rung.diagnosis.locales import in_english
 from rung.diagnosis.log import encoding_of, utf8
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
@@ -169,3 +170,32 @@ def test_what_a_line_says_stands_in_the_order_of_the_rows():
     places = [rows[signature.id] for signature, _ in reading._matches(line, reading.Reading())]
     assert len(places) > 1
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("line", "english"),
+    [
+        (
+            "libcudnn.so.8: Kann die Shared-Object-Datei nicht öffnen: Datei oder Verzeichnis nicht gefunden",
+            "libcudnn.so.8: cannot open shared object file: No such file or directory",
+        ),
+        ("非法指令 (核心已转储)", "Illegal instruction (core dumped)"),
+        ("no se puede abrir el archivo del objeto compartido", "cannot open shared object file"),
+        ("[WinError 126] 找不到指定的模块。", "[WinError 126] The specified module could not be found。"),
+        ("損失は 0.5 です", "損失は 0.5 です"),
+    ],
+)
+def test_what_the_system_says_in_another_language_is_read_as_english(line, english):
+    assert in_english(line) == english
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("/bin/bash: line 1:  1234 Getötet                python train.py", "host-out-of-memory"),
+        ("Ungültiger Maschinenbefehl (Speicherabzug geschrieben)", "cpu-instruction-missing"),
+        ("ImportError: libcudnn.so.8: 无法打开共享对象文件: 没有那个文件或目录", "cuda-library-not-found"),
+    ],
+)
+def test_a_log_in_another_language_has_its_cause(line, cause):
+    assert explain(line).cause == cause

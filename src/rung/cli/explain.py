@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rung.diagnosis.explain import Explanation
+    from rung.diagnosis.wording import Fix
 
 _UNKNOWN = 3
+#: So many fixes are shown.
+_MOST = 4
 
 _What = Annotated[
     str | None,
@@ -183,20 +186,33 @@ def show(found: Explanation, out: Console, *, helped: bool = False) -> None:
         out.print("Give it more of the log, from the first error on. What it knows: rung explain --list")
         return
     out.print(f"{found.sentence}   {_sure(found.confidence)}")
+    above = None
     for item in found.evidence:
         where = f"line {item.line}" if item.line is not None else "fact"
-        out.print(f"  {where:<9}  {item.text + '   → ' if item.text else ''}{item.fact}")
+        if item.line is not None and item.line == above:  # a line is shown once, with all that is known of it
+            out.print(f"  {'':<9}  → {item.fact}")
+        else:
+            out.print(f"  {where:<9}  {item.text + '   → ' if item.text else ''}{item.fact}")
+        above = item.line
     out.print("What to do")
-    for number, fix in enumerate(found.fixes[:4], 1):
+    for number, fix in enumerate(_once(found.fixes)[:_MOST], 1):
         out.print(f"  {number}  {fix.text}" + (f"\n       {fix.command}" if fix.command else ""))
     if found.automatic:
         out.print("  or let rung choose what works on this device:  rung run MODEL")
-        if not helped:
+        if not helped and found.program.python:
             out.print("  without changing code:  rung exec -- python train.py")
     rest = [item for item in found.alternatives if item.confidence >= 0.05]
     if rest:
         others = "; ".join(f"{causes()[item.cause].sentence} ({item.confidence:.0%})" for item in rest[:2])
-        out.print(f"If it still fails: {others}\n  {causes()[rest[0].cause].tell}")
+        out.print(f"If it still fails: {others}\n  {found.tell}")
+
+
+def _once(fixes: Iterable[Fix]) -> list[Fix]:
+    """The fixes without those whose command stands above already, and without "no repair" beside a repair."""
+    found: dict[str, Fix] = {}
+    for fix in [fix for fix in fixes if fix.label != "wait-or-none"] or fixes:
+        found.setdefault(fix.command or fix.label, fix)
+    return list(found.values())
 
 
 def _sure(confidence: float) -> str:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rung.core.errors import UsageError
 from rung.core.value import Value
 from rung.diagnosis.evidence import Rule, Scene, scene_of
 from rung.diagnosis.facts import environment_of, gather
-from rung.diagnosis.fixing import Fix, causes, fixes_for
+from rung.diagnosis.fixing import causes, fixes_for
+from rung.diagnosis.programs import NONE, Program
 from rung.diagnosis.reading import Hit, read
 from rung.diagnosis.rules import RULES
 from rung.diagnosis.score import probabilities, weights
+from rung.diagnosis.wording import Fix, Speaker
 from rung.diagnosis.words import said_by, votes, words_of
 
 #: Below this probability rung says that it does not know, and where it is likelier that nothing of it is the matter.
@@ -47,7 +49,8 @@ class Alternative(Value):
 class Explanation(Value):
     """``cause`` is a label of ``causes.toml`` or None; ``confidence`` the probability that it is right.
 
-    ``alternatives`` are other causes, falling; ``automatic``: ``rung run`` repairs it by itself.
+    ``alternatives`` are other causes, falling; ``automatic``: ``rung run`` repairs it by itself. ``tell`` is the
+    command that tells the likeliest alternative apart, ``program`` what the log is of; neither is in the JSON.
     """
 
     cause: str | None
@@ -56,6 +59,12 @@ class Explanation(Value):
     automatic: bool
     alternatives: tuple[Alternative, ...]
     evidence: tuple[Evidence, ...]
+    tell: str = field(default="", compare=False)
+    program: Program = field(default=NONE, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as an object."""
+        return {key: value for key, value in super().to_json().items() if key not in ("tell", "program")}
 
     @property
     def sentence(self) -> str:
@@ -124,13 +133,16 @@ def _judge(scene: Scene, rules: list[Rule], words: set[str], found: Mapping[str,
     if not known:
         return Explanation(None, 0.0, (), False, tuple(alternatives), _evidence(scene, rules, None))
     cause, share = ranked[0]
+    speaker = Speaker(scene, cause)
     return Explanation(
         cause=cause,
         confidence=round(share, 4),
-        fixes=fixes_for(found, scene, words),
-        automatic=causes()[cause].automatic and share >= _SURE and _named(cause, scene),
+        fixes=fixes_for(found, scene, words, speaker),
+        automatic=causes()[cause].automatic and share >= _SURE and _named(cause, scene) and speaker.program.repaired,
         alternatives=tuple(alternatives),
         evidence=_evidence(scene, rules, cause),
+        tell=speaker.tell(alternatives[0].cause),
+        program=speaker.program,
     )
 
 

@@ -44,8 +44,8 @@ class Facts:
 
     @property
     def windows(self) -> bool:
-        """Whether the system is Windows."""
-        return "windows" in self.os.lower()
+        """Whether the system is Windows; the Linux inside of it is none."""
+        return "windows" in self.os.lower() and "wsl" not in self.os.lower()
 
     @property
     def apple(self) -> bool:

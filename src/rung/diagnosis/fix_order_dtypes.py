@@ -99,7 +99,11 @@ BY_DTYPE: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ("build-from-source", "use-fallback-kernel"),
     ),
     ("fp16-overflow", lambda s: s.has("exclamation-marks"), ("use-bf16", "use-fp32")),
-    ("fp16-overflow", lambda s: s.says(r"(?i)\bvae\b"), ("upcast-part", "use-fp32")),
+    (  # pictures are empty by their decoder
+        "fp16-overflow",
+        lambda s: s.says(r"(?i)\bvae\b|\bblack (?:image|picture|square|output|frame|screen)|image_processor\.py"),
+        ("upcast-part", "use-fp32"),
+    ),
     ("kernel-shape-constraint", lambda s: s.has("divided-among-gpus"), ("adjust-shape", "use-fallback-kernel")),
     (  # of several kernels for the same weights another takes the shape
         "kernel-shape-constraint",

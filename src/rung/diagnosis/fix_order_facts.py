@@ -15,6 +15,8 @@ from rung.diagnosis.rules.known import MISSING
 
 #: The first CUDA whose compiler takes no GPU before Turing.
 _WITHOUT_PASCAL = 13
+#: The Kepler that released builds held code for the longest.
+_KEPLER_LAST = 37
 #: Classes of models, which come with releases.
 _CLASS_OF_MODEL = (
     r"cannot import name '\w*(?:Pipeline|Transformer\w*Model|For(?:CausalLM|ConditionalGeneration|MaskedLM)|Config"
@@ -51,6 +53,19 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "package-version-mismatch",
         lambda s: "." in s.words.get("package", "") and s.has("package-missing"),
         ("align-package-versions", "downgrade-library"),
+    ),
+    (  # attention that this GPU or system cannot have
+        "package-version-mismatch",
+        lambda s: (
+            s.says(r"(?i)flash_?att\w*.{0,80}(?:not (?:seem to be )?installed|toggled on|No module)")
+            and (s.below(80) or s.facts.windows or s.facts.apple)
+        ),
+        ("use-fallback-kernel", "align-package-versions"),
+    ),
+    (  # the parts of torch for C++ that are gone: a line or two of the extension
+        "package-version-mismatch",
+        lambda s: s.says(r"\bAT_CHECK\b|\bTHC/|\bTHC headers|\bTHCState\b"),
+        ("fix-user-code", "downgrade-library"),
     ),
     (  # what newer releases of torch have no more
         "package-version-mismatch",
@@ -137,6 +152,7 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ("build-lacks-old-arch", lambda s: s.has("runner-died"), ("use-cpu", "use-other-backend")),
     ("build-lacks-old-arch", lambda s: s.below(35), ("change-hardware", "downgrade-library")),
     ("build-lacks-old-arch", lambda s: s.below(37), ("build-from-source", "use-cpu", "change-hardware")),
+    ("build-lacks-old-arch", lambda s: s.facts.capability == _KEPLER_LAST, ("downgrade-library", "build-from-source")),
     (
         "platform-binary-missing",
         lambda s: s.says(r"incompatible architecture \(have") or s.about(r"(?i)\bjetson|jetpack|\borin\b|xavier"),
@@ -146,6 +162,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "platform-binary-missing",
         lambda s: s.says(r"quantized engine|find engine for operation quantized|NoQEngine"),
         ("set-environment-override", "install-matching-build"),
+    ),
+    (
+        "platform-binary-missing",  # programs for Intel's processors under Rosetta
+        lambda s: s.facts.apple and s.has("illegal-instruction"),
+        ("install-matching-build", "build-from-source"),
     ),
     (
         "platform-binary-missing",
@@ -175,6 +196,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
             r"undefined symbol: _*(?:nvJit|cublas|cudnn|nccl|ZN5cudnn)|libnvJitLink|cuDNN version incompat"
         ),
         ("set-library-path", "install-matching-build"),
+    ),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.says("unsupported GNU version"),
+        ("downgrade-library", "set-environment-override"),
     ),
     (
         "cuda-toolkit-mismatch",

@@ -21,8 +21,20 @@ _ABOUT_DTYPES = (
     r"(?i)float64|\bfp?64\b|\bdouble\b|\bhalf\b|float16|\bfp16|autocast|_amp_foreach|\bblack\b|\bnoise"
     r"|invalid value encountered in cast"
 )
+#: GPUs whose drivers ended before Vulkan, or with a part of it.
+_BEFORE_VULKAN = (
+    r"(?i)\bHD (?:Graphics )?(?:[23]000|2500|4[0246]00)\b|\bGMA\b|\bFermi\b|\bTeraScale"
+    r"|\bRadeon (?:HD )?[2-6]\d{3}\b"
+)
+#: Compilers of shaders in Rust, which reject what other GPUs take until a release does without.
+_SHADERS_OF_RUST = r"cubecl|wgpu_core|wgpu error|WGSL compilation"
 #: The rows.
 BY_MAKER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
+    (  # no driver gives these what came after them
+        "graphics-api-feature-missing",
+        lambda s: s.below(30) or s.about(_BEFORE_VULKAN),
+        ("change-hardware", "use-other-backend"),
+    ),
     (
         "graphics-api-feature-missing",  # what is granted to programs that ask for no more
         lambda s: s.says(r"maximum (?:buffer size \(268435456\)|binding size \(134217728\))"),
@@ -37,6 +49,11 @@ BY_MAKER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "graphics-api-feature-missing",
         lambda s: s.says(r"max(?:imum)? buffer size|exceeds `max_|INVALID_BUFFER_SIZE"),
         ("reduce-memory", "change-hardware"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.says(_SHADERS_OF_RUST) and not s.says("(?i)buffer|limit"),
+        ("upgrade-library", "upgrade-driver"),
     ),
     (
         "graphics-api-feature-missing",
@@ -128,7 +145,7 @@ BY_MAKER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
     ),
     (
         "rocm-arch-unsupported",  # the HIP SDK, whose libraries are exchanged for those of others; it knows no override
-        lambda s: s.says(r"(?i)\\(?:AMD\\)?ROCm\\\d|\bzluda\b"),
+        lambda s: s.facts.windows or s.says(r"(?i)\\(?:AMD\\)?ROCm\\\d|\bzluda\b"),
         ("install-matching-build", "set-environment-override"),
     ),
     (
@@ -144,6 +161,11 @@ BY_MAKER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         "xpu-directml-unsupported",
         lambda s: s.vendor in ("amd", "nvidia") and s.says(r"(?i)openvino|intel_gpu"),
         ("use-cpu", "change-hardware"),
+    ),
+    (  # the message names the variable
+        "gpu-out-of-memory",
+        lambda s: s.says("PYTORCH_MPS_HIGH_WATERMARK_RATIO"),
+        ("reduce-memory", "set-environment-override"),
     ),
     ("mps-dtype-unsupported", lambda s: s.has("mps-not-implemented"), ("use-cpu", "set-environment-override")),
     ("mps-dtype-unsupported", lambda s: s.says(r"(?i)float8|\bfp8"), ("change-quantization", "upgrade-library")),

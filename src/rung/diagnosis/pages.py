@@ -8,16 +8,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rung.diagnosis.fixing import Cause, causes, wordings
+from rung.diagnosis.fixing import Cause, causes
 from rung.diagnosis.match import signatures
 from rung.diagnosis.tables import made
+from rung.diagnosis.wording import wordings
 
 _EXAMPLES = 8
 
 
 def page(cause: Cause) -> str:
     """The page as Markdown: what it is, what to do, how it reads, what tells it from others."""
-    texts = {row.label: row.text for row in wordings() if not row.when}
+    texts = {row.label: row.text for row in wordings() if row.plain}
     known = [s for s in signatures() if cause.label in s.causes]
     examples = [s for s in known if max(s.causes, key=s.causes.__getitem__) == cause.label] or known
     lines = [f"# {cause.label}", "", cause.sentence, "", cause.means, "", "## What to do", ""]

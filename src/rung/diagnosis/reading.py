@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from rung.core.types import EMPTY
 from rung.core.value import FrozenDict
+from rung.diagnosis.locales import in_english
 from rung.diagnosis.log import blocks, is_text, plain, states, unnamed
 from rung.diagnosis.match import Signature, signatures
 
@@ -171,6 +172,7 @@ def _telling(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, by
 
 
 def _look(reading: Reading, number: int, line: str) -> None:
+    line = in_english(line)
     reading.last.append(line[:_LAST_LENGTH])
     reading.number = number
     if _CHAIN.search(line):

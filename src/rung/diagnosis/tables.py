@@ -16,7 +16,7 @@ _HERE = resources.files("rung.diagnosis")
 
 @functools.cache
 def tables() -> dict[str, list[dict[str, Any]]]:
-    """``signature``, ``cause`` and ``fix``: the rows in the order of their files; a signature has its ``anchors``."""
+    """The rows: ``signature`` (with ``anchors``), ``cause``, ``fix`` and ``tell``, in the order of their files."""
     found: dict[str, list[dict[str, Any]]] = json.loads((_HERE / "tables.json").read_text(encoding="utf-8"))
     return found
 
@@ -27,10 +27,21 @@ def made() -> str:
 
     from rung.diagnosis.anchors import anchors
 
-    files = sorted((_HERE / "signatures").iterdir(), key=lambda file: file.name)
-    read = [tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml")]
-    rows = [row | {"anchors": sorted(anchors(row["pattern"]))} for data in read for row in data["signature"]]
-    found = {"signature": rows}
-    for key, file in (("cause", "causes.toml"), ("fix", "fixes.toml")):
+    rows = [row | {"anchors": sorted(anchors(row["pattern"]))} for row in _read("signatures", "signature")]
+    found = {"signature": rows, "fix": _read("fixes", "fix")}
+    for key, file in (("cause", "causes.toml"), ("tell", "tells.toml")):
         found[key] = tomllib.loads((_HERE / file).read_text(encoding="utf-8"))[key]
     return json.dumps(found, ensure_ascii=False, indent=0) + "\n"
+
+
+def _read(folder: str, key: str) -> list[dict[str, Any]]:
+    """The rows of all files of a folder, in the order of their names."""
+    import tomllib
+
+    files = sorted((_HERE / folder).iterdir(), key=lambda file: file.name)
+    return [
+        row
+        for file in files
+        if file.name.endswith(".toml")
+        for row in tomllib.loads(file.read_text(encoding="utf-8"))[key]
+    ]

@@ -1,0 +1,83 @@
+"""What installs a library of CUDA or a Python package that a log names as missing."""
+
+from __future__ import annotations
+
+import re
+
+#: A library of CUDA in the name of a file, of Linux or Windows, with the number that it carries.
+_NAMED = re.compile(
+    r"(?i)\b(?:lib)?(?P<name>cudart|cublas(?:Lt)?|cudnn|cusolver|cusparse|curand|cufft|nvrtc|nvJitLink|nccl|cupti)"
+    r"[a-z_-]*(?:\.so\.(?P<number>\d+)(?:\.(?P<minor>\d))?|64_(?P<windows>\d+)[\d_]*\.dll)"
+)
+_PACKAGES = dict.fromkeys(("cublas", "cublaslt"), "cublas") | {
+    "cudart": "cuda-runtime",
+    "nvrtc": "cuda-nvrtc",
+    "cupti": "cuda-cupti",
+}
+#: Libraries whose number is that of CUDA.
+_NUMBERED = {"cudart", "cublas", "cublaslt", "nvrtc", "nvjitlink"}
+#: The CUDA from which there are packages for pip, the one from which their names have no number, and the first cuDNN.
+_FIRST, _PLAIN, _FIRST_CUDNN = 11, 13, 8
+
+
+def libraries(text: str, cuda: int) -> str:
+    """The command that installs the libraries of CUDA which a text names, ``cuda`` being the one in use."""
+    found = list(_NAMED.finditer(text))
+    wanted = dict.fromkeys(filter(None, (_wanted(match, cuda) for match in found)))
+    if wanted:
+        return f"pip install {' '.join(wanted)}"
+    old = next((match for match in found if match["name"].lower() != "cudnn"), None)
+    if old is not None and (old["number"] or old["windows"]):
+        release = f"{old['number']}.{old['minor']}" if old["minor"] else _dotted(old["windows"] or old["number"])
+        return f"conda install -c conda-forge cudatoolkit={release}"
+    if found:
+        return f"conda install -c conda-forge cudnn={found[0]['number'] or found[0]['windows']}"
+    return f"pip install {_name('cudnn' if 'cudnn' in text.lower() else 'cublas', cuda)}"
+
+
+def _wanted(match: re.Match[str], cuda: int) -> str | None:
+    name, number = match["name"].lower(), int(match["number"] or match["windows"])
+    if name == "cudnn":
+        return f'"{_name(name, max(cuda, _FIRST))}=={number}.*"' if number >= _FIRST_CUDNN else None
+    major = number // 10 if number >= 100 else number  # cudart64_110.dll
+    if name in _NUMBERED:
+        return _name(name, major) if major >= _FIRST else None  # libcudart.so.11.0 is that of all CUDA 11
+    return _name(name, cuda) if cuda >= _FIRST and not match["minor"] else None
+
+
+def _name(library: str, cuda: int) -> str:
+    package = f"nvidia-{_PACKAGES.get(library, library)}"
+    return package if cuda >= _PLAIN and library not in ("cudnn", "nccl") else f"{package}-cu{max(cuda, _FIRST)}"
+
+
+def _dotted(number: str) -> str:
+    """``10.1`` of ``101``, as Windows numbers libraries."""
+    return f"{number[:-1]}.{number[-1]}" if len(number) > 1 and number not in ("10", "11", "12", "13") else number
+
+
+#: Modules whose package has their name, with hyphens; those that are compiled for the torch that is there; and others.
+_SAME = re.compile(
+    "accelerate|auto_gptq|autoawq|bitsandbytes|datasets|deepspeed|diffusers|einops|fairscale|gguf|hqq|imageio|insightface"
+    "|kornia|librosa|lightning|mlx_lm|ninja|numpy|omegaconf|onnx|onnxruntime|open3d|optimum|packaging|pandas|peft|pynvml"
+    "|pytorch_lightning|safetensors|scipy|sentence_transformers|sentencepiece|soundfile|tensorboard|tiktoken|timm"
+    "|tokenizers|torch|torchaudio|torchmetrics|torchsde|torchvision|tqdm|transformers|trl|unsloth|vllm|wandb|xformers"
+)
+_COMPILED = {"flash_attn", "mamba_ssm", "causal_conv1d"}
+_OTHER = {
+    "cv2": "opencv-python",
+    "PIL": "pillow",
+    "yaml": "pyyaml",
+    "sklearn": "scikit-learn",
+    "skimage": "scikit-image",
+    "open_clip": "open-clip-torch",
+    "awq": "autoawq",
+    "git": "gitpython",
+    "pkg_resources": '"setuptools<81"',
+    "google.protobuf": "protobuf",
+}
+
+
+def package(module: str) -> str | None:
+    """The package of the index that holds a module; None where that is not known for certain."""
+    named = _OTHER.get(module) or (module.replace("_", "-") if _SAME.fullmatch(module) else None)
+    return f"{module.replace('_', '-')} --no-build-isolation" if module in _COMPILED else named
