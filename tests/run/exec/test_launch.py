@@ -115,6 +115,28 @@ def test_what_it_leaves_running_keeps_its_stderr(tmp_path):
         assert process.stderr.read() == b"late\n"
 
 
+def test_what_it_leaves_running_holds_no_other_stream(tmp_path):
+    os.mkfifo(tmp_path / "go")
+    command = [*RUNG, "--", "sh", "-c", f"(read go < {tmp_path}/go; echo late >&2) > {tmp_path}/log & echo out"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert select.select([process.stdout], [], [], 60)[0]
+        assert os.read(process.stdout.fileno(), 9) == b"out\n"
+        assert select.select([process.stdout], [], [], 60)[0]
+        assert os.read(process.stdout.fileno(), 9) == b""  # its end, as `out=$(...)` waits for it
+        (tmp_path / "go").write_text("go\n")
+        assert process.stderr.read() == b"late\n"
+
+
+def test_what_passes_on_for_those_left_running_outlives_the_terminals_signals(tmp_path):
+    os.mkfifo(tmp_path / "go")
+    command = [*RUNG, "--", "sh", "-c", f"trap '' INT; (read go < {tmp_path}/go; echo late >&2) & exit 4"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True) as process:
+        assert process.wait(60) == 4
+        os.killpg(process.pid, signal.SIGINT)
+        (tmp_path / "go").write_text("go\n")
+        assert process.stderr.read() == b"late\n"
+
+
 @pytest.mark.parametrize("closed", ["1", "2"])
 def test_a_stream_that_is_closed(closed):
     assert sh(f"exec {closed}>&-; exit 5").returncode == 5
@@ -210,6 +232,22 @@ def test_on_a_terminal_stdout_and_stderr_stay_apart(stream, explained):
     assert (b"What to do" in seen) == explained
 
 
+def test_a_size_reaches_what_the_program_has_started():
+    code = (
+        "import os, signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH]); print('ready', flush=True)\n"
+        "for _ in range(2): signal.sigwait([signal.SIGWINCH]); print('x', os.get_terminal_size(1).columns, flush=True)"
+    )
+    terminal = Terminal(*RUNG, "--", "sh", "-c", f"{shlex.join([sys.executable, '-c', code])}; exit 4")
+    terminal.until(b"ready")
+    os.kill(terminal.process.pid, signal.SIGSTOP)
+    terminal.resize(44, 99)
+    time.sleep(0.2)
+    os.kill(terminal.process.pid, signal.SIGCONT)
+    terminal.until(b"x 99")
+    assert terminal.end() == 4
+
+
 BAR, WIPED, NEXT = b"\r 10%|#", b"\r       \r", b"\r 20%|##"
 
 
@@ -226,6 +264,7 @@ BAR, WIPED, NEXT = b"\r 10%|#", b"\r       \r", b"\r 20%|##"
         ([(2, BAR), None, (2, NEXT + b"\n"), (1, b"done\n")], BAR + NEXT + b"\r\ndone\r\n"),
         ([(2, BAR), None, (1, b"print\n"), None, (1, b"a\n"), (2, b"b\n")], BAR + b"print\r\na\r\nb\r\n"),
         ([(2, b"Traceback:\nError\n"), (1, b"last words\n")], b"last words\r\nTraceback:\r\nError\r\n"),
+        ([(1, b"(77, "), None, (1, b"33)\n"), (2, b"50%|#\n")], b"(77, 33)\r\n50%|#\r\n"),
         ([(2, b"asked: "), None, (1, b"a"), (2, b"b")], b"asked: ab"),
     ],
 )

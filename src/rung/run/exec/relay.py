@@ -7,8 +7,10 @@ stderr: that one shares its way, so that their order stays.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import signal
 
 #: Bytes of stderr that are kept for ``rung explain``.
 KEPT = 1 << 20
@@ -21,20 +23,22 @@ class Way:
     """What leads from the program's stream ``number`` to where this process's own leads."""
 
     def __init__(self, number: int) -> None:
-        self._to = number
+        self.leads_to = number
         self._terminal = os.isatty(number)
         self.source, self.end = _terminal_like(number) if self._terminal else os.pipe()
         os.set_blocking(self.source, False)
         self.open = True
 
-    def resize(self) -> None:
-        """Gives the pseudo-terminal the size of the terminal."""
-        if self._terminal and self.open:
-            import fcntl
-            import termios
+    def resize(self) -> bool:
+        """Gives the pseudo-terminal the size of the terminal; whether it had another."""
+        if not (self._terminal and self.open):
+            return False
+        import fcntl
+        import termios
 
-            size = fcntl.ioctl(self._to, termios.TIOCGWINSZ, bytes(8))
-            fcntl.ioctl(self.source, termios.TIOCSWINSZ, size)
+        sizes = [fcntl.ioctl(number, termios.TIOCGWINSZ, bytes(8)) for number in (self.leads_to, self.source)]
+        fcntl.ioctl(self.source, termios.TIOCSWINSZ, sizes[0])
+        return sizes[0] != sizes[1]
 
     def take(self) -> bytes:
         """What is there, at most 64 KB; closed when there will be no more."""
@@ -55,9 +59,9 @@ class Way:
         view = memoryview(piece)
         while view:
             try:
-                view = view[os.write(self._to, view) :]
+                view = view[os.write(self.leads_to, view) :]
             except BlockingIOError:  # the program made the terminal so that they share
-                select.select([], [self._to], [])
+                select.select([], [self.leads_to], [])
             except OSError:
                 self._close()
                 return
@@ -80,7 +84,7 @@ class Relay:
             self.ends.append((self._stdout.end if self._stdout else self._stderr.end, 1))
         self._ways = [way for way in (self._stdout, self._stderr) if way]
         self._kept = bytearray()
-        self._line = b""  # the end of what is written since the last line end
+        self._line = b""  # what stderr has written since its last line end, where stdout wrote nothing after it
         self.resize()
 
     def started(self) -> None:
@@ -88,10 +92,9 @@ class Relay:
         for way in self._ways:
             os.close(way.end)
 
-    def resize(self) -> None:
-        """Gives the pseudo-terminals the size of the terminal."""
-        for way in self._ways:
-            way.resize()
+    def resize(self) -> bool:
+        """Gives the pseudo-terminals the size of the terminal; whether one had another."""
+        return True in [way.resize() for way in self._ways]
 
     @property
     def sources(self) -> list[int]:
@@ -112,7 +115,8 @@ class Relay:
         for way, piece in ((self._stderr, err[:at]), (self._stdout, out), (self._stderr, err[at:])):
             if way and piece:
                 way.give(bytes(piece))
-                self._line = (self._line + piece[-_LINE:]).rpartition(b"\n")[2][-_LINE:]
+                shown = self._line + piece[-_LINE:] if way is self._stderr else b""
+                self._line = bytes(shown.rpartition(b"\n")[2][-_LINE:])
 
     def _keep(self, piece: bytes | bytearray) -> None:
         self._kept += piece
@@ -125,8 +129,17 @@ class Relay:
         return bytes(self._kept[-KEPT:])
 
     def leave_behind(self) -> None:
-        """What the program left running keeps its streams: a process of its own passes them on."""
+        """What the program left running keeps its streams: a process of its own passes them on.
+
+        It holds nothing else of what this process holds, since others may wait for its end, and outlives the signals
+        of the terminal, as what it serves may.
+        """
         if os.fork() == 0:
+            for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+                signal.signal(ignored, signal.SIG_IGN)
+            for number in {0, 1} - {way.leads_to for way in self._ways}:
+                with contextlib.suppress(OSError):
+                    os.close(number)
             while self.sources:
                 select.select(self.sources, [], [])
                 self.pump()
