@@ -248,6 +248,58 @@ def test_a_size_reaches_what_the_program_has_started():
     assert terminal.end() == 4
 
 
+def test_what_is_set_on_a_stream_is_set_on_the_terminal():
+    code = (  # as curses does it: settings on stdout, keys from stdin
+        "import os, sys, termios\n"
+        "was = termios.tcgetattr(1); now = termios.tcgetattr(1); now[3] &= ~(termios.ECHO | termios.ICANON)\n"
+        "termios.tcsetattr(1, termios.TCSANOW, now); print('ready', flush=True)\n"
+        "print('key', os.read(0, 1), flush=True); termios.tcsetattr(1, termios.TCSANOW, was)"
+    )
+    terminal = Terminal(*RUNG, "--", sys.executable, "-c", code)
+    before = termios.tcgetattr(terminal.control)
+    terminal.until(b"ready")
+    os.write(terminal.control, b"x")
+    assert terminal.until(b"key b'x'").strip() == b"key b'x'"  # no echo, no line end waited for
+    assert terminal.process.wait(60) == 0
+    assert termios.tcgetattr(terminal.control) == before
+    assert terminal.end() == 0
+
+
+def test_a_kernel_that_does_not_tell_what_is_set():
+    code = (
+        "import fcntl, os, termios; from rung.run.exec import terminal\n"
+        "real, known = fcntl.ioctl, termios.TIOCPKT\n"
+        "def ioctl(number, request, *more):\n"
+        "    if request == known: raise OSError\n"
+        "    return real(number, request, *more)\n"
+        "fcntl.ioctl = ioctl; made = terminal.Terminal(1); os.write(made.end, b'a\\0b'); print(made.read(9), 'end')"
+    )
+    terminal = Terminal(sys.executable, "-c", code)
+    assert b"b'a\\x00b' end" in terminal.until(b"end")
+    assert terminal.end() == 0
+
+
+@pytest.mark.parametrize("shell", [False, True])
+def test_a_pager_reads_keys_from_the_terminal_of_its_stderr(shell):
+    code = (  # as less does it
+        "import os, sys, termios\n"
+        "keys = os.open(os.ttyname(2), os.O_RDONLY)\n"
+        "was = termios.tcgetattr(keys); now = termios.tcgetattr(keys); now[3] &= ~(termios.ECHO | termios.ICANON)\n"
+        "termios.tcsetattr(keys, termios.TCSANOW, now); print('ready', flush=True)\n"
+        "print('key', os.read(keys, 1), flush=True); termios.tcsetattr(keys, termios.TCSANOW, was)\n"
+        "os.close(keys); print('got', input())"
+    )
+    command = [sys.executable, "-c", code]
+    terminal = Terminal(*RUNG, "--", *(["sh", "-c", f"{shlex.join(command)}; exit"] if shell else command))
+    terminal.until(b"ready")
+    os.write(terminal.control, b"x")
+    terminal.until(b"key b'x'")
+    time.sleep(0.2)
+    os.write(terminal.control, b"line\n")
+    terminal.until(b"got line")
+    assert terminal.end() == 0
+
+
 BAR, WIPED, NEXT = b"\r 10%|#", b"\r       \r", b"\r 20%|##"
 
 

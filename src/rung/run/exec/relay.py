@@ -12,6 +12,10 @@ import os
 import select
 import signal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rung.run.exec.terminal import Terminal
+
 #: Bytes of stderr that are kept for ``rung explain``.
 KEPT = 1 << 20
 _PIECE = 1 << 16
@@ -24,28 +28,40 @@ class Way:
 
     def __init__(self, number: int) -> None:
         self.leads_to = number
-        self._terminal = os.isatty(number)
-        self.source, self.end = _terminal_like(number) if self._terminal else os.pipe()
+        self._terminal: Terminal | None = None
+        if os.isatty(number):
+            from rung.run.exec.terminal import Terminal
+
+            self._terminal = Terminal(number)
+            self.source, self.end = self._terminal.control, self._terminal.end
+        else:
+            self.source, self.end = os.pipe()
         os.set_blocking(self.source, False)
         self.open = True
 
     def resize(self) -> bool:
         """Gives the pseudo-terminal the size of the terminal; whether it had another."""
-        if not (self._terminal and self.open):
-            return False
-        import fcntl
-        import termios
+        return self._terminal is not None and self.open and self._terminal.resize()
 
-        sizes = [fcntl.ioctl(number, termios.TIOCGWINSZ, bytes(8)) for number in (self.leads_to, self.source)]
-        fcntl.ioctl(self.source, termios.TIOCSWINSZ, sizes[0])
-        return sizes[0] != sizes[1]
+    @property
+    def reads(self) -> bool:
+        """Whether the program takes keys from this terminal."""
+        return self._terminal is not None and self.open and self._terminal.reads
+
+    def hand_keys(self) -> None:
+        """Hands over what is typed."""
+        if select.select([0], [], [], 0)[0]:
+            try:
+                os.write(self.source, os.read(0, _LINE))
+            except OSError:  # the terminal has gone, or what reads does not
+                self._close()
 
     def take(self) -> bytes:
         """What is there, at most 64 KB; closed when there will be no more."""
         if not self.open:
             return b""
         try:
-            piece = os.read(self.source, _PIECE)
+            piece = self._terminal.read(_PIECE) if self._terminal else os.read(self.source, _PIECE)
         except BlockingIOError:
             return b""
         except OSError:  # EIO: nobody has the pseudo-terminal any more
@@ -98,11 +114,13 @@ class Relay:
 
     @property
     def sources(self) -> list[int]:
-        """The descriptors on which more may come."""
-        return [way.source for way in self._ways if way.open]
+        """The descriptors on which more may come, the keyboard where the program reads it from stderr's terminal."""
+        return [way.source for way in self._ways if way.open] + ([0] if self._stderr.reads else [])
 
     def pump(self) -> None:
         """Passes on what is there, at most two megabytes."""
+        if self._stderr.reads:
+            self._stderr.hand_keys()
         out, err = bytearray(), bytearray()
         for _ in range(_PIECES):  # in turn until both are dry: what came before a piece of one is in the other then
             pieces = self._stdout.take() if self._stdout else b"", self._stderr.take()
@@ -168,15 +186,3 @@ def _same(one: int, other: int) -> bool:
     except OSError:
         return False
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
-
-
-def _terminal_like(real: int) -> tuple[int, int]:
-    """Both ends of a pseudo-terminal that is like a terminal, but leaves what is written as it is."""
-    import termios
-
-    control, end = os.openpty()
-    attributes = termios.tcgetattr(real)
-    attributes[1] &= ~termios.OPOST
-    attributes[3] &= ~termios.ECHO
-    termios.tcsetattr(end, termios.TCSANOW, attributes)
-    return control, end
