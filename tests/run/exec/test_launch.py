@@ -69,6 +69,32 @@ def test_a_command_that_is_not_there_and_one_that_cannot_run(tmp_path):
     assert f"rung exec -- python {script}" in plain.stderr
 
 
+@pytest.mark.parametrize(
+    ("content", "why", "fix"),
+    [
+        (b"echo on\n", "no first line says what runs it (#!...)", "What to do\n  1  rung exec -- sh {name}\n"),
+        (b"\x7fELF\2\1\1\0other", "it is a program for another processor or system", ""),
+    ],
+)
+@pytest.mark.parametrize("found", [False, True])
+def test_a_file_that_the_system_does_not_know_how_to_run(tmp_path, content, why, fix, found):
+    (tmp_path / "start").write_bytes(content)
+    (tmp_path / "start").chmod(0o755)
+    name = "start" if found else str(tmp_path / "start")
+    more = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([*RUNG, "--", name], capture_output=True, text=True, env=more)
+    assert done.returncode == 126
+    assert done.stderr == f"rung exec: {name}: {why}\n{fix.format(name=name)}"
+
+
+def test_a_program_called_oom_is_no_full_gpu(tmp_path):
+    (tmp_path / "oom.py").write_text("raise ValueError('x')")
+    done = run(str(tmp_path / "oom.py"))
+    assert done.returncode == 1
+    assert "rung exec" not in done.stderr.decode()
+    assert b"What to do" not in done.stderr
+
+
 def test_it_dies_and_is_explained_below_its_own_words():
     text = "RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::BFloat16"
     done = sh(f"echo '{text}' >&2; exit 1")
