@@ -344,6 +344,7 @@ BAR, WIPED, NEXT = b"\r 10%|#", b"\r       \r", b"\r 20%|##"
         ([(2, BAR), None, (1, b"print\n"), None, (1, b"a\n"), (2, b"b\n")], BAR + b"print\r\na\r\nb\r\n"),
         ([(2, b"Traceback:\nError\n"), (1, b"last words\n")], b"last words\r\nTraceback:\r\nError\r\n"),
         ([(1, b"(77, "), None, (1, b"33)\n"), (2, b"50%|#\n")], b"(77, 33)\r\n50%|#\r\n"),
+        ([(1, b"\n"), (2, b"Traceback:\nError\n"), (1, b">>> ")], b"\r\nTraceback:\r\nError\r\n>>> "),
         ([(2, b"asked: "), None, (1, b"a"), (2, b"b")], b"asked: ab"),
     ],
 )
@@ -358,6 +359,20 @@ def test_where_stdout_goes_that_came_with_stderr(writes, shown):
     terminal = Terminal(sys.executable, "-c", code)
     assert terminal.until(b"end") == shown + b"end"
     assert terminal.end() == 0
+
+
+def test_a_terminal_that_goes_is_told_to_the_program():
+    code = (
+        "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP]); print('ready', flush=True)\n"
+        "sys.exit(9 if signal.sigwait([signal.SIGHUP]) else 1)"
+    )
+    terminal = Terminal(*RUNG, "--", sys.executable, "-c", code)
+    terminal.until(b"ready")
+    os.close(terminal.control)
+    try:
+        assert terminal.process.wait(20) == 9
+    finally:
+        terminal.process.kill()
 
 
 def test_ctrl_c_reaches_the_program_once():

@@ -118,7 +118,7 @@ class _Forwarding:
                 break
             if told.si_signo == signal.SIGWINCH and self._relay is not None and self._relay.resize():
                 self._all_in_front()  # they have heard of it before it was so
-            elif told.si_code != _BY_KERNEL:
+            elif told.si_code != _BY_KERNEL or (told.si_signo == signal.SIGHUP and _leads()):
                 os.kill(self._process, told.si_signo)
         self._ended.release()
 
@@ -134,6 +134,11 @@ class _Forwarding:
         self._running = False
         signal.pthread_kill(self._thread, signal.SIGWINCH)
         self._ended.acquire()
+
+
+def _leads() -> bool:
+    """Whether a terminal that goes tells this process alone, which leads the session: ``ssh -t host rung exec ...``."""
+    return os.getsid(0) == os.getpid()
 
 
 def _open(descriptor: int) -> bool:

@@ -130,7 +130,9 @@ class Relay:
                 break
         self._keep(err)
         at = _place(self._line, bytes(err)) if out else 0
-        for way, piece in ((self._stderr, err[:at]), (self._stdout, out), (self._stderr, err[at:])):
+        to = out.rfind(b"\n") + 1 if err[at:].endswith(b"\n") else len(out)  # a prompt comes after what it follows
+        placed = (self._stderr, err[:at]), (self._stdout, out[:to]), (self._stderr, err[at:]), (self._stdout, out[to:])
+        for way, piece in placed:
             if way and piece:
                 way.give(bytes(piece))
                 shown = self._line + piece[-_LINE:] if way is self._stderr else b""
