@@ -306,8 +306,8 @@ def test_a_kernel_that_does_not_tell_what_is_set():
     assert terminal.end() == 0
 
 
-@pytest.mark.parametrize("shell", [False, True])
-def test_a_pager_reads_keys_from_the_terminal_of_its_stderr(shell):
+@pytest.mark.parametrize("below", [[], ["sh", "-c", '"$@"; exit', "sh"], [*RUNG, "--"]])
+def test_a_pager_reads_keys_from_the_terminal_of_its_stderr(below):
     code = (  # as less does it
         "import os, sys, termios\n"
         "keys = os.open(os.ttyname(2), os.O_RDONLY)\n"
@@ -316,9 +316,9 @@ def test_a_pager_reads_keys_from_the_terminal_of_its_stderr(shell):
         "print('key', os.read(keys, 1), flush=True); termios.tcsetattr(keys, termios.TCSANOW, was)\n"
         "os.close(keys); print('got', input())"
     )
-    command = [sys.executable, "-c", code]
-    terminal = Terminal(*RUNG, "--", *(["sh", "-c", f"{shlex.join(command)}; exit"] if shell else command))
+    terminal = Terminal(*RUNG, "--", *below, sys.executable, "-c", code)
     terminal.until(b"ready")
+    time.sleep(0.2)
     os.write(terminal.control, b"x")
     terminal.until(b"key b'x'")
     time.sleep(0.2)

@@ -50,9 +50,9 @@ class Way:
 
     def hand_keys(self) -> None:
         """Hands over what is typed."""
-        if select.select([0], [], [], 0)[0]:
+        if select.select([self.leads_to], [], [], 0)[0]:
             try:
-                os.write(self.source, os.read(0, _LINE))
+                os.write(self.source, os.read(self.leads_to, _LINE))
             except OSError:  # the terminal has gone, or what reads does not
                 self._close()
 
@@ -115,7 +115,7 @@ class Relay:
     @property
     def sources(self) -> list[int]:
         """The descriptors on which more may come, the keyboard where the program reads it from stderr's terminal."""
-        return [way.source for way in self._ways if way.open] + ([0] if self._stderr.reads else [])
+        return [way.source for way in self._ways if way.open] + ([self._stderr.leads_to] if self._stderr.reads else [])
 
     def pump(self) -> None:
         """Passes on what is there, at most two megabytes."""

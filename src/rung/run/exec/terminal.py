@@ -25,6 +25,7 @@ class Terminal:
 
     def __init__(self, real: int) -> None:
         self._real = real
+        self._readable = fcntl.fcntl(real, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
         self.control, self.end = os.openpty()
         self._set = termios.tcgetattr(real)
         self._set[_OUTPUT] &= ~termios.OPOST  # the real one does it
@@ -49,11 +50,7 @@ class Terminal:
     @property
     def reads(self) -> bool:
         """Whether a program reads keys here one by one, as pagers do, which open the terminal of their stderr."""
-        try:
-            raw = not self._set[_LOCAL] & termios.ICANON
-            return raw and os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
-        except OSError:  # not the terminal of this session
-            return False
+        return self._readable and not self._set[_LOCAL] & termios.ICANON and _front(self._real) in (0, os.getpgrp())
 
     def resize(self) -> bool:
         """Gives it the size of the real one; whether it had another."""
@@ -86,8 +83,16 @@ def _changed(real: list[Any], before: list[Any], now: list[Any]) -> list[Any]:
 
 def _behind(real: int) -> bool:
     """Whether the shell is in front, so that the terminal is not the program's; jobs of the program may be."""
-    front = os.tcgetpgrp(real)
+    front = _front(real)
     return front != os.getpgrp() and front == os.getsid(0)
+
+
+def _front(terminal: int) -> int:
+    """The group of processes in front of a terminal; 0 where it is not the one of this session, which all may read."""
+    try:
+        return os.tcgetpgrp(terminal)
+    except OSError:
+        return 0
 
 
 def _set(real: int, wanted: list[Any]) -> None:
