@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -140,12 +141,31 @@ def _explain(last: bytes, status: int, settings: Mapping[str, str]) -> None:
 
 
 def _not_started(name: str, error: OSError | ValueError) -> int:
-    """Says why, in the words of shells."""
+    """Says why, in the words of shells, and what to do."""
     missing = not isinstance(error, OSError) or isinstance(error, FileNotFoundError)
     why = "command not found" if missing else getattr(error, "strerror", "")
+    runner = "python" if name.endswith(".py") else ""
     if missing and os.path.isfile(name):
         why = "the interpreter that its first line names is not there"
+    elif getattr(error, "errno", None) == errno.ENOEXEC and _binary(name):
+        why, runner = "it is a program for another processor or system", ""
+    elif getattr(error, "errno", None) == errno.ENOEXEC:
+        why, runner = "no first line says what runs it (#!...)", runner or "sh"
     print(f"rung exec: {name or repr(name)}: {why}", file=sys.stderr)
-    if name.endswith(".py"):
-        print(f"What to do\n  1  rung exec -- python {name}", file=sys.stderr)
+    if runner:
+        print(f"What to do\n  1  rung exec -- {runner} {name}", file=sys.stderr)
     return _NOT_FOUND if missing else _NOT_RUNNABLE
+
+
+def _binary(name: str) -> bool:
+    """Whether a command is no text: one of another processor or system."""
+    path = name if os.sep in name else next(filter(os.path.isfile, _candidates(name)), name)
+    try:
+        with open(path, "rb") as file:
+            return b"\0" in file.read(512)
+    except OSError:
+        return False
+
+
+def _candidates(name: str) -> list[str]:
+    return [os.path.join(folder, name) for folder in os.environ.get("PATH", os.defpath).split(os.pathsep)]

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import ast
-import fcntl
 import functools
 import os
 import select
-import shlex
-import shutil
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from rung.hardware import catalog, detect
@@ -69,6 +62,32 @@ def test_a_command_that_is_not_there_and_one_that_cannot_run(tmp_path):
     assert f"rung exec -- python {script}" in plain.stderr
 
 
+@pytest.mark.parametrize(
+    ("content", "why", "fix"),
+    [
+        (b"echo on\n", "no first line says what runs it (#!...)", "What to do\n  1  rung exec -- sh {name}\n"),
+        (b"\x7fELF\2\1\1\0other", "it is a program for another processor or system", ""),
+    ],
+)
+@pytest.mark.parametrize("found", [False, True])
+def test_a_file_that_the_system_does_not_know_how_to_run(tmp_path, content, why, fix, found):
+    (tmp_path / "start").write_bytes(content)
+    (tmp_path / "start").chmod(0o755)
+    name = "start" if found else str(tmp_path / "start")
+    more = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([*RUNG, "--", name], capture_output=True, text=True, env=more)
+    assert done.returncode == 126
+    assert done.stderr == f"rung exec: {name}: {why}\n{fix.format(name=name)}"
+
+
+def test_a_program_called_oom_is_no_full_gpu(tmp_path):
+    (tmp_path / "oom.py").write_text("raise ValueError('x')")
+    done = run(str(tmp_path / "oom.py"))
+    assert done.returncode == 1
+    assert "rung exec" not in done.stderr.decode()
+    assert b"What to do" not in done.stderr
+
+
 def test_it_dies_and_is_explained_below_its_own_words():
     text = "RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::BFloat16"
     done = sh(f"echo '{text}' >&2; exit 1")
@@ -115,6 +134,28 @@ def test_what_it_leaves_running_keeps_its_stderr(tmp_path):
         assert process.stderr.read() == b"late\n"
 
 
+def test_what_it_leaves_running_holds_no_other_stream(tmp_path):
+    os.mkfifo(tmp_path / "go")
+    command = [*RUNG, "--", "sh", "-c", f"(read go < {tmp_path}/go; echo late >&2) > {tmp_path}/log & echo out"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert select.select([process.stdout], [], [], 60)[0]
+        assert os.read(process.stdout.fileno(), 9) == b"out\n"
+        assert select.select([process.stdout], [], [], 60)[0]
+        assert os.read(process.stdout.fileno(), 9) == b""  # its end, as `out=$(...)` waits for it
+        (tmp_path / "go").write_text("go\n")
+        assert process.stderr.read() == b"late\n"
+
+
+def test_what_passes_on_for_those_left_running_outlives_the_terminals_signals(tmp_path):
+    os.mkfifo(tmp_path / "go")
+    command = [*RUNG, "--", "sh", "-c", f"trap '' INT; (read go < {tmp_path}/go; echo late >&2) & exit 4"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True) as process:
+        assert process.wait(60) == 4
+        os.killpg(process.pid, signal.SIGINT)
+        (tmp_path / "go").write_text("go\n")
+        assert process.stderr.read() == b"late\n"
+
+
 @pytest.mark.parametrize("closed", ["1", "2"])
 def test_a_stream_that_is_closed(closed):
     assert sh(f"exec {closed}>&-; exit 5").returncode == 5
@@ -141,146 +182,6 @@ def test_signals_have_their_usual_meaning_in_the_program():
     usual = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     assert run("-c", code, preexec_fn=usual).stdout == b"True set()\n"
     assert sh("yes | head -c 1; exit 0").stderr == b""  # SIGPIPE is not ignored
-
-
-class Terminal:
-    """A command on a terminal."""
-
-    def __init__(self, *command):
-        self.control, end = os.openpty()
-        self.rest = b""
-        self.resize(33, 77)
-        self.process = subprocess.Popen(
-            command, stdin=end, stdout=end, stderr=end, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )  # fmt: skip
-        os.close(end)
-
-    def resize(self, rows, columns):
-        fcntl.ioctl(self.control, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
-
-    def until(self, text):
-        seen, by = self.rest, time.monotonic() + 60
-        while text not in seen and time.monotonic() < by:
-            if select.select([self.control], [], [], 0.2)[0]:
-                try:
-                    seen += os.read(self.control, 4096)
-                except OSError:
-                    break
-        assert text in seen, seen
-        end = seen.index(text) + len(text)
-        self.rest = seen[end:]
-        return seen[:end]
-
-    def end(self):
-        code = self.process.wait(60)
-        os.close(self.control)
-        return code
-
-
-def test_on_a_terminal_every_stream_is_one_with_its_size():
-    code = (
-        "import os, signal, sys\n"
-        "sizes = lambda: print(*[tuple(os.get_terminal_size(i)) for i in range(3)], 'x', flush=True)\n"
-        "sizes(); sys.stderr.write('50%|#\\r100%|##\\n')\n"
-        "signal.signal(signal.SIGWINCH, lambda *_: os.get_terminal_size(2).columns == 99 and (sizes(), sys.exit(3)))\n"
-        "print('ready', file=sys.stderr)\n"
-        "while True: signal.pause()"
-    )
-    terminal = Terminal(*RUNG, "--", sys.executable, "-c", code)
-    seen = terminal.until(b"ready")
-    assert seen.count(b"(77, 33)") == 3
-    assert seen.endswith(b"x\r\n50%|#\r100%|##\r\nready")
-    terminal.resize(44, 99)
-    assert terminal.until(b"x\r\n").count(b"(99, 44)") == 3
-    assert terminal.end() == 3
-
-
-@pytest.mark.parametrize(("stream", "explained"), [("stdout", False), ("stderr", True)])
-def test_on_a_terminal_stdout_and_stderr_stay_apart(stream, explained):
-    error = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
-    code = (
-        "import os, sys; print(len({os.ttyname(i) for i in range(3)}), 'terminals')\n"
-        f"sys.{stream}.write('{error}\\n'); sys.exit(3)"
-    )
-    terminal = Terminal("sh", "-c", f"{shlex.join([*RUNG, '--', sys.executable, '-c', code])}; echo exit $?")
-    seen = terminal.until(b"exit 3")
-    assert b"3 terminals" in seen
-    assert error.encode() in seen
-    assert (b"What to do" in seen) == explained
-
-
-BAR, WIPED, NEXT = b"\r 10%|#", b"\r       \r", b"\r 20%|##"
-
-
-@pytest.mark.parametrize(
-    ("writes", "shown"),
-    [
-        ([(2, BAR), None, (2, WIPED), (1, b"line\n"), (2, NEXT)], BAR + WIPED + b"line\r\n" + NEXT),
-        (
-            [(2, BAR), (2, WIPED), (1, b"a\n"), (2, NEXT + WIPED), (1, b"b\n")],
-            BAR + WIPED + NEXT + WIPED + b"a\r\nb\r\n",
-        ),
-        ([(2, BAR + WIPED[:-1]), None, (2, b"\r"), (1, b"a\n"), (2, NEXT)], BAR + WIPED + b"a\r\n" + NEXT),
-        ([(2, BAR + b"\n\r\r   \r\x1b[A"), (1, b"line\n")], BAR + b"\r\n\r\r   \r\x1b[Aline\r\n"),
-        ([(2, BAR), None, (2, NEXT + b"\n"), (1, b"done\n")], BAR + NEXT + b"\r\ndone\r\n"),
-        ([(2, BAR), None, (1, b"print\n"), None, (1, b"a\n"), (2, b"b\n")], BAR + b"print\r\na\r\nb\r\n"),
-        ([(2, b"Traceback:\nError\n"), (1, b"last words\n")], b"last words\r\nTraceback:\r\nError\r\n"),
-        ([(2, b"asked: "), None, (1, b"a"), (2, b"b")], b"asked: ab"),
-    ],
-)
-def test_where_stdout_goes_that_came_with_stderr(writes, shown):
-    code = (
-        "import os; from rung.run.exec.relay import Relay\n"
-        "relay = Relay(); ends = {number: end for end, number in relay.ends}\n"
-        f"for write in {writes}: os.write(ends[write[0]], write[1]) if write else relay.pump()\n"
-        "relay.pump(); relay.started(); relay.pump(); os.write(2, b'end')\n"
-        f"assert relay.kept == b''.join(write[1] for write in {writes} if write and write[0] == 2)"
-    )
-    terminal = Terminal(sys.executable, "-c", code)
-    assert terminal.until(b"end") == shown + b"end"
-    assert terminal.end() == 0
-
-
-def test_ctrl_c_reaches_the_program_once():
-    code = (
-        "import signal, time\ncounted = []\nsignal.signal(signal.SIGINT, lambda *_: counted.append(1))\n"
-        "print('ready', flush=True)\nend = time.monotonic() + 60\n"
-        "while not counted and time.monotonic() < end: time.sleep(0.05)\n"
-        "time.sleep(0.3); print('count', len(counted), 'end')"
-    )
-    terminal = Terminal(*RUNG, "--", sys.executable, "-c", code)
-    terminal.until(b"ready")
-    os.write(terminal.control, b"\x03")
-    assert b"count 1 end" in terminal.until(b" end")
-    assert terminal.end() == 0
-
-
-@pytest.mark.skipif(not shutil.which("bash"), reason="a shell that stops and resumes programs")
-def test_ctrl_z_stops_the_program_and_the_shell_resumes_it(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import os, sys\nfor word in ('one', 'two'):\n    print('asks', word, os.getpid(), file=sys.stderr)\n"
-        "    print('got', input().upper(), flush=True)\nsys.exit(5)"
-    )
-    shell = Terminal("bash", "--norc", "--noprofile", "-i")
-    command = shlex.join([*RUNG, "--", sys.executable, str(program)])
-    os.write(shell.control, f"PS1='shell'$'> '; {command}\n".encode())
-    for word in (b"one", b"two"):
-        shell.until(b"asks " + word)
-        number = int(shell.until(b"\n"))
-        os.write(shell.control, b"\x1a")
-        shell.until(b"shell> ")
-        by = time.monotonic() + 60  # the shell waits for rung only, and one that still reads takes what is typed
-        while psutil.Process(number).status() != psutil.STATUS_STOPPED and time.monotonic() < by:
-            time.sleep(0.01)
-        os.write(shell.control, b"fg\n")
-        shell.until(b"program.py\r\n")
-        os.write(shell.control, word + b"\n")
-        shell.until(b"got " + word.upper())
-    shell.until(b"shell> ")
-    os.write(shell.control, b"exit $?\n")
-    assert shell.end() == 5
 
 
 def found_first(folder):

@@ -148,6 +148,92 @@ def test_every_way_computes_the_same(op, args):
         torch.testing.assert_close(value, wanted.half(), rtol=0.05, atol=0.05)
 
 
+CONVOLUTION = [
+    "Unable to find a valid cuDNN algorithm to run convolution",
+    "GET was unable to find an engine to execute this computation",
+    "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input.",
+    "cuDNN error: CUDNN_STATUS_BAD_PARAM",
+    "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+    "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+    "cuDNN error: CUDNN_STATUS_ARCH_MISMATCH",
+    "cuDNN Frontend error: [cudnn_frontend] Error: No execution plans support the graph.",
+    "miopenStatusUnknownError",
+    "miopenStatusBadParm",
+]
+PRODUCTS = [
+    "CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasGemmEx( handle, opa, opb, m, n, k, &falpha, a)`",
+    "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa, opb, m, n, k, &falpha, a)`",
+    "CUDA error: HIPBLAS_STATUS_INTERNAL_ERROR when calling `hipblasGemmEx`",
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("text", CONVOLUTION)
+def test_a_refused_convolution(notes, text, dtype):
+    x, weight = random(2, 3, 8, 8).to(dtype), random(4, 3, 3, 3, seed=1).to(dtype)
+    found, wanted = [], []
+    refused = rung.Defect("convolution", {torch.float16: "f16", torch.bfloat16: "bf16"}[dtype], RuntimeError, text)
+    with helped(notes, "rtx 3060", defects=[refused]):
+        w = weight.cuda().requires_grad_()
+        result = torch.nn.functional.conv2d(x.cuda(), w)
+        result.sum().backward()
+        found += [result.detach().cpu(), w.grad.cpu()]
+    w = weight.double().requires_grad_()
+    result = torch.nn.functional.conv2d(x.double(), w)
+    result.sum().backward()
+    wanted += [result.detach(), w.grad]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype is dtype
+        torch.testing.assert_close(one.double(), other, rtol=0.02, atol=0.05)
+    assert ("convolution", str(dtype).removeprefix("torch."), "float32") in said(notes)
+
+
+@pytest.mark.parametrize("text", PRODUCTS)
+def test_a_product_that_the_library_refuses_by_other_names(notes, text):
+    a, b = random(5, 32).half(), random(32, 7, seed=1).half()
+    with helped(notes, "rtx 3060", defects=[rung.Defect("matmul", "f16", RuntimeError, text)]):
+        found = (a.cuda() @ b.cuda()).cpu()
+    torch.testing.assert_close(found.double(), a.double() @ b.double(), rtol=0.01, atol=0.01)
+    assert said(notes) == [("mm", "float16", "float32")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, but got a"
+        " signal size of[12]",
+        "cuFFT doesn't support signals of half type with compute capability less than SM_53, but the device has SM_50",
+    ],
+)
+def test_a_fourier_transform_in_half_precision(text):
+    class Notes:
+        def step(self, *words):
+            self.words = words
+
+    x, noted = random(12).half(), Notes()
+    found = Steps(noted).repeat(aten._fft_r2c.default, (x, [0], 0, True), {}, RuntimeError(text))
+    assert found.dtype is torch.complex32
+    torch.testing.assert_close(found.to(torch.complex64), torch.fft.rfft(x.float()), rtol=0.01, atol=0.01)
+    assert noted.words[:4] == ("_fft_r2c", "cpu", "float16", "float32")
+
+
+def test_a_convolution_is_tried_without_cudnn_first(notes, monkeypatch):
+    asked = []
+
+    class Op:
+        name = staticmethod(lambda: "aten::convolution")
+
+    monkeypatch.setattr(lower, "_ROUTES", {"convolution": lower._convolved(lambda *_: asked.append(_enabled()))})
+    labels = [(label, way((random(2),), {})) for label, way in ways(Op, torch.float32, algorithms=True)]
+    assert [label for label, _ in labels] == ["without cuDNN", "contiguous"]
+    assert asked == [False, True]
+    assert _enabled()
+
+
+def _enabled():
+    return torch._C._get_cudnn_enabled()
+
+
 def test_a_way_that_another_size_refuses_is_looked_for_again(notes):
     steps = Steps(Notes(str(notes)))
     small, large = random(2, 2), random(4, 4)

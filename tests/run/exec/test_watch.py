@@ -18,7 +18,9 @@ import runpy, sys
 from rung.run.exec import watch
 from rung.run.exec.notes import Notes
 from rung.run.exec.steps import Steps
-watch.operations(Steps(Notes(sys.argv[1])), watch.LIBRARIES)
+steps = Steps(Notes(sys.argv[1]))
+watch.operations(steps, watch.LIBRARIES)
+watch.composed(steps)
 runpy.run_path(sys.argv[2], run_name="__main__")
 """
 
@@ -68,6 +70,48 @@ def test_what_this_processor_refuses():
     assert done.returncode == 1
 
 
+SIXTEEN = """
+import torch
+from torch import linalg
+g = torch.Generator().manual_seed(0)
+a, x = torch.eye(6) * 3 + torch.randn(6, 6, generator=g) / 3, torch.randn(12, generator=g)
+b, square = torch.randn(6, 3, generator=g), a @ a.T
+right = {
+    "quantile": lambda a, x, b, s: torch.quantile(x, 0.3),
+    "quantiles": lambda a, x, b, s: torch.nanquantile(x, x.new_tensor([0.25, 0.5])),
+    "pinv": lambda a, x, b, s: linalg.pinv(a), "hermitian": lambda a, x, b, s: linalg.pinv(s, hermitian=True),
+    "rank": lambda a, x, b, s: linalg.matrix_rank(a), "lstsq": lambda a, x, b, s: linalg.lstsq(a, b).solution,
+    "logdet": lambda a, x, b, s: torch.logdet(s), "spectral": lambda a, x, b, s: linalg.norm(a, 2),
+    "nuclear": lambda a, x, b, s: linalg.norm(a, "nuc"),
+    "dirichlet": lambda a, x, b, s: torch.distributions.Dirichlet(x.abs() + 1).sample().sum(),
+    "binomial": lambda a, x, b, s: torch.binomial(x.abs().ceil(), x * 0 + 1),
+}
+for name, f in right.items():
+    wanted = f(*(t.double() for t in (a, x, b, square)))
+    for dtype in (torch.float16, torch.bfloat16):
+        with torch.inference_mode(name == "rank"):
+            found = f(*(t.to(dtype) for t in (a, x, b, square)))
+        expected = wanted.dtype if name == "rank" else dtype
+        if found.dtype != expected or (found - wanted).abs().max() > 0.03 * wanted.abs().max():
+            print(name, dtype, found, wanted)
+h = x.half().requires_grad_()
+torch.quantile(h, 0.5).backward()
+print(h.grad.dtype, h.grad.sum().item())
+try: torch.quantile(h, 7.0)
+except RuntimeError as error: print(error)
+"""
+
+
+def test_what_torch_makes_of_other_operations_and_refuses_before():
+    command = [sys.executable, "-m", "rung", "exec", "--", sys.executable, "-c", SIXTEEN]
+    done = subprocess.run(command, capture_output=True, text=True)
+    first, last = done.stdout.splitlines()
+    assert first == "torch.float16 1.0"
+    assert "q" in last
+    assert "[0, 1]" in last
+    assert "rung exec: quantile.scalar on cpu: float16 → float32" in done.stderr
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_processor_does_what_is_not_watched_there(dtype):
     a, b = torch.ones(2, 3, dtype=dtype), torch.ones(3, 2, dtype=dtype)
@@ -85,3 +129,5 @@ def test_the_names_are_torchs():
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
         assert not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "BackendSelect"), name
         assert not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"), name
+    for name in watch.COMPOSED:
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CompositeImplicitAutograd"), name

@@ -30,12 +30,14 @@ def install(settings: Mapping[str, str]) -> None:
             return
         from rung.run.exec import watch
 
-        watch.operations(Steps(notes), (*watch.FUNCTIONS, *(watch.LIBRARIES if watch.gpu() else ())))
+        steps = Steps(notes)
+        watch.operations(steps, (*watch.FUNCTIONS, *(watch.LIBRARIES if watch.gpu() else ())))
+        watch.composed(steps)
 
 
 def _simulate(settings: Mapping[str, str], steps: Steps | None) -> None:
     from rung.run.exec.defects import defects
-    from rung.run.exec.watch import Everything
+    from rung.run.exec.watch import Everything, composed
     from rung.run.simulate import threads
     from rung.run.simulate.context import simulate
     from rung.run.simulate.patches import Patches
@@ -47,6 +49,7 @@ def _simulate(settings: Mapping[str, str], steps: Steps | None) -> None:
 
         patches = Patches()
         threads.install(everything, patches)  # first, so that in each thread it comes above the card
+        composed(steps)
         patches.follow()  # ``threading`` holds by name what starts a thread, and is to hold this one
     memory, software = settings.get("memory"), settings.get("software")
     _forever.enter_context(simulate(settings["device"], memory=memory, software=software, defects=defects(settings)))

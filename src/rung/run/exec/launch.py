@@ -116,18 +116,29 @@ class _Forwarding:
             told = signal.sigwaitinfo(_FORWARDED)
             if not self._running:
                 break
-            if told.si_signo == signal.SIGWINCH and self._relay is not None:
-                self._relay.resize()
-            elif told.si_code == _BY_KERNEL:
-                continue
-            os.kill(self._process, told.si_signo)
+            if told.si_signo == signal.SIGWINCH and self._relay is not None and self._relay.resize():
+                self._all_in_front()  # they have heard of it before it was so
+            elif told.si_code != _BY_KERNEL or (told.si_signo == signal.SIGHUP and _leads()):
+                os.kill(self._process, told.si_signo)
         self._ended.release()
+
+    def _all_in_front(self) -> None:
+        """The size of the terminal has changed for whatever runs in its foreground, this process included."""
+        try:
+            os.killpg(os.tcgetpgrp(2), signal.SIGWINCH)
+        except OSError:  # not the terminal of this session
+            os.kill(self._process, signal.SIGWINCH)
 
     def end(self) -> None:
         """The program has ended: no signal is meant for it any more."""
         self._running = False
         signal.pthread_kill(self._thread, signal.SIGWINCH)
         self._ended.acquire()
+
+
+def _leads() -> bool:
+    """Whether a terminal that goes tells this process alone, which leads the session: ``ssh -t host rung exec ...``."""
+    return os.getsid(0) == os.getpid()
 
 
 def _open(descriptor: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -163,6 +164,17 @@ def _contiguous(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> An
     return op(*(a.clone(memory_format=torch.contiguous_format) if isinstance(a, Tensor) else a for a in args), **kwargs)
 
 
+def _without_cudnn(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """By torch's own kernels instead of cuDNN's and MIOpen's. The switch is one for all threads."""
+    with _switching:
+        before = torch._C._get_cudnn_enabled()
+        torch._C._set_cudnn_enabled(False)
+        try:
+            return op(*args, **kwargs)
+        finally:
+            torch._C._set_cudnn_enabled(before)
+
+
 def _mm_batched(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """A product as a batch of one, which another function of the library computes."""
     return torch.bmm(args[0][None], args[1][None])[0]
@@ -177,6 +189,14 @@ def _bmm_one_by_one(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     return torch.stack([torch.mm(left, right) for left, right in zip(*args[:2], strict=True)])
 
 
+def _convolved(op: Any) -> Mapping[str, Way]:
+    return {
+        "without cuDNN": functools.partial(_without_cudnn, op),
+        "contiguous": functools.partial(_contiguous, op),
+    }
+
+
+_switching = threading.Lock()
 _STAND_INS: dict[str, Way] = {}
 _EMULATED: Mapping[str, Way] = {
     "_int_mm": _int_mm,
@@ -189,4 +209,6 @@ _ROUTES: Mapping[str, Mapping[str, Way]] = {
     "mm": {"contiguous": functools.partial(_contiguous, torch.ops.aten.mm), "batched": _mm_batched},
     "addmm": {"contiguous": functools.partial(_contiguous, torch.ops.aten.addmm), "batched": _addmm_batched},
     "bmm": {"contiguous": functools.partial(_contiguous, torch.ops.aten.bmm), "one by one": _bmm_one_by_one},
+    "convolution": _convolved(torch.ops.aten.convolution),
+    "convolution_backward": _convolved(torch.ops.aten.convolution_backward),
 }

@@ -7,8 +7,14 @@ stderr: that one shares its way, so that their order stays.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rung.run.exec.terminal import Terminal
 
 #: Bytes of stderr that are kept for ``rung explain``.
 KEPT = 1 << 20
@@ -21,27 +27,41 @@ class Way:
     """What leads from the program's stream ``number`` to where this process's own leads."""
 
     def __init__(self, number: int) -> None:
-        self._to = number
-        self._terminal = os.isatty(number)
-        self.source, self.end = _terminal_like(number) if self._terminal else os.pipe()
+        self.leads_to = number
+        self._terminal: Terminal | None = None
+        if os.isatty(number):
+            from rung.run.exec.terminal import Terminal
+
+            self._terminal = Terminal(number)
+            self.source, self.end = self._terminal.control, self._terminal.end
+        else:
+            self.source, self.end = os.pipe()
         os.set_blocking(self.source, False)
         self.open = True
 
-    def resize(self) -> None:
-        """Gives the pseudo-terminal the size of the terminal."""
-        if self._terminal and self.open:
-            import fcntl
-            import termios
+    def resize(self) -> bool:
+        """Gives the pseudo-terminal the size of the terminal; whether it had another."""
+        return self._terminal is not None and self.open and self._terminal.resize()
 
-            size = fcntl.ioctl(self._to, termios.TIOCGWINSZ, bytes(8))
-            fcntl.ioctl(self.source, termios.TIOCSWINSZ, size)
+    @property
+    def reads(self) -> bool:
+        """Whether the program takes keys from this terminal."""
+        return self._terminal is not None and self.open and self._terminal.reads
+
+    def hand_keys(self) -> None:
+        """Hands over what is typed."""
+        if select.select([self.leads_to], [], [], 0)[0]:
+            try:
+                os.write(self.source, os.read(self.leads_to, _LINE))
+            except OSError:  # the terminal has gone, or what reads does not
+                self._close()
 
     def take(self) -> bytes:
         """What is there, at most 64 KB; closed when there will be no more."""
         if not self.open:
             return b""
         try:
-            piece = os.read(self.source, _PIECE)
+            piece = self._terminal.read(_PIECE) if self._terminal else os.read(self.source, _PIECE)
         except BlockingIOError:
             return b""
         except OSError:  # EIO: nobody has the pseudo-terminal any more
@@ -55,9 +75,9 @@ class Way:
         view = memoryview(piece)
         while view:
             try:
-                view = view[os.write(self._to, view) :]
+                view = view[os.write(self.leads_to, view) :]
             except BlockingIOError:  # the program made the terminal so that they share
-                select.select([], [self._to], [])
+                select.select([], [self.leads_to], [])
             except OSError:
                 self._close()
                 return
@@ -80,7 +100,7 @@ class Relay:
             self.ends.append((self._stdout.end if self._stdout else self._stderr.end, 1))
         self._ways = [way for way in (self._stdout, self._stderr) if way]
         self._kept = bytearray()
-        self._line = b""  # the end of what is written since the last line end
+        self._line = b""  # what stderr has written since its last line end, where stdout wrote nothing after it
         self.resize()
 
     def started(self) -> None:
@@ -88,18 +108,19 @@ class Relay:
         for way in self._ways:
             os.close(way.end)
 
-    def resize(self) -> None:
-        """Gives the pseudo-terminals the size of the terminal."""
-        for way in self._ways:
-            way.resize()
+    def resize(self) -> bool:
+        """Gives the pseudo-terminals the size of the terminal; whether one had another."""
+        return True in [way.resize() for way in self._ways]
 
     @property
     def sources(self) -> list[int]:
-        """The descriptors on which more may come."""
-        return [way.source for way in self._ways if way.open]
+        """The descriptors on which more may come, the keyboard where the program reads it from stderr's terminal."""
+        return [way.source for way in self._ways if way.open] + ([self._stderr.leads_to] if self._stderr.reads else [])
 
     def pump(self) -> None:
         """Passes on what is there, at most two megabytes."""
+        if self._stderr.reads:
+            self._stderr.hand_keys()
         out, err = bytearray(), bytearray()
         for _ in range(_PIECES):  # in turn until both are dry: what came before a piece of one is in the other then
             pieces = self._stdout.take() if self._stdout else b"", self._stderr.take()
@@ -109,10 +130,13 @@ class Relay:
                 break
         self._keep(err)
         at = _place(self._line, bytes(err)) if out else 0
-        for way, piece in ((self._stderr, err[:at]), (self._stdout, out), (self._stderr, err[at:])):
+        to = out.rfind(b"\n") + 1 if err[at:].endswith(b"\n") else len(out)  # a prompt comes after what it follows
+        placed = (self._stderr, err[:at]), (self._stdout, out[:to]), (self._stderr, err[at:]), (self._stdout, out[to:])
+        for way, piece in placed:
             if way and piece:
                 way.give(bytes(piece))
-                self._line = (self._line + piece[-_LINE:]).rpartition(b"\n")[2][-_LINE:]
+                shown = self._line + piece[-_LINE:] if way is self._stderr else b""
+                self._line = bytes(shown.rpartition(b"\n")[2][-_LINE:])
 
     def _keep(self, piece: bytes | bytearray) -> None:
         self._kept += piece
@@ -125,8 +149,17 @@ class Relay:
         return bytes(self._kept[-KEPT:])
 
     def leave_behind(self) -> None:
-        """What the program left running keeps its streams: a process of its own passes them on."""
+        """What the program left running keeps its streams: a process of its own passes them on.
+
+        It holds nothing else of what this process holds, since others may wait for its end, and outlives the signals
+        of the terminal, as what it serves may.
+        """
         if os.fork() == 0:
+            for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+                signal.signal(ignored, signal.SIG_IGN)
+            for number in {0, 1} - {way.leads_to for way in self._ways}:
+                with contextlib.suppress(OSError):
+                    os.close(number)
             while self.sources:
                 select.select(self.sources, [], [])
                 self.pump()
@@ -155,15 +188,3 @@ def _same(one: int, other: int) -> bool:
     except OSError:
         return False
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
-
-
-def _terminal_like(real: int) -> tuple[int, int]:
-    """Both ends of a pseudo-terminal that is like a terminal, but leaves what is written as it is."""
-    import termios
-
-    control, end = os.openpty()
-    attributes = termios.tcgetattr(real)
-    attributes[1] &= ~termios.OPOST
-    attributes[3] &= ~termios.ECHO
-    termios.tcsetattr(end, termios.TCSANOW, attributes)
-    return control, end

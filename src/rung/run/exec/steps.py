@@ -16,6 +16,8 @@ from rung.run.exec.lower import Way, spelled, ways
 from rung.run.exec.notes import Notes
 from rung.run.exec.split import full, in_pieces
 
+#: Signatures whose refusal may be one of the algorithm: libraries that have several for an operation.
+_LIBRARIES = ("cublas-", "cudnn-", "hipblas-", "miopen-")
 _Key = tuple[str, torch.dtype, str]
 
 
@@ -68,7 +70,7 @@ class Steps:
                 return result
             if found.signature.step is not StepClass.UNSUPPORTED:
                 raise error
-            for label, way in ways(op, key[1], algorithms=found.signature.id == "cublas-not-supported"):
+            for label, way in ways(op, key[1], algorithms=found.signature.id.startswith(_LIBRARIES)):
                 try:
                     result = self._fitting(op, way, args, kwargs)
                 except Exception as again:
@@ -81,6 +83,23 @@ class Steps:
                 self.names.add(key[0])
                 self._note(key, label, found.reason)
                 return result
+        raise error
+
+    def repeat_above(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> Any:
+        """The same of an operation that torch makes of others: above autograd, which records those."""
+        key = _key(op, args, kwargs)
+        found = None if self._local.repeating or key is None else classify(error)
+        if found is None or key is None or found.signature.step is not StepClass.UNSUPPORTED:
+            raise error
+        for label, way in ways(op, key[1], algorithms=False):
+            try:
+                result = way(args, kwargs)
+            except Exception as again:
+                if match_alone(again) is None:
+                    raise error from again
+                continue
+            self._note(key, label, found.reason)
+            return result
         raise error
 
     def _fitting(self, op: Any, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

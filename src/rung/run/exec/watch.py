@@ -23,7 +23,7 @@ _KEY = "BackendSelect"
 LIBRARIES = (
     "mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "dot", "vdot", "_int_mm", "_scaled_mm", "_addmm_activation",
     "mm.out", "addmm.out", "bmm.out", "baddbmm.out", "addmm_", "baddbmm_",
-    "convolution", "convolution_backward",
+    "convolution", "convolution_backward", "_fft_r2c", "_fft_c2r", "_fft_c2c",
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
     "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
@@ -36,20 +36,29 @@ FUNCTIONS = (
     "_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa_backward", "avg_pool3d",
     "avg_pool3d_backward", "multi_margin_loss", "multi_margin_loss_backward", "multilabel_margin_loss_forward",
     "multilabel_margin_loss_backward", "polar", "rrelu_with_noise", "rrelu_with_noise_backward",
-    "_pdist_forward", "_pdist_backward", "_standard_gamma", "_linalg_eigvals",
+    "_pdist_forward", "_pdist_backward", "_standard_gamma", "_sample_dirichlet", "binomial", "_linalg_eigvals",
     "_linalg_det", "_linalg_eigh", "_linalg_slogdet", "_linalg_solve_ex", "_linalg_svd", "cholesky", "cholesky_inverse",
     "cholesky_solve", "geqrf", "ormqr", "triangular_solve", "linalg_cholesky_ex", "linalg_eig",
     "linalg_householder_product", "linalg_inv_ex", "linalg_ldl_factor_ex", "linalg_ldl_solve", "linalg_lstsq",
+    "linalg_pinv.atol_rtol_tensor",
     "linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "linalg_matrix_exp", "linalg_qr", "linalg_solve_triangular",
     "special_erfcx", "special_log_ndtr", "special_ndtri", "special_zeta", "special_airy_ai", "special_bessel_j0",
     "special_bessel_j1", "special_bessel_y0", "special_bessel_y1", "special_modified_bessel_i0",
     "special_modified_bessel_i1", "special_modified_bessel_k0", "special_modified_bessel_k1",
     "special_scaled_modified_bessel_k0", "special_scaled_modified_bessel_k1", "special_spherical_bessel_j0",
 )  # fmt: skip
+#: What torch makes of other operations and refuses in 16 bits before it comes to them.
+COMPOSED = (
+    "quantile", "quantile.scalar", "nanquantile", "nanquantile.scalar", "logdet", "linalg_matrix_norm",
+    "linalg_matrix_norm.str_ord", "linalg_matrix_rank", "linalg_matrix_rank.atol_rtol_float",
+    "linalg_matrix_rank.atol_rtol_tensor", "linalg_matrix_rank.tol_tensor",
+)  # fmt: skip
+#: Where torch looks such an operation up: with autograd and without.
+_ABOVE = tuple(f"{autograd}{backend}" for backend in ("CPU", "CUDA", "XPU", "MPS") for autograd in ("Autograd", ""))
 #: Where a driver of a GPU shows: NVIDIA's, under Windows's Linux and on Jetson too, AMD's and Intel's.
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvgpu", "/dev/nvhost-gpu", "/dev/kfd", "/dev/dri")
 
-_library: Any = None
+_libraries: list[Any] = []
 
 
 def gpu() -> bool:
@@ -62,14 +71,39 @@ def gpu() -> bool:
 
 def operations(steps: Steps, names: Iterable[str]) -> None:
     """Watches these operations on every device, in every thread, for the life of the process."""
-    global _library
-    _library = torch.library.Library("aten", "IMPL", _KEY)
+    library = torch.library.Library("aten", "IMPL", _KEY)
+    _libraries.append(library)
     below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
     for name in names:
-        packet, _, overload = name.partition(".")
-        op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        op = _named(name)
         if op is not None:
-            _library.impl(name, _watched(op, below, steps), with_keyset=True)
+            library.impl(name, _watched(op, below, steps), with_keyset=True)
+
+
+def composed(steps: Steps) -> None:
+    """Watches ``COMPOSED`` on every device, in every thread, for the life of the process."""
+    library = torch.library.Library("aten", "IMPL")
+    _libraries.append(library)
+    for name in COMPOSED:
+        op = _named(name)
+        if op is not None:
+            for key in _ABOVE:
+                library.impl(name, _taken_apart(op, steps), key)
+
+
+def _named(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+
+
+def _taken_apart(op: Any, steps: Steps) -> Callable[..., Any]:
+    def taken_apart(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return op.decompose(*args, **kwargs)
+        except Exception as error:
+            return steps.repeat_above(op, args, kwargs, error)
+
+    return taken_apart
 
 
 def _watched(op: Any, below: Any, steps: Steps) -> Callable[..., Any]:
