@@ -64,7 +64,7 @@ for name, size, count in (("tiny", 0, 100), ("llama-64", 64, 10), ("llama-256", 
             seconds(step, 1)
             times.append(seconds(step, count))
             if way != "plain":
-                watch._library._destroy()
+                watch._libraries.pop()._destroy()
     print(name, *(1e6 * min(times) for times in found.values()))
 """
 

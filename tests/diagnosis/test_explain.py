@@ -6,9 +6,9 @@ import pytest
 
 from rung.core.errors import UsageError
 from rung.diagnosis import signatures
-from rung.diagnosis.explain import explain, explain_log, rules_of, scene
+from rung.diagnosis.explain import explain, rules_of, scene
 from rung.diagnosis.fixing import causes
-from rung.diagnosis.log import unnamed, utf8
+from rung.diagnosis.log import unnamed
 from rung.diagnosis.rules import RULES
 from rung.diagnosis.wording import wordings
 
