@@ -1,7 +1,5 @@
 """What to do about a cause, worded for the card at hand: builds of torch are those that ``rung setup`` chooses."""
 
-import re
-
 import pytest
 
 from rung.diagnosis.companions import Host
@@ -10,7 +8,6 @@ from rung.diagnosis.fix_order import FIRST
 from rung.diagnosis.fix_order_facts import BY_FACT
 from rung.diagnosis.fixing import causes, fixes_for
 from rung.diagnosis.match import signatures
-from rung.diagnosis.programs import PROGRAMS, TORCH, program_of
 from rung.diagnosis.setup import choose
 from rung.diagnosis.wording import Speaker, wordings
 from rung.diagnosis.words import words_of
@@ -241,115 +238,6 @@ def test_orders_of_fixes_name_what_is_there_and_each_once():
 
 
 @pytest.mark.parametrize(
-    ("label", "cause", "environment", "log", "wanted"),
-    [
-        ("install-matching-build", "cpu-only-build", {"gpu": "RTX 3060"}, "tensorflow: no GPU", "tensorflow[and-cuda]"),
-        (
-            "install-matching-build",
-            "cpu-only-build",
-            {"gpu": "RX 6600", "os": "Windows 11"},
-            "onnxruntime: CUDAExecutionProvider is not in available provider names",
-            "onnxruntime-directml",
-        ),
-        ("build-from-source", "cpu-only-build", {"gpu": "RX 7600"}, "ggml: no GPU found", "-DGGML_HIP=ON"),
-        ("build-from-source", "cpu-instruction-missing", {}, "llama.cpp: Illegal instruction", "-DGGML_NATIVE=ON"),
-        ("fix-gpu-visibility", "gpu-not-visible", {"gpu": "RX 7600", "os": "Docker"}, "no GPU", "/dev/kfd"),
-        (
-            "install-cuda-libraries",
-            "cuda-library-not-found",
-            {},
-            "Could not load library libcudnn_ops_infer.so.8",
-            'pip install "nvidia-cudnn-cu12==8.*"',
-        ),
-        (
-            "install-cuda-libraries",
-            "cuda-library-not-found",
-            {},
-            "ImportError: libcublas.so.13: cannot open shared object file",
-            "pip install nvidia-cublas",
-        ),
-        (
-            "install-cuda-libraries",
-            "cuda-library-not-found",
-            {},
-            "ImportError: libcudart.so.10.1: cannot open shared object file",
-            "cudatoolkit=10.1",
-        ),
-        (
-            "install-cuda-libraries",
-            "cuda-library-not-found",
-            {},
-            "ImportError: libcudart.so.11.0: cannot open shared object file",
-            "pip install nvidia-cuda-runtime-cu11",
-        ),
-        ("install-matching-build", "package-version-mismatch", {}, "operator torchvision::nms does not exist", "setup"),
-        ("use-fp32", "cpu-half-op-missing", {}, 'File ".../torch/nn/modules/linear.py", line 114, in forward', None),
-        ("downgrade-library", "software-defect", {"gpu": "RTX 4090", "torch": "2.9"}, "torch: wrong", None),
-        (
-            "use-fallback-kernel",
-            "compiler-arch-unsupported",
-            {"gpu": "GTX 1080", "os": "Windows"},
-            "torch._inductor.exc: triton",
-            '$env:TORCHDYNAMO_DISABLE = "1"',
-        ),
-        (
-            "build-from-source",
-            "build-wrong-arch-flags",
-            {"gpu": "GTX 1080", "os": "Windows"},
-            IMAGE,
-            '$env:TORCH_CUDA_ARCH_LIST = "6.1"; pip install',
-        ),
-        (
-            "align-package-versions",
-            "package-version-mismatch",
-            {},
-            "ModuleNotFoundError: No module named 'cv2'",
-            "pip install opencv-python",
-        ),
-        ("align-package-versions", "package-version-mismatch", {}, "No module named 'my_own_thing'", None),
-    ],
-)
-def test_a_command_is_that_of_the_program_the_maker_and_the_system(label, cause, environment, log, wanted):
-    found = command(label, cause, environment, log)
-    assert found is None if wanted is None else wanted in found
-
-
-@pytest.mark.parametrize(
-    ("log", "name"),
-    [
-        ("2024-01-01 cuda_dnn.cc:378] Loaded cuDNN\nRuntimeError: CUDA error: no kernel image is available", "torch"),
-        ("ggml_cuda_compute_forward: MUL_MAT failed", "llama.cpp"),
-        ("RuntimeError: CUDA error: out of memory\n  File 'ComfyUI/execution.py'", "comfyui"),
-        ("failed to open the file", ""),
-    ],
-)
-def test_a_program_is_known_by_its_words(log, name):
-    assert program_of(scene([log.encode()])).name == name
-
-
-def test_what_only_torch_can_do_is_not_promised_to_other_programs():
-    full = "CUDA out of memory. Tried to allocate 2.00 GiB"
-    assert explain(f"RuntimeError: {full}").automatic
-    assert not explain(f"tensorflow.python.framework.errors_impl.ResourceExhaustedError: {full}").automatic
-
-
-def test_what_tells_causes_apart_is_said_for_the_system():
-    found = scene([b"Illegal instruction"], {"os": "Windows 10"})
-    assert "/proc/cpuinfo" not in Speaker(found, "software-defect").tell("cpu-instruction-missing")
-
-
-def test_every_name_in_a_wording_is_one_that_there_is():
-    programs = {program.name for program in (*PROGRAMS, TORCH)}
-    for row in (*wordings(), *wordings("tell")):
-        assert programs.issuperset(row.program.split()), row
-        assert causes().keys() >= set(row.cause.split()), row
-        assert {"nvidia", "amd", "intel", "apple", "none"}.issuperset(row.maker.split()), row
-        assert {"linux", "windows", "macos"}.issuperset(row.system.split()), row
-        re.compile(row.when)
-    assert {row.label for row in wordings()} == {row.label for row in wordings() if row.plain}
-
-
-@pytest.mark.parametrize(
     ("cause", "log", "tried"),
     [
         (
@@ -372,31 +260,3 @@ def test_what_was_tried_already_is_not_the_first_to_try(cause, log, tried):
 def test_what_only_looks_tried_is_not():
     log = "NansException: use the --no-half commandline argument to fix this."
     assert labels("fp16-broken-on-gpu", {}, log)[0] == "use-fp32"
-
-
-@pytest.mark.parametrize(
-    ("log", "label", "cause", "wanted"),
-    [
-        (
-            "NCCL error: peer access",
-            "set-environment-override",
-            "gpu-not-visible",
-            '$env:NCCL_P2P_DISABLE = "1"; $env:NCCL_IB_DISABLE = "1"',
-        ),
-        (
-            "Keras 3",
-            "downgrade-library",
-            "package-version-mismatch",
-            'pip install tf_keras; $env:TF_USE_LEGACY_KERAS = "1"',
-        ),
-        (
-            IMAGE,
-            "build-from-source",
-            "build-wrong-arch-flags",
-            "$env:TORCH_CUDA_ARCH_LIST = $(nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader); pip install",
-        ),
-    ],
-)
-def test_windows_is_given_its_own_shell(log, label, cause, wanted):
-    found = Speaker(scene([log.encode()], {"os": "Windows 11"}), cause).fix(label)
-    assert found.command.startswith(wanted)

@@ -177,10 +177,8 @@ def _quoted(value: str) -> str:
 
 def _torch(scene: Scene) -> str:
     """What ``rung setup`` gives for the card of this scene; for one that nobody named, the question to it."""
-    from rung.diagnosis.companions import (
-        Host,
-        place_words,
-    )  # reading the catalogue costs more than the rest of an explanation
+    # reading the catalogue costs more than the rest of an explanation
+    from rung.diagnosis.companions import Host, place_words
     from rung.diagnosis.setup import choose
     from rung.hardware.catalog import architectures
 
