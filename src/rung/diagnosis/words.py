@@ -112,11 +112,11 @@ def share(count: int) -> float:
     return 1 / math.sqrt(count + _SILENT)
 
 
-def weighed(row: str) -> Iterable[tuple[int, float]]:
+@functools.cache
+def weighed(row: str) -> tuple[tuple[int, float], ...]:
     """The places and nats of a word."""
-    for item in row.split():
-        place, _, weight = item.partition(":")
-        yield int(place), float(weight)
+    items = (item.partition(":") for item in row.split())
+    return tuple((int(place), float(nats)) for place, _, nats in items)
 
 
 def scores(words: Iterable[str], table: Table) -> list[float] | None:
