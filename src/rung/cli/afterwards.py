@@ -39,9 +39,10 @@ def explain_end(last: bytes, status: int, settings: Mapping[str, str]) -> None:
         return
     found = explain_log([last], _environment(settings))
     out = console(stderr=True)
-    if found.cause == "not-a-compatibility-problem":
+    known = found.cause is not None and found.evidence  # any program may end so: words alone are too little
+    if known and found.cause == "not-a-compatibility-problem":
         out.print(f"rung exec: {found.sentence}")
-    elif found.cause is not None and found.evidence:  # any program may end so: words alone are too little
+    elif known:
         out.print()
         show(found, out, helped="strict" not in settings)
     elif status < 0:

@@ -88,7 +88,7 @@ def environment_in(file: Path) -> Mapping[str, Any]:
         with open(file, "rb") as stream:
             data = stream.read(_LONGEST_ENVIRONMENT + 1)
         if len(data) > _LONGEST_ENVIRONMENT:
-            raise UsageError(f"it is larger than {size(_LONGEST_ENVIRONMENT)}: no environment is.")
+            raise UsageError(f"An environment is no larger than {size(_LONGEST_ENVIRONMENT)}.")
         given = _parsed(data.decode(encoding_of(data)))
         environment = environment_of(given)
     except OSError as error:
