@@ -40,9 +40,9 @@ def card(path: str | PathLike[str]) -> ModelCard:
 
     Raises ``ModelNotFound``, ``BadFile``, ``UnknownArchitecture``, ``HubError``.
     """
-    from rung.engine.locating import card_of
+    from rung.models.lookup import find_card
 
-    return card_of(str(path))
+    return find_card(str(path))
 
 
 def check(
@@ -95,10 +95,11 @@ def plan(
     ``memory`` is a budget in bytes, a text like ``4.6GB``, or one of these by device id. Raises
     ``DoesNotFit`` with the smallest relaxations, ``UnknownFormat``, ``UnknownDevice``, ``ContextTooLong``.
     """
-    from rung.engine.locating import open_any, place_of
+    from rung.engine.open_model import open_any
     from rung.engine.planning import make_plan
+    from rung.models.lookup import find_path
 
-    found = open_any(place_of(str(card_or_path))) if isinstance(card_or_path, str | PathLike) else card_or_path
+    found = open_any(find_path(str(card_or_path))) if isinstance(card_or_path, str | PathLike) else card_or_path
     return make_plan(
         found,
         format=format,

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from rung.cli import catalogue_page
+from rung.cli.views import catalogue_page
 from rung.hardware import catalog
 
 PAGE = Path(__file__).parents[2] / "docs" / "catalogue.md"

@@ -14,8 +14,7 @@ import pytest
 
 from rung.cli import check_scene
 from rung.core.errors import UsageError
-from rung.engine import groups
-from rung.hardware import catalog
+from rung.hardware import catalog, select
 
 CONFIG = {
     "model_type": "gemma", "hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 18,
@@ -171,9 +170,9 @@ def test_what_is_named_twice_is_shown_once(rung, gemma):
 
 def test_two_builds_of_one_card_are_not_one_device():
     cards = [catalog.device("p2200", build) for build in ("torch 1.10+cu102", "torch 2.3+cu121")]
-    assert len(groups.groups_of([cards[0], catalog.device("p2200", "torch 1.10+cu102")])) == 1
+    assert len(select.select_groups([cards[0], catalog.device("p2200", "torch 1.10+cu102")])) == 1
     with pytest.raises(UsageError, match="Two different devices are called quadro-p2200"):
-        groups.groups_of(cards)
+        select.select_groups(cards)
 
 
 def test_several_models_are_one_object_a_line(rung, gemma, model):
@@ -299,9 +298,9 @@ def test_the_processes_in_the_way_are_named(monkeypatch, rung, gemma, tmp_path):
     """It would fit on the idle CPU; something else holds the memory."""
     from dataclasses import replace
 
-    here = groups._here()[0]
+    here = select._here()[0]
     full = replace(here, memory=64 * 2**30, free=2**20)
-    monkeypatch.setattr(groups, "_here", lambda: (full,))
+    monkeypatch.setattr(select, "_here", lambda: (full,))
     answer = json.loads(rung("check", gemma, "--json", "--format", "q8_0").out)
     processes = answer["choices"][0]["in_the_way"]
     assert processes == sorted(processes, key=lambda process: -process["bytes"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.cli import output
+from rung.cli.views import output
 from rung.core.text import size
 
 CONFIGS = Path(__file__).parents[1] / "models" / "configs"

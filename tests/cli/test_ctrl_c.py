@@ -39,7 +39,8 @@ def devices():
 def test_ctrl_c(tmp_path: Path, before: str, module: str, code: int, said: str) -> None:
     (tmp_path / "devices.py").write_text(module)
     program = (
-        "import sys, rung.cli.app, rung.cli; rung.cli.__path__.insert(0, sys.argv[1]); rung.cli.app.main(['devices'])"
+        "import sys, rung.cli.app, rung.cli.commands.before as group; "
+        "group.__path__.insert(0, sys.argv[1]); rung.cli.app.main(['devices'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)],

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from rung.cli.device_views import speed
+from rung.cli.views.devices import speed
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.hardware import catalog, detect, remember

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rung.cli import app
-from rung.cli.run import show
+from rung.cli.commands.run.run import show
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.engine import system

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.cli import fallbacks
+from rung.cli.views import fallbacks
 from rung.core.types import Level
 from rung.hardware import catalog
 from rung.hardware.catalog import builds, releases

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rung.cli import inspect_views as views
+from rung.cli.views import inspect as views
 from rung.core.types import Capability, Level, Proof
 from rung.core.value import FrozenDict
 from rung.diagnosis.binaries import answer as answer_module

@@ -24,7 +24,7 @@ from rung.core.errors import (
     UsageError,
 )
 from rung.engine.load import load
-from rung.engine.locating import open_any
+from rung.engine.open_model import open_any
 from rung.hub import language
 from rung.kernels.cpu.layouts import packed_bytes
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight, bound
@@ -317,7 +317,7 @@ def test_a_network_that_gives_no_cache_back_reads_all_again(folders):
 
 
 def test_missing_packages_are_named_with_the_reason(folders, monkeypatch):
-    monkeypatch.setattr("rung.engine.locating.find_spec", lambda name: None if name == "accelerate" else name)
+    monkeypatch.setattr("rung.engine.open_model.find_spec", lambda name: None if name == "accelerate" else name)
     with pytest.raises(SoftwareMissing, match="accelerate is not installed") as refused:
         rung.load(folders("opt"))
     assert "'opt', which rung does not build" in refused.value.facts[0]

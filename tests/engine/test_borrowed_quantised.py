@@ -16,7 +16,7 @@ from transformers.quantizers import auto
 import rung
 from rung import formats
 from rung.core.errors import BadFile, DoesNotFit, UnknownArchitecture
-from rung.engine.locating import open_any
+from rung.engine.open_model import open_any
 from rung.hub import attention
 from rung.hub import transformers as hub
 from rung.nn import QuantExperts, QuantLinear

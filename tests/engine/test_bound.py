@@ -17,11 +17,11 @@ MODEL = Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-q4_0.gguf"
 WITHOUT_TORCH = """
 import sys
 from rung.engine.bound import BoundParts
-from rung.engine.locating import card_of
+from rung.models.lookup import find_card
 from rung.engine.planning import make_plan
 from rung.models.reader import Reader
 from rung.run.journal import Journal
-card = card_of(sys.argv[1])
+card = find_card(sys.argv[1])
 plan, devices = make_plan(card)
 seen = []
 with Reader(card) as reader, BoundParts(card, plan, devices, reader, Journal(), lambda *at: seen.append(at)) as parts:

@@ -17,7 +17,7 @@ from rung import formats
 from rung.conversion.quantize import parse_keep, quantizing
 from rung.conversion.writing import write
 from rung.core.errors import BadFile
-from rung.engine.locating import open_any
+from rung.engine.open_model import open_any
 from rung.models import open_card
 
 TOKENS = [1, 17, 300, 4, 25, 60, 211, 5]

@@ -64,11 +64,12 @@ def test_software_stands_beside_every_device_that_is_simulated_or_reasoned_about
     from rung.cli.commands import COMMANDS
 
     found = set()
-    for package_name, names in (("rung.cli", COMMANDS), ("rung.cli.splat", ("train", "eval", "render"))):
-        for name in set(names) - {"splat"}:
-            function = getattr(importlib.import_module(f"{package_name}.{name}"), name)
-            if "device" in inspect.signature(function).parameters:
-                found.add((name, "software" in inspect.signature(function).parameters))
+    splat = COMMANDS["splat"]
+    modules = {**COMMANDS, **{name: f"{splat}.{name}" for name in ("train", "eval", "render")}}
+    for name in set(modules) - {"splat"}:
+        function = getattr(importlib.import_module(modules[name]), name)
+        if "device" in inspect.signature(function).parameters:
+            found.add((name, "software" in inspect.signature(function).parameters))
     assert {name for name, there in found if not there} == {"inspect", "calibrate"}
     assert len(found) > 10
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rung.cli.common import plan_line
-from rung.cli.output import console
+from rung.cli.views.output import console
 
 if TYPE_CHECKING:
     from rung.core.types import Device
@@ -68,7 +68,7 @@ def _command(text: str, talk: Conversation, devices: Sequence[Device], out: Any)
 
 
 def _turn(talk: Conversation, text: str, quiet: bool, out: Any) -> None:
-    from rung.cli.run import is_simulated, show, summary
+    from rung.cli.commands.run.run import is_simulated, show, summary
     from rung.core.errors import RungError
 
     try:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rung.cli.output import columns
+from rung.cli.views.output import columns
 from rung.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from rung.hardware.select import Group
     from rung.planning.answer import Answer, Question
-    from rung.planning.devices import Group
     from rung.planning.splat_check import SplatChoice
 
 #: What a folder of photographs with cameras holds, and no model.
@@ -54,7 +54,7 @@ def check(
 
     Raises what reading the scene and checking raise.
     """
-    from rung.engine.groups import occupied
+    from rung.engine.checking import occupied
     from rung.planning import splat_check
     from rung.splats.scenes import scene
 

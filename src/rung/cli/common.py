@@ -1,4 +1,4 @@
-"""What several commands need: a device by name, a plan in words."""
+"""What several commands need: a simulated device, a plan in words."""
 
 from __future__ import annotations
 
@@ -9,27 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from rung.core.errors import UsageError
 from rung.core.text import size
 from rung.core.types import Device, Plan
-
-
-def pick_device(name: str | None, software: str | None = None) -> Device:
-    """The device of that id on this machine, by default the CPU, else the one of the catalogue; for what only reasons.
-
-    Raises ``UnknownDevice``, ``UsageError`` for software beside a device that is here, ``BadFile`` for a device file.
-    """
-    from rung.hardware import catalog, detect, named
-
-    if name is not None and not named.is_id(name):
-        return catalog.device(name, software)
-    here = detect.devices()
-    for device in here:
-        if device.id == (name or "cpu") or (device.kind == name and device.id.endswith(":0")):
-            if software is None:
-                return device
-            raise UsageError(
-                f"{device.id} is here and has the software that is installed; --software goes with the catalogue.",
-                ways_out=[f'rung devices p2200 --software "{software}"'],
-            )
-    raise named.absent(name or "cpu", here)
 
 
 def tell_taken(names: Iterable[str | None]) -> None:

@@ -23,12 +23,12 @@ _WRITTEN = 32
 
 def is_pipeline(model: str, offline: bool) -> bool:
     """Whether it is a pipeline of diffusers, here or on the hub, which is not asked ``offline``."""
-    from rung.engine.checking import outline_of
+    from rung.models.lookup import find_outline
 
     place = Path(model).expanduser()
     if place.exists():
         return (place / INDEX).is_file() or place.name == INDEX
-    return model.count("/") == 1 and outline_of(model, offline=offline).kind == "pipeline"
+    return model.count("/") == 1 and find_outline(model, offline=offline).kind == "pipeline"
 
 
 def pipelines(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rung.cli.output import as_json, note
+from rung.cli.views.output import as_json, note
 from rung.core.errors import RungError, UsageError
 from rung.core.text import did_you_mean, size
 

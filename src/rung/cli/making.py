@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rung.cli.output import console
+from rung.cli.views.output import console
 from rung.core.errors import UsageError
 from rung.core.text import quoted
 from rung.core.text import size as sized
@@ -106,7 +106,7 @@ def make(
 
 def opened(model: str, offline: bool, revision: str | None, quiet: bool) -> Folder:
     """The pipeline's folder; of what is not here the small files are downloaded, and the weights when they are read."""
-    from rung.cli.progress import bar
+    from rung.cli.views.progress import bar
     from rung.engine import system
     from rung.hub.pipelines import Folder
     from rung.pipelines.locating import folder_of
@@ -126,8 +126,8 @@ def opened(model: str, offline: bool, revision: str | None, quiet: bool) -> Fold
 def _pipeline(
     folder: Folder, device: str | None, memory: str | None, format: str | None, quiet: bool
 ) -> Iterator[Pipeline]:
-    from rung.cli.progress import bar
-    from rung.cli.run import step_line
+    from rung.cli.commands.run.run import step_line
+    from rung.cli.views.progress import bar
     from rung.pipelines.generate import Pipeline, Watcher
 
     reading, denoising, err, chosen = bar(quiet), bar(quiet, counted=True), console(stderr=True), device_named(device)
@@ -149,23 +149,22 @@ def _pipeline(
 
 def device_named(name: str | None) -> Device:
     """The device of that id here, proved; by default the first accelerator, else the processor."""
-    from rung.cli.common import pick_device
     from rung.engine.planning import not_here
     from rung.engine.system import proven_devices
-    from rung.hardware.named import by_name
+    from rung.hardware.select import catalog_device, select_device
 
-    if name is not None and (card := by_name(name)) is not None:
+    if name is not None and (card := catalog_device(name)) is not None:
         raise not_here(card, name)
     here = proven_devices(lambda device: None)
     if name is None:
         able = [one for one in here if one.kind != "cpu" and one.capability("matmul.f32").level.value != "absent"]
         return (able or [one for one in here if one.kind == "cpu"])[0]
-    asked = pick_device(name)
+    asked = select_device(name)
     return next((one for one in here if one.id == asked.id), asked)
 
 
 def _make(pipeline: Pipeline, left: list[Job], done: Any, fps: float, quiet: bool, json: bool) -> None:
-    from rung.cli.output import print_json
+    from rung.cli.views.output import print_json
     from rung.measure import pictures
 
     results = []
@@ -225,7 +224,7 @@ def _slices(way: Any) -> str:
 
 
 def _show_plan(made: PhasesPlan, device: Device, json: bool) -> None:
-    from rung.cli.output import print_json
+    from rung.cli.views.output import print_json
 
     if json:
         print_json(made.to_json())

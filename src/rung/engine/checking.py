@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from rung.core.settings import OFFLINE
 from rung.core.types import Device
-from rung.engine.groups import asked_about, occupied
-from rung.engine.locating import DEMO, demo_path
-from rung.models.outline import Describe, open_outline
-from rung.models.outlines.component import describe
-from rung.models.outlines.values import Outline
-from rung.planning.answer import Answer, Pass, Question
+from rung.core.value import FrozenDict
+from rung.hardware import occupants
+from rung.hardware.select import Group, group_id, select_groups
+from rung.models.lookup import find_outline
+from rung.planning.answer import Answer, Choice, Pass, Question
 from rung.planning.check import check
-from rung.planning.devices import Group
 from rung.planning.request import parse_memory
 
 
@@ -38,7 +35,7 @@ def check_model(
     model, naming devices and checking raise, with ``trace`` also what ``rung.engine.tracing`` raises.
     """
     question = Question(memory=parse_memory(memory), **asked)
-    groups = asked_about(devices, software, fits)
+    groups = select_groups(devices, software, fits)
     return answer_for(model, groups, question, trace=trace, offline=offline, revision=revision)
 
 
@@ -51,17 +48,26 @@ def answer_for(
         from rung.engine.tracing import Modules
 
         modules = Modules()
-        outline = outline_of(model, offline=offline, revision=revision, describing=modules.describe)
+        outline = find_outline(model, offline=offline, revision=revision, describing=modules.describe)
         passes = modules.passes(outline, question)
     else:
-        outline = outline_of(model, offline=offline, revision=revision)
+        outline = find_outline(model, offline=offline, revision=revision)
     return occupied(check(outline, groups, question, passes), groups)
 
 
-def outline_of(
-    name: str, *, offline: bool = False, revision: str | None = None, describing: Describe = describe
-) -> Outline:
-    """The outline of ``demo``, a file, a folder, a configuration or a hub name; only headers are read."""
-    if name == DEMO and not Path(name).exists():
-        return open_outline(demo_path())
-    return open_outline(name, offline=bool(offline or OFFLINE.read()), revision=revision, describing=describing)
+def occupied(answer: Answer, groups: Sequence[Group]) -> Answer:
+    """The answer with the processes in the way where a choice would fit on the idle device and does not now."""
+    real = {group_id(group): group[0] for group in groups if len(group) == 1 and group[0].real}
+    found: dict[str, tuple[FrozenDict[Any], ...]] = {}
+
+    def named(choice: Choice) -> Choice:
+        device = real.get(choice.device)
+        if choice.fits or device is None or choice.free != device.budget:
+            return choice
+        if choice.memory.most > device.memory or device.free is None:
+            return choice
+        if device.id not in found:
+            found[device.id] = occupants.of(device)
+        return replace(choice, in_the_way=found[device.id])
+
+    return replace(answer, choices=tuple(map(named, answer.choices)))

@@ -13,10 +13,11 @@ from rung.core.text import count, size
 from rung.core.types import Device, Plan, StepClass, StepDown
 from rung.diagnosis import classify
 from rung.engine import system
-from rung.engine.locating import open_any, place_of
+from rung.engine.open_model import open_any
 from rung.engine.planning import make_plan
 from rung.models.adapter_roles import read_changes, read_network_changes
 from rung.models.card import ModelCard
+from rung.models.lookup import find_path
 from rung.models.network_card import NetworkCard
 from rung.planning.devices import computes
 from rung.planning.request import parse_memory
@@ -68,7 +69,7 @@ def load(
     system.need_software()
     budget = max(parse_memory(memory).values(), default=None)
     card = open_any(
-        place_of(name, offline=offline, revision=revision, budget=budget, progress=progress, on_note=on_note)
+        find_path(name, offline=offline, revision=revision, budget=budget, progress=progress, on_note=on_note)
     )
     if isinstance(card, NetworkCard):
         changes: Mapping[str, Sequence[LowRank]] = read_network_changes(adapters, card)

@@ -9,7 +9,7 @@ from rung.core.errors import UnknownDevice
 from rung.core.types import Device, Plan
 from rung.engine import system
 from rung.hardware import detect
-from rung.hardware.named import by_name
+from rung.hardware.select import catalog_device
 from rung.models.card import ModelCard
 from rung.models.network_card import NetworkCard
 from rung.planning.request import Request, parse_memory
@@ -21,7 +21,7 @@ def device_here(name: str | None, on_note: Callable[[str], None]) -> Device:
 
     ``on_note`` is told of what takes long. Raises ``UnknownDevice``.
     """
-    if name is not None and (card := by_name(name)) is not None:
+    if name is not None and (card := catalog_device(name)) is not None:
         raise not_here(card, name)
     devices = system.proven_devices(lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, once."))
     return choose_device(devices, name)
@@ -56,7 +56,7 @@ def make_plan(
     Where torch or numba is missing nothing can be probed: the plan is for this machine with them, and says so.
     Raises ``DoesNotFit``, ``ContextTooLong``, ``UnknownFormat``, ``UnknownDevice``, ``UsageError``.
     """
-    if device is not None and devices is None and (card_named := by_name(device)) is not None:
+    if device is not None and devices is None and (card_named := catalog_device(device)) is not None:
         if not catalogue:
             raise not_here(card_named, device)
         device, devices = card_named.id, (card_named,)

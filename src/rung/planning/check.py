@@ -15,6 +15,7 @@ from rung.core.errors import ContextTooLong, UnknownFormat, UsageError
 from rung.core.text import count, quoted, tenths
 from rung.core.types import Device, Format, Level, MemoryUse, StepClass, Verdict, no
 from rung.core.value import FrozenDict
+from rung.hardware.select import Group, group_id
 from rung.models.outlines.values import GENERATES, Outline
 from rung.planning.answer import (
     OPTIMIZER,
@@ -30,7 +31,7 @@ from rung.planning.answer import (
     Speed,
 )
 from rung.planning.arrange import Arrangement, arrange, computable
-from rung.planning.devices import Group, computes, group_id, uncertainty
+from rung.planning.devices import computes, uncertainty
 from rung.planning.kitchen import Kitchen, Recipe
 from rung.planning.phase_check import inputs_of, phase_on
 from rung.planning.phases import PlannedPhase

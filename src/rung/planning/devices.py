@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from rung.core.types import YES, Device, Level, Proof, Verdict, no
 
-#: Devices that share one budget; mostly one.
-Group = tuple[Device, ...]
-
 _MB = 2**20
 #: Resident bytes of the process before any weight: Python, torch for CPUs, Numba and its compiled kernels.
 #: ``rung calibrate`` replaces it by what this machine shows (``Device.details["runtime_bytes"]``).
@@ -16,11 +13,6 @@ RUNTIME_GPU = 400 * _MB
 #: How far off a prediction may be: after rung calibrate on a steady machine, after a probe, from the catalogue alone.
 #: No prediction from rates of a GPU has been held against one yet: they are trusted like a probe.
 _CALIBRATED, _PROBED, _TABLE = 0.2, 0.35, 0.5
-
-
-def group_id(group: Group) -> str:
-    """``cuda:0``, or ``3090+3060`` for one budget of several."""
-    return "+".join(device.id for device in group)
 
 
 def computes(device: Device) -> Verdict:

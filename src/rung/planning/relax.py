@@ -9,9 +9,9 @@ from dataclasses import replace
 from rung.core.errors import DoesNotFit
 from rung.core.text import quoted, size, tenths
 from rung.core.types import Device
+from rung.hardware.select import Group
 from rung.planning.answer import Question, Relaxation
 from rung.planning.arrange import Arrangement, arrange
-from rung.planning.devices import Group
 from rung.planning.kitchen import Kitchen
 from rung.planning.mixture import storage
 from rung.planning.recipe import Storage, storage_name

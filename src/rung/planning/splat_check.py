@@ -16,9 +16,10 @@ from rung.core.errors import UnknownFormat, UsageError
 from rung.core.text import count, did_you_mean, duration, quoted
 from rung.core.types import StepClass, Verdict, no
 from rung.core.value import FrozenDict
+from rung.hardware.select import Group, group_id
 from rung.models.card import SceneCard
 from rung.planning.answer import Answer, Choice, Question, Relaxation, Speed
-from rung.planning.devices import Group, computes, group_id, uncertainty
+from rung.planning.devices import computes, uncertainty
 from rung.planning.splats import FORMATS, Asked, SplatPlan, best, ways_out
 
 #: Fewer steps a second count as slow: the published schedules would take a day.

@@ -20,9 +20,9 @@ from rung.core.errors import BadFile, ContextTooLong, DiskFull, SoftwareMissing,
 from rung.core.files import write_whole
 from rung.core.text import count, did_you_mean, quoted, size
 from rung.core.types import Device
-from rung.engine.locating import card_of
 from rung.engine.planning import device_here
 from rung.models.card import ModelCard
+from rung.models.lookup import find_card
 from rung.planning.recipe import is_linear
 from rung.planning.request import parse_memory
 from rung.training.curve import loss_curve
@@ -89,7 +89,7 @@ def tune(
     """
     asked, place = options or Options(), Path(out).expanduser()
     _need_packages()
-    card = card_of(model, offline=offline, on_note=on_note)
+    card = find_card(model, offline=offline, on_note=on_note)
     _check(card, asked, place)
     format = _format(card, asked.format)
     asked = replace(asked, format=format)

@@ -137,7 +137,7 @@ def test_an_option_changes_what_it_says(name, plain, scene, tmp_path):
 
 def test_a_time_takes_the_place_of_steps(scene, tmp_path, monkeypatch):
     now = tiny.clock(monkeypatch, step=1.0, picture=0.0)
-    monkeypatch.setattr("rung.cli.splat.train.monotonic", now)
+    monkeypatch.setattr("rung.cli.commands.run.splat.train.monotonic", now)
     with pytest.raises(SystemExit):
         main(["splat", "train", str(scene), "--out", str(tmp_path / "run"), "--time", "11s", "--quiet"])
     assert Made(tmp_path / "run").metrics["steps"] == 9  # two seconds are left for files

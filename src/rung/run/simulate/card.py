@@ -8,7 +8,7 @@ from dataclasses import replace
 from rung.core.errors import UsageError
 from rung.core.types import Capability, Device, Level, Proof
 from rung.hardware import catalog
-from rung.hardware.named import is_id
+from rung.hardware.select import is_id
 
 #: Ids as plans have them, with the number of the card after it; a Mac has one GPU.
 _IDS = {"cuda": "cuda:{}", "rocm": "rocm:{}", "xpu": "xpu:{}", "mps": "mps"}

@@ -1,0 +1,95 @@
+"""The commands of ``rung``: one file each, imported only when it is called. A folder is a group of the help."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+#: The groups of ``rung --help`` in order, each a package here, with their commands. Command ``x`` of group ``g`` is the
+#: function ``x`` of the module ``g.x``, or a package ``g.x`` whose ``COMMANDS`` names its own commands.
+GROUPS = {
+    "before": ("check", "plan", "devices", "setup"),
+    "run": ("run", "video", "image", "splat"),
+    "repair": ("explain", "exec", "inspect"),
+    "make": ("quantize", "convert", "tune", "merge", "compare"),
+    "inside": ("ladder", "formats", "calibrate"),
+}
+#: The module of each command, in the order of ``rung --help``.
+COMMANDS = {name: f"{__name__}.{group}.{name}" for group, names in GROUPS.items() for name in names}
+
+
+class Passed(Exception):
+    """Carries ``error`` past typer, which ends the program without a word on Ctrl-C and on a closed pipe."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, OSError, EOFError) as error:
+            raise Passed(error) from error
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from rung import __version__
+
+        typer.echo(f"rung {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Any model, on the device you have: plans, runs, steps down by itself, and says why.
+
+    --debug, anywhere on the line, shows the traceback of an error.
+    """
+
+
+def command_line(given: Sequence[str]) -> typer.Typer:
+    """The commands that these arguments may call: the one they begin with, else all. Called without arguments, it
+    runs them; raises ``Passed`` beside what a command raises."""
+    app = _group("rung", "Any model, on the device you have.")
+    app.callback()(_root)
+    _add(app, COMMANDS, given)
+    return app
+
+
+def _group(name: str, said: str) -> typer.Typer:
+    return typer.Typer(
+        name=name,
+        cls=_Commands,
+        help=said,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def _add(app: typer.Typer, commands: Mapping[str, str], given: Sequence[str]) -> None:
+    """Add the command that ``given`` begins with, else all ``commands``, to ``app``; a package as a group."""
+    for name in given[:1] if given and given[0] in commands else commands:
+        module = importlib.import_module(commands[name])
+        if hasattr(module, "COMMANDS"):
+            group = _group(name, module.__doc__ or "")
+            group.callback()(_nothing)
+            _add(group, {own: f"{module.__name__}.{own}" for own in module.COMMANDS}, given[1:])
+            app.add_typer(group)
+        else:
+            app.command(context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
+
+
+def _nothing() -> None:
+    """Makes typer keep a group of one command a group."""

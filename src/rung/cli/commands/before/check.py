@@ -1,0 +1,177 @@
+"""``rung check MODEL...``: will it run, where, in which format, with how much memory, how fast; from headers alone."""
+
+from __future__ import annotations
+
+import json as encoder
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rung.cli import check_scene, options
+from rung.cli.views.output import note, print_json
+from rung.core.errors import RungError, UsageError
+
+if TYPE_CHECKING:
+    from rung.planning.answer import Answer, Unanswered
+
+_Models = Annotated[
+    list[str],
+    typer.Argument(
+        help="GGUF files, folders, pipelines, config.json files, hub names, demo, or scenes of photographs.",
+        show_default=False,
+    ),
+]
+_Devices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device",
+        help="cpu, cuda:0, a card of the catalogue (p2200), 3090+3060 or 2x3090 as one budget; repeat it for more.",
+        show_default=False,
+    ),
+]
+_Formats = Annotated[
+    list[str] | None,
+    typer.Option("--format", help="Only this format, or mixture like q4_k_m; repeat it.", show_default=False),
+]
+_Software = Annotated[
+    str | None,
+    typer.Option("--software", help="The build on a catalogue card: 'torch 1.10+cu102'.", show_default=False),
+]
+_Fits = Annotated[bool, typer.Option("--fits", help="Every card of the catalogue, and the smallest that runs it.")]
+_Batch = Annotated[int, typer.Option("--batch", help="Sequences at once.")]
+_Prompt = Annotated[
+    int | None,
+    typer.Option("--prompt-tokens", help="The prompt that speed is predicted for and after; 512.", show_default=False),
+]
+_Training = Annotated[str | None, typer.Option("--training", help="lora or full.", show_default=False)]
+_Optimizer = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer",
+        help="Of training: adamw, adamw8bit, lion, adafactor, momentum or sgd; adamw.",
+        show_default=False,
+    ),
+]
+_Rank = Annotated[int | None, typer.Option("--rank", help="Of the adapters; 16.", show_default=False)]
+_Sequence = Annotated[
+    int | None, typer.Option("--sequence", help="Tokens of a training sequence; 1024.", show_default=False)
+]
+_Trace = Annotated[
+    bool,
+    typer.Option(
+        "--trace",
+        help="Build the modules without weights (torch, transformers or diffusers) and count a forward pass: "
+        "for models that rung has no description of, and the activations of any.",
+    ),
+]
+_Html = Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.", show_default=False)]
+_Details = Annotated[
+    bool,
+    typer.Option(
+        "--details", help="Say of every choice what its memory is made of, how sure its speed is, and the command."
+    ),
+]
+_Context = Annotated[
+    int | None, typer.Option("--context", help="Tokens that prompt and answer may have together.", show_default=False)
+]
+
+
+def check(
+    models: _Models,
+    device: _Devices = None,
+    format: _Formats = None,
+    software: _Software = None,
+    memory: options.Memory = None,
+    context: _Context = None,
+    batch: _Batch = 1,
+    prompt_tokens: _Prompt = None,
+    fits: _Fits = False,
+    training: _Training = None,
+    optimizer: _Optimizer = None,
+    rank: _Rank = None,
+    sequence: _Sequence = None,
+    trace: _Trace = False,
+    details: _Details = False,
+    html: _Html = None,
+    offline: options.Offline = False,
+    revision: options.Revision = None,
+    json: options.Json = False,
+) -> None:
+    """Say whether models will run, where, in which format, with how much memory and how fast, without their weights.
+
+    Exit code 0: something would run; 1: nothing would; 2: the question is wrong, or that of one of the models.
+    """
+    from rung.cli.common import tell_taken
+    from rung.cli.views.check_html import page, write
+    from rung.cli.views.check_text import show
+    from rung.hardware.select import select_groups
+    from rung.planning.answer import Question, Unanswered
+    from rung.planning.request import parse_memory
+
+    if fits and device:
+        raise UsageError("--fits asks the whole catalogue; --device names devices: one or the other.")
+    if json and details:
+        raise UsageError("--details changes nothing with --json, which has everything.", (), ["leave --details out"])
+    question = Question(
+        context=context,
+        batch=batch,
+        formats=tuple(format or ()),
+        memory=parse_memory(memory),
+        training=training,
+        optimizer=optimizer,
+        rank=rank,
+        sequence=sequence,
+        prompt_tokens=prompt_tokens,
+    )
+    groups = select_groups(tuple(device or ()), software, fits)
+    answers: list[Answer | Unanswered] = []
+    answer: Answer | Unanswered
+    for number, model in enumerate(models):
+        try:
+            answer = _asker(model)(model, groups, question, trace=trace, offline=offline, revision=revision)
+        except RungError as error:
+            if len(models) == 1:
+                error.exit_code = 2  # 1 means that nothing runs, and that was not found out
+                raise
+            answer = Unanswered(model, error.cause, error.facts, error.ways_out)
+        answers.append(answer)
+        if json:
+            _print_object(answer, alone=len(models) == 1)
+            continue
+        if number:
+            print(flush=True)
+        if isinstance(answer, Unanswered):
+            note(f"{model}: {answer}")
+        else:
+            show(answer, fits, details)
+    tell_taken(device or ())
+    if len(device or ()) > len(groups):
+        note("A device is named more than once and shown once; 2xNAME asks about two of a kind.")
+    if html:
+        write(html, page(answers))
+    if code := _exit_code(answers):
+        raise typer.Exit(code)
+
+
+def _asker(model: str) -> Callable[..., Answer]:
+    """What answers for it; what models need is not imported for a scene."""
+    if check_scene.is_scene(model):
+        return check_scene.check
+    from rung.engine.checking import answer_for
+
+    return answer_for
+
+
+def _exit_code(answers: Sequence[Answer | Unanswered]) -> int:
+    found = [answer.ok for answer in answers]
+    return 2 if None in found else 0 if any(found) else 1
+
+
+def _print_object(answer: Answer | Unanswered, alone: bool) -> None:
+    """One document, or with several models one object a line."""
+    if alone:
+        print_json(answer.to_json())
+    else:
+        print(encoder.dumps(answer.to_json(), ensure_ascii=False), flush=True)

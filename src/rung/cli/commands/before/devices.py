@@ -1,0 +1,188 @@
+"""``rung devices``: the devices of this machine, one in full, or the catalogue: what each can do, with the proof."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rung.cli import options
+from rung.cli.views.output import console, print_json, table
+from rung.core.text import quoted
+from rung.core.types import Device
+
+if TYPE_CHECKING:
+    from rung.hardware.catalog import Product
+
+
+def devices(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="One device in full: cpu, cuda:0 ..., a card of the catalogue (p2200), a file (my-card.toml).",
+            metavar="[NAME]",
+        ),
+    ] = "",
+    catalog: Annotated[
+        bool, typer.Option("--catalog", help="List the catalogue; NAME narrows it: a word of a name, sm_86, amd.")
+    ] = False,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="With --catalog: what its rows rest on and which nobody has checked.")
+    ] = False,
+    software: options.Software = None,
+    capabilities: Annotated[bool, typer.Option("--capabilities", help="List what a capability's name means.")] = False,
+    probe: Annotated[bool, typer.Option("--probe", help="Measure now what each device can do (about 10 s).")] = False,
+    json: options.Json = False,
+) -> None:
+    """List the devices here and what each can compute.
+
+    Measured, from the catalogue, or unknown; never a yes without a proof.
+    """
+    _refuse_idle(catalog, sources, capabilities, software, probe)
+    if capabilities:
+        _capabilities(json)
+    elif catalog and sources:
+        from rung.cli.views.catalogue_page import page
+
+        print(page(), end="")
+    elif catalog:
+        _catalog(name, json)
+    elif name:
+        _one(name, software, probe, json)
+    else:
+        _here(software, probe, json)
+
+
+def _refuse_idle(catalog: bool, sources: bool, capabilities: bool, software: str | None, probe: bool) -> None:
+    """Raises ``UsageError`` for options that would change nothing."""
+    from rung.core.errors import UsageError
+
+    if sources and not catalog:
+        raise UsageError("--sources is about the catalogue.", (), ["rung devices --catalog --sources"])
+    if software and (catalog or capabilities):
+        raise UsageError(
+            "--software is about one device of the catalogue.",
+            ways_out=[f"rung devices NAME --software {quoted(software)}"],
+        )
+    if probe and (catalog or capabilities):
+        raise UsageError("--probe measures what is here.", (), ["rung devices --probe"])
+
+
+def _here(software: str | None, probe: bool, json: bool) -> None:
+    from rung.cli.views import devices as views
+    from rung.core.errors import UsageError
+    from rung.hardware import detect
+
+    if software:
+        raise UsageError(
+            "--software goes with a device of the catalogue; what is here has the software that is installed.",
+            ways_out=[f'rung devices p2200 --software "{software}"'],
+        )
+    found = [_probed(device) if probe else device for device in detect.devices()]
+    if json:
+        print_json([device.to_json() for device in found])
+        return
+    out = console()
+    for number, device in enumerate(found):
+        if number:
+            out.print()
+        out.print(views.heading(device))
+        for line in (views.speed(device), *views.remarks(device)):
+            if line:
+                out.print(line)
+        out.print(views.levels(device))
+        if line := views.instruction_sets(device):
+            out.print(line)
+    out.print(f"\nWhy: rung devices {found[0].id if len(found) == 1 else 'ID'}")
+
+
+def _one(name: str, software: str | None, probe: bool, json: bool) -> None:
+    from rung.cli.views import devices as views
+    from rung.core.errors import UsageError
+    from rung.hardware.catalog.doubts import doubts
+    from rung.hardware.catalog.support import support
+    from rung.hardware.select import select_device
+
+    device = select_device(name, software)
+    if probe and not device.real:
+        raise UsageError(
+            f"{device.name} is not in this machine; --probe measures what is here.",
+            ways_out=[f"rung devices {quoted(name)}", "rung devices --probe"],
+        )
+    if probe:
+        device = _probed(device)
+    found, unknown = support(device), doubts(device)
+    if json:
+        print_json(views.in_full(device, found, unknown))
+        return
+    out = console()
+    out.print(views.heading(device))
+    for line in (views.speed(device), *views.remarks(device)):
+        if line:
+            out.print(line)
+    out.print(views.reasons(device))
+    out.print()
+    out.print(views.software(found))
+    for line in unknown:
+        out.print(line)
+
+
+def _catalog(wanted: str, json: bool) -> None:
+    from rung.cli.views import devices as views
+    from rung.core.errors import UnknownDevice
+    from rung.core.text import count
+    from rung.hardware import catalog
+
+    found = [product for product in catalog.products() if _fits(product, wanted)]
+    if not found:
+        raise UnknownDevice(
+            f"Nothing in the catalogue has {wanted!r} in its name, architecture or vendor.",
+            ways_out=["rung devices --catalog"],
+        )
+    if json:
+        print_json([catalog.device(product.name).to_json() for product in found])
+        return
+    for line in views.listing(found):
+        typer.echo(line)
+    typer.echo(f"\n{count(len(found), 'product')}. One in full: rung devices {catalog.quoted(found[0].name)}")
+
+
+def _fits(product: Product, wanted: str) -> bool:
+    from rung.hardware import catalog
+
+    row = catalog.architectures()[product.arch]
+    names = (
+        product.name,
+        *product.aliases,
+        row.key,
+        row.vendor,
+        row.kind,
+        row.generation,
+        product.status,
+        product.source,
+    )
+    words = " ".join(names).lower()
+    spaced = words.replace(" ", "")
+    return all(word in words for word in wanted.lower().split()) or wanted.lower().replace(" ", "") in spaced
+
+
+def _capabilities(json: bool) -> None:
+    from rung.hardware import catalog
+    from rung.hardware.families.cpu import APPLE, ARM, X86
+
+    isa = {name: f"the processor lists {' and '.join(flags)}" for name, flags in {**APPLE, **ARM, **X86}.items()}
+    meanings = {**catalog.NAMES, **isa}
+    if json:
+        print_json(meanings)
+        return
+    rows = table("capability", "what it says")
+    for name, meaning in meanings.items():
+        rows.add_row(name, meaning)
+    console().print(rows)
+
+
+def _probed(device: Device) -> Device:
+    from rung.run.probe import probe
+
+    with console(stderr=True).status(f"{device.id}: starting") as status:
+        return probe(device, fresh=True, progress=lambda what: status.update(f"{device.id}: {what}"))

@@ -1,0 +1,69 @@
+"""``rung plan MODEL``: what would run, where, in which format, with how much memory, and why not the others."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rung.cli import options
+from rung.cli.views.output import console, print_json, table
+
+
+def plan(
+    model: Annotated[str, typer.Argument(help="A GGUF file, a Hugging Face folder, demo, or a hub name.")],
+    format: options.Format = None,
+    device: options.Reasoned = None,
+    software: options.Software = None,
+    memory: options.Memory = None,
+    context: options.Context = None,
+    threads: options.Threads = None,
+    offline: options.Offline = False,
+    revision: options.Revision = None,
+    json: options.Json = False,
+) -> None:
+    """Show the plan for a model without loading it.
+
+    Format, device, memory and speed, and what was refused with the reason.
+    """
+    from rung.cli.common import part_lines, plan_line, tell_taken
+    from rung.core.text import size
+    from rung.core.types import Candidate
+    from rung.engine.open_model import open_any
+    from rung.engine.planning import make_plan
+    from rung.hardware.select import select_device
+    from rung.models.lookup import find_path
+
+    card = open_any(find_path(model, offline=offline, revision=revision))
+    picked = select_device(device, software) if device or software else None
+    tell_taken([device])
+    elsewhere = (picked,) if picked and not picked.real else None
+    made, devices = make_plan(
+        card,
+        format=format,
+        device=picked.id if picked else None,
+        memory=memory,
+        context=context,
+        threads=threads,
+        devices=elsewhere,
+    )
+    if json:
+        print_json(made.to_json())
+        return
+    out = console()
+    out.print(plan_line(made, devices))
+    for line in part_lines(made):
+        out.print(line)
+    rows = table("format", "computes in", "device", "memory", "tokens/s", "prompt/s", "error", "")
+
+    def add(candidate: Candidate) -> None:
+        total = " + ".join(size(p.memory.total) for p in candidate.placements)
+        error = "none" if candidate.error_db == float("inf") else f"{candidate.error_db:.0f} dB"
+        where = " + ".join(p.device for p in candidate.placements)
+        answer = "yes" if candidate.verdict else f"no: {candidate.verdict.reason}"
+        rates = (f"{candidate.decode_rate:.1f}", f"{candidate.prefill_rate:.0f}")
+        rows.add_row(candidate.format, candidate.dtype, where, total, *rates, error, answer)
+
+    for candidate in made.candidates:
+        add(candidate)
+    out.print(rows)

@@ -1,0 +1,346 @@
+"""``rung setup``: which torch fits a card, driver, Python and system, and what goes with it; installs and checks it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rung.cli import options
+from rung.cli.views.output import print_json
+from rung.core.errors import SoftwareMissing, UsageError
+from rung.core.text import quoted
+
+if TYPE_CHECKING:
+    from rung.core.types import Device
+    from rung.diagnosis.companions import Host
+    from rung.diagnosis.setup import Setup
+    from rung.run.environment import Environment
+    from rung.run.install import Change
+
+_Devices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device", help="Choose for this card instead of those here; several: one build for all.", show_default=False
+    ),
+]
+_Torch = Annotated[
+    str, typer.Option("--torch", metavar="VERSION", help="Only this torch: 2.7, 2.7.1+cu126.", show_default=False)
+]
+_Driver = Annotated[str, typer.Option("--driver", help="The NVIDIA driver there: 535.54.", show_default=False)]
+_Python = Annotated[str, typer.Option("--python", help="The Python there: 3.12.", show_default=False)]
+_System = Annotated[
+    str, typer.Option("--os", help="linux, windows or macos; linux-aarch64 on an Arm processor.", show_default=False)
+]
+_Venv = Annotated[str, typer.Option("--venv", metavar="ENV", help="This virtual environment.", show_default=False)]
+_Base = Annotated[bool, typer.Option("--system", help="With --apply: the system's Python may be changed.")]
+_Apply = Annotated[bool, typer.Option("--apply", help="Install it, then verify that it computes.")]
+_With = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="PACKAGE", help="With --apply: bitsandbytes, xformers, triton.", show_default=False),
+]
+_Yes = Annotated[bool, typer.Option("--yes", help="With --apply: do not ask.")]
+_Check = Annotated[bool, typer.Option("--check", help="Judge what is installed now.")]
+_There = Annotated[
+    str | None,
+    typer.Option(
+        "--software", help='With --check and --device: the releases there: "torch 2.9+cu130".', show_default=False
+    ),
+]
+_Index = Annotated[str, typer.Option("--index-url", help="Take it from this index.", show_default=False)]
+_Extra = Annotated[list[str] | None, typer.Option("--extra-index-url", help="And from this one.", show_default=False)]
+
+
+def setup(
+    device: _Devices = None,
+    torch: _Torch = "",
+    driver: _Driver = "",
+    python: _Python = "",
+    os: _System = "",
+    venv: _Venv = "",
+    apply: _Apply = False,
+    with_: _With = None,
+    system: _Base = False,
+    yes: _Yes = False,
+    check: _Check = False,
+    software: _There = None,
+    index_url: _Index = "",
+    extra_index_url: _Extra = None,
+    json: options.Json = False,
+) -> None:
+    """Choose the torch that fits the GPU, its driver, Python and system, and what goes with it; install it, check it.
+
+    Prints commands and changes nothing, unless --apply. --check exits with 1 when something installed does not fit.
+    """
+    from rung.run import environment as environments
+
+    if apply and check:
+        raise UsageError("--apply and --check exclude each other.", ways_out=["rung setup --check"])
+    idle = [name for name, given in (("--with", with_), ("--yes", yes), ("--system", system)) if given and not apply]
+    if idle:
+        raise UsageError(f"{' and '.join(idle)}: only with --apply.", ways_out=["rung setup --apply --venv ENV"])
+    if driver and not all(part.isdecimal() for part in driver.split(".")):
+        raise UsageError(f"{driver!r} is no version of a driver.", ways_out=["rung setup --driver 535.54"])
+    if software is not None and not (check and device):
+        raise UsageError(
+            "--software goes with --check and --device: it is judged for a card, whatever is installed here.",
+            ways_out=[f'rung setup --check --device p2200 --software "{software}"'],
+        )
+    here = environments.at(venv) if venv else environments.current()
+    if python and (apply or (check and software is None)) and python != here.version:
+        raise UsageError(
+            f"{here.prefix} has Python {here.version}, not {python}.", ways_out=[f"python{python} -m venv ENV"]
+        )
+    if apply and (os or driver):
+        raise UsageError("--os and --driver describe a machine elsewhere; --apply is about this one.")
+    devices, others = _devices(device, python or here.version, software)
+    from rung.diagnosis.hosts import host_of
+
+    if apply or (check and not os and software is None):
+        os = f"{here.system}-{here.machine}"
+
+    hosts = [host_of(d, (here.system, here.machine), python or here.version, driver, os) for d in devices]
+    indexes = _indexes(index_url, extra_index_url or ())
+    found = _choose(hosts, torch, indexes)
+    if check:
+        _judge(here, found, json, device or (), devices if software is not None else ())
+    elif apply:
+        _install(here, devices, found, with_ or [], system, yes, json)
+    elif json:
+        print_json({"setups": [one.to_json() for one in found]})
+    else:
+        _show(found, devices, others)
+
+
+def _devices(
+    names: Sequence[str] | None, python: str, software: str | None = None
+) -> tuple[list[Device], list[Device]]:
+    """What to choose for, and what else is in this machine."""
+    from rung.diagnosis.hosts import devices_here
+    from rung.hardware.select import select_device
+
+    try:
+        major, minor = (int(part) for part in python.split("."))
+    except ValueError:
+        raise UsageError(f"{python!r} is no version of Python.", ways_out=["rung setup --python 3.12"]) from None
+    if major != 3:
+        raise UsageError(f"There is no torch for Python {major}.{minor}.", ways_out=["rung setup --python 3.12"])
+    if names:
+        return [select_device(name.removeprefix("sim:"), software) for name in names], []
+    chosen, others = devices_here()
+    return list(chosen), list(others)
+
+
+def _indexes(url: str, extra: Sequence[str]) -> tuple[str, ...]:
+    given = ("--index-url", url) if url else ()
+    return (*given, *(word for one in extra for word in ("--extra-index-url", one)))
+
+
+def _choose(hosts: Sequence[Host], torch: str, indexes: Sequence[str]) -> list[Setup]:
+    """One setup for all hosts, or one for each where no build serves all of them."""
+    from rung.diagnosis.setup import choose
+
+    if all_ := choose(hosts, torch, indexes):
+        return [all_]
+    found = [choose([host], torch, indexes) for host in hosts]
+    for host, one in zip(hosts, found, strict=True):
+        if one is None:
+            _no_such_torch(torch, host)
+    return [one for one in found if one]
+
+
+def _no_such_torch(torch: str, host: Host) -> None:
+    from rung.diagnosis.setup import choose
+    from rung.hardware.catalog.builds import builds
+
+    known = {build.release for build in builds()}
+    fits = choose([host])
+    instead = f"{fits.torch.version} fits {host.card}" if fits else ""
+    if ".".join(torch.partition("+")[0].split(".")[:2]) not in known:
+        raise UsageError(f"The catalogue knows no torch {torch}.", [instead], ["rung setup"])
+    raise UsageError(
+        f"No build of torch {torch} carries code for {host.card} ({host.target}).", [instead], ["rung setup"]
+    )
+
+
+def _show(found: Sequence[Setup], devices: Sequence[Device], others: Sequence[Device]) -> None:
+    from rung.cli.views import setup as views
+
+    if len(found) > 1:
+        typer.echo("No build of torch carries code for all of these; one for each:\n")
+    for number, one in enumerate(found):
+        typer.echo(("\n" if number else "") + "\n".join(views.lines(one)))
+    for device in (*devices, *others):
+        if "notes" in device.details:
+            typer.echo(f"{device.name}: {device.details['notes']}")
+    for device in others:
+        typer.echo(f"Also here, not served by this build: {device.name}.")
+    if any(device.real for device in devices) and found[0].torch.arguments:
+        typer.echo("Install and verify:  rung setup --apply, in a virtual environment or with --venv ENV")
+
+
+def _judge(
+    here: Environment, found: Sequence[Setup], json: bool, names: Sequence[str], there: Sequence[Device]
+) -> None:
+    """Judges what is installed here, or the releases that the cards ``there`` were given: the same to all."""
+    from rung.cli.views import setup as views
+    from rung.diagnosis.judging import judge, releases_of
+    from rung.hardware.software import installed_in
+
+    installed = releases_of(there[0]) if there else installed_in(Path(here.folder))
+    findings = {text.text: text for one in found for host in one.hosts for text in judge(installed, host, one)}
+    wrong = any(finding.fits is False for finding in findings.values())
+    if json:
+        print_json(
+            {
+                "installed": installed,
+                "findings": [finding.to_json() for finding in findings.values()],
+                "setups": [one.to_json() for one in found],
+            }
+        )
+    else:
+        cards = " and ".join(device.name for device in there)
+        typer.echo(f"{cards} with the releases named" if there else f"{here.prefix} · Python {here.version}")
+        for finding in findings.values():
+            word = {True: "  yes  ", False: "  no   ", None: "  ?    "}[finding.fits]
+            typer.echo("\n".join(views.wrapped(finding.text, word, " " * len(word))))
+        commands = dict.fromkeys(one.torch.command for one in found if one.torch.command)
+        if wrong:
+            typer.echo("What to do")
+            why = " ".join(["rung setup", *(f"--device {quoted(name)}" for name in names)])
+            for number, command in enumerate((*commands, why), 1):
+                typer.echo(f"  {number}  {command}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _install(
+    here: Environment,
+    devices: Sequence[Device],
+    found: Sequence[Setup],
+    packages: Sequence[str],
+    system: bool,
+    yes: bool,
+    json: bool,
+) -> None:
+    from rung.run import install
+
+    if len(found) > 1:
+        raise UsageError(
+            "No build of torch carries code for all of these cards.", ways_out=["rung setup --device CARD"]
+        )
+    chosen = found[0]
+    install.may_change(here, system)
+    if chosen.needs:
+        raise SoftwareMissing(
+            f"torch {chosen.torch.version} needs {' and '.join(chosen.needs)}.",
+            ["nothing was changed"],
+            _other_ways(chosen),
+        )
+    arguments = _arguments(chosen, packages)
+    coming = install.changes(here, arguments)
+    _not_taken_for_another(here, chosen, coming)
+    if coming:
+        _announce(here, coming)
+        if sys.stdin is not None and sys.stdin.isatty() and not yes:
+            typer.confirm("Go on?", abort=True, err=True)
+        try:
+            install.install(here, arguments)
+        except install.Interrupted as stopped:
+            typer.echo(str(stopped), err=True)
+            raise
+    else:
+        typer.echo(f"Nothing to change: {install.state(here)}.", err=True)
+    proven = install.verify(here, next((device for device in devices if device.real), None))
+    _report(here, chosen, devices, coming, proven, json)
+
+
+def _other_ways(chosen: Setup) -> list[str]:
+    ways = ["rung setup   # what fits, and why"]
+    if chosen.python:
+        ways.insert(0, f"python{chosen.python} -m venv ENV, then rung setup --apply --venv ENV")
+    if chosen.otherwise and chosen.otherwise.command:
+        ways.append(f"on the processor: {chosen.otherwise.command}")
+    return ways
+
+
+def _arguments(chosen: Setup, packages: Sequence[str]) -> tuple[str, ...]:
+    """What pip is given for torch and the packages in one call, so that neither replaces the other's choice."""
+    if not chosen.torch.arguments:
+        raise SoftwareMissing(
+            f"torch {chosen.torch.version} is a file that pip does not fetch.", ways_out=[str(chosen.torch.command)]
+        )
+    known = {one.package: one for one in chosen.packages if one.how in ("install", "optional")}
+    extra: list[str] = []
+    for name in packages:
+        if name not in known or "--no-build-isolation" in known[name].arguments:
+            reason = next((one.reason for one in chosen.packages if one.package == name), "rung setup does not know it")
+            raise UsageError(f"{name} cannot be installed with it: {reason}.", ways_out=["rung setup"])
+        extra += known[name].arguments[:1]
+    first, *where = chosen.torch.arguments
+    if extra and "--index-url" in where and "download.pytorch.org" in where[-1]:
+        where += ["--extra-index-url", "https://pypi.org/simple"]
+    return (first, *extra, *where)
+
+
+def _not_taken_for_another(here: Environment, chosen: Setup, coming: Sequence[Change]) -> None:
+    """Raises when pip takes another build of torch for the one that is wanted: of the index, or the installed one."""
+    from rung.diagnosis.judging import judge
+    from rung.hardware.software import installed_in
+
+    installed = installed_in(Path(here.folder))
+    wanted = chosen.torch.version.partition("+")[2]
+    for change in coming:
+        if change.package == "torch":
+            if wanted and change.after.partition("+")[2] not in ("", wanted):
+                raise SoftwareMissing(
+                    f"The index gives torch {change.after}, not {chosen.torch.version}.",
+                    ["nothing was changed"],
+                    ["rung setup --apply   # without --index-url: the official index"],
+                )
+            return
+    if "torch" not in installed:
+        return
+    for host in chosen.hosts:
+        torch = judge(installed, host, chosen)[0]
+        if torch.fits is False:
+            raise SoftwareMissing(
+                f"pip takes the installed torch {torch.version} for {chosen.torch.version}.",
+                [torch.text, "nothing was changed"],
+                [f"{here.python} -m pip uninstall torch", "rung setup --apply"],
+            )
+
+
+def _announce(here: Environment, coming: Sequence[Change]) -> None:
+    typer.echo(f"Changes in {here.prefix} (Python {here.version}):", err=True)
+    for change in coming:
+        before = f"{change.before} → " if change.before else "new: "
+        typer.echo(f"  {change.package}  {before}{change.after}", err=True)
+
+
+def _report(
+    here: Environment,
+    chosen: Setup,
+    devices: Sequence[Device],
+    coming: Sequence[Change],
+    proven: Sequence[tuple[str, Any]],
+    json: bool,
+) -> None:
+    """What the probe proved; exits with 1 when f32 is not multiplied right."""
+    from rung.cli.views import setup as views
+    from rung.hardware.software import installed_in
+
+    wrong = any(dtype == "f32" and (not outcome.ok or outcome.value) for dtype, outcome in proven)
+    if json:
+        verified = {dtype: (outcome.value if outcome.ok else outcome.error) for dtype, outcome in proven}
+        changes = [change.to_json() for change in coming]
+        print_json({"setups": [chosen.to_json()], "changes": changes, "verified": verified})
+    else:
+        torch = installed_in(Path(here.folder)).get("torch", "")
+        for line in views.verified(here.version, torch, chosen, devices, proven):
+            typer.echo(line)
+    if wrong:
+        raise typer.Exit(1)

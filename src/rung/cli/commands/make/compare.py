@@ -1,0 +1,107 @@
+"""``rung compare MODEL --format A --format B``: what each format costs and saves, side by side."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rung.cli import making, options
+from rung.cli.views.output import columns, print_json
+from rung.core.errors import UsageError
+from rung.core.text import size as sized
+
+_Formats = Annotated[
+    list[str], typer.Option("--format", help="A format (rung formats lists them); repeat it.", show_default=False)
+]
+_Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against", help="The reference; by default the model as it is stored, of a pipeline f32.", show_default=False
+    ),
+]
+_Picture = Annotated[
+    Path | None,
+    typer.Option("--picture", help="x.svg: error by layer; of a pipeline x.png: frames.", show_default=False),
+]
+
+_Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of its noise; 0.", show_default=False)]
+
+
+def compare(
+    model: Annotated[str, typer.Argument(help="A GGUF file, a folder, a pipeline of diffusers, demo, or a hub name.")],
+    format: _Formats,
+    against: _Against = None,
+    text: Annotated[
+        Path | None, typer.Option("--text", help="What a language model reads.", show_default=False)
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option("--context", min=8, help="Tokens that it reads at a time; 512.", show_default=False)
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", help="What a pipeline shows; a cat.", show_default=False)
+    ] = None,
+    frames: Annotated[int | None, typer.Option("--frames", min=1, help="Frames of it.", show_default=False)] = None,
+    size: making.Size = None,
+    steps: making.Steps = None,
+    seed: _Seed = None,
+    picture: _Picture = None,
+    device: options.Device = None,
+    software: options.Software = None,
+    memory: options.Memory = None,
+    threads: options.Threads = None,
+    offline: options.Offline = False,
+    json: options.Json = False,
+) -> None:
+    """Compare formats of a model: how far results are from a reference, memory and speed.
+
+    Language models: KL divergence, perplexity, agreement on a text, error by layer. Pipelines: PSNR and SSIM of the
+    frames from the same noise.
+    """
+    from rung.cli import comparing
+    from rung.cli.common import quiet_bitsandbytes, simulated
+    from rung.engine import system
+
+    system.need_software()
+    quiet_bitsandbytes()
+    folder = making.opened(model, offline, None, quiet=True) if comparing.is_pipeline(model, offline) else None
+    reads = {"--text": text, "--context": context, "--threads": threads}
+    shows = {"--prompt": prompt, "--frames": frames, "--size": size, "--steps": steps, "--seed": seed}
+    if folder is not None:
+        _refuse(reads, f"for language models, and {model} is a pipeline")
+    else:
+        _refuse(shows, f"for pipelines, and {model} is a language model")
+    with simulated(device, software) as chosen:
+        if folder is not None:
+            settings = {
+                "prompt": "a cat" if prompt is None else prompt, "frames": frames, "size": making.pixels(size),
+                "steps": steps, "seed": seed or 0,
+            }  # fmt: skip
+            rows = comparing.pipelines(folder, format, against or "f32", settings, chosen, memory, picture)
+        else:
+            load = {"device": chosen, "memory": memory, "threads": threads, "offline": offline}
+            rows = comparing.language(model, format, against or "stored", text, context or 512, load, picture)
+    if json:
+        print_json([{name: _told(value) for name, value in row.items()} for row in rows])
+        return
+    print(*columns(tuple(rows[0]), [[_cell(value) for value in row.values()] for row in rows]), sep="\n")
+
+
+def _refuse(given: dict[str, Any], why: str) -> None:
+    """Raises ``UsageError`` for options that would change nothing."""
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise UsageError(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {why}.", (), ["leave it out"])
+
+
+def _told(value: Any) -> Any:
+    """JSON has no infinity: null where nothing is lost or nothing is known."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "-" if math.isnan(value) else "none" if math.isinf(value) else f"{value:.4g}"
+    return sized(value) if isinstance(value, int) else str(value)

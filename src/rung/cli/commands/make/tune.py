@@ -1,0 +1,122 @@
+"""``rung tune MODEL DATA --out DIR``: trains a LoRA on a JSONL file; stopped or killed, it goes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rung.cli import options
+
+
+def tune(
+    model: Annotated[str, typer.Argument(help="A Hugging Face folder, a GGUF file, demo, or a hub name.")],
+    data: Annotated[Path, typer.Argument(help='JSONL: {"messages": [...]} or {"text": "..."} on each line.')],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the adapter.")],
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="Hold the base in this format, by default nf4; bf16: as it is.", show_default=False
+        ),
+    ] = None,
+    epochs: Annotated[float, typer.Option("--epochs", min=0.001, help="Times that every row is seen.")] = 3.0,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", min=1e-9, help="At its highest.")] = 2e-4,
+    rank: Annotated[int, typer.Option("--rank", min=1, help="Of the adapter.")] = 16,
+    alpha: Annotated[int, typer.Option("--alpha", min=1, help="The adapter is scaled by alpha / rank.")] = 32,
+    dropout: Annotated[float, typer.Option("--dropout", min=0.0, max=0.99, help="In front of the adapter.")] = 0.05,
+    targets: Annotated[str, typer.Option("--targets", help="all-linear, or names: q_proj,v_proj.")] = "all-linear",
+    max_length: Annotated[
+        int | None, typer.Option("--max-length", min=2, help="Longer rows are cut; 1024 if the model holds as much.")
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Rows at a time.")] = 8,
+    accumulate: Annotated[int, typer.Option("--accumulate", min=1, help="Batches that make a step.")] = 1,
+    packing: Annotated[bool, typer.Option("--packing", help="Put short rows together.")] = False,
+    eval_split: Annotated[float, typer.Option("--eval-split", help="Hold out this share of the rows.")] = 0.0,
+    seed: Annotated[int, typer.Option("--seed", help="Of order, dropout and the adapter's beginning.")] = 42,
+    device: options.Device = None,
+    software: options.Software = None,
+    memory: options.Memory = None,
+    offline: options.Offline = False,
+    json: options.Json = False,
+) -> None:
+    """Train a LoRA for a model: QLoRA, planned for the memory that is there.
+
+    The same command goes on after Ctrl-C or when it was killed.
+    """
+    from rung.cli.common import quiet_bitsandbytes, simulated
+    from rung.cli.views.output import console, print_json
+    from rung.engine.planning import not_here
+    from rung.hardware.select import catalog_device
+    from rung.training.tune import CURVE, Options
+    from rung.training.tune import tune as train
+
+    err = console(stderr=True)
+
+    def said(text: str) -> None:
+        if not json:
+            err.print(text)
+
+    def loss(step: int, last: int, logs: dict[str, float]) -> None:
+        every = max(1, last // 20)
+        if "eval_loss" in logs:
+            said(f"step {step} of {last} · held out {float(logs['eval_loss']):.4f}")
+        elif "loss" in logs and (step % every == 0 or step in (1, last)):
+            said(f"step {step} of {last} · loss {float(logs['loss']):.4f}")
+
+    out = out.expanduser()
+    asked = Options(
+        format=format,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        rank=rank,
+        alpha=alpha,
+        dropout=dropout,
+        targets=targets,
+        max_length=max_length,
+        batch=batch,
+        accumulate=accumulate,
+        packing=packing,
+        eval_split=eval_split,
+        seed=seed,
+    )
+    quiet_bitsandbytes()
+    with simulated(device, software) as chosen:
+        if chosen is not None and (card := catalog_device(chosen)) is not None:
+            raise not_here(card, chosen)
+        base = _folder(model, data, out, offline, said)
+        done = train(base, data, out, asked, device=chosen, memory=memory, offline=offline, on_note=said, on_loss=loss)
+    if json:
+        print_json({"out": str(out), "steps": done.steps, "losses": done.losses, "held_out": done.held_out})
+    elif done.stopped:
+        said(f"stopped after step {done.steps}, saved in {out}; the same command goes on")
+    else:
+        said(f"{out} · {done.steps} steps · loss {out / CURVE}\nrung run {model} --adapter {out}")
+    if done.stopped:
+        sys.exit(130)
+
+
+def _folder(model: str, data: Path, out: Path, offline: bool, said: Callable[[str], None]) -> str:
+    """The model; of a GGUF file the folder that it is decoded into, beside the adapter."""
+    from rung.conversion.convert import converting
+    from rung.conversion.writing import write
+    from rung.core.files import state_of
+    from rung.engine import system
+    from rung.models.lookup import find_card
+    from rung.training.data import read_rows
+
+    card = find_card(model, offline=offline, on_note=said)
+    if card.kind == "folder":
+        return model
+    read_rows(data.expanduser())  # wrong data is said before a model is decoded for it
+    folder = out.with_name(f"{out.name}-base-{state_of(map(Path, card.files))[:8]}")
+    if not folder.exists():
+        try:
+            write(converting(card, False, None), folder, system.threads(None))
+        except KeyboardInterrupt:
+            said(f"the same command goes on; what is decoded is kept in {folder}.part")
+            raise
+        said(f"{card.name} is a GGUF file: decoded into {folder}, to which the adapter is trained")
+    return str(folder)

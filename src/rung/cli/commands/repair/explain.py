@@ -1,0 +1,219 @@
+"""``rung explain``: what an error message is about, how sure that is, why, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rung.cli import options
+from rung.cli.explain_input import answer_rows, environment_in, log_of
+from rung.cli.views.output import console, print_json
+from rung.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rung.diagnosis.explain import Explanation
+    from rung.diagnosis.wording import Fix
+
+_UNKNOWN = 3
+#: So many fixes are shown.
+_MOST = 4
+
+_What = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[LOG|-|CAUSE|'THE LINE']",
+        help="A log file, - for stdin, a cause's label, or the line itself.",
+        show_default=False,
+    ),
+]
+_Device = Annotated[
+    str | None, typer.Option("--device", help="The card it happened on, by name: p2200.", show_default=False)
+]
+_Environment = Annotated[
+    Path | None,
+    typer.Option("--environment", help="A JSON file: gpu, driver, cuda, torch, os ...", show_default=False),
+]
+_NoEnvironment = Annotated[bool, typer.Option("--no-environment", help="It did not happen on this machine.")]
+_Rows = Annotated[
+    Path | None,
+    typer.Option(
+        "--jsonl", help='Many logs: a row {"id", "log", "environment"} a line; - is stdin.', show_default=False
+    ),
+]
+_List = Annotated[bool, typer.Option("--list", help="List all causes.")]
+_Redact = Annotated[bool, typer.Option("--redact", help="Print the log without names, tokens and addresses instead.")]
+
+
+def explain(
+    what: _What = None,
+    device: _Device = None,
+    software: options.Software = None,
+    environment: _Environment = None,
+    no_environment: _NoEnvironment = False,
+    jsonl: _Rows = None,
+    list_: _List = False,
+    redact: _Redact = False,
+    json: options.Json = False,
+) -> None:
+    """Explain an error message: its cause on this device, how sure that is, and what to do first.
+
+    Exits 0 with a cause, 3 when it does not know, 2 for a wrong question.
+    """
+    told = {
+        "--device": device,
+        "--software": software,
+        "--environment": environment,
+        "--no-environment": no_environment,
+    }
+    if list_:
+        _alone("--list", told | {"--jsonl": jsonl, "--redact": redact, "a log": what})
+        _list(json)
+        return
+    if jsonl is not None:
+        _alone("--jsonl", told | {"--no-environment": False, "--redact": redact, "a log": what})
+        answer_rows(jsonl)
+        return
+    if redact:
+        _alone("--redact", told | {"--json": json})
+        _redacted(log_of(what))
+        return
+    if what is not None and _is_cause(what):
+        _alone("The page of a cause", told | {"--no-environment": False})
+        _page(what, json)
+        return
+    from rung.diagnosis.explain import explain_log
+
+    found = explain_log(log_of(what), _environment(device, software, environment, no_environment))
+    if json:
+        print_json(found.to_json())
+    else:
+        show(found, console())
+    if found.cause is None:
+        raise typer.Exit(_UNKNOWN)
+
+
+def _alone(name: str, others: Mapping[str, object]) -> None:
+    """Raises ``UsageError`` for what would have no effect beside an option."""
+    if given := [other for other, value in others.items() if value]:
+        raise UsageError(f"{name} takes no notice of {' and '.join(given)}: leave it out.")
+
+
+def _environment(device: str | None, software: str | None, file: Path | None, none: bool) -> Mapping[str, Any]:
+    """What is known of the machine it happened on; this one unless another is named."""
+    if software is not None and device is None:
+        raise UsageError("--software is of a card of the catalogue: name it with --device.")
+    if sum((device is not None, file is not None, none)) > 1:
+        raise UsageError("--device, --environment and --no-environment exclude each other.")
+    if none:
+        return {}
+    if file is not None:
+        return environment_in(file)
+    from rung.diagnosis import machine
+
+    return machine.this_machine() if device is None else _card(device, software)
+
+
+def _card(name: str, software: str | None) -> Mapping[str, Any]:
+    """What is known of a card, by a name of the catalogue or as people write it: ``8x H100 80GB``, ``RTX 20xx``; that
+    of a name nothing is known is said, and no error."""
+    from rung.cli.views.output import note
+    from rung.core.errors import UnknownDevice
+    from rung.diagnosis import machine
+    from rung.diagnosis.gpus import gpu_of
+
+    if name.lower() == "cpu":
+        return {"gpu": "none"}
+    try:
+        return machine.catalogue_card(name, software)
+    except UnknownDevice as error:
+        if software is not None or not name.strip():
+            raise
+        if gpu_of(name) is None:
+            note(f"{error.cause} Nothing is taken for known of it.")
+        return {"gpu": name}
+
+
+def _redacted(chunks: Iterator[bytes]) -> None:
+    from rung.diagnosis.log import lines, plain
+    from rung.diagnosis.redact import redacted
+
+    for line in redacted(plain(line) for _, line in lines(chunks)):
+        print(line)
+
+
+def _list(json: bool) -> None:
+    from rung.cli.views.output import table
+    from rung.diagnosis.fixing import causes
+
+    if json:
+        print_json([cause.to_json() for cause in causes().values()])
+        return
+    rows = table("cause", "what is the matter")
+    for cause in causes().values():
+        rows.add_row(cause.label, cause.sentence)
+    console().print(rows)
+
+
+def _is_cause(what: str) -> bool:
+    from rung.diagnosis.fixing import causes
+
+    return what in causes() and not Path(what).exists()
+
+
+def _page(what: str, json: bool) -> None:
+    """The page of a cause."""
+    from rung.diagnosis.fixing import causes
+    from rung.diagnosis.pages import page
+
+    cause = causes()[what]
+    if json:
+        print_json(cause.to_json())
+    else:
+        print(page(cause), end="")
+
+
+def show(found: Explanation, out: Console, *, helped: bool = False) -> None:
+    """Prints an explanation for a person; ``helped``: of a program that ``rung exec`` has helped already."""
+    from rung.diagnosis.fixing import causes
+
+    if found.cause is None:
+        out.print(found.sentence)
+        out.print("Give it more of the log, from the first error on. What it knows: rung explain --list")
+        return
+    out.print(f"{found.sentence}   {_sure(found.confidence)}")
+    above = None
+    for item in found.evidence:
+        where = f"line {item.line}" if item.line is not None else "fact"
+        if item.line is not None and item.line == above:  # a line is shown once, with all that is known of it
+            out.print(f"  {'':<9}  → {item.fact}")
+        else:
+            out.print(f"  {where:<9}  {item.text + '   → ' if item.text else ''}{item.fact}")
+        above = item.line
+    out.print("What to do")
+    for number, fix in enumerate(_once(found.fixes)[:_MOST], 1):
+        out.print(f"  {number}  {fix.text}" + (f"\n       {fix.command}" if fix.command else ""))
+    if found.automatic:
+        out.print("  or let rung choose what works on this device:  rung run MODEL")
+        if not helped and found.program.python:
+            out.print("  without changing code:  rung exec -- python train.py")
+    rest = [item for item in found.alternatives if item.confidence >= 0.05]
+    if rest:
+        others = "; ".join(f"{causes()[item.cause].sentence} ({item.confidence:.0%})" for item in rest[:2])
+        out.print(f"If it still fails: {others}\n  {found.tell}")
+
+
+def _once(fixes: Iterable[Fix]) -> list[Fix]:
+    """The fixes without those whose command stands above already, and without "no repair" beside a repair."""
+    found: dict[str, Fix] = {}
+    for fix in [fix for fix in fixes if fix.label != "wait-or-none"] or fixes:
+        found.setdefault(fix.command or fix.label, fix)
+    return list(found.values())
+
+
+def _sure(confidence: float) -> str:
+    return f"{min(confidence, 0.99):.0%} sure"

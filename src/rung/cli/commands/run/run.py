@@ -1,0 +1,269 @@
+"""``rung run [MODEL] [PROMPT]``: a language model, answering; chats on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rung.cli import options
+from rung.core.errors import UsageError
+from rung.core.text import printable, quoted
+
+if TYPE_CHECKING:
+    from rung.core.types import Device, StepDown
+    from rung.engine.model import Generation, Model
+
+_Max = Annotated[
+    int | None, typer.Option("--max-tokens", min=1, help="Stop after this many tokens.", show_default=False)
+]
+_Temperature = Annotated[
+    float | None, typer.Option("--temperature", min=0.0, help="0: always the likeliest token.", show_default=False)
+]
+_TopK = Annotated[
+    int | None, typer.Option("--top-k", min=0, help="Choose among this many tokens; 0: all.", show_default=False)
+]
+_TopP = Annotated[
+    float | None,
+    typer.Option("--top-p", min=0.0, max=1.0, help="Choose among the likeliest with this share.", show_default=False),
+]
+_MinP = Annotated[
+    float | None,
+    typer.Option("--min-p", min=0.0, max=1.0, help="Drop tokens below this share of the best.", show_default=False),
+]
+_Penalty = Annotated[
+    float | None, typer.Option("--repeat-penalty", min=0.01, help="Above 1: repeat less.", show_default=False)
+]
+_Seed = Annotated[int | None, typer.Option("--seed", help="The same seed gives the same text.", show_default=False)]
+_Stop = Annotated[
+    list[str] | None,
+    typer.Option("--stop", help="Stop before this text; may be given several times.", show_default=False),
+]
+_System = Annotated[
+    str | None, typer.Option("--system", help="What the model should be told first.", show_default=False)
+]
+_Adapter = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapter",
+        help="Add a LoRA while running: a PEFT folder or a GGUF file; DIR:0.5 for half of it; may be given several"
+        " times.",
+        show_default=False,
+    ),
+]
+_Raw = Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")]
+_Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing but the answer.")]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command line asks for."""
+
+    model: str
+    prompt: str | None
+    load: dict[str, Any]
+    generate: dict[str, Any]
+    system: str | None
+    raw: bool
+    json: bool
+    quiet: bool
+    embedded: bool
+    software: str | None
+
+
+def run(
+    model: options.Model = None,
+    prompt: Annotated[
+        str | None, typer.Argument(help="The question or text; without it: a chat.", show_default=False)
+    ] = None,
+    format: options.Format = None,
+    device: options.Device = None,
+    software: options.Software = None,
+    memory: options.Memory = None,
+    context: options.Context = None,
+    adapter: _Adapter = None,
+    max_tokens: _Max = None,
+    temperature: _Temperature = None,
+    top_k: _TopK = None,
+    top_p: _TopP = None,
+    min_p: _MinP = None,
+    repeat_penalty: _Penalty = None,
+    seed: _Seed = None,
+    stop: _Stop = None,
+    system: _System = None,
+    raw: _Raw = False,
+    threads: options.Threads = None,
+    offline: options.Offline = False,
+    revision: options.Revision = None,
+    json: options.Json = False,
+    quiet: _Quiet = False,
+) -> None:
+    """Run a language model on the device you have. Without MODEL the embedded one answers its example question."""
+    _no_question_as_model(model, prompt)
+    wish = Wish(
+        model=model or "demo",
+        prompt=_prompt(model, prompt, json),
+        load={
+            "format": format,
+            "device": device,
+            "memory": memory,
+            "context": context,
+            "threads": threads,
+            "offline": offline,
+            "revision": revision,
+            "adapters": tuple(adapter or ()),
+        },
+        generate={
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repeat_penalty": repeat_penalty,
+            "seed": seed,
+            "stop": tuple(stop or ()),
+        },
+        system=system,
+        raw=raw,
+        json=json,
+        quiet=quiet or json,
+        embedded=model is None,
+        software=software,
+    )
+    _run(wish)
+
+
+def _no_question_as_model(model: str | None, prompt: str | None) -> None:
+    from pathlib import Path
+
+    if model is not None and prompt is None and " " in model.strip() and not Path(model).exists():
+        raise UsageError(
+            f"{model!r} is a question, not a model.",
+            (),
+            [f'rung run demo "{model}"   # asks the embedded demonstration model', f'rung run MODEL "{model}"'],
+        )
+
+
+def _prompt(model: str | None, prompt: str | None, json: bool) -> str | None:
+    """The prompt, or None for a chat. Without MODEL stdin is never read."""
+    if prompt is not None or model is None:
+        return prompt
+    if sys.stdin is not None and sys.stdin.isatty() and not json:
+        return None
+    text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read().decode("utf-8", "replace")
+    if not text.strip():
+        from rung.engine.open_model import check_here
+
+        check_here(model)
+        raise UsageError(
+            "There is no prompt.", ["stdin is empty"], [f'rung run {quoted(model)} "Why is the sky blue?"']
+        )
+    return text
+
+
+def _run(wish: Wish) -> None:
+    from rung.cli.common import simulated
+
+    with simulated(wish.load["device"], wish.software) as device:
+        _run_there(replace(wish, load={**wish.load, "device": device}))
+
+
+def _run_there(wish: Wish) -> None:
+    from rung.cli import chat
+    from rung.cli.views.output import console, print_json
+
+    err = console(stderr=True)
+    loaded, devices = _load(wish, err)
+    question = wish.prompt
+    if wish.embedded:
+        question = loaded.example
+        if not wish.quiet:
+            err.print(f"The embedded demonstration model is asked: {question}")
+    if question is not None:
+        answer = _answer(loaded, wish, question)
+        result = show(answer, wish.json)
+        result["simulated"] = is_simulated(loaded)
+        if wish.json:
+            print_json(result)
+            return
+        if not wish.quiet:
+            err.print(summary(result))
+    terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    if question is None or (wish.embedded and terminal):
+        chat.loop(loaded, devices, wish.generate, wish.system, wish.raw, wish.quiet)
+
+
+def _load(wish: Wish, err: Any) -> tuple[Model, tuple[Device, ...]]:
+    from rung.cli.common import plan_line
+    from rung.cli.views.progress import bar
+    from rung.engine.load import load
+
+    def said(text: str) -> None:
+        if not wish.quiet:
+            err.print(text)
+
+    with bar(quiet=wish.quiet) as progress:
+        loaded = load(
+            wish.model,
+            **wish.load,
+            first_prompt=wish.prompt or "",
+            progress=progress.update,
+            on_step=lambda step: said(step_line(step)),
+            on_note=said,
+            on_plan=lambda plan, devices: said(plan_line(plan, devices)),
+        )
+    return loaded, loaded.devices
+
+
+def is_simulated(loaded: Model) -> bool:
+    """Whether a device of the plan is simulated, so that times say nothing of it."""
+    used = {placement.device for placement in loaded.plan.placements}
+    return any(not device.real for device in loaded.devices if device.id in used)
+
+
+def step_line(step: StepDown) -> str:
+    """One step down as one line."""
+    return f"{step.op} on {step.device}: {step.rung} → {step.to}, {step.step}: {step.reason}"
+
+
+def _answer(loaded: Model, wish: Wish, question: str) -> Generation:
+    if wish.raw or loaded.card.chat_template is None:
+        text = question if wish.system is None else f"{wish.system}\n\n{question}"
+        return loaded.generate(text, raw=True, **wish.generate)
+    return loaded.generate(question, system=wish.system, **wish.generate)
+
+
+def show(answer: Generation, silent: bool) -> dict[str, Any]:
+    """Prints the pieces as they come, unless silent; returns the result. An answer that is cut short ends its line.
+
+    A terminal is shown control characters written out: a model may have learned to move its cursor, or to fill its
+    clipboard. A pipe gets the text as it is.
+    """
+    last, terminal = "", sys.stdout.isatty()
+    try:
+        for piece in answer:
+            if not silent:
+                print(printable(piece) if terminal else piece, end="", flush=True)
+            last = piece or last
+    finally:
+        if last and not silent and not last.endswith("\n"):
+            print(flush=True)
+    return answer.result
+
+
+def summary(result: dict[str, Any]) -> str:
+    """``58 tokens · 24.1 tokens/s · first after 0.6 s``."""
+    tokens = len(result["tokens"])
+    rate = result["decode_tokens_per_second"]
+    parts = [f"{tokens} {'token' if tokens == 1 else 'tokens'}"]
+    if rate:
+        parts.append(f"{rate:.1f} tokens/s")
+    parts.append(f"first after {result['first_token_seconds']:.1f} s")
+    if result["simulated"]:
+        parts.append("simulated: the times are not the card's")
+    ends = {"length": "stopped at --max-tokens", "context": "the context is full", "stopped": "stopped"}
+    if result["stop_reason"] in ends:
+        parts.append(ends[result["stop_reason"]])
+    return " · ".join(parts)

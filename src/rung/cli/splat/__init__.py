@@ -1,4 +1,0 @@
-"""Gaussian splats on the device that is there."""
-
-#: Command ``rung splat x`` is the function ``x`` of the module ``rung.cli.splat.x``.
-COMMANDS = ("train", "eval", "render", "export", "view", "sfm", "info")

@@ -1,0 +1,47 @@
+"""From a path to a card: of what the lean decoder builds, else of the network that transformers builds."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from rung.core.errors import SoftwareMissing, UnknownArchitecture
+from rung.models import open_card
+from rung.models.card import ModelCard
+from rung.models.lookup import check_name
+from rung.models.network_card import NetworkCard
+
+
+def check_here(name: str) -> None:
+    """Raise what is wrong with ``name``: a broken file, or a name that is neither a path nor known; asks no hub."""
+    if (path := check_name(name)) is not None:
+        open_any(path)
+
+
+def open_any(path: Path) -> ModelCard | NetworkCard:
+    """Return the card of a model; of a folder that the lean decoder does not build, that of its network.
+
+    Raises what ``open_card`` raises; ``UnknownArchitecture`` where transformers does not know it either, and
+    ``SoftwareMissing`` without it.
+    """
+    try:
+        return open_card(path)
+    except UnknownArchitecture as error:
+        if not (path / "config.json").is_file():
+            raise
+        _need_transformers(error.cause)
+        from rung.hub.language import card_of_network
+
+        return card_of_network(path, error.cause)
+
+
+def _need_transformers(why: str) -> None:
+    """Raise ``SoftwareMissing`` where a network that rung does not build itself, for the reason ``why``, cannot run."""
+    missing = [name for name in ("torch", "numba", "transformers", "accelerate") if find_spec(name) is None]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise SoftwareMissing(
+            f"{', '.join(missing)} {verb} not installed; a model of other kinds than rung builds needs it.",
+            [why],
+            ["pip install 'rung[run]' transformers accelerate"],
+        )

@@ -1,0 +1,148 @@
+"""From what a person typed to devices: the only place that decides what the name of a device means.
+
+A name is an id of this machine (``cuda:0``, ``cpu``), a card of the catalogue (``p2200`` or ``sim:p2200``), the path of
+a device file, or several of these as one budget (``3090+3060``, ``2x3090``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from rung.core.errors import UnknownDevice, UsageError
+from rung.core.text import quoted
+from rung.core.types import Device
+from rung.hardware import catalog, detect
+
+#: Devices that share one budget; mostly one.
+Group = tuple[Device, ...]
+
+#: Ids of devices of this machine; every other name is one of the catalogue.
+_ID = re.compile(r"(?:cpu|cuda|rocm|xpu|mps)(?::\d+)?")
+
+
+def is_id(name: str) -> bool:
+    """Return whether ``name`` is an id of a device of a machine (``cuda:0``) and no card of the catalogue."""
+    return _ID.fullmatch(name) is not None
+
+
+def group_id(group: Group) -> str:
+    """Return ``cuda:0``, or ``3090+3060`` for one budget of several."""
+    return "+".join(device.id for device in group)
+
+
+def absent(name: str, here: Iterable[Device]) -> UnknownDevice:
+    """Return the error for a device that this machine does not have."""
+    return UnknownDevice(
+        f"There is no device {name!r} here.",
+        [f"devices here: {', '.join(device.id for device in here)}"],
+        ["rung devices", "rung devices --catalog"],
+    )
+
+
+def catalog_device(name: str) -> Device | None:
+    """Return the card of the catalogue, or of a device file, that ``name`` means.
+
+    None for a device of this machine and for an unknown name. Raises ``UnknownDevice`` for ``sim:`` and an unknown
+    name.
+    """
+    if name.startswith("sim:") or name.endswith(".toml"):
+        return catalog.device(name)
+    here = detect.devices(cached=False)
+    if any(name in (device.id, device.kind) for device in here) or catalog.find(name) is None:
+        return None
+    return catalog.device(name)
+
+
+def select_device(name: str | None, software: str | None = None) -> Device:
+    """Return the device of this machine with that id (default: the CPU), else the one of the catalogue.
+
+    Raises ``UnknownDevice``, ``UsageError`` for ``software`` with a device that is here, ``BadFile`` for a device
+    file.
+    """
+    if name is not None and not is_id(name):
+        return catalog.device(name, software)
+    here = detect.devices()
+    device = _is_here(name or "cpu", here)
+    if device is None:
+        raise absent(name or "cpu", here)
+    if software is not None:
+        raise UsageError(
+            f"{device.id} is here and has the software that is installed; --software goes with the catalogue.",
+            ways_out=[f'rung devices p2200 --software "{software}"'],
+        )
+    return device
+
+
+def select_groups(names: Sequence[str | Device], software: str | None = None, fits: bool = False) -> list[Group]:
+    """Return one group a name, the devices of this machine without names, with ``fits`` every product of the catalogue.
+
+    Names of the same device are one group. Raises ``UnknownDevice``, ``UsageError`` for two devices with one id and for
+    GPUs that no one program drives.
+    """
+    if fits:
+        return [(catalog.device(product.name, software),) for product in catalog.products()]
+    here = _here()
+    if software is not None and (not names or any(isinstance(n, Device) or _is_here(n, here) for n in names)):
+        raise UsageError(
+            "--software goes with names of the catalogue; a device that is here has the software that is installed.",
+            ways_out=[f"--device p2200 --software {quoted(software)}"],
+        )
+    if not names:
+        return [(device,) for device in here]
+    found: dict[str, Group] = {}
+    for name in names:
+        group: Group = (name,) if isinstance(name, Device) else _group(name, here, software)
+        if found.setdefault(group_id(group), group) != group:
+            raise UsageError(
+                f"Two different devices are called {group_id(group)}.",
+                ["answers are kept by id"],
+                ["rung.check(model, [one]) and rung.check(model, [other])", 'dataclasses.replace(device, id="...")'],
+            )
+    return list(found.values())
+
+
+def _here() -> tuple[Device, ...]:
+    """The devices of this machine, as if torch and numba were installed where they are not."""
+    found = detect.devices()
+    installed = next(device for device in found if device.kind == "cpu").software
+    missing = {name: "not installed" for name in ("torch", "numba") if name not in installed}
+    return tuple(replace(device, software=device.software | missing) for device in found)
+
+
+def _group(name: str, here: Sequence[Device], software: str | None) -> Group:
+    found = [_one(wanted, here, software) for wanted in catalog.several(name)]
+    ids = [device.id for device in found]
+    if here_twice := next((d.id for d in found if d.real and ids.count(d.id) > 1), None):
+        raise UsageError(
+            f"{name} counts {here_twice} twice, which is here once.", [], [f"--device {here_twice}", "rung devices"]
+        )
+    kinds = [device.kind for device in found if device.kind != "cpu"]
+    if len(set(kinds)) > 1 or kinds.count("mps") > 1:
+        raise UsageError(
+            f"{name} is no budget: one torch drives GPUs of one maker, and one GPU of a Mac.",
+            [f"they are of the kinds {', '.join(kinds)}"],
+            ["--device A --device B   # asks about each by itself"],
+        )
+    if len(found) > 1:  # budgets are kept by id
+        found = [
+            replace(d, id=f"{d.id}:{ids[:n].count(d.id)}" if ids.count(d.id) > 1 else d.id) for n, d in enumerate(found)
+        ]
+    return tuple(found)
+
+
+def _one(name: str, here: Sequence[Device], software: str | None) -> Device:
+    if found := _is_here(name, here):
+        return found
+    if is_id(name):
+        raise absent(name, here)
+    return catalog.device(name, software)
+
+
+def _is_here(name: str, here: Sequence[Device]) -> Device | None:
+    """The device of this machine that goes by that name."""
+    for device in here:
+        if name == device.id or (name == device.kind and device.id.endswith((":0", device.kind))):
+            return device
+    return None

@@ -1,0 +1,63 @@
+"""From what a person typed to a card: the embedded model, local things before it, and when nobody is to be asked."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.core.errors import HubError
+from rung.models import lookup
+from rung.models.locate import Location
+from rung.models.lookup import demo_path, find_card
+
+FILE = Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-q4_0.gguf"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the search for a name is told; it finds a small file and has a note."""
+    told: list[dict[str, Any]] = []
+
+    def locate(name: str, **options: Any) -> Location:
+        told.append({"name": name, **options})
+        return Location(FILE, ("org/tiny: Q4_0 (1 MB)",))
+
+    monkeypatch.setattr(lookup, "locate", locate)
+    return told
+
+
+def test_demo_is_the_embedded_model_unless_a_file_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_card("demo").path == str(demo_path())
+    shutil.copy(FILE, tmp_path / "demo")
+    assert find_card("demo").decoder.model_type == "llama"
+
+
+@pytest.mark.parametrize(("variable", "option", "offline"), [("", False, False), ("1", False, True), ("", True, True)])
+def test_the_option_and_the_variable_keep_it_offline(
+    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, variable: str, option: bool, offline: bool
+) -> None:
+    monkeypatch.setenv("RUNG_OFFLINE", variable)
+    find_card("org/tiny", offline=option, revision="v1", budget=7)
+    assert [(one["offline"], one["revision"], one["memory_budget"]) for one in asked] == [(offline, "v1", 7)]
+
+
+def test_what_was_chosen_is_said_and_the_budget_is_what_is_free(asked: list[dict[str, Any]]) -> None:
+    notes: list[str] = []
+    assert find_card("org/tiny", on_note=notes.append).path == str(FILE)
+    assert notes == ["org/tiny: Q4_0 (1 MB)"]
+    assert asked[0]["memory_budget"] > 2**28
+
+
+def test_a_refusal_of_the_hub_says_that_nothing_local_has_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def locate(name: str, **options: Any) -> Location:
+        raise HubError("The hub is away.", ["a fact"], ["a way"])
+
+    monkeypatch.setattr(lookup, "locate", locate)
+    with pytest.raises(HubError, match="The hub is away") as caught:
+        find_card("org/tiny")
+    assert caught.value.facts == ("'org/tiny' is no file or folder here, so it was looked for on the hub", "a fact")
+    assert caught.value.ways_out == ("a way",)
