@@ -47,8 +47,10 @@ def card(path: str | PathLike[str]) -> ModelCard:
 
 def check(
     model: str | PathLike[str],
-    devices: Sequence[str | Device] = (),
+    devices: str | Device | Sequence[str | Device] = (),
     *,
+    device: str | Device | Sequence[str | Device] | None = None,
+    format: str | Sequence[str] | None = None,
     software: str | None = None,
     memory: Budget | None = None,
     fits: bool = False,
@@ -59,7 +61,8 @@ def check(
 ) -> Answer:
     """Whether a model will run, where, in which format, how large and how fast, from its headers alone; no torch.
 
-    ``devices`` are names (``p2200``, ``3090+3060``, ``2x3090``, ``cpu``) or devices, by default those of this machine;
+    ``devices``, or ``device`` as in ``load`` and ``plan``, are names (``p2200``, ``3090+3060``, ``2x3090``, ``cpu``) or
+    devices, one or several, by default those of this machine; ``format`` is a format or several;
     ``fits`` asks the whole catalogue; ``trace`` builds the modules of a configuration without weights, with torch, and
     counts a forward pass. ``asked`` are the fields of ``rung.planning.answer.Question``: ``context batch
     formats training optimizer rank sequence prompt_tokens``. Raises what ``card`` raises, ``UnknownDevice``,
@@ -70,6 +73,8 @@ def check(
     return check_model(
         str(model),
         devices,
+        device=device,
+        format=format,
         software=software,
         memory=memory,
         fits=fits,

@@ -93,7 +93,7 @@ def test_a_stop_string_is_not_printed(rung, model):
     [
         (["run", "Why is the sky blue?"], 2, 'rung run demo "Why is the sky blue?"'),
         (["run", "MODEL"], 2, "There is no prompt"),
-        (["run", "./nothing.gguf"], 1, "neither a file"),
+        (["run", "./nothing.gguf"], 2, "neither a file"),
         (["run", str(Path(__file__).parent)], 1, "config.json"),
         (["run", "no/such/model.gguf", "x"], 1, "no/such/model.gguf"),
         (["run", "MODEL", "x", "--format", "q4k"], 2, "Did you mean q4_k"),
@@ -293,5 +293,5 @@ def test_an_adapter_is_added_while_the_model_runs(rung, model, tmp_path):
     assert changed["tokens"] != plain["tokens"] == none["tokens"]
     assert "1 adapter beside 1 linear, unmerged" in " ".join(changed["report"]["notes"])
     said = rung("run", model, "the quick", "--adapter", str(tmp_path / "nowhere"))
-    assert said.code == 1
+    assert said.code == 2
     assert "There is no adapter" in said.err

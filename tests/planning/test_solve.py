@@ -100,7 +100,7 @@ def test_what_does_not_fit_comes_with_ways_out_that_work():
         ("gguf", (cpu(),), {"memory": "3GB", "context": 8192}),
         ("gguf", (cpu(),), {"memory": "1GB"}),
         ("gguf", (cpu(),), {"memory": "1MB"}),
-        ("gguf", (cpu(),), {"memory": "7"}),
+        ("gguf", (cpu(),), {"memory": "7000000"}),
         ("gguf", (cpu(),), {"memory": "2700MB", "format": "q8_0", "context": 8000}),
         ("gguf", (p2200(), cpu(4)), {"memory": "cuda:0=2GB,cpu=1000000000"}),
         ("folder", (cpu(),), {"memory": "1700MB"}),
@@ -237,7 +237,7 @@ def test_a_plan_prints_and_parses():
 def test_budgets():
     assert parse_memory("cuda:0=4GB, cpu=8GB") == FrozenDict({"cuda:0": 4 * GB, "cpu": 8 * GB})
     assert parse_memory("4.6GB") == FrozenDict({"*": int(4.6 * GB)})
-    assert parse_memory(5) == FrozenDict({"*": 5})
+    assert parse_memory(5 * 2**20) == FrozenDict({"*": 5 * 2**20})
 
 
 def test_noise_powers_add():

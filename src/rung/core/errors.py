@@ -79,8 +79,9 @@ class ModelError(RungError):
 
 
 class ModelNotFound(ModelError):
-    """Neither a file, a folder nor a name on the hub."""
+    """Neither a file, a folder nor a name on the hub: a wrong question, like an unknown device."""
 
+    exit_code = 2
     usual_ways = ("rung run demo   # the embedded model needs no file",)
 
 

@@ -61,7 +61,7 @@ def parse_size(text: str) -> int:
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(?:i?b)?\s*", text.lower())
     if not found:
-        raise ValueError(f"{text!r} is not a size: write it like 4.6GB or 500MB")
+        raise ValueError(f"{text!r} is not a size")
     count = int(float(found[1]) * _UNITS[found[2]])
     if count <= 0:
         raise ValueError(f"{text!r} is not above zero")

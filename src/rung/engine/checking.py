@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
+from rung.core.errors import UsageError
+from rung.core.text import did_you_mean
 from rung.core.types import Device
 from rung.core.value import FrozenDict
 from rung.hardware import occupants
@@ -18,8 +20,10 @@ from rung.planning.request import parse_memory
 
 def check_model(
     model: str,
-    devices: Sequence[str | Device] = (),
+    devices: str | Device | Sequence[str | Device] = (),
     *,
+    device: str | Device | Sequence[str | Device] | None = None,
+    format: str | Sequence[str] | None = None,
     software: str | None = None,
     memory: str | int | Mapping[str, str | int] | None = None,
     fits: bool = False,
@@ -28,15 +32,41 @@ def check_model(
     trace: bool = False,
     **asked: Any,
 ) -> Answer:
-    """The answer for one model on devices by name (default: this machine; ``fits``: the whole catalogue).
+    """Return the answer for one model on devices by name (default: this machine; ``fits``: the whole catalogue).
 
-    Of a model on the hub a few headers are fetched; ``asked`` are the fields of ``Question``. ``trace`` builds its
-    modules without weights, which imports torch and the library that they come from. Raises what opening the
-    model, naming devices and checking raise, with ``trace`` also what ``rung.engine.tracing`` raises.
+    Of a model on the hub a few headers are fetched; ``asked`` are the fields of ``Question``. ``device`` and ``format``
+    are the words of the command line for ``devices`` and ``formats``, one or several. ``trace`` builds its
+    modules without weights, which imports torch and the library that they come from. Raises ``UsageError`` for an
+    argument that does not exist, and what opening the model, naming devices and checking raise, with ``trace`` also
+    what ``rung.engine.tracing`` raises.
     """
-    question = Question(memory=parse_memory(memory), **asked)
-    groups = select_groups(devices, software, fits)
+    _check_arguments(asked)
+    formats = _several(asked.pop("formats", ())) + _several(format)
+    question = Question(memory=parse_memory(memory), formats=formats, **asked)
+    named = [*_several(devices), *_several(device)]
+    if fits and named:
+        raise UsageError("fits asks the whole catalogue; device names devices: one or the other.")
+    for one in named:
+        if not isinstance(one, str | Device):
+            raise UsageError(f"device is a name or a rung.Device, not {one!r}.", (), ['device="p2200"', "rung devices"])
+    groups = select_groups(named, software, fits)
     return answer_for(model, groups, question, trace=trace, offline=offline, revision=revision)
+
+
+def _several(given: Any) -> tuple[Any, ...]:
+    """Return one or several as several, None as none; what is neither is left for the one who reads it."""
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+
+
+def _check_arguments(asked: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` for names that are no fields of a question."""
+    known = [field.name for field in fields(Question)]
+    for name in asked:
+        if name not in known:
+            likely = did_you_mean(name, [*known, "device", "format", "software", "fits", "trace", "offline"])
+            raise UsageError(f"rung.check takes no argument {name!r}.{likely}", [f"it takes {', '.join(known)}"])
 
 
 def answer_for(

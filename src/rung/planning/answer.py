@@ -42,9 +42,14 @@ class Question(Value):
     def __post_init__(self) -> None:
         for name in ("context", "batch", "rank", "sequence", "prompt_tokens"):
             value = getattr(self, name)
-            if value is not None and not 1 <= value <= _MOST:
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if (value is not None or name == "batch") and not (whole and 1 <= value <= _MOST):
                 option = "--" + name.replace("_", "-")
-                raise UsageError(f"{option} {value} makes no sense: it is a number from 1 to 10^9.")
+                raise UsageError(f"{option} {value} makes no sense: it is a whole number from 1 to 10^9.")
+        if isinstance(self.formats, str) or not all(isinstance(name, str) for name in self.formats):
+            raise UsageError(
+                f"formats is a tuple of names, not {self.formats!r}.", (), ['formats=("q8_0", "nf4")', "rung formats"]
+            )
         if "" in self.formats:
             raise UsageError("--format needs the name of a format or a mixture.", (), ["rung formats"])
         if self.training is not None and self.training not in WAYS:

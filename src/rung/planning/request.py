@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,11 @@ from rung.core.errors import UsageError
 from rung.core.text import parse_size
 from rung.core.types import EMPTY, Device
 from rung.core.value import FrozenDict, Value
+
+#: A number of bytes below this has lost its unit.
+_LEAST = 2**20
+#: A comma between digits, before a unit or the end: ``4,6GB``.
+_DECIMAL_COMMA = re.compile(r"(?:^|[^,=]+=)\s*\d*,\d+\s*(?:[a-zA-Z]+|$)")
 
 
 @dataclass(frozen=True)
@@ -44,18 +50,58 @@ class Request(Value):
 
 
 def parse_memory(asked: str | int | Mapping[str, str | int] | None) -> FrozenDict[int]:
-    """Budgets from ``4.6GB``, ``cuda:0=4GB,cpu=8GB``, a number of bytes, or a mapping of those.
+    """Return budgets from ``4.6GB``, ``cuda:0=4GB,cpu=8GB``, a number of bytes, or a mapping of those.
 
-    Raises ``UsageError`` for what is no size.
+    Raises ``UsageError`` with the right spelling for what is no size, or an unclear one: ``4,6GB``, ``4.6``.
     """
     if asked is None:
         return EMPTY
-    if isinstance(asked, int):
+    if not isinstance(asked, Mapping):
         asked = {"*": asked}
-    if isinstance(asked, str):
-        pairs = [part.rpartition("=") for part in asked.split(",")]
-        asked = {name.strip() or "*": text for name, _, text in pairs}
+    found: dict[str, int] = {}
+    for name, given in asked.items():
+        for device, text in _pairs(name, given):
+            if device in found:
+                whose = "all devices" if device == "*" else device
+                raise _unclear(f"{given!r} gives {whose} two budgets.", "cuda:0=4GB,cpu=8GB")
+            found[device] = _bytes(device, text)
+    return FrozenDict(found)
+
+
+def _pairs(name: str, given: object) -> list[tuple[str, object]]:
+    """Return the devices and sizes of one budget; a text may hold several, divided by commas."""
+    if not isinstance(given, str):
+        return [(name, given)]
+    if comma := _DECIMAL_COMMA.search(given):
+        why = "a comma divides budgets, a point decimals"
+        raise _unclear(f"{given!r} is unclear: {why}.", _spelled(comma[0]))
+    parts = [part.rpartition("=") for part in given.split(",")] if name == "*" else [(name, "", given)]
+    return [(device.strip() or "*", text) for device, _, text in parts]
+
+
+def _bytes(device: str, given: object) -> int:
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        raise _unclear(f"A budget is a text like '4.6GB' or a whole number of bytes, not {given!r}.", "4.6GB")
+    text, before = str(given), "" if device == "*" else f"{device}="
     try:
-        return FrozenDict({name: parse_size(str(text)) for name, text in asked.items()})
+        count = parse_size(text)
     except ValueError as error:
-        raise UsageError(f"--memory: {error}", (), ["--memory 4.6GB", "--memory cuda:0=4GB,cpu=8GB"]) from error
+        raise _unclear(f"{error}.", before + _spelled(text)) from error
+    if count < _LEAST and not re.search("[a-zA-Z]", text):
+        raise _unclear(f"{text.strip()} what? A number without a unit is bytes.", before + _spelled(text))
+    return count
+
+
+def _spelled(text: str) -> str:
+    """Return what was probably meant, as ``--memory`` takes it: ``4.6GB`` for ``4,6 gigs``."""
+    before, equals, size = text.rpartition("=")
+    found = re.search(r"(\d+(?:[.,]\d+)?|[.,]\d+)\s*([kmgt]?)", size.lower())
+    if found is None or not re.search("[1-9]", found[1]):
+        return f"{before}{equals}4.6GB"
+    thousands = len(found[1].partition(",")[2]) == 3
+    number = found[1].replace(",", "" if thousands else ".")
+    return f"{before}{equals}{number}{(found[2] or 'g').upper()}B"
+
+
+def _unclear(cause: str, meant: str) -> UsageError:
+    return UsageError(f"--memory: {cause}", (), [f"--memory {meant}"])
