@@ -66,5 +66,5 @@ def test_what_is_a_budget(given, budgets):
 
 @pytest.mark.parametrize("call", [library.check, library.plan, library.load])
 def test_functions_refuse_it_alike(call):
-    with pytest.raises(UsageError, match="4.6 what"):
+    with pytest.raises(UsageError, match=r"4\.6 what"):
         call("demo", memory="4.6")
