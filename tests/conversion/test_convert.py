@@ -196,7 +196,7 @@ def test_what_is_wrong_is_said_before_a_checkpoint_is_read(tmp_path, capsys):
         assert command("convert", tmp_path / "a" / "x.pt", tmp_path / words[0], *words[1:]) == 2
         assert says in capsys.readouterr().err
     assert not list(tmp_path.glob("*unpickled*"))
-    assert command("convert", tmp_path / "gone.ckpt", tmp_path / "new.gguf") == 1
+    assert command("convert", tmp_path / "gone.ckpt", tmp_path / "new.gguf") == 2
     assert "rung run demo" not in capsys.readouterr().err
 
 

@@ -101,7 +101,7 @@ def _unpack_q6_k(blocks: Array, out: Floats) -> None:
 
 
 Q2_K = BlockCodec(get("q2_k"), Q2_K_LAYOUT, _unpack_q2_k)
-Q3_K = BlockCodec(get("q3_k"), Q3_K_LAYOUT, _unpack_q3_k)
+Q3_K = BlockCodec(get("q3_k"), Q3_K_LAYOUT, _unpack_q3_k, kquants_encode.pack_q3_k, _PIECE, weighs=True)
 Q4_K = BlockCodec(get("q4_k"), Q4_K_LAYOUT, _unpack_q4_k, kquants_encode.pack_q4_k, _PIECE, weighs=True)
 Q5_K = BlockCodec(get("q5_k"), Q5_K_LAYOUT, _unpack_q5_k, kquants_encode.pack_q5_k, _PIECE, weighs=True)
 Q6_K = BlockCodec(get("q6_k"), Q6_K_LAYOUT, _unpack_q6_k, kquants_encode.pack_q6_k, _PIECE, weighs=True)

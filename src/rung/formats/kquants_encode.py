@@ -1,6 +1,8 @@
-"""Encoders of Q4_K, Q5_K and Q6_K: least-squares scales of groups, then 6- or 8-bit integers of them per superblock."""
+"""Encoders of Q3_K, Q4_K, Q5_K and Q6_K: least-squares scales of groups, then 6- or 8-bit integers of them per superblock."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,9 @@ from rung.formats.search import affine, codes_of, even, symmetric
 # Found by trying on Gaussian and Student-t weights; twice as many trials add 0.05 dB.
 TRIALS = tuple((stretch, offset) for stretch in (-0.8, -0.2, 0.4) for offset in (-0.3, 0.0))
 SHIFTS = (-2.0, -1.0, 0.0, 1.0)
+#: Where the four pairs of bits of a byte lie.
+_PAIRS = np.array([0, 2, 4, 6], np.uint8)[:, None]
+SHIFTS_3 = (-0.8, -0.4, 0.0, 0.4)
 
 
 def _round(values: Floats, stored: npt.NDArray[np.float16], up: npt.NDArray[np.bool_], most: int) -> Floats:
@@ -57,6 +62,20 @@ def _pack_pairs(codes: Codes) -> Codes:
     return packed.transpose(2, 1, 0).reshape(-1, 128)
 
 
+def pack_q3_k(weights: Floats, blocks: Array, importance: Floats | None = None) -> None:
+    """Encodes finite weights [n, 256] into blocks [n]."""
+    codes, scales, d = _pack_symmetric(weights, 4, 32, SHIFTS_3, importance)
+    by_half = codes.reshape(16, 2, 4, 2, -1).transpose(4, 1, 2, 3, 0).reshape(-1, 2, 4, 32)
+    blocks["d"] = d
+    blocks["qs"] = np.bitwise_or.reduce((by_half & 3) << _PAIRS, axis=2).reshape(-1, 64)
+    high = (by_half >> 2).reshape(-1, 8, 32) << np.arange(8, dtype=np.uint8)[:, None]
+    blocks["hmask"] = np.bitwise_or.reduce(high, axis=1)
+    raised = (scales + 32).astype(np.uint8).T
+    low, top = raised & 15, (raised >> 4).reshape(-1, 4, 4)
+    blocks["scales"][:, :8] = low[:, :8] | (low[:, 8:] << 4)
+    blocks["scales"][:, 8:] = np.bitwise_or.reduce(top << _PAIRS, axis=1)
+
+
 def pack_q4_k(weights: Floats, blocks: Array, importance: Floats | None = None) -> None:
     """Encodes finite weights [n, 256] into blocks [n]."""
     blocks["qs"] = _pack_pairs(pack_affine(weights, blocks, 16, importance))
@@ -71,24 +90,32 @@ def pack_q5_k(weights: Floats, blocks: Array, importance: Floats | None = None) 
 
 def pack_q6_k(weights: Floats, blocks: Array, importance: Floats | None = None) -> None:
     """Encodes finite weights [n, 256] into blocks [n]."""
-    x = columns(weights, 16)
-    count = len(blocks)
-    even_in_groups = None if importance is None else even(columns(importance, 16))
-    scale, extreme = (part.reshape(16, count) for part in symmetric(x, 32, SHIFTS, even_in_groups))
-    up = np.abs(scale).max(axis=0) < COARSE
-    scale = np.where(up, extreme / np.float32(-32), scale)
-    index = np.argmax(np.abs(scale), axis=0)
-    d, _ = half(scale[index, np.arange(count)] / np.float32(-128))
-    ratio = scale / np.where(d == 0, np.float32(1), d.astype(np.float32))
-    scales = np.where(up, np.copysign(np.ceil(np.abs(ratio)), ratio), np.rint(ratio))
-    scales = np.clip(scales, -128, 127)
-    step = (scales * d.astype(np.float32)).reshape(-1)
-    factor = np.where(step == 0, 0, np.float32(1) / step)
-    codes = codes_of(x, factor, -32, 31, x)
-    codes += np.float32(32)
-    by_group = codes.astype(np.uint8).reshape(16, 2, 4, 2, count).transpose(4, 1, 2, 3, 0).reshape(count, 2, 4, 32)
+    codes, scales, d = _pack_symmetric(weights, 32, 128, SHIFTS, importance)
+    by_group = codes.reshape(16, 2, 4, 2, -1).transpose(4, 1, 2, 3, 0).reshape(-1, 2, 4, 32)
     blocks["d"], blocks["scales"] = d, scales.T
     low, high = by_group & 15, by_group >> 4
-    blocks["ql"] = (low[:, :, :2] | (low[:, :, 2:] << 4)).reshape(count, 128)
-    shifted = high << np.array([0, 2, 4, 6], np.uint8)[:, None]
-    blocks["qh"] = np.bitwise_or.reduce(shifted, axis=2).reshape(count, 64)
+    blocks["ql"] = (low[:, :, :2] | (low[:, :, 2:] << 4)).reshape(-1, 128)
+    blocks["qh"] = np.bitwise_or.reduce(high << _PAIRS, axis=2).reshape(-1, 64)
+
+
+def _pack_symmetric(
+    weights: Floats, levels: int, most: int, shifts: Sequence[float], importance: Floats | None
+) -> tuple[Codes, Floats, npt.NDArray[np.float16]]:
+    """Codes uint8 [16, 16 n] in 0 ... 2 levels - 1 of groups of 16, whole scales [16, n] in -most ... most - 1, and d
+    [n]; a weight is ``d * scale * (code - levels)``."""
+    x = columns(weights, 16)
+    count = len(weights)
+    even_in_groups = None if importance is None else even(columns(importance, 16))
+    scale, extreme = (part.reshape(16, count) for part in symmetric(x, levels, shifts, even_in_groups))
+    up = np.abs(scale).max(axis=0) < COARSE
+    scale = np.where(up, extreme / np.float32(-levels), scale)
+    index = np.argmax(np.abs(scale), axis=0)
+    d, _ = half(scale[index, np.arange(count)] / np.float32(-most))
+    ratio = scale / np.where(d == 0, np.float32(1), d.astype(np.float32))
+    scales = np.where(up, np.copysign(np.ceil(np.abs(ratio)), ratio), np.rint(ratio))
+    scales = np.clip(scales, -most, most - 1)
+    step = (scales * d.astype(np.float32)).reshape(-1)
+    factor = np.where(step == 0, 0, np.float32(1) / step)
+    codes = codes_of(x, factor, -levels, levels - 1, x)
+    codes += np.float32(levels)
+    return codes.astype(np.uint8), scales, d
