@@ -1,4 +1,4 @@
-"""Encoders of Q3_K, Q4_K, Q5_K and Q6_K: least-squares scales of groups, then 6- or 8-bit integers of them per superblock."""
+"""Encoders of Q3_K to Q6_K: least-squares scales of groups, then 6- or 8-bit integers of them per superblock."""
 
 from __future__ import annotations
 
