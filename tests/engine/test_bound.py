@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import rung
 from rung.core.errors import BadFile
 from rung.engine.load import load
 from rung.models.reader import Reader
+from rung.planning.devices import RUNTIME_CPU
 
 MODEL = Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-q4_0.gguf"
 WITHOUT_TORCH = """
@@ -37,6 +39,34 @@ def test_weights_are_packed_without_torch():
     assert done.returncode == 0, done.stderr
     if done.stdout.strip() != "r16":
         pytest.skip(f"this processor holds weights as {done.stdout.strip()}, which needs torch")
+
+
+LONG_PROMPT_WITHOUT_TORCH = """
+import sys
+import rung
+model = rung.load(sys.argv[1], device="cpu")
+list(model.generate("the model runs on a device " * 8, raw=True, max_tokens=4))
+lean = not {step for step in model.report.rungs if step.startswith("decode_step")}.isdisjoint(
+    step for step, name in model.report.rungs.items() if name == "numba.step")
+memory = model.plan.placements[0].memory
+print(lean, "torch" in sys.modules, memory.runtime, model.report.measured["memory_bytes"] <= memory.most)
+"""
+
+
+def test_long_prompts_are_read_without_torch_and_the_plan_counts_none():
+    """A small budget depends on it: torch takes 200 MB more."""
+    done = subprocess.run([sys.executable, "-c", LONG_PROMPT_WITHOUT_TORCH, str(MODEL)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lean, torch, runtime, within = done.stdout.split()
+    if lean != "True":
+        pytest.skip("this processor has no kernel for whole tokens")
+    assert (torch, within) == ("False", "True")
+    assert int(runtime) < RUNTIME_CPU
+
+
+def test_weights_stored_as_floats_need_torch_and_the_plan_counts_it():
+    plan = rung.plan(MODEL.with_name("llama-f16.gguf"), device="cpu")
+    assert plan.placements[0].memory.runtime >= RUNTIME_CPU
 
 
 def test_what_fails_while_reading_is_raised_and_the_thread_ends(monkeypatch):

@@ -1,4 +1,4 @@
-"""A short prompt is answered without torch, and as it is answered with it."""
+"""Prompts that need no torch are answered without it, and as they are answered with it."""
 
 import subprocess
 import sys
@@ -44,8 +44,8 @@ def run(program, *names):
     return done.stdout.strip()
 
 
-def test_torch_is_imported_beside_the_weights_for_a_long_first_prompt():
-    run(FIRST, "llama-q4_0")
+def test_torch_is_imported_beside_the_weights_for_a_long_first_prompt_of_floats():
+    run(FIRST, "llama-f16")
 
 
 def test_a_short_prompt_needs_no_torch():

@@ -142,8 +142,8 @@ class Rows:
     def __call__(self, ids):
         return self.weight[ids]
 
-    def row(self, token):
-        return self.weight[token].numpy()
+    def rows(self, ids):
+        return self.weight[list(ids)].numpy()
 
 
 class PlainParts:

@@ -61,14 +61,14 @@ IDS = torch.randint(0, 128, (18,), generator=torch.Generator().manual_seed(1)).t
 
 
 def prepared(kind, format, cache_dtype, threads):
-    """A network and a cache on each of two rungs: ref and numba.step."""
+    """A reader of prompts and a cache on each of two rungs: ref and numba.step."""
     model = checkpoint(kind)
     described = shape(model)
     for rung in (REF, STEP):
         cache = Cache(described, 32, cache_dtype, ["cpu"] * len(described.layers))
         weights = Weights.bind(described, PackedParts(roles(model), format), 32)
         state = rung.prepare(weights, cache, threads=threads)
-        yield rung, rung.network(state), cache, state
+        yield rung, rung.reader(state), cache, state
 
 
 def tokens(rung, state):
@@ -100,13 +100,19 @@ def test_tokens_equal_those_of_the_smaller_ops(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_prompts_through_the_compiled_glue_equal_those_through_torch(kind):
-    dtype = ("f16", "f32")[list(KINDS).index(kind) % 2]
-    (_, plain, wanted_cache, _), (_, network, cache, _) = prepared(kind, "q8_0", dtype, 1)
-    ids = torch.tensor(IDS)
-    wanted = [plain.logits(plain.layers(part, wanted_cache, start)) for part, start in ((ids[:7], 0), (ids[7:], 7))]
-    found = [network.logits(network.layers(part, cache, start)) for part, start in ((ids[:7], 0), (ids[7:], 7))]
+@pytest.mark.parametrize("format", ["q8_0", "f16"])
+def test_prompts_of_every_rung_equal_those_through_torch(kind, format):
+    """Packed weights are read without torch, floats as they are stored with it, and so is what the glue alone reads."""
+    dtype, threads = ((("f16", 1), ("f32", 2)))[list(KINDS).index(kind) % 2]
+    (_, plain, wanted_cache, _), (_, reader, cache, state) = prepared(kind, format, dtype, threads)
+    assert STEP.reads_without_torch(state) == (format == "q8_0")
+    parts = ((IDS[:7], 0), (IDS[7:8], 7), (IDS[8:16], 8), (IDS[16:], 16))
+    wanted = [torch.from_numpy(plain.logits(plain.read(ids, wanted_cache, start))) for ids, start in parts]
+    found = [torch.from_numpy(reader.logits(reader.read(ids, cache, start))) for ids, start in parts]
     assert_close(torch.cat(found), torch.cat(wanted))
+    for mine, theirs in zip(cache.keys + cache.values, wanted_cache.keys + wanted_cache.values, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.1)
+        assert not mine[:, len(IDS) :].any()
 
 
 def test_mixed_formats_share_their_activations():

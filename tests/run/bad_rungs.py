@@ -75,8 +75,8 @@ class Rows(Good):
             raise RuntimeError(Refuses.message)
         return state[1][ids]
 
-    def row(self, state: Any, token: int) -> Any:
-        return self.look_up(state, torch.tensor([token]))[0].numpy()
+    def rows(self, state: Any, ids: Any) -> Any:
+        return self.look_up(state, torch.tensor(ids)).numpy()
 
 
 ROWS = Rows()

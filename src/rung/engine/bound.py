@@ -21,7 +21,7 @@ from rung.models.adapter import LowRank
 from rung.models.card import ModelCard
 from rung.models.reader import Reader
 from rung.planning.mixture import storage
-from rung.planning.recipe import Weight, compute_dtype, recipe
+from rung.planning.recipe import Weight, compute_dtype, reads_without_torch, recipe
 from rung.planning.subject import Subject
 from rung.run.bind import Attention, Binder, Embedding, Held, Linear, Step
 from rung.run.journal import Journal
@@ -123,6 +123,15 @@ class BoundParts:
 
     def _device_of(self, layer: int) -> str:
         return next(p.device for p in self.plan.placements if p.first <= layer < p.last)
+
+    @property
+    def without_torch(self) -> bool:
+        """Whether the decoder of these parts runs without torch, as the plan reckons."""
+        (placement, *others), adapters = self.plan.placements, bool(self._changes)
+        weights, device = self._weights[placement.device].values(), self._binders[placement.device].device
+        return not others and reads_without_torch(
+            Subject.of_card(self.card), weights, device, self.plan.cache_dtype, adapters
+        )
 
     def holds(self, role: str) -> bool:
         """Whether the model has that tensor."""

@@ -188,8 +188,9 @@ def _chunk(model: Decoder, depth: int) -> float:
 
 def _products(model: Decoder) -> float:
     """Seconds of all products of a chunk of a prompt, without what lies between them, the median of some."""
-    layers = [block.weights for block in model._step.network(model._state).blocks]
-    biased = [one for layer in layers for one in (*layer.inputs, *layer.widen, layer.output, layer.narrow)]
+    biased = [
+        one for layer in model.weights.layers for one in (*layer.inputs, *layer.widen, layer.output, layer.narrow)
+    ]
     linears: list[Any] = [one.linear for one in biased]
     given = {columns: torch.randn(CHUNK, columns) for columns in {linear.shape[1] for linear in linears}}
 

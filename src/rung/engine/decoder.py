@@ -10,12 +10,11 @@ from rung.core.errors import UsageError
 from rung.engine.cache import Cache
 from rung.formats.codec import Floats
 from rung.models.footprint import CHUNK
+from rung.ops.decode_step.parts import Reader
 from rung.ops.decode_step.weights import Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from rung.ops.decode_step.network import Network
 
 
 class Step(Protocol):
@@ -31,22 +30,26 @@ class Step(Protocol):
     def apply(self, state: Any, token: int, position: int) -> Floats:
         """Logits [vocabulary] after one token."""
 
-    def network(self, state: Any) -> Network:
-        """What reads many tokens at once."""
+    def reads_without_torch(self, state: Any) -> bool:
+        """Return whether the reader needs no torch."""
+
+    def reader(self, state: Any) -> Reader:
+        """Return what reads many tokens at once."""
 
 
 class Decoder:
     """Bound weights with a cache, and the rung that computes single tokens.
 
-    ``singles``: prompts of at most so many tokens are read one token after the other as long as torch is not
-    imported, where ``step`` needs none: importing it takes longer. A call that fails leaves the cache's count as it
-    was, so it can be repeated.
+    ``singles``: where prompts are read with torch and single tokens are not, prompts of at most so many tokens are
+    read one token after the other as long as torch is not imported: importing it takes longer. A call that fails
+    leaves the cache's count as it was, so it can be repeated.
     """
 
     def __init__(self, weights: Weights, cache: Cache, step: Step, threads: int = 1, singles: int = 0) -> None:
         self.cache = cache
         self._vocabulary, self._step, self._singles = weights.shape.vocabulary, step, singles
         self._state = step.prepare(weights, cache, threads=threads)
+        self.weights = weights
 
     def step(self, token: int) -> Floats:
         """Logits [vocabulary] f32 after one more token. Raises ``ContextTooLong`` or ``UsageError``."""
@@ -62,39 +65,37 @@ class Decoder:
         """
         together = not self._one_by_one(count)
         if together:
-            self._step.network(self._state)
+            self._step.reader(self._state)
         return together
 
     def prefill(self, ids: Sequence[int]) -> Floats:
-        """Logits [vocabulary] f32 after the last of ``ids``, which are read after what the cache holds.
+        """Return logits [vocabulary] f32 after the last of ``ids``, which are read after what the cache holds.
 
         Raises, before anything is computed, ``ContextTooLong`` or (no ids, an unknown id) ``UsageError``.
         """
         self._check(ids)
         if self._one_by_one(len(ids)):
             return self._steps(ids)
-        import torch
-
-        with torch.inference_mode():
-            network, hidden = self._step.network(self._state), torch.empty(0)
-            for _, hidden in self._chunks(network, ids):  # noqa: B007  the last chunk's is used
-                pass
-            logits: Floats = network.logits(hidden[-1:])[0].numpy()
+        for _, hidden in self._chunks(ids):  # noqa: B007  the last chunk's is used
+            pass
+        logits: Floats = self._step.reader(self._state).logits(hidden[-1:])[0]
         return logits
 
     def logits(self, ids: Sequence[int]) -> Tensor:
-        """Logits [positions, vocabulary] f32 after each of ``ids``; raises as ``prefill`` does."""
+        """Return logits [positions, vocabulary] f32 after each of ``ids``; raise as ``prefill`` does."""
         import torch
 
         self._check(ids)
-        with torch.inference_mode():
-            network, out = self._step.network(self._state), torch.empty(len(ids), self._vocabulary)
-            for first, hidden in self._chunks(network, ids):
-                out[first : first + hidden.shape[0]] = network.logits(hidden)
+        out = torch.empty(len(ids), self._vocabulary)
+        for first, hidden in self._chunks(ids):
+            found = self._step.reader(self._state).logits(hidden)
+            out[first : first + len(found)] = torch.from_numpy(found)
         return out
 
     def _one_by_one(self, count: int) -> bool:
-        return count <= self._singles and self._step.without_torch and "torch" not in sys.modules
+        if count > self._singles or not self._step.without_torch or "torch" in sys.modules:
+            return False
+        return not self._step.reads_without_torch(self._state)
 
     def _steps(self, ids: Sequence[int]) -> Floats:
         held = self.cache.length
@@ -106,13 +107,12 @@ class Decoder:
             raise
         return logits
 
-    def _chunks(self, network: Network, ids: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+    def _chunks(self, ids: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """For each chunk the index of its first id and the hidden states [T, hidden] after the last layer."""
-        import torch
-
+        reader = self._step.reader(self._state)
         for first in range(0, len(ids), CHUNK):
             chunk = ids[first : first + CHUNK]
-            hidden = network.layers(torch.tensor(chunk, dtype=torch.int64), self.cache, self.cache.length)
+            hidden = reader.read(chunk, self.cache, self.cache.length)
             self.cache.advance(chunk)
             yield first, hidden
 

@@ -209,7 +209,8 @@ def _bind(
         from rung.ops.decode_step.weights import Weights
 
         tokenizer = Tokenizer.from_card(card)
-        if not singles or len(tokenizer.encode(first_prompt[:_LOOK], special=True, bos=True)) > singles:
+        short = singles and len(tokenizer.encode(first_prompt[:_LOOK], special=True, bos=True)) <= singles
+        if not (short or parts.without_torch):
             with _importing():
                 import rung.ops.decode_step.network  # noqa: F401  with torch, while the weights are read
         cache = Cache(card.decoder, plan.context, plan.cache_dtype, parts.devices)

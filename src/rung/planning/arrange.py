@@ -76,10 +76,15 @@ def arrange(
             break
         mine = kitchen.recipe(storage, device, compute_dtype(device, lossless), packed)
         budget = request.budget(device)
+        alone = len(devices) == 1 and request.batch == 1
+        torch = not (alone and mine.reads_without_torch(device, cache_dtype, request.beside > 0))
 
-        def use(last: int, mine: Recipe = mine, device: Device = device, first: int = first) -> MemoryUse:
+        def use(
+            last: int, mine: Recipe = mine, device: Device = device, first: int = first, torch: bool = torch
+        ) -> MemoryUse:
             held = mine.bytes(first, last)
-            return memory_use(held, subject, device, last - first, context, cache_dtype, request.batch)
+            count = last - first
+            return memory_use(held, subject, device, count, context, cache_dtype, request.batch, torch=torch)
 
         last = layers if device is devices[-1] else _most(use, first, layers, budget)
         if last > first or device is devices[-1]:

@@ -8,6 +8,8 @@ _MB = 2**20
 #: Resident bytes of the process before any weight: Python, torch for CPUs, Numba and its compiled kernels.
 #: ``rung calibrate`` replaces it by what this machine shows (``Device.details["runtime_bytes"]``).
 RUNTIME_CPU = 345 * _MB
+#: The same without torch, which language models of packed weights do not need (``benchmarks/small_models.py``).
+RUNTIME_LEAN = 150 * _MB
 #: The context of a GPU and the libraries that torch loads there, where nobody measured: 250 to 600 MB are usual.
 RUNTIME_GPU = 400 * _MB
 #: How far off a prediction may be: after rung calibrate on a steady machine, after a probe, from the catalogue alone.

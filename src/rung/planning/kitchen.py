@@ -11,7 +11,7 @@ from rung.ops import LADDERS
 from rung.planning.error import combined_db
 from rung.planning.memory import held, workspace
 from rung.planning.mixture import Mixture
-from rung.planning.recipe import Alike, Storage, Weight, alike, classes, in_order
+from rung.planning.recipe import Alike, Storage, Weight, alike, classes, in_order, reads_without_torch
 from rung.planning.subject import Subject
 from rung.planning.time import Group, groups
 
@@ -48,6 +48,10 @@ class Recipe:
     def widened(self) -> bool:
         """Whether a weight is held in another layout than the stored one."""
         return any(kind.weight.packing != "stored" for kind in self.kinds)
+
+    def reads_without_torch(self, device: Device, cache_dtype: str, adapters: bool) -> bool:
+        """See ``rung.planning.recipe.reads_without_torch``."""
+        return reads_without_torch(self.subject, (kind.weight for kind in self.kinds), device, cache_dtype, adapters)
 
     @functools.cached_property
     def error_db(self) -> float:

@@ -10,7 +10,7 @@ from rung.core.value import FrozenDict
 from rung.models.footprint import CHUNK
 from rung.models.roles import layer_of
 from rung.ops import LADDERS
-from rung.planning.devices import RUNTIME_CPU, RUNTIME_GPU
+from rung.planning.devices import RUNTIME_CPU, RUNTIME_GPU, RUNTIME_LEAN
 from rung.planning.recipe import Weight, compute_dtype
 from rung.planning.subject import Subject
 
@@ -67,11 +67,12 @@ def memory_use(
     cache_dtype: str,
     batch: int = 1,
     width: int | None = None,
+    torch: bool = True,
 ) -> MemoryUse:
     """Bytes on one device that holds so many layers, for a full context of ``batch`` sequences.
 
     ``weights``: the bytes of the weights there and of their workspace. ``width``: bytes of a number in parts of
-    pipelines (default: 2, and 4 on a CPU that does not multiply 16 bits faster).
+    pipelines (default: 2, and 4 on a CPU that does not multiply 16 bits faster). ``torch``: whether it is imported.
     """
     slow = device.kind == "cpu" and compute_dtype(device, lossless=False) == "f32"
     width = width or (4 if slow else 2)
@@ -83,7 +84,7 @@ def memory_use(
             kv_cache=subject.cache_bytes(context, cache_dtype, layers, batch),
             activations=subject.activation_bytes(context, batch, converts, width),
             workspace=weights[1] + _CONTEXT_TOKEN * context + heap,
-            runtime=runtime(subject, device),
+            runtime=runtime(subject, device, torch),
         ),
         device,
     )
@@ -100,13 +101,14 @@ def workspace(weights: Iterable[Weight]) -> int:
     return _WORKSPACE + 2 * min(max(decoded, default=0), _SLAB)
 
 
-def runtime(subject: Subject, device: Device) -> int:
+def runtime(subject: Subject, device: Device, torch: bool = True) -> int:
     """Bytes before any weight: measured, from the catalogue, or as is usual; on a CPU with the tokenizer."""
     known = device.details.get("runtime_bytes")
     if device.kind != "cpu":
         return int(known or RUNTIME_GPU)
     libraries = _DIFFUSERS if subject.kind == "pipeline" else _TRANSFORMERS if subject.borrowed else 0
-    return int(known or RUNTIME_CPU) + libraries + (_TOKEN * subject.shape.vocabulary if subject.generates else 0)
+    tokenizer = _TOKEN * subject.shape.vocabulary if subject.generates else 0
+    return int(known or (RUNTIME_CPU if torch else RUNTIME_LEAN)) + libraries + tokenizer
 
 
 def bounded(use: MemoryUse, device: Device) -> MemoryUse:

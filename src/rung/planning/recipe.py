@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rung import formats
 from rung.core.types import YES, Case, Climb, Device, Format, Level, Part, no
-from rung.core.value import Value
+from rung.core.value import FrozenDict, Value
 from rung.kernels.cpu.layouts import HUGE, is_generic, packed_bytes
 from rung.models.card import Tensor
 from rung.models.outlines.values import SCALE
@@ -232,3 +232,29 @@ def parts(weights: tuple[Weight, ...], plan_format: str) -> tuple[Part, ...]:
         if weight.multiplies and weight.format.name != plan_format:
             found.setdefault((weight.tensor.role.rpartition(".")[2], weight.format.name), weight.reason)
     return tuple(Part(role, name, reason) for (role, name), reason in found.items())
+
+
+def reads_without_torch(
+    subject: Subject, weights: Iterable[Weight], device: Device, cache_dtype: str, adapters: bool
+) -> bool:
+    """Return whether a decoder whose ``weights`` are all on ``device`` runs without torch, prompts included.
+
+    It does where every matrix that is multiplied is packed with its columns in order, nothing is added to its linears,
+    and ``numba.step`` computes its tokens.
+    """
+    decoder = subject.decoder
+    if decoder is None or subject.borrowed or device.kind != "cpu":
+        return False
+    multiplied = [w for w in weights if w.multiplies and (subject.tied or not is_table(w.tensor.role))]
+    if any(weight.packing != "r16" or weight.format.layout == "ordered" for weight in multiplied):
+        return False
+    options = {
+        "linears": tuple(sorted({weight.rung for weight in multiplied})),
+        "head_dim": decoder.head_dim,
+        "devices": 1,
+        "adapters": adapters,
+    }
+    sizes = (len(decoder.layers), decoder.hidden, decoder.feed_forward, decoder.vocabulary)
+    case = Case("decode_step", cache_dtype, "f32", sizes, FrozenDict(options))
+    rung = LADDERS["decode_step"].climb(device, case).rung
+    return rung is not None and rung.name == "numba.step"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -265,15 +265,15 @@ class Embedding:
             self.state = self._implementation.prepare(self._encoded, dtype=dtype, threads=threads)
         return None
 
-    def row(self, token: int) -> Floats:
-        """f32 [in] of one token, without torch."""
+    def rows(self, ids: Sequence[int]) -> Floats:
+        """Return f32 [T, in] of these tokens, without torch."""
         try:
-            row: Floats = self._implementation.row(self.state, token)
-            return row
+            rows: Floats = self._implementation.rows(self.state, ids)
+            return rows
         except Exception as error:
             self._binder.failed(self.rung, self.case, error)
         self._bind()
-        return self.row(token)
+        return self.rows(ids)
 
     def __call__(self, ids: Tensor) -> Tensor:
         """int64 [T] -> f32 [T, in]."""
@@ -369,9 +369,28 @@ class Step:
         """Whether whole tokens are computed without torch."""
         return bool(self._implementation.without_torch)
 
-    def network(self, state: Step) -> Any:
-        """See ``rung.ops.decode_step``."""
-        return self._implementation.network(self._state)
+    def reads_without_torch(self, state: Step) -> bool:
+        """Return whether prompts are read without torch."""
+        return bool(self._implementation.reads_without_torch(self._state))
+
+    def reader(self, state: Step) -> Step:
+        """Return this object, which reads with the present rung, after loading what that needs."""
+        self._implementation.reader(self._state)
+        return self
+
+    def read(self, ids: Sequence[int], cache: Any, start: int) -> Any:
+        """Return hidden states of ids at ``start`` and on, for ``logits``; write the cache there."""
+        try:
+            return self._implementation.reader(self._state).read(ids, cache, start)
+        except Exception as error:
+            self._binder.failed(self.rung, self.case, error)
+        self._step_down()
+        return self.read(ids, cache, start)
+
+    def logits(self, hidden: Any) -> Floats:
+        """Return logits [T, vocabulary] of hidden states that ``read`` has returned."""
+        logits: Floats = self._implementation.reader(self._state).logits(hidden)
+        return logits
 
     def apply(self, state: Step, token: int, position: int) -> Floats:
         """Logits [vocabulary] after ``token`` at ``position``."""
@@ -380,7 +399,11 @@ class Step:
             return result
         except Exception as error:
             self._binder.failed(self.rung, self.case, error)
+        self._step_down()
+        return self.apply(state, token, position)
+
+    def _step_down(self) -> None:
+        """Prepare the rung below the one that failed."""
         self.rung = self._binder.record(self.case, self._binder.choose(self.case))
         weights, cache, threads = self._bound
         self.prepare(weights, cache, threads=threads)
-        return self.apply(state, token, position)

@@ -45,8 +45,8 @@ class _Embedding:
     def __call__(self, ids: Tensor) -> Tensor:
         return torch.from_numpy(self._rows)[ids]
 
-    def row(self, token: int) -> Floats:
-        return self._rows[token]
+    def rows(self, ids: Sequence[int]) -> Floats:
+        return self._rows[list(ids)]
 
 
 class _Parts:
@@ -139,6 +139,6 @@ def steps(rung: Any, case: Case) -> Tensor:
     cache, ids = TinyCache(head_dim, case.format), np.random.default_rng(7).integers(0, VOCABULARY, 12)
     state = rung.prepare(weights(case), cache, threads=2)
     singles = [torch.from_numpy(rung.apply(state, int(token), position)) for position, token in enumerate(ids)]
-    made = rung.network(state)
-    whole = made.logits(made.layers(torch.from_numpy(ids), TinyCache(head_dim, case.format), 0))
-    return torch.cat([torch.stack(singles), whole])
+    reader = rung.reader(state)
+    whole = reader.logits(reader.read(ids.tolist(), TinyCache(head_dim, case.format), 0))
+    return torch.cat([torch.stack(singles), torch.from_numpy(whole)])

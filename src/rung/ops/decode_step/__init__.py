@@ -4,14 +4,15 @@ Contract of every rung's ``impl`` object::
 
     prepare(weights: Weights, cache: Cache, *, threads: int) -> State
     apply(state, token: int, position: int) -> float32 array [vocabulary]
-    network(state) -> Network
+    reader(state) -> Reader
+    reads_without_torch(state) -> bool
     without_torch: bool
 
 ``weights`` (``rung.ops.decode_step.weights``) are the bound parts of a decoder, ``cache`` what it writes to:
 ``apply`` writes the keys and values of ``position`` into every layer, reads those before it, and changes nothing
 else; the caller advances the cache. So a call that failed can be repeated one rung lower. The array it returns
-is the caller's. ``network`` is what prompts are read with, many tokens at once, with the glue of the rung between
-the products. ``without_torch`` says that ``prepare`` and ``apply`` import none.
+is the caller's. ``reader`` reads prompts, many tokens at once, with the glue of the rung between the products;
+``reads_without_torch`` says that it imports none, ``without_torch`` that ``prepare`` and ``apply`` do not.
 
 Of a ``Case``: ``shape`` is (layers, hidden, feed_forward, vocabulary), ``format`` the dtype of the cache. Options:
 ``linears``, the rungs that multiply single rows with the weights that are bound, ``head_dim``, ``devices``, how many

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from rung.formats.codec import Floats
 from rung.ops.decode_step.block import Block
 from rung.ops.decode_step.glue import Glue, Place
 from rung.ops.decode_step.parts import Cache
@@ -30,23 +33,26 @@ class Network:
         hidden = self.weights.look_up(ids)
         return hidden if self.shape.embedding_scale == 1.0 else hidden * self.shape.embedding_scale
 
-    def layers(self, ids: Tensor, cache: Cache, start: int) -> Tensor:
-        """Hidden states [T, hidden] after the last layer, of ids [T] at ``start`` and on; writes the cache there."""
-        hidden = self.embed(ids)
+    @torch.inference_mode()
+    def read(self, ids: Sequence[int], cache: Cache, start: int) -> Tensor:
+        """Return hidden states [T, hidden] after the last layer, of ids at ``start`` and on; write the cache there."""
+        hidden = self.embed(torch.tensor(ids, dtype=torch.int64))
         tables = [frequencies.table(start, len(ids)) for frequencies in self.weights.frequencies]
         for block in self.blocks:
             layer = block.weights
             hidden = hidden.to(layer.device)
-            cos, sin = (table.to(layer.device) for table in tables[layer.rope])
+            cos, sin = (torch.from_numpy(table).to(layer.device) for table in tables[layer.rope])
             interleaved = self.weights.frequencies[layer.rope].interleaved
             place = Place(layer.index, start, cos, sin, interleaved, block.q_norm, block.k_norm)
             block.forward(hidden, cache, place, self.glue)
         return hidden
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits [T, vocabulary] f32 on the CPU of hidden states [T, hidden]."""
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Floats:
+        """Return logits [T, vocabulary] of hidden states [T, hidden]."""
         logits = self.weights.head(self.glue.add_and_norm(hidden, None, None, self.norm))
         softcap = self.shape.logit_softcap
         if softcap is not None:
             logits = logits.div_(softcap).tanh_().mul_(softcap)
-        return logits.to("cpu", torch.float32)
+        found: Floats = logits.to("cpu", torch.float32).numpy()
+        return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,10 @@ from rung.kernels.cpu.packing import Packed
 from rung.kernels.cpu.parallel import run_program
 from rung.kernels.cpu.step_program import After, Before, Builder, Floats, HeadShape, Piece, address, filled
 from rung.kernels.cpu.team import Program
-from rung.ops.decode_step.parts import Cache
+from rung.ops.decode_step.numba_prompt import PromptReader, reads
+from rung.ops.decode_step.parts import Cache, Reader
 from rung.ops.decode_step.rope import Frequencies
 from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
-
-if TYPE_CHECKING:
-    from rung.ops.decode_step.network import Network
-
 
 #: References to an array that only one attribute holds, while they are counted.
 _OWN = 2
@@ -72,8 +69,15 @@ class State:
         return self.given
 
     @cached_property
-    def network(self) -> Network:
-        """The network that reads prompts, with the compiled glue; torch is imported when it is first asked for."""
+    def reads_without_torch(self) -> bool:
+        """Whether prompts are read without torch."""
+        return reads(self.weights)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """What reads prompts: without torch where every weight is packed, else torch with the compiled glue."""
+        if self.reads_without_torch:
+            return PromptReader(self.weights, self.threads)
         from rung.ops.decode_step.network import Network
         from rung.ops.decode_step.numba_glue import NumbaGlue
 
@@ -103,14 +107,18 @@ class Step:
         given = np.empty_like(logits)
         return State(weights, cache, builder.program(), threads, position, rotations, embedded, logits, given)
 
-    def network(self, state: State) -> Network:
+    def reads_without_torch(self, state: State) -> bool:
         """See ``State``."""
-        return state.network
+        return state.reads_without_torch
+
+    def reader(self, state: State) -> Reader:
+        """See ``State``."""
+        return state.reader
 
     def apply(self, state: State, token: int, position: int) -> Floats:
         """Logits [vocabulary] f32 after ``token`` at ``position``."""
         shape = state.weights.shape
-        np.multiply(state.weights.look_up.row(token), np.float32(shape.embedding_scale), out=state.embedded)
+        np.multiply(state.weights.look_up.rows([token])[0], np.float32(shape.embedding_scale), out=state.embedded)
         for rotation in state.rotations:
             rotation.turn(position)
         state.position[0] = position

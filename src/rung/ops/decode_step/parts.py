@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rung.formats.codec import Floats
 
@@ -20,8 +20,8 @@ class Embedding(Protocol):
     def __call__(self, ids: Tensor) -> Tensor:
         """ids [T] int64 -> the rows [T, hidden] f32."""
 
-    def row(self, token: int) -> Floats:
-        """The row [hidden] of one token, without torch."""
+    def rows(self, ids: Sequence[int]) -> Floats:
+        """Return the rows [T, hidden] of these tokens, without torch."""
 
 
 class Attend(Protocol):
@@ -65,6 +65,16 @@ class Cache(Protocol):
 
     def read(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
         """Views [count, kv_heads, head_dim] of the first ``count`` positions."""
+
+
+class Reader(Protocol):
+    """Reads many tokens of a prompt at once."""
+
+    def read(self, ids: Sequence[int], cache: Cache, start: int) -> Any:
+        """Return hidden states of ids at ``start`` and on, one row a token, for ``logits``; write the cache there."""
+
+    def logits(self, hidden: Any) -> Floats:
+        """Return logits [T, vocabulary] of T rows of hidden states, which may be overwritten."""
 
 
 class Parts(Protocol):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from rung.formats.codec import Floats
 from rung.ops.decode_step.glue import TorchGlue
 from rung.ops.decode_step.network import Network
@@ -30,15 +28,17 @@ class Reference:
         """The parts are bound already; the glue is torch's."""
         return State(Network(weights, TorchGlue(weights.shape), threads), cache)
 
-    def network(self, state: State) -> Network:
-        """The network of ``prepare``."""
+    def reads_without_torch(self, state: State) -> bool:
+        """Return False: the network is torch's."""
+        return False
+
+    def reader(self, state: State) -> Network:
+        """Return the network of ``prepare``."""
         return state.network
 
-    @torch.inference_mode()
     def apply(self, state: State, token: int, position: int) -> Floats:
-        """Logits [vocabulary] after ``token`` at ``position``."""
-        hidden = state.network.layers(torch.tensor([token]), state.cache, position)
-        logits: Floats = state.network.logits(hidden)[0].numpy()
+        """Return logits [vocabulary] after ``token`` at ``position``."""
+        logits: Floats = state.network.logits(state.network.read([token], state.cache, position))[0]
         return logits
 
 

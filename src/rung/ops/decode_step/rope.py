@@ -37,12 +37,11 @@ class Frequencies:
             rope.interleaved,
         )
 
-    def table(self, start: int, count: int) -> tuple[Tensor, Tensor]:
-        """cos and sin [count, dims / 2] f32 of positions ``start`` and on."""
-        import torch
-
-        angles = torch.arange(start, start + count, dtype=torch.float32)[:, None] * torch.from_numpy(self.inverse)
-        return angles.cos().mul_(self.magnitude), angles.sin().mul_(self.magnitude)
+    def table(self, start: int, count: int) -> tuple[Floats, Floats]:
+        """Return cos and sin [count, dims / 2] f32 of positions ``start`` and on."""
+        angles = np.arange(start, start + count, dtype=np.float32)[:, None] * self.inverse
+        magnitude = np.float32(self.magnitude)
+        return np.cos(angles) * magnitude, np.sin(angles) * magnitude
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> None:

@@ -4,12 +4,12 @@ Contract of every rung's ``impl`` object::
 
     prepare(encoded, *, dtype, threads) -> state
     look_up(state, ids) -> Tensor
-    row(state, token) -> float32 array [hidden]
+    rows(state, ids: Sequence[int]) -> float32 array [T, hidden]
     restore(state) -> Encoded
 
 ``prepare`` and ``restore`` are those of ``rung.ops.linear``: a tied head and the embedding share the state of a
 packing. ``ids`` is int64 [T], every id within the vocabulary; the result is f32 [T, hidden] on the device of ``ids``,
-with exactly the values that ``rung.formats.decode`` gives. ``row`` is the same for one token, without torch.
+with exactly the values that ``rung.formats.decode`` gives. ``rows`` is the same without torch.
 
 Of a ``Case``: ``shape`` is (T, vocabulary, hidden), ``format`` the weight's.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rung import formats
@@ -24,11 +25,11 @@ class Rows:
         """int64 [T] -> f32 [T, hidden]"""
         import torch
 
-        return torch.from_numpy(formats.decode(read_rows(state, ids.tolist())))
+        return torch.from_numpy(self.rows(state, ids.tolist()))
 
-    def row(self, state: Packed, token: int) -> Floats:
-        """[hidden]"""
-        return formats.decode(read_rows(state, [token]))[0]
+    def rows(self, state: Packed, ids: Sequence[int]) -> Floats:
+        """[T, hidden]"""
+        return formats.decode(read_rows(state, ids))
 
     def restore(self, state: Packed) -> Encoded:
         """The weight as it was stored."""

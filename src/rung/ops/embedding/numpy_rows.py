@@ -26,11 +26,11 @@ class Rows:
         """int64 [T] -> f32 [T, hidden]"""
         import torch
 
-        return torch.from_numpy(_decode(state, ids.tolist()))
+        return torch.from_numpy(self.rows(state, ids.tolist()))
 
-    def row(self, state: Encoded, token: int) -> Floats:
-        """[hidden]"""
-        return _decode(state, [token])[0]
+    def rows(self, state: Encoded, ids: Sequence[int]) -> Floats:
+        """[T, hidden]"""
+        return _decode(state, ids)
 
     def restore(self, state: Encoded) -> Encoded:
         """The weight itself."""

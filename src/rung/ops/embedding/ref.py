@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,13 +22,12 @@ class Reference:
 
     def look_up(self, state: Encoded, ids: Tensor) -> Tensor:
         """int64 [T] -> f32 [T, hidden]"""
-        rows = [formats.decode(state, slice(row, row + 1)) for row in ids.tolist()]
-        whole = np.concatenate([np.empty((0, state.shape[1]), np.float32), *rows])
-        return torch.from_numpy(whole).to(ids.device)
+        return torch.from_numpy(self.rows(state, ids.tolist())).to(ids.device)
 
-    def row(self, state: Encoded, token: int) -> Floats:
-        """[hidden]"""
-        return formats.decode(state, slice(token, token + 1))[0]
+    def rows(self, state: Encoded, ids: Sequence[int]) -> Floats:
+        """[T, hidden]"""
+        rows = [formats.decode(state, slice(token, token + 1)) for token in ids]
+        return np.concatenate([np.empty((0, state.shape[1]), np.float32), *rows])
 
     def restore(self, state: Encoded) -> Encoded:
         """The weight itself."""

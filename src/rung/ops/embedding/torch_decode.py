@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,9 +26,10 @@ class Decode:
         rows = [state.decode(row, row + 1, ids.device, torch.float32) for row in ids.tolist()]
         return torch.cat([torch.empty(0, state.shape[1], device=ids.device), *rows])
 
-    def row(self, state: Stored, token: int) -> Floats:
-        """[hidden]"""
-        return formats.decode(state.encoded, slice(token, token + 1))[0]
+    def rows(self, state: Stored, ids: Sequence[int]) -> Floats:
+        """[T, hidden]"""
+        rows = [formats.decode(state.encoded, slice(token, token + 1)) for token in ids]
+        return np.concatenate([np.empty((0, state.shape[1]), np.float32), *rows])
 
     def restore(self, state: Stored) -> Encoded:
         """The weight as it was stored."""
