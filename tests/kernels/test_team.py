@@ -1,6 +1,10 @@
 """Programs of several threads: every step runs once on each thread, all of a step before any of the next."""
 
 import itertools
+import os
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ from rung.kernels.cpu import parallel
 from rung.kernels.cpu.compiled import kernel
 from rung.kernels.cpu.team import Program, Team, next_chunk
 from rung.kernels.simd.generic import fetch_add, read_int, write_int
+from tests.interrupting import alarms, interrupt, moments
 
 
 @kernel(3)
@@ -54,7 +59,6 @@ def test_every_step_is_whole_before_the_next_begins(threads, how):
 
 def test_a_team_that_is_let_go_ends_its_threads():
     import gc
-    import threading
 
     before = set(threading.enumerate())  # threads of earlier teams may end meanwhile
     team = Team(3)
@@ -66,3 +70,96 @@ def test_a_team_that_is_let_go_ends_its_threads():
     for thread in own:
         thread.join(60)
     assert not any(thread.is_alive() for thread in own)
+
+
+def whole(words, made, team):
+    """Whether a run computes what it should."""
+    for each in words:
+        each[2] = 0
+    team.run(made)
+    return all(each[2] == 45 for each in words) and all(each[5] == 45 for each in words[1:])
+
+
+def test_an_interrupt_at_any_moment_leaves_the_next_run_whole():
+    words, made = program(steps=20, chunks=10)
+    team = Team(3)
+    assert whole(words, made, team)
+    start = time.perf_counter()
+    team.run(made)
+    longest = 5 * (time.perf_counter() - start)
+    with alarms():
+        cut = sum(interrupt(lambda: [team.run(made) for _ in range(5)], at) for at in moments(60, longest))
+        assert cut > 10
+        for _ in range(5):
+            assert whole(words, made, team)
+
+
+def test_an_interrupt_between_waking_the_others_and_the_run_costs_nothing(monkeypatch):
+    words, made = program(steps=5, chunks=10)
+    team = Team(3)
+
+    def stopped(*given):
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(team, "lead", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                team.run(made)
+        assert whole(words, made, team)
+
+
+def test_threads_that_share_a_team_wait_for_each_other():
+    team = Team(2)
+    several = [program(steps=5, chunks=10) for _ in range(4)]
+    right = []
+
+    def work(words, made):
+        right.append(all(whole(words, made, team) for _ in range(200)))
+
+    threads = [threading.Thread(target=work, args=each) for each in several]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert right == [True] * 4
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_makes_a_team_of_its_own(busy):
+    """Also while another thread of the parent is in the middle of a run."""
+    _, made = program(steps=5, chunks=10)
+    mine, of_mine = program(steps=5, chunks=10)
+    parallel.run_program(made, 2)
+    teams, over = parallel.TEAMS, threading.Event()
+    work = threading.Thread(target=lambda: [teams.of(2).run(made) for _ in iter(over.is_set, True)])
+    if busy:
+        work.start()
+    try:
+        for _ in range(5):
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                threads = {teams.of(2).run(of_mine) or threading.active_count()}
+                os._exit(0 if threads == {2} and all(each[2] == 45 for each in mine) else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        over.set()
+        if busy:
+            work.join()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_leaves_the_openmp_of_its_parent():
+    import torch
+
+    torch.ones(300, 300) @ torch.ones(300, 300)
+    words, made = program(steps=5, chunks=10)
+    parallel.run_program(made, 2)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        parallel.run_program(made, 2)
+        os._exit(0 if all(each[2] == 90 for each in words) else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -161,9 +161,9 @@ def _importing() -> Iterator[None]:
     interpreter every few milliseconds of work, by default 5 ms each time.
     """
     collecting, interval = gc.isenabled(), sys.getswitchinterval()
-    gc.disable()
-    sys.setswitchinterval(0.0005)
     try:
+        gc.disable()
+        sys.setswitchinterval(0.0005)
         yield
     finally:
         sys.setswitchinterval(interval)

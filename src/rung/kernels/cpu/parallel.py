@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import sys
 from array import array
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from rung.kernels.cpu.compiled import kernel
-from rung.kernels.cpu.team import Program, Team, run_steps
+from rung.kernels.cpu.team import Program, Teams, run_steps
 from rung.kernels.simd.scalar import call_address, call_number, read_i64
 
 _NUMBERS = ("omp_get_thread_num", "omp_get_num_threads")
@@ -41,7 +42,27 @@ def _enter_program(words):
 def _openmp() -> tuple[Callable[..., None], int, int] | None:
     """Of the OpenMP library in this process ``GOMP_parallel``, and the addresses of ``omp_get_thread_num`` and
     ``omp_get_num_threads``. Torch may bring one after the first tokens."""
-    return _find_openmp(hasattr(sys.modules.get("torch"), "get_num_threads"))  # torch's, once it is imported whole
+    if _forked:
+        return None
+    return _find_openmp(_torch_is_whole())
+
+
+def _torch_is_whole() -> bool:
+    return hasattr(sys.modules.get("torch"), "get_num_threads")
+
+
+#: Whether this process is the child of a fork, made when OpenMP was in use.
+_forked = False
+
+
+def _after_fork() -> None:
+    """Leave OpenMP: its threads were the parent's, and a call would wait for them for ever."""
+    global _forked
+    _forked = _forked or _find_openmp.cache_info().currsize > 0 or _torch_is_whole()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @functools.cache
@@ -65,9 +86,8 @@ def _find_openmp(with_torch: bool) -> tuple[Callable[..., None], int, int] | Non
     return None
 
 
-@functools.cache
-def _team(threads: int) -> Team:
-    return Team(threads)
+#: The teams of this process.
+TEAMS = Teams()
 
 
 def run(function: int, words: Sequence[int], threads: int) -> None:
@@ -78,7 +98,7 @@ def run(function: int, words: Sequence[int], threads: int) -> None:
     """
     found = _openmp()
     if found is None:
-        _team(threads).run(Program.of([(function, np.array(words, np.int64))]))
+        TEAMS.of(threads).run(Program.of([(function, np.array(words, np.int64))]))
         return
     start, number, _ = found
     given = array("q", (number, function, 0, threads, *words))
@@ -91,7 +111,7 @@ def run_program(program: Program, threads: int) -> None:
     """Runs a program on at most ``threads`` threads at once; its functions may count on a barrier after each."""
     found = _openmp()
     if found is None:
-        _team(threads).run(program)
+        TEAMS.of(threads).run(program)
         return
     start, number, count = found
     words = np.array([number, count, program.steps.ctypes.data, len(program.steps), 0], np.int64)

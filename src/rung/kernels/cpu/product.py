@@ -146,12 +146,11 @@ def _multiply_chunks(words, thread, threads):
 
 def _workspace(size: int) -> int:
     """The address of at least ``size`` bytes that this thread may use until it asks again; 64 divides it."""
-    if getattr(_scratch, "size", 0) < size:
-        _scratch.held, _scratch.size = np.empty(size + 64, np.uint8), size
-        address = int(_scratch.held.ctypes.data)
-        _scratch.address = address + -address % 64
-    found: int = _scratch.address
-    return found
+    held: np.ndarray | None = getattr(_scratch, "held", None)
+    if held is None or held.size < size + 64:
+        held = _scratch.held = np.empty(size + 64, np.uint8)
+    address = int(held.ctypes.data)
+    return address + -address % 64
 
 
 def product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, dtype: str) -> None:

@@ -4,10 +4,16 @@ A program is a table of (function, arguments) addresses. Every thread of the tea
 (arguments, thread, threads); the functions divide their work by the counter at the start of their arguments (see
 ``next_chunk``), so a thread that the system has taken away costs little. A token of a decoder is one program: its
 threads meet in compiled code and not in Python, and wait by turning, then by giving way.
+
+A run survives exceptions of the calling thread (Ctrl-C), because whatever counts is counted in compiled code, in one
+call: ``lead`` waits until the other threads are there, starts the run and takes part in it. What Python does before
+that call only wakes threads. A thread that was woken for nothing goes back to sleep, and one that does not come is
+left out: every thread does the same work, whatever their number.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -16,14 +22,28 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import types
 
-from rung.kernels.cpu.compiled import OPTIONS
-from rung.kernels.simd.generic import call_three, fetch_add, give_way, load_acquire, read_int, rest, write_int
+from rung.kernels.cpu.compiled import OPTIONS, kernel
+from rung.kernels.simd.generic import (
+    call_three,
+    fetch_add,
+    give_way,
+    load_acquire,
+    read_int,
+    replace_if,
+    rest,
+    write_int,
+)
 
 #: Turns of waiting before a thread gives its processor away: about 50 microseconds.
 _TURNS = 1000
-_WORD = 8
+#: Turns that a thread waits for the others, or for a run: some 10 milliseconds.
+_PATIENCE = 20_000
+#: The shared words, by their offset in bytes. The door holds the number of the run, shifted by ``_SHIFT``, plus how
+#: many threads wait for it. The door and the arrivals at barriers, which all threads write, have lines of their own.
+_DOOR, _ARRIVALS, _STEPS, _COUNT, _BEFORE, _THREADS = 0, 128, 256, 264, 272, 280
+_STATE_WORDS = 48
+_SHIFT = 16
 
 
 @numba.njit(**OPTIONS)
@@ -32,9 +52,9 @@ def next_chunk(counter):
     return fetch_add(counter, 1)
 
 
-@numba.njit(types.void(*[types.int64] * 6), **OPTIONS)
+@numba.njit(**OPTIONS)
 def run_steps(steps, count, arrivals, before, thread, threads):
-    """Runs ``count`` steps; ``before`` is the number of arrivals at barriers before this run."""
+    """Run ``count`` steps; ``before`` is the number of arrivals at barriers before this run."""
     for index in range(count):
         function, arguments = read_int(steps + 16 * index), read_int(steps + 16 * index + 8)
         call_three(function, arguments, thread, threads)
@@ -48,6 +68,53 @@ def run_steps(steps, count, arrivals, before, thread, threads):
                 give_way()
         if thread == 0:
             write_int(arguments, 0)
+
+
+@numba.njit(**OPTIONS)
+def _take_part(state, thread):
+    steps, count, before = read_int(state + _STEPS), read_int(state + _COUNT), read_int(state + _BEFORE)
+    run_steps(steps, count, state + _ARRIVALS, before, thread, read_int(state + _THREADS))
+
+
+@kernel(4)
+def lead(state, steps, count, others):
+    """Run a program with those of the ``others`` that come in time, as thread number 0."""
+    for index in range(count):  # not zero where a fork has cut a run of its parent
+        write_int(read_int(steps + 16 * index + 8), 0)
+    write_int(state + _STEPS, steps)
+    write_int(state + _COUNT, count)
+    write_int(state + _BEFORE, load_acquire(state + _ARRIVALS))
+    turns = 0
+    while True:
+        door = load_acquire(state + _DOOR)
+        present = door & ((1 << _SHIFT) - 1)
+        if present == others or turns > _PATIENCE:
+            write_int(state + _THREADS, present + 1)
+            if replace_if(state + _DOOR, door, ((door >> _SHIFT) + 1) << _SHIFT) != 0:
+                break
+        rest()
+        turns += 1
+        if turns > _TURNS:
+            give_way()
+    _take_part(state, 0)
+
+
+@kernel(2)
+def follow(state, thread):
+    """Take part in the next run, or return when none begins soon."""
+    run = fetch_add(state + _DOOR, 1) >> _SHIFT
+    turns = 0
+    while True:
+        door = load_acquire(state + _DOOR)
+        if door >> _SHIFT != run:
+            _take_part(state, thread)
+            return
+        if turns > _PATIENCE and replace_if(state + _DOOR, door, door - 1) != 0:
+            return
+        rest()
+        turns += 1
+        if turns > _TURNS:
+            give_way()
 
 
 @dataclass(frozen=True)
@@ -71,56 +138,74 @@ class _Shared:
     """What the threads of a team share."""
 
     def __init__(self, threads: int) -> None:
-        self.threads = threads
-        self.arrivals = np.zeros(1, dtype=np.int64)
-        self.before = 0
-        self.program: Program | None = None
-        self.gates = [threading.Semaphore(0) for _ in range(threads - 1)]
+        self.state = np.zeros(_STATE_WORDS, dtype=np.int64)
+        self.gates = [threading.Lock() for _ in range(threads - 1)]  # each is locked while its thread sleeps or works
+        self.open = True
 
-    def take_part(self, thread: int) -> None:
-        """Runs the present program as thread number ``thread``."""
-        program = self.program
-        assert program is not None
-        address = self.arrivals.ctypes.data
-        run_steps(program.steps.ctypes.data, len(program.steps), address, self.before, thread, self.threads)
+    def wake(self) -> None:
+        """Wake the threads that sleep."""
+        for gate in self.gates:
+            if gate.locked():
+                gate.release()
 
 
 def _work(shared: _Shared, thread: int) -> None:
-    gate = shared.gates[thread - 1]
+    gate, state = shared.gates[thread - 1], shared.state.ctypes.data
     while True:
         gate.acquire()
-        if shared.program is None:
+        if not shared.open:
             return
-        shared.take_part(thread)
+        follow.call(state, thread)
 
 
 def _dismiss(shared: _Shared) -> None:
-    shared.program = None
-    for gate in shared.gates:
-        gate.release()
+    shared.open = False
+    shared.wake()
 
 
 class Team:
     """The calling thread and ``threads - 1`` others, which sleep between runs. One run at a time: others wait."""
 
     def __init__(self, threads: int) -> None:
+        self.threads = threads
         self._shared = _Shared(threads)
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
+        self.lead = lead.call
+        follow.call  # noqa: B018  compiled here, not in a thread
+        for gate in self._shared.gates:
+            gate.acquire()
         for thread in range(1, threads):
             threading.Thread(target=_work, args=(self._shared, thread), daemon=True, name=f"rung-{thread}").start()
         weakref.finalize(self, _dismiss, self._shared)
 
-    @property
-    def threads(self) -> int:
-        """Threads in all."""
-        return self._shared.threads
-
     def run(self, program: Program) -> None:
-        """Runs the program to its end."""
+        """Run the program to its end."""
         shared = self._shared
         with self._turn:
-            shared.program = program
-            for gate in shared.gates:
-                gate.release()
-            shared.take_part(0)
-            shared.before += len(program.steps) * shared.threads
+            shared.wake()
+            self.lead(shared.state.ctypes.data, program.steps.ctypes.data, len(program.steps), len(shared.gates))
+
+
+class Teams:
+    """A team for each number of threads, made when it is first asked for.
+
+    Threads do not survive a fork, so a child process makes teams of its own.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._teams: dict[int, Team] = {}
+        self._making = threading.Lock()
+
+    def of(self, threads: int) -> Team:
+        """The team of that many threads."""
+        found = self._teams.get(threads)
+        if found is None:
+            with self._making:
+                found = self._teams.get(threads) or Team(threads)
+                self._teams[threads] = found
+        return found

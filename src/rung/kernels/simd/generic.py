@@ -274,6 +274,13 @@ def load_acquire(b, address):
     return b.load_atomic(pointer(b, address, I64), "acquire", 8)
 
 
+@instruction(INT, INT, INT, INT)
+def replace_if(b, address, expected, value):
+    """Writes ``value`` over an int64 of several threads if it is ``expected``; 1 if it was, else 0."""
+    found = b.cmpxchg(pointer(b, address, I64), expected, value, "acq_rel", "acquire")
+    return b.zext(b.extract_value(found, 1), I64)
+
+
 @instruction(VOID)
 def give_way(b):
     """Lets another thread of the machine run: ``sched_yield`` of the C library."""
