@@ -100,14 +100,17 @@ def plan(
     ``memory`` is a budget in bytes, a text like ``4.6GB``, or one of these by device id. Raises
     ``DoesNotFit`` with the smallest relaxations, ``UnknownFormat``, ``UnknownDevice``, ``ContextTooLong``.
     """
-    from rung.engine.open_model import open_any
+    from rung.engine.open_model import open_named
     from rung.engine.planning import make_plan
-    from rung.models.lookup import find_path
 
-    found = open_any(find_path(str(card_or_path))) if isinstance(card_or_path, str | PathLike) else card_or_path
+    named = None
+    if isinstance(card_or_path, str | PathLike):
+        found, named = open_named(str(card_or_path))
+    else:
+        found = card_or_path
     return make_plan(
         found,
-        format=format,
+        format=format or named,
         device=device,
         memory=memory,
         context=context,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from rung.core.types import Device
 from rung.core.value import FrozenDict
 from rung.hardware import occupants
 from rung.hardware.select import Group, group_id, select_groups
-from rung.models.lookup import find_outline
+from rung.models.lookup import find_known, find_outline
 from rung.planning.answer import Answer, Choice, Pass, Question
 from rung.planning.check import check
 from rung.planning.request import parse_memory
@@ -70,18 +70,27 @@ def _check_arguments(asked: Mapping[str, Any]) -> None:
 
 
 def answer_for(
-    model: str, groups: Sequence[Group], question: Question, *, trace: bool, offline: bool, revision: str | None
+    model: str,
+    groups: Sequence[Group],
+    question: Question,
+    *,
+    trace: bool,
+    offline: bool,
+    revision: str | None,
+    on_note: Callable[[str], None] = lambda note: None,
 ) -> Answer:
-    """The same for devices and a question that are known to make sense."""
+    """The same for devices and a question that are known to make sense; ``on_note`` is told what a name left open."""
     passes: tuple[Pass, ...] = ()
+    if not question.formats and (known := find_known(model)) is not None and known.format:
+        question = replace(question, formats=(known.format,))
     if trace:
         from rung.engine.tracing import Modules
 
         modules = Modules()
-        outline = find_outline(model, offline=offline, revision=revision, describing=modules.describe)
+        outline = find_outline(model, offline=offline, revision=revision, describing=modules.describe, on_note=on_note)
         passes = modules.passes(outline, question)
     else:
-        outline = find_outline(model, offline=offline, revision=revision)
+        outline = find_outline(model, offline=offline, revision=revision, on_note=on_note)
     return occupied(check(outline, groups, question, passes), groups)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 from rung.core.errors import SoftwareMissing, UnknownArchitecture
-from rung.models import open_card
+from rung.models import catalog, open_card
 from rung.models.card import ModelCard
-from rung.models.lookup import check_name
+from rung.models.lookup import check_name, find_known, find_path
 from rung.models.network_card import NetworkCard
 
 
@@ -16,6 +17,24 @@ def check_here(name: str) -> None:
     """Raise what is wrong with ``name``: a broken file, or a name that is neither a path nor known; asks no hub."""
     if (path := check_name(name)) is not None:
         open_any(path)
+
+
+def open_named(
+    name: str,
+    *,
+    offline: bool = False,
+    revision: str | None = None,
+    on_note: Callable[[str], None] = lambda note: None,
+) -> tuple[ModelCard | NetworkCard, str | None]:
+    """Return the card of a model by name, for a plan, and the format that stood after a name of the catalogue.
+
+    Raises what ``find_path`` and ``open_any`` raise.
+    """
+    if (known := find_known(name)) is not None:
+        for note in known.notes:
+            on_note(note)
+        return catalog.card_of(catalog.outline_of(known)), known.format or None
+    return open_any(find_path(name, offline=offline, revision=revision, on_note=on_note)), None
 
 
 def open_any(path: Path) -> ModelCard | NetworkCard:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rung.core.errors import HubError
+from rung.core.errors import HubError, ModelNotFound
 from rung.core.settings import OFFLINE
+from rung.core.text import quoted
 from rung.hardware import detect
+from rung.models import catalog
 from rung.models.card import ModelCard
+from rung.models.catalog import Match
 from rung.models.locate import locate, nowhere, repository_of
 from rung.models.open import open_card
 from rung.models.outline import Describe, open_outline
@@ -30,11 +33,49 @@ def check_name(name: str) -> Path | None:
     Raises ``ModelNotFound`` for a name that can be no model.
     """
     path = Path(name).expanduser()
-    if path.exists():
+    if exists(name):
         return path
     if name != DEMO and repository_of(name) is None:
-        raise nowhere(name, path)
+        raise _without_weights(name)
     return None
+
+
+def exists(name: str) -> bool:
+    """Return whether ``name`` is the path of something here."""
+    try:
+        return Path(name).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # too long, a NUL, the home of a user who is not there
+        return False
+
+
+def find_known(name: str) -> Match | None:
+    """Return the model of the catalogue that ``name`` means; None for a path, ``demo``, a hub name and unknown names.
+
+    Raises ``UsageError`` for a name that fits several models, ``ModelNotFound`` for a size that its family lacks.
+    """
+    if name == DEMO or exists(name) or repository_of(name) is not None:
+        return None
+    return catalog.find(name)
+
+
+def _without_weights(name: str) -> ModelNotFound:
+    """The error for a name that leads to no weights: where those of a known model are, else the names that are near."""
+    known = find_known(name)
+    if known is not None and known.model is not None:
+        model = known.model
+        label = (known.format or "q4_k_m").upper()
+        ways = [f"rung run {model.gguf}:{label}"] if model.gguf else []
+        ways += [f"rung run {model.weights}", f"rung check {quoted(name)}   # needs no weights"]
+        facts = [*known.notes, f"license: {model.license}; names of the hub are downloaded when they are run"]
+        return ModelNotFound(f"{model.title} is known by name, and its weights are not here.", facts, ways)
+    if known is not None:
+        way = f"rung check {quoted(name)}   # where a model of that size would run"
+        return ModelNotFound(f"{name!r} is a size and no model, so nothing can be run.", (), [way])
+    error = nowhere(name[:200], Path(name[:200].replace("\0", "")))
+    if near := catalog.find_near(name):
+        cause = f"{error.cause} Did you mean {' or '.join(near)}?"
+        return ModelNotFound(cause, error.facts, [f"rung check {each}" for each in near])
+    return error
 
 
 def find_path(
@@ -53,6 +94,8 @@ def find_path(
     """
     if name == DEMO and not Path(name).exists():
         return demo_path()
+    if not exists(name) and repository_of(name) is None:
+        raise _without_weights(name)
     if budget is None:
         budget = max(device.budget for device in detect.devices())
     try:
@@ -87,9 +130,31 @@ def find_card(
 
 
 def find_outline(
-    name: str, *, offline: bool = False, revision: str | None = None, describing: Describe = describe
+    name: str,
+    *,
+    offline: bool = False,
+    revision: str | None = None,
+    describing: Describe = describe,
+    on_note: Callable[[str], None] = lambda note: None,
 ) -> Outline:
-    """Return the outline of ``demo``, a file, a folder, a configuration or a hub name; only headers are read."""
+    """Return the outline of ``demo``, a file, a folder, a configuration, a hub name or a name of the catalogue.
+
+    Only headers are read. ``on_note`` is told what was taken where a name leaves something open, and that the hub was
+    not asked about a model which the catalogue knows.
+    """
     if name == DEMO and not Path(name).exists():
         return open_outline(demo_path())
-    return open_outline(name, offline=bool(offline or OFFLINE.read()), revision=revision, describing=describing)
+    known = find_known(name)
+    if known is None and not exists(name) and repository_of(name) is None:
+        raise _without_weights(name)
+    if known is None:
+        try:
+            return open_outline(name, offline=bool(offline or OFFLINE.read()), revision=revision, describing=describing)
+        except HubError:
+            known = None if revision else catalog.find(name)
+            if known is None or known.model is None:
+                raise
+            on_note(f"The hub was not reached; {known.model.title} is known without it.")
+    for note in known.notes:
+        on_note(note)
+    return catalog.outline_of(known, describing)

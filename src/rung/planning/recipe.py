@@ -174,6 +174,16 @@ def _held_bytes(tensor: Tensor, format: Format, packing: str, subject: Subject) 
     return packed + (format.bytes(tensor.shape) if copied else 0)
 
 
+def file_bytes(subject: Subject, asked: Storage) -> int:
+    """Bytes of the tensors of a GGUF file in a format or mixture, as llama.cpp writes it; vectors stay f32."""
+    total = 0
+    for tensor in subject.tensors:
+        plain = len(tensor.shape) < 2 or tensor.shape[0] == 1
+        held = formats.get("f32") if plain else format_of(subject, tensor, asked)[0]
+        total += held.bytes(tensor.shape)
+    return total
+
+
 def format_of(subject: Subject, tensor: Tensor, asked: Storage) -> tuple[Format, str]:
     """The format that a matrix gets, with the reason where it is not the one that was asked for."""
     if asked is None:

@@ -130,9 +130,9 @@ class Phase(Value):
 class Outline(Value):
     """A model of any kind from headers alone.
 
-    ``kind`` is gguf, folder, config, index, hub, pipeline, or module for one in memory that is to get layers of
-    ``rung.nn``; ``path`` the place it was read from. A plain model has
-    one component, ``model``, and one phase, ``run``. ``card`` is set where ``rung run`` could run it as it lies;
+    ``kind`` is gguf, folder, config, index, hub, pipeline, size for a dense model of which only the size is known, or
+    module for one in memory that is to get layers of ``rung.nn``; ``path`` the place it was read from. A plain model
+    has one component, ``model``, and one phase, ``run``. ``card`` is set where ``rung run`` could run it as it lies;
     ``makes`` is what a pipeline is known to make of a text: image or video.
     """
 
@@ -161,7 +161,7 @@ class Outline(Value):
         """Whether ``rung run`` makes text with it: rung's own decoder, or transformers' network of a checkpoint."""
         only, *more = self.components
         borrowed = only.role == "decoder" and self.kind not in ("gguf", "module")
-        return not more and (only.decoder is not None or borrowed)
+        return not more and self.kind != "size" and (only.decoder is not None or borrowed)
 
     @property
     def weight_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json as encoder
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -161,7 +162,7 @@ def _asker(model: str) -> Callable[..., Answer]:
         return check_scene.check
     from rung.engine.checking import answer_for
 
-    return answer_for
+    return functools.partial(answer_for, on_note=note)
 
 
 def _exit_code(answers: Sequence[Answer | Unanswered]) -> int:

@@ -7,11 +7,14 @@ from typing import Annotated
 import typer
 
 from rung.cli import options
-from rung.cli.views.output import console, print_json, table
+from rung.cli.views.output import console, note, print_json, table
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="A GGUF file, a Hugging Face folder, demo, or a hub name.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="A GGUF file, a Hugging Face folder, demo, a hub name, or a model's name: llama-3.1-8b."),
+    ],
     format: options.Format = None,
     device: options.Reasoned = None,
     software: options.Software = None,
@@ -29,18 +32,17 @@ def plan(
     from rung.cli.common import part_lines, plan_line, tell_taken
     from rung.core.text import size
     from rung.core.types import Candidate
-    from rung.engine.open_model import open_any
+    from rung.engine.open_model import open_named
     from rung.engine.planning import make_plan
     from rung.hardware.select import select_device
-    from rung.models.lookup import find_path
 
-    card = open_any(find_path(model, offline=offline, revision=revision))
+    card, named = open_named(model, offline=offline, revision=revision, on_note=note)
     picked = select_device(device, software) if device or software else None
     tell_taken([device])
     elsewhere = (picked,) if picked and not picked.real else None
     made, devices = make_plan(
         card,
-        format=format,
+        format=format or named,
         device=picked.id if picked else None,
         memory=memory,
         context=context,

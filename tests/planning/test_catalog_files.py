@@ -1,0 +1,23 @@
+"""Sizes that are computed for models of the catalogue against the sizes of published files."""
+
+import pytest
+
+from rung.models.catalog import known_models, outline_of
+from rung.models.catalog.names import Match
+from rung.planning.mixture import LLAMA_CPP, Mixture, storage
+from rung.planning.recipe import file_bytes
+from rung.planning.subject import Subject
+
+FILES = [(model, file) for model in known_models() for file in model.files]
+
+
+@pytest.mark.parametrize(("model", "file"), FILES, ids=lambda one: getattr(one, "name", getattr(one, "format", None)))
+def test_files_have_the_published_size(model, file):
+    outline = outline_of(Match(model.name, model))
+    subject = Subject.of_component(outline.components[0], outline.kind, outline.path)
+    asked = Mixture(file.format) if file.format in LLAMA_CPP else storage(file.format)
+    assert file_bytes(subject, asked) == pytest.approx(file.bytes, rel=0.01)
+
+
+def test_enough_rows_have_one():
+    assert len({model.name for model, _ in FILES}) >= 50
