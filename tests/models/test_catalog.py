@@ -88,6 +88,8 @@ def test_every_spelling_of_a_row_means_that_row(model: KnownModel) -> None:
         ("instruct", None),
         ("./llama-3.1-8b", None),
         ("llama-3.1-8b.gguf", None),
+        ("https://huggingface.co/meta-llama/Llama-3.1-8B", None),
+        ("models/llama/llama-3.1-8b", None),
     ],
 )
 def test_what_people_type(typed: str, name: str | None) -> None:

@@ -25,8 +25,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([mbt])")
 #: Sizes as names have them: 8b, 270m, 8x7b, a3b, e4b.
 _SIZES = re.compile(r"[ae]?\d+(?:\.\d+)?(?:x\d+(?:\.\d+)?)?[mbt]")
 _UNITS = {"m": 10**6, "b": 10**9, "t": 10**12}
-#: What is no name but a path or a file.
-_PATH = re.compile(r"[./~\\]|.*\.(?:gguf|safetensors|bin|pt|pth|ckpt|json)$", re.IGNORECASE | re.DOTALL)
+#: What is no name but a path, an address or a file.
+_PATH = re.compile(r"[./~\\]|.*:/|.*/.*/|.*\.(?:gguf|safetensors|bin|pt|pth|ckpt|json)$", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def find(name: str) -> Match | None:
 
 def find_near(name: str) -> list[str]:
     """Return the names of the catalogue that look most like ``name``, best first."""
-    key = _key(_words(split_format(name[:_LONGEST])[0]))
+    key = "" if _PATH.match(name) else _key(_words(split_format(name[:_LONGEST])[0]))
     models = {spelling: model.name for spelling, model in reversed(list(_exact().items()))}
     return list(dict.fromkeys(models[spelling] for spelling in close(key, models, most=6)))[:3] if key else []
 
