@@ -100,7 +100,10 @@ def _tokenizer(card: NetworkCard) -> Tokenizer:
 
 
 class ReadTokens(Tokens):
-    """The tokens that the network has read. What it keeps of them cannot be shortened, only forgotten."""
+    """The tokens that the network has read. What it keeps of them cannot be shortened, only forgotten.
+
+    While it reads, and after that failed, none count: it may keep some of them, and forgets them before it reads again.
+    """
 
     def __init__(self, context: int, kept: Kept) -> None:
         super().__init__(context)
@@ -146,14 +149,15 @@ class BorrowedDecoder:
         if not ids or min(ids) < 0 or max(ids) >= self._vocabulary:
             raise UsageError(f"Token ids must lie in 0 to {self._vocabulary - 1}, and be one at least")
         self.cache.room(self.cache.length, len(ids))
+        if not self.cache.length:
+            self._kept.forget()  # what a call that failed has left
         found, left = [], list(ids)
-        try:
-            while left:
-                count = self._kept.at_once(CHUNK) or len(left)
-                found.append(self._kept.forward(left[:count], each))
-                self.cache.advance(left[:count])
-                del left[:count]
-        except BaseException:  # some layers have taken these tokens on already: Ctrl-C, a full memory
-            self.cache.truncate(0)
-            raise
+        while left:
+            count = self._kept.at_once(CHUNK) or len(left)
+            # what fails (Ctrl-C, a full memory) leaves some layers with these tokens: nothing counts until all have
+            held, self.cache.ids = self.cache.ids, []
+            found.append(self._kept.forward(left[:count], each))
+            held += left[:count]
+            self.cache.ids = held
+            del left[:count]
         return found

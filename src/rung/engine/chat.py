@@ -45,6 +45,10 @@ class Template:
         self._source = source
         self._named = dict(named or {})
         self._seconds = seconds
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._child: _Child | None = _Child()
 
@@ -85,14 +89,20 @@ class Template:
             "add_generation_prompt": answer,
         }
         limits = {"seconds": self._seconds, "characters": CHARACTERS}
+        if self._process != os.getpid():  # a fork: the child process is its parent's, whom it answers
+            self._start()
         with self._lock:
-            if self._child is None:
-                self._child = _Child()
-            found = self._child.ask({"source": self._source, "variables": variables, **limits}, self._seconds)
+            # nobody else's from here: after an interrupt its answer, which may still come, is to no later question
+            child, self._child = self._child or _Child(), None
+            try:
+                found = child.ask({"source": self._source, "variables": variables, **limits}, self._seconds)
+            except BaseException:
+                child.end()
+                raise
             if found is None:
-                self._child.end()
-                self._child = None
+                child.end()
                 return "", f"it did not end within {self._seconds:g} s, or broke the process that rendered it"
+            self._child = child
         return str(found.get("text", "")), str(found.get("error", ""))
 
 
@@ -134,7 +144,7 @@ class _Child:
         )
         self._ready = False
         self._rest = b""
-        self._finish = weakref.finalize(self, _end, self._process)
+        self._finish = weakref.finalize(self, _end, self._process, os.getpid())
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
         """The answer, or None when there is none in time or the process has ended."""
@@ -172,9 +182,10 @@ class _Child:
         self._finish()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
+def _end(process: subprocess.Popen[bytes], parent: int) -> None:
+    if os.getpid() == parent:  # not in a fork of it
+        process.kill()
+        process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             try:

@@ -16,6 +16,7 @@ from rung.engine.decoder import Decoder
 from rung.engine.sampling import Sampler, Sampling
 from rung.engine.stream import TextStream
 from rung.engine.tokenizer import Tokenizer
+from rung.engine.turns import Turns, new_owner
 from rung.formats.codec import Floats
 from rung.models.card import ModelCard
 from rung.models.network_card import NetworkCard
@@ -37,7 +38,8 @@ Messages = Sequence[Mapping[str, str]]
 class Model:
     """A language model bound to the devices of its plan. Made by ``rung.load``.
 
-    One answer is computed at a time; what earlier prompts and answers left in the cache is used again.
+    One answer is computed at a time; what earlier prompts and answers left in the cache is used again. An exception in
+    the middle of a call (Ctrl-C) harms none of the calls after it, and several threads may use one model.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Model:
         self.devices = devices
         self.tokenizer = tokenizer
         self._decoder = decoder
+        self._turns = Turns()
         self._journal = journal
         self._measured: dict[str, float] = {}
         self._kitchen = Kitchen(Subject.of_card(card))
@@ -87,8 +90,16 @@ class Model:
 
         Raises ``ContextTooLong`` above the plan's context and ``UsageError`` for no or unknown ids.
         """
-        self._decoder.cache.truncate(0)
-        return self._decoder.logits(list(ids))
+
+        def compute(unchanged: bool) -> Tensor:
+            self._decoder.cache.truncate(0)
+            return self._decoder.logits(list(ids))
+
+        owner = new_owner()
+        try:
+            return self._turns.compute(owner, compute)
+        finally:
+            self._turns.end(owner)
 
     def generate(self, prompt: str, *, system: str | None = None, raw: bool = False, **options: Any) -> Generation:
         """The answer to a prompt, as an iterable of strings; ``options`` are those of ``chat``.
@@ -151,7 +162,8 @@ class Generation:
         self._model, self._ids, self._most = model, ids, most
         self._sampler, self._text = sampler, text
         self._said: list[str] = []
-        self._seconds = {"prefill": 0.0, "first": 0.0, "decode": 0.0}
+        self._owner = new_owner()
+        self._seconds = {"ready": 0.0, "prefill": 0.0, "first": 0.0, "decode": 0.0}
         self._fed, self._alone = 0, False
         self._pieces = self._run()
 
@@ -166,19 +178,20 @@ class Generation:
         return self.result
 
     def _run(self) -> Generator[str, None, None]:
-        model, decoder = self._model, self._model._decoder
-        kept = min(decoder.cache.shared(self._ids), len(self._ids) - 1)  # the last token's logits are needed
-        decoder.cache.truncate(kept)
-        self._fed = len(self._ids) - kept
-        self._alone = not decoder.get_ready(self._fed)
+        try:
+            yield from self._answer()
+        finally:
+            self._model._turns.end(self._owner)
+
+    def _answer(self) -> Generator[str, None, None]:
+        model, cache = self._model, self._model._decoder.cache
         started = time.perf_counter()
-        logits = decoder.prefill(self._ids[kept:])
-        self._seconds["prefill"] = time.perf_counter() - started
+        logits = model._turns.compute(self._owner, self._prefill)
         reason = "end"
         while True:
             token = self._choose(logits)
             if not self._seconds["first"]:
-                self._seconds["first"] = time.perf_counter() - started
+                self._seconds["first"] = time.perf_counter() - started - self._seconds["ready"]
             if token in model._ends:
                 break
             self.tokens.append(token)
@@ -192,17 +205,48 @@ class Generation:
             if self._most is not None and len(self.tokens) >= self._most:
                 reason = "length"
                 break
-            if decoder.cache.length >= decoder.cache.context:
+            if len(self._ids) + len(self.tokens) > cache.context:
                 reason = "context"
                 break
-            before = time.perf_counter()
-            logits = decoder.step(token)
-            self._seconds["decode"] += time.perf_counter() - before
+            logits = model._turns.compute(self._owner, self._step)
         rest = self._text.finish()
         if rest:
             self._said.append(rest)
             yield rest
         self._finish(reason)
+
+    def _prefill(self, unchanged: bool) -> Floats:
+        """Read the prompt, or what the cache does not hold of it."""
+        decoder = self._model._decoder
+        kept = min(decoder.cache.shared(self._ids), len(self._ids) - 1)  # the last token's logits are needed
+        decoder.cache.truncate(kept)
+        self._fed = len(self._ids) - kept
+        before = time.perf_counter()
+        self._alone = not decoder.get_ready(self._fed)
+        started = time.perf_counter()
+        logits = decoder.prefill(self._ids[kept:])
+        self._seconds["prefill"] = time.perf_counter() - started
+        self._seconds["ready"] = started - before
+        return logits
+
+    def _step(self, unchanged: bool) -> Floats:
+        """Logits after the last token."""
+        if not unchanged:
+            self._read_again()
+        before = time.perf_counter()
+        logits = self._model._decoder.step(self.tokens[-1])
+        self._seconds["decode"] += time.perf_counter() - before
+        return logits
+
+    def _read_again(self) -> None:
+        """Bring the cache to where this answer was, as it came there: prompt at once, then a token at a time."""
+        decoder, held = self._model._decoder, [*self._ids, *self.tokens[:-1]]
+        kept = decoder.cache.shared(held)
+        decoder.cache.truncate(kept)
+        if kept < len(self._ids):
+            decoder.prefill(self._ids[kept:])
+        for token in held[max(kept, len(self._ids)) :]:
+            decoder.step(token)
 
     def _choose(self, logits: Floats) -> int:
         """The next token. Logits that are no numbers are most often a damaged file's: then that is said."""

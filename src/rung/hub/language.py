@@ -268,10 +268,10 @@ class Kept:
 
     def forget(self) -> None:
         """As if no token had been read."""
-        self._kept, self._ids = None, []
+        made = None
         if self._name == _KEPT[0]:
-            made = _caches().DynamicCache(config=self._network.config)
-            self._kept = _attention().with_rows(made, self._context)
+            made = _attention().with_rows(_caches().DynamicCache(config=self._network.config), self._context)
+        self._kept, self._ids = made, []
 
     def at_once(self, most: int) -> int:
         """How many tokens a call may have now, ``most`` where it may be any number; 0: all that there are.
