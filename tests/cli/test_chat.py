@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import builtins
+import json
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rung.cli import chat
+from rung.cli.chat.commands import ALONE
 from rung.core.errors import ContextTooLong, TemplateError
+from rung.engine import decoder
 from rung.engine.load import load
 
 
@@ -42,9 +47,10 @@ class Model:
     """Notes its prompts and answers what it is told to; ``room`` is how many characters its context holds."""
 
     def __init__(self, template: str | None = "{{ messages }}", room: int = 10**6) -> None:
-        self.card = SimpleNamespace(chat_template=template)
+        self.card = SimpleNamespace(chat_template=template, defaults={}, name="fake")
         self.plan = SimpleNamespace(context=64, placements=())
         self.prompts: list[Any] = []
+        self.options: dict[str, Any] = {}
         self.answers: list[list[Any]] = []
         self.room = room
         self.devices = ()
@@ -52,12 +58,13 @@ class Model:
     def _length(self, prompt: Any) -> int:
         return len(prompt) if isinstance(prompt, str) else sum(len(message["content"]) for message in prompt)
 
-    def fits(self, prompt: Any) -> bool:
-        return self._length(prompt) <= self.room - 4
+    def room_after(self, prompt: Any) -> int:
+        return self.room - self._length(prompt)
 
     def chat(self, messages: Any, **options: Any) -> Answer:
         if self._length(messages) > self.room:
             raise ContextTooLong("The prompt is too long.", ways_out=["a shorter prompt"])
+        self.options = options
         self.prompts.append([(message["role"], message["content"]) for message in messages])
         return Answer(self.answers.pop(0) if self.answers else ["yes"])
 
@@ -76,15 +83,17 @@ def talk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     def call(model: Any, *lines: Any, **options: Any) -> tuple[str, str]:
         left = iter(lines)
 
-        def typed(prompt: str) -> str:
+        def typed(prompt: str = "") -> str:
             line = next(left, EOFError())
             if isinstance(line, BaseException):
                 raise line
             return str(line)
 
         monkeypatch.setattr(builtins, "input", typed)
+        monkeypatch.setenv("RUNG_HISTORY", "0")
         system, raw, quiet = options.get("system"), options.get("raw", False), options.get("quiet", False)
-        chat.loop(model, getattr(model, "devices", ()), {"temperature": 0}, system, raw, quiet)
+        chosen = {"temperature": 0, "max_tokens": options.get("max_tokens", 4)}
+        chat.loop(model, getattr(model, "devices", ()), chosen, system, raw, quiet)
         out, err = capsys.readouterr()
         assert next(left, None) is None, "the chat ended before its last line"
         return out, err
@@ -102,15 +111,15 @@ def test_every_turn_goes_with_the_ones_before(talk: Any) -> None:
         [system, ("user", "three")],
     ]
     assert out.splitlines()[:3] == ["yes"] * 3
-    assert err.count("tokens/s") == 3
+    assert "tokens/s" not in err
     assert "Chat. /help lists the commands" in err
 
 
 def test_the_commands(talk: Any) -> None:
     model = Model()
     _, err = talk(model, "/help", "/dance", "/bye")
-    assert all(command in err for command in ("/clear", "/plan", "/bye", "Ctrl-C"))
-    assert "there is no command /dance" in err
+    assert all(command in err for command in ("/clear", "/plan", "/bye", "Ctrl-C", *ALONE[:10]))
+    assert "There is no command /dance" in err
     assert model.prompts == []
 
 
@@ -168,9 +177,163 @@ def test_quiet_says_nothing_but_answers(talk: Any) -> None:
 def test_the_embedded_model_chats_until_its_context_is_full(talk: Any) -> None:
     model = load("demo", device="cpu", context=96)
     questions = ["Does a GTX 1080 multiply bfloat16?", "hello", "How much memory has a Quadro P2200?"]
-    out, err = talk(model, *questions, "/plan", "word " * 200, "hello", "/bye")
+    lines = (*questions, "/stats", "/plan", "word " * 200, "hello", "/stats", "hello", "/bye")
+    out, err = talk(model, *lines, max_tokens=None)
     assert out.split()
     assert "forgotten" in err
     assert "context 96" in err
     assert "The prompt has" in err
-    assert err.count("tokens/s") + err.count("1 token ") >= 4
+    assert err.count("tokens/s") == 1
+
+
+def test_room_for_an_answer_is_kept(talk: Any) -> None:
+    """A quarter of the context by default: 16 of 64; and a word where one question leaves less."""
+    model = Model(room=40)
+    _, err = talk(model, "1234567890", "1234567890", "1234567890", "x" * 30, max_tokens=None)
+    assert model.prompts[1] == [("user", "1234567890"), ("assistant", "yes"), ("user", "1234567890")]
+    assert model.prompts[2] == model.prompts[1]
+    assert model.prompts[3] == [("user", "x" * 30)]
+    assert err.count("there is room for an answer of 10 tokens") == 1
+
+
+def test_the_system_text_and_options_are_set_and_shown(talk: Any) -> None:
+    model = Model()
+    lines = ("/system Be brief.", "/system", "/set temperature 0.5", "/set top-k 40", r"/set stop \n", "one")
+    _, err = talk(model, *lines, "/set seed 7", "/set temperature default", "two", "/set")
+    assert model.prompts[0] == [("system", "Be brief."), ("user", "one")]
+    assert "Be brief." in err
+    assert model.options == {"temperature": None, "top_k": 40, "stop": ("\n",), "seed": 7, "max_tokens": 4}
+    shown = dict(line.split(maxsplit=1) for line in err.splitlines()[-8:])
+    assert shown["top_k"] == "40"
+    assert shown["temperature"] == "1 (default)"  # top_k without a temperature draws
+    assert shown["stop"] == r"'\n'"
+    assert shown["min_p"] == "0 (default)"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/set temperature hot", "'hot' is no value of temperature"),
+        ("/set temperature -1", "must be 0 (always the likeliest token) or above"),
+        ("/set top_p nan", "must be from 0 to 1"),
+        ("/set temprature 1", "Did you mean temperature"),
+        ("/set max_tokens 0", "max_tokens must be 1 at least"),
+        ("/set seed", "/set seed VALUE"),
+        ("/retry", "There is no question yet"),
+        ("/save", "The name is missing"),
+        ("/save a b", "'a b' is no name of a conversation"),
+        ("/load nowhere", "There is no conversation"),
+        ("/file", "The name is missing"),
+        ("/file /no/such/file", "/no/such/file cannot be read: No such file"),
+        ("/file .", "cannot be read: Is a directory"),
+        ("/retyr", "Did you mean /retry"),
+    ],
+)
+def test_a_bad_command_is_answered_and_changes_nothing(
+    talk: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, words: str
+) -> None:
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
+    model = Model()
+    _, err = talk(model, line, "one")
+    assert words in err
+    assert model.prompts == [[("user", "one")]]
+    assert model.options == {"temperature": 0, "max_tokens": 4}
+
+
+def test_the_last_question_is_asked_again(talk: Any) -> None:
+    model = Model()
+    model.answers = [["a"], ["b"], ["c"]]
+    _, err = talk(model, "one", "two", "/retry", "three")
+    before = [("user", "one"), ("assistant", "a")]
+    assert model.prompts[1] == model.prompts[2] == [*before, ("user", "two")]
+    assert model.prompts[3] == [*before, ("user", "two"), ("assistant", "c"), ("user", "three")]
+    assert "At temperature 0 the answer is the same" in err
+
+
+def test_files_go_with_the_next_turn_and_only_with_that(talk: Any, tmp_path: Path) -> None:
+    (tmp_path / "a b.txt").write_text("text\n")
+    (tmp_path / "data").write_bytes(b"\x7fELF\x00")
+    model = Model()
+    _, err = talk(model, f"/file {tmp_path / 'a b.txt'}", f"/file {tmp_path / 'data'}", "Summarize.", "two")
+    assert model.prompts[0] == [("user", "Summarize.\n\ntext\n")]
+    assert model.prompts[1][-1] == ("user", "two")
+    assert "5 characters go with your next turn" in err
+    assert "is no text" in err
+
+
+def test_a_conversation_is_saved_and_goes_on(talk: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
+    _, err = talk(Model(), "one", "/set top_k 3", "/save fox", "/save fox", system="Be brief.")
+    path = tmp_path / "chats" / "fox.json"
+    assert (err.count(f"saved in {path}"), err.count(f"replaced {path}")) == (1, 1)
+    assert os.name == "nt" or path.stat().st_mode & 0o777 == 0o600
+    assert json.loads(path.read_text())["messages"][0] == {"role": "user", "content": "one"}
+    model = Model()
+    _, err = talk(model, "/load", "/load fox", "two", f"/save {tmp_path}/other.json", "/save /no/such/folder/x")
+    assert model.prompts == [[("system", "Be brief."), ("user", "one"), ("assistant", "yes"), ("user", "two")]]
+    assert model.options["top_k"] == 3
+    assert "Saved are: fox." in err
+    assert "cannot be written" in err
+    assert (tmp_path / "other.json").is_file()
+    assert sorted(os.listdir(tmp_path / "chats")) == ["fox.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "not an object"),
+        ("{}", "no saved conversation"),
+        ('{"messages": [{"role": "assistant", "content": "x"}]}', "roles are user and assistant in turn"),
+        ('{"messages": [{"role": "user", "content": 3}]}', "roles are user and assistant in turn"),
+        ('{"messages": [], "options": {"top_p": 7}}', "must be from 0 to 1"),
+        ('{"messages": [], "options": {"colour": 7}}', "There is no option colour"),
+        ('{"messages": [], "system": 7}', "system text is no text"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_damaged_conversation_is_refused(
+    talk: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, words: str
+) -> None:
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
+    (tmp_path / "chats").mkdir()
+    (tmp_path / "chats" / "bad.json").write_text(text)
+    model = Model()
+    _, err = talk(model, "one", "/load bad", "two")
+    assert words in err
+    assert model.prompts[1] == [("user", "one"), ("assistant", "yes"), ("user", "two")]
+
+
+def test_ctrl_c_before_the_answer_forgets_the_question(talk: Any) -> None:
+    model = Model()
+    model.answers = [[KeyboardInterrupt()]]
+    talk(model, "one", "two")
+    assert model.prompts[1] == [("user", "two")]
+
+
+def test_an_interrupt_while_a_prompt_is_read_costs_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between two chunks of a prompt; the model then answers as one that was never disturbed."""
+    monkeypatch.setattr(decoder, "CHUNK", 64)
+    model = load("demo", device="cpu", context=512)
+    question = "Does a GTX 1080 multiply bfloat16?"
+    wanted = list(model.generate(question, max_tokens=12))
+    answer, seen = model.generate("word " * 200), []
+
+    def interrupt(done: int, total: int) -> None:
+        seen.append((done, total))
+        if done:
+            raise KeyboardInterrupt
+
+    answer.on_read = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(answer))
+    assert [done for done, _ in seen] == [0, 64]
+    assert answer.stop()["stop_reason"] == "stopped"
+    assert list(model.generate(question, max_tokens=12)) == wanted
+
+
+def test_three_quotes_hold_several_lines_and_a_paste_that_begins_with_a_path_is_text(talk: Any) -> None:
+    model = Model()
+    talk(model, '"""one', "", '  two"""', '"""three"""', '/system """a', 'b"""', "/etc/hosts\nis what?")
+    assert [prompt[-1][1] for prompt in model.prompts] == ["one\n\n  two", "three", "/etc/hosts\nis what?"]
+    assert model.prompts[2][0] == ("system", "a\nb")

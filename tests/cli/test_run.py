@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rung.cli import app
-from rung.cli.commands.run.run import show
+from rung.cli.views.answer import show
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.engine import system
@@ -295,3 +295,11 @@ def test_an_adapter_is_added_while_the_model_runs(rung, model, tmp_path):
     said = rung("run", model, "the quick", "--adapter", str(tmp_path / "nowhere"))
     assert said.code == 2
     assert "There is no adapter" in said.err
+
+
+def test_stdin_stands_below_a_prompt(rung, model):
+    def count(*arguments, **stdin):
+        return json.loads(rung("run", model, *arguments, "--json", "--max-tokens", "1", **stdin).out)["prompt_tokens"]
+
+    assert count("the quick", stdin="brown fox\n") == count("the quick\n\nbrown fox\n") > count("the quick")
+    assert count("the quick", stdin="\n") == count("the quick")

@@ -126,7 +126,7 @@ def opened(model: str, offline: bool, revision: str | None, quiet: bool) -> Fold
 def _pipeline(
     folder: Folder, device: str | None, memory: str | None, format: str | None, quiet: bool
 ) -> Iterator[Pipeline]:
-    from rung.cli.commands.run.run import step_line
+    from rung.cli.views.answer import step_line
     from rung.cli.views.progress import bar
     from rung.pipelines.generate import Pipeline, Watcher
 

@@ -72,6 +72,7 @@ CACHE = Setting(
 OFFLINE = Setting(
     "RUNG_OFFLINE", "0", "call", "1: never ask the model hub, use what is downloaded (also HF_HUB_OFFLINE).", _flag
 )
+HISTORY = Setting("RUNG_HISTORY", "1", "call", "0: what is typed in a chat is not kept for the next one.", _flag)
 DEBUG = Setting("RUNG_DEBUG", "0", "call", "1: show the traceback of an error (as --debug does).", _flag)
 
-SETTINGS = (THREADS, CACHE, OFFLINE, DEBUG)
+SETTINGS = (THREADS, CACHE, OFFLINE, HISTORY, DEBUG)

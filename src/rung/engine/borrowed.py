@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,9 +135,12 @@ class BorrowedDecoder:
         """Logits [vocabulary] f32 after one more token. Raises ``ContextTooLong`` or ``UsageError``."""
         return self.prefill([token])
 
-    def prefill(self, ids: Sequence[int]) -> Floats:
-        """Logits [vocabulary] f32 after the last of ``ids``, which are read after what is held; raises as ``step``."""
-        (*_, last) = self._chunks(ids, each=False)
+    def prefill(self, ids: Sequence[int], on_read: Callable[[int, int], None] = lambda done, total: None) -> Floats:
+        """Logits [vocabulary] f32 after the last of ``ids``, which are read after what is held; raises as ``step``.
+
+        ``on_read`` is called with (tokens read, tokens to read) before, between and after the chunks.
+        """
+        (*_, last) = self._chunks(ids, each=False, on_read=on_read)
         found: Floats = last[-1].numpy()
         return found
 
@@ -145,7 +148,9 @@ class BorrowedDecoder:
         """Logits [positions, vocabulary] f32 after each of ``ids``; raises as ``step``."""
         return torch.cat(self._chunks(ids, each=True))
 
-    def _chunks(self, ids: Sequence[int], each: bool) -> list[torch.Tensor]:
+    def _chunks(
+        self, ids: Sequence[int], each: bool, on_read: Callable[[int, int], None] = lambda done, total: None
+    ) -> list[torch.Tensor]:
         if not ids or min(ids) < 0 or max(ids) >= self._vocabulary:
             raise UsageError(f"Token ids must lie in 0 to {self._vocabulary - 1}, and be one at least")
         self.cache.room(self.cache.length, len(ids))
@@ -153,6 +158,7 @@ class BorrowedDecoder:
             self._kept.forget()  # what a call that failed has left
         found, left = [], list(ids)
         while left:
+            on_read(len(ids) - len(left), len(ids))
             count = self._kept.at_once(CHUNK) or len(left)
             # what fails (Ctrl-C, a full memory) leaves some layers with these tokens: nothing counts until all have
             held, self.cache.ids = self.cache.ids, []
@@ -160,4 +166,5 @@ class BorrowedDecoder:
             held += left[:count]
             self.cache.ids = held
             del left[:count]
+        on_read(len(ids), len(ids))
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rung.core.errors import UsageError
@@ -15,6 +15,10 @@ from rung.ops.decode_step.weights import Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def _nobody(done: int, total: int) -> None:
+    """Take the progress that nobody wants to see."""
 
 
 class Step(Protocol):
@@ -68,15 +72,16 @@ class Decoder:
             self._step.reader(self._state)
         return together
 
-    def prefill(self, ids: Sequence[int]) -> Floats:
+    def prefill(self, ids: Sequence[int], on_read: Callable[[int, int], None] = _nobody) -> Floats:
         """Return logits [vocabulary] f32 after the last of ``ids``, which are read after what the cache holds.
 
-        Raises, before anything is computed, ``ContextTooLong`` or (no ids, an unknown id) ``UsageError``.
+        ``on_read`` is called with (tokens read, tokens to read) before, between and after the chunks. Raises, before
+        anything is computed, ``ContextTooLong`` or (no ids, an unknown id) ``UsageError``.
         """
         self._check(ids)
         if self._one_by_one(len(ids)):
             return self._steps(ids)
-        for _, hidden in self._chunks(ids):  # noqa: B007  the last chunk's is used
+        for _, hidden in self._chunks(ids, on_read):  # noqa: B007  the last chunk's is used
             pass
         logits: Floats = self._step.reader(self._state).logits(hidden[-1:])[0]
         return logits
@@ -107,14 +112,16 @@ class Decoder:
             raise
         return logits
 
-    def _chunks(self, ids: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    def _chunks(self, ids: Sequence[int], on_read: Callable[[int, int], None] = _nobody) -> Iterator[tuple[int, Any]]:
         """For each chunk the index of its first id and the hidden states [T, hidden] after the last layer."""
         reader = self._step.reader(self._state)
         for first in range(0, len(ids), CHUNK):
+            on_read(first, len(ids))
             chunk = ids[first : first + CHUNK]
             hidden = reader.read(chunk, self.cache, self.cache.length)
             self.cache.advance(chunk)
             yield first, hidden
+        on_read(len(ids), len(ids))
 
     def _check(self, ids: Sequence[int]) -> None:
         if not ids:

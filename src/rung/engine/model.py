@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import ContextTooLong, DeviceError, UsageError
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from rung.engine.borrowed import BorrowedDecoder
 
 Messages = Sequence[Mapping[str, str]]
+
+#: Of a text of more characters than this for each token of the context only the beginning is looked at first. Blanks
+#: and repeated signs apart, no text has tokens that long.
+_CHARACTERS_A_TOKEN = 8
 
 
 class Model:
@@ -108,7 +112,7 @@ class Model:
         as it is. Raises ``ContextTooLong``, ``TemplateError``, ``UsageError``.
         """
         if self._template is None or raw:
-            return self._start(self.tokenizer.encode(prompt, special=True, bos=True), options, goes_on=True)
+            return self._start(self._encode(prompt, bos=True), options, goes_on=True)
         messages = [{"role": "system", "content": system}] if system else []
         return self.chat([*messages, {"role": "user", "content": prompt}], **options)
 
@@ -120,10 +124,18 @@ class Model:
         """
         return self._start(self._ids(messages), options, goes_on=False)
 
-    def fits(self, prompt: str | Messages) -> bool:
-        """Whether a text that is continued, or messages, leave room for an answer of an eighth of the context."""
-        ids = self.tokenizer.encode(prompt, special=True, bos=True) if isinstance(prompt, str) else self._ids(prompt)
-        return len(ids) <= self.plan.context - max(self.plan.context // 8, 1)
+    def fits(self, prompt: str | Messages, answer: int | None = None) -> bool:
+        """Whether a text that is continued, or messages, leave room for an answer of so many tokens, by default an
+        eighth of the context."""
+        return self.room_after(prompt) >= (max(self.plan.context // 8, 1) if answer is None else answer)
+
+    def room_after(self, prompt: str | Messages) -> int:
+        """Return how many tokens of the context a prompt leaves; below zero where it is longer than the context."""
+        try:
+            ids = self._encode(prompt, bos=True) if isinstance(prompt, str) else self._ids(prompt)
+        except ContextTooLong:
+            return -1
+        return self.plan.context - len(ids)
 
     def _ids(self, messages: Messages) -> list[int]:
         if self._template is None:
@@ -134,18 +146,30 @@ class Model:
             )
         text = self._template.render(messages)
         bos = self.tokenizer.named.get("bos_token", "")
-        return self.tokenizer.encode(text, special=True, bos=not (bos and text.startswith(bos)))
+        return self._encode(text, bos=not (bos and text.startswith(bos)))
+
+    def _encode(self, text: str, bos: bool) -> list[int]:
+        """Return the ids of a prompt. Raises ``ContextTooLong`` at once for one that is far too long: a megabyte takes
+        some vocabularies 20 s."""
+        most = _CHARACTERS_A_TOKEN * self.plan.context
+        if len(text) > most:
+            found = len(self.tokenizer.encode(text[:most], bos=bos))
+            if found > self.plan.context:
+                raise self._too_long(len(text) * found // most, "about ")
+        return self.tokenizer.encode(text, bos=bos)
+
+    def _too_long(self, tokens: int, about: str = "") -> ContextTooLong:
+        wider = min(tokens + 256, self.card.context or tokens + 256)
+        ways = [f"rung run {quoted(self.card.path)} --context {wider}"] if wider > tokens else []
+        return ContextTooLong(
+            f"The prompt has {about}{count(tokens, 'token')}, the context holds {self.plan.context:,}.",
+            [f"{self.card.name} holds {self.card.context:,} at the most"] if self.card.context else [],
+            [*ways, "a shorter prompt"],
+        )
 
     def _start(self, ids: list[int], options: dict[str, Any], goes_on: bool) -> Generation:
-        room = self.plan.context
-        if len(ids) >= room:
-            wider = min(len(ids) + 256, self.card.context or len(ids) + 256)
-            ways = [f"rung run {quoted(self.card.path)} --context {wider}"] if wider > len(ids) else []
-            raise ContextTooLong(
-                f"The prompt has {count(len(ids), 'token')}, the context holds {room:,}.",
-                [f"{self.card.name} holds {self.card.context:,} at the most"] if self.card.context else [],
-                [*ways, "a shorter prompt"],
-            )
+        if len(ids) >= self.plan.context:
+            raise self._too_long(len(ids))
         stop = tuple(options.pop("stop", None) or ())
         most = options.pop("max_tokens", None)
         sampling = Sampling.of(self.card.defaults, **options)
@@ -154,11 +178,15 @@ class Model:
 
 
 class Generation:
-    """An answer while it is computed: an iterable of strings; ``result`` is set when it ends."""
+    """An answer while it is computed: an iterable of strings; ``result`` is set when it ends.
+
+    ``on_read`` may be set before: it is called with (tokens read, tokens to read) while the prompt is read.
+    """
 
     def __init__(self, model: Model, ids: list[int], sampler: Sampler, text: TextStream, most: int | None) -> None:
         self.result: dict[str, Any] = {}
         self.tokens: list[int] = []
+        self.on_read: Callable[[int, int], None] = lambda done, total: None
         self._model, self._ids, self._most = model, ids, most
         self._sampler, self._text = sampler, text
         self._said: list[str] = []
@@ -224,7 +252,7 @@ class Generation:
         before = time.perf_counter()
         self._alone = not decoder.get_ready(self._fed)
         started = time.perf_counter()
-        logits = decoder.prefill(self._ids[kept:])
+        logits = decoder.prefill(self._ids[kept:], self.on_read)
         self._seconds["prefill"] = time.perf_counter() - started
         self._seconds["ready"] = started - before
         return logits

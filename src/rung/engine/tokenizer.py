@@ -100,12 +100,12 @@ class Tokenizer:
 
     # ---- text to ids
 
-    def encode(self, text: str, *, special: bool, bos: bool) -> list[int]:
-        """Ids of ``text``.
+    def encode(self, text: str, *, special: bool = True, bos: bool = True) -> list[int]:
+        """Return the ids of ``text``, by default as a prompt that the model continues.
 
-        ``special``: control tokens written in the text (as chat templates write them) become their ids;
-        otherwise they are text like any other. ``bos``: put before it what this model wants before a text,
-        which for some models is nothing.
+        ``special``: control tokens written in the text (as chat templates write them) become their ids; with False,
+        for text of strangers, they are text like any other. ``bos``: put before it what this model wants before a
+        text, which for some models is nothing; False for a text that goes on after something.
         """
         text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates have no bytes
         ids = self._backend.encode(text, special)

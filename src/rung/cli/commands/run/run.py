@@ -10,10 +10,10 @@ import typer
 
 from rung.cli import options
 from rung.core.errors import UsageError
-from rung.core.text import printable, quoted
+from rung.core.text import quoted
 
 if TYPE_CHECKING:
-    from rung.core.types import Device, StepDown
+    from rung.core.types import Device
     from rung.engine.model import Generation, Model
 
 _Max = Annotated[
@@ -104,7 +104,7 @@ def run(
     _no_question_as_model(model, prompt)
     wish = Wish(
         model=model or "demo",
-        prompt=_prompt(model, prompt, json),
+        prompt=_prompt(model, prompt, json, quiet or json),
         load={
             "format": format,
             "device": device,
@@ -146,13 +146,17 @@ def _no_question_as_model(model: str | None, prompt: str | None) -> None:
         )
 
 
-def _prompt(model: str | None, prompt: str | None, json: bool) -> str | None:
-    """The prompt, or None for a chat. Without MODEL stdin is never read."""
-    if prompt is not None or model is None:
+def _prompt(model: str | None, prompt: str | None, json: bool, quiet: bool) -> str | None:
+    """Return the prompt with what is on standard input, or None for a chat. Without MODEL stdin is never read."""
+    from rung.cli import stdin
+
+    if model is None:
         return prompt
-    if sys.stdin is not None and sys.stdin.isatty() and not json:
+    if prompt is not None:
+        return stdin.join_prompt(prompt, lambda text: None if quiet else print(text, file=sys.stderr))
+    if stdin.is_terminal() and not json:
         return None
-    text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read().decode("utf-8", "replace")
+    text = stdin.read_all()
     if not text.strip():
         from rung.engine.open_model import check_here
 
@@ -172,6 +176,7 @@ def _run(wish: Wish) -> None:
 
 def _run_there(wish: Wish) -> None:
     from rung.cli import chat
+    from rung.cli.views.answer import is_simulated, show, summary
     from rung.cli.views.output import console, print_json
 
     err = console(stderr=True)
@@ -197,6 +202,7 @@ def _run_there(wish: Wish) -> None:
 
 def _load(wish: Wish, err: Any) -> tuple[Model, tuple[Device, ...]]:
     from rung.cli.common import plan_line
+    from rung.cli.views.answer import step_line
     from rung.cli.views.progress import bar
     from rung.engine.load import load
 
@@ -217,53 +223,8 @@ def _load(wish: Wish, err: Any) -> tuple[Model, tuple[Device, ...]]:
     return loaded, loaded.devices
 
 
-def is_simulated(loaded: Model) -> bool:
-    """Whether a device of the plan is simulated, so that times say nothing of it."""
-    used = {placement.device for placement in loaded.plan.placements}
-    return any(not device.real for device in loaded.devices if device.id in used)
-
-
-def step_line(step: StepDown) -> str:
-    """One step down as one line."""
-    return f"{step.op} on {step.device}: {step.rung} → {step.to}, {step.step}: {step.reason}"
-
-
 def _answer(loaded: Model, wish: Wish, question: str) -> Generation:
     if wish.raw or loaded.card.chat_template is None:
         text = question if wish.system is None else f"{wish.system}\n\n{question}"
         return loaded.generate(text, raw=True, **wish.generate)
     return loaded.generate(question, system=wish.system, **wish.generate)
-
-
-def show(answer: Generation, silent: bool) -> dict[str, Any]:
-    """Prints the pieces as they come, unless silent; returns the result. An answer that is cut short ends its line.
-
-    A terminal is shown control characters written out: a model may have learned to move its cursor, or to fill its
-    clipboard. A pipe gets the text as it is.
-    """
-    last, terminal = "", sys.stdout.isatty()
-    try:
-        for piece in answer:
-            if not silent:
-                print(printable(piece) if terminal else piece, end="", flush=True)
-            last = piece or last
-    finally:
-        if last and not silent and not last.endswith("\n"):
-            print(flush=True)
-    return answer.result
-
-
-def summary(result: dict[str, Any]) -> str:
-    """``58 tokens · 24.1 tokens/s · first after 0.6 s``."""
-    tokens = len(result["tokens"])
-    rate = result["decode_tokens_per_second"]
-    parts = [f"{tokens} {'token' if tokens == 1 else 'tokens'}"]
-    if rate:
-        parts.append(f"{rate:.1f} tokens/s")
-    parts.append(f"first after {result['first_token_seconds']:.1f} s")
-    if result["simulated"]:
-        parts.append("simulated: the times are not the card's")
-    ends = {"length": "stopped at --max-tokens", "context": "the context is full", "stopped": "stopped"}
-    if result["stop_reason"] in ends:
-        parts.append(ends[result["stop_reason"]])
-    return " · ".join(parts)

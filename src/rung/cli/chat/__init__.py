@@ -1,0 +1,86 @@
+"""The chat on a terminal: turns with history, and commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rung.cli.chat.commands import ALONE, LEAVE, Chat, run_command
+from rung.cli.chat.conversation import Conversation
+from rung.cli.chat.lines import Turns
+from rung.cli.views.answer import early_end, is_simulated, show, summary
+from rung.cli.views.output import console
+from rung.core.errors import RungError
+from rung.core.text import count
+
+if TYPE_CHECKING:
+    from rung.core.types import Device
+    from rung.engine.model import Model
+
+
+def loop(
+    model: Model, devices: Sequence[Device], options: dict[str, Any], system: str | None, raw: bool, quiet: bool
+) -> None:
+    """Ask for turns until /bye or the end of input; Ctrl-C stops an answer and not the program."""
+    talk = Conversation(model, dict(options), system, raw)
+    out = console(stderr=True)
+    chat = Chat(talk, devices, out.print, lambda text: _turn(chat, text, quiet))
+    if not quiet:
+        kind = "Chat" if talk.chats else "This model has no chat template: it continues your text"
+        out.print(f"{kind}. /help lists the commands, /bye leaves.")
+    turns = Turns(ALONE)
+    while True:
+        try:
+            text = turns.read()
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            print("\n/bye or Ctrl-D leaves")
+            continue
+        if text.strip() in LEAVE:
+            return
+        _obey(chat, text, quiet)
+
+
+def _obey(chat: Chat, text: str, quiet: bool) -> None:
+    """Carry a command out, or ask the model; an error costs this turn and no other."""
+    try:
+        if not run_command(text.rstrip(), chat) and (text.strip() or chat.attached):
+            _turn(chat, chat.with_attached(text), quiet)
+    except RungError as error:
+        print(error, file=sys.stderr)
+    except KeyboardInterrupt:  # before the answer began
+        print("stopped", file=sys.stderr)
+
+
+def _turn(chat: Chat, text: str, quiet: bool) -> None:
+    """Ask the model and print its answer. A turn without an answer leaves the conversation as it was."""
+    talk, said = chat.talk, ""
+    try:
+        answer = talk.say(text)
+        _tell_of_room(chat)
+        try:
+            result = show(answer, silent=False)
+        except KeyboardInterrupt:
+            result = answer.stop()
+        said = result["text"]
+    finally:
+        if said:
+            talk.add_answer(said)
+        else:
+            talk.drop_question()
+    result["simulated"] = is_simulated(talk.model)
+    if chat.statistics:
+        chat.print(summary(result))
+    elif not quiet and (end := early_end(result) or ("" if said else "the model says nothing")):
+        chat.print(f"({end})")
+
+
+def _tell_of_room(chat: Chat) -> None:
+    talk = chat.talk
+    if talk.dropped:
+        chat.print(f"the context is full: the oldest {talk.dropped} messages are forgotten")
+    if talk.room < talk.answer_room:
+        chat.print(f"there is room for an answer of {count(talk.room, 'token')}")
