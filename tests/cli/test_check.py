@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import html
 import json
 import os
 import re
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import rung as library
 from rung.cli import check_scene
 from rung.core.errors import UsageError
 from rung.hardware import catalog, select
@@ -41,9 +44,10 @@ def test_a_configuration_alone_on_a_card(rung, gemma):
     said = rung("check", gemma, "--device", "p2200")
     assert said.code == 0
     lines = said.out.splitlines()
-    assert "2,506,172,416 parameters" in lines[0]
+    assert re.search(r" on a Quadro P2200: yes, with q8_0 and 4,096 tokens of context, [\d.]+ tokens/s\.$", lines[0])
+    assert "2,506,172,416 parameters" in lines[1]
     assert "needs" in next(line for line in lines if line.startswith("f16"))
-    assert re.search(r"→ quadro-p2200: \w+ +rung run .* --format \w+ --context 4096 --device cuda:0", lines[-2])
+    assert re.search(r"→ Quadro P2200: \w+ +rung run .* --format \w+ --context 4096 --device cuda:0", said.out)
 
 
 def test_exit_code_1_and_what_would_help_where_nothing_runs(rung, gemma):
@@ -103,7 +107,7 @@ def test_what_would_help_with_training_is_a_command_that_says_yes(rung, gemma, a
 
 def test_a_table_of_training_has_no_columns_of_speed(rung, gemma):
     said = rung("check", gemma, "--training", "lora", "--device", "t4").out
-    assert "sequences of 1,024 tokens" in said.splitlines()[0]
+    assert "sequences of 1,024 tokens" in said.splitlines()[1]
     assert "tokens/s" not in said
     assert "tokens/s" in rung("check", gemma, "--device", "t4").out
 
@@ -225,12 +229,31 @@ def test_the_page_is_one_file_that_asks_nobody(rung, gemma, tmp_path):
     page = tmp_path / "page.html"
     assert rung("check", gemma, "--device", "p2200", "--device", "3090+3060", "--html", str(page)).code == 0
     text = page.read_text(encoding="utf-8")
-    assert "quadro-p2200" in text
-    assert "geforce-rtx-3090+" in text
+    assert "Quadro P2200" in text
+    assert "GeForce RTX 3090 + GeForce RTX 3060 12GB" in text
+    assert not re.search(r"quadro-p2200|geforce-rtx", text), "names, not ids"
     assert not re.search(r"https?://|<script|<link|<img|url\(", re.sub(r"<dd>.*?</dd>", "", text))
-    for level in re.findall(r'<td class="(\w+)[^"]*"><details><summary>(?:best: )?(\w+)', text):
+    for level in re.findall(r'<span class="(\w+)">(\w+)</span>', text):
         assert level[0] == level[1], "a colour never stands alone"
     assert text.count("<details>") == text.count("</details>") == 20
+
+
+def test_the_page_says_what_made_it(rung, gemma, tmp_path):
+    page = tmp_path / "page.html"
+    said = rung("check", gemma, "--device", "p2200", "--html", str(page)).out
+    text = html.unescape(page.read_text(encoding="utf-8"))
+    assert f'<p class="answer">{said.splitlines()[0]}</p>' in text
+    assert datetime.date.today().isoformat() in text
+    assert f"rung {library.__version__}" in text
+    assert f"rung check {gemma} --device p2200 --html {page}" in text
+    assert "reads 200 GB/s" in text
+
+
+def test_the_reason_of_a_no_stands_outside_of_what_is_opened(rung, gemma, tmp_path):
+    page = tmp_path / "page.html"
+    rung("check", gemma, "--device", "p2200", "--format", "f16", "--format", "q8_0", "--html", str(page))
+    seen = re.sub(r"<details>.*?</details>", "", page.read_text(encoding="utf-8"))
+    assert "needs up to 5.3 GB, Quadro P2200 has 4.9 GB" in seen
 
 
 def test_a_page_escapes_what_a_file_is_called(rung, tmp_path):

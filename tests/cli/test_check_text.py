@@ -13,8 +13,10 @@ from rung.cli.views import output
 from rung.core.text import size
 
 CONFIGS = Path(__file__).parents[1] / "models" / "configs"
+#: What is never folded, so that it can be copied.
+COMMAND = re.compile(r"rung (?:run|check)|llama-server")
 CARDS = ("--device", "p2200", "--device", "v100")
-NAMES = {"kv_cache": "KV cache", "optimizer": "optimiser"}
+NAMES = {"kv_cache": "KV cache"}
 
 
 @pytest.fixture
@@ -51,27 +53,30 @@ def test_what_the_memory_of_the_best_is_made_of_is_below_its_command(rung, gemma
     asked = ("check", gemma, "--device", "p2200", "--device", "2xv100")
     said, answer = rung(*asked).out.splitlines(), json.loads(rung(*asked, "--json").out)
     for device, index in answer["best_by_device"].items():
-        best = answer["choices"][index]
-        below = said[next(at for at, line in enumerate(said) if line.startswith(f"→ {device}")) + 1]
+        best, (first, *more) = answer["choices"][index], answer["devices"][device]
+        name = f"{len(more) + 1} x {first['name']}" if more else first["name"]
+        below = said[next(at for at, line in enumerate(said) if line.startswith(f"→ {name}")) + 1]
         assert below == "  " + " · ".join([*told(best["memory"]), f"speed ± {best['speed']['uncertainty']:.0%}"])
 
 
 def test_of_the_whole_catalogue_it_is_that_of_the_smallest_card(rung, gemma):
     said = rung("check", gemma, "--fits", "--format", "nf4").out.splitlines()
     assert "the smallest" in said[-2]
-    (choice,) = choices_of(rung, "check", gemma, "--device", said[-2].split()[3].rstrip(","), "--format", "nf4")
+    name = re.search(r"the smallest: (.*?), nf4", said[-2])[1]
+    (choice,) = choices_of(rung, "check", gemma, "--device", name, "--format", "nf4")
     assert said[-1] == "  " + " · ".join([*told(choice["memory"]), "speed ± 50%"])
 
 
 @pytest.mark.parametrize("training", [(), ("--training", "full", "--format", "f32"), ("--training", "lora")])
 def test_details_say_all_of_every_choice_refused_ones_too(rung, gemma, training):
     asked = ("check", gemma, *CARDS, *training)
-    choices = choices_of(rung, *asked)
-    _, *paragraphs = re.split(r"\n(?=\S)", rung(*asked, "--details").out)
-    assert len(choices) == sum("memory" in paragraph for paragraph in paragraphs)
+    answer = json.loads(rung(*asked, "--json").out)
+    choices, names = answer["choices"], {key: cards[0]["name"] for key, cards in answer["devices"].items()}
+    _, _, *paragraphs = re.split(r"\n(?=\S)", rung(*asked, "--details").out)
+    assert len(choices) == sum("\n  memory " in paragraph for paragraph in paragraphs)
     for choice, paragraph in zip(choices, paragraphs, strict=False):
         head, *lines = paragraph.splitlines()
-        assert head == f"{choice['format']} on {choice['device']}: {choice['level']}"
+        assert head == f"{choice['format']} on {names[choice['device']]}: {choice['level']}"
         found = {name: rest.strip() for name, _, rest in (line.strip().partition(" ") for line in lines)}
         assert found.get("why", "") == choice["verdict"]["reason"]
         amount, *parts = found["memory"].split(" · ")
@@ -80,9 +85,8 @@ def test_details_say_all_of_every_choice_refused_ones_too(rung, gemma, training)
             rf"{size(choice['memory']['total'])}, up to .* more, of {size(choice['free'])} free", amount
         )
         assert found.get("command") == choice["command"]
-        assert found["error"] == (
-            "none" if choice["error_db"] is None else f"{choice['error_db']:.0f} dB below the weights"
-        )
+        noise = "" if choice["error_db"] is None else f" · noise {choice['error_db']:.0f} dB below the weights"
+        assert found["quality"] == choice["quality"] + noise
         pace = found.get("speed", "").split(" · ")
         if training:
             ways = [choice["checkpointing"][way] for way in ("with", "without")]
@@ -116,9 +120,9 @@ def test_nothing_but_commands_is_wider_than_the_terminal(rung, gemma, monkeypatc
     monkeypatch.setattr(output, "_end", lambda: width)
     folded = rung(*asked).out
     assert max(len(line) for line in piped.splitlines()) > width
-    assert all(len(line) <= width for line in folded.splitlines() if "rung " not in line)
+    assert all(len(line) <= width for line in folded.splitlines() if not COMMAND.search(line))
     assert folded.split() == piped.split()
-    named = re.compile(r"(?:weights|cache|activations|workspace|runtime|gradients|optimiser) [\d.]+ [GM]B")
+    named = re.compile(r"(?:weights|cache|activations|workspace|runtime|gradients|optimizer) [\d.]+ [GM]B")
     assert named.findall(folded) == named.findall(piped)
 
 
@@ -140,10 +144,10 @@ def test_the_page_says_the_same(rung, gemma, tmp_path, training, words):
     page, asked = tmp_path / "page.html", ("check", gemma, *CARDS, "--format", "f16", *training)
     rung(*asked, "--html", str(page))
     text = page.read_text(encoding="utf-8")
-    said = re.findall(r"<d[td]>(.*?)</d[td]>", text)
-    pieces = [html.unescape(piece) for facts in said for piece in facts.split("<br>")]
-    lines = [line.strip() for line in rung(*asked, "--details").out.splitlines() if line.startswith("  ")]
+    shown = re.findall(r"<d[td]>(.*?)</d[td]>", text)
+    pieces = [html.unescape(piece) for facts in shown for piece in facts.split("<br>")]
+    said = rung(*asked, "--details").out.partition("→")[0]
     assert words in text
-    for line in lines:
+    for line in (line.strip() for line in said.splitlines() if line.startswith("  ")):
         name, _, rest = line.partition(" ")
         assert name == "command" or {name, *rest.strip().split(" · ")} <= set(pieces)

@@ -21,10 +21,11 @@ from rung.models.card import Tensor
 from rung.models.outline import open_outline
 from rung.models.outlines.values import Component, Outline, Phase, Shape, plain, shape_of_decoder
 from rung.planning.answer import Question
-from rung.planning.check import SLOW, check
+from rung.planning.check import check
 from rung.planning.request import Request
 from rung.planning.solve import solve
 from rung.planning.subject import Subject
+from rung.planning.time import READING_SPEED
 from rung.planning.training import activation_bytes
 from tests.planning.cards import cpu, gemma_2b, p2200
 
@@ -70,7 +71,7 @@ def test_check_and_run_agree(device, format, kind):
 def test_a_refusal_counts_the_bound_of_its_error():
     choice = check(outline(), [catalog.device("t4")], Question(training="full", formats=("f16",))).choices[0]
     assert size(choice.memory.most) != size(choice.memory.total)
-    assert choice.verdict.reason == f"needs up to {size(choice.memory.most)}, tesla-t4 has {size(choice.free)}"
+    assert choice.verdict.reason == f"needs up to {size(choice.memory.most)}, Tesla T4 has {size(choice.free)}"
 
 
 def test_gemma_on_a_p2200():
@@ -176,7 +177,7 @@ def test_a_budget_is_no_more_than_the_device_has():
 def test_slow_says_why():
     choice = only(outline(), replace(cpu(), bandwidth=3e9), formats=("bf16",))
     assert choice.level == "slow"
-    assert choice.speed.decode_tokens_per_second < SLOW
+    assert choice.speed.decode_tokens_per_second < READING_SPEED
     assert "tokens/s" in choice.verdict.reason
 
 

@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from rung import cli
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
@@ -26,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     own = given.index("--") if "--" in given else len(given)  # behind it another program's arguments may stand
     debug = "--debug" in given[:own]
     given = [argument for argument in given[:own] if argument != "--debug"] + given[own:]
+    cli.typed = ("rung", *given)
     try:
         _listen()
         if given[:1] == ["exec"]:

@@ -64,19 +64,19 @@ def check(
     return occupied(splat_check.check(scene(path), groups, question), groups)
 
 
-def table(shown: Sequence[Any]) -> list[str]:
-    """The lines of the choices."""
+def table(shown: Sequence[Any], answer: Answer) -> list[str]:
+    """The lines of the choices, devices by name."""
     headings = ("format", "device", "pictures", "splats", "memory", "free", "", "steps/s", "time", "")
-    return columns(headings, map(_row, shown))
+    return columns(headings, [_row(choice, answer.name(choice.device)) for choice in shown])
 
 
-def _row(choice: SplatChoice) -> tuple[str, ...]:
+def _row(choice: SplatChoice, device: str) -> tuple[str, ...]:
     from rung.core.text import duration, size
 
     made = choice.plan
     return (
         choice.format,
-        choice.device,
+        device,
         f"{made.width} x {made.height}",
         f"{made.splats:,}",
         size(made.peak),

@@ -17,6 +17,9 @@ from rung.planning.answer import Answer, Choice, Pass, Question
 from rung.planning.check import check
 from rung.planning.request import parse_memory
 
+#: Of more devices than these, as of the whole catalogue, nothing but what was asked for is tried.
+_FEW = 16
+
 
 def check_model(
     model: str,
@@ -91,7 +94,9 @@ def answer_for(
         passes = modules.passes(outline, question)
     else:
         outline = find_outline(model, offline=offline, revision=revision, on_note=on_note)
-    return occupied(check(outline, groups, question, passes), groups)
+    few = len(groups) <= _FEW
+    cpu = select_groups(("cpu",))[0][0] if few else None
+    return occupied(check(outline, groups, question, passes, cpu=cpu, alternatives=few), groups)
 
 
 def occupied(answer: Answer, groups: Sequence[Group]) -> Answer:

@@ -8,8 +8,11 @@ from typing import Any
 
 from rung.core.errors import RungError, UsageError
 from rung.core.text import count, did_you_mean, rate, size
-from rung.core.types import EMPTY, MemoryUse, Verdict
+from rung.core.types import EMPTY, Device, MemoryUse, Verdict
 from rung.core.value import FrozenDict, Value
+from rung.formats.grades import grade
+from rung.planning.answers.values import LlamaCpp as LlamaCpp
+from rung.planning.answers.values import Speed as Speed
 from rung.planning.optimizers import WAYS, optimizer_state
 from rung.planning.phases import PlannedPhase
 
@@ -74,16 +77,6 @@ class Question(Value):
                 )
         if self.training == "full" and self.rank is not None:
             raise UsageError("--rank is that of adapters, which full training has none of.", (), ["--training lora"])
-
-
-@dataclass(frozen=True)
-class Speed(Value):
-    """Predicted tokens per second, None where there is no such thing; ``uncertainty`` is a share of them."""
-
-    prefill_tokens_per_second: float | None
-    decode_tokens_per_second: float | None
-    uncertainty: float
-    prompt_tokens: int
 
 
 @dataclass(frozen=True)
@@ -188,6 +181,7 @@ class Choice(Value):
             "free": self.free,
             "speed": self.speed.to_json(),
             "error_db": None if lossless else round(self.error_db, 1),
+            "quality": grade(self.error_db),
             "command": self.command,
         }
         if self.phases:
@@ -204,10 +198,57 @@ class Choice(Value):
         return made
 
 
+def _device_json(device: Device) -> dict[str, Any]:
+    """What an answer says of a device: its name, memory and bandwidth."""
+    return {
+        "id": device.id,
+        "name": device.name,
+        "kind": device.kind,
+        "memory": device.memory,
+        "free": device.budget,
+        "bandwidth": device.bandwidth,
+    }
+
+
 def memory_json(use: MemoryUse) -> dict[str, int]:
     """Bytes by what they hold, with their total."""
     names = ("weights", "kv_cache", "activations", "workspace", "runtime", "gradients", "optimizer")
     return {name: getattr(use, name) for name in names} | {"total": use.total}
+
+
+@dataclass(frozen=True)
+class Alternative(Value):
+    """A choice that runs in the place of those that were asked for; ``change`` says what is different.
+
+    ``instead_of`` are the devices that were asked about; ``context`` is that of the choice; ``on_cpu`` the share of
+    the layers that the CPU holds beside the card. ``as_asked``: every option that was given is kept, so that what is
+    different was rung's to choose.
+    """
+
+    instead_of: str
+    choice: Choice
+    change: str
+    context: int
+    on_cpu: float = 0.0
+    as_asked: bool = True
+
+    @property
+    def label(self) -> str:
+        """What it is in few words: ``q3_k_m (3 bits)``, ``half on the CPU with q8_0``."""
+        from rung.planning.answers.sentence import share_words
+
+        return f"{share_words(self.on_cpu)} on the CPU with {self.choice.format}" if self.on_cpu else self.change
+
+    def to_json(self) -> dict[str, Any]:
+        """The alternative as scripts read it: a choice with what is different."""
+        return {
+            "instead_of": self.instead_of,
+            "change": self.change,
+            "context": self.context,
+            "on_cpu": round(self.on_cpu, 3),
+            "as_asked": self.as_asked,
+            **self.choice.to_json(),
+        }
 
 
 @dataclass(frozen=True)
@@ -246,7 +287,8 @@ class Answer(Value):
     """All choices, refused ones included; ``best`` and ``best_by_device`` are indices in them.
 
     ``passes`` are the forward passes that were traced, one a component. ``context`` is 0 where nothing reads a text,
-    and of training, which has a ``sequence`` instead.
+    and of training, which has a ``sequence`` instead. ``groups`` are the devices that were asked about;
+    ``alternatives`` run where nothing does as asked.
     """
 
     model: str
@@ -258,11 +300,33 @@ class Answer(Value):
     context: int = 0
     passes: tuple[Pass, ...] = ()
     sequence: int = 0
+    groups: tuple[tuple[Device, ...], ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether anything would run."""
-        return self.best is not None
+        """Whether anything would run with the options that were given."""
+        return self.best is not None or any(each.as_asked for each in self.alternatives)
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        from rung.planning.answers.sentence import sentence
+
+        return sentence(self)
+
+    def group(self, key: str) -> tuple[Device, ...]:
+        """The devices of a choice, of an alternative those that were asked about."""
+        exact = (group for group in self.groups if "+".join(device.id for device in group) == key)
+        return next(exact, ())
+
+    def name(self, key: str) -> str:
+        """The devices of a choice as people call them."""
+        from rung.planning.answers.sentence import group_name
+
+        group = self.group(key) or self.group(key.removesuffix("+cpu"))
+        names = group_name(group) if group else key
+        return names + (" + CPU" if key.endswith("+cpu") and not self.group(key) and group else "")
 
     @property
     def about(self) -> str:
@@ -274,10 +338,13 @@ class Answer(Value):
     def to_json(self) -> dict[str, Any]:
         """The answer as scripts read it."""
         made: dict[str, Any] = {
+            "answer": self.sentence,
             "model": self.model,
             "parameters": self.parameters,
             "context": self.context,
             "choices": [choice.to_json() for choice in self.choices],
+            "alternatives": [alternative.to_json() for alternative in self.alternatives],
+            "devices": {"+".join(d.id for d in group): [_device_json(d) for d in group] for group in self.groups},
             "best": self.best,
             "best_by_device": dict(self.best_by_device),
             "relaxations": [relaxation.to_json() for relaxation in self.relaxations],

@@ -11,14 +11,17 @@ from rung.planning.memory import memory_use
 from rung.planning.recipe import Storage, Weight, compute_dtype
 from rung.planning.request import Request
 from rung.planning.subject import Subject
-from rung.planning.time import Rates, rates, split_rates
+from rung.planning.time import Rates, has_kernel, rates, split_rates
 
 _WIDE = ("bf16", "f16")
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """One way to hold the model: its weights, layers by device and predicted rates."""
+    """One way to hold the model: its weights, layers by device and predicted rates.
+
+    ``parts`` are the devices that hold layers, each with the weights as it holds them and the number of its layers.
+    """
 
     storage: Storage
     dtype: str
@@ -27,6 +30,7 @@ class Arrangement:
     recipe: Recipe
     placements: tuple[Placement, ...]
     rates: Rates
+    parts: tuple[tuple[Recipe, Device, int], ...] = ()
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -37,6 +41,11 @@ class Arrangement:
     def over(self) -> int:
         """Bytes above the budget on the tightest device, the bound counted; zero or less when it fits."""
         return max(p.memory.most - p.budget for p in self.placements)
+
+    @property
+    def timed(self) -> bool:
+        """Whether its speed is known: not where a CPU decodes weights first, at a rate that nobody measured there."""
+        return all(has_kernel(group, device) for made, device, _ in self.parts for group in made.groups)
 
     @property
     def name(self) -> str:
@@ -69,7 +78,8 @@ def arrange(
     layers, lossless = subject.layers, is_lossless(subject, storage)
     cache_dtype = compute_dtype(devices[0], lossless) if subject.borrowed else "f32" if lossless else "f16"
     placements: list[Placement] = []
-    parts: list[tuple[Rates, int]] = []
+    speeds: list[tuple[Rates, int]] = []
+    parts: list[tuple[Recipe, Device, int]] = []
     first = 0
     for device in devices:
         if placements and first == layers:  # those before hold all of it
@@ -90,11 +100,13 @@ def arrange(
         if last > first or device is devices[-1]:
             placements.append(Placement(device.id, first, last, use(last), budget))
             speed = rates(mine.groups, subject, device, context, cache_dtype, request.prompt_tokens, request.batch)
-            parts.append((speed, last - first))
+            speeds.append((speed, last - first))
+            parts.append((mine, device, last - first))
         first = last
     dtype = compute_dtype(devices[0], lossless)
     made = kitchen.recipe(storage, devices[0], dtype, packed)
-    return Arrangement(storage, dtype, cache_dtype, packed, made, tuple(placements), split_rates(parts, layers))
+    rate = split_rates(speeds, layers)
+    return Arrangement(storage, dtype, cache_dtype, packed, made, tuple(placements), rate, tuple(parts))
 
 
 def _most(use: Callable[[int], MemoryUse], first: int, layers: int, budget: int) -> int:

@@ -7,21 +7,18 @@ of ``rung.planning``, one arrangement for each format and device.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from rung import formats
-from rung.core.errors import ContextTooLong, UnknownFormat, UsageError
-from rung.core.text import count, quoted, tenths
+from rung.core.text import size, tenths
 from rung.core.types import Device, Format, Level, MemoryUse, StepClass, Verdict, no
 from rung.core.value import FrozenDict
 from rung.hardware.select import Group, group_id
-from rung.models.outlines.values import GENERATES, Outline
+from rung.models.outlines.values import Outline
 from rung.planning.answer import (
     OPTIMIZER,
-    PROMPT,
     RANK,
-    SEQUENCE,
+    Alternative,
     Answer,
     Checkpointing,
     Choice,
@@ -30,61 +27,48 @@ from rung.planning.answer import (
     Relaxation,
     Speed,
 )
+from rung.planning.answers.alternatives import Wanted, instead
+from rung.planning.answers.case import Case, make_case, storages_of, usual_storages, with_context
+from rung.planning.answers.speeds import llama_cpp_beside, memory_bound
 from rung.planning.arrange import Arrangement, arrange, computable
 from rung.planning.devices import computes, uncertainty
-from rung.planning.kitchen import Kitchen, Recipe
+from rung.planning.kitchen import Recipe
 from rung.planning.phase_check import inputs_of, phase_on
 from rung.planning.phases import PlannedPhase
 from rung.planning.recipe import Storage, storage_name
 from rung.planning.relax import less_context, other_training, smaller_format
-from rung.planning.request import Request
-from rung.planning.solve import FORMATS, SIXTEEN, arrangements, choose, contexts_of, storages, verdict_of
-from rung.planning.subject import Subject
+from rung.planning.solve import SIXTEEN, arrangements, choose, verdict_of
+from rung.planning.time import READING_SPEED
 from rung.planning.training import trainable, training_use
 
-#: Fewer tokens a second than a person reads count as slow.
-SLOW = 3.0
-
-
-@dataclass(frozen=True)
-class _Case:
-    """What every choice of one model shares."""
-
-    kitchens: dict[str, Kitchen]
-    outline: Outline
-    question: Question
-    request: Request
-    context: int
-    sequence: int
-
-    @property
-    def main(self) -> Kitchen:
-        """The model itself; of a pipeline the largest component."""
-        return max(self.kitchens.values(), key=lambda kitchen: kitchen.subject.parameters)
-
-    @property
-    def reads(self) -> bool:
-        """Whether it is one network that reads a text, and so has a context and a speed of reading."""
-        return len(self.kitchens) == 1 and self.main.subject.role in (*GENERATES, "encoder")
+#: Weights that take so many times the bytes of their format are worth a word.
+_WIDENED = 1.5
 
 
 def check(
-    outline: Outline, devices: Sequence[Device | Group], question: Question, passes: Sequence[Pass] = ()
+    outline: Outline,
+    devices: Sequence[Device | Group],
+    question: Question,
+    passes: Sequence[Pass] = (),
+    *,
+    cpu: Device | None = None,
+    alternatives: bool = True,
 ) -> Answer:
     """Every format on every device, refused ones included, the best of them, and what would help where none is.
 
     A tuple of devices is one budget, its layers split in that order. ``passes`` were traced: their activations count
-    instead of estimates. Raises ``ContextTooLong``, ``UnknownFormat``,
+    instead of estimates. Where nothing runs as asked, ``alternatives`` are tried: other formats, a shorter context, and
+    ``cpu`` beside the card. Raises ``ContextTooLong``, ``UnknownFormat``,
     ``UsageError`` (training of a pipeline).
     """
     groups = [(entry,) if isinstance(entry, Device) else entry for entry in devices]
-    case = _case(outline, question, {one.component: one.activations for one in passes})
+    case = make_case(outline, question, {one.component: one.activations for one in passes})
     case.request.check_names(device for group in groups for device in group)
     choices: list[Choice] = []
     best: dict[str, int | None] = {}
     picked: list[tuple[Arrangement, int]] = []
     for group in groups:
-        rows = [_choice(case, format, group) for format in _storages(case)]
+        rows = [_choice(case, format, group) for format in storages_of(case)]
         first, fitting = len(choices), []
         for number, (choice, arrangement) in enumerate(rows):
             choices.append(choice)
@@ -95,6 +79,8 @@ def check(
         picked += [pair for pair in fitting if pair[1] == index]
     chosen = _best(case, picked)
     helpful = _relaxations(case, groups, choices) if chosen is None else ()
+    lost = [group for group in groups if best[group_id(group)] is None]
+    others = [other for group in lost for other in _instead(case, group, cpu)] if alternatives else []
     return Answer(
         outline.name,
         tuple(choices),
@@ -105,86 +91,31 @@ def check(
         case.context if case.reads and not question.training else 0,
         tuple(passes),
         case.sequence if question.training else 0,
+        tuple(groups),
+        tuple(others),
     )
 
 
-def _case(outline: Outline, question: Question, traced: Mapping[str, int]) -> _Case:
-    if outline.card is not None:
-        subjects = {outline.components[0].name: Subject.of_card(outline.card)}
-    else:
-        subjects = {c.name: Subject.of_component(c, outline.kind, outline.path) for c in outline.components}
-        subjects = {
-            name: replace(s, name=outline.name, traced=traced.get(name, 0), borrowed=_borrowed(outline, s))
-            for name, s in subjects.items()
-        }
-    if question.training and len(subjects) > 1:
-        raise UsageError(
-            f"{outline.name} is a pipeline; rung knows the memory of training for language models.",
-            ways_out=["rung check MODEL   # without --training"],
-        )
-    kitchens = {name: Kitchen(subject) for name, subject in subjects.items()}
-    largest = max(subjects.values(), key=lambda subject: subject.parameters)
-    context = contexts_of(largest, question.context)[0]
-    most = largest.shape.context or SEQUENCE
-    sequence = question.sequence or min(SEQUENCE, most)
-    if largest.shape.context and sequence > most:
-        raise ContextTooLong(
-            f"A training sequence of {sequence:,} tokens is longer than the model allows.",
-            [f"{largest.name} holds {count(most, 'token')}"],
-            [f"--sequence {most}"],
-        )
-    prompt = question.prompt_tokens or min(PROMPT, context)
-    if prompt > context:
-        raise ContextTooLong(
-            f"A prompt of {prompt:,} tokens is longer than the context, which is {count(context, 'token')}.",
-            (),
-            [f"--prompt-tokens {context}", f"--context {prompt}"],
-        )
-    request = Request(memory=question.memory, context=context, batch=question.batch, prompt_tokens=prompt)
-    return _Case(kitchens, outline, question, request, context, sequence)
-
-
-def _borrowed(outline: Outline, subject: Subject) -> bool:
-    """Whether its layers will be those of rung.nn."""
-    read = outline.writes or any(tensor.source for tensor in subject.tensors)
-    return outline.kind == "module" or (subject.decoder is None and read)
-
-
-def _storages(case: _Case) -> list[Storage]:
-    """The formats of the question, else a file's own and those that are smaller, or those of an unquantised model."""
+def _instead(case: Case, group: Group, cpu: Device | None) -> list[Alternative]:
+    """What runs there in the place of what was asked for; of language models alone."""
     subject = case.main.subject
-    read = {
-        tensor.format for tensor in subject.tensors if tensor.source
-    }  # what another quantiser wrote, and rung reads
-    strange = sorted({tensor.format for tensor in subject.tensors} - set(formats.FORMATS) - read)
-    if "stored" in case.question.formats and strange:
-        raise UnknownFormat(
-            f"{subject.name} is stored in {strange[0]}, which rung does not decode.",
-            ways_out=[f"rung check {quoted(subject.path)} --format q8_0"],
-        )
-    if case.question.formats:
-        asked = [storage for name in case.question.formats for storage in storages(subject, name)]
-        return list({storage_name(storage): storage for storage in asked}.values())  # nf4 and nf4:64 are one
-    if case.question.training == "full":
-        return [storage for name in ("f32", "bf16", "f16") for storage in storages(subject, name)]
-    named = [storage for name in FORMATS for storage in storages(subject, name)]
-    if not subject.keeps and not _quantised(subject):
-        return named
-    smaller = [s for s in named if s is not None and _bits(s) * subject.parameters / 8 < case.outline.weight_bytes]
-    return [None, *smaller]
+    if case.question.training or len(case.kitchens) > 1 or not subject.generates:
+        return []
+
+    def attempt(storage: Storage, devices: Group, context: int) -> tuple[Choice, Arrangement]:
+        return _choice(with_context(case, context), storage, devices)
+
+    def pick(able: Sequence[Arrangement]) -> Arrangement:
+        own = [arrangement for arrangement in able if arrangement.storage is None]
+        return choose(subject, own or list(able), None)[0]
+
+    asked = case.question
+    wanted = Wanted(group, tuple(storages_of(case)), case.context, bool(asked.formats), asked.context is not None)
+    beside = cpu if not subject.borrowed else None  # transformers' networks compute on one device
+    return instead(wanted, beside, usual_storages(case), attempt, pick)
 
 
-def _quantised(subject: Subject) -> bool:
-    """Whether its matrices are stored in formats that rung decodes, and not all of them as floats."""
-    stored = {tensor.format for tensor in subject.tensors}
-    return stored <= set(formats.FORMATS) and any(formats.FORMATS[name].bits < 16 for name in stored)
-
-
-def _bits(storage: Storage) -> float:
-    return float(getattr(storage, "bits", 0.0) or getattr(getattr(storage, "base", None), "bits", 0.0))
-
-
-def _choice(case: _Case, storage: Storage, group: Group) -> tuple[Choice, Arrangement]:
+def _choice(case: Case, storage: Storage, group: Group) -> tuple[Choice, Arrangement]:
     """One row of the answer."""
     arrangement = arrangements(case.main, storage, group, case.request, case.context)[-1]
     phases: tuple[PlannedPhase, ...] = ()
@@ -201,6 +132,7 @@ def _choice(case: _Case, storage: Storage, group: Group) -> tuple[Choice, Arrang
     fits = arrangement.over <= 0
     verdict = _verdict(case, arrangement, group)
     slow = _slow(case, arrangement, group) if verdict else ""
+    note = note or _odd(case, arrangement)
     said = (verdict.reason or slow, note if phases or not (verdict.reason or slow) else "")
     reason = "; ".join(filter(None, said))
     total = arrangement.placements[0].memory if len(arrangement.placements) == 1 else _sum(arrangement)
@@ -221,7 +153,7 @@ def _choice(case: _Case, storage: Storage, group: Group) -> tuple[Choice, Arrang
     return choice, arrangement
 
 
-def _verdict(case: _Case, arrangement: Arrangement, group: Group) -> Verdict:
+def _verdict(case: Case, arrangement: Arrangement, group: Group) -> Verdict:
     for device in group:
         for able in (computes(device), computable(arrangement.storage, device)):
             if not able:
@@ -248,13 +180,40 @@ def _emulated(arrangement: Arrangement, group: Group) -> str:
     return ""
 
 
-def _slow(case: _Case, arrangement: Arrangement, group: Group) -> str:
+def _slow(case: Case, arrangement: Arrangement, group: Group) -> str:
     """Why it runs slowly, or nothing."""
     if emulated := _emulated(arrangement, group):
         return emulated
-    if case.main.subject.generates and not case.question.training and arrangement.rates.decode < SLOW:
-        return f"{arrangement.rates.decode:.2g} tokens/s, slower than one reads"
+    if not _writes(case):
+        return ""
+    if not arrangement.timed:
+        return _no_kernel(arrangement)
+    if arrangement.rates.decode < READING_SPEED:
+        return f"slower than one reads: fewer than {READING_SPEED:.0f} tokens/s"
     return ""
+
+
+def _writes(case: Case) -> bool:
+    """Whether it is asked to write text."""
+    return case.reads and case.main.subject.generates and not case.question.training
+
+
+def _no_kernel(arrangement: Arrangement) -> str:
+    """Why there is no speed, in the place of a number that would be the same for every processor."""
+    return f"rung has no fast kernel for {storage_name(arrangement.storage)} on this CPU"
+
+
+def _odd(case: Case, arrangement: Arrangement) -> str:
+    """Why the weights take much more than their format does: a kernel that wants them unpacked, or kept twice."""
+    if not _writes(case) or case.main.subject.borrowed:
+        return ""
+    packed = [kind for kind in arrangement.recipe.kinds if kind.weight.packing != "stored"]
+    wide = sum(kind.weight.bytes * len(kind.places) for kind in packed)
+    plain = sum(kind.weight.format.bytes(kind.weight.tensor.shape) * len(kind.places) for kind in packed)
+    if len(arrangement.parts) > 1 or wide <= _WIDENED * plain:
+        return ""
+    name = storage_name(arrangement.storage)
+    return f"its kernel wants {name} unpacked: {size(wide)} instead of {size(plain)}"
 
 
 def _sum(arrangement: Arrangement) -> MemoryUse:
@@ -262,15 +221,23 @@ def _sum(arrangement: Arrangement) -> MemoryUse:
     return MemoryUse(**{name: sum(use[name] for use in uses) for name in uses[0]})
 
 
-def _speed(case: _Case, arrangement: Arrangement, group: Group) -> Speed:
+def _speed(case: Case, arrangement: Arrangement, group: Group) -> Speed:
     unsure = max(uncertainty(device) for device in group)
-    timed = case.reads and not case.question.training
-    prefill = round(arrangement.rates.prefill, 1) if timed else None
-    decode = round(arrangement.rates.decode, 2) if timed and case.main.subject.generates else None
-    return Speed(prefill, decode, unsure, case.request.prompt_tokens)
+    reads, writes = case.reads and not case.question.training, _writes(case)
+    known = arrangement.timed
+    prefill = round(arrangement.rates.prefill, 1) if reads and known else None
+    decode = round(arrangement.rates.decode, 2) if writes and known else None
+    reason = _no_kernel(arrangement) if reads and not known else ""
+    depth, subject = min(case.request.prompt_tokens, case.context), case.main.subject
+    most = memory_bound(arrangement, subject, depth, case.request.batch) if writes else None
+    beside = None
+    if writes and arrangement.over <= 0 and case.request.batch == 1:
+        beside = llama_cpp_beside(arrangement, subject, storage_name(arrangement.storage), case.context, None)
+    most = None if most is None else float(f"{most:.3g}")
+    return Speed(prefill, decode, unsure, case.request.prompt_tokens, reason, most, beside)
 
 
-def _command(case: _Case, arrangement: Arrangement, group: Group) -> str | None:
+def _command(case: Case, arrangement: Arrangement, group: Group) -> str | None:
     """What runs it. A card of the catalogue is meant to be the first of its kind where the command runs."""
     makes = case.outline.makes if isinstance(arrangement.storage, Format) and case.request.batch == 1 else ""
     alone = len(group) > 1 and case.main.subject.borrowed  # transformers' networks compute on one device
@@ -289,7 +256,7 @@ def _place(device: Device) -> str:
     return device.kind if device.kind in ("cpu", "mps") else f"{device.kind}:0"
 
 
-def _best(case: _Case, fitting: list[tuple[Arrangement, int]]) -> int | None:
+def _best(case: Case, fitting: list[tuple[Arrangement, int]]) -> int | None:
     """The index of the choice that ``rung run`` would take."""
     if not fitting:
         return None
@@ -304,7 +271,7 @@ def _best(case: _Case, fitting: list[tuple[Arrangement, int]]) -> int | None:
 # ---- pipelines and training
 
 
-def _recipes(case: _Case, arrangement: Arrangement, device: Device) -> dict[str, Recipe]:
+def _recipes(case: Case, arrangement: Arrangement, device: Device) -> dict[str, Recipe]:
     """The recipe of each component."""
     return {
         name: kitchen.recipe(arrangement.storage, device, arrangement.dtype, False)
@@ -312,7 +279,7 @@ def _recipes(case: _Case, arrangement: Arrangement, device: Device) -> dict[str,
     }
 
 
-def _phased(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, tuple[PlannedPhase, ...]]:
+def _phased(case: Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, tuple[PlannedPhase, ...]]:
     """The arrangement with the memory of its largest phase; components that it does not name are not resident."""
     device = group[0]
     found = [
@@ -324,7 +291,7 @@ def _phased(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrang
     return replace(arrangement, placements=(placed,)), tuple(found)
 
 
-def _held_otherwise(case: _Case, storage: Storage, phases: Sequence[PlannedPhase]) -> str:
+def _held_otherwise(case: Case, storage: Storage, phases: Sequence[PlannedPhase]) -> str:
     """A sentence on what encodes in another format than the one asked for, and on what computes in slices."""
     found = []
     for phase in phases:
@@ -337,7 +304,7 @@ def _held_otherwise(case: _Case, storage: Storage, phases: Sequence[PlannedPhase
     return "; ".join(found)
 
 
-def _trained(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, Checkpointing]:
+def _trained(case: Case, arrangement: Arrangement, group: Group) -> tuple[Arrangement, Checkpointing]:
     """The arrangement with the memory of a training step, checkpointed where it does not fit otherwise."""
     asked, device = case.question, group[0]
     budget = case.request.budget(device)
@@ -361,7 +328,7 @@ def _trained(case: _Case, arrangement: Arrangement, group: Group) -> tuple[Arran
     return replace(arrangement, placements=(placement,)), steps
 
 
-def _relaxations(case: _Case, groups: Sequence[Group], choices: Sequence[Choice]) -> tuple[Relaxation, ...]:
+def _relaxations(case: Case, groups: Sequence[Group], choices: Sequence[Choice]) -> tuple[Relaxation, ...]:
     """The smallest changes that would make something fit: less context, a smaller format, more memory."""
     if case.question.training:
         return _other_training(case, groups, choices)
@@ -372,7 +339,7 @@ def _relaxations(case: _Case, groups: Sequence[Group], choices: Sequence[Choice]
     found = []
     if len(case.kitchens) == 1 and case.main.subject.decoder is not None:
         request = replace(case.request, format=closest.format if case.question.formats else None)
-        storage = next(s for s in _storages(case) if storage_name(s) == closest.format)
+        storage = next(s for s in storages_of(case) if storage_name(s) == closest.format)
         tried = arrange(case.main, storage, groups[0], case.request, case.context, False)
         less = less_context(case.main, groups, request, case.context)
         found += [Relaxation("a shorter context", command) for command in less]
@@ -385,10 +352,10 @@ def _more_memory(closest: Choice) -> Relaxation:
     return Relaxation(f"a device or budget of {tenths(closest.memory.most)} GB, for {closest.format}")
 
 
-def _other_training(case: _Case, groups: Sequence[Group], choices: Sequence[Choice]) -> tuple[Relaxation, ...]:
+def _other_training(case: Case, groups: Sequence[Group], choices: Sequence[Choice]) -> tuple[Relaxation, ...]:
     def fitting(question: Question, where: Sequence[Group]) -> Group | None:
-        tried = _case(case.outline, question, {})
-        return next((g for g in where for s in _storages(tried) if _choice(tried, s, g)[0].verdict), None)
+        tried = make_case(case.outline, question, {})
+        return next((g for g in where for s in storages_of(tried) if _choice(tried, s, g)[0].verdict), None)
 
     found = other_training(case.outline.path, case.question, groups, fitting)
     tight = [choice for choice in choices if choice.verdict.step is StepClass.OUT_OF_MEMORY]

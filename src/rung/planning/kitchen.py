@@ -13,7 +13,7 @@ from rung.planning.memory import held, workspace
 from rung.planning.mixture import Mixture
 from rung.planning.recipe import Alike, Storage, Weight, alike, classes, in_order, reads_without_torch
 from rung.planning.subject import Subject
-from rung.planning.time import Group, groups
+from rung.planning.time import Group, groups, token_share
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,16 @@ class Recipe:
     def groups(self) -> tuple[Group, ...]:
         """What is multiplied for a token."""
         return groups(((kind.weight, len(kind.places)) for kind in self.kinds), self.subject)
+
+    @functools.cached_property
+    def token_bytes(self) -> tuple[float, float]:
+        """Bytes of the weights that one token needs, each in its format and once, and how many weights they are."""
+        size = number = 0.0
+        for kind in self.kinds:
+            if share := token_share(kind.weight, self.subject):
+                size += share * len(kind.places) * kind.weight.format.bytes(kind.weight.tensor.shape)
+                number += share * len(kind.places) * kind.weight.count
+        return size, number
 
     @functools.cached_property
     def refused(self) -> Weight | None:

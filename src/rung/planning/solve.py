@@ -19,7 +19,7 @@ from rung.planning.recipe import Storage, compute_dtype, parts
 from rung.planning.relax import does_not_fit, groups_of
 from rung.planning.request import Request
 from rung.planning.subject import Subject
-from rung.planning.time import Rates, rates, split_rates
+from rung.planning.time import READING_SPEED, Rates, rates, split_rates
 
 #: Without --context a plan holds this many tokens, or fewer where the model or the memory ends.
 DEFAULT_CONTEXT = 4096
@@ -27,6 +27,8 @@ DEFAULT_CONTEXT = 4096
 SMALLEST_CONTEXT = 256
 #: Formats that an unquantised folder may be stored in by itself.
 SIXTEEN = ("bf16", "f16")
+#: From this share of the highest speed on two formats count as equally fast: predictions are no better.
+_NEAR = 0.9
 FORMATS = (*SIXTEEN, "q8_0", "int8", "q6_k", "q5_k", "q4_k_m", "q4_k", "nf4", "q4_0")
 
 
@@ -35,8 +37,8 @@ def solve(card: ModelCard | NetworkCard, devices: Sequence[Device], request: Req
 
     A file keeps the formats it is stored in; an unquantised folder runs in 16 bits if that fits and decodes
     at no less than half the speed of the fastest quantised choice, else in the format with the highest
-    floor that fits, among those with a fast rung. Several devices share the layers when one is too small, but not
-    those of a network that transformers builds.
+    floor that fits, among those with a fast rung that decode at reading speed. Where none does, speed decides. Several
+    devices share the layers when one is too small, but not those of a network that transformers builds.
 
     Raises ``DoesNotFit`` with the smallest relaxations, ``ContextTooLong``, ``UnknownFormat``,
     ``UnknownDevice``, ``UsageError`` for a budget of another device, ``DeviceError`` for a device that was asked for
@@ -150,7 +152,8 @@ def verdict_of(arrangement: Arrangement, group: Sequence[Device]) -> Verdict:
             return able
     if arrangement.over > 0:
         tight = max(arrangement.placements, key=lambda p: p.memory.most - p.budget)
-        reason = f"needs up to {size(tight.memory.most)}, {tight.device} has {size(tight.budget)}"
+        name = next((device.name for device in group if device.id == tight.device), tight.device)
+        reason = f"needs up to {size(tight.memory.most)}, {name} has {size(tight.budget)}"
         return no(reason, StepClass.OUT_OF_MEMORY)
     return YES
 
@@ -163,14 +166,25 @@ def choose(subject: Subject, fitting: list[Arrangement], format: str | None) -> 
         return _fastest(fitting), ("the formats are kept as they are stored",)
     wide = [a for a in fitting if a.name in SIXTEEN]
     quantised = [a for a in fitting if a.name not in SIXTEEN]
-    if wide and (not quantised or _fastest(wide).rates.decode >= _fastest(quantised).rates.decode / 2):
+    pace = _fastest(fitting).rates.decode
+    if wide and (not quantised or _wide_enough(wide, quantised, pace)):
         best = _fastest(wide)
         return best, (f"{best.name}: 16 bits fit and are fast enough here",)
     fast = [a for a in quantised if a.recipe.fast] or quantised
-    top = max(_floor(a) for a in fast)
-    best = max((a for a in fast if _floor(a) == top), key=lambda a: (a.rates.decode, -a.placements[0].memory.total))
+    readable = [a for a in fast if a.rates.decode >= READING_SPEED]
+    pool = readable or [a for a in fast if a.rates.decode >= _NEAR * pace] or fast
+    top = max(_floor(a) for a in pool)
+    best = max((a for a in pool if _floor(a) == top), key=lambda a: (a.rates.decode, -a.placements[0].memory.total))
     why = "16 bits do not fit" if not wide else f"{best.rates.decode / _fastest(wide).rates.decode:.1f}x faster here"
+    if top < max(_floor(a) for a in fast):
+        why += f", finer formats stay below {READING_SPEED:.0f} tokens/s"
     return best, (f"{_stored(subject)} → {best.name}: {why}, error {percent(_floor(best)):.1g} %",)
+
+
+def _wide_enough(wide: list[Arrangement], quantised: list[Arrangement], pace: float) -> bool:
+    """Whether 16 bits are fast enough: half as fast as any quantised format, and below reading speed not slower."""
+    rate = _fastest(wide).rates.decode
+    return rate >= _fastest(quantised).rates.decode / 2 and (rate >= READING_SPEED or rate >= _NEAR * pace)
 
 
 def steps_down(plan: Plan) -> tuple[StepDown, ...]:

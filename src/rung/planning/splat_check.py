@@ -19,6 +19,7 @@ from rung.core.value import FrozenDict
 from rung.hardware.select import Group, group_id
 from rung.models.card import SceneCard
 from rung.planning.answer import Answer, Choice, Question, Relaxation, Speed
+from rung.planning.answers.sentence import place
 from rung.planning.devices import computes, uncertainty
 from rung.planning.splats import FORMATS, Asked, SplatPlan, best, ways_out
 
@@ -62,6 +63,19 @@ class SplatAnswer(Answer):
         """``60 photographs``."""
         return count(self.photographs, "photograph")
 
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence: where, in which pictures, how long."""
+        if self.best is None:
+            return f"{self.model}: no splats can be trained on {place(self.groups[0]) if self.groups else 'nothing'}."
+        best = self.choices[self.best]
+        assert isinstance(best, SplatChoice)
+        made = best.plan
+        word = "yes" if best.level == "yes" else "slowly"
+        pictures = f"pictures of {made.width} x {made.height} and up to {made.splats:,} splats"
+        where = place(self.group(best.device))
+        return f"{self.model} on {where}: {word}, with {pictures}, {made.steps:,} steps in {duration(made.seconds)}."
+
     def to_json(self) -> dict[str, Any]:
         """The answer as scripts read it."""
         return {**super().to_json(), "photographs": self.photographs}
@@ -94,6 +108,7 @@ def check(card: SceneCard, devices: Sequence[Group], question: Question) -> Spla
         first,
         FrozenDict(by_device),
         () if found else tuple(helpful[:2]),
+        groups=tuple(devices),
         photographs=len(card.views),
     )
 

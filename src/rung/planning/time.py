@@ -54,6 +54,8 @@ _LAYER_CHUNK_SECONDS = 4e-3
 #: Values a second between the linears of a network that transformers builds, on a CPU.
 _VALUES_BORROWED = 2e8
 _FLOATS = ("f32", "f16", "bf16")
+#: Tokens a second at which a person reads; below it an answer is waited for, and speed decides between formats.
+READING_SPEED = 5.0
 
 
 @dataclass(frozen=True)
@@ -84,16 +86,53 @@ def groups(weights: Iterable[tuple[Weight, int]], subject: Subject) -> tuple[Gro
     stands for so many that are like it."""
     found: dict[tuple[str, str, bool], list[float]] = {}
     for weight, number in weights:
-        role = weight.tensor.role
-        head = role == "head" or (role == "embed" and subject.tied)
-        if not weight.multiplies or (is_table(role) and not head):
+        share = number * token_share(weight, subject)
+        if not share:
             continue
-        share = number * (subject.experts_share if "experts" in role else 1.0)
+        head = _is_head(weight, subject)
         sums = found.setdefault((weight.format.name, weight.rung, head), [0.0, 0.0, 0.0])
         sums[0] += share * weight.count
         sums[1] += share * weight.read
         sums[2] += number
     return tuple(Group(*key, *sums) for key, sums in found.items())
+
+
+def token_share(weight: Weight, subject: Subject) -> float:
+    """Return the share of a weight that is multiplied for a token: of experts those that it visits, of tables none."""
+    role = weight.tensor.role
+    if not weight.multiplies or (is_table(role) and not _is_head(weight, subject)):
+        return 0.0
+    return subject.experts_share if "experts" in role else 1.0
+
+
+def _is_head(weight: Weight, subject: Subject) -> bool:
+    return weight.tensor.role == "head" or (weight.tensor.role == "embed" and subject.tied)
+
+
+def has_kernel(group: Group, device: Device) -> bool:
+    """Return whether the time of a product on a device is known: not where a CPU decodes the weight in NumPy first.
+
+    How long that takes is the same guess for every processor, so that no speed follows from it.
+    """
+    decodes = group.rung in ("torch.decode", "ref") and group.format not in _FLOATS
+    return device.kind != "cpu" or not decodes or f"{group.rung} {group.format}" in device.rates
+
+
+def bound(
+    parts: Iterable[tuple[float, Device, float]], subject: Subject, cache_dtype: str, depth: int, batch: int
+) -> float | None:
+    """Return the tokens a second that memory allows: bandwidth over the bytes of a token, its weights and its cache.
+
+    ``parts`` are the bytes of all weights of a token, a device and its share of the layers. None where a bandwidth is
+    not known.
+    """
+    cache = batch * subject.cache_bytes(1, cache_dtype, 1) * _seen(subject, depth)
+    seconds = 0.0
+    for weights, device, share in parts:
+        if not device.bandwidth:
+            return None
+        seconds += share * (weights + cache) / device.bandwidth
+    return batch / seconds if seconds else None
 
 
 def rates(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rung.core.text import size
+from rung.core.text import rate, size
 from rung.core.types import MemoryUse
-from rung.planning.answer import Checkpointing, Choice, memory_json
+from rung.formats.grades import grade
+from rung.planning.answer import Answer, Checkpointing, Choice, memory_json
 from rung.planning.phases import PlannedPhase
 
 #: Parts of memory that people call otherwise than scripts.
-_NAMES = {"kv_cache": "KV cache", "optimizer": "optimiser"}
+_NAMES = {"kv_cache": "KV cache"}
 
 
 def facts(choice: Choice) -> dict[str, list[str]]:
@@ -21,8 +22,9 @@ def facts(choice: Choice) -> dict[str, list[str]]:
         "memory": [f"{_total(choice.memory)} of {size(choice.free)} free", *parts(choice.memory)],
         **{phase.name: _phase(phase) for phase in choice.phases},
         "activations": _ways(choice.checkpointing) if choice.checkpointing else (),
-        "speed": [*choice.speeds, unsure(choice)] if choice.speeds else (),
-        "error": [error(choice) + ("" if math.isinf(choice.error_db) else " below the weights")],
+        "speed": [*choice.speeds, *_bound(choice), unsure(choice)] if choice.speeds else _bound(choice),
+        "llama.cpp": _llama_cpp(choice),
+        "quality": [grade(choice.error_db), *([] if math.isinf(choice.error_db) else [error(choice)])],
     }
     return {name: list(pieces) for name, pieces in found.items() if pieces}
 
@@ -45,9 +47,47 @@ def unsure(choice: Choice) -> str:
 
 
 def error(choice: Choice) -> str:
-    """``45 dB``, or none."""
-    decibels = choice.to_json()["error_db"]
-    return "none" if decibels is None else f"{decibels:.0f} dB"
+    """``noise 45 dB below the weights``."""
+    return f"noise {round(choice.error_db, 1):.0f} dB below the weights"
+
+
+def slower_why(answer: Answer, choice: Choice) -> str:
+    """Return why rung is slow with that choice: ``rung reaches 6.7 of the 77 tokens/s that the memory allows``."""
+    speed = choice.speed
+    if speed.decode_tokens_per_second is None:
+        return speed.reason
+    most = speed.bound_tokens_per_second
+    reached = f"rung reaches {rate(speed.decode_tokens_per_second)}"
+    reached += f" of the {rate(most)} tokens/s that the memory allows" if most else " tokens/s"
+    floats = choice.format in ("f32", "f16", "bf16")
+    on_gpu = any(device.kind != "cpu" for device in answer.group(choice.device))
+    return f"{reached}, since it decodes the weights before each product there" if on_gpu and not floats else reached
+
+
+def beside_words(choice: Choice) -> str:
+    """Return what llama.cpp reaches there, as far as published figures tell."""
+    beside = choice.speed.llama_cpp
+    if beside is None or beside.tokens_per_second is None:
+        most = choice.speed.bound_tokens_per_second
+        allowed = f", and the memory allows {rate(most)} tokens/s" if most and choice.speed.reason else ""
+        return f"llama.cpp multiplies such weights as they are stored{allowed}"
+    return f"llama.cpp reaches about {beside.tokens_per_second:g}"
+
+
+def _bound(choice: Choice) -> list[str]:
+    most = choice.speed.bound_tokens_per_second
+    return [f"the memory allows {rate(most)}"] if most else []
+
+
+def _llama_cpp(choice: Choice) -> list[str]:
+    """What llama.cpp does there: its speed where figures are published, with where they are from, and the command."""
+    beside = choice.speed.llama_cpp
+    if beside is None:
+        return []
+    if beside.tokens_per_second is None:
+        return [beside.command]
+    source = f"from {beside.measured} on this card, {beside.source}"
+    return [f"about {beside.tokens_per_second:g} tokens/s", source, beside.command]
 
 
 def _total(use: MemoryUse) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rung.cli import check_scene
-from rung.cli.views.check_facts import error, facts, gist
+from rung.cli.views.check_facts import beside_words, facts, gist, slower_why
 from rung.cli.views.output import columns, folded
 from rung.core.text import printable, rate, size
+from rung.formats.grades import grade
 
 if TYPE_CHECKING:
     from rung.planning.answer import Answer, Choice, Pass
@@ -18,27 +19,42 @@ _UNBROKEN, _SHORT = "\u00a0", 24
 
 
 def show(answer: Answer, fits: bool = False, details: bool = False) -> None:
-    """The answer as a table or in detail, the best choice, its command and its memory last."""
-    lines = [f"{answer.model} · {answer.about}"]
+    """Print the answer."""
+    print(text(answer, fits, details))
+
+
+def text(answer: Answer, fits: bool = False, details: bool = False) -> str:
+    """Return the answer: a sentence, a table or all in detail, what runs instead, the best with command and memory."""
+    lines = [*folded("", answer.sentence), *folded("", _heading(answer))]
     for one in answer.passes:
         lines += _pass_lines(one)
     shown = _per_device(answer) if fits else answer.choices
     if details:
-        lines += _details(shown)
+        lines += _details(answer, shown)
     elif check_scene.is_answer(answer):
-        lines += check_scene.table(shown)
+        lines += check_scene.table(shown, answer)
     else:
-        lines += _table(shown)
-    print(printable("\n".join([*lines, *_conclusion(answer, fits, details)])))
+        lines += _table(answer, shown)
+    return printable("\n".join([*lines, *_conclusion(answer, fits, details)]))
 
 
-def _details(shown: Sequence[Choice]) -> list[str]:
+def _heading(answer: Answer) -> str:
+    """``gemma-2b · 2,506,172,416 parameters · context 4,096 · Quadro P2200, 4.9 GB free``."""
+    about = f"{answer.model} · {answer.about}"
+    if len(answer.groups) != 1:
+        return about
+    key = next(iter(answer.best_by_device), "")
+    free = next((choice.free for choice in answer.choices), 0)
+    return f"{about} · {answer.name(key)}, {size(free)} free"
+
+
+def _details(answer: Answer, shown: Sequence[Choice]) -> list[str]:
     """A paragraph a choice. A command is never folded, so that it can be copied."""
     told = [facts(choice) for choice in shown]
     wide = max((len(name) for found in told for name in (*found, "command")), default=0)
     lines = []
     for choice, found in zip(shown, told, strict=True):
-        lines.append(f"{choice.column} on {choice.device}: {choice.level}")
+        lines.append(f"{choice.column} on {answer.name(choice.device)}: {choice.level}")
         for name, pieces in found.items():
             lines += _pieces(f"  {name:<{wide}}  ", pieces)
         lines += [f"  {'command':<{wide}}  {choice.command}"] if choice.command else []
@@ -51,26 +67,38 @@ def _pieces(start: str, pieces: Sequence[str]) -> list[str]:
     return [line.replace(_UNBROKEN, " ") for line in folded(start, " · ".join(whole))]
 
 
-def _table(shown: Sequence[Choice]) -> list[str]:
-    """One line a choice; no columns of speeds where nothing has one, as of training."""
-    headings = ("format", "device", "memory", "free", "", "tokens/s", "prompt/s", "error", "")
-    rows = [_row(choice) for choice in shown]
-    kept = [at for at, name in enumerate(headings) if not name.endswith("/s") or any(row[at] for row in rows)]
+def _table(answer: Answer, shown: Sequence[Choice]) -> list[str]:
+    """One line a choice; no columns that are empty in all, no devices where there is one."""
+    headings = ("format", "device", "memory", "free", "", "tokens/s", "at most", "quality", "")
+    rows = [_row(answer, choice) for choice in shown]
+    alone = len({choice.device for choice in shown}) == 1
+    empty = {at for at, name in enumerate(headings) if name.endswith(("/s", "most")) and not any(r[at] for r in rows)}
+    kept = [at for at, name in enumerate(headings) if at not in empty and not (alone and name in ("device", "free"))]
     return columns([headings[at] for at in kept], [[row[at] for at in kept] for row in rows]) if rows else []
 
 
-def _row(choice: Choice) -> tuple[str, ...]:
-    speeds = (choice.speed.decode_tokens_per_second, choice.speed.prefill_tokens_per_second)
+def _row(answer: Answer, choice: Choice) -> tuple[str, ...]:
     return (
         choice.format,
-        choice.device,
+        answer.name(choice.device),
         size(choice.memory.total),
         size(choice.free),
         choice.level,
-        *("" if each is None else rate(each) for each in speeds),
-        error(choice),
+        *_speeds(choice),
+        grade(choice.error_db),
         choice.verdict.reason,
     )
+
+
+def _speeds(choice: Choice) -> tuple[str, str]:
+    """Its tokens a second, of a network that writes none those that it reads, and what the memory allows."""
+    speed, writes = choice.speed, choice.speed.bound_tokens_per_second is not None
+    if not choice.verdict:
+        return ("", "")
+    made = speed.decode_tokens_per_second if writes else speed.prefill_tokens_per_second
+    found = ("" if each is None else rate(each) for each in (made, speed.bound_tokens_per_second))
+    shown, most = found
+    return ("-" if speed.reason and not shown else shown, most)
 
 
 def _pass_lines(one: Pass) -> list[str]:
@@ -111,7 +139,7 @@ def _smallest(answer: Answer, details: bool) -> list[str]:
     able = _per_device(answer)
     lines = [f"{len(able)} of {len(answer.best_by_device)} cards of the catalogue run it."]
     if able:
-        lines.append(f"→ the smallest: {able[0].device}, {able[0].format}, {size(able[0].memory.total)}")
+        lines.append(f"→ the smallest: {answer.name(able[0].device)}, {able[0].format}, {size(able[0].memory.total)}")
         lines += [] if details else _pieces("  ", gist(able[0]))
     return lines
 
@@ -121,17 +149,49 @@ def _best(answer: Answer, details: bool) -> list[str]:
     lines = []
     for device, index in answer.best_by_device.items():
         if index is None:
-            lines.append(f"→ {device}: nothing runs")
+            lines += _instead(answer, device)
             continue
         best = answer.choices[index]
-        lines.append(f"→ {device}: {best.format}" + (f"   {best.command}" if best.command else ""))
+        lines.append(f"→ {answer.name(device)}: {best.format}" + (f"   {best.command}" if best.command else ""))
         lines += [] if details else _pieces("  ", gist(best))
+        lines += faster(answer, best) or faster(answer, _without_kernel(answer, device))
     return lines
 
 
+def _without_kernel(answer: Answer, device: str) -> Choice | None:
+    """A choice there that rung has no fast kernel for, the usual 4 bits before others."""
+    there = [c for c in answer.choices if c.device == device and c.verdict and c.speed.reason]
+    return min(there, key=lambda choice: choice.format != "q4_k_m", default=None)
+
+
+def _instead(answer: Answer, device: str) -> list[str]:
+    """What runs there in the place of what was asked for, each with its command."""
+    others = [each for each in answer.alternatives if each.instead_of == device]
+    name = answer.name(device)
+    if not others:
+        return [f"→ {name}: nothing runs"]
+    rows = [
+        (f"  {number}", other.label, f"{size(other.choice.memory.total)} of {size(other.choice.free)}",
+         *_speeds(other.choice), grade(other.choice.error_db))
+        for number, other in enumerate(others, 1)
+    ]  # fmt: skip
+    lines = [f"→ {name}: nothing runs as asked; this does"]
+    lines += columns(("   ", "", "memory", "tokens/s", "at most", "quality"), rows)
+    lines += [f"  {number}  {other.choice.command}" for number, other in enumerate(others, 1) if other.choice.command]
+    return lines + faster(answer, others[0].choice)
+
+
+def faster(answer: Answer, choice: Choice | None) -> list[str]:
+    """Return the lines that say where llama.cpp is faster than rung, with its command."""
+    beside = choice.speed.llama_cpp if choice else None
+    if choice is None or beside is None or not choice.speed.slower:
+        return []
+    return [*_pieces("  ", [f"{slower_why(answer, choice)}; {beside_words(choice)}:"]), f"  {beside.command}"]
+
+
 def _help(answer: Answer) -> list[str]:
-    """The smallest changes with which something would run."""
-    if not answer.relaxations:
+    """The smallest changes with which something would run; never a purchase alone."""
+    if not answer.relaxations or answer.alternatives:
         return []
     said = [help.change + (f"   {help.command}" if help.command else "") for help in answer.relaxations]
     return ["What would help", *(f"  {number}  {one}" for number, one in enumerate(said, 1))]

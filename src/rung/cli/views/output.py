@@ -73,7 +73,8 @@ def folded(start: str, text: str) -> list[str]:
     if end < len(start) + _NARROWEST:
         below = textwrap.wrap(text, max(end, _NARROWEST), initial_indent="    ", subsequent_indent="    ")
         return [start.rstrip(), *below]
-    return textwrap.wrap(text, end, initial_indent=start, subsequent_indent=" " * len(start))
+    indent = " " * len(start)
+    return textwrap.wrap(text, end, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _end() -> int:

@@ -105,8 +105,9 @@ def check(
     Exit code 0: something would run; 1: nothing would; 2: the question is wrong, or that of one of the models.
     """
     from rung.cli.common import tell_taken
-    from rung.cli.views.check_html import page, write
+    from rung.cli.views.check_html import page
     from rung.cli.views.check_text import show
+    from rung.cli.views.page import write
     from rung.hardware.select import select_groups
     from rung.planning.answer import Question, Unanswered
     from rung.planning.request import parse_memory

@@ -1,0 +1,114 @@
+"""What runs where nothing does as asked: coarser formats, a shorter context, some layers on the CPU; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from rung.core.text import count
+from rung.core.types import Device, Format
+from rung.hardware.select import Group, group_id
+from rung.planning.answer import Alternative, Choice
+from rung.planning.arrange import Arrangement
+from rung.planning.mixture import storage
+from rung.planning.recipe import Storage, storage_name
+
+#: Contexts to try where the one that was asked for does not fit.
+CONTEXTS = (2048, 1024)
+#: Mixtures of 3 bits: tried with the usual formats, and where even these do not fit.
+_COARSE, _COARSEST = ("q3_k_m",), ("q3_k_s",)
+#: A shorter context is offered beside a coarser format where it keeps so many dB more.
+_WORTH_DB = 1.0
+
+#: One format on devices with so many tokens of context.
+Attempt = Callable[[Storage, Group, int], tuple[Choice, Arrangement]]
+#: The best of some arrangements, as ``rung run`` would choose.
+Pick = Callable[[Sequence[Arrangement]], Arrangement]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked of a group of devices: ``formats`` to try, ``context`` in tokens, and whether a person named
+    them."""
+
+    group: Group
+    formats: tuple[Storage, ...]
+    context: int
+    named_formats: bool
+    named_context: bool
+
+
+def instead(
+    wanted: Wanted, cpu: Device | None, usual: Sequence[Storage], attempt: Attempt, pick: Pick
+) -> list[Alternative]:
+    """Return what runs on these devices in the place of what was asked for, the least different first.
+
+    ``usual`` are the formats that ``rung run`` tries by itself; ``cpu`` takes the layers that the devices do not hold.
+    """
+    formats = _distinct([*wanted.formats, *usual, *map(storage, _COARSE)])
+    found = _on_devices(wanted, formats, attempt, pick)
+    if not found:
+        found = _on_devices(wanted, [storage(name) for name in _COARSEST], attempt, pick)
+    if cpu is not None and all(device.kind != "cpu" for device in wanted.group):
+        shared = _beside_cpu(wanted, cpu, formats, attempt, pick)
+        found += [shared] if shared else []
+    return found
+
+
+def _distinct(formats: Sequence[Storage]) -> list[Storage]:
+    return list({storage_name(each): each for each in formats}.values())
+
+
+def _on_devices(wanted: Wanted, formats: Sequence[Storage], attempt: Attempt, pick: Pick) -> list[Alternative]:
+    """The best with the whole context, and with a shorter one where that keeps more of the weights."""
+    found: list[Alternative] = []
+    for context in (wanted.context, *(c for c in CONTEXTS if c < wanted.context)):
+        best = _best(formats, wanted.group, context, attempt, pick)
+        if best is None:
+            continue
+        if not found or best[0].error_db >= found[-1].choice.error_db + _WORTH_DB:
+            found.append(_alternative(wanted, best[0], context))
+        if len(found) == 2:
+            break
+    return found
+
+
+def _beside_cpu(
+    wanted: Wanted, cpu: Device, formats: Sequence[Storage], attempt: Attempt, pick: Pick
+) -> Alternative | None:
+    for context in (wanted.context, *(c for c in CONTEXTS if c < wanted.context)):
+        best = _best(formats, (*wanted.group, cpu), context, attempt, pick)
+        if best is not None:
+            choice, arrangement = best
+            layers = sum(number for _, _, number in arrangement.parts)
+            held = sum(number for _, device, number in arrangement.parts if device == cpu)
+            return replace(_alternative(wanted, choice, context), on_cpu=held / layers)
+    return None
+
+
+def _best(
+    formats: Sequence[Storage], group: Group, context: int, attempt: Attempt, pick: Pick
+) -> tuple[Choice, Arrangement] | None:
+    tried = [attempt(each, group, context) for each in formats]
+    able = {id(arrangement): choice for choice, arrangement in tried if choice.verdict}
+    if not able:
+        return None
+    best = pick([arrangement for _, arrangement in tried if id(arrangement) in able])
+    return able[id(best)], best
+
+
+def _alternative(wanted: Wanted, choice: Choice, context: int) -> Alternative:
+    """What is different, in words: ``q3_k_m instead of q8_0, 2,048 tokens of context``."""
+    other_format = choice.format not in map(storage_name, wanted.formats)
+    other_context = context != wanted.context
+    changes = [_format_change(choice)] if other_format else []
+    changes += [f"{count(context, 'token')} of context instead of {wanted.context:,}"] if other_context else []
+    kept = not (wanted.named_formats and other_format) and not (wanted.named_context and other_context)
+    change = " and ".join(changes) or "some layers on the CPU"
+    return Alternative(group_id(wanted.group), choice, change, context, as_asked=kept)
+
+
+def _format_change(choice: Choice) -> str:
+    made = storage(choice.format) if choice.format != "stored" else None
+    base = made if isinstance(made, Format) or made is None else made.base
+    return choice.format + (f" ({base.bits:.0f} bits)" if base is not None else "")

@@ -1,0 +1,59 @@
+"""A predicted speed beside what the memory allows and what llama.cpp reaches on the same card; pure."""
+
+from __future__ import annotations
+
+import shlex
+
+from rung.core.types import Device
+from rung.hardware.catalog import llama_cpp
+from rung.planning.answer import LlamaCpp
+from rung.planning.arrange import Arrangement
+from rung.planning.mixture import LLAMA_CPP
+from rung.planning.subject import Subject
+from rung.planning.time import bound
+
+#: The file type of llama.cpp for a format that is none of its own, or that its files mix with others.
+_FILE_TYPES = {
+    **dict.fromkeys(("int8", "llm_int8"), "Q8_0"),
+    **{name: name.upper() for name in ("f16", "bf16", "f32", "q8_0", "q6_k", *LLAMA_CPP)},
+    **dict.fromkeys(("nf4", "fp4", "q4_k"), "Q4_K_M"),
+    "q5_k": "Q5_K_M",
+    "q3_k": "Q3_K_M",
+}
+
+
+def memory_bound(arrangement: Arrangement, subject: Subject, depth: int, batch: int) -> float | None:
+    """Return the tokens a second that the memory of the devices allows at most, None where that is not known."""
+    layers = sum(number for _, _, number in arrangement.parts)
+    parts = [(made.token_bytes[0], device, number / layers) for made, device, number in arrangement.parts]
+    return bound(parts, subject, arrangement.cache_dtype, depth, batch)
+
+
+def llama_cpp_beside(
+    arrangement: Arrangement, subject: Subject, format: str, context: int, gguf: str | None
+) -> LlamaCpp | None:
+    """Return what llama.cpp does with weights in that format; None where it has no such files, or several devices.
+
+    ``gguf`` is a hub repository of such files where one is known.
+    """
+    file_type = _FILE_TYPES.get(format.partition(":")[0])
+    stored = format == "stored" and subject.kind == "gguf"
+    if len(arrangement.parts) != 1 or not (file_type or stored):
+        return None
+    made, device, _ = arrangement.parts[0]
+    name = ["-m", subject.path] if subject.kind == "gguf" else ["-hf", f"{gguf or 'ORG/REPO'}:{file_type}"]
+    layers = [] if device.kind == "cpu" else ["-ngl", "99"]
+    command = shlex.join(["llama-server", *name, *layers, "-c", str(context)])
+    size, number = made.token_bytes
+    found = _published(device, 8 * size / number if number else 0.0, size, subject)
+    if found is None:
+        return LlamaCpp(command)
+    rate, row = found
+    return LlamaCpp(command, float(f"{rate:.2g}"), f"{row.model} {row.tokens_per_second:g} tokens/s", row.source)
+
+
+def _published(device: Device, bits: float, size: float, subject: Subject) -> tuple[float, llama_cpp.Decoding] | None:
+    """Dense models alone: what a mixture of experts reaches does not follow from figures of dense ones."""
+    if device.kind == "cpu" or subject.shape.experts or not size:
+        return None
+    return llama_cpp.expected(device.name, bits, size)
