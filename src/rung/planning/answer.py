@@ -288,7 +288,7 @@ class Answer(Value):
 
     ``passes`` are the forward passes that were traced, one a component. ``context`` is 0 where nothing reads a text,
     and of training, which has a ``sequence`` instead. ``groups`` are the devices that were asked about;
-    ``alternatives`` run where nothing does as asked.
+    ``alternatives`` run where nothing does as asked. ``title`` is what people call the model.
     """
 
     model: str
@@ -302,6 +302,7 @@ class Answer(Value):
     sequence: int = 0
     groups: tuple[tuple[Device, ...], ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+    title: str = ""
 
     @property
     def ok(self) -> bool:

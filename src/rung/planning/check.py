@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rung.core.text import size, tenths
+from rung.core.text import quoted, size, tenths
 from rung.core.types import Device, Format, Level, MemoryUse, StepClass, Verdict, no
 from rung.core.value import FrozenDict
 from rung.hardware.select import Group, group_id
@@ -43,6 +43,8 @@ from rung.planning.training import trainable, training_use
 
 #: Weights that take so many times the bytes of their format are worth a word.
 _WIDENED = 1.5
+#: Of more devices than these it has been asked of all.
+_FEW_DEVICES = 16
 
 
 def check(
@@ -93,6 +95,7 @@ def check(
         case.sequence if question.training else 0,
         tuple(groups),
         tuple(others),
+        outline.title or outline.name,
     )
 
 
@@ -232,7 +235,9 @@ def _speed(case: Case, arrangement: Arrangement, group: Group) -> Speed:
     most = memory_bound(arrangement, subject, depth, case.request.batch) if writes else None
     beside = None
     if writes and arrangement.over <= 0 and case.request.batch == 1:
-        beside = llama_cpp_beside(arrangement, subject, storage_name(arrangement.storage), case.context, None)
+        beside = llama_cpp_beside(
+            arrangement, subject, storage_name(arrangement.storage), case.context, case.outline.gguf
+        )
     most = None if most is None else float(f"{most:.3g}")
     return Speed(prefill, decode, unsure, case.request.prompt_tokens, reason, most, beside)
 
@@ -345,6 +350,13 @@ def _relaxations(case: Case, groups: Sequence[Group], choices: Sequence[Choice])
         found += [Relaxation("a shorter context", command) for command in less]
         smaller = smaller_format(case.main, groups, request, case.context, tried)
         found += [Relaxation("a smaller format", command) for command in smaller]
+    name = quoted(case.outline.name if case.outline.title else case.outline.path)
+    card = groups[0][0]
+    if len(groups) == 1 and len(groups[0]) == 1:
+        place = quoted(card.id if card.real else card.name)
+        found.append(Relaxation("another model: what runs there", f"rung check --device {place}"))
+    if len(groups) <= _FEW_DEVICES:
+        found.append(Relaxation("another card: every one that runs it", f"rung check {name} --fits"))
     return (*found, _more_memory(closest))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rung.core.errors import ModelNotFound
@@ -28,7 +29,8 @@ def outline_of(match: Match, describing: Callable[[Mapping[str, Any], str], Comp
         found = describing(dense_config(match.size), match.name)
         return plain(match.name, "size", match.name, found)
     model = match.model
-    return plain(model.name, "config", model.weights, describing(model.config(), model.name))
+    made = plain(model.name, "config", model.weights, describing(model.config(), model.name))
+    return replace(made, title=model.title, gguf=model.gguf)
 
 
 def card_of(outline: Outline) -> ModelCard | NetworkCard:

@@ -133,7 +133,8 @@ class Outline(Value):
     ``kind`` is gguf, folder, config, index, hub, pipeline, size for a dense model of which only the size is known, or
     module for one in memory that is to get layers of ``rung.nn``; ``path`` the place it was read from. A plain model
     has one component, ``model``, and one phase, ``run``. ``card`` is set where ``rung run`` could run it as it lies;
-    ``makes`` is what a pipeline is known to make of a text: image or video.
+    ``makes`` is what a pipeline is known to make of a text: image or video. ``title`` is what its makers call a model
+    that is known by name, ``gguf`` a hub repository of its GGUF files.
     """
 
     name: str
@@ -143,6 +144,8 @@ class Outline(Value):
     phases: tuple[Phase, ...]
     card: ModelCard | None = None
     makes: str = ""
+    title: str = ""
+    gguf: str = ""
 
     def component(self, name: str) -> Component:
         """The component of that name; raises ``KeyError``."""

@@ -45,12 +45,13 @@ def instead(
 
     ``usual`` are the formats that ``rung run`` tries by itself; ``cpu`` takes the layers that the devices do not hold.
     """
-    formats = _distinct([*wanted.formats, *usual, *map(storage, _COARSE)])
-    found = _on_devices(wanted, formats, attempt, pick)
-    if not found:
-        found = _on_devices(wanted, [storage(name) for name in _COARSEST], attempt, pick)
+    every = _distinct([*wanted.formats, *usual, *map(storage, _COARSE)])
+    tries = [every, [storage(name) for name in _COARSEST]]
+    if wanted.named_formats:
+        tries = [list(wanted.formats), *tries]
+    found = next((made for formats in tries if (made := _on_devices(wanted, formats, attempt, pick))), [])
     if cpu is not None and all(device.kind != "cpu" for device in wanted.group):
-        shared = _beside_cpu(wanted, cpu, formats, attempt, pick)
+        shared = next((made for formats in tries if (made := _beside_cpu(wanted, cpu, formats, attempt, pick))), None)
         found += [shared] if shared else []
     return found
 

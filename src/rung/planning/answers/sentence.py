@@ -30,13 +30,17 @@ def sentence(answer: Answer) -> str:
     """Return ``Gemma 2B on a Quadro P2200: yes, with q8_0 and 4,096 tokens of context, 6.6 tokens/s.``"""
     groups = answer.groups
     if not answer.choices or not groups:
-        return f"{answer.model}: no device was asked about."
+        return f"{_model(answer)}: no device was asked about."
     if len(groups) == 1:
-        return f"{answer.model} on {place(groups[0])}: {_on_one(answer, group_key(groups[0]))}."
+        return f"{_model(answer)} on {place(groups[0])}: {_on_one(answer, group_key(groups[0]))}."
     if len(groups) <= _FEW:
         told = (f"on {place(group)} {_on_one(answer, group_key(group))}" for group in groups)
-        return f"{answer.model}: {'; '.join(told)}."
+        return f"{_model(answer)}: {'; '.join(told)}."
     return _on_many(answer)
+
+
+def _model(answer: Answer) -> str:
+    return answer.title or answer.model
 
 
 def group_key(group: Sequence[Device]) -> str:
@@ -84,7 +88,7 @@ def _on_one(answer: Answer, key: str) -> str:
     shared = [each for each in there if each.on_cpu]
     if not there:
         return _no(answer, key)
-    asked = "yes" if all(each.as_asked for each in there[:1]) else f"not {_as_asked(answer)}; it runs"
+    asked = "yes" if there[0].as_asked else f"not {_as_asked(answer, there[0])}; it runs"
     if own:
         told = f"{asked}, with {_with(own[0])}" if asked == "yes" else f"{asked} with {_with(own[0])}"
         context = own[0].context
@@ -93,8 +97,11 @@ def _on_one(answer: Answer, key: str) -> str:
     return f"not on the card alone; {share_words(shared[0].on_cpu)} on the CPU with {_with(shared[0])}"
 
 
-def _as_asked(answer: Answer) -> str:
+def _as_asked(answer: Answer, other: Alternative) -> str:
+    """What was asked for and is not kept, in words."""
     formats = list(dict.fromkeys(choice.format for choice in answer.choices))
+    if other.choice.format in formats:
+        return f"with {count(answer.context, 'token')} of context"
     return f"with {' or '.join(formats)}" if len(formats) <= 2 else "as asked"
 
 
@@ -145,7 +152,7 @@ def _no(answer: Answer, key: str) -> str:
 
 def _on_many(answer: Answer) -> str:
     able = [answer.choices[index] for index in answer.best_by_device.values() if index is not None]
-    told = f"{answer.model} runs on {len(able)} of {len(answer.best_by_device)} devices"
+    told = f"{_model(answer)} runs on {len(able)} of {len(answer.best_by_device)} devices"
     if not able:
         return f"{told}."
     least = min(able, key=lambda choice: (choice.level == "slow", choice.free))

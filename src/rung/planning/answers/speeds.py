@@ -30,7 +30,7 @@ def memory_bound(arrangement: Arrangement, subject: Subject, depth: int, batch: 
 
 
 def llama_cpp_beside(
-    arrangement: Arrangement, subject: Subject, format: str, context: int, gguf: str | None
+    arrangement: Arrangement, subject: Subject, format: str, context: int, gguf: str
 ) -> LlamaCpp | None:
     """Return what llama.cpp does with weights in that format; None where it has no such files, or several devices.
 
