@@ -46,14 +46,17 @@ def instead(
     ``usual`` are the formats that ``rung run`` tries by itself; ``cpu`` takes the layers that the devices do not hold.
     """
     every = _distinct([*wanted.formats, *usual, *map(storage, _COARSE)])
-    tries = [every, [storage(name) for name in _COARSEST]]
+    tries: list[list[Storage]] = [every, [storage(name) for name in _COARSEST]]
     if wanted.named_formats:
         tries = [list(wanted.formats), *tries]
-    found = next((made for formats in tries if (made := _on_devices(wanted, formats, attempt, pick))), [])
+    found: list[Alternative] = []
+    for formats in tries:
+        found = found or _on_devices(wanted, formats, attempt, pick)
+    shared: Alternative | None = None
     if cpu is not None and all(device.kind != "cpu" for device in wanted.group):
-        shared = next((made for formats in tries if (made := _beside_cpu(wanted, cpu, formats, attempt, pick))), None)
-        found += [shared] if shared else []
-    return found
+        for formats in tries:
+            shared = shared or _beside_cpu(wanted, cpu, formats, attempt, pick)
+    return found + ([shared] if shared else [])
 
 
 def _distinct(formats: Sequence[Storage]) -> list[Storage]:
