@@ -11,7 +11,7 @@ from rung.diagnosis import machine
 from rung.diagnosis.explain import explain
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
-KEYS = {"cause", "confidence", "fixes", "automatic", "alternatives", "evidence"}
+KEYS = {"cause", "certainty", "confidence", "fixes", "automatic", "alternatives", "evidence", "repairs"}
 
 
 @pytest.fixture
@@ -31,8 +31,7 @@ def test_a_line_is_explained_on_a_card(run):
     code, out, _ = run(IMAGE, "--device", "rtx 5090")
     assert code == 0
     first, *rest = out.splitlines()
-    assert "older than this GPU" in first
-    assert "sure" in first
+    assert first == "Almost certainly: the installed build is older than this GPU and holds no code for it."
     assert any("RTX 5090 has compute capability 12.0" in line for line in rest)
     assert any(line.strip().startswith("pip install torch==") for line in rest)
 
@@ -66,12 +65,42 @@ def test_an_unknown_log_exits_with_3(run):
     assert (code, found["cause"], found["confidence"]) == (3, None, 0)
 
 
-def test_an_empty_log_exits_with_3(run, tmp_path):
+@pytest.mark.parametrize("text", ["", " \n\n"])
+def test_an_empty_log_exits_with_3_and_says_how_to_ask(run, tmp_path, text):
     log = tmp_path / "empty.log"
-    log.touch()
+    log.write_text(text)
     code, out, _ = run(log, "--no-environment")
     assert code == 3
-    assert "I do not know" in out
+    assert out.startswith("There is no log to explain.\nWhat to do\n  1  python train.py 2>&1 | rung explain\n")
+    assert json.loads(run(log, "--no-environment", "--json")[1])["cause"] is None
+
+
+@pytest.mark.parametrize(
+    ("word", "cause"),
+    [
+        ("CUBLAS_STATUS_NOT_SUPPORTED", "bf16-unsupported-gpu"),
+        ("igemmlt", "int8-matmul-unsupported-gpu"),
+        ("torch.cuda.OutOfMemoryError", "gpu-out-of-memory"),
+        ("libcudnn.so.8:cannot", "cuda-library-not-found"),
+        ("VK_ERROR_INCOMPATIBLE_DRIVER", "graphics-api-feature-missing"),
+    ],
+)
+def test_one_word_that_is_no_file_is_a_line_and_never_surer_than_one_of_two_or_three(run, word, cause):
+    code, out, _ = run(word, "--no-environment", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert cause in [found["cause"], *(item["cause"] for item in found["alternatives"][:2])]
+    assert found["confidence"] <= 0.65
+    assert found["certainty"] in ("one of two or three", "not sure")
+    assert not found["automatic"]
+    assert sum([found["confidence"], *(item["confidence"] for item in found["alternatives"])]) <= 1.001
+
+
+def test_a_word_that_nothing_knows_is_not_known(run):
+    code, out, err = run("sdlkfjsldkfj", "--no-environment")
+    assert (code, err) == (3, "")
+    assert out.splitlines()[0].startswith("I do not know this one")
+    assert "What to do" not in out
 
 
 def test_a_contradiction_is_told_with_what_was_believed(run, tmp_path):
@@ -189,8 +218,9 @@ def test_a_broken_row_does_not_cost_the_others(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing-like-this"], "neither a file nor a cause"),
-        (["driver-too-od"], "driver-too-old"),
+        (["nothing-like-this.log"], "There is no file nothing-like-this.log"),
+        (["logs/nothing-like-this"], "There is no file logs/nothing-like-this"),
+        (["driver-too-od"], "Did you mean driver-too-old?"),
         (["/"], "is a folder"),
         (["  "], "is empty"),
         ([""], "is empty"),

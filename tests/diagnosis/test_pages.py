@@ -1,6 +1,7 @@
 """``docs/errors/`` says what the data say."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from rung.diagnosis.fixing import causes
 from rung.diagnosis.pages import page, write
 from rung.diagnosis.tables import made, tables
+from rung.diagnosis.wording import template
 
 DOCS = Path(__file__).parents[2] / "docs" / "errors"
 
@@ -28,4 +30,5 @@ def test_a_page_names_what_to_do_and_how_it_reads(cause):
     text = page(cause)
     assert all(f"`{label}`" in text for label in cause.fixes)
     assert "## How it reads" in text
-    assert cause.tell in text
+    assert template(cause.tell) in text
+    assert not re.search(r"\{\w+(?:\|[^}]*)?\}", text), "a name of a log is filled in or written large"

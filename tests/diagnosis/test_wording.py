@@ -10,6 +10,7 @@ from rung.diagnosis.programs import PROGRAMS, TORCH, program_of
 from rung.diagnosis.wording import Speaker, wordings
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device\ntorch 2.9"
+RAISED = 'File "/venv/lib/python3.11/site-packages/nunchaku/models.py", line 3, in forward\n'
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,14 @@ IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on
         ),
         ("build-from-source", "cpu-only-build", {"gpu": "RX 7600"}, "ggml: no GPU found", "-DGGML_HIP=ON"),
         ("build-from-source", "cpu-instruction-missing", {}, "llama.cpp: Illegal instruction", "-DGGML_NATIVE=ON"),
-        ("fix-gpu-visibility", "gpu-not-visible", {"gpu": "RX 7600", "os": "Docker"}, "no GPU", "/dev/kfd"),
+        (
+            "fix-gpu-visibility",
+            "gpu-not-visible",
+            {"gpu": "RX 7600", "os": "Docker"},
+            "docker run --rm rocm/pytorch:latest\nno GPU",
+            "--security-opt seccomp=unconfined rocm/pytorch:latest",
+        ),
+        ("fix-gpu-visibility", "gpu-not-visible", {"gpu": "RX 7600", "os": "Docker"}, "no GPU", None),
         (
             "install-cuda-libraries",
             "cuda-library-not-found",
@@ -68,7 +76,7 @@ IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on
             "build-from-source",
             "build-wrong-arch-flags",
             {"gpu": "GTX 1080", "os": "Windows"},
-            IMAGE,
+            RAISED + IMAGE,
             '$env:TORCH_CUDA_ARCH_LIST = "6.1"; pip install',
         ),
         (
@@ -137,7 +145,7 @@ def test_every_name_in_a_wording_is_one_that_there_is():
             'pip install tf_keras; $env:TF_USE_LEGACY_KERAS = "1"',
         ),
         (
-            IMAGE,
+            RAISED + IMAGE,
             "build-from-source",
             "build-wrong-arch-flags",
             "$env:TORCH_CUDA_ARCH_LIST = $(nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader); pip install",

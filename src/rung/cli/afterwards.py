@@ -30,7 +30,7 @@ def check_card(settings: Mapping[str, str]) -> None:
 
 def explain_end(last: bytes, status: int, settings: Mapping[str, str]) -> None:
     """Explains on stderr what the end of a program's stderr and the signal that ended it say, where that is known."""
-    from rung.cli.commands.repair.explain import show
+    from rung.cli.views.explain_text import show
     from rung.diagnosis.explain import explain_log
 
     if status < 0:  # what a shell would add

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
+import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rung.cli.views.output import as_json, note
 from rung.core.errors import RungError, UsageError
-from rung.core.text import did_you_mean, size
+from rung.core.text import size
 
+#: What is said where there is nothing to read, and how to ask.
+NO_LOG, WAYS = "There is no log to explain.", ("python train.py 2>&1 | rung explain", 'rung explain "the line"')
 _CHUNK = 1 << 20
 _ENVIRONMENT_FILE = """echo '{{"gpu": "Quadro P2200", "torch": "1.10.0+cu102"}}' > {}"""
 #: Bytes of an environment and of a row: what is longer is neither, or has no end.
@@ -45,16 +49,43 @@ def log_of(what: str | None) -> Iterator[bytes]:
         except OSError as error:
             raise _unreadable(what, error) from error
         return
-    if any(letter.isspace() for letter in what.strip()):
-        yield what.encode("utf-8", "replace")
-        return
+    if not any(letter.isspace() for letter in what.strip()):
+        _check_word(what)
+    yield what.encode("utf-8", "replace")
+
+
+#: How names of logs end, and labels of causes read.
+_LOG = re.compile(r"(?i)\.(?:log|txt|out|err|json|jsonl|md|csv|gz|zip)$")
+_LABEL = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)+")
+#: From this likeness on a word is taken for a mistyped label.
+_ALIKE = 0.8
+
+
+def _check_word(word: str) -> None:
+    """Raise ``UsageError`` for one word that is a missing file or a mistyped cause; any other is a line of a log."""
+    from rung.diagnosis.explain import scene
     from rung.diagnosis.fixing import causes
 
-    raise UsageError(
-        f"{what} is neither a file nor a cause.{did_you_mean(what, list(causes()))}",
-        (),
-        ["rung explain --list", 'rung explain "the whole line"'],
-    )
+    if _LOG.search(word) or (re.search(r"[/\\]", word) and not scene([word.encode("utf-8", "replace")]).hits):
+        raise UsageError(f"There is no file {word}.", (), ['rung explain "the line"', "rung explain FILE"])
+    if _LABEL.fullmatch(word) and (near := difflib.get_close_matches(word, list(causes()), 2, _ALIKE)):
+        raise UsageError(
+            f"{word} is no cause. Did you mean {' or '.join(near)}?",
+            (),
+            [f"rung explain {near[0]}", "rung explain --list"],
+        )
+
+
+class Noted:
+    """Pieces of a log as they come; ``empty`` until one of them holds more than white space."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces, self.empty = pieces, True
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._pieces:
+            self.empty = self.empty and not piece.strip()
+            yield piece
 
 
 def _stdin() -> BinaryIO:
@@ -64,9 +95,7 @@ def _stdin() -> BinaryIO:
 
 
 def _no_log() -> UsageError:
-    return UsageError(
-        "There is no log to explain.", (), ["python train.py 2>&1 | rung explain", 'rung explain "the line"']
-    )
+    return UsageError(NO_LOG, (), WAYS)
 
 
 def _unreadable(name: object, error: OSError) -> UsageError:

@@ -6,12 +6,14 @@ the facts of log and environment together (``Scene``); its sentence is shown as 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rung.diagnosis.facts import Facts
 from rung.diagnosis.gpus import capability_text
+from rung.diagnosis.mentions import Mentions, mentions_of
 from rung.diagnosis.reading import Hit, Reading
 
 #: Matched lines whose words count.
@@ -23,7 +25,7 @@ class Scene:
     """What a rule looks at: ``ids`` of the signatures found, their captured ``words``, and the facts.
 
     ``text`` is all that was kept of the log, ``said`` what stood in the matched lines and in the last ones,
-    ``ending`` the last ones alone. ``went_on``: what it holds was survived.
+    ``ending`` the last ones alone, ``named`` the lines that may hold names. ``went_on``: what it holds was survived.
     """
 
     facts: Facts
@@ -34,6 +36,12 @@ class Scene:
     said: str
     ending: str
     went_on: bool = False
+    named: Sequence[str] = ()
+
+    @functools.cached_property
+    def mentions(self) -> Mentions:
+        """The script, package, model and files that the log names."""
+        return mentions_of(self.named)
 
     def has(self, *ids: str) -> bool:
         """Whether one of these signatures was found."""
@@ -86,7 +94,7 @@ class Rule:
         facts = scene.facts
         gpu = facts.gpu.name if facts.gpu else "the GPU"
         cc = capability_text(facts.capability) if facts.capability is not None else "?"
-        archs = " ".join(capability_text(a) for a in facts.compiled_for)
+        archs = " ".join(dict.fromkeys(capability_text(a) for a in facts.compiled_for))
         return self.sentence.format(gpu=gpu, cc=cc, archs=archs)
 
 
@@ -108,4 +116,5 @@ def scene_of(reading: Reading, facts: Facts) -> Scene:
         said,
         "\n".join(reading.last),
         reading.went_on,
+        reading.named,
     )

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rung.core.errors import UsageError
+from rung.core.types import StepClass
 from rung.core.value import Value
+from rung.diagnosis.certainty import NOT_SURE, ONE_OF, held_back, in_words
 from rung.diagnosis.evidence import Rule, Scene, scene_of
 from rung.diagnosis.facts import environment_of, gather
 from rung.diagnosis.fixing import causes, fixes_for
@@ -49,8 +51,10 @@ class Alternative(Value):
 class Explanation(Value):
     """``cause`` is a label of ``causes.toml`` or None; ``confidence`` the probability that it is right.
 
-    ``alternatives`` are other causes, falling; ``automatic``: ``rung run`` repairs it by itself. ``tell`` is the
-    command that tells the likeliest alternative apart, ``program`` what the log is of; neither is in the JSON.
+    ``alternatives`` are other causes, falling; ``automatic``: ``rung run`` repairs it by itself. ``repairs`` are what
+    rung itself does about it: ``rung run`` with the model of the log, ``rung exec`` before its command. ``tell`` is the
+    command that tells the likeliest alternative apart, ``program`` what the log is of, ``again`` how to get a log that
+    says more; none of them is in the JSON.
     """
 
     cause: str | None
@@ -59,12 +63,30 @@ class Explanation(Value):
     automatic: bool
     alternatives: tuple[Alternative, ...]
     evidence: tuple[Evidence, ...]
+    repairs: tuple[Fix, ...] = ()
     tell: str = field(default="", compare=False)
     program: Program = field(default=NONE, compare=False)
+    again: str = field(default="", compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The answer as an object."""
-        return {key: value for key, value in super().to_json().items() if key not in ("tell", "program")}
+        found = {key: value for key, value in super().to_json().items() if key not in ("tell", "program", "again")}
+        return found | {"certainty": self.certainty}
+
+    @property
+    def certainty(self) -> str | None:
+        """How sure the cause is, in words; None without one."""
+        return None if self.cause is None else in_words(self.confidence)
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the cause is little more than a guess."""
+        return self.certainty == NOT_SURE
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether other causes are about as likely."""
+        return self.certainty in (ONE_OF, NOT_SURE)
 
     @property
     def sentence(self) -> str:
@@ -97,7 +119,7 @@ def explain_log(chunks: Iterable[bytes], environment: Mapping[str, Any] | None =
     rules = rules_of(found)
     words = words_of(found, rules)
     shares = probabilities(weights(found.hits, rules), votes(words))
-    return _judge(found, rules, words, shares if _speaks(found) else {})
+    return _judge(found, rules, words, held_back(shares, found) if _speaks(found) else {})
 
 
 def _speaks(scene: Scene) -> bool:
@@ -118,7 +140,7 @@ def scene(chunks: Iterable[bytes], environment: Mapping[str, Any] | None = None)
     """What is known of a log in UTF-8 and its environment before anything is concluded."""
     given = environment_of(environment)
     reading = read(chunks)
-    return scene_of(reading, gather(given, [*reading.about, *(hit.line for hit in reading.hits)]))
+    return scene_of(reading, gather(given, [*reading.about, *(hit.line for hit in reading.hits)], reading.named))
 
 
 def _judge(scene: Scene, rules: list[Rule], words: set[str], found: Mapping[str, float]) -> Explanation:
@@ -131,19 +153,39 @@ def _judge(scene: Scene, rules: list[Rule], words: set[str], found: Mapping[str,
         if len(alternatives) < 2 and label not in named:
             alternatives.append(Alternative(label, 0.0))
     if not known:
-        return Explanation(None, 0.0, (), False, tuple(alternatives), _evidence(scene, rules, None))
+        seen = _evidence(scene, rules, None)
+        return Explanation(None, 0.0, (), False, tuple(alternatives), seen, again=Speaker(scene, "").again())
     cause, share = ranked[0]
     speaker = Speaker(scene, cause)
+    automatic = causes()[cause].automatic and share >= _SURE and _named(cause, scene) and speaker.program.repaired
     return Explanation(
         cause=cause,
         confidence=round(share, 4),
         fixes=fixes_for(found, scene, words, speaker),
-        automatic=causes()[cause].automatic and share >= _SURE and _named(cause, scene) and speaker.program.repaired,
+        automatic=automatic,
         alternatives=tuple(alternatives),
         evidence=_evidence(scene, rules, cause),
+        repairs=_repairs(scene, speaker, cause, automatic=automatic),
         tell=speaker.tell(alternatives[0].cause),
         program=speaker.program,
+        again=speaker.again(),
     )
+
+
+#: Causes that another reader of the same file shares.
+_OF_FILE = ("not-a-compatibility-problem", "format-or-arch-unknown", "quantization-accuracy")
+
+
+def _repairs(scene: Scene, speaker: Speaker, cause: str, *, automatic: bool) -> tuple[Fix, ...]:
+    """What rung does about it: a repair that it is sure of, its own reading of a GGUF file, a refused operation of a
+    program done another way."""
+    found = []
+    if (run := speaker.run()) and (automatic or (scene.mentions.file and cause not in _OF_FILE)):
+        found.append(run)
+    refused = any(hit.signature.step is StepClass.UNSUPPORTED and not hit.survived for hit in scene.hits)
+    if speaker.program.python and (automatic or (refused and cause not in _OF_FILE)):
+        found.append(speaker.exec())
+    return tuple(found)
 
 
 def _named(cause: str, scene: Scene) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rung.core.errors import UsageError
@@ -137,6 +137,7 @@ _SYSTEMS = (
     ("Windows", re.compile(r"\b[A-Z]:\\|\.dll\b|WinError|WindowsPath|\.\.\.\\")),
     ("macOS", re.compile(r"(?<![\w.])/Users/\w|/opt/homebrew/|\.dylib\b|macosx_")),
 )
+_OF_WINDOWS = re.compile(r"\bWinError\b|(?<![\w/])[A-Z]:\\\w|WindowsPath\(")
 _GPU_IN_LOG = re.compile(
     r"(?:Device \d+: |Your |Found GPU\d+ |GPU[ :]\d* ?|on (?:a |an |the )?)?"
     r"(?P<name>\b(?:NVIDIA |AMD )?(?:GeForce |Tesla |Quadro )?(?:(?:RTX|GTX|GT|TITAN|RX) ?[A-Z]?\d{2,4}(?:xx)?"
@@ -156,8 +157,9 @@ _OWN_AMD = re.compile(
 )
 
 
-def gather(environment: Mapping[str, str], lines: Iterable[str]) -> Facts:
-    """The facts of an environment, and of a log's lines where the environment says nothing."""
+def gather(environment: Mapping[str, str], lines: Sequence[str], named: Iterable[str] = ()) -> Facts:
+    """The facts of an environment, and of a log's lines where the environment says nothing; ``named`` are lines with
+    names of files, which tell the system."""
     facts = Facts(
         driver=environment.get("driver", ""),
         os=environment.get("os", ""),
@@ -167,6 +169,7 @@ def gather(environment: Mapping[str, str], lines: Iterable[str]) -> Facts:
     )
     _from_environment(facts, environment)
     _from_log(facts, list(lines))
+    _from_paths(facts, "\n".join([*lines, *named]))
     return facts
 
 
@@ -224,7 +227,20 @@ def _from_log(facts: Facts, lines: list[str]) -> None:
         facts.compiled_for = tuple(sorted(_arch_number(word) for word in re.findall(r"\d{2,3}", found[1])))
     facts.dtypes = frozenset(name for name, pattern in _DTYPES.items() if pattern.search(text))
     facts.on_cpu = bool(re.search(r"device[=: ]+['\"]?cpu|\bon CPU\b|_cpu_?\"|--device cpu|map_location='?cpu", text))
-    facts.os = facts.os or next((name for name, pattern in _SYSTEMS if pattern.search(text)), "")
+
+
+def _from_paths(facts: Facts, text: str) -> None:
+    """The system, from the paths and the words that it alone has."""
+    met_on = next((name for name, pattern in _SYSTEMS if pattern.search(text)), "")
+    if _of_other_system(facts, text):
+        facts.contradictions += (f"the log is of Windows, the environment says {facts.os}: the former is believed",)
+        facts.os = met_on
+    facts.os = facts.os or met_on
+
+
+def _of_other_system(facts: Facts, text: str) -> bool:
+    """Whether a log shows what Windows alone prints, and the environment names another system."""
+    return bool(facts.os) and not re.search("(?i)windows|wsl", facts.os) and _OF_WINDOWS.search(text) is not None
 
 
 def _contradicted(facts: Facts, met: str) -> tuple[str, ...]:

@@ -27,6 +27,14 @@ _WHEELS_LATE = r"(?i)flash_?att|xformers|sage_?att|spconv"
 #: GPUs that reach each other only through the host: what NCCL is told then.
 _BETWEEN_CARDS = r"NCCL_(?:P2P|IB|SHM)_DISABLE|peer access is not supported"
 
+
+class Whole(tuple[str, ...]):
+    """An order that stands as it is: of the others only the first fix does, whatever the words say."""
+
+
+#: Layers of weights in 4 bits, whose compute dtype can be chosen.
+_FOUR_BITS = r"(?i)bitsandbytes|\bbnb\b|4-?bit|nf4"
+
 _PLAIN_CODE = ("use-fallback-kernel", "change-hardware")
 
 
@@ -37,6 +45,32 @@ def _names_newer_gpu(scene: Scene) -> bool:
 
 #: They outrank the rows of ``fix_order``.
 BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
+    ("graphics-api-feature-missing", lambda s: s.has("cmma-not-supported"), Whole(("upgrade-library", "use-fp32"))),
+    (  # weights of 4 bits stay: only the products are computed in more
+        "cuda-toolkit-mismatch",
+        lambda s: s.has("cublas-not-supported") and s.says(r"CUDA_R_16F\b") and s.says(_FOUR_BITS),
+        Whole(("use-fp32", "install-matching-build")),
+    ),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.has("cublas-not-supported") and s.says(r"CUDA_R_16F\b"),
+        Whole(("install-matching-build", "use-fp32")),
+    ),
+    (  # releases since bring 8-bit weights back without a product
+        "int8-matmul-unsupported-gpu",
+        lambda s: s.says(r"igemmlt not available|NO_CUBLASLT"),
+        Whole(("upgrade-library", "dequantize-first")),
+    ),
+    (
+        "software-defect",
+        lambda s: s.says(r"fbgemm\.dll"),
+        Whole(("upgrade-library", "set-library-path", "fix-user-code")),
+    ),
+    (  # its code for all GPUs is in the program itself, so another release is another list
+        "build-wrong-arch-flags",
+        lambda s: s.has("ggml-no-device-code") and s.mentions.executable != "",
+        Whole(("build-from-source", "downgrade-library", "upgrade-library")),
+    ),
     *BY_MAKER,
     *BY_DTYPE,
     (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rung.core.value import Value
 from rung.diagnosis.evidence import Scene
 from rung.diagnosis.fix_order import FIRST
-from rung.diagnosis.fix_order_facts import BY_FACT
+from rung.diagnosis.fix_order_facts import BY_FACT, Whole
 from rung.diagnosis.helping import Helping
 from rung.diagnosis.tables import tables
 from rung.diagnosis.wording import Fix, Speaker
@@ -61,10 +61,11 @@ def _chances(cause: str, scene: Scene, helping: Helping) -> Mapping[str, float]:
     """How likely each fix helps where that is the cause; words do not outvote what a fact asks for."""
     order, by_fact = order_of(cause, scene), _by_fact(cause, scene)
     found = helping.chances(cause, order)
-    asked = dict.fromkeys(by_fact[:1], max(found.values()))
+    asked = dict.fromkeys(by_fact if isinstance(by_fact, Whole) else by_fact[:1], max(found.values()))
     undone = _OF_OWN_CODE.difference(order) if by_fact and by_fact == _own_code(cause, scene) else ()
     found = asked | {label: chance for label, chance in found.items() if label not in {*asked, *undone}}
-    tried = {label for label, pattern in _TRIED if re.search(pattern, f"{scene.text}\n{scene.said}")}
+    beside = {label for label, pattern in _BESIDE if re.search(pattern, f"{scene.text}\n{scene.said}")}
+    tried = beside | {label for label, pattern in _TRIED if re.search(pattern, f"{scene.text}\n{scene.said}")}
     return {label: chance * (_TRIED_HELPS if label in tried else 1) for label, chance in found.items()}
 
 
@@ -79,6 +80,13 @@ _TRIED = (
     ("use-fallback-kernel", r"(?:--enforce-eager\b|TORCHDYNAMO_DISABLE=1 +python)"),
 )
 _TRIED_HELPS = 0.2
+#: What does not touch what the message names.
+_BESIDE = (
+    (
+        "change-quantization",
+        r"(?i)\A(?![\s\S]*(?:quant|gptq|awq|marlin|fp8|[48]-?bit))[\s\S]*flash[-_ ]?att\w*.{0,60}(?:only|requires?)",
+    ),
+)
 
 
 def order_of(cause: str, scene: Scene) -> list[str]:

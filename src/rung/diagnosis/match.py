@@ -22,7 +22,7 @@ class Signature:
     ``step`` is None for rows that only explain. ``causes`` are weights of evidence in nats by cause. A
     line matches only if it holds one of the ``anchors`` (in lower case), where there are any. ``late``: reported
     after the fact, or following from another error. ``general``: wording so wide that it counts only where no other row
-    matches the line.
+    matches the line. ``unsure``: causes that it points to and, alone, never establishes.
     """
 
     id: str
@@ -35,6 +35,7 @@ class Signature:
     anchors: tuple[str, ...] = ()
     late: bool = False
     general: bool = False
+    unsure: tuple[str, ...] = ()
 
     @functools.cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -71,6 +72,7 @@ def signatures() -> tuple[Signature, ...]:
             anchors=tuple(row["anchors"]),
             late=row.get("late", False),
             general=row.get("general", False),
+            unsure=tuple(row.get("unsure", ())),
         )
         for row in tables()["signature"]
     )

@@ -11,14 +11,14 @@ from pathlib import Path
 from rung.diagnosis.fixing import Cause, causes
 from rung.diagnosis.match import signatures
 from rung.diagnosis.tables import made
-from rung.diagnosis.wording import wordings
+from rung.diagnosis.wording import template, wordings
 
 _EXAMPLES = 8
 
 
 def page(cause: Cause) -> str:
     """The page as Markdown: what it is, what to do, how it reads, what tells it from others."""
-    texts = {row.label: row.text for row in wordings() if row.plain}
+    texts = {row.label: template(row.text) for row in wordings() if row.plain}
     known = [s for s in signatures() if cause.label in s.causes]
     examples = [s for s in known if max(s.causes, key=s.causes.__getitem__) == cause.label] or known
     lines = [f"# {cause.label}", "", cause.sentence, "", cause.means, "", "## What to do", ""]
@@ -30,7 +30,7 @@ def page(cause: Cause) -> str:
     else:
         lines.append("")
     lines += ["## What tells it from others", ""]
-    return "\n".join([*lines, f"    {cause.tell}", ""])
+    return "\n".join([*lines, f"    {template(cause.tell)}", ""])
 
 
 def write(folder: Path) -> None:

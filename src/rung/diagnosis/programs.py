@@ -93,7 +93,7 @@ PROGRAMS = (
     Program("caffe", ("caffe",)),
     Program("mlx", ("mlx",)),
     Program("candle", ("candle",)),
-    Program("burn", ("burn-", "burn_", "cubecl")),
+    Program("burn", ("burn-", "burn_", "cubecl", "cmma on inputs", "accelerated strategy should be", "brush-")),
     Program("cargo", ("cudarc", "tch-rs", "torch-sys", "cargo ")),
     Program(
         "webgpu",
@@ -129,11 +129,15 @@ TORCH = Program(
     torch=True,
 )
 NONE = Program("", ())
+_LLAMAFILE = next(row for row in PROGRAMS if row.name == "llamafile")
 
 
 def program_of(scene: Scene) -> Program:
-    """The program that the matched lines name, the weightiest first, else the rest of the log or the environment. What
-    imports another one beside torch (transformers looks for TensorFlow) is still a program of torch."""
+    """The llamafile that was started; else the program that the matched lines name, the weightiest first, else the rest
+    of the log or the environment. What imports another one beside torch (transformers looks for TensorFlow) is still a
+    program of torch."""
+    if scene.mentions.executable:
+        return _LLAMAFILE
     torch = scene.facts.torch is not None
     for hit in sorted(scene.hits, key=lambda hit: -max(hit.signature.causes.values(), default=0.0)):
         if found := _first(hit.line.lower(), among=PROGRAMS):

@@ -13,6 +13,7 @@ from rung.core.value import FrozenDict
 from rung.diagnosis.locales import in_english
 from rung.diagnosis.log import blocks, is_text, plain, states, unnamed
 from rung.diagnosis.match import Signature, signatures
+from rung.diagnosis.mentions import KEPT, LONGEST, NAMING
 
 #: A log of which so many lines differ in more than digits, or cost so much, repeats nothing: from there on only lines
 #: with one of the stems are looked at, after so much more only the last ones. So a gigabyte of them costs no more than
@@ -77,7 +78,8 @@ class Hit:
 
 @dataclass
 class Reading:
-    """What is kept of a log: hits in the order of its lines, lines about device and software, and the last lines.
+    """What is kept of a log: hits in the order of its lines, lines about device and software, lines that hold names of
+    files, packages and models (``named``), and the last lines.
 
     ``found`` counts the lines by signature, ``work`` what all lines together have cost; ``chained`` is the last line
     that joins two exceptions, 0 before there is one, ``number`` the last line that was looked at.
@@ -85,6 +87,7 @@ class Reading:
 
     hits: list[Hit] = field(default_factory=list)
     about: list[str] = field(default_factory=list)
+    named: list[str] = field(default_factory=list)
     last: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST))
     found: Counter[str] = field(default_factory=Counter)
     work: int = 0
@@ -196,6 +199,8 @@ def _look(reading: Reading, number: int, line: str) -> None:
             reading.hits.append(Hit(signature, *where, facts, survived, warning, follows))
     if len(reading.about) < _CONTEXT and _ABOUT.search(line):
         reading.about.append(line[:1_000])
+    if len(reading.named) < KEPT and NAMING.search(line[:LONGEST]):
+        reading.named.append(line[:LONGEST])
 
 
 def _matches(line: str, reading: Reading) -> list[tuple[Signature, re.Match[str]]]:

@@ -87,6 +87,18 @@ def _doubted(shares: Mapping[str, float]) -> dict[str, float]:
     }
 
 
+def tempered(shares: Mapping[str, float], most: float) -> dict[str, float]:
+    """Shares of which the first is at most so large; the others have what it loses, as parts of their own and of what
+    it is instead where it is not the first."""
+    first = next(iter(shares), None)
+    if first is None or shares[first] <= most:
+        return dict(shares)
+    lost, others = shares[first] - most, siblings(first)
+    found = {label: shares.get(label, 0.0) + lost * others.get(label, 0.0) for label in {*shares, *others}}
+    found[first] = most
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
 @functools.cache
 def siblings(cause: str) -> Mapping[str, float]:
     """What it is instead where it is not this cause: a defect, what signatures name beside it, or any other."""

@@ -57,12 +57,26 @@ def _dotted(number: str) -> str:
 
 #: Modules whose package has their name, with hyphens; those that are compiled for the torch that is there; and others.
 _SAME = re.compile(
-    "accelerate|auto_gptq|autoawq|bitsandbytes|datasets|deepspeed|diffusers|einops|fairscale|gguf|hqq|imageio|insightface"
-    "|kornia|librosa|lightning|mlx_lm|ninja|numpy|omegaconf|onnx|onnxruntime|open3d|optimum|packaging|pandas|peft|pynvml"
+    "accelerate|auto_gptq|autoawq|bitsandbytes|ctranslate2|datasets|deepspeed|diffusers|einops|fairscale|gguf|hqq"
+    "|imageio|insightface|kornia|librosa|lightning|mlx_lm|ninja|numpy|omegaconf|onnx|onnxruntime|open3d|optimum"
+    "|packaging|pandas|peft|pynvml"
     "|pytorch_lightning|safetensors|scipy|sentence_transformers|sentencepiece|soundfile|tensorboard|tiktoken|timm"
+    "|huggingface_hub|lightgbm|mlx|nunchaku|outlines|spandrel|torch_scatter|torchao|ultralytics|xgboost"
     "|tokenizers|torch|torchaudio|torchmetrics|torchsde|torchvision|tqdm|transformers|trl|unsloth|vllm|wandb|xformers"
 )
+#: Such a package by name in an error; torch is named in errors of all that stand on it.
+NAMED_PACKAGE = re.compile(
+    rf"(?i)\b(?!(?:torch|numpy|packaging|git|gguf|onnx|tqdm|ninja|pandas)\b)(?:{_SAME.pattern})\b"
+)
 _COMPILED = {"flash_attn", "mamba_ssm", "causal_conv1d"}
+#: Packages without compiled code of their own: building them again changes nothing.
+PURE = frozenset(
+    (
+        *("accelerate", "datasets", "diffusers", "einops", "evaluate", "gradio", "hqq", "huggingface_hub", "lightning"),
+        *("omegaconf", "optimum", "peft", "pip", "pytorch_lightning", "sentence_transformers", "setuptools", "timm"),
+        *("torchmetrics", "torchsde", "tqdm", "transformers", "trl", "unsloth", "wandb"),
+    )
+)
 _OTHER = {
     "cv2": "opencv-python",
     "PIL": "pillow",
@@ -74,6 +88,9 @@ _OTHER = {
     "git": "gitpython",
     "pkg_resources": '"setuptools<81"',
     "google.protobuf": "protobuf",
+    "faster_whisper": "faster-whisper",
+    "llama_cpp": "llama-cpp-python",
+    "whisper": "openai-whisper",
 }
 
 

@@ -1,7 +1,8 @@
 """In which words a fix is told, and with which command: those of the program, the device and the system at hand.
 
 ``fixes/`` holds the rows. A command is written for Linux and turned into one for PowerShell where the system is
-Windows.
+Windows. What it names (a package, a model, a file, a script) comes from the log; where the log does not name it there
+is no command.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from dataclasses import dataclass
 from rung.core.value import Value
 from rung.diagnosis.evidence import Scene
 from rung.diagnosis.gpus import capability_text
+from rung.diagnosis.mentions import compiled
 from rung.diagnosis.programs import TORCH, program_of
-from rung.diagnosis.supplies import libraries, package
+from rung.diagnosis.supplies import NAMED_PACKAGE, libraries, package
 from rung.diagnosis.tables import tables
+
+#: What is filled in from the log: a name, and after a bar the words for where the log does not say it.
+_HOLE = re.compile(r"\{(\w+)(?:\|([^{}]*))?\}")
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ def wordings(table: str = "fix") -> tuple[Wording, ...]:
 _compiled = functools.cache(re.compile)  # more than the cache of ``re`` holds beside those of the rules
 #: Of torch's own builds and of what is built for each of them.
 _INDEX = "https://download.pytorch.org/whl"
+#: It takes the index's own build, whatever the card: ``rung setup``'s command stands in its place.
+_PLAIN_TORCH = "pip install -U torch"
 #: What asks this machine which build it needs.
 _ASK_SETUP = "rung setup"
 #: What asks the machine for its GPU where nobody named it.
@@ -101,14 +108,63 @@ class Speaker:
         """The fix in the first wording that holds here."""
         rows = [row for row in wordings() if row.label == label]
         row = next((row for row in rows if self._holds(row)), rows[-1])
-        return Fix(label, row.text, self._filled(row.command) if row.command else None)
+        return Fix(label, self._worded(row.text), self._filled(row.command) if row.command else None)
 
     def tell(self, cause: str) -> str:
-        """The command that tells a cause from the others."""
+        """The command that tells a cause from the others; empty where it needs a name that the log does not hold."""
         found = next((row for row in wordings("tell") if row.label == cause and self._holds(row)), None)
         if found is not None:
             return self._filled(found.text) or ""
-        return next(str(row["tell"]) for row in tables()["cause"] if row["label"] == cause)
+        return self._filled(next(str(row["tell"]) for row in tables()["cause"] if row["label"] == cause)) or ""
+
+    def run(self) -> Fix | None:
+        """``rung run`` with the model that the log names, None where it names none."""
+        model = self._scene.mentions.runs
+        return Fix("rung-run", "let rung choose what works on this device", f"rung run {model}") if model else None
+
+    def exec(self) -> Fix:
+        """``rung exec`` before the command of the log, in words where that is not known."""
+        command = self._scene.mentions.command
+        if command:
+            return Fix("rung-exec", "without changing code", f"rung exec -- {command}")
+        return Fix("rung-exec", "without changing code: write rung exec -- before the command that failed")
+
+    def again(self) -> str:
+        """The command that gives a log which says more; empty where the log names none."""
+        command = self._scene.mentions.command
+        return f"{command} 2>&1 | rung explain" if command else ""
+
+    def _worded(self, text: str) -> str:
+        return _HOLE.sub(lambda hole: self._named(hole[1]) or hole[2] or "", text)
+
+    def _named(self, name: str) -> str | None:
+        """What the log calls the thing of that name, None where it does not."""
+        said = self._scene.mentions
+        module = said.module or self._module_of_hits() or (TORCH.name if self.program == TORCH else "")
+        found = {
+            "module": module.replace("_", "-"),
+            "library": said.library or package(module) if module else "",
+            "built": package(module) if compiled(module) and module != "torch" else "",
+            "model": said.model,
+            "hub_model": said.model if "/" in said.model else "",
+            "file": said.file,
+            "image": said.image,
+            "command": said.command,
+            "binary": said.executable,
+            "llamafile": self._llamafile(),
+        }
+        return found[name] or None
+
+    def _module_of_hits(self) -> str:
+        """The package that a matched line names, where no traceback leads to one."""
+        lines = (hit.line for hit in self._scene.hits)
+        return next((found[0].lower() for line in lines if (found := NAMED_PACKAGE.search(line))), "")
+
+    def _llamafile(self) -> str:
+        said = self._scene.mentions
+        if not said.executable or said.executable.endswith(".llamafile"):
+            return said.executable
+        return f"{said.executable} -m {said.file}" if said.file else ""
 
     def _holds(self, row: Wording) -> bool:
         return (
@@ -144,15 +200,21 @@ class Speaker:
             "libraries": lambda: libraries(self._around, cuda[0]),
             "package": lambda: package(self._scene.words.get("package", "")),
         }
-        for name, value in filled.items():
-            if "{" + name + "}" in command:
-                known = value()
-                if known is None:
-                    return None
-                command = command.replace("{" + name + "}", known)
+        for hole in dict.fromkeys(found[1] for found in _HOLE.finditer(command)):
+            known = filled[hole]() if hole in filled else self._named(hole)
+            if known is None:
+                return None
+            command = command.replace("{" + hole + "}", known)
+        if command == _PLAIN_TORCH:
+            return _torch(self._scene)
         if command.startswith(_ASK_SETUP):
             return _ASK_SETUP
         return _for_powershell(command) if self._system == "windows" else command
+
+
+def template(text: str) -> str:
+    """A text with a hole as people read it: the words after its bar, else the name in capitals."""
+    return _HOLE.sub(lambda hole: hole[2] or hole[1].upper(), text)
 
 
 def _for_powershell(command: str) -> str:

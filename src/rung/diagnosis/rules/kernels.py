@@ -298,6 +298,13 @@ RULES: tuple[Rule, ...] = (
         "cubecl",
     ),
     Rule(
+        "units-not-offered",
+        lambda s: s.has("cmma-not-supported") and s.from_(70),
+        {"graphics-api-feature-missing": 0.6},
+        "{gpu} itself has matrix units (compute capability {cc}): the program does not get them by this interface",
+        "NVIDIA, CUDA C++ programming guide, compute capabilities",
+    ),
+    Rule(
         "cmma-in-graphics",
         lambda s: s.has("matmul-feature") and s.has("cmma-not-supported"),
         {"graphics-api-feature-missing": 1.5},

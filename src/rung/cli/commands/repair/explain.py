@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from rung.cli import options
-from rung.cli.explain_input import answer_rows, environment_in, log_of
+from rung.cli.explain_input import NO_LOG, WAYS, Noted, answer_rows, environment_in, log_of
 from rung.cli.views.output import console, print_json
 from rung.core.errors import UsageError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from rung.diagnosis.explain import Explanation
-    from rung.diagnosis.wording import Fix
-
 _UNKNOWN = 3
-#: So many fixes are shown.
-_MOST = 4
 
 _What = Annotated[
     str | None,
@@ -46,6 +38,7 @@ _Rows = Annotated[
     ),
 ]
 _List = Annotated[bool, typer.Option("--list", help="List all causes.")]
+_All = Annotated[bool, typer.Option("--all", help="Show every fix, all evidence, and how sure it is in percent.")]
 _Redact = Annotated[bool, typer.Option("--redact", help="Print the log without names, tokens and addresses instead.")]
 
 
@@ -58,6 +51,7 @@ def explain(
     jsonl: _Rows = None,
     list_: _List = False,
     redact: _Redact = False,
+    all_: _All = False,
     json: options.Json = False,
 ) -> None:
     """Explain an error message: its cause on this device, how sure that is, and what to do first.
@@ -65,6 +59,7 @@ def explain(
     Exits 0 with a cause, 3 when it does not know, 2 for a wrong question.
     """
     told = {
+        "--all": all_,
         "--device": device,
         "--software": software,
         "--environment": environment,
@@ -86,13 +81,17 @@ def explain(
         _alone("The page of a cause", told | {"--no-environment": False})
         _page(what, json)
         return
+    from rung.cli.views.explain_text import show
     from rung.diagnosis.explain import explain_log
 
-    found = explain_log(log_of(what), _environment(device, software, environment, no_environment))
+    log = Noted(log_of(what))
+    found = explain_log(log, _environment(device, software, environment, no_environment))
     if json:
         print_json(found.to_json())
+    elif log.empty:
+        print("\n".join([NO_LOG, "What to do", *(f"  {number}  {way}" for number, way in enumerate(WAYS, 1))]))
     else:
-        show(found, console())
+        show(found, console(), everything=all_)
     if found.cause is None:
         raise typer.Exit(_UNKNOWN)
 
@@ -175,45 +174,3 @@ def _page(what: str, json: bool) -> None:
         print_json(cause.to_json())
     else:
         print(page(cause), end="")
-
-
-def show(found: Explanation, out: Console, *, helped: bool = False) -> None:
-    """Prints an explanation for a person; ``helped``: of a program that ``rung exec`` has helped already."""
-    from rung.diagnosis.fixing import causes
-
-    if found.cause is None:
-        out.print(found.sentence)
-        out.print("Give it more of the log, from the first error on. What it knows: rung explain --list")
-        return
-    out.print(f"{found.sentence}   {_sure(found.confidence)}")
-    above = None
-    for item in found.evidence:
-        where = f"line {item.line}" if item.line is not None else "fact"
-        if item.line is not None and item.line == above:  # a line is shown once, with all that is known of it
-            out.print(f"  {'':<9}  → {item.fact}")
-        else:
-            out.print(f"  {where:<9}  {item.text + '   → ' if item.text else ''}{item.fact}")
-        above = item.line
-    out.print("What to do")
-    for number, fix in enumerate(_once(found.fixes)[:_MOST], 1):
-        out.print(f"  {number}  {fix.text}" + (f"\n       {fix.command}" if fix.command else ""))
-    if found.automatic:
-        out.print("  or let rung choose what works on this device:  rung run MODEL")
-        if not helped and found.program.python:
-            out.print("  without changing code:  rung exec -- python train.py")
-    rest = [item for item in found.alternatives if item.confidence >= 0.05]
-    if rest:
-        others = "; ".join(f"{causes()[item.cause].sentence} ({item.confidence:.0%})" for item in rest[:2])
-        out.print(f"If it still fails: {others}\n  {found.tell}")
-
-
-def _once(fixes: Iterable[Fix]) -> list[Fix]:
-    """The fixes without those whose command stands above already, and without "no repair" beside a repair."""
-    found: dict[str, Fix] = {}
-    for fix in [fix for fix in fixes if fix.label != "wait-or-none"] or fixes:
-        found.setdefault(fix.command or fix.label, fix)
-    return list(found.values())
-
-
-def _sure(confidence: float) -> str:
-    return f"{min(confidence, 0.99):.0%} sure"
