@@ -117,7 +117,8 @@ def test_every_command_named_as_a_way_out_works_as_it_stands(kind, devices, aske
     for command in commands:
         options = dict(zip((name.removeprefix("--") for name in command[3::2]), command[4::2], strict=True))
         kept = {name for name, value in options.items() if value == str(asked.get(name))}
-        assert kept >= asked.keys() - {"context", "format", "memory"}
+        assert kept >= asked.keys() - {"context", "format", "memory", "device"}
+        assert options.get("device", asked.get("device")) == asked.get("device")
         assert "context" not in options or int(options["context"]) <= asked.get("context", 4096)
         options = {name: int(value) if name == "context" else value for name, value in options.items()}
         made = plan(card, *devices, **options)
@@ -125,6 +126,33 @@ def test_every_command_named_as_a_way_out_works_as_it_stands(kind, devices, aske
         if "memory" in options:
             budgets = parse_memory(options["memory"])
             assert all(p.memory.total <= budgets.get(p.device, budgets.get("*")) for p in made.placements)
+
+
+def refusal(card, *devices, **asked):
+    with pytest.raises(DoesNotFit) as caught:
+        plan(card, *devices, **asked)
+    return caught.value.ways_out
+
+
+def test_three_bits_are_a_way_out_where_four_do_not_fit():
+    four = plan(gemma_2b(), p2200(), format="q4_0", context=2048).placements[0].memory
+    ways = refusal(gemma_2b(), p2200(), memory=four.most - 50 * 2**20, context=2048, format="q8_0")
+    assert any("--format q3_k_m" in way for way in ways)
+
+
+def test_a_smaller_format_and_a_shorter_context_together_are_a_way_out():
+    """Where the whole context needs more than 3 bits leave, and the format more than a short context leaves."""
+    three = plan(gemma_2b(), p2200(), format="q3_k_s", context=8192).placements[0].memory
+    ways = refusal(gemma_2b(), p2200(), memory=three.most - 20 * 2**20, context=8192, format="q8_0")
+    (both,) = [way for way in ways if "--format" in way and "--context 2048" in way]
+    assert "--format q3_k" in both or "--format q4" in both
+
+
+def test_the_other_devices_are_a_way_out_for_the_one_that_was_named():
+    ways = refusal(gemma_2b(), p2200(), cpu(), device="cuda:0", format="f32")
+    assert "rung run gemma-2b --format f32" in ways
+    alone = refusal(gemma_2b(), p2200(), device="cuda:0", format="f32")
+    assert "rung run gemma-2b --format f32" not in alone
 
 
 def test_the_context_named_as_a_way_out_fits_and_a_step_more_does_not():

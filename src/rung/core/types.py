@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from rung.core.shown import Shown
 from rung.core.value import FrozenDict, Value
 
 EMPTY: FrozenDict[Any] = FrozenDict()
@@ -75,8 +76,8 @@ class Capability(Value):
     source: str = ""
 
 
-@dataclass(frozen=True)
-class Device(Value):
+@dataclass(frozen=True, repr=False)
+class Device(Shown, Value):
     """One processor with its memory, real or simulated: pure data, never "the current one".
 
     ``memory`` and ``free`` are bytes, ``bandwidth`` bytes per second, ``peaks`` matrix operations per second
@@ -97,6 +98,10 @@ class Device(Value):
     details: FrozenDict[Any] = EMPTY
     real: bool = True
     rates: FrozenDict[float] = EMPTY
+    VIEW = "rung.cli.views.shown_device"
+
+    def __repr__(self) -> str:
+        return f"<Device {self.id}: {self.name}, {self.memory / 2**30:.1f} GB>"
 
     def capability(self, name: str) -> Capability:
         """What is known of a capability; unknown without a proof when nobody asked."""
@@ -345,8 +350,8 @@ class Candidate(Value):
     verdict: Verdict
 
 
-@dataclass(frozen=True)
-class Plan(Value):
+@dataclass(frozen=True, repr=False)
+class Plan(Shown, Value):
     """Which format, device and compute dtype each part of a model gets; a contract on memory.
 
     What it accepts runs to the full ``context`` within ``budget`` bytes of each placement.
@@ -367,6 +372,11 @@ class Plan(Value):
     error_db: float
     reasons: tuple[str, ...]
     candidates: tuple[Candidate, ...]
+    VIEW = "rung.cli.views.shown_plan"
+
+    def __repr__(self) -> str:
+        places = "+".join(placement.device for placement in self.placements)
+        return f"<Plan of {self.model}: {self.format} on {places}, {self.memory / 2**30:.1f} GB>"
 
     @property
     def memory(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rung.core.errors import RungError, UsageError
+from rung.core.shown import Shown
 from rung.core.text import count, did_you_mean, rate, size
 from rung.core.types import EMPTY, Device, MemoryUse, Verdict
 from rung.core.value import FrozenDict, Value
@@ -282,8 +283,8 @@ class Relaxation(Value):
     command: str | None = None
 
 
-@dataclass(frozen=True)
-class Answer(Value):
+@dataclass(frozen=True, repr=False)
+class Answer(Shown, Value):
     """All choices, refused ones included; ``best`` and ``best_by_device`` are indices in them.
 
     ``passes`` are the forward passes that were traced, one a component. ``context`` is 0 where nothing reads a text,
@@ -303,6 +304,10 @@ class Answer(Value):
     groups: tuple[tuple[Device, ...], ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     title: str = ""
+    VIEW = "rung.cli.views.shown_answer"
+
+    def __repr__(self) -> str:
+        return f"<Answer: {self.sentence}>"
 
     @property
     def ok(self) -> bool:

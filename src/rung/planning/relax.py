@@ -13,19 +13,29 @@ from rung.hardware.select import Group
 from rung.planning.answer import Question, Relaxation
 from rung.planning.arrange import Arrangement, arrange
 from rung.planning.kitchen import Kitchen
-from rung.planning.mixture import storage
+from rung.planning.mixture import Mixture, storage
 from rung.planning.recipe import Storage, storage_name
 from rung.planning.request import Request
 
-_SMALLER = ("q8_0", "q6_k", "q5_k", "q4_k", "q4_0")
+_SMALLER = ("q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "q3_k_m", "q3_k_s")
+#: The format of an unquantised folder for which the largest context is named.
+_COARSE = "q4_0"
+#: Contexts to try in a smaller format where neither alone is enough.
+_CONTEXTS = (2048, 1024)
 _STEP = 64
 Groups = Sequence[Sequence[Device]]
 
 
 def does_not_fit(
-    kitchen: Kitchen, devices: Sequence[Device], request: Request, tried: Sequence[Arrangement], context: int
+    kitchen: Kitchen,
+    devices: Sequence[Device],
+    request: Request,
+    tried: Sequence[Arrangement],
+    context: int,
+    others: Sequence[Device] = (),
 ) -> DoesNotFit:
-    """The error that says by how much it does not fit, and which smallest changes would do."""
+    """The error that says by how much it does not fit, and which smallest changes would do; ``others`` are devices that
+    were not asked for, and could hold layers beside those that were."""
     refused = [a.recipe.refused for a in tried if a.recipe.refused]
     closest = min(tried, key=lambda a: a.over)
     tight = max(closest.placements, key=lambda p: p.memory.most - p.budget)
@@ -41,8 +51,10 @@ def does_not_fit(
     ways = [
         *less_context(kitchen, groups, request, context),
         *smaller_format(kitchen, groups, request, context, closest),
-        more_memory(kitchen, devices, request, tried),
     ]
+    ways = ways or _smaller_and_shorter(kitchen, groups, request, context)
+    ways += _beside(kitchen, [*devices, *others], request, context) if others else []
+    ways.append(more_memory(kitchen, devices, request, tried))
     return DoesNotFit(f"{kitchen.subject.name} does not fit.", facts, ways)
 
 
@@ -89,7 +101,7 @@ def _fits(kitchen: Kitchen, format: Storage, groups: Groups, request: Request, c
 
 def less_context(kitchen: Kitchen, groups: Groups, request: Request, context: int) -> list[str]:
     """The command with the largest context, in steps, that fits in the format asked for; none where no context does."""
-    name = request.format or (None if kitchen.subject.keeps else _SMALLER[-1])
+    name = request.format or (None if kitchen.subject.keeps else _COARSE)
     format = storage(name) if name and name != "stored" else None
     low, high = 0, (context - 1) // _STEP
     while low < high:
@@ -106,10 +118,33 @@ def smaller_format(kitchen: Kitchen, groups: Groups, request: Request, context: 
     stored = sum(w.bytes for w in closest.weights)
     for name in _SMALLER:
         format = storage(name)
-        smaller = getattr(format, "bits", 0.0) * kitchen.subject.parameters / 8 < stored
+        smaller = _bits(format) * kitchen.subject.parameters / 8 < stored
         if name != request.format and smaller and _fits(kitchen, format, groups, request, context):
             return [_command(kitchen, request, format=name)]
     return []
+
+
+def _bits(format: Storage) -> float:
+    """Bits of most weights."""
+    return format.base.bits if isinstance(format, Mixture) else format.bits if format is not None else 0.0
+
+
+def _smaller_and_shorter(kitchen: Kitchen, groups: Groups, request: Request, context: int) -> list[str]:
+    """The command with a smaller format and a shorter context, where neither alone is enough."""
+    for shorter in (each for each in _CONTEXTS if each < context):
+        for name in _SMALLER:
+            if _fits(kitchen, storage(name), groups, request, shorter):
+                return [_command(kitchen, request, format=name, context=shorter)]
+    return []
+
+
+def _beside(kitchen: Kitchen, devices: Sequence[Device], request: Request, context: int) -> list[str]:
+    """The command that lets the other devices here hold layers too, where that is enough."""
+    name = request.format or (None if kitchen.subject.keeps else _COARSE)
+    format = storage(name) if name and name != "stored" else None
+    together = [(device,) for device in devices] if kitchen.subject.borrowed else groups_of(devices)
+    free = replace(request, device=None)
+    return [_command(kitchen, free, format=name)] if _fits(kitchen, format, together, free, context) else []
 
 
 def other_training(

@@ -64,7 +64,8 @@ def solve(card: ModelCard | NetworkCard, devices: Sequence[Device], request: Req
             if context < contexts[0]:
                 reasons = (*reasons, f"context {context:,}: {contexts[0]:,} tokens do not fit")
             return _plan(kitchen.subject, best, context, request, reasons, found)
-    raise does_not_fit(kitchen, usable, request, [a for a, _, _ in tried], contexts[0])
+    others = [d for d in devices if computes(d) and d not in usable] if request.device is not None else []
+    raise does_not_fit(kitchen, usable, request, [a for a, _, _ in tried], contexts[0], others)
 
 
 def _usable(card: ModelCard | NetworkCard, devices: Sequence[Device], request: Request) -> tuple[Device, ...]:

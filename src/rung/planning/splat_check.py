@@ -52,7 +52,7 @@ class SplatChoice(Choice):
         return {**super().to_json(), **own, **times}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SplatAnswer(Answer):
     """``photographs`` of the scene are trained on."""
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rung.cli import options
-from rung.cli.views.output import console, note, print_json, table
+from rung.cli.views.output import console, note, print_json
 
 
 def plan(
@@ -30,8 +30,8 @@ def plan(
     Format, device, memory and speed, and what was refused with the reason.
     """
     from rung.cli.common import part_lines, plan_line, tell_taken
-    from rung.core.text import size
-    from rung.core.types import Candidate
+    from rung.cli.views.shown_plan import candidates
+    from rung.core.text import printable
     from rung.engine.open_model import open_named
     from rung.engine.planning import make_plan
     from rung.hardware.select import select_device
@@ -56,16 +56,4 @@ def plan(
     out.print(plan_line(made, devices))
     for line in part_lines(made):
         out.print(line)
-    rows = table("format", "computes in", "device", "memory", "tokens/s", "prompt/s", "error", "")
-
-    def add(candidate: Candidate) -> None:
-        total = " + ".join(size(p.memory.total) for p in candidate.placements)
-        error = "none" if candidate.error_db == float("inf") else f"{candidate.error_db:.0f} dB"
-        where = " + ".join(p.device for p in candidate.placements)
-        answer = "yes" if candidate.verdict else f"no: {candidate.verdict.reason}"
-        rates = (f"{candidate.decode_rate:.1f}", f"{candidate.prefill_rate:.0f}")
-        rows.add_row(candidate.format, candidate.dtype, where, total, *rates, error, answer)
-
-    for candidate in made.candidates:
-        add(candidate)
-    out.print(rows)
+    print("\n".join(map(printable, candidates(made))))
