@@ -8,6 +8,7 @@ from typing import Any
 
 from rung.cli.views.output import console
 from rung.core.errors import UsageError
+from rung.run.exec.launch import PROCESSOR
 
 
 def check_card(settings: Mapping[str, str]) -> None:
@@ -16,20 +17,30 @@ def check_card(settings: Mapping[str, str]) -> None:
     from rung.run.simulate.card import describe
 
     name = settings.get("device", "")
+    if name == PROCESSOR and settings.keys().isdisjoint(("software", "memory", "defects")):
+        return
+    if name == PROCESSOR:
+        raise UsageError(
+            "--software, --memory and --defect are of a simulated card; --device cpu is this processor as it is.",
+            ways_out=["rung exec --device cpu -- COMMAND", "rung exec --device sim:p2200 --memory 4GB -- COMMAND"],
+        )
     if not name:
         raise UsageError("--software, --memory and --defect are of a simulated card: --device sim:NAME.")
     if not name.startswith("sim:"):
         raise UsageError(
             f"rung exec takes the devices that the program finds; {name} can be simulated.",
-            ["--device sim:NAME runs the program on a simulated card"],
-            [f"rung exec --device sim:{name} -- COMMAND"],
+            ["--device cpu has this processor answer to CUDA", "--device sim:NAME simulates a card"],
+            ["rung exec --device cpu -- COMMAND", f"rung exec --device sim:{name} -- COMMAND"],
         )
     describe([name], settings.get("memory"), settings.get("software"))
     defects(settings)
 
 
-def explain_end(last: bytes, status: int, settings: Mapping[str, str]) -> None:
-    """Explains on stderr what the end of a program's stderr and the signal that ended it say, where that is known."""
+def explain_end(last: bytes, status: int, settings: Mapping[str, str], already: bool = False) -> None:
+    """Explains on stderr what the end of a program's stderr and the signal that ended it say, where that is known.
+
+    ``already``: what may be the reason is said already, so a death that is no matter of the device is not called so.
+    """
     from rung.cli.views.explain_text import show
     from rung.diagnosis.explain import explain_log
 
@@ -41,7 +52,8 @@ def explain_end(last: bytes, status: int, settings: Mapping[str, str]) -> None:
     out = console(stderr=True)
     known = found.cause is not None and found.evidence  # any program may end so: words alone are too little
     if known and found.cause == "not-a-compatibility-problem":
-        out.print(f"rung exec: {found.sentence}")
+        if not already:
+            out.print(f"rung exec: {found.sentence}")
     elif known:
         out.print()
         show(found, out, helped="strict" not in settings)
@@ -53,7 +65,7 @@ def _environment(settings: Mapping[str, str]) -> dict[str, Any]:
     """What the program ran on: this machine, or the simulated card."""
     from rung.diagnosis import machine
 
-    if "device" not in settings:
+    if settings.get("device", PROCESSOR) == PROCESSOR:
         return machine.this_machine()
     from rung.run.simulate.card import describe
 

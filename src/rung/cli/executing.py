@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from rung.run.exec.launch import environment, launch
+from rung.run.exec.launch import PROCESSOR, environment, launch
 from rung.run.exec.repairs import repairs
 
 TYPE_CHECKING = False
@@ -17,8 +17,15 @@ if TYPE_CHECKING:
     from rung.run.exec.notes import Key
 
 #: What runs in the program when it has imported a module.
-HOOKS = {"torch": "rung.run.exec.hook", "bitsandbytes": "rung.hub.bitsandbytes.hook"}
+HOOKS = {
+    "torch": "rung.run.exec.hook",
+    "bitsandbytes.cuda_specs": "rung.hub.bitsandbytes.specs_hook",
+    "bitsandbytes": "rung.hub.bitsandbytes.hook",
+    "gsplat": "rung.hub.gsplat_hook",
+    "triton.runtime.interpreter": "rung.run.exec.cuda_on_cpu.triton_hook",
+}
 _VALUED = ("--device", "--software", "--memory", "--defect")
+_NO_TORCH = "no Python of 3.11 or newer imported torch, so nothing was changed"
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 #: A program that was ended on purpose has nothing to be explained; SIGKILL may be the kernel's, for want of memory.
 _ENDED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
@@ -66,9 +73,11 @@ def execute(settings: dict[str, str], command: list[str]) -> int:
         print(f"rung exec: set {name}={value}", file=sys.stderr)
     if found:
         _report(found)
+    if settings.get("device") == PROCESSOR and not found:
+        print(f"rung exec: {_NO_TORCH}", file=sys.stderr)
     on_purpose = -status in _ENDED or (-status == signal.SIGKILL and memory_kills() == killed)
     if status and not on_purpose:
-        _explain(last, status, settings)
+        _explain(last, status, settings, any(not key[0] and key[4] for key in found))
     return status if status >= 0 else 128 - status
 
 
@@ -126,16 +135,19 @@ def _report(found: Mapping[Key, int]) -> None:
         if op:
             times = f"{count} times" if count > 1 else "once"
             print(f"rung exec: {op} on {device}: {before} → {after}, {times}: {reason}", file=sys.stderr)
-        else:
+        elif reason:
             print(f"rung exec: {reason}", file=sys.stderr)
 
 
-def _explain(last: bytes, status: int, settings: Mapping[str, str]) -> None:
-    """What goes wrong while explaining is said; the exit code stays the program's."""
+def _explain(last: bytes, status: int, settings: Mapping[str, str], known: bool) -> None:
+    """What goes wrong while explaining is said; the exit code stays the program's.
+
+    ``known``: something that may be the reason stands above already.
+    """
     from rung.cli.afterwards import explain_end
 
     try:
-        explain_end(last, status, settings)
+        explain_end(last, status, settings, known)
     except Exception as error:
         print(f"rung exec could not explain this: {type(error).__name__}: {error}", file=sys.stderr)
 

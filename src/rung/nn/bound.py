@@ -26,7 +26,7 @@ from rung.kernels.gpu import decoders
 from rung.kernels.gpu.stored import Stored
 from rung.run.bind import Attention, Binder, Embedding, Linear, Rasterizer
 from rung.run.journal import Journal
-from rung.run.places import torch_name
+from rung.run.places import STANDING_IN, torch_name
 from rung.run.probe import probe
 from rung.run.simulate.context import current
 
@@ -225,7 +225,7 @@ def _binder_of(device: Device, dtype: str, threads: int, packed: bool) -> Binder
 
 
 def device_of(place: torch.device) -> Device:
-    return _device_of(place.type, place.index or 0, current())
+    return _device_of(STANDING_IN.get(place.type, place.type), place.index or 0, current())
 
 
 @functools.cache

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: torch's kinds of devices that another one stands in for: under ``rung exec --device cpu`` the processor for ``cuda``.
+STANDING_IN: dict[str, str] = {}
+
 
 def torch_name(device: str) -> str:
     """torch's name: ``cpu:1`` is a second budget on the same processor, and ROCm's devices are ``cuda`` to torch."""

@@ -25,6 +25,7 @@ from rung.hub.bitsandbytes.kernels import KERNELS
 from rung.hub.register import after_import, forget
 from rung.run.exec.watch import gpu
 from rung.run.simulate.patches import Patches
+from rung.run.simulate.placement import transparent
 
 _log = logging.getLogger("rung")
 _PEER = "bitsandbytes"
@@ -66,7 +67,7 @@ def put_in_place() -> None:
         warnings.filterwarnings("ignore", message=r"\s*Warning only once for all operators")
         for name, kernel in KERNELS.items():
             if _operator(name) is not None:
-                library.impl(name, kernel, "CPU", allow_override=True)
+                library.impl(name, transparent(kernel), "CPU", allow_override=True)
     if gpu():
         _guard()
     _stop_repacking()

@@ -12,6 +12,8 @@ import signal
 
 from rung.run.exec.relay import Relay
 
+#: The device that is no simulated card: the processor, which answers to ``cuda``.
+PROCESSOR = "cpu"
 #: The folder that is put on PYTHONPATH.
 START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start")
 HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -9,6 +9,8 @@ import os
 import threading
 
 Key = tuple[str, str, str, str, str]
+#: Not a step: a process of the program came to the hook that has the processor answer to CUDA.
+STOOD_IN: Key = ("", "cuda", "", "", "")
 
 
 class Notes:
@@ -28,6 +30,10 @@ class Notes:
             count = self._counts[key] = self._counts.get(key, 0) + 1
         if count == 1:
             self._write([(key, 1)])
+
+    def stood_in(self) -> None:
+        """The processor answers to CUDA in this process."""
+        self.step(*STOOD_IN)
 
     def word(self, text: str) -> None:
         """Something that was left out, once."""

@@ -61,7 +61,7 @@ def _placing(real: Callable[..., Any], follows: bool, with_data: bool) -> Callab
     @functools.wraps(real)
     def made(*args: Any, **kwargs: Any) -> Any:
         methods = _in_force
-        if methods is None:
+        if methods is None or (methods.world.plain and placement.is_transparent()):
             return real(*args, **kwargs)
         device = kwargs.get("device")
         if device is None and not follows:
@@ -75,7 +75,10 @@ def _placing(real: Callable[..., Any], follows: bool, with_data: bool) -> Callab
         pinned = kwargs.pop("pin_memory", False)
         with wanting(methods.world, place or HOST):
             result = real(*args, **kwargs)
-        if not isinstance(place, Card) or not isinstance(result, Tensor):
+        if not isinstance(result, Tensor):
+            return result
+        if not isinstance(place, Card):
+            placement.put(methods.world, HOST, result)
             return methods.pinned(result) if pinned else result
         if with_data and (data is not None or hasattr(args[0], "__array__")):
             return result if card_of(methods.world, result) is place else methods.moved(result, place, {})

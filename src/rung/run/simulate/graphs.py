@@ -93,11 +93,11 @@ def _write(kept: Any, made: Any) -> None:
             _write(old, new)
 
 
-def install(world: World, patches: Patches) -> None:
-    """Puts the class of one simulation in force."""
+def install(world: World, patches: Patches, graph: type[Graph] = Graph) -> None:
+    """Puts the class of one simulation in force, which is made of ``graph``."""
     if world.type != "cuda":
         return
-    made = type("CUDAGraph", (Graph,), {"world": world, "__module__": "torch.cuda", "__doc__": Graph.__doc__})
+    made = type("CUDAGraph", (graph,), {"world": world, "__module__": "torch.cuda", "__doc__": Graph.__doc__})
     for module in (torch.cuda, torch.cuda.graphs):
         patches.set(module, "CUDAGraph", made)
         patches.set(module, "graph_pool_handle", lambda: (0, 1))

@@ -3,16 +3,22 @@
 The storage itself is ordinary memory, so that autograd, views, ``.data`` and references work as they always do. A mark
 lives as long as its storage, and gives the card's memory back with it. Every storage has the attribute ``_rung_mark``,
 None where there is no mark; a sparse tensor bears its mark itself.
+
+In a plain world, where the processor stands in for the card, it is the other way round: ``host_key`` marks the tensors
+of the host, all others are the card's.
 """
 
 from __future__ import annotations
 
+import functools
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rung.run.simulate import refusals
+from rung.run.simulate import host_key, refusals
 from rung.run.simulate.allocator import Block
 from rung.run.simulate.world import HOST, Card, Host, World
 
@@ -21,6 +27,13 @@ real_device = torch._C.TensorBase.device.__get__
 _real_is_cpu = torch._C.TensorBase.is_cpu.__get__  # type: ignore[attr-defined]
 # For good: other threads may be in the midst of an operation when a simulation ends.
 torch.UntypedStorage._rung_mark = None  # type: ignore[attr-defined]
+
+
+class _Inside(threading.local):
+    transparent = False
+
+
+_inside = _Inside()
 
 
 class Mark:
@@ -41,6 +54,8 @@ UNDECIDED = Host()
 
 def where(world: World, tensor: Tensor) -> Card | Host:
     """Where a tensor lies, or ``UNDECIDED``."""
+    if world.plain:
+        return world.cards[0] if host_key.on_card(tensor) and not _inside.transparent else HOST
     try:
         found: Any = tensor.untyped_storage()._rung_mark  # type: ignore[attr-defined]
     except (NotImplementedError, RuntimeError):  # no storage: sparse, or a wrapper
@@ -50,6 +65,11 @@ def where(world: World, tensor: Tensor) -> Card | Host:
     if found is UNDECIDED:
         return UNDECIDED
     return found.card if found.card.world is world else HOST
+
+
+def is_transparent() -> bool:
+    """Whether this thread is inside of a ``transparent`` function."""
+    return _inside.transparent
 
 
 def card_of(world: World, tensor: Tensor) -> Card | None:
@@ -63,6 +83,9 @@ def claim(card: Card, tensor: Tensor, block: Block | None = None) -> bool:
 
     ``block`` is memory taken before. Raises torch's error when the memory is full or the card has no such dtype.
     """
+    if card.world.plain:
+        host_key.unmark(tensor)
+        return True
     if not _real_is_cpu(tensor):
         return False
     size = None
@@ -80,6 +103,14 @@ def claim(card: Card, tensor: Tensor, block: Block | None = None) -> bool:
         block = card.allocate(bearer.nbytes() if size is None else size)
     bearer._rung_mark = Mark(card, block)
     return True
+
+
+def put(world: World, place: Card | Host, tensor: Tensor) -> None:
+    """Puts a tensor that was made on the processor where it is wanted."""
+    if isinstance(place, Card):
+        claim(place, tensor)
+    elif world.plain and not _inside.transparent:
+        host_key.mark(tensor)
 
 
 def claim_storage(card: Card, storage: Any) -> None:
@@ -125,6 +156,20 @@ def _mark_once(tensor: Tensor, mark: Mark | Host) -> None:
     storage: Any = tensor.untyped_storage()
     if storage._rung_mark is None:
         storage._rung_mark = mark
+
+
+def transparent(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, inside of which tensors of a plain world say where they really are."""
+
+    @functools.wraps(compute)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before, _inside.transparent = _inside.transparent, True
+        try:
+            return compute(*args, **kwargs)
+        finally:
+            _inside.transparent = before
+
+    return run
 
 
 class wanting:  # noqa: N801 (a block: with wanting(...))

@@ -293,14 +293,14 @@ def _segment(card: Card, held: list[Block]) -> dict[str, Any]:
     }
 
 
-def install(world: World, patches: Patches) -> None:
-    """Puts the answers in force in the modules of torch."""
+def install(world: World, patches: Patches, cuda: type[Cuda] = Cuda) -> None:
+    """Puts the answers in force in the modules of torch; ``cuda`` has those of ``torch.cuda``."""
     if world.type == "mps":
         answers: Any = Mps(world)
         modules: tuple[Any, ...] = (torch.mps, torch.mps.event, torch.backends.mps)
         common: Questions = answers._asked
     else:
-        answers = common = Cuda(world) if world.type == "cuda" else Xpu(world)
+        answers = common = cuda(world) if world.type == "cuda" else Xpu(world)
         top = getattr(torch, world.type)
         modules = (top, *(getattr(top, name) for name in ("memory", "random", "streams") if hasattr(top, name)))
     for module in modules:
@@ -309,7 +309,7 @@ def install(world: World, patches: Patches) -> None:
     patches.set(torch, "Stream", streams.of_any_device(world, torch.Stream, common.Stream, placed=True))
     patches.set(torch, "Event", streams.of_any_device(world, torch.Event, common.Event, placed=False))
     _install_accelerator(world, common, patches)
-    for card in world.cards:
+    for card in world.cards if not world.plain else ():
         card.random = generators.CardGenerator(card)
     if world.type != "mps":
         legacy.install(world, patches)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import BaseTorchDispatchMode, _pop_mode_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode_temporarily
 
 _KEY: Any = torch._C._parse_dispatch_key("Fake")
 _include = torch._C._dispatch_tls_set_dispatch_key_included
@@ -43,7 +43,7 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
 def handle_by(handler: Handler | None) -> None:
     """Says what sees the operations from now on, in the threads that are ``seen``; it is not called for its own."""
     global _handler
-    _register()
+    register(_fallback)
     _handler = handler or _pass_on
 
 
@@ -74,10 +74,10 @@ def is_view(schema: Any) -> bool:
 
 
 @functools.cache
-def _register() -> tuple[torch.library.Library, ...]:
-    """Makes the fallback known to torch, once a process: nothing comes here but in threads that are ``seen``."""
+def register(fallback: Callable[..., Any]) -> tuple[torch.library.Library, ...]:
+    """Makes a fallback known to torch, once a process: nothing comes there but in threads that are ``seen``."""
     everything = torch.library.Library("_", "IMPL", "Fake")
-    everything.fallback(_fallback)
+    everything.fallback(fallback)
     names = torch._C._dispatch_get_registrations_for_dispatch_key
     looking = {full for full in {*names("CPU"), *names("CompositeExplicitAutograd")} if _only_looks(full)}
     libraries: dict[str, torch.library.Library] = {}
@@ -85,7 +85,7 @@ def _register() -> tuple[torch.library.Library, ...]:
         library, _, name = full.partition("::")
         if library not in libraries:
             libraries[library] = torch.library.Library(library, "IMPL", "Fake")
-        kernel = torch.library.fallthrough_kernel if full in looking else functools.partial(_named, full)
+        kernel = torch.library.fallthrough_kernel if full in looking else functools.partial(_named, fallback, full)
         libraries[library].impl(name, kernel)
     return everything, *libraries.values()
 
@@ -93,11 +93,22 @@ def _register() -> tuple[torch.library.Library, ...]:
 def _is_called_under_modes() -> bool:
     """Whether torch calls the fallback where a mode is in force: up to 2.9 and more it knows it by operation alone."""
     try:
-        with seen(), BaseTorchDispatchMode():
+        with seen(), _Passing():
             torch.ops.aten.scalar_tensor.default(0)
     except RuntimeError:  # an assertion of its own
         return False
     return True
+
+
+class _Passing(TorchDispatchMode):
+    """A mode that does nothing, not even import the compiler."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
 
 
 def _only_looks(full: str) -> bool:
@@ -105,8 +116,8 @@ def _only_looks(full: str) -> bool:
     return name.startswith("aten::") and not name.startswith("aten::lift") and is_view(_schema(name, overload))
 
 
-def _named(full: str, *args: Any, **kwargs: Any) -> Any:
-    return _fallback(_operation(full), *args, **kwargs)
+def _named(fallback: Callable[..., Any], full: str, *args: Any, **kwargs: Any) -> Any:
+    return fallback(_operation(full), *args, **kwargs)
 
 
 @functools.cache

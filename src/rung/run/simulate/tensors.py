@@ -32,6 +32,9 @@ class _Move(torch.autograd.Function):
 class Methods:
     """The attributes of ``torch.Tensor`` that know of devices, for one simulation."""
 
+    #: Those that are plain methods.
+    names: tuple[str, ...] = ("to", "cpu", "type", "numpy", "pin_memory", "is_pinned", "record_stream")
+
     def __init__(self, world: World) -> None:
         self.world = world
         self._torchs_to, self._type, self._numpy = Tensor.to, Tensor.type, Tensor.numpy
@@ -52,7 +55,7 @@ class Methods:
         patches.set(Tensor, "is_cpu", property(lambda tensor: device(tensor).type == "cpu"))
         patches.set(Tensor, f"is_{kind}", property(lambda tensor: card_of(world, tensor) is not None))
         patches.set(Tensor, "get_device", get_device)
-        for name in ("to", "cpu", "type", "numpy", "pin_memory", "is_pinned", "record_stream"):
+        for name in self.names:
             patches.set(Tensor, name, _method(getattr(self, name)))
         if kind in ("cuda", "xpu"):
             patches.set(Tensor, kind, _method(self.to_card))
@@ -111,8 +114,7 @@ class Methods:
         """A copy on a card or on the host."""
         with wanting(self.world, place):
             made = self._to(tensor, "cpu", **{**options, "copy": True, "non_blocking": False})
-        if isinstance(place, Card):
-            placement.claim(place, made)  # where no operation was seen: an empty or a wrapped tensor
+        placement.put(self.world, place, made)  # where no operation was seen: an empty or a wrapped tensor
         return made
 
     def type(self, tensor: Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:

@@ -108,6 +108,10 @@ class _Local(threading.local):
 class World:
     """The cards that are simulated together, numbered in their order, and what they share."""
 
+    #: Whether the processor stands in for the card: no operation is watched, and ``host_key`` says what lies where.
+    plain = False
+    card_class = Card
+
     def __init__(self, devices: Sequence[Device], defects: Iterable[Defect] = ()) -> None:
         self.defects = tuple(defects)
         self.active = False
@@ -116,7 +120,7 @@ class World:
         self.type = TORCH_KINDS[devices[0].kind]
         self.local = _Local()
         self.chance = threading.RLock()  # held while a card's random state stands in for the processor's
-        self.cards = tuple(Card(self, device, index) for index, device in enumerate(devices))
+        self.cards = tuple(self.card_class(self, device, index) for index, device in enumerate(devices))
 
     @property
     def card(self) -> Card:
@@ -130,6 +134,8 @@ class World:
         """
         if device is None:
             return None
+        if isinstance(device, torch.cuda.device):  # the block
+            device = device.idx
         if isinstance(device, int) and not isinstance(device, bool):
             kind, index = self.type, device
         else:
@@ -142,8 +148,12 @@ class World:
         if index is None:
             return self.card
         if not 0 <= index < len(self.cards):
-            raise refusals.no_such_device(self, index)
+            raise self.no_such_device(index)
         return self.cards[index]
+
+    def no_such_device(self, index: int) -> Exception:
+        """torch's own error for a card that is not there."""
+        return refusals.no_such_device(self, index)
 
     def asked(self, device: object) -> Card:
         """The card that a question of ``torch.cuda`` is about; the current one where none is named.

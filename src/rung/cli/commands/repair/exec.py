@@ -15,7 +15,12 @@ CONTEXT = {"allow_interspersed_args": False}
 
 _Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The program and its arguments.")]
 _Device = Annotated[
-    str | None, typer.Option("--device", help="sim:p2200 runs it on a simulated card.", show_default=False)
+    str | None,
+    typer.Option(
+        "--device",
+        help="cpu: this processor answers to CUDA, for programs that want a GPU; sim:p2200: a simulated card.",
+        show_default=False,
+    ),
 ]
 _Memory = Annotated[
     str | None, typer.Option("--memory", help="What is free on the simulated card: 4.6GB.", show_default=False)

@@ -1,0 +1,141 @@
+"""Programs for CUDA under ``rung exec --device cpu`` answer what they answer with ``cpu`` written for ``cuda``."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs" / "cuda"
+ROOT = Path(__file__).parents[3]
+RUNG = [sys.executable, "-m", "rung", "exec"]
+LINE = r"rung exec: cuda is this processor: .+, \d+ threads, [\d.]+ GB\n"
+#: They need nothing but torch.
+QUICK = ("train_amp", "gemma_way", "latte_way")  # the last one asks for no gradients any more
+#: rung's kernels take the place of these libraries' own wherever the program runs.
+ON_RUNG = ("bnb4", "bnb8", "splats")
+OTHERS = ("generate", "diffusers_pipeline", "sft", "lora", *ON_RUNG)
+#: What is no answer of the program: how long it took.
+TIMES = re.compile(r".*train_runtime.*\n")
+ALL = """
+import runpy, sys
+for name in sys.argv[1:]:
+    print(name)
+    runpy.run_path(name, run_name="__main__")
+"""
+
+
+def run(command, **more):
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=300, **more)
+
+
+def on_cpu(*arguments, options=()):
+    return run([*RUNG, "--device", "cpu", *options, "--", sys.executable, *map(str, arguments)])
+
+
+def written_for_cpu(name, folder):
+    """The program with ``cpu`` for ``cuda``, less the lines that only a GPU can run."""
+    text = re.sub(r".*# GPU only\n", "", (PROGRAMS / f"{name}.py").read_text())
+    (folder / f"{name}.py").write_text(text.replace("cuda", "cpu"))
+    return folder / f"{name}.py"
+
+
+def answers(done):
+    """What the program printed, with the names of devices as they are on a processor."""
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.replace(", device='cuda:0'", "").replace("cuda:0", "cpu").replace("True", "_")
+    return TIMES.sub("", text.replace("False", "_").replace(str(PROGRAMS), ""))
+
+
+def test_programs_of_torch_answer_as_on_a_processor(tmp_path):
+    mine = on_cpu("-c", ALL, *(PROGRAMS / f"{name}.py" for name in QUICK))
+    plain = run([sys.executable, "-c", ALL, *(str(written_for_cpu(name, tmp_path)) for name in QUICK)])
+    assert answers(mine) == answers(plain).replace(str(tmp_path), "")
+    assert re.fullmatch(LINE, mine.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_programs_of_libraries_answer_as_on_a_processor(name, tmp_path):
+    mine = on_cpu(PROGRAMS / f"{name}.py")
+    command = [sys.executable, str(written_for_cpu(name, tmp_path))]
+    plain = run([*RUNG, "--", *command] if name in ON_RUNG else command)
+    assert len(answers(mine).split()) > 4
+    assert answers(mine) == answers(plain)
+    assert re.search(LINE, mine.stderr)
+    assert "library load error" not in mine.stderr
+    assert "kernels-community" not in mine.stderr or name not in ON_RUNG
+
+
+def test_where_everything_lies():
+    done = on_cpu(PROGRAMS / "places.py")
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_what_is_for_gpus_alone_is_said():
+    done = on_cpu(PROGRAMS / "alone.py", "cuda:1")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "OSError")
+    assert "invalid device ordinal" in done.stderr  # the program's own words stay
+    own, said = done.stderr.split("CUDA_LAUNCH_BLOCKING=1.\n", 1)
+    assert re.match(LINE, own)
+    for words in ("torch.compile was left out", "talk through gloo", "CUDA code of its own (warp)", "asked for cuda:1"):
+        assert said.count(words) == 1
+    assert "not about the device" not in said
+
+
+def test_exit_codes_stay_and_strict_repeats_nothing():
+    code = "import sys, torch; print(torch.ones(1).cuda().device); torch.linalg.inv({}); sys.exit(7)"
+    helped = on_cpu("-c", code.format("torch.eye(2).bfloat16().cuda()"))
+    assert (helped.returncode, helped.stdout) == (7, "cuda:0\n")
+    assert "rung exec: linalg_inv_ex on cuda:0: bfloat16 → float32, once" in helped.stderr
+    strict = on_cpu("-c", code.format("torch.eye(2).bfloat16().cuda()"), options=["--strict"])
+    assert (strict.returncode, strict.stdout) == (1, "cuda:0\n")
+    assert "Low precision dtypes not supported" in strict.stderr
+
+
+def test_a_program_without_torch_hears_that_nothing_was_changed():
+    done = on_cpu("-c", "print(1)")
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert done.stderr == "rung exec: no Python of 3.11 or newer imported torch, so nothing was changed\n"
+
+
+def test_ctrl_c_reaches_the_program():
+    code = (
+        "import torch, time\ntry:\n    print(torch.ones(1).cuda(), flush=True)\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    print('bye')"
+    )
+    command = [*RUNG, "--device", "cpu", "--", sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "tensor([1.], device='cuda:0')\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == "bye\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--memory", "3GB"], "are of a simulated card; --device cpu is this processor as it is"),
+        (["--software", "torch 2.3+cu121"], "are of a simulated card; --device cpu is this processor as it is"),
+        (["--defect", "mm f16 RuntimeError: x"], "are of a simulated card; --device cpu is this processor as it is"),
+    ],
+)
+def test_a_processor_has_no_options_of_cards(options, words):
+    done = on_cpu("-c", "1", options=options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert "rung exec --device cpu -- COMMAND" in done.stderr
+
+
+def test_a_bare_card_is_told_both_ways():
+    done = run([*RUNG, "--device", "p2200", "--", sys.executable, "-c", "1"])
+    assert done.returncode == 2
+    assert "rung exec --device cpu -- COMMAND" in done.stderr
+    assert "rung exec --device sim:p2200 -- COMMAND" in done.stderr
