@@ -6,6 +6,8 @@ import re
 import socket
 from pathlib import Path
 
+import catalog_models
+import meta_models
 import pytest
 
 from rung.core.errors import HubError, ModelNotFound, UsageError
@@ -34,7 +36,7 @@ def test_the_computed_number_of_weights_is_the_published_one(model: KnownModel) 
 
 def test_rows_are_whole() -> None:
     names = [model.name for model in MODELS]
-    assert len(names) >= 120
+    assert len(names) >= 190
     assert len(set(names)) == len(names)
     known = set(sources())
     for model in MODELS:
@@ -78,7 +80,7 @@ def test_every_spelling_of_a_row_means_that_row(model: KnownModel) -> None:
         ("qwen2 57b", "qwen2-57b-a14b"),
         ("deepseek-r1:8b", "deepseek-r1-0528-qwen3-8b"),
         ("8x7b", "mixtral-8x7b"),
-        ("maverick 17b", None),
+        ("maverick 17b", "llama-4-maverick"),
         ("ｌｌａｍａ ３．１ ８ｂ", "llama-3.1-8b"),
         ("日本語", None),
         ("a" * 100_000, None),
@@ -223,3 +225,24 @@ def test_cards_for_plans_hold_every_tensor(name: str) -> None:
     card = card_of(outline)
     assert card.context == outline.components[0].shape.context
     assert card.path == outline.path == (found.model.weights if found.model else "")
+
+
+@pytest.mark.parametrize("name", catalog_models.read())
+def test_every_tensor_is_the_one_that_transformers_builds(name: str) -> None:
+    """Names and shapes, held against what the library builds from the same configuration on the meta device."""
+    config = {**catalog_models.configs()[name], "quantization_config": None}
+    tensors = describe(config, name).tensors
+    assert meta_models.reference({tensor.name: tensor.shape for tensor in tensors}) == catalog_models.read()[name]
+    assert all(tensor.role for tensor in tensors)
+
+
+def test_every_shape_of_the_table_has_a_reference() -> None:
+    assert set(catalog_models.configs()) == set(catalog_models.read())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", catalog_models.read())
+def test_the_references_are_what_transformers_builds(name: str) -> None:
+    pytest.importorskip("transformers")
+    built = catalog_models.built(catalog_models.configs()[name])
+    assert meta_models.reference(built) == catalog_models.read()[name]

@@ -5,6 +5,7 @@ import math
 import re
 from pathlib import Path
 
+import catalog_models
 import meta_models
 import pytest
 
@@ -124,6 +125,7 @@ def test_the_references_are_what_the_libraries_build(name):
 def test_there_are_at_least_forty_and_each_type_is_among_them():
     assert len(REFERENCES) >= 40
     kinds = {meta_models.config(n).get("model_type") or meta_models.config(n)["_class_name"] for n in REFERENCES}
+    kinds |= {config["model_type"] for config in catalog_models.configs().values()}
     assert set(DESCRIPTIONS) <= kinds
     assert set(REFERENCES) == set(meta_models.names())
 

@@ -90,7 +90,10 @@ class KnownModel:
 
 
 def _value(text: str) -> Any:
-    """A number, true, false, null or a list as in JSON; other text as it is."""
+    """A number, true, false, null or a list as in JSON; ``40*attention`` is a list of forty."""
+    count, star, each = text.partition("*")
+    if star and count.isdigit():
+        return [each] * int(count)
     try:
         return json.loads(text)
     except ValueError:

@@ -66,7 +66,8 @@ def _v2(config: Settings, parts: Parts) -> Shape:
     return _deepseek(config, parts, corrected=False)
 
 
-def _v3(config: Settings, parts: Parts) -> Shape:
+def v3(config: Settings, parts: Parts) -> Shape:
+    """DeepSeek-V3 and what has its modules."""
     return _deepseek(config, parts, corrected=True)
 
 
@@ -84,7 +85,7 @@ DESCRIPTIONS = (
     Description(
         "deepseek_v3",
         "decoder",
-        _v3,
+        v3,
         _COMMON
         | {"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61}
         | {"num_attention_heads": 128, "max_position_embeddings": 4096, "first_k_dense_replace": 3}

@@ -17,12 +17,28 @@ from rung.models.outlines import (
     whisper,
 )
 from rung.models.outlines.describing import Description
+from rung.models.outlines.text import dense, hybrid, sparse
 
 __all__ = ["DESCRIPTIONS", "Description"]
 
 #: By ``model_type`` (transformers) or ``_class_name`` (diffusers); beside these those of ``rung.models.arch``.
 DESCRIPTIONS: Registry[Description] = Registry("description")
 
-for _module in (experts, deepseek, t5, bert, whisper, clip, unet, pictures, video, vae, video_vae):
+for _module in (
+    experts,
+    deepseek,
+    dense,
+    sparse,
+    hybrid,
+    t5,
+    bert,
+    whisper,
+    clip,
+    unet,
+    pictures,
+    video,
+    vae,
+    video_vae,
+):
     for _description in _module.DESCRIPTIONS:
         DESCRIPTIONS.register(_description.model_type, _description)
