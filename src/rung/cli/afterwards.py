@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rung.cli.views.output import console
 from rung.core.errors import UsageError
+from rung.hardware import detect
 from rung.run.exec.launch import PROCESSOR
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: How programs say it that look for a GPU themselves.
+_IN_OWN_WORDS = re.compile(
+    r"(?i)\b(?:cuda|gpu)s?\b.{0,40}\b(?:not available|unavailable|required|needed|not found)|"
+    r"\b(?:requires?|needs?|no)\b.{0,30}\b(?:cuda|gpu)"
+)
 
 
 def check_card(settings: Mapping[str, str]) -> None:
@@ -36,7 +48,9 @@ def check_card(settings: Mapping[str, str]) -> None:
     defects(settings)
 
 
-def explain_end(last: bytes, status: int, settings: Mapping[str, str], already: bool = False) -> None:
+def explain_end(
+    last: bytes, status: int, settings: Mapping[str, str], command: Sequence[str], already: bool = False
+) -> None:
     """Explains on stderr what the end of a program's stderr and the signal that ended it say, where that is known.
 
     ``already``: what may be the reason is said already, so a death that is no matter of the device is not called so.
@@ -48,8 +62,11 @@ def explain_end(last: bytes, status: int, settings: Mapping[str, str], already: 
         last += f"\n{signal.strsignal(-status)} (core dumped)\n".encode()
     if not last.strip():
         return
-    found = explain_log([last], _environment(settings))
     out = console(stderr=True)
+    if "device" not in settings and (line := _asks_for_gpu(last)):
+        _show_processor(out, line, command, settings)
+        return
+    found = explain_log([last], _environment(settings))
     known = found.cause is not None and found.evidence  # any program may end so: words alone are too little
     if known and found.cause == "not-a-compatibility-problem":
         if not already:
@@ -59,6 +76,31 @@ def explain_end(last: bytes, status: int, settings: Mapping[str, str], already: 
         show(found, out, helped="strict" not in settings)
     elif status < 0:
         out.print("rung exec: nothing in its last words matches an error that rung knows: rung explain --list")
+
+
+def _asks_for_gpu(last: bytes) -> str:
+    """The line in which a Python program that died on this machine, which has no GPU, asked for one; else empty."""
+    if b"Traceback (most recent call last)" not in last or b"torch" not in last or detect.accelerators():
+        return ""
+    from rung.diagnosis.explain import wants_gpu
+    from rung.diagnosis.reading import read
+
+    found = next((hit.line for hit in reversed(read([last]).hits) if wants_gpu([hit])), "")
+    ending = last.decode(errors="replace").strip().splitlines()[-1]
+    return found or (ending if _IN_OWN_WORDS.search(ending) else "")
+
+
+def _show_processor(out: Console, line: str, command: Sequence[str], settings: Mapping[str, str]) -> None:
+    """The way out where there is no GPU: the same command on the processor."""
+    strict = "--strict " if "strict" in settings else ""
+    out.print(
+        "\nThe program asked for a GPU, and this machine has none.\n"
+        f"  {line.strip()}\n"
+        "What to do\n"
+        "  1  run it on this processor, without changing code\n"
+        f"       rung exec {strict}--device cpu -- {shlex.join(command)}\n"
+        '  2  ask for the processor in the program: device="cpu"'
+    )
 
 
 def _environment(settings: Mapping[str, str]) -> dict[str, Any]:

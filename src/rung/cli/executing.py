@@ -77,7 +77,7 @@ def execute(settings: dict[str, str], command: list[str]) -> int:
         print(f"rung exec: {_NO_TORCH}", file=sys.stderr)
     on_purpose = -status in _ENDED or (-status == signal.SIGKILL and memory_kills() == killed)
     if status and not on_purpose:
-        _explain(last, status, settings, any(not key[0] and key[4] for key in found))
+        _explain(last, status, settings, command, any(not key[0] and key[4] for key in found))
     return status if status >= 0 else 128 - status
 
 
@@ -139,7 +139,7 @@ def _report(found: Mapping[Key, int]) -> None:
             print(f"rung exec: {reason}", file=sys.stderr)
 
 
-def _explain(last: bytes, status: int, settings: Mapping[str, str], known: bool) -> None:
+def _explain(last: bytes, status: int, settings: Mapping[str, str], command: list[str], known: bool) -> None:
     """What goes wrong while explaining is said; the exit code stays the program's.
 
     ``known``: something that may be the reason stands above already.
@@ -147,7 +147,7 @@ def _explain(last: bytes, status: int, settings: Mapping[str, str], known: bool)
     from rung.cli.afterwards import explain_end
 
     try:
-        explain_end(last, status, settings, known)
+        explain_end(last, status, settings, command, known)
     except Exception as error:
         print(f"rung exec could not explain this: {type(error).__name__}: {error}", file=sys.stderr)
 

@@ -176,6 +176,22 @@ def _judge(scene: Scene, rules: list[Rule], words: set[str], found: Mapping[str,
 _OF_FILE = ("not-a-compatibility-problem", "format-or-arch-unknown", "quantization-accuracy")
 
 
+#: A Python program asked for a GPU where none is seen.
+_WANT_GPU = (
+    "torch-without-cuda",
+    "no-nvidia-driver",
+    "no-cuda-device",
+    "deserialize-cuda",
+    "ordinal-of-a-checkpoint",
+    "quantiser-without-gpu",
+)
+
+
+def wants_gpu(hits: Iterable[Hit]) -> bool:
+    """Say whether a program died because it asked for a GPU and saw none."""
+    return any(hit.signature.id in _WANT_GPU and not hit.survived for hit in hits)
+
+
 def _repairs(scene: Scene, speaker: Speaker, cause: str, *, automatic: bool) -> tuple[Fix, ...]:
     """What rung does about it: a repair that it is sure of, its own reading of a GGUF file, a refused operation of a
     program done another way."""
@@ -185,6 +201,8 @@ def _repairs(scene: Scene, speaker: Speaker, cause: str, *, automatic: bool) -> 
     refused = any(hit.signature.step is StepClass.UNSUPPORTED and not hit.survived for hit in scene.hits)
     if speaker.program.python and (automatic or (refused and cause not in _OF_FILE)):
         found.append(speaker.exec())
+    if speaker.program.python and scene.facts.without_gpu and wants_gpu(scene.hits):
+        found.append(speaker.exec_on_cpu())
     return tuple(found)
 
 

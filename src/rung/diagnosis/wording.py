@@ -129,6 +129,15 @@ class Speaker:
             return Fix("rung-exec", "without changing code", f"rung exec -- {command}")
         return Fix("rung-exec", "without changing code: write rung exec -- before the command that failed")
 
+    def exec_on_cpu(self) -> Fix:
+        """``rung exec --device cpu`` before the command of the log, in words where that is not known."""
+        command = self._scene.mentions.command
+        if command:
+            return Fix(
+                "rung-exec-cpu", "on this processor, without changing code", f"rung exec --device cpu -- {command}"
+            )
+        return Fix("rung-exec-cpu", "on this processor: write rung exec --device cpu -- before the command that failed")
+
     def again(self) -> str:
         """The command that gives a log which says more; empty where the log names none."""
         command = self._scene.mentions.command

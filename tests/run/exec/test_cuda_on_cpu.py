@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from rung.hardware import detect
 
 PROGRAMS = Path(__file__).parent / "programs" / "cuda"
 ROOT = Path(__file__).parents[3]
@@ -139,3 +142,31 @@ def test_a_bare_card_is_told_both_ways():
     assert done.returncode == 2
     assert "rung exec --device cpu -- COMMAND" in done.stderr
     assert "rung exec --device sim:p2200 -- COMMAND" in done.stderr
+
+
+@pytest.mark.skipif(bool(detect.accelerators()), reason="there is a GPU here")
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("print(torch.ones(2).cuda().sum().item(), sys.argv[1:])", ""),
+        ("assert torch.cuda.is_available(), 'CUDA is required'; print(2.0, sys.argv[1:])", "CUDA is required"),
+    ],
+)
+def test_a_program_that_dies_for_want_of_a_gpu_is_shown_the_way_out_and_it_works(tmp_path, line, words):
+    (tmp_path / "two words.py").write_text(f"import sys, torch\n{line}\n")
+    done = run([*RUNG, "--", sys.executable, str(tmp_path / "two words.py"), "--epochs", "3", "a b"])
+    assert (done.returncode, done.stdout) == (1, "")
+    said = done.stderr[done.stderr.index("The program asked for a GPU, and this machine has none.") :]
+    assert words in said
+    first = said.split("What to do\n  1  run it on this processor, without changing code\n")[1].splitlines()[0].strip()
+    assert first.startswith("rung exec --device cpu -- ")
+    again = run([sys.executable, "-m", *shlex.split(first)])
+    assert (again.returncode, again.stdout) == (0, "2.0 ['--epochs', '3', 'a b']\n"), again.stderr
+
+
+@pytest.mark.skipif(bool(detect.accelerators()), reason="there is a GPU here")
+def test_a_death_of_another_kind_is_offered_no_processor():
+    for code in ("import torch; raise RuntimeError('no such file')", "raise RuntimeError('CUDA is required')"):
+        done = run([*RUNG, "--", sys.executable, "-c", code])
+        assert done.returncode == 1
+        assert "--device cpu" not in done.stderr
