@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -57,4 +58,5 @@ Reasoned = Annotated[
         show_default=False,
     ),
 ]
+Html = Annotated[Path | None, typer.Option("--html", help="Write a page to this file, too.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -135,8 +135,8 @@ def _choice(case: Case, storage: Storage, group: Group) -> tuple[Choice, Arrange
     fits = arrangement.over <= 0
     verdict = _verdict(case, arrangement, group)
     slow = _slow(case, arrangement, group) if verdict else ""
-    note = note or _odd(case, arrangement)
-    said = (verdict.reason or slow, note if phases or not (verdict.reason or slow) else "")
+    odd = _odd(case, arrangement) if verdict else ""
+    said = (verdict.reason or slow, odd, note if phases or not (verdict.reason or slow) else "")
     reason = "; ".join(filter(None, said))
     total = arrangement.placements[0].memory if len(arrangement.placements) == 1 else _sum(arrangement)
     choice = Choice(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json as encoder
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,7 +66,6 @@ _Trace = Annotated[
         "for models that rung has no description of, and the activations of any.",
     ),
 ]
-_Html = Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.", show_default=False)]
 _Details = Annotated[
     bool,
     typer.Option(
@@ -95,7 +93,7 @@ def check(
     sequence: _Sequence = None,
     trace: _Trace = False,
     details: _Details = False,
-    html: _Html = None,
+    html: options.Html = None,
     offline: options.Offline = False,
     revision: options.Revision = None,
     json: options.Json = False,

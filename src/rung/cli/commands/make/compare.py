@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from rung.cli import making, options
+from rung.cli.views.compare_html import cell
 from rung.cli.views.output import columns, print_json
 from rung.core.errors import UsageError
-from rung.core.text import size as sized
 
 _Formats = Annotated[
     list[str], typer.Option("--format", help="A format (rung formats lists them); repeat it.", show_default=False)
@@ -53,6 +53,7 @@ def compare(
     memory: options.Memory = None,
     threads: options.Threads = None,
     offline: options.Offline = False,
+    html: options.Html = None,
     json: options.Json = False,
 ) -> None:
     """Compare formats of a model: how far results are from a reference, memory and speed.
@@ -83,10 +84,16 @@ def compare(
         else:
             load = {"device": chosen, "memory": memory, "threads": threads, "offline": offline}
             rows = comparing.language(model, format, against or "stored", text, context or 512, load, picture)
+    if html:
+        from rung.cli.views import compare_html, page
+        from rung.hardware import detect
+
+        used = [each for each in detect.devices() if chosen in (None, each.id)]
+        page.write(html, compare_html.page(model, rows, used))
     if json:
         print_json([{name: _told(value) for name, value in row.items()} for row in rows])
         return
-    print(*columns(tuple(rows[0]), [[_cell(value) for value in row.values()] for row in rows]), sep="\n")
+    print(*columns(tuple(rows[0]), [[cell(value) for value in row.values()] for row in rows]), sep="\n")
 
 
 def _refuse(given: dict[str, Any], why: str) -> None:
@@ -99,9 +106,3 @@ def _refuse(given: dict[str, Any], why: str) -> None:
 def _told(value: Any) -> Any:
     """JSON has no infinity: null where nothing is lost or nothing is known."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return "-" if math.isnan(value) else "none" if math.isinf(value) else f"{value:.4g}"
-    return sized(value) if isinstance(value, int) else str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from rung.cli import options
 from rung.cli.explain_input import NO_LOG, WAYS, Noted, answer_rows, environment_in, log_of
 from rung.cli.views.output import console, print_json
 from rung.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from rung.core.types import Device
 
 _UNKNOWN = 3
 
@@ -52,6 +55,7 @@ def explain(
     list_: _List = False,
     redact: _Redact = False,
     all_: _All = False,
+    html: options.Html = None,
     json: options.Json = False,
 ) -> None:
     """Explain an error message: its cause on this device, how sure that is, and what to do first.
@@ -60,6 +64,7 @@ def explain(
     """
     told = {
         "--all": all_,
+        "--html": html,
         "--device": device,
         "--software": software,
         "--environment": environment,
@@ -86,6 +91,10 @@ def explain(
 
     log = Noted(log_of(what))
     found = explain_log(log, _environment(device, software, environment, no_environment))
+    if html is not None:
+        from rung.cli.views import explain_html, page
+
+        page.write(html, explain_html.page(found, _cards(device, software)))
     if json:
         print_json(found.to_json())
     elif log.empty:
@@ -94,6 +103,15 @@ def explain(
         show(found, console(), everything=all_)
     if found.cause is None:
         raise typer.Exit(_UNKNOWN)
+
+
+def _cards(name: str | None, software: str | None) -> list[Device]:
+    """The card that was named, where the catalogue knows it, for a page; by default the devices of this machine."""
+    from rung.hardware import catalog, detect
+
+    if name is None:
+        return list(detect.devices())
+    return [catalog.device(name, software)] if catalog.find(name) else []
 
 
 def _alone(name: str, others: Mapping[str, object]) -> None:

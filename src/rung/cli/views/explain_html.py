@@ -1,0 +1,74 @@
+"""The page of ``rung explain --html``: the cause, what speaks for it, what to do, what else it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from rung.cli.views.page import frame, table
+from rung.core.types import Device
+
+if TYPE_CHECKING:
+    from rung.diagnosis.explain import Explanation
+    from rung.diagnosis.wording import Fix
+
+#: Fixes that stand in sight, and the least share of another cause that is named.
+_FIXES, _SHARE = 3, 0.05
+
+
+def page(found: Explanation, devices: Sequence[Device] = ()) -> str:
+    """Return the whole page as HTML."""
+    body = _evidence(found) + (_fixes(found) if found.cause is not None else "") + _others(found)
+    return frame("rung explain", [_headline(found)], body, devices)
+
+
+def _headline(found: Explanation) -> str:
+    """``Almost certainly. This GPU cannot multiply bfloat16 matrices.``"""
+    if found.cause is None:
+        return found.sentence
+    certainty = str(found.certainty)
+    return f"{certainty[0].upper()}{certainty[1:]}. {found.sentence}"
+
+
+def _evidence(found: Explanation) -> str:
+    rows = []
+    for item in found.evidence:
+        where = f"line {item.line}" if item.line is not None else "fact"
+        text = f"<code>{escape(item.text)}</code><br>" if item.text else ""
+        rows.append(f'<tr><td class="number">{where}</td><td class="wide">{text}{escape(item.fact)}</td></tr>')
+    return "<h2>Why</h2>\n" + table(("", ""), rows) if rows else ""
+
+
+def _fixes(found: Explanation) -> str:
+    fixes = _distinct(found.fixes)
+    items = [_fix(fix) for fix in fixes]
+    items[_FIXES:_FIXES] = [_fix(fix) for fix in found.repairs]
+    seen = _FIXES + len(found.repairs)
+    more = f"<details><summary>more</summary><ul>{''.join(items[seen:])}</ul></details>" if items[seen:] else ""
+    return f"<h2>What to do</h2>\n<ol>{''.join(items[:seen])}</ol>\n{more}"
+
+
+def _fix(fix: Fix) -> str:
+    command = f"<br><code>{escape(fix.command)}</code>" if fix.command else ""
+    return f"<li>{escape(fix.text)}{command}</li>"
+
+
+def _distinct(fixes: Iterable[Fix]) -> list[Fix]:
+    """The fixes, each command once, and no "no repair" beside a repair."""
+    given = list(fixes)
+    found: dict[str, Fix] = {}
+    for fix in [fix for fix in given if fix.label != "wait-or-none"] or given:
+        found.setdefault(fix.command or fix.label, fix)
+    return list(found.values())
+
+
+def _others(found: Explanation) -> str:
+    """What else it may be, and the command that tells them apart."""
+    from rung.diagnosis.fixing import causes
+
+    others = [causes()[item.cause].sentence for item in found.alternatives if item.confidence >= _SHARE]
+    if not others:
+        return ""
+    told = f"<p>What tells them apart: <code>{escape(found.tell)}</code></p>\n" if found.tell else ""
+    return f"<h2>What else it may be</h2>\n<ul>{''.join(f'<li>{escape(each)}</li>' for each in others)}</ul>\n{told}"
