@@ -350,7 +350,7 @@ def _relaxations(case: Case, groups: Sequence[Group], choices: Sequence[Choice])
         found += [Relaxation("a shorter context", command) for command in less]
         smaller = smaller_format(case.main, groups, request, case.context, tried)
         found += [Relaxation("a smaller format", command) for command in smaller]
-    name = quoted(case.outline.name if case.outline.title else case.outline.path)
+    name = quoted(_called(case))
     card = groups[0][0]
     if len(groups) == 1 and len(groups[0]) == 1:
         place = quoted(card.id if card.real else card.name)
@@ -358,6 +358,11 @@ def _relaxations(case: Case, groups: Sequence[Group], choices: Sequence[Choice])
     if len(groups) <= _FEW_DEVICES:
         found.append(Relaxation("another card: every one that runs it", f"rung check {name} --fits"))
     return (*found, _more_memory(closest))
+
+
+def _called(case: Case) -> str:
+    """What a command calls the model that asks about it again: by name, where it is known by one."""
+    return case.outline.name if case.outline.title else case.outline.path
 
 
 def _more_memory(closest: Choice) -> Relaxation:
@@ -369,7 +374,7 @@ def _other_training(case: Case, groups: Sequence[Group], choices: Sequence[Choic
         tried = make_case(case.outline, question, {})
         return next((g for g in where for s in storages_of(tried) if _choice(tried, s, g)[0].verdict), None)
 
-    found = other_training(case.outline.path, case.question, groups, fitting)
+    found = other_training(_called(case), case.question, groups, fitting)
     tight = [choice for choice in choices if choice.verdict.step is StepClass.OUT_OF_MEMORY]
     more = [_more_memory(min(tight, key=lambda choice: choice.memory.most - choice.free))] if tight else []
     return (*found, *more)

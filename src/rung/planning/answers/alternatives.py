@@ -86,7 +86,7 @@ def _beside_cpu(
             choice, arrangement = best
             layers = sum(number for _, _, number in arrangement.parts)
             held = sum(number for _, device, number in arrangement.parts if device == cpu)
-            return replace(_alternative(wanted, choice, context), on_cpu=held / layers)
+            return replace(_alternative(wanted, choice, context), on_cpu=held / layers) if held else None
     return None
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rung.core.text import count, rate, size
 from rung.core.types import Device
+from rung.planning.time import READING_SPEED
 
 if TYPE_CHECKING:
     from rung.planning.answer import Alternative, Answer, Choice
@@ -108,7 +109,8 @@ def _as_asked(answer: Answer, other: Alternative) -> str:
 def _yes(answer: Answer, best: Choice) -> str:
     if answer.sequence:
         return f"yes, training fits with {best.format}, {size(best.memory.total)} of {size(best.free)}"
-    word = {"yes": "yes", "slow": "slowly"}[best.level]
+    decode = best.speed.decode_tokens_per_second
+    word = "yes" if best.level == "yes" or (decode or 0) >= READING_SPEED else "slowly"
     context = f"{count(answer.context, 'token')} of context" if answer.context else ""
     if best.format == "stored":
         held = "as it is stored" + (f", with {context}" if context else "")
