@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from rung.core.text import count
 from rung.core.types import Device, Format
+from rung.formats.grades import grade
 from rung.hardware.select import Group, group_id
 from rung.planning.answer import Alternative, Choice
 from rung.planning.arrange import Arrangement
@@ -19,6 +20,8 @@ CONTEXTS = (2048, 1024)
 _COARSE, _COARSEST = ("q3_k_m",), ("q3_k_s",)
 #: A shorter context is offered beside a coarser format where it keeps so many dB more.
 _WORTH_DB = 1.0
+#: The CPU beside a card is offered for speed alone from this factor on.
+_FASTER = 1.5
 
 #: One format on devices with so many tokens of context.
 Attempt = Callable[[Storage, Group, int], tuple[Choice, Arrangement]]
@@ -56,7 +59,17 @@ def instead(
     if cpu is not None and all(device.kind != "cpu" for device in wanted.group):
         for formats in tries:
             shared = shared or _beside_cpu(wanted, cpu, formats, attempt, pick)
-    return found + ([shared] if shared else [])
+    return found + ([shared] if shared and _adds(shared, found) else [])
+
+
+def _adds(shared: Alternative, found: Sequence[Alternative]) -> bool:
+    """Whether the CPU beside the card is worth a word: it keeps an option, more of the weights, or is much faster."""
+    best = max(found, key=lambda each: each.choice.error_db, default=None)
+    if best is None or (shared.as_asked and not best.as_asked):
+        return True
+    finer = shared.choice.error_db > best.choice.error_db
+    rate, own = (each.choice.speed.decode_tokens_per_second or 0.0 for each in (shared, best))
+    return (finer and grade(shared.choice.error_db) != grade(best.choice.error_db)) or rate > _FASTER * own
 
 
 def _distinct(formats: Sequence[Storage]) -> list[Storage]:
