@@ -64,7 +64,7 @@ def _without_weights(name: str) -> ModelNotFound:
     if known is not None and known.model is not None:
         model = known.model
         label = (known.format or "q4_k_m").upper()
-        ways = [f"rung run {model.gguf}:{label}"] if model.gguf else []
+        ways = [f"rung run {model.gguf}:{label}"] if model.gguf and model.runs_gguf else []
         ways += [f"rung run {model.weights}", f"rung check {quoted(name)}   # needs no weights"]
         facts = [*known.notes, f"license: {model.license}; names of the hub are downloaded when they are run"]
         return ModelNotFound(f"{model.title} is known by name, and its weights are not here.", facts, ways)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rung.models.arch import MODEL_TYPES
+
 _TABLE = Path(__file__).parent / "models.table"
 #: Short words of the table for the keys that most configurations have.
 _KEYS = {
@@ -42,7 +44,7 @@ _QUANTIZED: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A file whose size somebody published: ``bytes`` in a format or mixture; ``digits`` of the figure that count."""
+    """A file whose size somebody published: ``bytes`` in a format or mixture."""
 
     format: str
     bytes: int
@@ -54,8 +56,9 @@ class KnownModel:
     """One row of the table.
 
     ``downloads`` are those of a month from the hub, 0 where nobody recorded them; ``usual`` says that a bare name of
-    the family means this model. ``weights`` is the repository of the hub that holds it in safetensors, ``gguf`` one
-    that holds GGUF files, empty where none is recorded. ``parameters`` is the published number of weights.
+    the family means this model; ``purpose`` is what it is made for, empty for general use. ``weights`` is the
+    repository of the hub that holds it in safetensors, ``gguf`` one that holds GGUF files, empty where none is
+    recorded. ``parameters`` is the published number of weights.
     """
 
     name: str
@@ -63,6 +66,7 @@ class KnownModel:
     aliases: tuple[str, ...]
     family: str
     usual: bool
+    purpose: str
     released: str
     downloads: int
     license: str
@@ -78,6 +82,11 @@ class KnownModel:
     def model_type(self) -> str:
         """The ``model_type`` of its configuration."""
         return self.shape.split(" ", 1)[0]
+
+    @property
+    def runs_gguf(self) -> bool:
+        """Whether ``rung run`` builds it from a GGUF file; others it runs from their own folders, with transformers."""
+        return self.model_type in MODEL_TYPES
 
     def config(self) -> dict[str, Any]:
         """Return its configuration as transformers writes it, with what decides shapes and sizes."""
@@ -116,9 +125,22 @@ def sources() -> Mapping[str, str]:
 
 
 def _row(line: str) -> KnownModel:
-    name, title, also, family, released, downloads, license, weights, gguf, parameters, files, source, shape = (
-        cell.strip() for cell in line.split("|")
-    )
+    (
+        name,
+        title,
+        also,
+        family,
+        purpose,
+        released,
+        downloads,
+        license,
+        weights,
+        gguf,
+        parameters,
+        files,
+        source,
+        shape,
+    ) = (cell.strip() for cell in line.split("|"))
     count, _, counted = parameters.partition(" ")
     return KnownModel(
         name=name,
@@ -126,6 +148,7 @@ def _row(line: str) -> KnownModel:
         aliases=tuple(also.split(", ")) if also else (),
         family=family.removesuffix(" *"),
         usual=family.endswith(" *"),
+        purpose=purpose,
         released=released,
         downloads=int(downloads or 0),
         license=license,

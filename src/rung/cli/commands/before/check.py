@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from rung.planning.answer import Answer, Unanswered
 
 _Models = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
-        help="GGUF files, folders, pipelines, config.json files, hub names, demo, or scenes of photographs.",
+        help="Names like llama-3.1-8b, GGUF files, folders, pipelines, config.json files, hub names, demo, or scenes "
+        "of photographs; none: which models run on a device.",
         show_default=False,
     ),
 ]
@@ -78,7 +79,7 @@ _Context = Annotated[
 
 
 def check(
-    models: _Models,
+    models: _Models = None,
     device: _Devices = None,
     format: _Formats = None,
     software: _Software = None,
@@ -100,6 +101,7 @@ def check(
 ) -> None:
     """Say whether models will run, where, in which format, with how much memory and how fast, without their weights.
 
+    Without a model: which of the known ones run on a device, best first.
     Exit code 0: something would run; 1: nothing would; 2: the question is wrong, or that of one of the models.
     """
     from rung.cli.common import tell_taken
@@ -125,6 +127,14 @@ def check(
         sequence=sequence,
         prompt_tokens=prompt_tokens,
     )
+    if not models:
+        from rung.cli import check_models
+
+        one = {"--fits": fits, "--training": training, "--trace": trace, "--details": details, "--html": html}
+        check_models.refuse_options(one)
+        groups = select_groups(tuple(device or ()), software)
+        tell_taken(device or ())
+        raise typer.Exit(check_models.answer(groups, question, json))
     groups = select_groups(tuple(device or ()), software, fits)
     answers: list[Answer | Unanswered] = []
     answer: Answer | Unanswered
