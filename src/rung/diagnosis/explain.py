@@ -10,7 +10,7 @@ from typing import Any
 from rung.core.errors import UsageError
 from rung.core.types import StepClass
 from rung.core.value import Value
-from rung.diagnosis.certainty import NOT_SURE, ONE_OF, held_back, in_words
+from rung.diagnosis.certainty import NOT_SURE, ONE_OF, guessed, held_back, in_words
 from rung.diagnosis.evidence import Rule, Scene, scene_of
 from rung.diagnosis.facts import environment_of, gather
 from rung.diagnosis.fixing import causes, fixes_for
@@ -145,7 +145,7 @@ def scene(chunks: Iterable[bytes], environment: Mapping[str, Any] | None = None)
 
 def _judge(scene: Scene, rules: list[Rule], words: set[str], found: Mapping[str, float]) -> Explanation:
     ranked = list(found.items())
-    known = bool(ranked) and ranked[0][1] >= max(_LEAST, 1 - sum(found.values()))
+    known = bool(ranked) and ranked[0][1] >= max(_LEAST, 1 - sum(found.values())) and not guessed(*ranked[0], scene)
     others = ranked[1:] if known else ranked
     alternatives = [Alternative(cause, round(share, 4)) for cause, share in others[:4]]
     named = {item.cause for item in alternatives} | ({ranked[0][0]} if known else set())
