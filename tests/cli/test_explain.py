@@ -11,7 +11,7 @@ from rung.diagnosis import machine
 from rung.diagnosis.explain import explain
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
-KEYS = {"cause", "certainty", "confidence", "fixes", "automatic", "alternatives", "evidence", "repairs"}
+KEYS = {"cause", "certainty", "confidence", "fixes", "automatic", "alternatives", "evidence", "repairs", "works"}
 
 
 @pytest.fixture

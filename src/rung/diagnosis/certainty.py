@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from rung.diagnosis.evidence import Scene
 from rung.diagnosis.reading import Hit
 from rung.diagnosis.score import tempered
+from rung.diagnosis.words import said_by, votes
 
 ALMOST, PROBABLY, ONE_OF, NOT_SURE = "almost certainly", "probably", "one of two or three", "not sure"
 #: The least confidence of each.
@@ -14,8 +16,8 @@ _FROM = ((0.9, ALMOST), (0.7, PROBABLY), (0.3, ONE_OF), (0.0, NOT_SURE))
 #: What a name of a status alone can be, and a message that several causes share.
 MOST_ALONE = 0.65
 _WORDS_ALONE = 2
-#: Of so few words, with a share below this, two in five answers were right on threads of which nothing was learned.
-_FEW_WORDS, _GUESS = 4, 0.5
+#: A cause that is this sure is no guess; of so few words the log's own must give it this probability by themselves.
+_FEW_WORDS, _SURE, _SAID = 4, 0.9, 0.2
 
 
 def in_words(confidence: float) -> str:
@@ -32,11 +34,16 @@ def held_back(shares: Mapping[str, float], scene: Scene) -> Mapping[str, float]:
 
 
 def guessed(cause: str, share: float, scene: Scene) -> bool:
-    """Return whether a few words that name no error led to the cause, and less than half of such answers are right."""
+    """Return whether a few words that name no error led to the cause, by what else is known of the machine.
+
+    Two in five of such answers were right on threads of which nothing was learned.
+    """
     said = scene.ending
-    if share >= _GUESS or not said.isascii() or len(said.split()) > _FEW_WORDS:
+    if share >= _SURE or not said.isascii() or len(said.split()) > _FEW_WORDS:
         return False
-    return not any(hit.signature.causes.get(cause, 0) > 0 and not hit.signature.general for hit in scene.hits)
+    if any(hit.signature.causes.get(cause, 0) > 0 and not hit.signature.general for hit in scene.hits):
+        return False
+    return votes(said_by(scene)).get(cause, -math.inf) < math.log(_SAID)
 
 
 def _bare(scene: Scene) -> bool:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rung.core.value import Value
 from rung.diagnosis.facts import Facts
 from rung.diagnosis.gpus import capability_text
 from rung.diagnosis.mentions import Mentions, mentions_of
@@ -77,6 +78,16 @@ class Scene:
     def about(self, pattern: str) -> bool:
         """Whether those lines, or what the environment says, hold a pattern."""
         return self.says(pattern) or re.search(pattern, f"{self.facts.os} {self.facts.stated}") is not None
+
+
+@dataclass(frozen=True)
+class Evidence(Value):
+    """One piece: a line of the log with its number, or a fact; ``source`` says where the knowledge is from."""
+
+    line: int | None
+    text: str
+    fact: str
+    source: str
 
 
 @dataclass(frozen=True)

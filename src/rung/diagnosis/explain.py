@@ -5,13 +5,13 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import UsageError
-from rung.core.types import StepClass
+from rung.core.types import Device, StepClass
 from rung.core.value import Value
 from rung.diagnosis.certainty import NOT_SURE, ONE_OF, guessed, held_back, in_words
-from rung.diagnosis.evidence import Rule, Scene, scene_of
+from rung.diagnosis.evidence import Evidence, Rule, Scene, scene_of
 from rung.diagnosis.facts import environment_of, gather
 from rung.diagnosis.fixing import causes, fixes_for
 from rung.diagnosis.programs import NONE, Program
@@ -21,22 +21,17 @@ from rung.diagnosis.score import probabilities, weights
 from rung.diagnosis.wording import Fix, Speaker
 from rung.diagnosis.words import said_by, votes, words_of
 
+if TYPE_CHECKING:
+    from rung.diagnosis.works import Works
+    from rung.models.outlines.values import Outline
+
 #: Below this probability rung says that it does not know, and where it is likelier that nothing of it is the matter.
 _LEAST = 0.12
 #: From this share on ``rung run`` is said to repair a cause by itself.
 _SURE = 0.92
 _SHOWN = 5
+_OUTSIDE = "not-a-compatibility-problem"
 _CHUNK = 1 << 20
-
-
-@dataclass(frozen=True)
-class Evidence(Value):
-    """One piece: a line of the log with its number, or a fact; ``source`` says where the knowledge is from."""
-
-    line: int | None
-    text: str
-    fact: str
-    source: str
 
 
 @dataclass(frozen=True)
@@ -52,9 +47,10 @@ class Explanation(Value):
     """``cause`` is a label of ``causes.toml`` or None; ``confidence`` the probability that it is right.
 
     ``alternatives`` are other causes, falling; ``automatic``: ``rung run`` repairs it by itself. ``repairs`` are what
-    rung itself does about it: ``rung run`` with the model of the log, ``rung exec`` before its command. ``tell`` is the
-    command that tells the likeliest alternative apart, ``program`` what the log is of, ``again`` how to get a log that
-    says more; none of them is in the JSON.
+    rung itself does about it: ``rung run`` with the model of the log, ``rung exec`` before its command; ``works`` is
+    what runs on the device today, where one was asked about. ``tell`` is the command that tells the likeliest
+    alternative apart, ``program`` what the log is of, ``again`` how to get a log that says more; these three are not in
+    the JSON.
     """
 
     cause: str | None
@@ -64,6 +60,7 @@ class Explanation(Value):
     alternatives: tuple[Alternative, ...]
     evidence: tuple[Evidence, ...]
     repairs: tuple[Fix, ...] = ()
+    works: Works | None = None
     tell: str = field(default="", compare=False)
     program: Program = field(default=NONE, compare=False)
     again: str = field(default="", compare=False)
@@ -71,6 +68,8 @@ class Explanation(Value):
     def to_json(self) -> dict[str, Any]:
         """The answer as an object."""
         found = {key: value for key, value in super().to_json().items() if key not in ("tell", "program", "again")}
+        if self.works is not None:
+            found["works"] |= {"sentence": self.works.sentence}
         return found | {"certainty": self.certainty}
 
     @property
@@ -113,13 +112,28 @@ def explain(text_or_exception: str | BaseException, environment: Mapping[str, An
     return explain_log((data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK)), environment)
 
 
-def explain_log(chunks: Iterable[bytes], environment: Mapping[str, Any] | None = None) -> Explanation:
-    """As ``explain``, from a stream in UTF-8 (``log.utf8`` makes it so); goes through it once in bounded memory."""
+def explain_log(
+    chunks: Iterable[bytes],
+    environment: Mapping[str, Any] | None = None,
+    *,
+    device: Device | None = None,
+    outline: Outline | None = None,
+) -> Explanation:
+    """As ``explain``, from a stream in UTF-8 (``log.utf8`` makes it so); goes through it once in bounded memory.
+
+    With a ``device`` fixes are checked against its memory, for the model of the log or that of ``outline``, and the
+    answer says what works there.
+    """
     found = scene(chunks, environment)
     rules = rules_of(found)
     words = words_of(found, rules)
     shares = probabilities(weights(found.hits, rules), votes(words))
-    return _judge(found, rules, words, held_back(shares, found) if _speaks(found) else {})
+    answer = _judge(found, rules, words, held_back(shares, found) if _speaks(found) else {})
+    if device is None or answer.cause in (None, _OUTSIDE):
+        return answer
+    from rung.diagnosis.works import suit
+
+    return suit(answer, found, device, outline)
 
 
 def _speaks(scene: Scene) -> bool:
@@ -173,7 +187,7 @@ def _judge(scene: Scene, rules: list[Rule], words: set[str], found: Mapping[str,
 
 
 #: Causes that another reader of the same file shares.
-_OF_FILE = ("not-a-compatibility-problem", "format-or-arch-unknown", "quantization-accuracy")
+_OF_FILE = (_OUTSIDE, "format-or-arch-unknown", "quantization-accuracy")
 
 
 #: A Python program asked for a GPU where none is seen.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import platform
 
+from rung.core.errors import UnknownDevice
+from rung.core.types import Device
 from rung.hardware import catalog, detect
 from rung.hardware.software import installed
 
@@ -26,6 +28,24 @@ def this_machine() -> dict[str, str]:
             if "driver" in device.software:
                 found["driver"] = device.software["driver"]
     return {"gpu": "none"} | found
+
+
+def best_device() -> Device:
+    """The device of this machine that models run on: its GPU with the most free memory, else the CPU."""
+    from rung.hardware.select import select_groups
+
+    devices = [group[0] for group in select_groups(())]
+    return max(devices, key=lambda device: (device.kind != "cpu", device.budget))
+
+
+def card_named(name: str, software: str | None = None) -> Device | None:
+    """The card of the catalogue with that name, the CPU of this machine for ``cpu``; None where none is known."""
+    if name.lower() == "cpu":
+        return best_device() if best_device().kind == "cpu" else None
+    try:
+        return catalog.device(name, software) if name.strip() else None
+    except UnknownDevice:
+        return None
 
 
 def catalogue_card(name: str, software: str | None = None) -> dict[str, str]:

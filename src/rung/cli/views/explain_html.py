@@ -19,7 +19,8 @@ _FIXES, _SHARE = 3, 0.05
 
 def page(found: Explanation, devices: Sequence[Device] = ()) -> str:
     """Return the whole page as HTML."""
-    body = _evidence(found) + (_fixes(found) if found.cause is not None else "") + _others(found)
+    known = found.cause is not None and not found.unsure
+    body = _evidence(found) + (_fixes(found) if known else "") + _others(found) + _works(found)
     return frame("rung explain", [_headline(found)], body, devices)
 
 
@@ -47,6 +48,15 @@ def _fixes(found: Explanation) -> str:
     seen = _FIXES + len(found.repairs)
     more = f"<details><summary>more</summary><ul>{''.join(items[seen:])}</ul></details>" if items[seen:] else ""
     return f"<h2>What to do</h2>\n<ol>{''.join(items[:seen])}</ol>\n{more}"
+
+
+def _works(found: Explanation) -> str:
+    """What runs on the device today."""
+    works = found.works
+    if works is None:
+        return ""
+    command = f"<br><code>{escape(works.command)}</code>" if works.command else ""
+    return f"<h2>What works on {escape(works.device)} today</h2>\n<p>{escape(works.sentence)}{command}</p>\n"
 
 
 def _fix(fix: Fix) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rung.diagnosis.explain import Alternative, Evidence, Explanation
+    from rung.diagnosis.evidence import Evidence
+    from rung.diagnosis.explain import Alternative, Explanation
     from rung.diagnosis.wording import Fix
 
 #: Fixes and facts that are shown without ``--all``, and other causes with their least share.
@@ -38,6 +39,20 @@ def show(found: Explanation, out: Console, *, helped: bool = False, everything: 
         if not (helped and fix.label == "rung-exec"):
             out.print(f"  or {fix.text}" + (f":  {fix.command}" if fix.command else ""))
     _show_others(found, out, everything)
+    _show_works(found, out)
+
+
+def _show_works(found: Explanation, out: Console) -> None:
+    """Print what runs on the device today, with its command where that does not stand above."""
+    works = found.works
+    if works is None:
+        return
+    above = {fix.command for fix in (*found.fixes[:_FIXES], *found.repairs)}
+    out.print(f"On {works.device} today: {works.sentence}")
+    if works.command and works.command not in above:
+        out.print(f"  {works.command}")
+    if works.faster:
+        out.print(f"  llama.cpp is faster there:  {works.faster}")
 
 
 def _show_headline(found: Explanation, out: Console, everything: bool) -> None:

@@ -15,6 +15,7 @@ from rung.core.errors import UsageError
 
 if TYPE_CHECKING:
     from rung.core.types import Device
+    from rung.models.outlines.values import Outline
 
 _UNKNOWN = 3
 
@@ -28,6 +29,12 @@ _What = Annotated[
 ]
 _Device = Annotated[
     str | None, typer.Option("--device", help="The card it happened on, by name: p2200.", show_default=False)
+]
+_Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="The model it happened with, where the log does not name it: gemma-2b.", show_default=False
+    ),
 ]
 _Environment = Annotated[
     Path | None,
@@ -49,6 +56,7 @@ def explain(
     what: _What = None,
     device: _Device = None,
     software: options.Software = None,
+    model: _Model = None,
     environment: _Environment = None,
     no_environment: _NoEnvironment = False,
     jsonl: _Rows = None,
@@ -67,6 +75,7 @@ def explain(
         "--html": html,
         "--device": device,
         "--software": software,
+        "--model": model,
         "--environment": environment,
         "--no-environment": no_environment,
     }
@@ -90,11 +99,12 @@ def explain(
     from rung.diagnosis.explain import explain_log
 
     log = Noted(log_of(what))
-    found = explain_log(log, _environment(device, software, environment, no_environment))
+    where, card = _place(device, software, environment, no_environment)
+    found = explain_log(log, where, device=card, outline=_outline(model, card))
     if html is not None:
         from rung.cli.views import explain_html, page
 
-        page.write(html, explain_html.page(found, _cards(device, software)))
+        page.write(html, explain_html.page(found, [] if card is None else [card]))
     if json:
         print_json(found.to_json())
     elif log.empty:
@@ -105,34 +115,44 @@ def explain(
         raise typer.Exit(_UNKNOWN)
 
 
-def _cards(name: str | None, software: str | None) -> list[Device]:
-    """The card that was named, where the catalogue knows it, for a page; by default the devices of this machine."""
-    from rung.hardware import catalog, detect
-
-    if name is None:
-        return list(detect.devices())
-    return [catalog.device(name, software)] if catalog.find(name) else []
-
-
 def _alone(name: str, others: Mapping[str, object]) -> None:
     """Raises ``UsageError`` for what would have no effect beside an option."""
     if given := [other for other, value in others.items() if value]:
         raise UsageError(f"{name} takes no notice of {' and '.join(given)}: leave it out.")
 
 
-def _environment(device: str | None, software: str | None, file: Path | None, none: bool) -> Mapping[str, Any]:
-    """What is known of the machine it happened on; this one unless another is named."""
+def _place(
+    device: str | None, software: str | None, file: Path | None, none: bool
+) -> tuple[Mapping[str, Any], Device | None]:
+    """What is known of the machine it happened on, this one unless another is named, and its device to plan for."""
     if software is not None and device is None:
         raise UsageError("--software is of a card of the catalogue: name it with --device.")
     if sum((device is not None, file is not None, none)) > 1:
         raise UsageError("--device, --environment and --no-environment exclude each other.")
     if none:
-        return {}
-    if file is not None:
-        return environment_in(file)
+        return {}, None
     from rung.diagnosis import machine
 
-    return machine.this_machine() if device is None else _card(device, software)
+    if file is not None:
+        found = environment_in(file)
+        return found, machine.card_named(str(found.get("gpu") or ""))
+    if device is None:
+        return machine.this_machine(), machine.best_device()
+    return _card(device, software), machine.card_named(device, software)
+
+
+def _outline(model: str | None, card: Device | None) -> Outline | None:
+    """The outline of the model that ``--model`` names; no hub is asked."""
+    if model is None:
+        return None
+    if card is None:
+        raise UsageError(
+            "--model is checked against a card: name it with --device.", (), ["rung explain FILE --device p2200"]
+        )
+    from rung.cli.views.output import note
+    from rung.models.lookup import find_outline
+
+    return find_outline(model, offline=True, on_note=note)
 
 
 def _card(name: str, software: str | None) -> Mapping[str, Any]:

@@ -1,0 +1,116 @@
+"""What runs on a device today, and where that is kept: planning takes as long to import as an explanation takes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rung.core.text import size
+from rung.core.types import Device
+from rung.core.value import Value
+from rung.hardware import proofs
+
+if TYPE_CHECKING:
+    from rung.diagnosis.evidence import Scene
+    from rung.diagnosis.explain import Explanation
+    from rung.models.outlines.values import Outline
+
+_PACKAGE = Path(__file__).parent.parent
+#: Sources that decide the answer, below the package.
+_SOURCES = ("planning", "formats", "models/catalog", "models/outlines", "hardware/catalog", "diagnosis/suited.py")
+#: Free memory is told apart in steps of so many bytes.
+_STEP = 1 << 28
+
+
+@dataclass(frozen=True)
+class Works(Value):
+    """A model that runs on ``device`` (``a Quadro P2200``): in which format, with which memory (bytes) of what is free,
+    how fast, by which command.
+
+    ``change`` says what is different from what was asked (a shorter context), ``faster`` is a command of llama.cpp
+    where that is faster; both are mostly empty. ``of_log``: it is the model that the log, or ``--model``, names.
+    """
+
+    model: str
+    device: str
+    format: str
+    memory: int
+    free: int
+    tokens_per_second: float | None
+    command: str | None
+    change: str = ""
+    faster: str = ""
+    of_log: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """``Gemma 2B in q8_0, 3.1 of 4.9 GB, about 7 tokens/s``."""
+        change = f", {self.change}" if self.change and self.format not in self.change else ""
+        return f"{self.model} in {self.format}{change}, {self.use}"
+
+    @property
+    def use(self) -> str:
+        """``3.1 of 4.9 GB, about 7 tokens/s``."""
+        number, unit = size(self.free).split(" ", 1)
+        held = size(self.memory)
+        of = f"{held.removesuffix(f' {unit}') if held.endswith(unit) else held} of {number} {unit}"
+        speed = self.tokens_per_second
+        return of + (f", about {speed:.2g} tokens/s" if speed is not None else "")
+
+
+def suit(found: Explanation, scene: Scene, device: Device, outline: Outline | None) -> Explanation:
+    """Return the explanation with its fixes checked against ``device`` for the model of ``outline`` or of the log, and
+    with what works there: that model, else a well-known one."""
+    if outline is not None or scene.mentions.runs:
+        from rung.diagnosis import suited
+
+        return suited.suit(found, scene, device, outline)
+    return replace(found, works=best_known(device))
+
+
+def best_known(device: Device) -> Works | None:
+    """Return the well-known model that is named for a device, as it was found before where nothing has changed."""
+    key = _key(device)
+    data = proofs.read(key)
+    if isinstance(data, Mapping):
+        try:
+            return replace(Works.from_json(data), free=device.budget) if data else None
+        except (ValueError, TypeError, KeyError):
+            pass  # written by a version that kept other things: it is found anew
+    from rung.diagnosis import suited
+
+    found = suited.best_known(device)
+    proofs.write(key, found.to_json() if found is not None else {})
+    return found
+
+
+def _key(device: Device) -> dict[str, str]:
+    """What the answer holds for: the device with its software, about the memory that it has free, and the sources."""
+    rates = sorted((*device.rates.items(), *device.peaks.items()))
+    parts: dict[str, Any] = {
+        "what": "works",
+        "id": device.id,
+        "name": device.name,
+        "free": device.budget // _STEP,
+        "bandwidth": device.bandwidth,
+        "rates": hashlib.sha256(repr(rates).encode()).hexdigest()[:16],
+        "capabilities": len(device.capabilities),
+        "sources": _sources(),
+    }
+    return {name: str(value) for name, value in parts.items()} | {
+        f"software.{name}": version for name, version in device.software.items()
+    }
+
+
+def _sources() -> int:
+    """When the newest of the sources was written, in nanoseconds."""
+    files = (
+        file
+        for name in _SOURCES
+        for file in ((_PACKAGE / name).rglob("*") if (_PACKAGE / name).is_dir() else (_PACKAGE / name,))
+        if file.suffix in (".py", ".table", ".toml")
+    )
+    return max((file.stat().st_mtime_ns for file in files), default=0)
