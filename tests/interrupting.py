@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
+
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from rung.core.errors import RungError
 
 
 @contextlib.contextmanager
@@ -39,3 +51,180 @@ def moments(count: int, longest: float, seed: int = 0) -> list[float]:
     """Random moments, in seconds, in a call that takes ``longest``."""
     random_ = random.Random(seed)
     return [random_.uniform(0, longest) for _ in range(count)]
+
+
+# ---- whole commands
+
+#: Seconds that a command may take from Ctrl-C to its end.
+BAR = 2.0
+#: Seconds before which a process is Python's own start more than a command.
+START = 0.3
+
+
+@dataclass(frozen=True)
+class Work:
+    """A command that writes: its words, what to add to go on with a run, and its results beside it.
+
+    ``makes_inputs`` writes what it reads into a folder.
+    """
+
+    words: tuple[str, ...]
+    results: tuple[str, ...]
+    resume: tuple[str, ...] = ()
+    makes_inputs: Callable[[Path], object] = lambda folder: None
+
+
+def _rows_and_base(folder: Path) -> None:
+    from tests.training.rows import chat_folder, question, write
+
+    chat_folder(folder / "base")
+    write(folder / "data.jsonl", *map(question, range(8)))
+
+
+WORKS = {
+    "quantize": Work(("quantize", "demo", "out.gguf", "--format", "q4_0", "--threads", "2"), ("out.gguf",)),
+    "convert": Work(("convert", "demo", "out"), ("out/model.safetensors", "out/config.json", "out/tokenizer.json")),
+    "tune": Work(
+        (
+            *("tune", "base", "data.jsonl", "--out", "out", "--format", "f32"),
+            *("--epochs", "3", "--batch", "2", "--max-length", "64", "--device", "cpu"),
+        ),
+        ("out/adapter_model.safetensors",),
+        makes_inputs=_rows_and_base,
+    ),
+    "splat train": Work(
+        ("splat", "train", "demo", "--out", "out", "--steps", "30", "--threads", "2"),
+        ("out/splats.ply",),
+        ("--resume",),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Stop:
+    """How a process ended: its exit code, the seconds after Ctrl-C, and stderr. Code 0: it was done before."""
+
+    at: float
+    code: int
+    seconds: float
+    said: str
+
+    @property
+    def good(self) -> bool:
+        """Whether it ended as a command must, whenever that was."""
+        return self.code == 0 or (self.code == 130 and "Traceback" not in self.said)
+
+
+def run(words: Sequence[str], folder: Path, stop_at: float | None = None) -> Stop:
+    """Run ``rung`` with these words in a folder; after ``stop_at`` seconds the terminal sends Ctrl-C."""
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rung", *words],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        _, said = process.communicate(timeout=stop_at)
+        return Stop(stop_at or 0.0, process.returncode, 0.0, said)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT)
+    sent = time.monotonic()
+    try:
+        _, said = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        _, said = process.communicate()
+    return Stop(sent - started, process.returncode, time.monotonic() - sent, said)
+
+
+@dataclass
+class Outcome:
+    """What became of a work that was stopped again and again: the stops, and what was wrong."""
+
+    stops: list[Stop]
+    wrong: list[str]
+
+
+def stop_again_and_again(name: str, folder: Path, count: int, seed: int = 0, chain: int = 5) -> Outcome:
+    """Stop a work ``count`` times at random moments, ``chain`` times in a row in one folder; then let it end.
+
+    After each stop nothing may have the final name that is not the whole result, and the end must be the result of a
+    run that nobody stopped, byte for byte.
+    """
+    work, reference = WORKS[name], folder / "reference"
+    reference.mkdir()
+    work.makes_inputs(folder)
+    for made in folder.iterdir():
+        if made != reference:
+            (reference / made.name).symlink_to(made)
+    started = time.monotonic()
+    assert run(work.words, reference).code == 0
+    longest = time.monotonic() - started
+    outcome = Outcome([], [])
+    moments_ = iter(moments(count, longest - START, seed))
+    for number in range(-(-count // chain)):
+        place = _fresh(folder, reference, f"run{number}")
+        for at in itertools.islice(moments_, chain):
+            words = (*work.words, *_resume(work, place))
+            stop = run(words, place, START + at)
+            outcome.stops.append(stop)
+            if not stop.good:
+                outcome.wrong.append(f"{stop.code} {stop.seconds:.2f} s after {stop.at:.2f} s: {stop.said[-400:]}")
+            if stop.code == 0:
+                break
+            outcome.wrong += [f"{part} is half written" for part in _half_written(name, place, reference)]
+        if outcome.stops[-1].code != 0:
+            last = run((*work.words, *_resume(work, place)), place)
+            if last.code != 0:
+                outcome.wrong.append(f"the next run ends with {last.code}: {last.said[-400:]}")
+        if _files(work, place) != _files(work, reference):
+            outcome.wrong.append(f"run {number}: another result than without a stop")
+    return outcome
+
+
+def _fresh(folder: Path, reference: Path, name: str) -> Path:
+    place = folder / name
+    place.mkdir()
+    for link in reference.iterdir():
+        if link.is_symlink():
+            (place / link.name).symlink_to(link.resolve())
+    return place
+
+
+def _resume(work: Work, place: Path) -> tuple[str, ...]:
+    return work.resume if (place / "out" / "config.json").is_file() else ()
+
+
+def _files(work: Work, place: Path) -> list[bytes | None]:
+    return [(place / name).read_bytes() if (place / name).is_file() else None for name in work.results]
+
+
+def _half_written(name: str, place: Path, reference: Path) -> Iterator[str]:
+    """Results that have their final name and are no whole file."""
+    for result in WORKS[name].results:
+        path = place / result
+        if not path.is_file():
+            continue
+        if name in ("quantize", "convert") and path.read_bytes() != (reference / result).read_bytes():
+            yield result
+        if path.suffix == ".safetensors":
+            try:
+                load_file(path)
+            except SafetensorError:
+                yield result
+        if path.suffix == ".ply" and not _is_whole_ply(path):
+            yield result
+
+
+def _is_whole_ply(path: Path) -> bool:
+    from rung.splats.files import read
+
+    try:
+        read(path)
+    except RungError:
+        return False
+    return True

@@ -137,9 +137,9 @@ def load(
     ``adapters`` (PEFT folders, GGUF files; ``DIR:0.5`` for half the weight) are added while it runs, unmerged.
     Raises ``SoftwareMissing`` without torch and numba, and whatever ``card`` and ``plan`` raise.
     """
-    from rung.engine.load import load as load_model
+    from rung.core.shield import import_whole
 
-    return load_model(
+    made: Model = import_whole("rung.engine.load").load(
         str(path_or_name),
         format=format,
         device=device,
@@ -150,3 +150,4 @@ def load(
         revision=revision,
         adapters=[str(adapter) for adapter in adapters],
     )
+    return made

@@ -1,6 +1,6 @@
 """The command ``rung``: errors, Ctrl-C and closed pipes end here, as a few words on stderr and an exit status.
 
-Nothing else is imported before ``main`` is called, so that Ctrl-C finds it there.
+Nothing large is imported before ``main`` is called, so that Ctrl-C finds it there.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from rung import cli
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
+from rung.cli import interrupts
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -30,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = [argument for argument in given[:own] if argument != "--debug"] + given[own:]
     cli.typed = ("rung", *given)
     try:
-        _listen()
+        interrupts.listen(watch=arguments is None and given[:1] != ["exec"])  # what exec runs hears it itself
         if given[:1] == ["exec"]:
             _execute(given[1:])
         from rung.core.settings import DEBUG
@@ -38,43 +35,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         debug = debug or DEBUG.read()
         _run(given)
     except KeyboardInterrupt:
-        _say("stopped")
-        sys.exit(130)
+        interrupts.stop()
+    except SystemExit as ended:
+        if ended.code == 130:  # a command that has ended after Ctrl-C by itself, its work saved
+            interrupts.leave()
+        raise
     except BrokenPipeError:
         _discard()  # the reader has gone (| head): nothing is left to say
         sys.exit(0)
     except Exception as error:
         if _interrupted(error):
-            _say("stopped")
-            sys.exit(130)
+            interrupts.stop()
         if debug:
             raise
         code = _report(error)
         if _no_room(error):
             _discard()
         sys.exit(code)
-
-
-def _listen() -> None:
-    import signal
-
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # behind a shell's & it is ignored
-        signal.signal(signal.SIGINT, _interrupt)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C raises ``KeyboardInterrupt``, and while something is imported it ends the process at once: torch's modules
-    are called by C++ then, which aborts where an exception comes out of them, with a page of its own."""
-    at = frame
-    while at is not None and at.f_code.co_filename != "<frozen importlib._bootstrap>":
-        at = at.f_back
-    if at is None:
-        raise KeyboardInterrupt
-    if sys.stderr.isatty():
-        sys.stderr.write("\x1b[?25h")  # a progress bar may have hidden the cursor
-    _say("stopped")
-    sys.stderr.flush()
-    os._exit(130)
 
 
 def _interrupted(error: BaseException | None) -> bool:

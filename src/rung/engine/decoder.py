@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rung.core.errors import UsageError
+from rung.core.shield import import_whole
 from rung.engine.cache import Cache
 from rung.formats.codec import Floats
 from rung.models.footprint import CHUNK
@@ -69,6 +70,8 @@ class Decoder:
         """
         together = not self._one_by_one(count)
         if together:
+            if not self._step.reads_without_torch(self._state):
+                import_whole("rung.ops.decode_step.network")
             self._step.reader(self._state)
         return together
 
@@ -88,8 +91,7 @@ class Decoder:
 
     def logits(self, ids: Sequence[int]) -> Tensor:
         """Return logits [positions, vocabulary] f32 after each of ``ids``; raise as ``prefill`` does."""
-        import torch
-
+        torch = import_whole("torch")
         self._check(ids)
         out = torch.empty(len(ids), self._vocabulary)
         for first, hidden in self._chunks(ids):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rung.core.errors import DoesNotFit, OutOfMemory
+from rung.core.shield import import_whole
 from rung.core.text import count, size
 from rung.core.types import Device, Plan, StepClass, StepDown
 from rung.diagnosis import classify
@@ -37,6 +38,8 @@ _LESS, _TIMES = 0.8, 3
 _TORCH = 1.5
 #: Longer prompts are read with torch whatever the rate, so that the memory of a run that is full is as planned.
 _SINGLES = 64
+#: What is imported here and by what a first answer calls.
+_PARTS = ("rung.engine.bound", "rung.engine.model", "rung.engine.decoder", "rung.engine.tokenizer")
 _LOOK = 64 * _SINGLES  # characters of the first prompt that tell whether it is long
 
 
@@ -188,11 +191,10 @@ def _bind(
     if note:
         journal.notes.append(note)
     if isinstance(card, NetworkCard):
-        from rung.engine import borrowed
-
-        return borrowed.bind(card, plan, devices, journal, changes)
+        return import_whole("rung.engine.borrowed").bind(card, plan, devices, journal, changes)
     with _importing():
-        import rung.kernels.cpu.packing  # the threads of the parts need it
+        for name in ("rung.kernels.cpu.packing", *_PARTS):  # the threads of the parts need the first
+            import_whole(name)
     from rung.engine.bound import BoundParts
     from rung.models.reader import Reader
 
@@ -212,7 +214,7 @@ def _bind(
         short = singles and len(tokenizer.encode(first_prompt[:_LOOK], special=True, bos=True)) <= singles
         if not (short or parts.without_torch):
             with _importing():
-                import rung.ops.decode_step.network  # noqa: F401  with torch, while the weights are read
+                import_whole("rung.ops.decode_step.network")  # with torch, while the weights are read
         cache = Cache(card.decoder, plan.context, plan.cache_dtype, parts.devices)
         weights = Weights.bind(card.decoder, parts, plan.context)
     decoder = Decoder(weights, cache, parts.step(), plan.threads, singles)

@@ -52,10 +52,11 @@ def write(key: Mapping[str, str], value: Any) -> str:
             json.dump({"key": dict(key), "value": value}, file)
         os.replace(new, path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
         reason = error.strerror or str(error)
         return f"{path.parent} cannot be written ({reason}), so this is measured again next time: set RUNG_CACHE"
+    finally:
+        with contextlib.suppress(OSError):
+            new.unlink()
     return ""
 
 

@@ -9,6 +9,7 @@ import json
 import math
 import random
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -322,7 +323,7 @@ def _train(
             raise
         _save(trainer, place)
     outcome = _outcome(trainer.state, place, watch.stopped and trainer.state.global_step < trainer.state.max_steps)
-    (place / CURVE).write_text(loss_curve(outcome.losses, outcome.held_out, card.name), encoding="utf-8")
+    write_whole(place / CURVE, loss_curve(outcome.losses, outcome.held_out, card.name).encode())
     if not outcome.stopped:
         held = json.loads((place / STATE).read_text(encoding="utf-8"))
         write_whole(place / STATE, json.dumps({**held, "finished": True}, indent=1).encode())
@@ -330,9 +331,12 @@ def _train(
 
 
 def _save(trainer: Any, place: Path) -> None:
-    """Saves the adapter as PEFT does."""
+    """Save the adapter as PEFT does; each file gets its name when it is whole, the weights last."""
     try:
-        trainer.model.save_pretrained(place)
+        with tempfile.TemporaryDirectory(prefix=".adapter-", dir=place) as made:
+            trainer.model.save_pretrained(made)
+            for file in sorted(Path(made).iterdir(), key=lambda file: file.suffix == ".safetensors"):
+                file.replace(place / file.name)
     except Exception as error:
         if _disk_full(error):
             raise _full_disk(place, None) from error

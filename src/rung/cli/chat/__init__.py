@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rung.cli import interrupts
 from rung.cli.chat.commands import ALONE, LEAVE, Chat, run_command
 from rung.cli.chat.conversation import Conversation
 from rung.cli.chat.lines import Turns
@@ -30,18 +31,27 @@ def loop(
         kind = "Chat" if talk.chats else "This model has no chat template: it continues your text"
         out.print(f"{kind}. /help lists the commands, /bye leaves.")
     turns = Turns(ALONE)
+    interrupts.keep_running()
     while True:
         try:
-            text = turns.read()
-        except EOFError:
-            print()
-            return
-        except KeyboardInterrupt:
-            print("\n/bye or Ctrl-D leaves")
+            text = _read(turns)
+            if text is None or text.strip() in LEAVE:
+                return
+            _obey(chat, text, quiet)
+        except KeyboardInterrupt:  # between a question and its answer
             continue
-        if text.strip() in LEAVE:
-            return
-        _obey(chat, text, quiet)
+
+
+def _read(turns: Turns) -> str | None:
+    """Return the next turn; empty after Ctrl-C, None at the end of input."""
+    try:
+        return turns.read()
+    except EOFError:
+        print()
+        return None
+    except KeyboardInterrupt:
+        print("\n/bye or Ctrl-D leaves")
+        return ""
 
 
 def _obey(chat: Chat, text: str, quiet: bool) -> None:

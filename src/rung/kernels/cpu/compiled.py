@@ -19,12 +19,15 @@ from typing import Any
 from numba import cfunc, types
 from numba.core import caching, registry
 
+from rung.core.shield import shielded
 from rung.core.types import resolve
 
 #: How functions are compiled that kernels call.
 OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
 
 _LOCK = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child must not wait for a thread of its parent that compiles
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 #: What is raised where the cache on disk is damaged or cannot be written.
 _DAMAGED = (pickle.PickleError, EOFError, OSError, ValueError, ImportError, AttributeError, KeyError)
 
@@ -45,13 +48,20 @@ class Kernel:
 
     def __init__(self, function: Callable[..., None], count: int) -> None:
         self.function, self.count = function, count
+        self._compiled: Any = None
+        self._address = 0
 
-    @functools.cached_property
+    @property
     def address(self) -> int:
         """Where the compiled code is."""
+        return self._address or shielded(self._find)
+
+    def _find(self) -> int:
         with _LOCK:
-            self._compiled = self._compile()
-            return int(self._compiled.address)
+            if not self._address:
+                self._compiled = self._compile()
+                self._address = int(self._compiled.address)
+            return self._address
 
     @functools.cached_property
     def call(self) -> Callable[..., None]:
@@ -66,6 +76,9 @@ class Kernel:
     @property
     def on_disk(self) -> bool:
         """Whether the compiled code lies in the cache on disk; nothing is compiled."""
+        return shielded(self._is_on_disk)
+
+    def _is_on_disk(self) -> bool:
         with _LOCK, contextlib.suppress(*_DAMAGED):
             kept = caching.FunctionCache(self.function)
             return kept.load_overload(self._signature, registry.cpu_target.target_context) is not None

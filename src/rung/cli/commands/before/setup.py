@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rung.cli import options
+from rung.cli import interrupts, options
 from rung.cli.views.output import print_json
 from rung.core.errors import SoftwareMissing, UsageError
 from rung.core.text import quoted
@@ -247,6 +247,7 @@ def _install(
         _announce(here, coming)
         if sys.stdin is not None and sys.stdin.isatty() and not yes:
             typer.confirm("Go on?", abort=True, err=True)
+        interrupts.keep_running()  # pip puts back what it was replacing
         try:
             install.install(here, arguments)
         except install.Interrupted as stopped:
