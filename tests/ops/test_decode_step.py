@@ -16,6 +16,7 @@ from rung.core.value import FrozenDict
 from rung.engine.cache import Cache
 from rung.formats import grouped
 from rung.kernels.cpu.step_program import share
+from rung.models.adapter import LowRank
 from rung.ops.attention.ref import RUNG as REF_ATTENTION
 from rung.ops.decode_step import LADDER
 from rung.ops.decode_step.numba_step import RUNG as STEP
@@ -23,6 +24,7 @@ from rung.ops.decode_step.numba_step import State
 from rung.ops.decode_step.ref import RUNG as REF
 from rung.ops.decode_step.weights import Weights
 from rung.ops.linear import IN_PLACE
+from rung.ops.linear.low_rank import Adapted
 from rung.ops.linear.numba_r16 import ROW
 from rung.ops.linear.numba_stored import RUNG as STORED
 from rung.run import compare
@@ -158,6 +160,48 @@ def test_floats_and_packed_weights_stand_side_by_side():
     assert_close(found[1], found[0])
 
 
+class AdaptedParts(PackedParts):
+    """A LoRA of rank 5 beside every linear, a DoRA beside some; ``torch`` has torch add them."""
+
+    def __init__(self, weights, format, torch):
+        super().__init__(weights, format)
+        self.torch = torch
+
+    def linear(self, role):
+        linear = super().linear(role)
+        weight = self.weights.get(role, self.weights["embed"]) if role == "head" else self.weights[role]
+        linear.encoded = lambda: encoded(weight, self.format)
+        rows, columns = weight.shape
+        random = np.random.default_rng([ord(letter) for letter in role])
+        down, up = random.standard_normal((5, columns)), random.standard_normal((rows, 5)) / 8
+        magnitude = 1 + random.random(rows) if role.endswith((".o", ".up", ".gate_up", ".v")) else None
+        change = LowRank(*(part.astype(np.float32) for part in (down, up)), 0.5, magnitude)
+        made = Adapted(linear, [change], "cpu", 2)
+        if not self.torch:
+            return made
+        wide = torch.from_numpy((change.scale * change.up @ change.down).astype(np.float32))
+        factor = 1.0 if magnitude is None else torch.from_numpy(made.beside.rows.factor[:rows].copy())
+        return lambda x: (linear(x) + x @ wide.T) * factor
+
+
+@pytest.mark.parametrize("format", ["q8_0", "bf16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_adapters_stand_beside_weights_of_every_architecture(kind, format):
+    """Tokens and prompts of the compiled rung, against torch beside the same weights."""
+    model, found = checkpoint(kind, vocab_size=131), []
+    for rung in (REF, STEP):
+        cache = Cache(shape(model), 40, "f32", ["cpu"] * len(shape(model).layers))
+        parts = AdaptedParts(roles(model), format, torch=rung is REF)
+        state = rung.prepare(Weights.bind(shape(model), parts, 40), cache, threads=2)
+        reader = rung.reader(state)
+        prompt = torch.from_numpy(reader.logits(reader.read(IDS[:7], cache, 0)))
+        step = [torch.from_numpy(rung.apply(state, token, 7 + place)) for place, token in enumerate(IDS)]
+        found.append(torch.cat([prompt, torch.stack(step)]))
+    plain = list(prepared(kind, format, "f32", 2))
+    assert STEP.reads_without_torch(plain[1][3]) == (format == "q8_0")
+    assert_close(found[1], found[0])
+
+
 def test_a_call_can_be_repeated_and_the_logits_are_the_callers():
     _, (_, _, _, state) = prepared("qwen3", "q8_0", "f16", 2)
     first = STEP.apply(state, 5, 0)
@@ -217,9 +261,10 @@ def test_the_ladder_and_its_reasons(sizes, options, rung, reason):
 
 
 @pytest.mark.parametrize("linears", [("numba.row",), ("numba.stored",), ("numba.row", "numba.stored")])
+@pytest.mark.parametrize("adapters", [False, True])
 @pytest.mark.parametrize("name", ["numba.step", "numba.glue"])
-def test_the_self_check_lets_both_rungs_pass_with_every_kind_of_weight(name, linears):
-    options = FrozenDict({"linears": linears, "head_dim": 64})
+def test_the_self_check_lets_both_rungs_pass_with_every_kind_of_weight(name, linears, adapters):
+    options = FrozenDict({"linears": linears, "head_dim": 64, "adapters": adapters})
     case = Case("decode_step", "f16", "f32", (2, 64, 96, 83), options)
     assert compare.perform(LADDER.rung(name).to_json(), case.to_json()) == {"ok": True, "reason": ""}
 

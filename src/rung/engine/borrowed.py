@@ -15,7 +15,6 @@ from rung import formats
 from rung.core.errors import UsageError
 from rung.core.types import Device, Plan
 from rung.engine import system
-from rung.engine.adapted import Beside
 from rung.engine.cache import Tokens
 from rung.engine.tokenizer import Tokenizer
 from rung.formats import Encoded
@@ -26,6 +25,7 @@ from rung.models.footprint import CHUNK
 from rung.models.network_card import NetworkCard
 from rung.nn import QuantLinear
 from rung.nn.packed import pack
+from rung.ops.linear.low_rank import Beside
 from rung.planning.mixture import storage
 from rung.planning.recipe import recipe
 from rung.planning.subject import Subject

@@ -201,7 +201,7 @@ def _bind(
     def read(done: int, total: int) -> None:
         progress("reading", done, total)
 
-    whole = plan.packing == "r16" and len(plan.placements) == 1 and not changes
+    whole = plan.packing == "r16" and len(plan.placements) == 1
     singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if whole else 0
     with Reader(card) as reader, BoundParts(card, plan, devices, reader, journal, read, changes) as parts:
         from rung.engine.cache import Cache

@@ -56,7 +56,8 @@ def _shape_class(case: Case) -> str:
     """Cases of one class are computed by the same code: one row, a few, or many."""
     if case.op in ("linear", "attention"):
         return "few" if case.shape[0] <= 8 else "many"
-    return "+".join(case.options.get("linears", ())) or "any"
+    beside = ("adapters",) if case.options.get("adapters", False) else ()
+    return "+".join((*case.options.get("linears", ()), *beside)) or "any"
 
 
 def prove(

@@ -13,11 +13,13 @@ from rung import formats
 from rung.core.types import Case
 from rung.formats import Encoded
 from rung.formats.codec import Floats
+from rung.models.adapter import LowRank
 from rung.models.card import Decoder, Layer, Rope
 from rung.ops import LADDERS
 from rung.ops.decode_step.parts import Rows
 from rung.ops.decode_step.weights import Weights
 from rung.ops.linear import FEW
+from rung.ops.linear.low_rank import Adapted
 
 VOCABULARY, HIDDEN, WIDE, HEADS, KV_HEADS, CONTEXT = 83, 64, 96, 4, 2, 24
 _CACHE = {"f32": torch.float32, "f16": torch.float16}
@@ -30,6 +32,10 @@ class _Linear:
         self._few = LADDERS["linear"].rung(rung).load()
         self._many = LADDERS["linear"].rung("torch.decode").load() if rung == "numba.stored" else self._few
         self.state = self._few.prepare(encoded, dtype="f32", threads=2)
+        self._encoded = encoded
+
+    def encoded(self) -> Encoded:
+        return self._encoded
 
     def __call__(self, x: Tensor) -> Tensor:
         y: Tensor = (self._few if len(x) <= FEW else self._many).apply(self.state, x)
@@ -52,7 +58,8 @@ class _Embedding:
 class _Parts:
     """Seeded weights by role; see ``rung.ops.decode_step.parts.Parts``."""
 
-    def __init__(self, head_dim: int, rungs: Sequence[str]) -> None:
+    def __init__(self, head_dim: int, rungs: Sequence[str], adapters: bool) -> None:
+        self._adapters = adapters
         wide, narrow = HEADS * head_dim, KV_HEADS * head_dim
         self._rungs, self._bound = rungs, 0
         self._shapes = {
@@ -77,10 +84,21 @@ class _Parts:
     def holds(self, role: str) -> bool:
         return role in self._shapes or role.rpartition(".")[2] in (*self._shapes, "attn_norm", "mlp_norm")
 
-    def linear(self, role: str) -> _Linear:
+    def linear(self, role: str) -> _Linear | Adapted:
         rung = self._rungs[self._bound % len(self._rungs)]
         self._bound += 1
-        return _Linear(self._encoded(role, "bf16" if rung == "numba.stored" else "q8_0"), rung)
+        linear = _Linear(self._encoded(role, "bf16" if rung == "numba.stored" else "q8_0"), rung)
+        return Adapted(linear, [self._change(role)], "cpu", 2) if self._adapters else linear
+
+    def _change(self, role: str) -> LowRank:
+        """A LoRA in float32, of rank 3, in the first layer, and a DoRA of float16 in the second; none for k."""
+        rows, columns = self._shapes[role.rpartition(".")[2]]
+        down, up = self._values(f"{role}.down", (3, columns)), self._values(f"{role}.up", (rows, 3))
+        scale = 0.0 if role.endswith(".k") else 1.0 / np.sqrt(columns)
+        if not role.startswith("layers.1"):
+            return LowRank(down, up, scale)
+        down, up = (part.astype(np.float16).astype(np.float32) for part in (down, up))
+        return LowRank(down, up, float(scale > 0) / 32, 1 + np.abs(self._values(f"{role}.magnitude", (rows,))))
 
     def look_up(self) -> _Embedding:
         return _Embedding(formats.decode(self._encoded("embed")))
@@ -130,7 +148,8 @@ def weights(case: Case) -> Weights:
         "tiny", (Layer(None, 0), Layer(8, 0)), HIDDEN, HEADS, KV_HEADS, head_dim, WIDE, VOCABULARY, CONTEXT,
         1e-6, 0.0, "silu", head_dim**-0.5, (rope,), attention_softcap=20.0, logit_softcap=30.0,
     )  # fmt: skip
-    return Weights.bind(shape, _Parts(head_dim, case.options["linears"]), CONTEXT)  # type: ignore[arg-type]
+    parts = _Parts(head_dim, case.options["linears"], bool(case.options.get("adapters", False)))
+    return Weights.bind(shape, parts, CONTEXT)  # type: ignore[arg-type]
 
 
 def steps(rung: Any, case: Case) -> Tensor:

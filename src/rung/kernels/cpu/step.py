@@ -55,16 +55,18 @@ class SegmentWord(Words):
     """One weight of a linear: its chunks, groups of 16 rows, panel (offset), result and bias; then its partner.
 
     The partner (the up projection beside a gate) is computed for the same rows, its groups counted from
-    ``UP_GROUP``. The last words are the addresses of kernels of ``linear`` and their 16 arguments, which include
-    the result.
+    ``UP_GROUP``. ``LOW_RANK`` and ``UP_LOW_RANK`` are what adapters add to both, kernels of ``low_rank.up_rows`` or 0,
+    and behind each the panel (offset) with the sums that they spread. Behind the words stand the 16 arguments of each
+    of the four kernels, which include the result.
     """
 
     FIRST_CHUNK, CHUNK_GROUPS, GROUPS, PANEL, RESULT, BIAS, AFTER, SOFTCAP = range(8)
     UP_PANEL, UP_RESULT, UP_BIAS, UP_GROUP, KERNEL, UP_KERNEL = range(8, 14)
+    LOW_RANK, LOW_RANK_PANEL, UP_LOW_RANK, UP_LOW_RANK_PANEL = range(14, 18)
 
 
-#: Words of a segment: those above, the arguments of its kernel and those of its partner's.
-SEGMENT_WORDS = len(SegmentWord) + 32
+#: Words of a segment: those above and the arguments of its kernels.
+SEGMENT_WORDS = len(SegmentWord) + 64
 
 
 class AttentionWord(Words):
@@ -80,8 +82,9 @@ _AREA, _AREA_BYTES, _COLUMNS, _SOURCE = (w.at for w in list(LinearWord)[1:5])
 _BEFORE, _POST_NORM, _NORM, _EPSILON = (w.at for w in list(LinearWord)[5:9])
 _FILLS, _FILL_COUNT, _SEGMENTS, _CHUNKS = (w.at for w in list(LinearWord)[9:13])
 _FIRST, _CHUNK_GROUPS, _GROUPS, _PANEL, _RESULT, _BIAS, _AFTER, _SOFTCAP = (w.at for w in list(SegmentWord)[:8])
-_UP_PANEL, _UP_RESULT, _UP_BIAS, _UP_GROUP, _KERNEL, _UP_KERNEL = (w.at for w in list(SegmentWord)[8:])
-_CALL, _UP_CALL = 8 * len(SegmentWord), 8 * len(SegmentWord) + 128
+_UP_PANEL, _UP_RESULT, _UP_BIAS, _UP_GROUP, _KERNEL, _UP_KERNEL = (w.at for w in list(SegmentWord)[8:14])
+_LOW_RANK, _LOW_RANK_PANEL, _UP_LOW_RANK, _UP_LOW_RANK_PANEL = (w.at for w in list(SegmentWord)[14:])
+_CALL, _UP_CALL, _LOW_RANK_CALL, _UP_LOW_RANK_CALL = (8 * len(SegmentWord) + 128 * number for number in range(4))
 _SEGMENT, _FILL = 8 * SEGMENT_WORDS, 8 * FILL_WORDS
 
 
@@ -110,9 +113,13 @@ def _prepare(args, area):
 
 @numba.njit(**OPTIONS)
 def _chunk(segment, area, first, last):
-    """The groups [first, last) of a segment, with bias and activation."""
+    """The groups [first, last) of a segment, with what adapters add, bias and activation."""
     panel, y = area + read_int(segment + _PANEL), read_int(segment + _RESULT)
     call_groups(read_int(segment + _KERNEL), segment + _CALL, panel, first, last)
+    low_rank = read_int(segment + _LOW_RANK)
+    if low_rank != 0:
+        panel = area + read_int(segment + _LOW_RANK_PANEL)
+        call_groups(low_rank, segment + _LOW_RANK_CALL, panel, first, last)
     at, count = y + 64 * first, 16 * (last - first)
     bias = read_int(segment + _BIAS)
     if bias != 0:
@@ -122,6 +129,10 @@ def _chunk(segment, area, first, last):
         shift, up_bias = read_int(segment + _UP_GROUP), read_int(segment + _UP_BIAS)
         panel = area + read_int(segment + _UP_PANEL)
         call_groups(read_int(segment + _UP_KERNEL), segment + _UP_CALL, panel, first + shift, last + shift)
+        low_rank = read_int(segment + _UP_LOW_RANK)
+        if low_rank != 0:
+            panel = area + read_int(segment + _UP_LOW_RANK_PANEL)
+            call_groups(low_rank, segment + _UP_LOW_RANK_CALL, panel, first + shift, last + shift)
         up_at = read_int(segment + _UP_RESULT) + 64 * (first + shift)
         if up_bias != 0:
             add_to(up_at, up_bias + 64 * (first + shift), count)

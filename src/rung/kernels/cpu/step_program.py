@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from rung.kernels.cpu import activations, attention, linear, step
 from rung.kernels.cpu.float_rows import FloatRows, multiply_one
 from rung.kernels.cpu.layouts import ROWS, UNIT
+from rung.kernels.cpu.low_rank import LowRankRows, fill_sums, up_rows
 from rung.kernels.cpu.packing import Packed
 from rung.kernels.cpu.step import FILL_WORDS, SEGMENT_WORDS, AttentionWord, LinearWord, SegmentWord
 from rung.kernels.cpu.team import Program
@@ -23,6 +24,9 @@ _LINE = 64
 _CHUNKS_A_THREAD = 6
 #: The kind of panel that holds the activations as they are, for weights that are stored as floats.
 _FLOATS = (0, 0)
+#: Kinds of panels: (offset, parts) of quantized activations, or the sums of an adapter, which each thread makes for
+#: itself: they take less time than a barrier.
+_Panel = tuple[int, int] | LowRankRows
 
 
 def address(array: npt.NDArray[Any] | None) -> int:
@@ -46,11 +50,12 @@ def filled(values: npt.NDArray[Any]) -> Floats:
 
 @dataclass(frozen=True)
 class Piece:
-    """A weight of a linear with its bias, and where its result goes (an address)."""
+    """A weight of a linear with its bias and what an adapter adds, and where its result goes (an address)."""
 
     weight: Packed | FloatRows
     bias: Floats | None
     result: int
+    low_rank: LowRankRows | None = None
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ class Builder:
     def linear(self, pieces: Sequence[Piece], source: int, before: Before, after: After = After()) -> None:
         """Some weights times the same activations; see ``step.LinearWord``."""
         columns = pieces[0].weight.shape[1]
-        panels = self._panels([piece.weight for piece in pieces] + ([after.up.weight] if after.up else []))
+        panels = self._panels([*pieces, after.up] if after.up else pieces)
         segments = np.zeros((len(pieces), SEGMENT_WORDS), dtype=np.int64)
         chunks = 0
         rows = [ROWS * after.up_group or piece.weight.shape[0] for piece in pieces]
@@ -146,41 +151,39 @@ class Builder:
         words[LinearWord.SEGMENTS], words[LinearWord.CHUNKS] = address(segments), chunks
         self._steps.append((step.linear.address, words))
 
-    def _panels(self, weights: Sequence[Packed | FloatRows]) -> dict[tuple[int, int], int]:
-        """The offset in the area of each kind of panel (offset, parts) that some weights want."""
+    def _panels(self, pieces: Sequence[Piece]) -> dict[_Panel, int]:
+        """The offset in the area of each kind of panel that some pieces want."""
         at = 8 * self.hidden
-        panels: dict[tuple[int, int], int] = {}
-        for weight in weights:
-            kind, columns = _panel(weight), weight.shape[1]
-            if kind not in panels:
-                panels[kind] = at
-                size = 4 * columns if kind == _FLOATS else columns // UNIT * panel_unit_bytes(1, kind[1])
-                at += -(-size // _LINE) * _LINE + _LINE
+        panels: dict[_Panel, int] = {}
+        for piece in pieces:
+            for kind, size in _wanted(piece):
+                if kind not in panels:
+                    panels[kind] = at
+                    at += -(-size // _LINE) * _LINE + _LINE
         self._area = max(self._area, at - 8 * self.hidden)
         return panels
 
-    def _fills(self, panels: dict[tuple[int, int], int], columns: int) -> npt.NDArray[np.int64]:
-        rows = [
-            [activations.keep.address, at, 0, 0, 1, 0, 1, 0, 0, 0, columns // ROWS]
-            if kind == _FLOATS
-            else [activations.quantise("f32").address, at, 0, 0, 1, 0, 1, kind[1], kind[0], 0, columns // UNIT]
-            for kind, at in panels.items()
-        ]
+    def _fills(self, panels: dict[_Panel, int], columns: int) -> npt.NDArray[np.int64]:
+        rows = [_fill(kind, at, columns) for kind, at in panels.items()]
         return np.array(rows, dtype=np.int64).reshape(-1, FILL_WORDS)
 
-    def _segment(
-        self, segment: npt.NDArray[np.int64], piece: Piece, panels: dict[tuple[int, int], int], after: After
-    ) -> None:
+    def _segment(self, segment: npt.NDArray[np.int64], piece: Piece, panels: dict[_Panel, int], after: After) -> None:
         segment[SegmentWord.PANEL] = panels[_panel(piece.weight)]
         segment[SegmentWord.RESULT], segment[SegmentWord.BIAS] = piece.result, address(piece.bias)
         segment[SegmentWord.AFTER], segment[SegmentWord.SOFTCAP] = after.kind, address(after.softcap)
-        calls = len(SegmentWord)
-        segment[SegmentWord.KERNEL], segment[calls : calls + 16] = _call(piece)
+        calls = segment[len(SegmentWord) :].reshape(4, 16)
+        segment[SegmentWord.KERNEL], calls[0] = _call(piece)
+        if piece.low_rank is not None:
+            segment[SegmentWord.LOW_RANK_PANEL] = panels[piece.low_rank]
+            segment[SegmentWord.LOW_RANK], calls[2] = _low_rank_call(piece.low_rank, piece.result)
         if after.up is not None:
             segment[SegmentWord.UP_RESULT], segment[SegmentWord.UP_BIAS] = after.up.result, address(after.up.bias)
             segment[SegmentWord.UP_GROUP] = after.up_group
             segment[SegmentWord.UP_PANEL] = panels[_panel(after.up.weight)]
-            segment[SegmentWord.UP_KERNEL], segment[calls + 16 :] = _call(after.up)
+            segment[SegmentWord.UP_KERNEL], calls[1] = _call(after.up)
+            if after.up.low_rank is not None:
+                segment[SegmentWord.UP_LOW_RANK_PANEL] = panels[after.up.low_rank]
+                segment[SegmentWord.UP_LOW_RANK], calls[3] = _low_rank_call(after.up.low_rank, after.up.result)
 
     def attention(
         self,
@@ -244,6 +247,30 @@ def _panel(weight: Packed | FloatRows) -> tuple[int, int]:
         return _FLOATS
     assert weight.layout is not None
     return weight.layout.activations
+
+
+def _wanted(piece: Piece) -> Iterator[tuple[_Panel, int]]:
+    """Yield the kinds of panels that a piece wants, with their bytes."""
+    kind, columns = _panel(piece.weight), piece.weight.shape[1]
+    yield kind, 4 * columns if kind == _FLOATS else columns // UNIT * panel_unit_bytes(1, kind[1])
+    if piece.low_rank is not None:
+        yield piece.low_rank, 4 * piece.low_rank.rank
+
+
+def _fill(kind: _Panel, at: int, columns: int) -> list[int]:
+    """Return the words that fill a panel at the offset ``at``: see ``FILL_WORDS``."""
+    if isinstance(kind, LowRankRows):
+        down = [0, address(kind.down), kind.down.strides[0], 0, columns, kind.rank, 0, 0, 0]
+        return [fill_sums[kind.kind].address, at, *down]
+    if kind == _FLOATS:
+        return [activations.keep.address, at, 0, 0, 1, 0, 1, 0, 0, 0, columns // ROWS]
+    return [activations.quantise("f32").address, at, 0, 0, 1, 0, 1, kind[1], kind[0], 0, columns // UNIT]
+
+
+def _low_rank_call(low_rank: LowRankRows, result: int) -> tuple[int, list[int]]:
+    """The kernel that adds an adapter's change to a result, and its 16 arguments."""
+    given = [address(low_rank.up), low_rank.factor_address, 0, result, low_rank.rank]
+    return up_rows[low_rank.kind].address, given + [0] * 11
 
 
 def _call(piece: Piece) -> tuple[int, list[int]]:

@@ -35,6 +35,12 @@ def row_width(typing_context, kind):
 
 
 @intrinsic
+def load_row(typing_context, address, kind):
+    """Read 16 values, widened to float32."""
+    return v.f32x16(INT, kind), lambda context, b, signature, values: _read(b, values[0], kind)
+
+
+@intrinsic
 def store_row(typing_context, address, value, kind):
     """Writes 16 values, in float32 or float16."""
     emit = v.store.emit if isinstance(kind, types.Float) else v.store_half.emit

@@ -17,6 +17,7 @@ from rung.kernels.cpu.parallel import run
 from rung.kernels.cpu.product import product
 from rung.ops.decode_step.parts import Cache, Linear
 from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
+from rung.ops.linear.low_rank import Adapted
 
 
 def reads(weights: Weights) -> bool:
@@ -158,4 +159,6 @@ def _multiply(linear: Any, x: Floats) -> Floats:
     weight: Packed = linear.state
     y = np.empty((len(x), weight.shape[0]), np.float32)
     product(weight, x.ctypes.data, x.strides[0], len(x), y.ctypes.data, y.ctypes.data, "f32")
+    if isinstance(linear, Adapted):
+        linear.beside.add(x, y)
     return y

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from rung.kernels.cpu import step
 from rung.kernels.cpu.float_rows import FloatRows, stored_as
+from rung.kernels.cpu.low_rank import LowRankRows
 from rung.kernels.cpu.packing import Packed
 from rung.kernels.cpu.parallel import run_program
 from rung.kernels.cpu.step_program import After, Before, Builder, Floats, HeadShape, Piece, address, filled
@@ -20,6 +21,7 @@ from rung.ops.decode_step.numba_prompt import PromptReader, reads
 from rung.ops.decode_step.parts import Cache, Reader
 from rung.ops.decode_step.rope import Frequencies
 from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
+from rung.ops.linear.low_rank import Adapted
 
 #: References to an array that only one attribute holds, while they are counted.
 _OWN = 2
@@ -155,7 +157,7 @@ class _Layout:
             self._layer(layer, start, self.embedded if index == 0 else self.added)
             post_norm = _vector(layer.mlp_post_norm)
         softcap = None if shape.logit_softcap is None else np.array([shape.logit_softcap], dtype=np.float32)
-        head = Piece(held(self.weights.head), None, address(self.logits))
+        head = Piece(held(self.weights.head), None, address(self.logits), low_rank(self.weights.head))
         after = After(step.NOTHING if softcap is None else step.CAP, softcap=softcap)
         norm = Before(step.ADD, _vector(self.weights.norm), post_norm)
         self.builder.linear([head], address(self.added), norm, after)
@@ -207,7 +209,12 @@ def held(linear: Any) -> Packed | FloatRows:
 
 
 def _piece(linear: Biased, result: int) -> Piece:
-    return Piece(held(linear.linear), _vector(linear.bias), result)
+    return Piece(held(linear.linear), _vector(linear.bias), result, low_rank(linear.linear))
+
+
+def low_rank(linear: Any) -> LowRankRows | None:
+    """What adapters add to a bound linear."""
+    return linear.beside.rows if isinstance(linear, Adapted) else None
 
 
 def _vector(values: Floats | None) -> Floats | None:
