@@ -19,12 +19,12 @@ from rung.kernels.cpu.step_program import share
 from rung.models.adapter import LowRank
 from rung.ops.attention.ref import RUNG as REF_ATTENTION
 from rung.ops.decode_step import LADDER
+from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.numba_step import RUNG as STEP
 from rung.ops.decode_step.numba_step import State
 from rung.ops.decode_step.ref import RUNG as REF
 from rung.ops.decode_step.weights import Weights
 from rung.ops.linear import IN_PLACE
-from rung.ops.linear.low_rank import Adapted
 from rung.ops.linear.numba_r16 import ROW
 from rung.ops.linear.numba_stored import RUNG as STORED
 from rung.run import compare

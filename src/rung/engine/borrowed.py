@@ -25,7 +25,7 @@ from rung.models.footprint import CHUNK
 from rung.models.network_card import NetworkCard
 from rung.nn import QuantLinear
 from rung.nn.packed import pack
-from rung.ops.linear.low_rank import Beside
+from rung.ops.decode_step.low_rank import Beside
 from rung.planning.mixture import storage
 from rung.planning.recipe import recipe
 from rung.planning.subject import Subject

@@ -28,7 +28,7 @@ from rung.run.journal import Journal
 from rung.run.places import torch_name
 
 if TYPE_CHECKING:
-    from rung.ops.linear.low_rank import Adapted
+    from rung.ops.decode_step.low_rank import Adapted
 
 _MANY = 256
 #: Threads that pack stored weights at once; each holds a slab of the file. Encoding takes all threads for one weight.
@@ -156,7 +156,7 @@ class BoundParts:
         changes = self._changes.get(role)
         if not changes:
             return linear
-        from rung.ops.linear.low_rank import Adapted
+        from rung.ops.decode_step.low_rank import Adapted
 
         return Adapted(linear, changes, torch_name(self._place(role)), self.plan.threads)
 

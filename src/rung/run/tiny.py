@@ -16,10 +16,10 @@ from rung.formats.codec import Floats
 from rung.models.adapter import LowRank
 from rung.models.card import Decoder, Layer, Rope
 from rung.ops import LADDERS
+from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.parts import Rows
 from rung.ops.decode_step.weights import Weights
 from rung.ops.linear import FEW
-from rung.ops.linear.low_rank import Adapted
 
 VOCABULARY, HIDDEN, WIDE, HEADS, KV_HEADS, CONTEXT = 83, 64, 96, 4, 2, 24
 _CACHE = {"f32": torch.float32, "f16": torch.float16}

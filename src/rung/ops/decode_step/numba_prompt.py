@@ -15,9 +15,9 @@ from rung.kernels.cpu.attention import BLOCK, padded, query_block
 from rung.kernels.cpu.packing import Packed
 from rung.kernels.cpu.parallel import run
 from rung.kernels.cpu.product import product
+from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.parts import Cache, Linear
 from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
-from rung.ops.linear.low_rank import Adapted
 
 
 def reads(weights: Weights) -> bool:

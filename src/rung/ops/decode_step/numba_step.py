@@ -17,11 +17,11 @@ from rung.kernels.cpu.packing import Packed
 from rung.kernels.cpu.parallel import run_program
 from rung.kernels.cpu.step_program import After, Before, Builder, Floats, HeadShape, Piece, address, filled
 from rung.kernels.cpu.team import Program
+from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.numba_prompt import PromptReader, reads
 from rung.ops.decode_step.parts import Cache, Reader
 from rung.ops.decode_step.rope import Frequencies
 from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
-from rung.ops.linear.low_rank import Adapted
 
 #: References to an array that only one attribute holds, while they are counted.
 _OWN = 2
