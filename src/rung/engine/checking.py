@@ -95,8 +95,16 @@ def answer_for(
     else:
         outline = find_outline(model, offline=offline, revision=revision, on_note=on_note)
     few = len(groups) <= _FEW
-    cpu = select_groups(("cpu",))[0][0] if few else None
+    cpu = _cpu_beside(groups) if few else None
     return occupied(check(outline, groups, question, passes, cpu=cpu, alternatives=few), groups)
+
+
+def _cpu_beside(groups: Sequence[Group]) -> Device | None:
+    """The CPU here, where a card was asked about, which it could hold layers for."""
+    asked = [device for group in groups for device in group]
+    here = next((device for device in asked if device.kind == "cpu" and device.real), None)
+    needed = any(device.kind != "cpu" for device in asked)
+    return here or (select_groups(("cpu",))[0][0] if needed else None)
 
 
 def occupied(answer: Answer, groups: Sequence[Group]) -> Answer:

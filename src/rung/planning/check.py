@@ -350,13 +350,12 @@ def _relaxations(case: Case, groups: Sequence[Group], choices: Sequence[Choice])
         found += [Relaxation("a shorter context", command) for command in less]
         smaller = smaller_format(case.main, groups, request, case.context, tried)
         found += [Relaxation("a smaller format", command) for command in smaller]
-    name = quoted(_called(case))
     card = groups[0][0]
     if len(groups) == 1 and len(groups[0]) == 1:
-        place = quoted(card.id if card.real else card.name)
-        found.append(Relaxation("another model: what runs there", f"rung check --device {place}"))
+        place = card.id if card.real else card.name
+        found.append(Relaxation("another model: what runs there", f"rung check --device {quoted(place)}"))
     if len(groups) <= _FEW_DEVICES:
-        found.append(Relaxation("another card: every one that runs it", f"rung check {name} --fits"))
+        found.append(Relaxation("another card: every one that runs it", f"rung check {quoted(_called(case))} --fits"))
     return (*found, _more_memory(closest))
 
 

@@ -105,9 +105,7 @@ def check(
     Exit code 0: something would run; 1: nothing would; 2: the question is wrong, or that of one of the models.
     """
     from rung.cli.common import tell_taken
-    from rung.cli.views.check_html import page
     from rung.cli.views.check_text import show
-    from rung.cli.views.page import write
     from rung.hardware.select import select_groups
     from rung.planning.answer import Question, Unanswered
     from rung.planning.request import parse_memory
@@ -160,7 +158,9 @@ def check(
     if len(device or ()) > len(groups):
         note("A device is named more than once and shown once; 2xNAME asks about two of a kind.")
     if html:
-        write(html, page(answers))
+        from rung.cli.views import check_html, page
+
+        page.write(html, check_html.page(answers))
     if code := _exit_code(answers):
         raise typer.Exit(code)
 
