@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rung.core.errors import UnknownArchitecture
 from rung.models.outlines.describing import width
 from rung.models.outlines.parts import Parts
 from rung.models.outlines.values import Shape
@@ -45,6 +46,17 @@ def feed_forward(at: Parts, hidden: int, wide: int, *, gated: bool = False) -> N
     """``FeedForward``: ``wide`` numbers in between, twice as many where one half gates the other (GEGLU)."""
     at.linear("net.0.proj", hidden, wide * (2 if gated else 1), role="up")
     at.linear("net.2", wide, hidden, role="down")
+
+
+def is_gated(config: Settings) -> bool:
+    """Return whether the activation of ``FeedForward`` gates one half of its input with the other.
+
+    As ``diffusers.models.attention.FeedForward`` reads ``activation_fn``. Raises ``UnknownArchitecture`` for another.
+    """
+    name = config.text("activation_fn")
+    if name not in ("gelu", "gelu-approximate", "geglu", "geglu-approximate", "swiglu", "linear-silu"):
+        raise UnknownArchitecture(f"{config.where} asks for the activation {name[:40]!r}, which rung does not know")
+    return name in ("geglu", "swiglu")
 
 
 def shape_of(config: Settings, layers: int, wide: int = 0) -> Shape:

@@ -26,7 +26,10 @@ _DEFAULTS = {
 }
 #: Keys of other U-Nets, by what they must be here.
 _PLAIN = {
+    "encoder_hid_dim": None,
     "encoder_hid_dim_type": None,
+    "num_attention_heads": None,
+    "time_embedding_dim": None,
     "class_embed_type": None,
     "num_class_embeds": None,
     "time_cond_proj_dim": None,
@@ -90,6 +93,17 @@ class _UNet:
             feed_forward(block / "ff", hidden, 4 * hidden, gated=True)
 
 
+def _check_heads(config: Settings) -> None:
+    """Raise ``BadFile`` unless ``attention_head_dim``, the number of heads here, divides the widths of blocks."""
+    channels = widths(config, "block_out_channels")
+    if isinstance(config.raw("attention_head_dim"), list):
+        heads = widths(config, "attention_head_dim", len(channels), len(channels))
+    else:
+        heads = [width(config, "attention_head_dim")] * len(channels)
+    if any(hidden % count for hidden, count in zip(channels, heads, strict=True)):
+        raise config.bad("attention_head_dim", heads, "numbers of heads that divide the widths of blocks")
+
+
 def _refuse_others(config: Settings) -> None:
     for key, value in _PLAIN.items():
         if config.raw(key, value) not in (value, None):
@@ -97,6 +111,7 @@ def _refuse_others(config: Settings) -> None:
                 f"{config.where} describes a U-Net with {key} {str(config.raw(key))[:40]}",
                 ["rung knows those of Stable Diffusion 1, 2 and XL"],
             )
+    _check_heads(config)
     if config.raw("addition_embed_type") not in (None, "text_time"):
         raise UnknownArchitecture(f"{config.where} asks for {str(config.raw('addition_embed_type'))[:40]!r} embeddings")
 

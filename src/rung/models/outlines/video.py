@@ -6,7 +6,7 @@ import math
 
 from rung.core.errors import UnknownArchitecture
 from rung.models.outlines.describing import Description, layer_count, width, widths
-from rung.models.outlines.diffusion import TIME, attention, feed_forward, projection, shape_of
+from rung.models.outlines.diffusion import TIME, attention, feed_forward, is_gated, projection, shape_of
 from rung.models.outlines.parts import Parts
 from rung.models.outlines.values import Shape
 from rung.models.settings import Settings
@@ -28,7 +28,7 @@ def _latte(config: Settings, parts: Parts) -> Shape:
             attention(block / "attn1", hidden, bias=bias)
             if not first:
                 attention(block / "attn2", hidden, context=width(config, "cross_attention_dim", hidden), bias=bias)
-            feed_forward(block / "ff", hidden, 4 * hidden)
+            feed_forward(block / "ff", hidden, 4 * hidden, gated=is_gated(config))
     parts.linear("proj_out", hidden, patch * patch * width(config, "out_channels", channels))
     projection(parts / "adaln_single.emb.timestep_embedder", TIME, hidden)
     parts.linear("adaln_single.linear", hidden, 6 * hidden)
@@ -60,7 +60,7 @@ def _ltx(config: Settings, parts: Parts) -> Shape:
         block.tensor("scale_shift_table", "table", 6, hidden)
         attention(block / "attn1", hidden, norm=norm, **bias)
         attention(block / "attn2", hidden, context=width(config, "cross_attention_dim"), norm=norm, **bias)
-        feed_forward(block / "ff", hidden, 4 * hidden)
+        feed_forward(block / "ff", hidden, 4 * hidden, gated=is_gated(config))
     parts.linear("proj_out", hidden, width(config, "out_channels", channels))
     return shape
 
@@ -116,7 +116,7 @@ DESCRIPTIONS = (
         "denoiser",
         _latte,
         {"num_attention_heads": 16, "attention_head_dim": 88, "num_layers": 1, "attention_bias": False}
-        | {"norm_type": "layer_norm", "norm_elementwise_affine": True},
+        | {"norm_type": "layer_norm", "norm_elementwise_affine": True, "activation_fn": "geglu"},
     ),
     Description(
         "LTXVideoTransformer3DModel",
@@ -124,7 +124,7 @@ DESCRIPTIONS = (
         _ltx,
         {"in_channels": 128, "out_channels": 128, "num_attention_heads": 32, "attention_head_dim": 64}
         | {"cross_attention_dim": 2048, "num_layers": 28, "qk_norm": "rms_norm_across_heads"}
-        | {"caption_channels": 4096, "norm_elementwise_affine": False},
+        | {"caption_channels": 4096, "norm_elementwise_affine": False, "activation_fn": "gelu-approximate"},
     ),
     Description(
         "WanTransformer3DModel",

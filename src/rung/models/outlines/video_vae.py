@@ -116,9 +116,12 @@ def _ltx_resnet(at: Parts, inner: int, outer: int, *, noise: bool = False, timed
         at.tensor("scale_shift_table", "table", 4, inner)
 
 
-def _ltx_resnets(at: Parts, hidden: int, count: int, *, noise: bool = False, timed: bool = False) -> None:
+def _ltx_resnets(
+    at: Parts, hidden: int, count: int, *, noise: bool = False, timed: bool = False, embedded: int = 0
+) -> None:
+    """Repeat a block; ``embedded``: the width that the embedding of time is made for, by default ``hidden``."""
     if timed:
-        projection(at / "time_embedder.timestep_embedder", TIME, 4 * hidden)
+        projection(at / "time_embedder.timestep_embedder", TIME, 4 * (embedded or hidden))
     for index in range(count):
         _ltx_resnet(at / f"resnets.{index}", hidden, hidden, noise=noise, timed=timed)
 
@@ -173,7 +176,7 @@ def _ltx_decoder(at: Parts, config: Settings) -> None:
             _ltx_resnet(block / "conv_in", inner, outer, noise=noise[depth + 1], timed=timed)
         if scales[depth]:
             block.conv("upsamplers.0.conv.conv", outer * factors[depth], 8 * outer, 3, 3, 3)
-        _ltx_resnets(block, outer, counts[depth + 1], noise=noise[depth + 1], timed=timed)
+        _ltx_resnets(block, outer, counts[depth + 1], noise=noise[depth + 1], timed=timed, embedded=inner)
         inner = outer
     at.conv("conv_out.conv", inner, width(config, "out_channels") * config.integer("patch_size") ** 2, 3, 3, 3)
     if timed:
