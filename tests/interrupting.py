@@ -6,11 +6,13 @@ import contextlib
 import itertools
 import os
 import random
+import re
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -228,3 +230,72 @@ def _is_whole_ply(path: Path) -> bool:
     except RungError:
         return False
     return True
+
+
+# ---- a chat on a terminal
+
+_PROMPT = ">>> "
+_CODES = re.compile(r"\x1b(\[[0-9;?]*[a-zA-Z]|\][^\x07]*\x07)|\r")
+
+
+class Chat:
+    """``rung run`` with these words on a terminal."""
+
+    def __init__(self, *words: str, environment: Mapping[str, str] | None = None) -> None:
+        import pty
+
+        self.process, self._number = pty.fork()
+        if not self.process:
+            os.environ.update(TERM="dumb", INPUTRC="/dev/null", COLUMNS="300", LINES="40", **(environment or {}))
+            os.execv(sys.executable, [sys.executable, "-m", "rung", "run", *words])
+        self._shown = ""
+        self.until_prompt()
+
+    def until_prompt(self, seconds: float = 120.0) -> str:
+        """What is shown until the chat asks for the next turn."""
+        ends = time.monotonic() + seconds
+        while _PROMPT not in self._shown:
+            if not select.select([self._number], [], [], max(0.0, ends - time.monotonic()))[0]:
+                raise AssertionError(f"no prompt, but {self._shown!r}")
+            self._read()
+        shown, _, self._shown = self._shown.partition(_PROMPT)
+        return shown
+
+    def _read(self) -> None:
+        self._shown += _CODES.sub("", os.read(self._number, 1 << 16).decode("utf-8", "replace"))
+
+    def send(self, text: str) -> None:
+        """Type a text."""
+        os.write(self._number, text.encode())
+
+    def ask(self, question: str) -> str:
+        """The answer to a question in a conversation that begins with it."""
+        self.send("/clear\n")
+        self.until_prompt()
+        self.send(question + "\n")
+        return self.until_prompt().partition("\n")[2]
+
+    def stop(self, question: str, seconds: float) -> bool:
+        """Ask, and type Ctrl-C after so many seconds; say whether the answer was still to come."""
+        self.send("/clear\n")
+        self.until_prompt()
+        self.send(question + "\n")
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
+            if select.select([self._number], [], [], left)[0]:
+                self._read()
+        working = _PROMPT not in self._shown
+        self.send("\x03")
+        self.until_prompt()
+        if not working:  # it was typed at the prompt, which is said and asked again
+            self.until_prompt()
+        return working
+
+    def close(self) -> int:
+        """Leave the chat; return its exit status."""
+        self.send("/bye\n")
+        with contextlib.suppress(OSError):  # the other side is closed
+            while os.read(self._number, 1 << 16):
+                pass
+        os.close(self._number)
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])

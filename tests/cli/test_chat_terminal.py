@@ -20,11 +20,11 @@ fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
 
 #: A chat with a model that says the number of its turn and repeats the question as JSON; some questions are special.
 PROGRAM = """
-import hashlib, json, signal, sys, time
+import hashlib, json, sys, time
 from types import SimpleNamespace
 if "plain" in sys.argv:
     sys.modules["readline"] = None
-from rung.cli import app, chat
+from rung.cli import chat, interrupts
 class Echo:
     card = SimpleNamespace(chat_template="{{ messages }}", defaults={}, name="echo")
     plan = SimpleNamespace(context=64, placements=())
@@ -54,7 +54,7 @@ class Answer:
     def stop(self):
         self.text = ""
         return self.end("stopped")
-signal.signal(signal.SIGINT, app._interrupt)
+interrupts.listen(watch=False)
 chat.loop(Echo(), (), {}, None, False, False)
 print("left")
 """
