@@ -31,11 +31,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache(pytestconfig: pytest.Config) -> Iterator[None]:
+def _cache(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """``RUNG_CACHE`` in pytest's own cache, unless the environment names a folder; ``--cache-clear`` empties it."""
     with pytest.MonkeyPatch.context() as patch:
         if not os.environ.get("RUNG_CACHE"):
             patch.setenv("RUNG_CACHE", str(pytestconfig.cache.mkdir("rung")))
+        patch.setenv("RUNG_MODELS", str(tmp_path_factory.mktemp("models")))  # whatever a person has pulled
         target.configure()  # before a test with a cache of its own imports Numba
         yield
 

@@ -9,9 +9,11 @@
     │   └── ContextTooLong      a prompt or a requested context above what the model or the plan holds
     ├── ModelError              something about the model that was asked for
     │   ├── ModelNotFound       neither a file, a folder nor a name on the hub
+    │   │   └── NotPulled       a starter whose file is not here yet
     │   ├── BadFile             a file that is not what it should be: truncated, foreign, contradictory
     │   ├── UnsafeFile          a pickle: reading it could run code
     │   ├── UnknownArchitecture a model type that rung does not build
+    │   ├── ModelInUse          another process runs the model that is to be removed
     │   └── TemplateError       a chat template that fails, loops or reaches for what it must not
     ├── CannotTrace             a module that decides on the values of tensors, of which a trace has none
     ├── CannotEncode            values that a format cannot hold: NaN, Inf, a scale that overflows
@@ -23,6 +25,7 @@
     │   └── DeviceLost          a sticky error: nothing more runs there
     ├── NoRung                  an explicit request that no rung of the ladder accepts
     ├── HubError                the model hub refused, failed or cannot be reached
+    ├── DownloadError           a model that could not be fetched, or that is not what it should be
     └── RegistrationError       our own mistake: a name registered twice, or under an unknown op
 """
 
@@ -85,6 +88,10 @@ class ModelNotFound(ModelError):
     usual_ways = ("rung run demo   # the embedded model needs no file",)
 
 
+class NotPulled(ModelNotFound):
+    """A starter whose file is not here yet."""
+
+
 class BadFile(ModelError):
     """A file that is not what it should be: truncated, foreign, contradictory."""
 
@@ -103,6 +110,10 @@ class UnknownArchitecture(ModelError):
 
 class TemplateError(ModelError):
     """A chat template that fails, loops or reaches for what it must not."""
+
+
+class ModelInUse(ModelError):
+    """Another process runs the model that is to be removed."""
 
 
 class CannotTrace(RungError):
@@ -145,6 +156,10 @@ class NoRung(RungError):
 
 class HubError(RungError):
     """The model hub refused, failed or cannot be reached."""
+
+
+class DownloadError(RungError):
+    """A model that could not be fetched, or that is not what it should be."""
 
 
 class RegistrationError(RungError):

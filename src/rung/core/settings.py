@@ -55,6 +55,17 @@ def _folder(text: str) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "rung"
 
 
+def _models(text: str) -> Path:
+    if text:
+        return Path(text).expanduser()
+    base = os.environ.get("XDG_DATA_HOME", "") or os.environ.get("LOCALAPPDATA", "")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "rung" / "models"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.lower() for word in text.replace(",", " ").split())
+
+
 def _flag(text: str) -> bool:
     if text.lower() in ("", "0", "no", "false", "off"):
         return False
@@ -69,10 +80,18 @@ THREADS = Setting(
 CACHE = Setting(
     "RUNG_CACHE", "", "call", "Folder of probe results and compiled kernels; default: ~/.cache/rung.", _folder
 )
+MODELS = Setting("RUNG_MODELS", "", "call", "Folder of pulled models; default: ~/.local/share/rung/models.", _models)
+ACCEPT_TERMS = Setting(
+    "RUNG_ACCEPT_TERMS", "", "call", "Names of terms that you have read and accept, for rung pull: gemma.", _words
+)
 OFFLINE = Setting(
-    "RUNG_OFFLINE", "0", "call", "1: never ask the model hub, use what is downloaded (also HF_HUB_OFFLINE).", _flag
+    "RUNG_OFFLINE",
+    "0",
+    "call",
+    "1: ask neither the model hub nor the package index, use what is here (HF_HUB_OFFLINE closes the hub alone).",
+    _flag,
 )
 HISTORY = Setting("RUNG_HISTORY", "1", "call", "0: what is typed in a chat is not kept for the next one.", _flag)
 DEBUG = Setting("RUNG_DEBUG", "0", "call", "1: show the traceback of an error (as --debug does).", _flag)
 
-SETTINGS = (THREADS, CACHE, OFFLINE, HISTORY, DEBUG)
+SETTINGS = (THREADS, CACHE, MODELS, ACCEPT_TERMS, OFFLINE, HISTORY, DEBUG)

@@ -9,8 +9,9 @@ from pathlib import Path
 from rung.core.errors import SoftwareMissing, UnknownArchitecture
 from rung.models import catalog, open_card
 from rung.models.card import ModelCard
-from rung.models.lookup import check_name, find_known, find_path
+from rung.models.lookup import check_name, find_known, find_missing_starter, find_path
 from rung.models.network_card import NetworkCard
+from rung.models.store import starters
 
 
 def check_here(name: str) -> None:
@@ -30,6 +31,9 @@ def open_named(
 
     Raises what ``find_path`` and ``open_any`` raise.
     """
+    if (starter := find_missing_starter(name)) is not None:
+        on_note(f"{starter.title} is not here yet: rung pull {starter.name}")
+        return starters.card_of(starter), None
     if (known := find_known(name)) is not None:
         for note in known.notes:
             on_note(note)

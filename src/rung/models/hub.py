@@ -86,6 +86,48 @@ def _is_here(listed: Listing, name: str) -> bool:
     return isinstance(huggingface_hub.try_to_load_from_cache(listed.repository, name, revision=listed.revision), str)
 
 
+def in_cache(listed: Listing, names: Iterable[str]) -> bool:
+    """Tell whether the hub's cache holds all these files."""
+    return listed.folder is not None or all(_is_here(listed, name) for name in names)
+
+
+def is_closed(offline: bool) -> str:
+    """Return what keeps rung from asking the hub, empty if nothing does."""
+    from huggingface_hub import constants
+
+    if offline:
+        return "--offline"
+    return "HF_HUB_OFFLINE=1" if constants.HF_HUB_OFFLINE else ""
+
+
+def fetch_part(repository: str, revision: str | None, name: str, part: Path, progress: Progress | None) -> str:
+    """Bring ``part`` to the whole of one file, going on from what it has; return the file's ETag.
+
+    Raises ``HubError`` and ``ModelNotFound``.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    with errors_of_the_hub(repository, revision):
+        url = hf_hub_url(repository, name, revision=revision)
+        found = get_hf_file_metadata(url)
+        with part.open("ab") as file:
+            if found.size is None or file.tell() > found.size:
+                file.truncate(0)
+            if file.tell() != found.size:
+                http_get(
+                    url,
+                    file,
+                    resume_size=file.tell(),
+                    headers=build_hf_headers(),
+                    expected_size=found.size,
+                    tqdm_class=_bar(name, progress),
+                    displayed_filename=name,
+                )
+    return found.etag or ""
+
+
 def _local(repository: str, revision: str | None, why: str) -> Listing:
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError

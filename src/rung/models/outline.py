@@ -26,7 +26,7 @@ from rung.models.outlines.component import as_stored, describe, known
 from rung.models.outlines.roles import Roles
 from rung.models.outlines.values import OTHER, Component, Outline, Phase, Shape, plain, shape_of_decoder
 
-__all__ = ["OTHER", "Component", "Outline", "Phase", "Shape", "open_outline"]
+__all__ = ["OTHER", "Component", "Outline", "Phase", "Shape", "open_outline", "outline_of_card"]
 
 #: What the names of weight files begin with: of transformers, of diffusers, and of their 16-bit variants.
 _STEMS = (STEM, "diffusion_pytorch_model", "model.fp16", "diffusion_pytorch_model.fp16")
@@ -82,7 +82,7 @@ def _open_place(place: Path, describing: Describe) -> Outline:
     if place.is_file() and place.suffix == ".json" and not head(place).startswith(b"GGUF"):
         return _json(place, describing)
     try:
-        return _carded(open_card(place))
+        return outline_of_card(open_card(place))
     except UnknownArchitecture:  # one that rung does not run, but may know
         found = gguf.experts(place) if place.is_file() else None
         if found is None:
@@ -117,7 +117,7 @@ def _folder(folder: Path, describing: Describe) -> Outline:
     refused: UnknownArchitecture | None = None
     if runs and describing is describe:
         try:
-            return _carded(open_card(folder))
+            return outline_of_card(open_card(folder))
         except UnknownArchitecture as error:  # its sizes may be known all the same
             refused = error
     try:
@@ -177,8 +177,8 @@ def _indexed(component: Component, index: Path) -> Component:
     return component
 
 
-def _carded(card: ModelCard) -> Outline:
-    """The outline of a model that ``rung run`` builds."""
+def outline_of_card(card: ModelCard) -> Outline:
+    """Return the outline of a model that ``rung run`` builds."""
     component = Component(
         "model", card.decoder.model_type, "decoder", card.tensors, shape_of_decoder(card.decoder), card.decoder
     )

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 #: function ``x`` of the module ``g.x``, or a package ``g.x`` whose ``COMMANDS`` names its own commands.
 GROUPS = {
     "before": ("check", "plan", "devices", "setup"),
-    "run": ("run", "video", "image", "splat"),
+    "run": ("run", "pull", "list", "show", "rm", "video", "image", "splat"),
     "repair": ("explain", "exec", "inspect"),
     "make": ("quantize", "convert", "tune", "merge", "compare"),
     "inside": ("ladder", "formats", "calibrate"),

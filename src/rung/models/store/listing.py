@@ -1,0 +1,134 @@
+"""What models are on this machine, and what one is, as values that print as tables and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rung.core.errors import RungError
+from rung.core.value import FrozenDict, Value
+from rung.models.card import ModelCard
+from rung.models.store import elsewhere, folder
+from rung.models.store.starters import Starter, starters
+
+
+@dataclass(frozen=True)
+class Listed(Value):
+    """A model on this machine. ``program`` holds it: rung, ollama, LM Studio or the hub cache. ``last_used``: seconds
+    since 1970. ``whole`` is false where its file was removed by hand."""
+
+    name: str
+    size: int
+    format: str
+    last_used: float
+    program: str
+    path: str
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Inventory(Value):
+    """All models on this machine, the starters that are not here, and sentences about what cannot be read."""
+
+    models: tuple[Listed, ...]
+    starters: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def inventory() -> Inventory:
+    """Return the models of the store and of other programs; only manifests and names of files are read."""
+    stored, notes = folder.manifests()
+    own = [Listed(one.name, one.size, one.format, one.last_used, "rung", str(one.path), one.is_whole) for one in stored]
+    others = [
+        Listed(one.name, one.size, one.format, one.last_used, one.program, one.path) for one in elsewhere.models()
+    ]
+    here = {one.name.lower() for one in own}
+    missing = tuple(name for name in starters() if name not in here)
+    return Inventory((*sorted(own, key=lambda one: -one.last_used), *others), missing, tuple(notes))
+
+
+@dataclass(frozen=True)
+class About(Value):
+    """What one model is. ``formats`` counts weights by format; ``here`` is false for a starter that is not pulled."""
+
+    name: str
+    title: str
+    here: bool
+    path: str
+    program: str
+    size: int
+    architecture: str
+    parameters: int
+    layers: int
+    context: int
+    formats: FrozenDict[int]
+    license: str
+    chat_template: bool
+    source: str = ""
+    terms: tuple[str, ...] = ()
+
+
+def about_card(name: str, path: Path, card: ModelCard) -> About:
+    """Return what a model is that lies at ``path``."""
+    stored, other = folder.find(name), elsewhere.find(name)
+    program = "rung" if stored is not None else other.program if other is not None else ""
+    files = card.files or (str(path),)
+    said = card.metadata.get("general.license")
+    return About(
+        name=name,
+        title=stored.title if stored is not None else str(card.metadata.get("general.name") or card.name),
+        here=True,
+        path=str(path),
+        program=program,
+        size=sum(Path(file).stat().st_size for file in files),
+        license=stored.license if stored is not None and stored.license else str(said or ""),
+        chat_template=card.chat_template is not None,
+        source=stored.source if stored is not None else "",
+        **_of_card(card),
+    )
+
+
+def about_starter(starter: Starter, card: ModelCard) -> About:
+    """Return what a starter is that is not here."""
+    terms = starter.terms
+    return About(
+        name=starter.name,
+        title=starter.title,
+        here=False,
+        path="",
+        program="",
+        size=starter.size,
+        license=starter.license,
+        chat_template=starter.chats,
+        source=", ".join(f"{package.name} {package.version}" for package in starter.packages),
+        terms=(terms.notice, *terms.links) if terms else (),
+        **_of_card(card),
+    )
+
+
+def _of_card(card: ModelCard) -> dict[str, Any]:
+    counts: Counter[str] = Counter()
+    for tensor in card.tensors:
+        weights = 1
+        for length in tensor.shape:
+            weights *= length
+        counts[tensor.format] += weights
+    return {
+        "architecture": card.decoder.model_type,
+        "parameters": card.parameters,
+        "layers": len(card.decoder.layers),
+        "context": card.context,
+        "formats": FrozenDict(dict(counts.most_common())),
+    }
+
+
+def open_about(name: str, path: Path) -> About:
+    """Return what the model at ``path`` is, read from its header. Raises what ``open_card`` raises."""
+    from rung.models.open import open_card
+
+    try:
+        return about_card(name, path, open_card(path))
+    except OSError as error:
+        raise RungError(f"{path} cannot be read: {error.strerror or error}.") from error
