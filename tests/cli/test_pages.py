@@ -11,6 +11,7 @@ import pytest
 
 import rung as library
 from rung.cli import comparing
+from tests.splats.browser import CHROMIUM, Browser
 
 BF16 = "RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::BFloat16"
 
@@ -86,3 +87,28 @@ def test_values_print_in_a_few_lines_and_their_repr_in_one():
         assert "\n" not in repr(value)
         assert len(str(value)) < 4000
         assert value._repr_html_().startswith("<p><b>")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: how wide pages are was not measured")
+def test_no_page_is_wider_than_a_telephone(rung, model, tmp_path, monkeypatch):
+    """Reasons and tables fold; what a comparison has more of scrolls in its own frame, and shows three columns."""
+    rows = [
+        {"format": "stored", "weights": 92 * 2**20, "KL": 0.0, "perplexity": 16.5, "agreement": 1.0, "prompt/s": 1.0}
+    ]
+    monkeypatch.setattr(comparing, "language", lambda *_: rows)
+    cards = ("--device", "p2200", "--device", "rtx 2080 ti", "--device", "3090+3060")
+    asked = {
+        "check": ("llama 3.1 8b", *cards),
+        "explain": (BF16, "--device", "p2200"),
+        "compare": (model, "--format", "q8_0"),
+    }
+    for command, words in asked.items():
+        rung(command, *words, "--html", str(tmp_path / f"{command}.html"))
+    with Browser(tmp_path, 420, 900) as browser:
+        for command in asked:
+            address = (tmp_path / f"{command}.html").as_uri()
+            browser.open(address)
+            browser.wait(f"location.href == '{address}' && document.readyState == 'complete'")
+            assert browser.value("document.documentElement.scrollWidth") <= 420, command
+            shown = "[...document.querySelectorAll('thead tr')].map(row => row.children[2])"
+            assert browser.value(f"{shown}.every(cell => !cell || cell.getBoundingClientRect().right <= 420)"), command

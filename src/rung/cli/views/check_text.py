@@ -154,13 +154,13 @@ def _best(answer: Answer, details: bool) -> list[str]:
         best = answer.choices[index]
         lines.append(f"→ {answer.name(device)}: {best.format}" + (f"   {best.command}" if best.command else ""))
         lines += [] if details else _pieces("  ", gist(best))
-        lines += faster(answer, best) or faster(answer, _without_kernel(answer, device))
+        lines += faster(answer, best) or faster(answer, _slower(answer, device))
     return lines
 
 
-def _without_kernel(answer: Answer, device: str) -> Choice | None:
-    """A choice there that rung has no fast kernel for, the usual 4 bits before others."""
-    there = [c for c in answer.choices if c.device == device and c.verdict and c.speed.reason]
+def _slower(answer: Answer, device: str) -> Choice | None:
+    """A choice there with which llama.cpp is faster, the usual 4 bits before others."""
+    there = [c for c in answer.choices if c.device == device and c.verdict and c.speed.slower]
     return min(there, key=lambda choice: choice.format != "q4_k_m", default=None)
 
 
