@@ -190,13 +190,14 @@ def test_a_closed_pipe_is_no_error(model):
 # lock of a module goes is ignored, and the lock is held for good.
 WAITS = """
 import itertools, os, signal, sys, threading
-from rung.cli import app
+from rung.cli import app, interrupts
 from rung.core.types import resolve
 come = threading.Event()
 def stop(*given):
     come.set()
-    app._interrupt(*given)
-signal.signal(signal.SIGINT, stop)
+    own(*given)
+interrupts.listen(False)
+own = signal.signal(signal.SIGINT, stop)
 owner, _, name = sys.argv[1].rpartition(".")
 owner = resolve(owner)
 plain, count = getattr(owner, name), itertools.count(1)
@@ -213,7 +214,7 @@ LOADING, GENERATING = "rung.run.bind:Binder.hold", "rung.engine.decoder:Decoder.
 
 @pytest.mark.parametrize(
     ("moment", "call", "options", "partial"),
-    [(LOADING, 1, [], False), (GENERATING, 16, [], True), (GENERATING, 16, ["--json"], False)],
+    [(LOADING, 1, [], False), (GENERATING, 5, [], True), (GENERATING, 5, ["--json"], False)],
     ids=["loading", "generating", "json"],
 )
 def test_ctrl_c_says_stopped_and_leaves_whole_lines(model, moment, call, options, partial):

@@ -82,6 +82,6 @@ def test_another_gguf_file_gets_another_base(rung, monkeypatch, tmp_path):
 
 def test_data_that_is_not_there_is_said_before_a_base_is_decoded(rung, tmp_path):
     said = rung("tune", "demo", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "out"))
-    assert said.code == 1
+    assert said.code == 2
     assert "There is no file" in said.err
     assert list(tmp_path.iterdir()) == []

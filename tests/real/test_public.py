@@ -105,7 +105,7 @@ def test_the_same_prompt_again_costs_its_last_token_and_says_the_same(
 ) -> None:
     fed: list[int] = []
     prefill = demo._decoder.prefill
-    monkeypatch.setattr(demo._decoder, "prefill", lambda ids: (fed.append(len(ids)), prefill(ids))[1])
+    monkeypatch.setattr(demo._decoder, "prefill", lambda ids, *told: (fed.append(len(ids)), prefill(ids, *told))[1])
     texts = ["".join(demo.generate("Does a GTX 1080 multiply bfloat16?", temperature=0)) for _ in range(3)]
     assert texts[0]
     assert texts[0] == texts[1] == texts[2]
@@ -120,7 +120,7 @@ def test_chat_goes_on_from_what_the_cache_holds(demo: Any, monkeypatch: pytest.M
     assert answer.result["stop_reason"] == "end"
     fed: list[int] = []
     prefill = demo._decoder.prefill
-    monkeypatch.setattr(demo._decoder, "prefill", lambda ids: (fed.append(len(ids)), prefill(ids))[1])
+    monkeypatch.setattr(demo._decoder, "prefill", lambda ids, *told: (fed.append(len(ids)), prefill(ids, *told))[1])
     more = [*first, {"role": "assistant", "content": said}, {"role": "user", "content": "Does a T4 have int8?"}]
     second = demo.chat(more, temperature=0, max_tokens=40)
     list(second)
