@@ -79,7 +79,7 @@ def test_what_is_printed_of_an_answer_is_what_the_command_prints(rung):
 
 def test_values_print_in_a_few_lines_and_their_repr_in_one():
     answer, device = library.check("gemma-2b", device="p2200"), library.device("p2200")
-    plan = library.plan("demo")
+    plan = library.plan("demo", device="p2200")
     assert str(device).splitlines()[1] == "multiplies f32 native, f16 and bf16 emulated, int8 not known"
     assert str(plan).splitlines()[0].startswith("demo.gguf · ")
     for value in (answer, device, plan):

@@ -283,6 +283,11 @@ def test_names_in_a_sentence():
     ]
 
 
+def test_stored_formats_without_a_kernel_are_named():
+    choice = ask("demo", "raspberry pi 5").choices[0]
+    assert (choice.format, choice.speed.reason) == ("stored", "rung has no fast kernel for q8_0 on this CPU")
+
+
 def test_a_device_without_vnni_is_the_reason_and_not_its_name():
     plain = replace(cpu(vnni=Level.ABSENT), name="anything")
     choice = next(c for c in ask("gemma-2b", plain).choices if c.format == "q4_k")

@@ -38,7 +38,7 @@ from rung.planning.phases import PlannedPhase
 from rung.planning.recipe import Storage, storage_name
 from rung.planning.relax import less_context, other_training, smaller_format
 from rung.planning.solve import SIXTEEN, arrangements, choose, verdict_of
-from rung.planning.time import READING_SPEED
+from rung.planning.time import READING_SPEED, has_kernel
 from rung.planning.training import trainable, training_use
 
 #: Weights that take so many times the bytes of their format are worth a word.
@@ -203,7 +203,9 @@ def _writes(case: Case) -> bool:
 
 def _no_kernel(arrangement: Arrangement) -> str:
     """Why there is no speed, in the place of a number that would be the same for every processor."""
-    return f"rung has no fast kernel for {storage_name(arrangement.storage)} on this CPU"
+    lacking = [g.format for made, device, _ in arrangement.parts for g in made.groups if not has_kernel(g, device)]
+    names = list(dict.fromkeys(lacking)) if arrangement.storage is None else [storage_name(arrangement.storage)]
+    return f"rung has no fast kernel for {' and '.join(names)} on this CPU"
 
 
 def _odd(case: Case, arrangement: Arrangement) -> str:
