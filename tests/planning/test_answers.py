@@ -66,6 +66,29 @@ def test_the_sentence_answers_and_names_the_card(model, card, asked, said):
     assert re.fullmatch(said + r"\.", ask(model, card, **asked).sentence)
 
 
+@pytest.mark.parametrize(
+    ("config", "asked", "said"),
+    [
+        (
+            "all-minilm-l6-v2",
+            {"formats": ("f16",)},
+            r"yes, with f16 and 512 tokens of context, reading [\d,]+ tokens/s",
+        ),
+        ("whisper-tiny", {"formats": ("f16",)}, rf"yes, with f16 and 448 tokens of context, {RATE}"),
+        ("sd-1.5-unet", {"formats": ("q8_0",)}, r"yes, with q8_0, [\d.]+ GB of 4.9 GB"),
+        (
+            "flux.1-dev-transformer",
+            {"formats": ("bf16",)},
+            r"no, the least that was tried, bf16, needs [\d.]+ GB of 4.9 GB",
+        ),
+    ],
+)
+def test_the_sentence_of_networks_that_write_no_text(config, asked, said):
+    answer = check(open_outline(CONFIGS / f"{config}.json"), [catalog.device("p2200")], Question(**asked), cpu=BESIDE)
+    assert re.fullmatch(rf"\S+ on a Quadro P2200: {said}\.", answer.sentence)
+    assert not answer.alternatives
+
+
 def test_of_several_devices_each_is_answered_and_of_many_their_number():
     cards = [catalog.device(name) for name in ("p2200", "v100", "t4", "3060", "4090")]
     model = find_outline("gemma-2b")

@@ -109,8 +109,8 @@ def _as_asked(answer: Answer, other: Alternative) -> str:
 def _yes(answer: Answer, best: Choice) -> str:
     if answer.sequence:
         return f"yes, training fits with {best.format}, {size(best.memory.total)} of {size(best.free)}"
-    decode = best.speed.decode_tokens_per_second
-    word = "yes" if best.level == "yes" or (decode or 0) >= READING_SPEED else "slowly"
+    pace = best.speed.decode_tokens_per_second or best.speed.prefill_tokens_per_second or 0.0
+    word = "yes" if best.level == "yes" or pace >= READING_SPEED else "slowly"
     context = f"{count(answer.context, 'token')} of context" if answer.context else ""
     if best.format == "stored":
         held = "as it is stored" + (f", with {context}" if context else "")
@@ -147,7 +147,7 @@ def _no(answer: Answer, key: str) -> str:
     tight = [choice for choice in there if not choice.fits]
     if not tight or len(tight) < len(there):
         reason = next(choice.verdict.reason for choice in there if choice.fits or not tight)
-        return f"no, {reason.partition(': ')[0]}"
+        return f"no, {reason.partition(': ')[0].partition('; ')[0]}"
     least = min(tight, key=lambda choice: choice.memory.most)
     return f"no, the least that was tried, {least.format}, needs {size(least.memory.most)} of {size(least.free)}"
 
