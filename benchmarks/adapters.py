@@ -18,8 +18,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import rung
+from rung import formats
 from rung.cli.app import main as rung_main
+from rung.models.adapter_roles import read_changes
 from rung.models.open import open_card
+from rung.models.reader import Reader
 from rung.models.roles import shape_of
 
 NAMES = {
@@ -63,6 +66,25 @@ def measure(model, prompt: int, tokens: int) -> tuple[float, float]:
     return prompt / (middle - start), tokens / (time.perf_counter() - middle)
 
 
+def report_loss(model: str, adapter: Path) -> None:
+    """Print what is left of the change when it is merged into weights of a format: its energy over its error's."""
+    card = open_card(model)
+    changes = read_changes([str(adapter)], card)
+    roles = [f"layers.{len(card.decoder.layers) // 2}.{role}" for role in NAMES]
+    print("the change after merging, dB above its error (worst of a layer's weights):")
+    with Reader(card) as reader:
+        base = {role: formats.decode(reader.read(card.tensor(role))) for role in roles}
+    for name in ("f32", "f16", "bf16", "q8_0", "q4_1"):
+        format, found = formats.get(name), []
+        for role in roles:
+            kept = formats.decode(formats.encode(base[role], format))
+            (change,) = changes[role]
+            merged = formats.decode(formats.encode(change.added_to(kept, 0), format))
+            delta = change.scale * change.up.astype(np.float64) @ change.down
+            found.append(10 * np.log10(np.square(delta).sum() / np.square(merged - kept - delta).sum()))
+        print(f"  {name:<5} {min(found):6.1f} dB   (beside the weight: exact but for float32 sums)")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
@@ -74,6 +96,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         adapter = Path(made) / "adapter"
         write_adapter(given.model, adapter, given.rank)
+        report_loss(given.model, adapter)
         merged = Path(made) / f"merged{Path(given.model).suffix}"
         try:
             rung_main(["merge", given.model, str(adapter), str(merged)])

@@ -19,6 +19,7 @@ PAGES = [
     "diffusers.md",
     "video.md",
     "compare.md",
+    "library.md",
 ]
 
 

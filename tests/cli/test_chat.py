@@ -203,6 +203,7 @@ def test_the_system_text_and_options_are_set_and_shown(talk: Any) -> None:
     assert model.prompts[0] == [("system", "Be brief."), ("user", "one")]
     assert "Be brief." in err
     assert model.options == {"temperature": None, "top_k": 40, "stop": ("\n",), "seed": 7, "max_tokens": 4}
+    assert err.count("top_k           40\n") == 2  # when it was set, and in the list
     shown = dict(line.split(maxsplit=1) for line in err.splitlines()[-8:])
     assert shown["top_k"] == "40"
     assert shown["temperature"] == "1 (default)"  # top_k without a temperature draws

@@ -78,10 +78,10 @@ def _system(chat: Chat, argument: str) -> None:
 
 def _set(chat: Chat, argument: str) -> None:
     if argument:
-        set_option(chat.talk.options, argument)
-        return
+        changed = set_option(chat.talk.options, argument)
     for line in option_lines(chat.talk.options, chat.talk.model.card.defaults):
-        chat.print(line)
+        if not argument or line.split()[0] == changed:
+            chat.print(line)
 
 
 def _save(chat: Chat, argument: str) -> None:
