@@ -160,7 +160,9 @@ def test_confidence_is_a_share_and_the_alternatives_fall():
         found = explain(signature.example, {})
         shares = [found.confidence, *(item.confidence for item in found.alternatives)]
         assert 0 <= sum(shares) <= 1.001
-        assert shares == sorted(shares, reverse=True)
+        known = shares if found.cause is not None else shares[1:]
+        assert known == sorted(known, reverse=True)
+        assert found.cause is not None or max(known) < 0.12
         assert not found.automatic or found.confidence >= 0.92
         assert json.loads(json.dumps(found.to_json()))["cause"] == found.cause
 

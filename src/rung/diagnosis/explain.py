@@ -159,7 +159,10 @@ def scene(chunks: Iterable[bytes], environment: Mapping[str, Any] | None = None)
 
 def _judge(scene: Scene, rules: list[Rule], words: set[str], found: Mapping[str, float]) -> Explanation:
     ranked = list(found.items())
-    known = bool(ranked) and ranked[0][1] >= max(_LEAST, 1 - sum(found.values())) and not guessed(*ranked[0], scene)
+    if ranked and guessed(*ranked[0], scene):  # what the machine's words alone suggest is no more than a hint
+        ranked = [(label, share * _LEAST) for label, share in ranked]
+        found = dict(ranked)
+    known = bool(ranked) and ranked[0][1] >= max(_LEAST, 1 - sum(found.values()))
     others = ranked[1:] if known else ranked
     alternatives = [Alternative(cause, round(share, 4)) for cause, share in others[:4]]
     named = {item.cause for item in alternatives} | ({ranked[0][0]} if known else set())
@@ -186,6 +189,8 @@ def _judge(scene: Scene, rules: list[Rule], words: set[str], found: Mapping[str,
     )
 
 
+#: Messages of refused products, whichever cause they have: ``rung exec`` repeats such a product in another dtype.
+_PRODUCTS = {"cublas-not-supported"}
 #: Causes that another reader of the same file shares.
 _OF_FILE = (_OUTSIDE, "format-or-arch-unknown", "quantization-accuracy")
 
@@ -212,8 +217,9 @@ def _repairs(scene: Scene, speaker: Speaker, cause: str, *, automatic: bool) -> 
     found = []
     if (run := speaker.run()) and (automatic or (scene.mentions.file and cause not in _OF_FILE)):
         found.append(run)
-    refused = any(hit.signature.step is StepClass.UNSUPPORTED and not hit.survived for hit in scene.hits)
-    if speaker.program.python and (automatic or (refused and cause not in _OF_FILE)):
+    refused = [hit.signature for hit in scene.hits if hit.signature.step is StepClass.UNSUPPORTED and not hit.survived]
+    repeated = bool(refused) if causes()[cause].automatic else any(row.id in _PRODUCTS for row in refused)
+    if speaker.program.python and (automatic or (repeated and cause not in _OF_FILE)):
         found.append(speaker.exec())
     if speaker.program.python and scene.facts.without_gpu and wants_gpu(scene.hits):
         found.append(speaker.exec_on_cpu())
