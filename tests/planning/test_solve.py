@@ -168,6 +168,14 @@ def test_the_context_named_as_a_way_out_fits_and_a_step_more_does_not():
         plan(card, memory=budget, context=context + 64)
 
 
+def test_a_guess_that_ignores_the_processor_is_no_rate():
+    """Without a fast kernel weights are decoded in NumPy first, at a rate that nobody measured."""
+    for device, timed in ((cpu(), True), (cpu(vnni=Level.ABSENT), False)):
+        assert {c.timed for c in plan(gemma_2b(), device, format="q4_k").candidates} == {timed}
+    slow = plan(gemma_2b(), cpu(vnni=Level.ABSENT), format="q4_k")
+    assert re.search(r"q4_k .* -  +-  +noticeable", str(slow))
+
+
 def test_two_devices_share_the_layers():
     card = gemma_2b("q8_0", "gguf")
     first, second = cpu(1.9), cpu(4, "cpu:1")

@@ -337,7 +337,8 @@ class Part(Value):
 class Candidate(Value):
     """One way to run the model that was considered.
 
-    ``decode_rate`` and ``prefill_rate`` are tokens per second; ``error_db`` is the weights' SQNR.
+    ``decode_rate`` and ``prefill_rate`` are tokens per second; ``error_db`` is the weights' SQNR. ``timed``: the rates
+    are of this device, and not what a CPU without a fast kernel is guessed to take to decode weights.
     """
 
     format: str
@@ -348,6 +349,7 @@ class Candidate(Value):
     prefill_rate: float
     error_db: float
     verdict: Verdict
+    timed: bool = True
 
 
 @dataclass(frozen=True, repr=False)

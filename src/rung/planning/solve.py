@@ -268,4 +268,5 @@ def _candidate(arrangement: Arrangement, context: int, verdict: Verdict) -> Cand
         prefill_rate=arrangement.rates.prefill,
         error_db=arrangement.recipe.error_db,
         verdict=verdict,
+        timed=arrangement.timed,
     )

@@ -41,8 +41,7 @@ def _row(candidate: Candidate) -> tuple[str, ...]:
         candidate.dtype,
         " + ".join(p.device for p in candidate.placements),
         " + ".join(size(p.memory.total) for p in candidate.placements),
-        rate(candidate.decode_rate),
-        rate(candidate.prefill_rate),
+        *(rate(each) if candidate.timed else "-" for each in (candidate.decode_rate, candidate.prefill_rate)),
         grade(candidate.error_db),
         "yes" if candidate.verdict else f"no: {candidate.verdict.reason}",
     )
