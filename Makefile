@@ -6,7 +6,7 @@ PYTHON ?= python3
 .PHONY: run test test-all lint format clean
 
 run: $(VENV)/run.done
-	@$(BIN)/rung run
+	@$(BIN)/rung run --yes
 
 # two processes, each with half of the tests, and whoever is done takes some of the other's
 test: $(VENV)/dev.done

@@ -16,7 +16,7 @@ from rung.models.card import ModelCard, Tensor
 
 #: The starter that ``rung run`` takes when no model is named.
 FIRST = "smollm2"
-_TABLE = Path(__file__).parents[1] / "starters.toml"
+TABLE = Path(__file__).parents[1] / "starters.toml"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Starter(Value):
 @functools.cache
 def starters() -> Mapping[str, Starter]:
     """Return all starters by name, in the order of their table."""
-    rows = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     return {name: Starter.from_json({"name": name, "terms": None, **row}) for name, row in rows.items()}
 
 
