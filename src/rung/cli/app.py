@@ -82,6 +82,11 @@ def _execute(given: list[str]) -> None:
 
 
 def _run(given: list[str]) -> None:
+    if not given:
+        from rung.cli.views import front_door
+
+        front_door.show()
+        sys.exit(0)
     from rung.cli.commands import Passed, command_line
 
     try:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from rung.planning.phases import PhasesPlan
 
 Model = Annotated[str, typer.Argument(help="The folder of a pipeline of diffusers, or ORG/REPO.")]
-Prompt = Annotated[str | None, typer.Argument(help="What is to be seen.", show_default=False)]
+Prompt = Annotated[str | None, typer.Argument(help="Describe the picture or video.", show_default=False)]
 Size = Annotated[str | None, typer.Option("--size", help="Width and height in pixels: 512x512.", show_default=False)]
-Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Steps of denoising.", show_default=False)]
+Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Number of denoising steps.", show_default=False)]
 Guidance = Annotated[
     float | None, typer.Option("--guidance", min=0.0, help="How closely the prompt is followed.", show_default=False)
 ]
@@ -33,7 +33,9 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives th
 Scheduler = Annotated[
     str | None, typer.Option("--scheduler", help="Another scheduler: ddim, euler, ...", show_default=False)
 ]
-Negative = Annotated[str | None, typer.Option("--negative", help="What is not to be seen.", show_default=False)]
+Negative = Annotated[
+    str | None, typer.Option("--negative", help="Describe what to leave out of it.", show_default=False)
+]
 Batch = Annotated[
     Path | None,
     typer.Option("--batch", help="A file with a prompt a line; the same command goes on with it.", show_default=False),

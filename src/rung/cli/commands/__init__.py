@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-#: The groups of ``rung --help`` in order, each a package here, with their commands. Command ``x`` of group ``g`` is the
-#: function ``x`` of the module ``g.x``, or a package ``g.x`` whose ``COMMANDS`` names its own commands.
-GROUPS = {
-    "before": ("check", "plan", "devices", "setup"),
-    "run": ("run", "pull", "list", "show", "rm", "video", "image", "splat"),
-    "repair": ("explain", "exec", "inspect"),
-    "make": ("quantize", "convert", "tune", "merge", "compare"),
-    "inside": ("ladder", "formats", "calibrate"),
-}
+from rung.core.text import did_you_mean
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of the help: the package here that holds its commands, its title, and the commands in order."""
+
+    package: str
+    title: str
+    commands: tuple[str, ...]
+
+
+#: The groups of ``rung --help`` in order. Command ``x`` of package ``g`` is the function ``x`` of the module ``g.x``,
+#: or a package ``g.x`` whose ``COMMANDS`` names its own commands.
+GROUPS = (
+    Group("before", "Before you run", ("check", "plan", "devices", "setup")),
+    Group("run", "Run", ("run", "pull", "list", "show", "rm", "video", "image", "splat")),
+    Group("repair", "When a program fails", ("explain", "exec", "inspect")),
+    Group("make", "Make models smaller, or your own", ("quantize", "convert", "tune", "merge", "compare")),
+    Group("inside", "How rung decides", ("ladder", "formats", "calibrate")),
+)
 #: The module of each command, in the order of ``rung --help``.
-COMMANDS = {name: f"{__name__}.{group}.{name}" for group, names in GROUPS.items() for name in names}
+COMMANDS = {name: f"{__name__}.{group.package}.{name}" for group in GROUPS for name in group.commands}
 
 
 class Passed(Exception):
@@ -31,11 +44,36 @@ class Passed(Exception):
 
 
 class _Commands(TyperGroup):
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands in their groups, each with its first sentence, whole."""
+        listed = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
+        groups = [(group.title, group.commands) for group in GROUPS] if ctx.parent is None else [("Commands", listed)]
+        for title, names in groups:
+            rows = [(name, _first_sentence(listed[name].help or "")) for name in names if name in listed]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that ``args`` begin with; an unknown one is answered with commands that exist."""
+        if self.get_command(ctx, args[0]) is None:
+            names = self.list_commands(ctx)
+            near = did_you_mean(args[0], names) or f" There are {', '.join(names)}."
+            ctx.fail(f"There is no command {args[0]!r}.{near}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, OSError, EOFError) as error:
             raise Passed(error) from error
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a help text, on one line."""
+    paragraph = " ".join(text.strip().split("\n\n")[0].split())
+    sentence, point, _ = paragraph.partition(". ")
+    return sentence + "." if point else paragraph
 
 
 def _version(asked: bool) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from rung.core.text import printable
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+#: Columns of a table that is piped, and those below which a table shows one fact a line.
+_PIPED, _NARROW = 200, 60
 #: The fewest letters that a line is folded to.
 _NARROWEST = 20
 
@@ -34,8 +37,25 @@ def console(stderr: bool = False) -> Console:
             raise BrokenPipeError  # which ends the command well, as where nothing is printed through rich
 
     stream = sys.stderr if stderr else sys.stdout
-    wide = None if stream.isatty() else 200
-    return Plain(stderr=stderr, highlight=False, soft_wrap=True, width=wide, markup=False, emoji=False)
+    options: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False, "emoji": False}
+    if stream.isatty():
+        return Plain(stderr=stderr, **options)
+    return Plain(file=cast("IO[str]", _Trimmed(stream)), width=_end(stream) or _PIPED, **options)
+
+
+class _Trimmed:
+    """A stream that takes the blanks off the ends of lines: tables fill their last column."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write ``text``, a line or more."""
+        written: int = self._stream.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
+        return written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def note(said: str) -> None:
@@ -47,7 +67,16 @@ def table(*headings: str) -> Table:
     """A table without lines: columns apart by two blanks."""
     from rich.table import Table
 
-    made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    class Facts(Table):
+        def __rich_console__(self, console: Any, options: Any) -> Any:
+            if options.max_width >= _NARROW:
+                yield from super().__rich_console__(console, options)
+                return
+            names = [str(column.header) for column in self.columns]
+            for row in zip(*(column._cells for column in self.columns), strict=True):
+                yield from _facts(names, [str(cell) for cell in row], options.max_width)
+
+    made = Facts(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     for heading in headings:
         made.add_column(heading)
     return made
@@ -59,6 +88,8 @@ def columns(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
     For what must be quick: rich takes longer to load than most answers.
     """
     listed = [tuple(map(printable, row)) for row in (headings, *rows)]
+    if 0 < (end := _end()) < _NARROW:
+        return [line for row in listed[1:] for line in _facts(headings, row, end)]
     widths = [max(len(row[at]) for row in listed) for at in range(len(headings) - 1)]
     starts = ["".join(f"{cell:<{width}}  " for cell, width in zip(row[:-1], widths, strict=True)) for row in listed]
     return [line for start, row in zip(starts, listed, strict=True) for line in folded(start, row[-1])]
@@ -77,9 +108,22 @@ def folded(start: str, text: str) -> list[str]:
     return textwrap.wrap(text, end, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _end() -> int:
-    """Where lines of the terminal end; 0 where none is."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+def _facts(headings: Sequence[str], row: Sequence[str], end: int) -> list[str]:
+    """Return the lines of a row where no table has room: its first cell, and below it one fact a line."""
+    lines = textwrap.wrap(row[0], end) or [""]
+    for heading, cell in zip(headings[1:], row[1:], strict=True):
+        if cell:
+            text = f"{heading} {cell}".strip()
+            lines += textwrap.wrap(text, end, initial_indent="  ", subsequent_indent="    ")
+    return lines
+
+
+def _end(stream: Any = None) -> int:
+    """Return the columns of a line: ``COLUMNS``, else those of the terminal; 0 where there is none."""
+    named = os.environ.get("COLUMNS", "")
+    if named.isdigit() and int(named):
+        return int(named)
+    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else 0
 
 
 def print_json(value: Any) -> None:

@@ -28,36 +28,46 @@ _Devices = Annotated[
     list[str] | None,
     typer.Option(
         "--device",
-        help="cpu, cuda:0, a card of the catalogue (p2200), 3090+3060 or 2x3090 as one budget; repeat it for more.",
+        help="Device to check: cpu, cuda:0, a card by name (p2200), 3090+3060 or 2x3090 as one budget; repeatable.",
         show_default=False,
     ),
 ]
 _Formats = Annotated[
     list[str] | None,
-    typer.Option("--format", help="Only this format, or mixture like q4_k_m; repeat it.", show_default=False),
+    typer.Option(
+        "--format", help="Check only this format, or mixture like q4_k_m; repeat it for more.", show_default=False
+    ),
 ]
 _Software = Annotated[
     str | None,
-    typer.Option("--software", help="The build on a catalogue card: 'torch 1.10+cu102'.", show_default=False),
+    typer.Option("--software", help="Build that a catalogue card has: 'torch 1.10+cu102'.", show_default=False),
 ]
-_Fits = Annotated[bool, typer.Option("--fits", help="Every card of the catalogue, and the smallest that runs it.")]
-_Batch = Annotated[int, typer.Option("--batch", help="Sequences at once.")]
+_Fits = Annotated[
+    bool, typer.Option("--fits", help="Check every card of the catalogue, and name the smallest that runs it.")
+]
+_Batch = Annotated[int, typer.Option("--batch", help="Number of sequences at once.")]
 _Prompt = Annotated[
     int | None,
-    typer.Option("--prompt-tokens", help="The prompt that speed is predicted for and after; 512.", show_default=False),
+    typer.Option(
+        "--prompt-tokens",
+        help="Length of the prompt that speeds are predicted for, in tokens; 512.",
+        show_default=False,
+    ),
 ]
-_Training = Annotated[str | None, typer.Option("--training", help="lora or full.", show_default=False)]
+_Training = Annotated[
+    str | None, typer.Option("--training", help="Check training instead of running: lora or full.", show_default=False)
+]
 _Optimizer = Annotated[
     str | None,
     typer.Option(
         "--optimizer",
-        help="Of training: adamw, adamw8bit, lion, adafactor, momentum or sgd; adamw.",
+        help="Optimizer of training: adamw, adamw8bit, lion, adafactor, momentum or sgd; adamw.",
         show_default=False,
     ),
 ]
-_Rank = Annotated[int | None, typer.Option("--rank", help="Of the adapters; 16.", show_default=False)]
+_Rank = Annotated[int | None, typer.Option("--rank", help="Rank of the adapters; 16.", show_default=False)]
 _Sequence = Annotated[
-    int | None, typer.Option("--sequence", help="Tokens of a training sequence; 1024.", show_default=False)
+    int | None, typer.Option("--sequence", help="Length of a training sequence in tokens; 1024.", show_default=False)
 ]
 _Trace = Annotated[
     bool,

@@ -27,7 +27,11 @@ def devices(
         bool, typer.Option("--catalog", help="List the catalogue; NAME narrows it: a word of a name, sm_86, amd.")
     ] = False,
     sources: Annotated[
-        bool, typer.Option("--sources", help="With --catalog: what its rows rest on and which nobody has checked.")
+        bool,
+        typer.Option(
+            "--sources",
+            help="Show the sources of the catalogue's rows, and the rows that nobody has checked (with --catalog).",
+        ),
     ] = False,
     software: options.Software = None,
     capabilities: Annotated[bool, typer.Option("--capabilities", help="List what a capability's name means.")] = False,

@@ -28,30 +28,52 @@ _Devices = Annotated[
     ),
 ]
 _Torch = Annotated[
-    str, typer.Option("--torch", metavar="VERSION", help="Only this torch: 2.7, 2.7.1+cu126.", show_default=False)
+    str,
+    typer.Option(
+        "--torch",
+        metavar="VERSION",
+        help="Choose only among builds of this torch: 2.7, 2.7.1+cu126.",
+        show_default=False,
+    ),
 ]
-_Driver = Annotated[str, typer.Option("--driver", help="The NVIDIA driver there: 535.54.", show_default=False)]
-_Python = Annotated[str, typer.Option("--python", help="The Python there: 3.12.", show_default=False)]
+_Driver = Annotated[str, typer.Option("--driver", help="NVIDIA driver of that machine: 535.54.", show_default=False)]
+_Python = Annotated[str, typer.Option("--python", help="Python of that machine: 3.12.", show_default=False)]
 _System = Annotated[
-    str, typer.Option("--os", help="linux, windows or macos; linux-aarch64 on an Arm processor.", show_default=False)
+    str,
+    typer.Option(
+        "--os",
+        help="System of that machine: linux, windows or macos; linux-aarch64 on an Arm processor.",
+        show_default=False,
+    ),
 ]
-_Venv = Annotated[str, typer.Option("--venv", metavar="ENV", help="This virtual environment.", show_default=False)]
-_Base = Annotated[bool, typer.Option("--system", help="With --apply: the system's Python may be changed.")]
+_Venv = Annotated[
+    str, typer.Option("--venv", metavar="ENV", help="Check or install in this virtual environment.", show_default=False)
+]
+_Base = Annotated[bool, typer.Option("--system", help="Allow --apply to change the system's Python.")]
 _Apply = Annotated[bool, typer.Option("--apply", help="Install it, then verify that it computes.")]
 _With = Annotated[
     list[str] | None,
-    typer.Option("--with", metavar="PACKAGE", help="With --apply: bitsandbytes, xformers, triton.", show_default=False),
+    typer.Option(
+        "--with",
+        metavar="PACKAGE",
+        help="Install these packages, too, with --apply: bitsandbytes, xformers, triton.",
+        show_default=False,
+    ),
 ]
-_Yes = Annotated[bool, typer.Option("--yes", help="With --apply: do not ask.")]
+_Yes = Annotated[bool, typer.Option("--yes", help="Install without asking, with --apply.")]
 _Check = Annotated[bool, typer.Option("--check", help="Judge what is installed now.")]
 _There = Annotated[
     str | None,
     typer.Option(
-        "--software", help='With --check and --device: the releases there: "torch 2.9+cu130".', show_default=False
+        "--software",
+        help='Releases that are installed there, with --check and --device: "torch 2.9+cu130".',
+        show_default=False,
     ),
 ]
-_Index = Annotated[str, typer.Option("--index-url", help="Take it from this index.", show_default=False)]
-_Extra = Annotated[list[str] | None, typer.Option("--extra-index-url", help="And from this one.", show_default=False)]
+_Index = Annotated[str, typer.Option("--index-url", help="Take packages from this index.", show_default=False)]
+_Extra = Annotated[
+    list[str] | None, typer.Option("--extra-index-url", help="Take packages from this index, too.", show_default=False)
+]
 
 
 def setup(

@@ -11,7 +11,7 @@ from rung.cli.views.output import console, print_json, table
 
 
 def ladder(
-    op: Annotated[str, typer.Argument(help="linear, embedding, attention, decode_step or rasterize.")] = "linear",
+    op: Annotated[str, typer.Argument(help="Op: linear, embedding, attention, decode_step or rasterize.")] = "linear",
     format: Annotated[
         str | None,
         typer.Argument(

@@ -14,20 +14,27 @@ from rung.cli.views.output import columns, print_json
 from rung.core.errors import UsageError
 
 _Formats = Annotated[
-    list[str], typer.Option("--format", help="A format (rung formats lists them); repeat it.", show_default=False)
+    list[str],
+    typer.Option(
+        "--format", help="Compare this format (rung formats lists them); repeat it for more.", show_default=False
+    ),
 ]
 _Against = Annotated[
     str | None,
     typer.Option(
-        "--against", help="The reference; by default the model as it is stored, of a pipeline f32.", show_default=False
+        "--against",
+        help="Format of the reference; by default the model as it is stored, of a pipeline f32.",
+        show_default=False,
     ),
 ]
 _Picture = Annotated[
     Path | None,
-    typer.Option("--picture", help="x.svg: error by layer; of a pipeline x.png: frames.", show_default=False),
+    typer.Option(
+        "--picture", help="Draw the error by layer to x.svg; of a pipeline, frames to x.png.", show_default=False
+    ),
 ]
 
-_Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of its noise; 0.", show_default=False)]
+_Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of a pipeline's noise; 0.", show_default=False)]
 
 
 def compare(
@@ -35,15 +42,18 @@ def compare(
     format: _Formats,
     against: _Against = None,
     text: Annotated[
-        Path | None, typer.Option("--text", help="What a language model reads.", show_default=False)
+        Path | None, typer.Option("--text", help="Text file that a language model reads.", show_default=False)
     ] = None,
     context: Annotated[
-        int | None, typer.Option("--context", min=8, help="Tokens that it reads at a time; 512.", show_default=False)
+        int | None,
+        typer.Option("--context", min=8, help="Number of tokens that it reads at a time; 512.", show_default=False),
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", help="What a pipeline shows; a cat.", show_default=False)
+        str | None, typer.Option("--prompt", help="Prompt of a pipeline; a cat.", show_default=False)
     ] = None,
-    frames: Annotated[int | None, typer.Option("--frames", min=1, help="Frames of it.", show_default=False)] = None,
+    frames: Annotated[
+        int | None, typer.Option("--frames", min=1, help="Number of frames of a pipeline.", show_default=False)
+    ] = None,
     size: making.Size = None,
     steps: making.Steps = None,
     seed: _Seed = None,

@@ -14,7 +14,9 @@ from rung.cli.commands.make.quantize import Quiet, Source, Target, done, opened,
 
 _Float = Annotated[
     str | None,
-    typer.Option("--format", help="f32, f16 or bf16; default: what the source has.", show_default=False),
+    typer.Option(
+        "--format", help="Write weights in f32, f16 or bf16; default: as the source has them.", show_default=False
+    ),
 ]
 
 

@@ -22,20 +22,30 @@ def tune(
             "--format", help="Hold the base in this format, by default nf4; bf16: as it is.", show_default=False
         ),
     ] = None,
-    epochs: Annotated[float, typer.Option("--epochs", min=0.001, help="Times that every row is seen.")] = 3.0,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", min=1e-9, help="At its highest.")] = 2e-4,
-    rank: Annotated[int, typer.Option("--rank", min=1, help="Of the adapter.")] = 16,
+    epochs: Annotated[
+        float, typer.Option("--epochs", min=0.001, help="Number of times that training reads every row.")
+    ] = 3.0,
+    learning_rate: Annotated[
+        float, typer.Option("--learning-rate", min=1e-9, help="Highest learning rate of the schedule.")
+    ] = 2e-4,
+    rank: Annotated[int, typer.Option("--rank", min=1, help="Rank of the adapter's matrices.")] = 16,
     alpha: Annotated[int, typer.Option("--alpha", min=1, help="The adapter is scaled by alpha / rank.")] = 32,
-    dropout: Annotated[float, typer.Option("--dropout", min=0.0, max=0.99, help="In front of the adapter.")] = 0.05,
-    targets: Annotated[str, typer.Option("--targets", help="all-linear, or names: q_proj,v_proj.")] = "all-linear",
+    dropout: Annotated[
+        float, typer.Option("--dropout", min=0.0, max=0.99, help="Dropout in front of the adapter.")
+    ] = 0.05,
+    targets: Annotated[
+        str, typer.Option("--targets", help="Layers that get an adapter: all-linear, or names like q_proj,v_proj.")
+    ] = "all-linear",
     max_length: Annotated[
         int | None, typer.Option("--max-length", min=2, help="Longer rows are cut; 1024 if the model holds as much.")
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Rows at a time.")] = 8,
-    accumulate: Annotated[int, typer.Option("--accumulate", min=1, help="Batches that make a step.")] = 1,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Number of rows at a time.")] = 8,
+    accumulate: Annotated[int, typer.Option("--accumulate", min=1, help="Number of batches that make a step.")] = 1,
     packing: Annotated[bool, typer.Option("--packing", help="Put short rows together.")] = False,
     eval_split: Annotated[float, typer.Option("--eval-split", help="Hold out this share of the rows.")] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", help="Of order, dropout and the adapter's beginning.")] = 42,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed of the order of rows, of dropout and of the adapter's first values.")
+    ] = 42,
     device: options.Device = None,
     software: options.Software = None,
     memory: options.Memory = None,

@@ -23,7 +23,7 @@ _Device = Annotated[
     ),
 ]
 _Memory = Annotated[
-    str | None, typer.Option("--memory", help="What is free on the simulated card: 4.6GB.", show_default=False)
+    str | None, typer.Option("--memory", help="Free memory of the simulated card: 4.6GB.", show_default=False)
 ]
 _Defect = Annotated[
     list[str] | None,

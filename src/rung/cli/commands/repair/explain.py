@@ -28,19 +28,23 @@ _What = Annotated[
     ),
 ]
 _Device = Annotated[
-    str | None, typer.Option("--device", help="The card it happened on, by name: p2200.", show_default=False)
+    str | None, typer.Option("--device", help="Card that it happened on, by name: p2200.", show_default=False)
 ]
 _Model = Annotated[
     str | None,
     typer.Option(
-        "--model", help="The model it happened with, where the log does not name it: gemma-2b.", show_default=False
+        "--model", help="Model that it happened with, where the log does not name it: gemma-2b.", show_default=False
     ),
 ]
 _Environment = Annotated[
     Path | None,
-    typer.Option("--environment", help="A JSON file: gpu, driver, cuda, torch, os ...", show_default=False),
+    typer.Option(
+        "--environment", help="Take the machine from a JSON file: gpu, driver, cuda, torch, os ...", show_default=False
+    ),
 ]
-_NoEnvironment = Annotated[bool, typer.Option("--no-environment", help="It did not happen on this machine.")]
+_NoEnvironment = Annotated[
+    bool, typer.Option("--no-environment", help="Do not take this machine for the one it happened on.")
+]
 _Rows = Annotated[
     Path | None,
     typer.Option(

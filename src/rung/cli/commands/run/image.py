@@ -13,7 +13,9 @@ from rung.cli import making, options
 def image(
     model: making.Model,
     prompt: making.Prompt = None,
-    out: Annotated[Path, typer.Option("--out", help="x.png, with the settings in it, or x.webp.")] = Path("image.png"),
+    out: Annotated[
+        Path, typer.Option("--out", help="File to write: x.png, with the settings in it, or x.webp.")
+    ] = Path("image.png"),
     size: making.Size = None,
     steps: making.Steps = None,
     guidance: making.Guidance = None,

@@ -20,21 +20,45 @@ _Max = Annotated[
     int | None, typer.Option("--max-tokens", min=1, help="Stop after this many tokens.", show_default=False)
 ]
 _Temperature = Annotated[
-    float | None, typer.Option("--temperature", min=0.0, help="0: always the likeliest token.", show_default=False)
+    float | None,
+    typer.Option(
+        "--temperature",
+        min=0.0,
+        help="How freely tokens are drawn; 0 takes the likeliest each time.",
+        show_default=False,
+    ),
 ]
 _TopK = Annotated[
     int | None, typer.Option("--top-k", min=0, help="Choose among this many tokens; 0: all.", show_default=False)
 ]
 _TopP = Annotated[
     float | None,
-    typer.Option("--top-p", min=0.0, max=1.0, help="Choose among the likeliest with this share.", show_default=False),
+    typer.Option(
+        "--top-p",
+        min=0.0,
+        max=1.0,
+        help="Choose among the likeliest tokens that have this share of the probability together.",
+        show_default=False,
+    ),
 ]
 _MinP = Annotated[
     float | None,
-    typer.Option("--min-p", min=0.0, max=1.0, help="Drop tokens below this share of the best.", show_default=False),
+    typer.Option(
+        "--min-p",
+        min=0.0,
+        max=1.0,
+        help="Drop tokens whose probability is below this share of the best one's.",
+        show_default=False,
+    ),
 ]
 _Penalty = Annotated[
-    float | None, typer.Option("--repeat-penalty", min=0.01, help="Above 1: repeat less.", show_default=False)
+    float | None,
+    typer.Option(
+        "--repeat-penalty",
+        min=0.01,
+        help="Above 1: make tokens that stand in the text already less likely.",
+        show_default=False,
+    ),
 ]
 _Seed = Annotated[int | None, typer.Option("--seed", help="The same seed gives the same text.", show_default=False)]
 _Stop = Annotated[
@@ -42,7 +66,10 @@ _Stop = Annotated[
     typer.Option("--stop", help="Stop before this text; may be given several times.", show_default=False),
 ]
 _System = Annotated[
-    str | None, typer.Option("--system", help="What the model should be told first.", show_default=False)
+    str | None,
+    typer.Option(
+        "--system", help="System prompt: instructions for the model before the conversation.", show_default=False
+    ),
 ]
 _Adapter = Annotated[
     list[str] | None,
@@ -57,7 +84,7 @@ _Raw = Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, wit
 _Yes = Annotated[
     bool, typer.Option("--yes", "-y", help="Fetch a starter that is not here yet without asking; accepts its terms.")
 ]
-_Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing but the answer.")]
+_Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the answer.")]
 
 
 @dataclass(frozen=True)

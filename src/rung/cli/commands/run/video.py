@@ -13,10 +13,10 @@ from rung.cli import making, options
 def video(
     model: making.Model,
     prompt: making.Prompt = None,
-    out: Annotated[Path, typer.Option("--out", help="x.mp4, x.webp or x.gif; x.png for one frame.")] = Path(
-        "video.mp4"
-    ),
-    frames: Annotated[int | None, typer.Option("--frames", min=1, help="Frames.", show_default=False)] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="File to write: x.mp4, x.webp or x.gif; x.png for one frame.")
+    ] = Path("video.mp4"),
+    frames: Annotated[int | None, typer.Option("--frames", min=1, help="Number of frames.", show_default=False)] = None,
     size: making.Size = None,
     steps: making.Steps = None,
     guidance: making.Guidance = None,

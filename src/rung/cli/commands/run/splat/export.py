@@ -21,13 +21,13 @@ def export(
         Path,
         typer.Argument(
             metavar="OUT",
-            help="x.ply, .compressed.ply, .splat, .spz, .sog, or .html: a page that shows it.",
+            help="File to write: .ply, .compressed.ply, .splat, .spz, .sog, or .html, a page that shows it.",
             show_default=False,
         ),
     ],
     crop: Annotated[
         str | None,
-        typer.Option("--crop", help="x0,y0,z0,x1,y1,z1: keep what lies in this box of SRC.", show_default=False),
+        typer.Option("--crop", help="Keep what lies in this box of SRC: x0,y0,z0,x1,y1,z1.", show_default=False),
     ] = None,
     scale: Annotated[float, typer.Option("--scale", help="Scale by this, about the origin.")] = 1.0,
     rotate: Annotated[str, typer.Option("--rotate", help="Then turn by x,y,z degrees, about x first.")] = "0,0,0",

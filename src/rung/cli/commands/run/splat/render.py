@@ -28,7 +28,9 @@ def render(
     size: making.Size = None,
     background: Annotated[
         str | None,
-        typer.Option("--background", help="black, white or R,G,B (0 to 1); default: the run's.", show_default=False),
+        typer.Option(
+            "--background", help="Background: black, white or R,G,B (0 to 1); default: the run's.", show_default=False
+        ),
     ] = None,
     depth: Annotated[bool, typer.Option("--depth", help="How far away things are: the nearer, the brighter.")] = False,
     frames: Annotated[int, typer.Option("--frames", min=1, max=100_000, help="Views of an orbit.")] = 120,

@@ -43,7 +43,7 @@ def train(
     max_splats: Annotated[
         int | None, typer.Option("--max-splats", min=1, help="Default: the plan's.", show_default=False)
     ] = None,
-    sh_degree: Annotated[int, typer.Option("--sh-degree", help="Of the harmonics, 0 to 3.")] = 3,
+    sh_degree: Annotated[int, typer.Option("--sh-degree", help="Degree of the spherical harmonics, 0 to 3.")] = 3,
     max_resolution: Annotated[
         int | None,
         typer.Option(
@@ -62,7 +62,7 @@ def train(
         str | None,
         typer.Option(
             "--format",
-            help="f32, or f32+sh16: harmonics in 16 bits. Default: f32 where that fits.",
+            help="Numbers of splats: f32, or f32+sh16 with harmonics in 16 bits. Default: f32 where that fits.",
             show_default=False,
         ),
     ] = None,
@@ -70,13 +70,13 @@ def train(
     software: options.Software = None,
     strategy: Annotated[str, typer.Option("--strategy", help="How splats grow: mcmc or classic.")] = "mcmc",
     background: Annotated[
-        str, typer.Option("--background", help="black, white, random, or R,G,B from 0 to 1.")
+        str, typer.Option("--background", help="Background: black, white, random, or R,G,B from 0 to 1.")
     ] = "black",
     alpha: Annotated[
         str | None,
         typer.Option(
             "--alpha",
-            help="What transparent and masked pixels are: masked (not looked at) or transparent (the background). "
+            help="How transparent and masked pixels count: masked (not looked at) or transparent (the background). "
             "Default: transparent ones are that, masked ones are masked.",
             show_default=False,
         ),
@@ -103,7 +103,7 @@ def train(
         typer.Option("--checkpoint-every", min=1, help="Steps between checkpoints; default: 45 s.", show_default=False),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DIR.")] = False,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of all that is random.")] = 42,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of everything that is random.")] = 42,
     threads: options.Threads = None,
     view: Annotated[bool, typer.Option("--view", help="Show the training at http://localhost:8080.")] = False,
     json: options.Json = False,

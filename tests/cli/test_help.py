@@ -1,0 +1,87 @@
+"""The screens before a command: ``rung`` alone, its help in groups, and tables at any width."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from rung.cli.commands import COMMANDS, GROUPS
+from rung.cli.views import output
+
+HELD = ("quadro-p2200", "4.9 GB", "no matrix units, f16 and bf16 are emulated")
+
+
+def test_rung_alone_asks_four_questions_with_a_command_each(rung):
+    shown = rung()
+    assert shown.code == 0
+    for question in ("Will it run?", "Run it.", "Why did it fail?", "Make it smaller."):
+        assert re.search(rf"^{re.escape(question)}.*\brung \w+", shown.out, re.M), question
+    for command in re.findall(r"\brung (\w+)", shown.out):
+        assert command in COMMANDS or command == "COMMAND", command
+
+
+def test_help_names_every_command_in_its_group_in_whole_sentences(rung):
+    shown = rung("--help").out
+    assert "..." not in shown.split("Before you run")[1]
+    parts = re.split("|".join(f"^{re.escape(group.title)}:$" for group in GROUPS), shown, flags=re.M)[1:]
+    for group, part in zip(GROUPS, parts, strict=True):
+        found = dict(re.findall(r"^  (\w+)  +(\S.*(?:\n   .*)*)", part, re.M))
+        assert tuple(found) == group.commands
+        assert all(text.rstrip().endswith(".") for text in found.values()), found
+
+
+@pytest.mark.parametrize(("typed", "near"), [("chek", "Did you mean check?"), ("foo", "There are check, plan")])
+def test_an_unknown_command_is_answered_with_those_that_exist(rung, typed, near):
+    shown = rung(typed)
+    assert shown.code == 2
+    assert near in shown.err
+
+
+@pytest.mark.parametrize("make", ["columns", "table"])
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_tables_obey_columns_and_end_without_blanks(monkeypatch, capsys, make, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    if make == "columns":
+        print("\n".join(output.columns(("device", "memory", "notes"), [HELD, ("cpu", "", "")])))
+    else:
+        made = output.table("device", "memory", "notes")
+        made.add_row(*HELD)
+        made.add_row("cpu", "", "")
+        output.console().print(made)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines == [line.rstrip() for line in lines]
+    assert ("  memory 4.9 GB" in lines) == (width < 60)  # one fact a line where no table has room
+    assert " ".join(" ".join(lines).split()).count("emulated") == 1
+
+
+def test_piped_tables_are_as_wide_as_what_they_hold(monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    made = output.table("device", "notes")
+    made.add_row("cpu", "f32")
+    output.console().print(made)
+    assert capsys.readouterr().out == "device  notes\ncpu     f32\n"
+
+
+def _parameters():
+    import importlib
+    import typing
+
+    for name, module in COMMANDS.items():
+        loaded = importlib.import_module(module)
+        owners = [(name, loaded)]
+        if hasattr(loaded, "COMMANDS"):
+            owners = [(own, importlib.import_module(f"{module}.{own}")) for own in loaded.COMMANDS]
+        for own, owner in owners:
+            for hint in typing.get_type_hints(getattr(owner, own), include_extras=True).values():
+                for info in getattr(hint, "__metadata__", ()):
+                    yield own, info.help
+
+
+def test_every_option_is_described_by_a_phrase_of_its_own():
+    """A phrase begins with a noun or a verb: "Rank of the adapter's matrices.", not "Of the adapter."."""
+    bad = re.compile(r"(Of|What|Whether|At|In|By|With|And|From|Which|Those|Than|That)\b")
+    found = list(_parameters())
+    assert len(found) > 100
+    assert not [(name, text) for name, text in found if not text or bad.match(text)]
