@@ -25,7 +25,7 @@ def in_words(confidence: float) -> str:
     return next(words for least, words in _FROM if confidence >= least)
 
 
-def held_back(shares: Mapping[str, float], scene: Scene) -> Mapping[str, float]:
+def limited(shares: Mapping[str, float], scene: Scene) -> Mapping[str, float]:
     """Return the shares, the first lowered where the log is a bare name or no message establishes the cause."""
     first = next(iter(shares), None)
     if first is None or not (_bare(scene) or _undecided(first, scene)):

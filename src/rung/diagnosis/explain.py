@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rung.core.errors import UsageError
 from rung.core.types import Device, StepClass
 from rung.core.value import Value
-from rung.diagnosis.certainty import NOT_SURE, ONE_OF, guessed, held_back, in_words
+from rung.diagnosis.certainty import NOT_SURE, ONE_OF, guessed, in_words, limited
 from rung.diagnosis.evidence import Evidence, Rule, Scene, scene_of
 from rung.diagnosis.facts import environment_of, gather
 from rung.diagnosis.fixing import causes, fixes_for
@@ -128,7 +128,7 @@ def explain_log(
     rules = rules_of(found)
     words = words_of(found, rules)
     shares = probabilities(weights(found.hits, rules), votes(words))
-    answer = _judge(found, rules, words, held_back(shares, found) if _speaks(found) else {})
+    answer = _judge(found, rules, words, limited(shares, found) if _speaks(found) else {})
     if device is None or answer.cause in (None, _OUTSIDE):
         return answer
     from rung.diagnosis.works import suit

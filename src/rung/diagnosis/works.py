@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).parent.parent
 #: Sources that decide the answer, below the package.
 _SOURCES = ("planning", "formats", "models/catalog", "models/outlines", "hardware/catalog", "diagnosis/suited.py")
-#: Free memory is told apart in steps of so many bytes.
-_STEP = 1 << 28
+#: Free memory changes all the time: so many of its leading bits count.
+_BITS = 4
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,9 @@ def best_known(device: Device) -> Works | None:
     data = proofs.read(key)
     if isinstance(data, Mapping):
         try:
-            return replace(Works.from_json(data), free=device.budget) if data else None
+            kept = replace(Works.from_json(data), free=device.budget) if data else None
+            if kept is None or kept.memory <= device.budget:
+                return kept
         except (ValueError, TypeError, KeyError):
             pass  # written by a version that kept other things: it is found anew
     from rung.diagnosis import suited
@@ -94,7 +96,7 @@ def _key(device: Device) -> dict[str, str]:
         "what": "works",
         "id": device.id,
         "name": device.name,
-        "free": device.budget // _STEP,
+        "free": _rounded(device.budget),
         "bandwidth": device.bandwidth,
         "rates": hashlib.sha256(repr(rates).encode()).hexdigest()[:16],
         "capabilities": len(device.capabilities),
@@ -103,6 +105,12 @@ def _key(device: Device) -> dict[str, str]:
     return {name: str(value) for name, value in parts.items()} | {
         f"software.{name}": version for name, version in device.software.items()
     }
+
+
+def _rounded(count: int) -> int:
+    """The number with its leading bits alone."""
+    rest = max(count.bit_length() - _BITS, 0)
+    return count >> rest << rest
 
 
 def _sources() -> int:

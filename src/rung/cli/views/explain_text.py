@@ -28,7 +28,7 @@ def show(found: Explanation, out: Console, *, helped: bool = False, everything: 
         _show_how_to_ask(found, out)
         return
     _show_headline(found, out, everything)
-    _show_evidence(found.evidence if everything else _told(found.evidence), out)
+    _show_evidence(found.evidence if everything else _without_repetition(found.evidence), out)
     if found.unsure and not everything:
         _show_how_to_ask(found, out)
         return
@@ -79,7 +79,7 @@ def _show_evidence(evidence: Sequence[Evidence], out: Console) -> None:
         above = item.line
 
 
-def _told(evidence: Sequence[Evidence]) -> list[Evidence]:
+def _without_repetition(evidence: Sequence[Evidence]) -> list[Evidence]:
     """The evidence without the facts that say the same once more: what contradicts the log, and the first others."""
     facts = [item for item in evidence if item.line is None and item.source != "the environment given"]
     return [item for item in evidence if item not in facts[_FACTS:]]

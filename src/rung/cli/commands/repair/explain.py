@@ -15,6 +15,7 @@ from rung.core.errors import UsageError
 
 if TYPE_CHECKING:
     from rung.core.types import Device
+    from rung.diagnosis.explain import Explanation
     from rung.models.outlines.values import Outline
 
 _UNKNOWN = 3
@@ -99,24 +100,36 @@ def explain(
         _alone("The page of a cause", told | {"--no-environment": False})
         _page(what, json)
         return
-    from rung.cli.views.explain_text import show
-    from rung.diagnosis.explain import explain_log
-
-    log = Noted(log_of(what))
-    where, card = _place(device, software, environment, no_environment)
-    found = explain_log(log, where, device=card, outline=_outline(model, card))
+    where, card = _machine_and_card(device, software, environment, no_environment)
+    found, empty = _explained(log_of(what), where, card, model)
     if html is not None:
         from rung.cli.views import explain_html, page
 
         page.write(html, explain_html.page(found, [] if card is None else [card]))
-    if json:
-        print_json(found.to_json())
-    elif log.empty:
-        print("\n".join([NO_LOG, "What to do", *(f"  {number}  {way}" for number, way in enumerate(WAYS, 1))]))
-    else:
-        show(found, console(), everything=all_)
+    _print(found, empty, everything=all_, json=json)
     if found.cause is None:
         raise typer.Exit(_UNKNOWN)
+
+
+def _explained(
+    log: Iterator[bytes], where: Mapping[str, Any], card: Device | None, model: str | None
+) -> tuple[Explanation, bool]:
+    """The explanation of a log, and whether there was nothing in it."""
+    from rung.diagnosis.explain import explain_log
+
+    noted, outline = Noted(log), _outline(model, card)
+    return explain_log(noted, where, device=card, outline=outline), noted.empty
+
+
+def _print(found: Explanation, empty: bool, *, everything: bool, json: bool) -> None:
+    from rung.cli.views.explain_text import show
+
+    if json:
+        print_json(found.to_json())
+    elif empty:
+        print("\n".join([NO_LOG, "What to do", *(f"  {number}  {way}" for number, way in enumerate(WAYS, 1))]))
+    else:
+        show(found, console(), everything=everything)
 
 
 def _alone(name: str, others: Mapping[str, object]) -> None:
@@ -125,7 +138,7 @@ def _alone(name: str, others: Mapping[str, object]) -> None:
         raise UsageError(f"{name} takes no notice of {' and '.join(given)}: leave it out.")
 
 
-def _place(
+def _machine_and_card(
     device: str | None, software: str | None, file: Path | None, none: bool
 ) -> tuple[Mapping[str, Any], Device | None]:
     """What is known of the machine it happened on, this one unless another is named, and its device to plan for."""
