@@ -8,6 +8,7 @@ and no device; and while a mode is in force autograd adds gradients in new memor
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -74,12 +75,14 @@ def is_view(schema: Any) -> bool:
 
 
 @functools.cache
-def register(fallback: Callable[..., Any]) -> tuple[torch.library.Library, ...]:
-    """Makes a fallback known to torch, once a process: nothing comes there but in threads that are ``seen``."""
+def register(fallback: Callable[..., Any], writes: bool = True) -> tuple[torch.library.Library, ...]:
+    """Makes a fallback known to torch, once a process: nothing comes there but in threads that are ``seen``.
+
+    ``writes``: it sees operations that return nothing new as well, until ``see_writes`` they pass by it else.
+    """
     everything = torch.library.Library("_", "IMPL", "Fake")
     everything.fallback(fallback)
-    names = torch._C._dispatch_get_registrations_for_dispatch_key
-    looking = {full for full in {*names("CPU"), *names("CompositeExplicitAutograd")} if _only_looks(full)}
+    looking = {full for full in _with_kernels() if _only_looks(full) or not (writes or _makes_tensors(full))}
     libraries: dict[str, torch.library.Library] = {}
     for full in looking if _is_called_under_modes() else torch._C._dispatch_get_all_op_names():
         library, _, name = full.partition("::")
@@ -88,6 +91,32 @@ def register(fallback: Callable[..., Any]) -> tuple[torch.library.Library, ...]:
         kernel = torch.library.fallthrough_kernel if full in looking else functools.partial(_named, fallback, full)
         libraries[library].impl(name, kernel)
     return everything, *libraries.values()
+
+
+@functools.cache
+def see_writes(fallback: Callable[..., Any]) -> torch.library.Library:
+    """Has the fallback see operations that return nothing new too."""
+    library = torch.library.Library("aten", "IMPL", "Fake")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
+        for full in _with_kernels():
+            if not (_makes_tensors(full) or _only_looks(full)):
+                library.impl(full.partition("::")[2], functools.partial(_named, fallback, full))
+    return library
+
+
+def _with_kernels() -> set[str]:
+    names = torch._C._dispatch_get_registrations_for_dispatch_key
+    return {*names("CPU"), *names("CompositeExplicitAutograd")}
+
+
+def _makes_tensors(full: str) -> bool:
+    """Whether an operation returns tensors that are none of its arguments; that is said of torch's own alone."""
+    name, _, overload = full.partition(".")
+    return not name.startswith("aten::") or any(
+        "Tensor" in str(result.type) and (result.alias_info is None or not result.alias_info.is_write)
+        for result in _schema(name, overload).returns
+    )
 
 
 def _is_called_under_modes() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,11 +21,14 @@ _OF_NUMBERS = (torch.float64, torch.int64, torch.bool, torch.complex128)
 
 
 class WatchingGraph(Graph):
-    """``torch.cuda.CUDAGraph``: while it captures, the operations on tensors of the card are seen too."""
+    """``torch.cuda.CUDAGraph``: while it captures, the operations on tensors of the card are seen too, and writes."""
+
+    fallback: Callable[..., Any]
 
     def capture_begin(self, *args: Any, **options: Any) -> None:
         """Notes from now on."""
         super().capture_begin(*args, **options)
+        seeing.see_writes(type(self).fallback)
         _include(host_key.KEY, True)
 
     def capture_end(self) -> None:
@@ -49,7 +52,8 @@ def install(world: World) -> None:
         finally:
             _exclude(host_key.KEY, False)
 
-    seeing.register(handed_on)
+    seeing.register(handed_on, writes=False)
+    WatchingGraph.fallback = staticmethod(handed_on)
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

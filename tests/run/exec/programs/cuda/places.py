@@ -74,7 +74,8 @@ kept = c.cpu()
 c.fill_(1)
 assert kept.sum() == 0
 x.copy_(c)
-lie(HOST, x)
+lie(HOST, x, x.add_(0), torch.mul(x, 1, out=torch.empty(0)))
+lie(CARD, c.add_(torch.zeros(())), torch.mul(c, 1, out=torch.empty(0, device="cuda")))
 assert np.asarray(x).sum() == 12
 
 layer = torch.nn.Linear(4, 2)
@@ -158,9 +159,10 @@ assert begin.elapsed_time(end) >= 0
 graph, out = torch.cuda.CUDAGraph(), torch.ones(3, device="cuda")
 with torch.cuda.graph(graph):
     doubled = out * 2
+    doubled.add_(1)
 out.fill_(5)
 graph.replay()
-assert doubled.tolist() == [10, 10, 10]
+assert doubled.tolist() == [11, 11, 11]
 half = torch.ones(2, 2, device="cuda", dtype=torch.bfloat16)
 assert torch.mm(half, half, out_dtype=torch.float32).dtype is torch.float32
 assert torch.cuda.memory_allocated() <= torch.cuda.max_memory_allocated()
