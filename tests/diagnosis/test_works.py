@@ -61,6 +61,14 @@ def test_a_full_card_is_told_in_which_format_the_model_fits():
     assert "which fits" not in trained.fixes[0].text, "what is trained needs more than its weights"
 
 
+def test_of_programs_that_hold_fewer_bits_anyway_16_are_not_spoken_of():
+    said = "Error: llama runner process has terminated: cudaMalloc failed: out of memory"
+    found = explained(f"$ ollama run llama3.1:8b\n{said}", "gtx 1060")
+    assert found.cause == "gpu-out-of-memory"
+    assert not any("f16" in item.fact for item in found.evidence)
+    assert (found.works.model, found.works.format) == ("Llama 3.1 8B", "q4_k_m")
+
+
 @pytest.mark.parametrize("card", ["p2200", "2080ti", "v100", "rx 6750 xt", "gtx 1050", "h100"])
 def test_what_works_on_a_card_fits_it_and_is_read_in_time_where_anything_is(card):
     found = explained(BF16, card).works if card != "rx 6750 xt" else explained(FULL, card).works

@@ -39,7 +39,7 @@ _BYTES = 0.55
 _LOADS = {"use-fp16": "f16", "use-bf16": "bf16", "use-fp32": "f32"}
 _FULL = "gpu-out-of-memory"
 #: Where weights are quantized a dtype is that of the products, and what is trained needs more than its weights.
-_QUANTIZED = r"(?i)bitsandbytes|\bbnb\b|[48]-?bit|\bnf4|gguf|ggml|\bawq\b|gptq|quantiz"
+_QUANTIZED = r"(?i)bitsandbytes|\bbnb\b|[48]-?bit|\bnf4|gguf|ggml|\bawq\b|gptq|quantiz|ollama|llama runner|lm ?studio"
 _TRAINED = r"(?i)\btrain|backward|optimizer|epoch|fine-?tun"
 
 
