@@ -50,6 +50,15 @@ def try_lock(path: Path) -> Callable[[], None] | None:
     return file.close
 
 
+def lock_open_file(file: IO[bytes]) -> bool:
+    """Take the system's lock of an open file until it is closed; False if another process has it.
+
+    True, too, where Python has no locks of files: two processes are then told apart by nothing.
+    """
+    take = _system_lock()
+    return take is None or take(file)
+
+
 def _system_lock() -> Callable[[IO[bytes]], bool] | None:
     """Return what takes the system's lock of an open file, or None where Python has none."""
     with contextlib.suppress(ImportError):

@@ -10,6 +10,7 @@ Requests and answers are JSON, one a line: ``{"source", "variables", "seconds", 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -85,7 +86,7 @@ def _render(request: dict[str, Any]) -> str:
 
 def _answer(line: str) -> dict[str, str]:
     request = json.loads(line)
-    signal.setitimer(signal.ITIMER_REAL, request["seconds"])  # its default is to end this process
+    _set_timer(request["seconds"])
     try:
         return {"text": _render(request)}
     except MemoryError:
@@ -97,16 +98,26 @@ def _answer(line: str) -> dict[str, str]:
     except Exception as error:  # whatever a foreign program raises is its error, not ours
         return {"error": str(error) or type(error).__name__}
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _set_timer(0)
+
+
+def _set_timer(seconds: float) -> None:
+    """Let the system end this process after ``seconds``, or not any more (0).
+
+    Where it has no such timer, whoever waits for the answer ends the process.
+    """
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def main() -> None:
     """Answers requests until the other side closes."""
-    import resource
+    with contextlib.suppress(ImportError):  # where Python cannot limit memory, time alone is limited
+        import resource
 
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(_answer(line)), flush=True)

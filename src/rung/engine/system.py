@@ -81,8 +81,13 @@ def peak_memory() -> int:
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    import resource
+    try:
+        import resource
+    except ImportError:
+        import psutil
 
+        used = psutil.Process().memory_info()
+        return int(getattr(used, "peak_wset", used.rss))  # Windows counts the peak
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if os.uname().sysname == "Darwin" else peak * 1024
 

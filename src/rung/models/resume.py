@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from rung.core.locks import lock_open_file
+
 #: Files below this many bytes are not worth going on with.
 LARGE = 8 * 2**20
 _ETAG = re.compile(r"[A-Za-z0-9_-]{8,128}")
@@ -37,7 +39,7 @@ def complete_in_cache(repository: str, revision: str | None, name: str, bar: Any
         return
     blobs.mkdir(parents=True, exist_ok=True)
     with part.open("ab") as file:
-        if not _lock(file.fileno()):
+        if not lock_open_file(file):
             return
         here = file.tell()
         if here > found.size:
@@ -54,13 +56,3 @@ def complete_in_cache(repository: str, revision: str | None, name: str, bar: Any
         )
         file.flush()
         os.replace(part, whole)
-
-
-def _lock(descriptor: int) -> bool:
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False  # another process has it, or this file system has no locks
-    return True
