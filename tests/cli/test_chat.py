@@ -307,9 +307,10 @@ def test_a_damaged_conversation_is_refused(
 
 def test_ctrl_c_before_the_answer_forgets_the_question(talk: Any) -> None:
     model = Model()
-    model.answers = [[KeyboardInterrupt()]]
-    talk(model, "one", "two")
-    assert model.prompts[1] == [("user", "two")]
+    model.answers = [[KeyboardInterrupt()], []]
+    _, err = talk(model, "one", "two", "three")
+    assert model.prompts[1:] == [[("user", "two")], [("user", "three")]]
+    assert err.count("the question is taken back") == 2  # nothing was said to the second
 
 
 def test_an_interrupt_while_a_prompt_is_read_costs_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,3 +52,39 @@ def test_a_short_prompt_needs_no_torch():
     other = run(PROGRAM, "gemma2-q8_0", "llama-q4_0")
     if other:
         pytest.skip(f"this processor computes tokens on {other}, which needs torch")
+
+
+#: An adapter beside every linear of the first layer, written as PEFT saves it.
+WITH_ADAPTER = """
+import json, sys, tempfile
+from pathlib import Path
+import numpy as np
+from safetensors.numpy import save_file
+import rung
+from rung.models.open import open_card
+from rung.models.roles import shape_of
+decoder, tensors = open_card(sys.argv[1]).decoder, {}
+for role, name in (("q", "self_attn.q_proj"), ("o", "self_attn.o_proj"), ("down", "mlp.down_proj")):
+    rows, columns = shape_of(f"layers.0.{role}", decoder)
+    prefix = f"base_model.model.model.layers.0.{name}"
+    tensors[f"{prefix}.lora_A.weight"] = np.full((2, columns), 0.5, np.float16)
+    tensors[f"{prefix}.lora_B.weight"] = np.full((rows, 2), 0.5, np.float16)
+folder = Path(tempfile.mkdtemp())
+save_file(tensors, folder / "adapter_model.safetensors")
+config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2}
+(folder / "adapter_config.json").write_text(json.dumps(config))
+model = rung.load(sys.argv[1], context=128, adapters=[folder])
+for prompt in ("Hi", "the quick brown fox " * 5):
+    assert list(model.generate(prompt, raw=True, max_tokens=4, temperature=0)) is not None
+(step,) = {taken for work, taken in model.report.rungs.items() if work.startswith("decode_step")}
+if step == "numba.step":
+    assert "torch" not in sys.modules
+else:
+    print(step)
+"""
+
+
+def test_an_adapter_needs_no_torch_for_any_prompt():
+    other = run(WITH_ADAPTER, "llama-q4_0")
+    if other:
+        pytest.skip(f"this processor computes tokens on {other}, which needs torch")

@@ -21,7 +21,7 @@ _BLOCK = 1 << 16
 
 
 def is_terminal() -> bool:
-    """Whether somebody types on standard input."""
+    """Return whether somebody types on standard input."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -84,7 +84,7 @@ _early: dict[int, bytes] = {}
 
 
 def _speaks(number: int, seconds: float) -> bool:
-    """Whether there is something to read, or the end, within so many seconds. A file always has one of both."""
+    """Return whether something to read, or the end, comes within so many seconds. A file always has one of both."""
     if stat.S_ISREG(os.fstat(number).st_mode):
         return True
     try:
@@ -94,7 +94,7 @@ def _speaks(number: int, seconds: float) -> bool:
 
 
 def _speaks_to_a_thread(number: int, seconds: float) -> bool:
-    """The same by a thread that reads the first bytes. Where none come it waits on, and ends with the process."""
+    """Do the same by a thread that reads the first bytes. Where none come it waits on, and ends with the process."""
     first: queue.Queue[bytes] = queue.Queue()
 
     def read() -> None:

@@ -85,7 +85,7 @@ def _turn(chat: Chat, text: str, quiet: bool) -> None:
     if chat.statistics:
         chat.print(summary(result))
     elif not quiet and (end := early_end(result) or ("" if said else "the model says nothing")):
-        chat.print(f"({end})")
+        chat.print(f"({end})" if said else f"({end}; the question is taken back)")
 
 
 def _tell_of_room(chat: Chat) -> None:

@@ -108,11 +108,11 @@ def early_end(result: dict[str, Any]) -> str:
 
 
 def is_simulated(loaded: Model) -> bool:
-    """Whether a device of the plan is simulated, so that times say nothing of it."""
+    """Return whether a device of the plan is simulated, so that times say nothing of it."""
     used = {placement.device for placement in loaded.plan.placements}
     return any(not device.real for device in loaded.devices if device.id in used)
 
 
 def step_line(step: StepDown) -> str:
-    """One step down as one line."""
+    """Return one step down as one line."""
     return f"{step.op} on {step.device}: {step.rung} → {step.to}, {step.step}: {step.reason}"

@@ -1,4 +1,4 @@
-"""What adapters (LoRA) add to products: y += up (down x), with ``down`` [rank, in] and ``up`` [out, rank].
+"""Products of adapters (LoRA), added to those of a weight: y += up (down x), ``down`` [rank, in], ``up`` [out, rank].
 
 Both lie in the narrowest of float16, bfloat16 and float32 that holds their values exactly; sums are float32. ``up``
 lies in groups of 16 rows: [groups, rank, 16], so that 16 results are made at once. With ``factor`` (DoRA) each row of
@@ -74,7 +74,7 @@ class LowRankRows:
 
     @property
     def factor_address(self) -> int:
-        """Where the factors lie; 0 where there are none."""
+        """Return the address of the factors; 0 where there are none."""
         return 0 if self.factor is None else int(self.factor.ctypes.data)
 
     def add(self, x: int, x_stride: int, rows: int, y: int, y_stride: int, threads: int) -> None:
@@ -113,7 +113,7 @@ def _as(kind: str, array: Floats) -> npt.NDArray[Any]:
 
 @numba.njit(**OPTIONS)
 def _dot(weights, x, columns, kind):
-    """The product of a row of weights with float32 ``x``."""
+    """Return the product of a row of weights with float32 ``x``."""
     a, b, c, d = zero(), zero(), zero(), zero()
     width, j = row_width(kind), 0
     while j + 64 <= columns:
@@ -131,7 +131,7 @@ def _dot(weights, x, columns, kind):
 
 @numba.njit(**OPTIONS)
 def _group(up, low, rank, y, kind):
-    """16 results: y plus the products of a group of ``up`` with the sums ``low``."""
+    """Return 16 results: y plus the products of a group of ``up`` with the sums ``low``."""
     a, b = load(y), zero()
     width, j = 16 * row_width(kind), 0
     while j + 2 <= rank:
@@ -185,7 +185,7 @@ def _up_kernel(kind: Any) -> Kernel:
 
 @numba.njit(**OPTIONS)
 def _four_dots(weights, x, x_stride, columns, low, rank, kind):
-    """The sums of four rows of x: low [4, rank]."""
+    """Write the sums of four rows of x: low [4, rank]."""
     width = row_width(kind)
     x1, x2, x3 = x + x_stride, x + 2 * x_stride, x + 3 * x_stride
     for row in range(rank):
@@ -204,7 +204,7 @@ def _four_dots(weights, x, x_stride, columns, low, rank, kind):
 
 @numba.njit(**OPTIONS)
 def _four_groups(up, low, rank, y, y_stride, scale, kind):
-    """A group of ``up`` for four rows of y, each times ``scale``."""
+    """Add a group of ``up`` to four rows of y, and multiply them with ``scale``."""
     y1, y2, y3 = y + y_stride, y + 2 * y_stride, y + 3 * y_stride
     a, b, c, d = load(y), load(y1), load(y2), load(y3)
     width = 16 * row_width(kind)
@@ -220,7 +220,7 @@ def _four_groups(up, low, rank, y, y_stride, scale, kind):
 
 @numba.njit(**OPTIONS)
 def _rest_of_row(up, low, rank, y, lanes, scratch, factor, kind):
-    """The last group of ``up``, of which y has ``lanes`` values."""
+    """Add the last group of ``up``, of which y has ``lanes`` values."""
     for lane in range(lanes):
         write_float(scratch + 4 * lane, read_float(y + 4 * lane))
     sums = _group(up, low, rank, scratch, kind)

@@ -268,7 +268,7 @@ def _fill(kind: _Panel, at: int, columns: int) -> list[int]:
 
 
 def _low_rank_call(low_rank: LowRankRows, result: int) -> tuple[int, list[int]]:
-    """The kernel that adds an adapter's change to a result, and its 16 arguments."""
+    """Return the kernel that adds an adapter's change to a result, and its 16 arguments."""
     given = [address(low_rank.up), low_rank.factor_address, 0, result, low_rank.rank]
     return up_rows[low_rank.kind].address, given + [0] * 11
 

@@ -1,6 +1,6 @@
 """Linears with changes of low rank beside them: adapters, unmerged. The weight keeps its bits, the change its own.
 
-Merging into a weight in 16 bits or fewer rounds the sum: of a LoRA of usual size more than a tenth is lost in bfloat16,
+Merging into a weight in 16 bits or fewer rounds the sum: of a LoRA of usual size a tenth may be lost in bfloat16,
 and more in every quantized format. Beside the weight it is exact, and costs a few percent of a token.
 """
 
@@ -57,7 +57,7 @@ class Beside:
             self._factor = None if factor is None else torch.from_numpy(factor).to(device)
 
     def added(self, y: Tensor, x: Tensor) -> Tensor:
-        """x [T, in] and its y [T, out], which may be changed -> [T, out]."""
+        """Return y [T, out], which may be overwritten, with the change for x [T, in]."""
         if self.rows is not None:
             x, y = x.float().contiguous(), y.float().contiguous()
             self.rows.add(x.data_ptr(), 4 * x.stride(0), len(x), y.data_ptr(), 4 * y.stride(0), self._threads)
@@ -66,7 +66,7 @@ class Beside:
         return y if self._factor is None else y.mul_(self._factor)
 
     def add(self, x: Floats, y: Floats) -> None:
-        """The same of arrays: x [T, in], y [T, out] float32, whose rows may lie apart."""
+        """Add the change for x [T, in] to y [T, out] in place: float32 arrays, whose rows may lie apart."""
         assert self.rows is not None
         self.rows.add(x.ctypes.data, x.strides[0], len(x), y.ctypes.data, y.strides[0], self._threads)
 

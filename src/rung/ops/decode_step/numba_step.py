@@ -213,7 +213,7 @@ def _piece(linear: Biased, result: int) -> Piece:
 
 
 def low_rank(linear: Any) -> LowRankRows | None:
-    """What adapters add to a bound linear."""
+    """Return what adapters add to a bound linear, or None."""
     return linear.beside.rows if isinstance(linear, Adapted) else None
 
 
