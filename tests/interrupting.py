@@ -104,7 +104,10 @@ WORKS = {
 
 @dataclass(frozen=True)
 class Stop:
-    """How a process ended: its exit code, the seconds after Ctrl-C, and stderr. Code 0: it was done before."""
+    """How a process ended: its exit code, the seconds it took after Ctrl-C, and stderr.
+
+    Code 0: it was done before; then they are those of the whole.
+    """
 
     at: float
     code: int
@@ -131,7 +134,7 @@ def run(words: Sequence[str], folder: Path, stop_at: float | None = None) -> Sto
     )
     try:
         _, said = process.communicate(timeout=stop_at)
-        return Stop(stop_at or 0.0, process.returncode, 0.0, said)
+        return Stop(stop_at or 0.0, process.returncode, time.monotonic() - started, said)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGINT)
     sent = time.monotonic()
@@ -150,6 +153,11 @@ class Outcome:
     stops: list[Stop]
     wrong: list[str]
 
+    @property
+    def stopped(self) -> int:
+        """How many were stopped before they were done."""
+        return sum(stop.code != 0 for stop in self.stops)
+
 
 def stop_again_and_again(name: str, folder: Path, count: int, seed: int = 0, chain: int = 5) -> Outcome:
     """Stop a work ``count`` times at random moments, ``chain`` times in a row in one folder; then let it end.
@@ -166,26 +174,29 @@ def stop_again_and_again(name: str, folder: Path, count: int, seed: int = 0, cha
     started = time.monotonic()
     assert run(work.words, reference).code == 0
     longest = time.monotonic() - started
-    outcome = Outcome([], [])
-    moments_ = iter(moments(count, longest - START, seed))
-    for number in range(-(-count // chain)):
+    outcome, random_ = Outcome([], []), random.Random(seed)
+    for number in itertools.count():
         place = _fresh(folder, reference, f"run{number}")
-        for at in itertools.islice(moments_, chain):
-            words = (*work.words, *_resume(work, place))
-            stop = run(words, place, START + at)
+        for _ in range(chain):
+            stop = run((*work.words, *_resume(work, place)), place, START + random_.uniform(0, longest - START))
             outcome.stops.append(stop)
+            if stop.code == 0:  # done before
+                longest = max(min(longest, stop.seconds), 2 * START)
+                break
             if not stop.good:
                 outcome.wrong.append(f"{stop.code} {stop.seconds:.2f} s after {stop.at:.2f} s: {stop.said[-400:]}")
-            if stop.code == 0:
-                break
             outcome.wrong += [f"{part} is half written" for part in _half_written(name, place, reference)]
+            if outcome.stopped >= count:
+                break
         if outcome.stops[-1].code != 0:
             last = run((*work.words, *_resume(work, place)), place)
             if last.code != 0:
                 outcome.wrong.append(f"the next run ends with {last.code}: {last.said[-400:]}")
         if _files(work, place) != _files(work, reference):
             outcome.wrong.append(f"run {number}: another result than without a stop")
-    return outcome
+        if outcome.stopped >= count or len(outcome.stops) >= 3 * count:
+            return outcome
+    raise AssertionError
 
 
 def _fresh(folder: Path, reference: Path, name: str) -> Path:
@@ -249,6 +260,7 @@ class Chat:
             os.environ.update(TERM="dumb", INPUTRC="/dev/null", COLUMNS="300", LINES="40", **(environment or {}))
             os.execv(sys.executable, [sys.executable, "-m", "rung", "run", *words])
         self._shown = ""
+        self._settled = 0
         self.until_prompt()
 
     def until_prompt(self, seconds: float = 120.0) -> str:
@@ -286,10 +298,23 @@ class Chat:
                 self._read()
         working = _PROMPT not in self._shown
         self.send("\x03")
-        self.until_prompt()
-        if not working:  # it was typed at the prompt, which is said and asked again
-            self.until_prompt()
+        self._settle()
         return working
+
+    def _settle(self) -> None:
+        """Wait until the chat listens: it may ask for the next turn once or twice, or take what was typed for cut."""
+        self._settled += 1
+        mark, ends = f"no command /settled{self._settled}.", time.monotonic() + 120
+        while mark not in self._shown:
+            if time.monotonic() > ends:
+                raise AssertionError(f"it does not listen, but shows {self._shown!r}")
+            self.send(f"/settled{self._settled}\n")
+            until = time.monotonic() + 2
+            while mark not in self._shown and (left := until - time.monotonic()) > 0:
+                if select.select([self._number], [], [], left)[0]:
+                    self._read()
+        self._shown = self._shown.rpartition(mark)[2]
+        self.until_prompt()
 
     def close(self) -> int:
         """Leave the chat; return its exit status."""

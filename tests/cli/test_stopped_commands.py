@@ -13,7 +13,7 @@ from tests.interrupting import WORKS, stop_again_and_again
 def test_stopped_three_times(name: str, tmp_path: Path) -> None:
     outcome = stop_again_and_again(name, tmp_path, 3)
     assert not outcome.wrong
-    assert outcome.stops
+    assert outcome.stopped
 
 
 @pytest.mark.slow
@@ -21,4 +21,4 @@ def test_stopped_three_times(name: str, tmp_path: Path) -> None:
 def test_stopped_fifty_times(name: str, tmp_path: Path) -> None:
     outcome = stop_again_and_again(name, tmp_path, 50, seed=1)
     assert not outcome.wrong
-    assert sum(stop.code == 130 for stop in outcome.stops) >= 25
+    assert outcome.stopped >= 40

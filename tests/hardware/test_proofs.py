@@ -149,3 +149,14 @@ def test_the_file_says_what_it_is_for():
     proofs.write(KEY, 1)
     (file,) = proofs.folder().iterdir()
     assert json.loads(file.read_text()) == {"key": KEY, "value": 1}
+
+
+def test_how_often_a_person_waits_for_a_measurement(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "new"))
+    assert proofs.how_often() == proofs.how_often(why=True) == "once"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "file"))
+    assert proofs.how_often() == "each time"
+    said = proofs.how_often(why=True)
+    assert said.startswith(f"each time: {tmp_path / 'file' / 'proofs'} cannot be written (Not a directory)")
+    assert "RUNG_CACHE" in said

@@ -16,6 +16,7 @@ from rung.diagnosis import classify
 from rung.engine import system
 from rung.engine.open_model import open_any
 from rung.engine.planning import make_plan
+from rung.hardware.proofs import how_often
 from rung.models.adapter_roles import read_changes, read_network_changes
 from rung.models.card import ModelCard
 from rung.models.lookup import find_path
@@ -90,7 +91,7 @@ def load(
             threads=threads,
             devices=devices,
             beside=beside,
-            on_probe=lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, once."),
+            on_probe=lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, {how_often(why=True)}."),
         )
 
     plan, found = planned(memory)

@@ -9,6 +9,7 @@ from rung.core.errors import UnknownDevice
 from rung.core.types import Device, Plan
 from rung.engine import system
 from rung.hardware import detect
+from rung.hardware.proofs import how_often
 from rung.hardware.select import catalog_device
 from rung.models.card import ModelCard
 from rung.models.network_card import NetworkCard
@@ -23,7 +24,9 @@ def device_here(name: str | None, on_note: Callable[[str], None]) -> Device:
     """
     if name is not None and (card := catalog_device(name)) is not None:
         raise not_here(card, name)
-    devices = system.proven_devices(lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, once."))
+    devices = system.proven_devices(
+        lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, {how_often(why=True)}.")
+    )
     return choose_device(devices, name)
 
 

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,18 @@ def folder() -> Path:
 def _file(key: Mapping[str, str]) -> Path:
     digest = hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()
     return folder() / f"{digest[:32]}.json"
+
+
+def how_often(why: bool = False) -> str:
+    """Return "once", or "each time" (and ``why``) where nothing can be kept: how often a person waits for a proof."""
+    place = folder()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):
+            return "once"
+    except OSError as error:
+        reason = f": {place} cannot be written ({error.strerror or error}). RUNG_CACHE names another folder"
+        return "each time" + reason * why
 
 
 def read(key: Mapping[str, str]) -> Any | None:

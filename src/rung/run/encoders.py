@@ -37,7 +37,7 @@ def prove(wanted: Iterable[Format], say: Callable[[str], None] = lambda text: No
     reasons = {fmt: reason for fmt, reason in kept.items() if isinstance(reason, str)}
     missing = [fmt for fmt in asked if fmt not in reasons]
     if missing:
-        say(f"Compiling and checking {count(len(missing), 'encoder')} for this machine, once.")
+        say(f"Compiling and checking {count(len(missing), 'encoder')} for this machine, {proofs.how_often()}.")
         jobs = [child.Job.of("rung.run.encoders:compare", format=fmt.name) for fmt in missing]
         for fmt, outcome in zip(missing, child.run(jobs, selfcheck.LIMIT), strict=True):
             reasons[fmt] = str(outcome.value) if outcome.ok else f"{outcome.how}: {outcome.error}"

@@ -89,7 +89,7 @@ def prove(
         there = [_verdict(child.here(job)) for job in jobs]
         return verdicts | {(r, class_of(c)): verdict for (r, c), verdict in zip(missing, there, strict=True)}
     if jobs:
-        say(f"Compiling and checking {count(len(jobs), 'kernel')} for this machine, once.")
+        say(f"Compiling and checking {count(len(jobs), 'kernel')} for this machine, {proofs.how_often()}.")
     for (rung_, case), outcome in zip(missing, child.run(jobs, LIMIT) if jobs else [], strict=True):
         verdict = _verdict(outcome)
         if outcome.how != "timeout" and not outcome.says_nothing:
