@@ -249,8 +249,8 @@ def reads_without_torch(
 ) -> bool:
     """Return whether a decoder whose ``weights`` are all on ``device`` runs without torch, prompts included.
 
-    It does where every matrix that is multiplied is packed with its columns in order, nothing is added to its linears,
-    and ``numba.step`` computes its tokens.
+    It does where every matrix that is multiplied is packed with its columns in order, and ``numba.step`` computes its
+    tokens; ``adapters`` says that changes of low rank stand beside linears.
     """
     decoder = subject.decoder
     if decoder is None or subject.borrowed or device.kind != "cpu":
