@@ -103,7 +103,7 @@ def test_strict_only_explains():
     assert done.returncode == 1
     trace, explained = done.stderr.split("not implemented for struct c10::BFloat16\n", 1)
     assert trace.startswith("Traceback")
-    assert "This GPU cannot multiply bfloat16 matrices." in explained
+    assert "Almost certainly: this GPU cannot multiply bfloat16 matrices." in explained
     assert "Quadro P2200 has compute capability 6.1" in explained
 
 
