@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import time
@@ -85,3 +86,21 @@ def test_a_later_process_with_the_same_number_is_another(tmp_path: Path) -> None
     assert locks.users_of(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
     assert locks.is_running(locks.this_process())
+
+
+def test_a_file_system_without_locks_gets_files_that_name_their_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*given: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    path = tmp_path / "one.lock"
+    with locks.locked(path):
+        assert locks.try_lock(path) is None
+    (tmp_path / "one.lock.owner").write_text("1 5.00")  # its process has ended
+    with locks.locked(path):
+        assert locks.try_lock(path) is None
+    assert not (tmp_path / "one.lock.owner").exists()

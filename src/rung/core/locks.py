@@ -41,10 +41,16 @@ def try_lock(path: Path) -> Callable[[], None] | None:
     """Take the lock called ``path`` if it is free; return what gives it back, or None. Raises ``OSError``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     take = _system_lock()
+    owner = path.with_suffix(f"{path.suffix}.owner")
     if take is None:
-        return _try_file(path.with_suffix(f"{path.suffix}.owner"))
+        return _try_file(owner)
     file = open(path, "a+b")  # noqa: SIM115 - open as long as the lock is held
-    if not take(file):
+    try:
+        held = take(file)
+    except OSError:  # a file system without locks
+        file.close()
+        return _try_file(owner)
+    if not held:
         file.close()
         return None
     return file.close
@@ -69,8 +75,12 @@ def _system_lock() -> Callable[[IO[bytes]], bool] | None:
         windows: Any = __import__("msvcrt")
 
         def take(file: IO[bytes]) -> bool:
-            file.seek(0)
-            return _take(lambda: windows.locking(file.fileno(), windows.LK_NBLCK, 1))
+            at = file.tell()
+            file.seek(0)  # where all processes lock, and back: the caller goes on writing where it was
+            try:
+                return _take(lambda: windows.locking(file.fileno(), windows.LK_NBLCK, 1))
+            finally:
+                file.seek(at)
 
         return take
     return None

@@ -27,7 +27,11 @@ def pull(
     """
     from rung.cli.fetching import fetch
 
-    path = fetch(name, yes=yes, revision=revision, quiet=quiet)
+    try:
+        path = fetch(name, yes=yes, revision=revision, quiet=quiet)
+    except KeyboardInterrupt:
+        typer.echo("What came is kept: the same command goes on from here.", err=True)
+        raise
     if not quiet:
         typer.echo(f"{name} is here: {path}")
         typer.echo(f'rung run {name} "Why is the sky blue?"', err=True)
