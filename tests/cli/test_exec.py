@@ -105,6 +105,7 @@ def test_strict_only_explains():
     assert trace.startswith("Traceback")
     assert "Almost certainly: this GPU cannot multiply bfloat16 matrices." in explained
     assert "Quadro P2200 has compute capability 6.1" in explained
+    assert f"without changing code:  rung exec -- {sys.executable} {PROGRAMS / 'gemma.py'}" in explained
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rung.cli.views.output import console
@@ -15,6 +16,8 @@ from rung.run.exec.launch import PROCESSOR
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from rung.diagnosis.explain import Explanation
 
 #: How programs say it that look for a GPU themselves.
 _IN_OWN_WORDS = re.compile(
@@ -73,7 +76,7 @@ def explain_end(
             out.print(f"rung exec: {found.sentence}")
     elif known:
         out.print()
-        show(found, out, helped="strict" not in settings)
+        show(_with_command(found, command), out, helped="strict" not in settings)
     elif status < 0:
         out.print("rung exec: nothing in its last words matches an error that rung knows: rung explain --list")
 
@@ -101,6 +104,17 @@ def _show_processor(out: Console, line: str, command: Sequence[str], settings: M
         f"       rung exec {strict}--device cpu -- {shlex.join(command)}\n"
         '  2  ask for the processor in the program: device="cpu"'
     )
+
+
+def _with_command(found: Explanation, command: Sequence[str]) -> Explanation:
+    """The explanation with the command as it was typed; a traceback names only a script."""
+    repairs = tuple(
+        replace(fix, text="without changing code", command=f"rung exec -- {shlex.join(command)}")
+        if fix.label == "rung-exec"
+        else fix
+        for fix in found.repairs
+    )
+    return replace(found, repairs=repairs)
 
 
 def _environment(settings: Mapping[str, str]) -> dict[str, Any]:
