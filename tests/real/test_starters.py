@@ -9,10 +9,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rung.models.open import open_card
 from rung.models.store.starters import FIRST, card_of, starters
+from tests.fixtures import references
 from tests.real_models import pulled, store_of
 
 ANSWER = "The capital of Japan is Tokyo."
@@ -84,3 +86,35 @@ def test_tokens_of_prose_are_those_of_transformers(pytestconfig: pytest.Config) 
     theirs = transformers.AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
     ours = model.tokenizer.encode(prose, special=False, bos=False)
     assert list(ours) == theirs.encode(prose, add_special_tokens=False)
+
+
+#: llama.cpp's divergence from the same reference on the same file and text, as benchmarks/real_models.py measured it.
+PEER = {"smollm2": 2.34e-3, "gemma3-270m": 4.02e-3}
+
+
+@pytest.mark.parametrize("name", ["smollm2", pytest.param("gemma3-270m", marks=pytest.mark.slow)])
+def test_logits_of_prose_are_those_of_transformers(name: str, pytestconfig: pytest.Config) -> None:
+    """In f32 on the decoded file: as a prompt, and token by token; the perplexity of the text within 1 %."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    import rung
+
+    path = pulled(name, pytestconfig)
+    prose = (Path(__file__).parents[1] / "data" / "prose.txt").read_text(encoding="utf-8")
+    model = rung.load(str(path), device="cpu", context=512)
+    ids = np.array(model.tokenizer.encode(prose, special=True, bos=True)[:384])
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype="float32")
+    with torch.inference_mode():
+        wanted = theirs(torch.tensor(ids[None])).logits[0].numpy()
+    del theirs
+    for found in (model.logits(ids.tolist()).numpy(), references.token_by_token(model, ids)):
+        agreement = references.agreement(wanted, found)
+        assert agreement.divergence <= 1.1 * PEER[name]
+        assert agreement.same_choice >= references.SAME_CHOICE
+        assert perplexity(found, ids) == pytest.approx(perplexity(wanted, ids), rel=0.01)
+
+
+def perplexity(logits: np.ndarray, ids: np.ndarray) -> float:
+    """Return the perplexity of ids 1 and on."""
+    shifted = logits[:-1].astype(np.float64) - logits[:-1].max(axis=-1, keepdims=True)
+    chosen = shifted[np.arange(len(ids) - 1), ids[1:]] - np.log(np.exp(shifted).sum(axis=-1))
+    return float(np.exp(-chosen.mean()))
