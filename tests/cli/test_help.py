@@ -31,7 +31,10 @@ def test_help_names_every_command_in_its_group_in_whole_sentences(rung):
         assert all(text.rstrip().endswith(".") for text in found.values()), found
 
 
-@pytest.mark.parametrize(("typed", "near"), [("chek", "Did you mean check?"), ("foo", "There are check, plan")])
+NEAR = {"chek": "Did you mean check?", "foo": "There are check", "download": "rung pull", "/dev/null": "rung run"}
+
+
+@pytest.mark.parametrize(("typed", "near"), NEAR.items())
 def test_an_unknown_command_is_answered_with_those_that_exist(rung, typed, near):
     shown = rung(typed)
     assert shown.code == 2

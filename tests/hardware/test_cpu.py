@@ -3,6 +3,7 @@
 import json
 import os
 
+import psutil
 import pytest
 
 from rung.core.types import Device, Level, Proof
@@ -145,3 +146,11 @@ def test_this_machine():
     assert 0 < found.free <= found.memory
     assert 1 <= found.details["cores"] <= found.details["threads"] <= (os.cpu_count() or 1)
     assert found.software["torch"]
+
+
+def test_a_processor_of_windows_has_its_memory_and_declares_no_instructions(tmp_path):
+    found = cpu.identify(tmp_path, machine="AMD64", system="win32")
+    assert (found.arch, found.kind) == ("x86_64", "cpu")
+    assert found.memory == psutil.virtual_memory().total
+    assert found.details["threads"] == psutil.cpu_count()
+    assert found.capability("isa.avx2").level is not Level.NATIVE

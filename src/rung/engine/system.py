@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def peak_memory() -> int:
         used = psutil.Process().memory_info()
         return int(getattr(used, "peak_wset", used.rss))  # Windows counts the peak
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if os.uname().sysname == "Darwin" else peak * 1024
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def stolen() -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from rung.core.text import did_you_mean
+from rung.core.text import did_you_mean, quoted
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class _Commands(TyperGroup):
         """Return the command that ``args`` begin with; an unknown one is answered with commands that exist."""
         if self.get_command(ctx, args[0]) is None:
             names = self.list_commands(ctx)
-            near = did_you_mean(args[0], names) or f" There are {', '.join(names)}."
+            near = _other_words(args[0]) if ctx.parent is None else ""
+            near = near or did_you_mean(args[0], names) or f" There are {', '.join(names)}."
             ctx.fail(f"There is no command {args[0]!r}.{near}")
         return super().resolve_command(ctx, args)
 
@@ -67,6 +69,28 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except (KeyboardInterrupt, OSError, EOFError) as error:
             raise Passed(error) from error
+
+
+#: Commands of other programs, and what they are called here.
+_ELSEWHERE = {
+    **dict.fromkeys(("chat", "ask", "generate", "start"), "run"),
+    **dict.fromkeys(("download", "fetch", "get"), "pull"),
+    **dict.fromkeys(("ls", "models", "ps"), "list"),
+    **dict.fromkeys(("remove", "delete", "uninstall"), "rm"),
+    **dict.fromkeys(("finetune", "fine-tune", "train", "lora"), "tune"),
+    **dict.fromkeys(("doctor", "install"), "setup"),
+    **dict.fromkeys(("fit", "fits", "estimate"), "check"),
+    **dict.fromkeys(("bench", "benchmark"), "calibrate"),
+    **dict.fromkeys(("gpu", "gpus", "info"), "devices"),
+    "help": "--help",
+}
+
+
+def _other_words(typed: str) -> str:
+    """Return what to type instead of a word of another program, or of a file; empty for any other word."""
+    if typed in _ELSEWHERE:
+        return f" It is called: rung {_ELSEWHERE[typed]}"
+    return f" It is a file: rung run {quoted(typed)}" if Path(typed).exists() else ""
 
 
 def _first_sentence(text: str) -> str:

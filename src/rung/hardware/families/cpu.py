@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -77,9 +78,11 @@ def identify(
 
     ``root`` holds ``proc`` and ``sys``; the other arguments stand in for this machine in tests.
     """
-    arch = _arch(machine or os.uname().machine)
+    arch = _arch(machine or platform.machine())
     if system == "darwin":
         name, memory, free, flags, details = _mac(ask)
+    elif system == "win32":
+        name, memory, free, flags, details = _windows()
     else:
         name, memory, free, flags, details = _linux(root, affinity)
     return Device(
@@ -157,6 +160,15 @@ def _mac(ask: Callable[[str], str]) -> _Facts:
     caches = {level: _number(ask(name)) for level, name in (("L1d", "hw.l1dcachesize"), ("L2", "hw.l2cachesize"))}
     details["caches"] = FrozenDict({level: size for level, size in caches.items() if size})
     return ask("machdep.cpu.brand_string"), memory, _free_by_psutil(), flags, details
+
+
+def _windows() -> _Facts:
+    """Return what psutil knows; nothing tells which instructions there are, so none is declared."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    cores, threads = psutil.cpu_count(logical=False) or 1, psutil.cpu_count() or 1
+    return platform.processor(), memory.total, memory.available, frozenset(), {"cores": cores, "threads": threads}
 
 
 def _free_by_psutil() -> int | None:
