@@ -18,9 +18,8 @@ from rung.planning.answer import Choice, Question
 from rung.planning.answers.sentence import place
 from rung.planning.check import check
 from rung.planning.request import Request
+from rung.planning.time import READING_SPEED
 
-#: Tokens a second that a person reads.
-READING = 5.0
 #: Formats that are tried, most exact first.
 FORMATS = ("bf16", "q8_0", "q6_k", "q4_k_m", "q3_k_m")
 #: Billions of weights at which a class of sizes ends.
@@ -45,7 +44,7 @@ class Suggestion(Value):
     @property
     def reads(self) -> bool:
         """Whether it answers as fast as one reads."""
-        return (self.choice.speed.decode_tokens_per_second or 0.0) >= READING
+        return _reads(self.choice)
 
     def to_json(self) -> dict[str, Any]:
         """The suggestion as scripts read it."""
@@ -164,9 +163,14 @@ def _suggestion(model: KnownModel, group: tuple[Device, ...], question: Question
     able = [choice for choice in answer.choices if choice.verdict]
     if not able:
         return None
-    reads = (choice for choice in able if (choice.speed.decode_tokens_per_second or 0.0) >= READING)
+    reads = (choice for choice in able if _reads(choice))
     best = next(reads, None) or _fastest(able)
     return Suggestion(model, best, answer.context)
+
+
+def _reads(choice: Choice) -> bool:
+    """Return whether a choice answers as fast as one reads, in the digits that are shown."""
+    return round(choice.speed.decode_tokens_per_second or 0.0, 1) >= READING_SPEED
 
 
 def _fastest(able: Sequence[Choice]) -> Choice:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rung.cli.views.output import columns, folded
 from rung.core.text import printable, quoted, rate, size
 from rung.formats.grades import grade
-from rung.planning.recommend import READING, Shelf, Suggestion
+from rung.planning.recommend import Shelf, Suggestion
+from rung.planning.time import READING_SPEED
 
 
 def text(shelf: Shelf) -> str:
@@ -28,7 +29,7 @@ def _table(shelf: Shelf) -> list[str]:
 def _row(suggestion: Suggestion) -> tuple[str, ...]:
     choice, speed = suggestion.choice, suggestion.choice.speed
     decode, most = speed.decode_tokens_per_second, speed.bound_tokens_per_second
-    slower = "" if suggestion.reads else speed.reason or f"below reading speed, {READING:g} tokens/s"
+    slower = "" if suggestion.reads else speed.reason or f"below reading speed, {READING_SPEED:g} tokens/s"
     emulated = choice.verdict.reason.partition(":")[0] if choice.level == "slow" and suggestion.reads else ""
     return (
         suggestion.model.name,

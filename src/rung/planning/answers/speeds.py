@@ -6,6 +6,7 @@ import shlex
 
 from rung.core.types import Device
 from rung.hardware.catalog import llama_cpp
+from rung.models.store.starters import find as find_starter
 from rung.planning.answer import LlamaCpp
 from rung.planning.arrange import Arrangement
 from rung.planning.mixture import LLAMA_CPP
@@ -41,7 +42,10 @@ def llama_cpp_beside(
     if len(arrangement.parts) != 1 or not (file_type or stored):
         return None
     made, device, _ = arrangement.parts[0]
-    name = ["-m", subject.path] if subject.kind == "gguf" else ["-hf", f"{gguf or 'ORG/REPO'}:{file_type}"]
+    if starter := find_starter(subject.path):  # which is not here: its path is its name
+        name = ["-hf", f"{starter.hub.repository}:{starter.format.upper()}"]
+    else:
+        name = ["-m", subject.path] if subject.kind == "gguf" else ["-hf", f"{gguf or 'ORG/REPO'}:{file_type}"]
     layers = [] if device.kind == "cpu" else ["-ngl", "99"]
     command = shlex.join(["llama-server", *name, *layers, "-c", str(context)])
     size, number = made.token_bytes
