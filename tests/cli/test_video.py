@@ -108,6 +108,7 @@ def test_values_that_a_batch_may_have(tmp_path):
         (("video", "{}"), "Give a prompt"),
         (("video", "{}", "a cat", "--size", "1x"), "no size"),
         (("video", "{}", "a cat", "--out", "x.avi"), "ends in .avi"),
+        (("video", "{}", "a cat", "--out", "x.avi"), "--out x.mp4"),
         (("video", "{}", "a cat", "--out", "x.webp", "--frames", "3", "--size", "16x16"), "1  --frames 4\n"),
         (("video", "{}", "a cat", "--out", "x.webp", "--frames", "4", "--size", "20x16"), "1  --size 16x16\n"),
         (("video", "{}/vae", "a cat"), "no pipeline of diffusers"),
@@ -127,6 +128,15 @@ def test_wrong_questions(latte, capsys, arguments, said):
     status, _, told = rung(capsys, *(argument.format(latte) for argument in arguments))
     assert status in (1, 2)
     assert said.format(latte) in told
+
+
+def test_a_gguf_file_is_no_pipeline_and_the_command_that_runs_it_is_said(tmp_path, capsys):
+    path = tmp_path / "a model.gguf"
+    path.write_bytes(b"GGUF")
+    status, _, told = rung(capsys, "video", str(path), "a cat")
+    assert status == 1
+    assert "is a file, and a pipeline of diffusers is a folder" in told
+    assert f"rung run '{path}'" in told
 
 
 def test_weights_are_fetched_when_they_are_needed(latte, tmp_path, capsys, monkeypatch):

@@ -77,6 +77,16 @@ def test_all_is_the_whole_catalogue_and_imports_no_torch_to_say_so(tmp_path):
     assert "2 passed" in said, said
 
 
+@pytest.mark.parametrize("vendor", ["nvidia", "apple"])
+def test_a_vendor_is_each_of_its_cards_once(tmp_path, vendor):
+    kinds = catalog.architectures()
+    cards = [p for p in catalog.products() if kinds[p.arch].vendor == vendor and kinds[p.arch].kind != "cpu"]
+    asked = f"{vendor},{cards[0].name}"
+    said = run(tmp_path, "--rung-devices", asked, "--collect-only", "-k", "test_fixture")
+    assert 0 < len(cards) < len(catalog.products())
+    assert f"{len(cards)}/" in said or f"{len(cards)} tests collected" in said, said[-500:]
+
+
 @pytest.mark.parametrize("name", ["nonsense"])
 def test_a_card_that_nobody_knows(tmp_path, name):
     said = run(tmp_path, "--rung-devices", name, "-k", "test_fixture")

@@ -94,7 +94,8 @@ def make(
         )
     left = wanted if batch is None else done.left(wanted)
     for job in () if plan else left:
-        pictures.check_destination(job.out, job.settings.frames or 1)
+        moving = command == "video" and job.out.suffix.lower() != ".png"
+        pictures.check_destination(job.out, job.settings.frames or (2 if moving else 1))
     quiet_bitsandbytes()
     folder = opened(model, offline, revision, quiet or json)
     with simulated(device, software) as chosen, _pipeline(folder, chosen, memory, format, quiet or json) as pipeline:

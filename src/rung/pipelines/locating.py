@@ -38,6 +38,12 @@ def folder_of(
                 ways_out=[f"rung check {quoted(name)}   # says what it is"],
             )
         return place
+    if place.is_file():
+        raise BadFile(
+            f"{name} is a file, and a pipeline of diffusers is a folder with a {INDEX}.",
+            ["A GGUF file holds one network, most often a language model."] if place.suffix.lower() == ".gguf" else [],
+            [f"rung check {quoted(name)}   # says what it is", *_language(place)],
+        )
     repository = repository_of(name)
     if repository is None or place.exists():
         raise ModelNotFound(f"There is no pipeline {name!r}.", ways_out=["a folder of diffusers, or ORG/REPO"])
@@ -45,6 +51,13 @@ def folder_of(
     if INDEX not in listed.files:
         raise BadFile(f"{repository[0]} is no pipeline of diffusers: it has no {INDEX}.")
     return next(path.parent for path in fetch(listed, _wanted(listed, weights), progress) if path.name == INDEX)
+
+
+def _language(place: Path) -> list[str]:
+    """Return the command for a file that a language model may lie in."""
+    if place.suffix.lower() not in (".gguf", ".safetensors"):
+        return []
+    return [f"rung run {quoted(str(place))}   # if it is a language model"]
 
 
 def _wanted(listed: Listing, with_weights: bool) -> list[str]:

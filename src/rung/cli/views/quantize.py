@@ -66,10 +66,17 @@ def decibels(value: float) -> str:
     return "exact" if value == math.inf else f"{value:.1f} dB"
 
 
+def shrunk(after: int, before: int) -> str:
+    """Return ``99 MB (was 269 MB)``: below 1 GB both in megabytes, so that one can compare them."""
+    if all(2**20 <= count < 2**30 for count in (after, before)):
+        return f"{after / 2**20:.0f} MB (was {before / 2**20:.0f} MB)"
+    return f"{size(after)} (was {size(before)})"
+
+
 def whole_line(job: Job, written: Sequence[Written], seconds: float, target: str) -> str:
-    """``model.gguf: 4.1 GB of 13.5 GB, 201 tensors, error 21.9 dB · 2 min 5 s``."""
+    """``model.gguf: 4.1 GB (was 13.5 GB), 201 tensors, error 21.9 dB · 2 min 5 s``."""
     after = sum(each.bytes for each in written)
-    parts = [f"{target}: {size(after)} of {size(job.weight_bytes)}", count(len(written), "tensor")]
+    parts = [f"{target}: {shrunk(after, job.weight_bytes)}", count(len(written), "tensor")]
     if any(each.cost for each in written):
         parts.append(f"error {decibels(together(written))}")
     minutes, rest = divmod(round(seconds), 60)

@@ -2,8 +2,9 @@
 
 ``@pytest.mark.rung_device("v100", ...)`` runs a test once on each of these simulated cards; the fixture ``rung_device``
 is the ``Device`` there; ``memory=``, ``software=`` and ``defects=`` of the mark are those of ``rung.simulate``.
-``--rung-devices all`` runs such tests once on every card of the catalogue, ``--rung-devices p2200,mi210`` on those
-named. Nothing outside such tests changes, and torch is imported by the first of them that runs.
+``--rung-devices all`` runs such tests once on every card of the catalogue, ``--rung-devices nvidia`` on every card of
+that vendor, ``--rung-devices p2200,mi210`` on those named. Nothing outside such tests changes, and torch is imported
+by the first of them that runs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rung.core.types import Device
 
 _FIXTURE = "rung_device"
+_VENDORS = ("nvidia", "amd", "apple", "intel")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,7 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rung-devices",
         metavar="NAMES",
         default="",
-        help="simulate these cards in tests marked rung_device: names with commas between them, or all",
+        help="simulate these cards in tests marked rung_device: names or vendors (nvidia, amd, apple, intel) with "
+        "commas between them, or all",
     )
 
 
@@ -68,10 +71,23 @@ def _rung_device_of_mark(request: pytest.FixtureRequest) -> None:
 
 
 def _asked(config: pytest.Config) -> list[str]:
-    text = str(config.getoption("--rung-devices"))
-    if text != "all":
-        return [name.strip() for name in text.split(",") if name.strip()]
+    """Return the names of ``--rung-devices``, each card once; ``all`` and vendors stand for their cards."""
+    found: list[str] = []
+    for word in str(config.getoption("--rung-devices")).split(","):
+        if name := word.strip():
+            found += _cards(name.lower()) or [name]
+    return list(dict.fromkeys(found))
+
+
+def _cards(group: str) -> list[str]:
+    """Return the cards of a vendor, or of ``all``; nothing for the name of one card."""
+    if group not in ("all", *_VENDORS):
+        return []
     from rung.hardware import catalog
 
-    kinds = catalog.architectures()
-    return [product.name for product in catalog.products() if kinds[product.arch].kind != "cpu"]
+    rows = catalog.architectures()
+    return [
+        product.name
+        for product in catalog.products()
+        if rows[product.arch].kind != "cpu" and group in ("all", rows[product.arch].vendor)
+    ]
