@@ -1,5 +1,6 @@
 """``rung devices``: what is cached, else what is known, marked as such; never a yes without a proof."""
 
+import dataclasses
 import json
 import re
 import signal
@@ -10,12 +11,17 @@ import time
 import psutil
 import pytest
 
+from rung.cli import fetching
+from rung.cli.commands.before import devices as devices_command
+from rung.cli.views.device_screen import state
 from rung.cli.views.devices import speed
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import catalog, detect, remember
+from rung.hardware import catalog, detect, occupants, remember
 from rung.hardware.families import cuda
 from rung.hardware.remember import Findings
+from rung.hardware.select import select_device
+from rung.planning.largest import SIZES, largest
 from rung.run import probe
 from tests.hardware.fake_nvml import P2200, UNKNOWN_ARCH, Nvml
 
@@ -93,17 +99,74 @@ def test_an_unknown_card_is_unknown(rung, cards):
 
 def test_one_device_with_all_reasons(rung, cards):
     remember.write(detect.devices()[0], FOUND)
-    said = rung("devices", "cpu")
+    said = rung("devices", "cpu", "--all")
     assert row(said.out, "matmul.bf16") == ["no", "measured here", "wrong numbers, row 3 is off by 0.4"]
     assert row(said.out, "matmul.f16")[0] == "emulated"
     assert row(said.out, "matmul.f64") == ["?"]
 
 
 def test_a_card_that_is_not_here(rung, cards):
-    said = rung("devices", "2080ti")
+    said = rung("devices", "2080ti", "--all")
     assert said.out.startswith("geforce-rtx-2080-ti  GeForce RTX 2080 Ti · sm_75 · 10.8 GB free of 11.0 GB\n")
     assert "not in this machine; from the catalogue (checked)" in said.out
     assert row(said.out, "matmul.bf16")[:2] == ["emulated", "catalogue"]
+
+
+def test_a_card_is_judged_in_a_few_lines_and_the_rest_is_behind_all(rung, cards):
+    short, whole = rung("devices", "p2200").out.splitlines(), rung("devices", "p2200", "--all").out.splitlines()
+    assert len(short) <= 6
+    assert short[1] == "f32 native, f16/bf16 emulated, int8 not known, fp8 absent, no tensor cores"
+    assert short[-1].endswith("rung devices p2200 --all")
+    assert whole[:4] == short[:4]
+    assert any(line.startswith("units.fp4") for line in whole)
+    assert "tensor cores for f16" in rung("devices", "v100").out
+
+
+@pytest.mark.parametrize("name", ["p2200", "3060", "m1", "cpu"])
+def test_the_size_that_fits_is_the_one_that_check_says_fits(rung, cards, name):
+    most = largest(select_device(name))
+    after = SIZES[SIZES.index(most) + 1]
+    for size, fits in ((most, True), (after, False)):
+        said = json.loads(rung("check", size, "--device", name, "--format", "q4_k", "--context", "2048", "--json").out)
+        assert said["choices"][0]["fits"] is fits, (size, said["answer"])
+
+
+def test_memory_is_a_bar_with_who_holds_it(monkeypatch):
+    held = [{"pid": 7, "name": "python", "bytes": 3 << 30}, {"pid": 8, "name": "sh", "bytes": 1 << 20}]
+    monkeypatch.setattr(occupants, "of", lambda device: tuple(held))
+    card = dataclasses.replace(catalog.device("3060"), memory=12 << 30, free=3 << 30)
+    memory, holders, fits = state(card)
+    assert memory == f"memory   [{'#' * 18}{'.' * 6}] 9.0 GB used, 3.0 GB free"
+    assert holders == "held by  python 3.0 GB (pid 7)"
+    assert fits.startswith("fits     dense models up to")
+
+
+@pytest.mark.parametrize(("terminal", "yes", "measured"), [(True, True, 1), (True, False, 0), (False, True, 0)])
+def test_a_new_machine_offers_to_measure_on_a_terminal_only(rung, cards, monkeypatch, terminal, yes, measured):
+    asked, done = [], []
+    monkeypatch.setattr(fetching, "on_terminal", lambda: terminal)
+    monkeypatch.setattr(fetching, "ask", lambda question: asked.append(question) or yes)
+    monkeypatch.setattr(devices_command, "on_screen", lambda: terminal)
+    monkeypatch.setattr(probe, "measure", lambda device, progress: done.append(device.id) or FOUND)
+    assert rung("devices").code == 0
+    assert (len(asked), len(done)) == (int(terminal), measured)
+    assert rung("devices").code == 0
+    assert len(asked) == terminal + (terminal and not measured)  # what is measured is not asked about again
+
+
+def test_watch_draws_again_until_ctrl_c(rung, cards, monkeypatch):
+    drawn = []
+
+    def stopped_at_the_second(seconds):
+        drawn.append(seconds)
+        if len(drawn) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(devices_command, "on_screen", lambda: True)
+    monkeypatch.setattr(devices_command.time, "sleep", stopped_at_the_second)
+    said = rung("devices", "--watch")
+    assert said.code == 130
+    assert said.out.count("memory   [") == 2
 
 
 def test_a_name_that_is_no_device(rung, cards):
@@ -224,6 +287,11 @@ def test_probing_measures_again_and_keeps_it(rung, cards, monkeypatch):
         (("--catalog", "--probe"), "--probe measures"),
         (("--capabilities", "--probe"), "--probe measures"),
         (("--sources",), "--catalog --sources"),
+        (("--all",), "--all is about one device"),
+        (("--catalog", "--all"), "--all is about one device"),
+        (("p2200", "--watch"), "goes with nothing else"),
+        (("--watch", "--json"), "goes with nothing else"),
+        (("--watch",), "the output is no terminal"),
         (("--catalog", "--software", "torch 1.10+cu102"), "rung devices NAME --software"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,10 +11,16 @@ import typer
 from rung.cli import options
 from rung.cli.views.output import console, print_json, table
 from rung.core.text import quoted
-from rung.core.types import Device
+from rung.core.types import Device, Proof
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from rung.hardware.catalog import Product
+
+_WATCH = "rung devices --watch"
+#: Seconds between two drawings of ``--watch``.
+_SECONDS = 2.0
 
 
 def devices(
@@ -36,6 +44,10 @@ def devices(
     software: options.Software = None,
     capabilities: Annotated[bool, typer.Option("--capabilities", help="List what a capability's name means.")] = False,
     probe: Annotated[bool, typer.Option("--probe", help="Measure now what each device can do (about 10 s).")] = False,
+    all: Annotated[
+        bool, typer.Option("--all", help="Show every capability with its proof and reason, and what software runs.")
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every 2 s until Ctrl-C, on a terminal.")] = False,
     json: options.Json = False,
 ) -> None:
     """List the devices here and what each can compute.
@@ -43,6 +55,7 @@ def devices(
     Measured, from the catalogue, or unknown; never a yes without a proof.
     """
     _refuse_idle(catalog, sources, capabilities, software, probe)
+    _refuse_all_and_watch(name, all, watch, listing=catalog or capabilities, json=json, probe=probe)
     if capabilities:
         _capabilities(json)
     elif catalog and sources:
@@ -52,7 +65,9 @@ def devices(
     elif catalog:
         _catalog(name, json)
     elif name:
-        _one(name, software, probe, json)
+        _one(name, software, probe, json, all)
+    elif watch:
+        _watch()
     else:
         _here(software, probe, json)
 
@@ -72,6 +87,20 @@ def _refuse_idle(catalog: bool, sources: bool, capabilities: bool, software: str
         raise UsageError("--probe measures what is here.", (), ["rung devices --probe"])
 
 
+def _refuse_all_and_watch(name: str, all: bool, watch: bool, *, listing: bool, json: bool, probe: bool) -> None:
+    """Raise ``UsageError`` for ``--all`` without a device and for ``--watch`` where nothing can be refreshed."""
+    from rung.core.errors import UsageError
+
+    if all and (listing or not name):
+        raise UsageError("--all is about one device.", (), ["rung devices cpu --all", "rung devices p2200 --all"])
+    if watch and (name or listing or json or probe):
+        raise UsageError("--watch shows the devices of this machine and goes with nothing else.", (), [_WATCH])
+    if watch and not on_screen():
+        raise UsageError(
+            "--watch refreshes a screen, and the output is no terminal.", (), ["rung devices", "rung devices --json"]
+        )
+
+
 def _here(software: str | None, probe: bool, json: bool) -> None:
     from rung.cli.views import devices as views
     from rung.core.errors import UsageError
@@ -86,22 +115,62 @@ def _here(software: str | None, probe: bool, json: bool) -> None:
     if json:
         print_json([device.to_json() for device in found])
         return
+    if _offered(found):
+        found = [_probed(device) for device in found]
     out = console()
     for number, device in enumerate(found):
         if number:
             out.print()
-        out.print(views.heading(device))
-        for line in (views.speed(device), *views.remarks(device)):
-            if line:
-                out.print(line)
+        _show(out, device)
         out.print(views.levels(device))
         if line := views.instruction_sets(device):
             out.print(line)
-    out.print(f"\nWhy: rung devices {found[0].id if len(found) == 1 else 'ID'}")
+    out.print(f"\nWhy: rung devices {found[0].id if len(found) == 1 else 'ID'} --all")
 
 
-def _one(name: str, software: str | None, probe: bool, json: bool) -> None:
+def _show(out: Console, device: Device) -> None:
+    """Print what the device is, its memory and load now, and where its figures come from."""
     from rung.cli.views import devices as views
+    from rung.cli.views.device_screen import state
+
+    for line in (views.heading(device), *state(device), views.speed(device), *views.remarks(device)):
+        if line:
+            out.print(line)
+
+
+def on_screen() -> bool:
+    """Tell whether the output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def _offered(found: list[Device]) -> bool:
+    """Ask a person on a terminal whether to measure now, where no device has been measured yet."""
+    from rung.cli.fetching import ask, on_terminal
+
+    proofs = {capability.proof for device in found for capability in device.capabilities.values()}
+    if Proof.PROBE in proofs or not (on_screen() and on_terminal()):
+        return False
+    return ask("Nothing is measured here yet. Measure now what each device can do, about 10 s a device?")
+
+
+def _watch() -> None:
+    """Draw the devices every 2 s until Ctrl-C."""
+    from rung.hardware import detect
+
+    out = console()
+    while True:
+        found = detect.devices()
+        out.clear()
+        for device in found:
+            _show(out, device)
+            out.print()
+        out.print("Ctrl-C ends")
+        time.sleep(_SECONDS)
+
+
+def _one(name: str, software: str | None, probe: bool, json: bool, all: bool) -> None:
+    from rung.cli.views import devices as views
+    from rung.cli.views.device_verdict import verdict
     from rung.core.errors import UsageError
     from rung.hardware.catalog.doubts import doubts
     from rung.hardware.catalog.support import support
@@ -120,15 +189,26 @@ def _one(name: str, software: str | None, probe: bool, json: bool) -> None:
         print_json(views.in_full(device, found, unknown))
         return
     out = console()
-    out.print(views.heading(device))
-    for line in (views.speed(device), *views.remarks(device)):
-        if line:
-            out.print(line)
-    out.print(views.reasons(device))
-    out.print()
-    out.print(views.software(found))
+    lines = [views.heading(device), *verdict(device), views.speed(device), *views.remarks(device)]
+    for line in filter(None, lines):
+        out.print(line)
+    if all:
+        out.print(views.reasons(device))
+        out.print()
+    named = [row for row in found if all or _names(software, row.package)]
+    if named:
+        out.print(views.software(named))
     for line in unknown:
         out.print(line)
+    if not all:
+        more = f" --software {quoted(software)}" if software else ""
+        out.print(f"Why, and which software runs: rung devices {quoted(name)}{more} --all")
+
+
+def _names(software: str | None, package: str) -> bool:
+    """Tell whether the text of ``--software`` names this package."""
+    words = [part.split()[0].lower() for part in (software or "").split(",") if part.strip()]
+    return package.lower() in words
 
 
 def _catalog(wanted: str, json: bool) -> None:
