@@ -14,6 +14,8 @@ from rung.kernels.cpu import target
 
 # Read when torch is first imported: threads that spin while they wait cost ten times as much on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Tables obey it, and workers of pytest-xdist have it set.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.hookimpl(tryfirst=True)

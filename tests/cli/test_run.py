@@ -107,7 +107,7 @@ def test_a_stop_string_is_not_printed(rung, model):
         (["plan", "no/such/model.gguf"], 1, "no/such/model.gguf"),
         (["ladder", "paint"], 2, "There is no op 'paint'"),
         (["ladder", "linear", "q4k"], 2, "Did you mean q4_k"),
-        (["fly"], 2, "No such command"),
+        (["fly"], 2, "There is no command"),
     ],
 )
 def test_a_bad_question_is_answered_in_words(rung, model, arguments, code, words):

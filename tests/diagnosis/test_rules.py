@@ -24,7 +24,8 @@ def test_a_rule_applies_to_its_case_and_not_to_an_empty_log(rule):
     here = scene(log, environment)
     assert rule.when(here)
     assert not rule.when(scene("training started", environment))
-    assert explain(log, environment).cause == cause
+    found = explain(log, environment)
+    assert (found.cause or found.alternatives[0].cause) == cause  # few words that name no error only suggest it
     said = rule.says(here)
     assert "{" not in said
     assert "?" not in said

@@ -368,7 +368,10 @@ def test_check_counts_a_mixture_of_experts_as_it_will_be_held(folders):
         (there,) = planned.placements
         for name in ("weights", "kv_cache", "activations", "runtime"):
             assert getattr(choice.memory, name) == pytest.approx(getattr(there.memory, name), rel=0.01), choice.format
-        assert choice.speed.decode_tokens_per_second == pytest.approx(planned.decode_rate, rel=0.05)
+        if choice.speed.reason:  # the rung of these tiny weights decodes them first, for which no rate is known
+            assert choice.speed.decode_tokens_per_second is None
+        else:
+            assert choice.speed.decode_tokens_per_second == pytest.approx(planned.decode_rate, rel=0.05)
         assert choice.command.startswith(f"rung run {folder} --format {choice.format} ")
     assert not any(choice.command for choice in rung.check(folder, ["2x3090"], context=64).choices)
 

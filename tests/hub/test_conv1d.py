@@ -67,7 +67,7 @@ def test_a_network_is_quantised_saved_loaded_and_run(base, tmp_path):
     tokenizer().save_pretrained(tmp_path / "saved")
     again = load(tmp_path / "saved")
     assert torch.equal(logits(again), logits(model))
-    ran = run(tmp_path / "saved", device="cpu", context=64)
+    ran = run(str(tmp_path / "saved"), device="cpu", context=64)
     assert apart(ran.logits(IDS[0].tolist()), logits(model)) < 0.02
     formats = {tensor.name: (tensor.format, tensor.shape) for tensor in ran.card.component.tensors}
     assert formats["transformer.h.0.attn.c_attn.weight"] == ("q8_0", (192, 64))

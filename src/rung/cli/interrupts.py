@@ -9,7 +9,6 @@ import atexit
 import os
 import signal
 import sys
-import threading
 import time
 
 TYPE_CHECKING = False
@@ -38,6 +37,8 @@ def listen(watch: bool) -> None:
         return
     signal.signal(signal.SIGINT, _interrupt)
     if watch and os.name == "posix":
+        import threading  # not for exec, whose start is a program's
+
         signals, waker = os.pipe()
         os.set_blocking(waker, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -103,4 +104,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
     if not _goes_on:
         _end()
+    import threading
+
     threading.Timer(_AGAIN, os.kill, (os.getpid(), signal.SIGINT)).start()
