@@ -5,6 +5,7 @@ import json
 import math
 import re
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from rung.models.card import View
 from rung.splats import Cloud
 from rung.splats.cameras import looking
 from rung.splats.drawing import draw
+from rung.splats.exporting import page_title
 from rung.splats.viewers.page import page
 from tests.splats.browser import CHROMIUM, Browser
 
@@ -119,3 +121,8 @@ def test_a_page_without_cameras_is_turned_by_the_mouse_and_moved_by_keys(tmp_pat
     browser.value("dispatchEvent(new KeyboardEvent('keyup', {code: 'KeyW'}))")
     assert math.isfinite(sum(browser.value("camera().pose")))
     assert browser.picture(400, 300).max() > 0
+
+
+@pytest.mark.parametrize(("path", "title"), [("garden/page.html", "garden"), ("garden/roses.html", "roses")])
+def test_a_page_is_titled_after_its_scene(path, title):
+    assert page_title(Path(path)) == title

@@ -68,7 +68,9 @@ class Export:
             if out.suffix.lower() == PAGE:
                 ground, sharp = colour(self._first.background), self._first.antialiased
                 training = [view for view in self.views if view.split == "train"]
-                write_whole(out, page(self.cloud, training, background=ground, antialiased=sharp, title=out.stem))
+                write_whole(
+                    out, page(self.cloud, training, background=ground, antialiased=sharp, title=page_title(out))
+                )
             else:
                 write(out, self.cloud)
 
@@ -82,6 +84,11 @@ class Export:
         painters = [Painter(cloud, antialiased=self._first.antialiased) for cloud in (self.whole, after)]
         found = [psnr(*(eight_bits(painter.paint(view, ground)[0]) for painter in painters)) for view in views]
         return sum(found) / len(found), len(found)
+
+
+def page_title(out: Path) -> str:
+    """Return the title of a page: its name, or its folder's where it is called as every run calls it."""
+    return out.absolute().parent.name if out.name == "page.html" else out.stem
 
 
 def _nothing_left(merged: Cloud) -> UsageError:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rung.core.errors import RungError
-from rung.core.text import count
+from rung.core.text import count, duration
 from rung.core.types import Device
 from rung.core.value import FrozenDict
 from rung.engine import system
@@ -115,6 +115,15 @@ def train(
         return _Run(settings, out, held_plan, told, begin, place).go(view)
 
 
+def _planned_words(made: SplatPlan, device: Device, asked_seconds: float | None) -> str:
+    """Return where a run trains, what is planned, and how long the training takes, before its first step."""
+    size_words = f"up to {made.splats:,} splats, pictures of up to {made.width} x {made.height}"
+    if asked_seconds is None:
+        return f"{device.name}: {size_words}, {made.steps:,} steps, about {duration(made.seconds)}"
+    whole = f"{duration(asked_seconds)} in all, with loading, tests and files beside the training"
+    return f"{device.name}: {size_words}, {whole}"
+
+
 class _Run:
     """One run, from its settings to its result."""
 
@@ -179,6 +188,7 @@ class _Run:
         )
         for reason in made.reasons:
             self._told.note(reason)
+        self._told.note(_planned_words(made, device, asked.seconds))
         return made
 
     def _begun(self, card: SceneCard) -> Trainer:

@@ -216,7 +216,7 @@ def _ending(done: Result, out: Path) -> str:
 
     found = done.metrics
     splats, steps = count(found["splats"], "splat"), count(found["steps"], "step")
-    lines = [f"{found['ply']} · {splats} · {steps} in {found['seconds']:.0f} s"]
+    lines = [f"{found['ply']} · {splats} · {steps}, trained for {found['seconds']:.0f} s"]
     if found["psnr"] is not None:
         quality = f"PSNR {found['psnr']:.2f} dB, SSIM {found['ssim']:.3f}"
         lines.append(f"{count(len(found['images']), 'test picture')}: {quality} · {out / 'test'}")
