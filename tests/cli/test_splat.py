@@ -60,7 +60,7 @@ def test_one_of_a_kind_is_not_said_to_be_several(tmp_path, capsys, monkeypatch):
     assert (code, out.splitlines()) == (
         0,
         [
-            "splats.ply · 1 splat · 1 step in 2 s",
+            "splats.ply · 1 splat · 1 step, trained for 2 s",
             f"1 test picture: PSNR 20.00 dB, SSIM 0.500 · {tmp_path / 'run' / 'test'}",
         ],
     )
