@@ -1,12 +1,13 @@
 """Calls that Ctrl-C does not cut: it is raised at once, and the call goes on to its end."""
 
+import subprocess
 import sys
 import threading
 
 import pytest
 from tests.interrupting import alarms, interrupt
 
-from rung.core.shield import import_whole, shielded
+from rung.core.shield import Workers, import_whole, shielded
 
 
 def test_what_a_call_returns_and_raises():
@@ -46,3 +47,46 @@ def test_an_import_is_whole_after_an_interrupt(tmp_path, monkeypatch):
     finally:
         del sys.slow_marks
         del sys.modules["slow_to_import"]
+
+
+def test_workers_make_calls_in_order_and_give_their_outcomes():
+    workers, order = Workers(1), []
+    found = [workers.submit(lambda n: order.append(n) or n * n, number) for number in range(5)]
+    failing = workers.submit(lambda: {}["lost"])
+    assert [outcome.result() for outcome in found] == [0, 1, 4, 9, 16]
+    assert order == [0, 1, 2, 3, 4]
+    with pytest.raises(KeyError, match="lost"):
+        failing.result()
+    workers.close()
+
+
+def test_closing_drops_the_calls_that_have_not_begun():
+    workers, begun, go, order = Workers(1), threading.Event(), threading.Event(), []
+    workers.submit(lambda: (begun.set(), go.wait(60), order.append("first")))
+    workers.submit(order.append, "second")
+    assert begun.wait(60)
+    threading.Timer(0.05, go.set).start()
+    workers.close()
+    assert order == ["first"]
+
+
+CUT = """
+import sys, threading
+from rung.core.shield import Workers, shielded
+from tests.interrupting import alarms, interrupt, moments
+def work():
+    workers = Workers(2)
+    try:
+        [one.result() for one in [workers.submit(sum, range(20000)) for _ in range(8)]]
+    finally:
+        workers.close()
+    shielded(lambda: sum(range(20000)))
+with alarms():
+    print(sum(interrupt(work, at) for at in moments(300, 0.01)) > 30)
+"""
+
+
+def test_a_process_ends_after_interrupts_at_any_moment():
+    """Conditions and futures of the standard library are left locked by some of them, and the end waits for ever."""
+    done = subprocess.run([sys.executable, "-c", CUT], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True\n", "")

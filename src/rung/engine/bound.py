@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rung import formats
+from rung.core.shield import Outcome, Workers
 from rung.core.types import EMPTY, Case, Device, Placement, Plan
 from rung.core.value import FrozenDict
 from rung.formats import Encoded
@@ -57,9 +57,9 @@ class BoundParts:
         self._changes = changes
         self._done, self._all, self._counting = 0, 0, threading.Lock()
         several = min(plan.threads, _PACKERS) if plan.format == "stored" else 1
-        self._threads = ThreadPoolExecutor(several, "rung-reader")
-        self._held: dict[str, Future[Held]] = {}
-        self._rows: Future[Encoded] | None = None
+        self._threads = Workers(several)
+        self._held: dict[str, Outcome[Held]] = {}
+        self._rows: Outcome[Encoded] | None = None
         by_id = {device.id: device for device in devices}
         subject = Subject.of_card(card)
         format = None if plan.format == "stored" else storage(plan.format)
@@ -79,6 +79,15 @@ class BoundParts:
         self._ordered = False  # whether columns of a weight lie in an order of their own
 
     def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:  # Ctrl-C: nobody else ends the threads
+            self._threads.close()
+            raise
+        return self
+
+    def _begin(self) -> None:
+        """Have every weight read and packed."""
         tied = self.card.decoder.tied_head
         multiplied = [t for t in self.card.tensors if len(t.shape) > 1 and (tied or t.role != "embed")]
         self._all = sum(tensor.bytes for tensor in multiplied)
@@ -87,12 +96,11 @@ class BoundParts:
             self._rows = self._threads.submit(self._encoded, "embed", self.plan.placements[0].device)
         multiplied.sort(key=lambda tensor: -tensor.bytes)  # the threads end at about the same time
         self._held = {tensor.role: self._threads.submit(self._hold, tensor.role) for tensor in multiplied}
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._threads.shutdown(cancel_futures=True)
+        self._threads.close()
 
     @property
     def _shared(self) -> bool:
