@@ -21,6 +21,13 @@ def test_rung_alone_asks_four_questions_with_a_command_each(rung):
         assert command in COMMANDS or command == "COMMAND", command
 
 
+def test_rung_alone_asks_them_on_a_narrow_terminal_too(rung, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = rung().out.splitlines()
+    assert "Will it run?" in shown
+    assert "Make it smaller." in shown
+
+
 def test_help_names_every_command_in_its_group_in_whole_sentences(rung):
     shown = rung("--help").out
     assert "..." not in shown.split("Before you run")[1]

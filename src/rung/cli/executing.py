@@ -66,7 +66,7 @@ def execute(settings: dict[str, str], command: list[str]) -> int:
     try:
         status, last = launch(command, variables | repaired)
     except (OSError, ValueError) as error:  # ValueError: an empty name
-        return _not_started(command[0], error)
+        return _not_started(command[0], error, settings)
     finally:
         found = _read(notes)
     for name, value in repaired.items():
@@ -152,7 +152,7 @@ def _explain(last: bytes, status: int, settings: Mapping[str, str], command: lis
         print(f"rung exec could not explain this: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def _not_started(name: str, error: OSError | ValueError) -> int:
+def _not_started(name: str, error: OSError | ValueError, settings: Mapping[str, str]) -> int:
     """Says why, in the words of shells, and what to do."""
     missing = not isinstance(error, OSError) or isinstance(error, FileNotFoundError)
     why = "command not found" if missing else getattr(error, "strerror", "")
@@ -165,7 +165,8 @@ def _not_started(name: str, error: OSError | ValueError) -> int:
         why, runner = "no first line says what runs it (#!...)", runner or "sh"
     print(f"rung exec: {name or repr(name)}: {why}", file=sys.stderr)
     if runner:
-        print(f"What to do\n  1  rung exec -- {runner} {name}", file=sys.stderr)
+        device = f"--device {settings['device']} " if "device" in settings else ""
+        print(f"What to do\n  1  rung exec {device}-- {runner} {name}", file=sys.stderr)
     return _NOT_FOUND if missing else _NOT_RUNNABLE
 
 

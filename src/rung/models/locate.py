@@ -149,6 +149,8 @@ def nowhere(name: str, path: Path) -> ModelNotFound:
     models = [entry for entry in near if entry != name and (entry == "demo" or _may_be_model(Path(entry)))]
     named = [(each.endswith(_PICKLES), quoted(each)) for each in models]
     ways = [f"rung convert {each} NEW" if pickled else f"rung run {each}" for pickled, each in named]
+    if name.endswith(_MODEL_FILES):
+        facts = [f"there is no file {name}", *facts]
     looking = [f"ls {quoted(path.parent)}   # what is there"] if name.endswith(_MODEL_FILES) else []
     ways = ways or [*looking, *([] if name.endswith(_PICKLES) else ["rung run demo"])]
     return ModelNotFound(f"{name!r} is neither a file, a folder nor a name on the model hub.", facts, ways)

@@ -169,8 +169,8 @@ def _suggestion(model: KnownModel, group: tuple[Device, ...], question: Question
 
 
 def _reads(choice: Choice) -> bool:
-    """Return whether a choice answers as fast as one reads, in the digits that are shown."""
-    return round(choice.speed.decode_tokens_per_second or 0.0, 1) >= READING_SPEED
+    """Return whether a choice answers as fast as one reads, as ``check`` judges it."""
+    return (choice.speed.decode_tokens_per_second or 0.0) >= READING_SPEED
 
 
 def _fastest(able: Sequence[Choice]) -> Choice:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.cli.views.output import columns
+from rung.cli.views.output import columns, folded
 
 _QUESTIONS = (
     ("Will it run?", 'rung check "llama 3.1 8b"', "add --device p2200 for a card you do not have"),
@@ -15,5 +15,7 @@ _QUESTIONS = (
 def show() -> None:
     """Print the four questions."""
     print("rung: any model, on the device you have\n")
-    print("\n".join(columns(("", "", ""), _QUESTIONS)[1:]))
-    print("\nrung --help lists all commands, rung COMMAND --help the options of one.")
+    lines = columns(("", "", ""), _QUESTIONS)
+    print("\n".join(lines if lines[0] else lines[1:]))  # a table begins with its headings, which are empty here
+    print()
+    print("\n".join(folded("", "rung --help lists all commands, rung COMMAND --help the options of one.")))
