@@ -16,13 +16,13 @@ def on_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def ask(question: str) -> bool:
-    """Ask on stderr; Enter means yes. Ctrl-D means no."""
-    print(f"{question} [Y/n] ", end="", file=sys.stderr, flush=True)
+def ask(question: str, enter: bool = True) -> bool:
+    """Ask on stderr; ``enter`` is what the Enter key alone means. Ctrl-D means no."""
+    print(f"{question} {'[Y/n]' if enter else '[y/N]'} ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if not answer:
         print(file=sys.stderr)
-    return bool(answer) and answer.strip().lower() in ("", "y", "yes")
+    return bool(answer) and (answer.strip().lower() in ("y", "yes") or (enter and not answer.strip()))
 
 
 def offer(starter: Starter) -> bool:
@@ -56,7 +56,7 @@ def _accept(terms: Terms, yes: bool) -> bool:
 
     for line in (terms.notice, *(f"  {link}" for link in terms.links)):
         note(line)
-    return yes or (on_terminal() and ask("Do you accept these terms?"))
+    return yes or (on_terminal() and ask("Do you accept these terms?", enter=False))
 
 
 def first_starter(yes: bool, offline: bool, silent: bool) -> Manifest | None:

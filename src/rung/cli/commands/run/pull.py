@@ -25,8 +25,14 @@ def pull(
 
     A download that was stopped goes on where it ended when the same command is given again.
     """
-    from rung.cli.fetching import fetch
+    from rung.cli.fetching import fetch, offer, on_terminal
+    from rung.models.store import folder
+    from rung.models.store.starters import find
 
+    starter = find(name)
+    if starter is not None and folder.find(name) is None and not yes and on_terminal() and not offer(starter):
+        typer.echo(f"Nothing was fetched. Without the question: rung pull {name} --yes", err=True)
+        raise typer.Exit(1)
     try:
         path = fetch(name, yes=yes, revision=revision, quiet=quiet)
     except KeyboardInterrupt:
