@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 import rung
 from rung import formats
 from rung.cli.app import main as rung_main
-from rung.models.adapter_roles import read_changes
+from rung.models.adapters.roles import read_changes
 from rung.models.open import open_card
 from rung.models.reader import Reader
 from rung.models.roles import shape_of

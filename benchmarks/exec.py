@@ -48,9 +48,9 @@ def seconds(step, count):
         step()
     return (time.thread_time() - began) / count
 
-from rung.run.exec import watch
-from rung.run.exec.notes import Notes
-from rung.run.exec.steps import Steps
+from rung.exec import watch
+from rung.exec.report import Notes
+from rung.exec.step_down import Steps
 watched = Steps(Notes(sys.argv[1]))
 for name, size, count in (("tiny", 0, 100), ("llama-64", 64, 10), ("llama-256", 256, 3)):
     step = steps(size)

@@ -18,13 +18,13 @@ import numpy as np
 
 from rung import formats
 from rung.formats import Encoded
-from rung.kernels.cpu import arena
 from rung.kernels.cpu.compiled import kernel
-from rung.kernels.cpu.packing import Packed, pack
+from rung.kernels.cpu.gemm.product import product
+from rung.kernels.cpu.pack import arena
+from rung.kernels.cpu.pack.packing import Packed, pack
 from rung.kernels.cpu.parallel import run
-from rung.kernels.cpu.product import product
-from rung.kernels.simd.avx512 import broadcast_i32, dot_u8_i8, load_i32, sum_i32, zero_i32
-from rung.kernels.simd.scalar import read_i64, write_u32
+from rung.kernels.isa.avx512 import broadcast_i32, dot_u8_i8, load_i32, sum_i32, zero_i32
+from rung.kernels.isa.scalar import read_i64, write_u32
 
 COLD = 128 << 20
 

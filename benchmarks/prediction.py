@@ -44,8 +44,8 @@ import rung
 import synthetic
 from rung import formats
 from rung.core.types import Device
-from rung.engine import system
-from rung.engine.calibrate import FORMATS, calibrate
+from rung.engine import process_memory
+from rung.engine.calibration.importance import FORMATS, calibrate
 from rung.engine.model import Model
 from rung.planning.solve import speed as plan_speed
 
@@ -163,11 +163,11 @@ def seconds(model: Model, depth: int) -> tuple[float, float]:
             break
         decoder.cache.truncate(0)
         decoder.cache.advance([1] * depth)
-        before, started = system.stolen(), time.perf_counter()
+        before, started = process_memory.stolen(), time.perf_counter()
         for _ in range(LAST):
             decoder.step(1)
         took = time.perf_counter() - started
-        turns.append((round((system.stolen() - before) / took, 3), took / LAST))
+        turns.append((round((process_memory.stolen() - before) / took, 3), took / LAST))
     least = min(turns)[0]
     return statistics.median(took for share, took in turns if share == least), least
 

@@ -28,13 +28,13 @@ _PROMPT = "a cat runs over the sea"
 def measure(folder: Path, wanted: str | None, options: dict[str, Any], memory: str, format: str | None) -> None:
     """The planned and the measured peak of each phase, or of one, with its seconds of processor time."""
     from rung.cli.making import device_named
-    from rung.engine import system
+    from rung.engine import process_memory
     from rung.hub.pipelines import Folder
     from rung.pipelines import generate
-    from rung.pipelines.perform import Performance
-    from rung.pipelines.rehearse import Rehearsal
+    from rung.pipelines.execute import Performance
+    from rung.pipelines.trace import Rehearsal
 
-    system.keep_heap_whole()
+    process_memory.keep_heap_whole()
     opened = Folder(folder)
     others = Rehearsal(opened)
     now, began, last = "", 0.0, generate.PhasesPlan("", 0, ())
@@ -43,7 +43,7 @@ def measure(folder: Path, wanted: str | None, options: dict[str, Any], memory: s
         """What the phase has taken that was computed until now."""
         planned = next((one for one in last.phases if one.name == now), None)
         if planned is not None:
-            peak, total = system.peak_memory() / 2**30, planned.memory.total / 2**30
+            peak, total = process_memory.peak_memory() / 2**30, planned.memory.total / 2**30
             words = f"planned {total:.2f} GB, measured {peak:.2f} GB ({total / peak - 1:+.1%})"
             held = ", ".join(f"{name} {way}, {way.at_once} at once" for name, way in planned.held.items())
             print(f"{now}: {words}, {time.process_time() - began:.0f} s of processor time: {held}", flush=True)
@@ -88,10 +88,10 @@ def errors(folder: Path, frames: int, size: str, steps: int) -> None:
     from rung.hub.pipelines import Folder
     from rung.measure.metrics import psnr
     from rung.nn import QuantLinear
-    from rung.nn.quantise import put
+    from rung.nn.quantize import put
     from rung.pipelines.generate import Pipeline, Settings
     from rung.pipelines.weights import fill
-    from rung.planning.phases import Held
+    from rung.planning.pipeline import Held
 
     opened, (width, height) = Folder(folder), pixels(size) or (512, 512)
     made = torch.Generator().manual_seed(0)

@@ -68,10 +68,10 @@ def config(case: Case) -> dict[str, Any]:
 def predicted(case: Case) -> dict[str, int]:
     """Bytes by what they hold, the runtime left out."""
     from rung.hardware import catalog
-    from rung.models.outlines.component import describe
-    from rung.planning.kitchen import Kitchen
-    from rung.planning.subject import Subject
+    from rung.models.networks.component import describe
+    from rung.planning.network_spec import Subject
     from rung.planning.training import training_use
+    from rung.planning.weight_plan_cache import Kitchen
 
     subject = Subject.of_component(describe(config(case), case.shape), "config", case.shape)
     device = catalog.device("v100")

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from rung import formats
 from rung.core.types import Case, Device, Level, Rung
 from rung.core.value import FrozenDict
-from rung.engine import system
-from rung.kernels.cpu.layouts import FORMATS
+from rung.engine import process_memory
+from rung.kernels.cpu.pack.layouts import FORMATS
 from rung.ops import LADDERS
 from rung.ops.linear import IN_PLACE
-from rung.run import selfcheck
-from rung.run.bind import Binder
+from rung.run import self_check
+from rung.run.binding import Binder
 from rung.run.journal import Journal
 
 _OTHERS = ("nf4:64:nested", "fp4:128:nested", "u4:32", "u4:32:bf16", "u4:32:ordered", "e4m3:32")
@@ -71,8 +71,8 @@ def _wanted(cpu: Device) -> Iterator[list[_Proof]]:
 
 def prove() -> None:
     """Fills the cache of ``RUNG_CACHE`` where something is lacking; a second or less where nothing is."""
-    cpu = next(device for device in system.proven_devices(lambda device: None) if device.kind == "cpu")
+    cpu = next(device for device in process_memory.proven_devices(lambda device: None) if device.kind == "cpu")
     lists = list(_wanted(cpu))
     halves = [[(rung, case) for each in lists[start::2] for rung, case in each if rung] for start in (0, 1)]
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda half: selfcheck.prove(cpu, half), halves))
+        list(threads.map(lambda half: self_check.prove(cpu, half), halves))

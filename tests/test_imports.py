@@ -28,7 +28,7 @@ STEPS = [
 ]
 LEVEL = {name: level for level, names in enumerate(STEPS) for name in names}
 TORCH = {"ops", "run", "nn", "hub", "engine", "measure", "training", "pipelines", "splats", "kernels/gpu"}
-NUMBA = {"kernels/simd", "kernels/cpu"}
+NUMBA = {"kernels/isa", "kernels/cpu"}
 MODULES = sorted(ROOT.rglob("*.py"))
 
 

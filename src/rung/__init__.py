@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from rung.core.types import Device, Plan, Report
     from rung.diagnosis.explain import explain
     from rung.hub.transformers import QuantizationConfig
-    from rung.nn.quantise import quantize
+    from rung.nn.quantize import quantize
     from rung.public import card, check, device, devices, load, plan
-    from rung.run.simulate.context import simulate
-    from rung.run.simulate.defects import Defect
     from rung.run.trace import Trace, trace
+    from rung.simulation.context import simulate
+    from rung.simulation.defects import Defect
 
 _PUBLIC = {
-    "Defect": "rung.run.simulate.defects",
+    "Defect": "rung.simulation.defects",
     "Device": "rung.core.types",
     "Plan": "rung.core.types",
     "QuantizationConfig": "rung.hub.transformers",
@@ -45,8 +45,8 @@ _PUBLIC = {
     "explain": "rung.diagnosis.explain",
     "load": "rung.public",
     "plan": "rung.public",
-    "quantize": "rung.nn.quantise",
-    "simulate": "rung.run.simulate.context",
+    "quantize": "rung.nn.quantize",
+    "simulate": "rung.simulation.context",
     "trace": "rung.run.trace",
 }
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from rung.core.types import Device, Plan
     from rung.engine.model import Model
     from rung.models.card import ModelCard
-    from rung.models.network_card import NetworkCard
-    from rung.planning.answer import Answer
+    from rung.models.cards.network import NetworkCard
+    from rung.planning.check_result import Answer
 
 Budget = str | int | Mapping[str, str | int]
 
@@ -64,7 +64,7 @@ def check(
     ``devices``, or ``device`` as in ``load`` and ``plan``, are names (``p2200``, ``3090+3060``, ``2x3090``, ``cpu``) or
     devices, one or several, by default those of this machine; ``format`` is a format or several;
     ``fits`` asks the whole catalogue; ``trace`` builds the modules of a configuration without weights, with torch, and
-    counts a forward pass. ``asked`` are the fields of ``rung.planning.answer.Question``: ``context batch
+    counts a forward pass. ``asked`` are the fields of ``rung.planning.check_result.Question``: ``context batch
     formats training optimizer rank sequence prompt_tokens``. Raises what ``card`` raises, ``UnknownDevice``,
     ``UnknownFormat``, ``ContextTooLong``, ``UsageError``; with ``trace`` also ``CannotTrace`` and ``SoftwareMissing``.
     """

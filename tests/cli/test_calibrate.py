@@ -10,8 +10,9 @@ import pytest
 
 import rung as package
 from rung.core.types import Capability, Level, Proof
-from rung.engine import calibrate, system
-from rung.hardware import detect, remember
+from rung.engine import process_memory
+from rung.engine.calibration import importance
+from rung.hardware import detect, probe_cache
 from tests.planning.cards import cpu, p2200
 
 FOUND = {"launch torch.decode q8_0": 2e-5, "layer gpu": 1e-4, "torch.decode q8_0": 5e10, "spread": 0.07}
@@ -27,10 +28,10 @@ def machine(monkeypatch, tmp_path):
         asked.append(device.id)
         return FOUND
 
-    monkeypatch.setattr(calibrate, "calibrate", measure)
+    monkeypatch.setattr(importance, "calibrate", measure)
 
     def have(*devices):
-        monkeypatch.setattr(system, "proven_devices", lambda on_probe: devices)
+        monkeypatch.setattr(process_memory, "proven_devices", lambda on_probe: devices)
         monkeypatch.setattr(detect, "devices", lambda cached=True: devices)
         return asked
 
@@ -45,7 +46,7 @@ def test_the_card_is_measured_unless_the_processor_is_asked_for(rung, machine, o
     said = rung("calibrate", *options, "--json")
     assert (said.code, asked) == (0, [id]), said.err
     assert json.loads(said.out) == {"device": id, "rates": FOUND, "note": ""}
-    kept = {device.id: dict(remember.recall(device).rates) for device in (cpu(), p2200())}
+    kept = {device.id: dict(probe_cache.recall(device).rates) for device in (cpu(), p2200())}
     assert kept == {"cpu": {}, "cuda:0": {}} | {id: FOUND}
 
 

@@ -17,9 +17,9 @@ from rung.cli.views.device_screen import state
 from rung.cli.views.devices import speed
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import catalog, detect, occupants, remember
+from rung.hardware import catalog, detect, occupants, probe_cache
 from rung.hardware.families import cuda
-from rung.hardware.remember import Findings
+from rung.hardware.probe_cache import Findings
 from rung.hardware.select import select_device
 from rung.planning.largest import SIZES, largest
 from rung.run import probe
@@ -76,7 +76,7 @@ def test_thousands_of_gigabytes_are_written_out():
 
 
 def test_what_is_cached_is_shown(rung, cards):
-    remember.write(detect.devices()[0], FOUND)
+    probe_cache.write(detect.devices()[0], FOUND)
     said = rung("devices")
     assert "reads 73.5 GB/s · measured here" in said.out
     assert row(said.out, "matmul") == ["yes", "emulated", "no", "?", "?", "?"]
@@ -98,7 +98,7 @@ def test_an_unknown_card_is_unknown(rung, cards):
 
 
 def test_one_device_with_all_reasons(rung, cards):
-    remember.write(detect.devices()[0], FOUND)
+    probe_cache.write(detect.devices()[0], FOUND)
     said = rung("devices", "cpu", "--all")
     assert row(said.out, "matmul.bf16") == ["no", "measured here", "wrong numbers, row 3 is off by 0.4"]
     assert row(said.out, "matmul.f16")[0] == "emulated"

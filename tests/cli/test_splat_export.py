@@ -10,8 +10,8 @@ import pytest
 from rung.core.errors import DiskFull
 from rung.models.card import View
 from rung.splats import Cloud, read, write
-from rung.splats.editing import Move
-from rung.splats.exporting import Edits, Export
+from rung.splats.edit import Move
+from rung.splats.export import Edits, Export
 from rung.splats.trained import Trained
 
 from .test_splat import ended

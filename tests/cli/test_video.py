@@ -14,7 +14,7 @@ from rung.cli.app import main
 from rung.core.errors import DiskFull, UsageError
 from rung.measure import pictures
 from rung.models.hub import Listing
-from rung.pipelines import locating
+from rung.pipelines import folders
 from rung.pipelines.batch import Done, Job, jobs
 from rung.pipelines.generate import Settings
 from tests.tiny_pipelines import saved
@@ -152,8 +152,8 @@ def test_weights_are_fetched_when_they_are_needed(latte, tmp_path, capsys, monke
             fetched.append(path.suffix)
         return found
 
-    monkeypatch.setattr(locating, "listing", lambda *given, **named: (Listing("org/latte", None, names), []))
-    monkeypatch.setattr(locating, "fetch", fetch)
+    monkeypatch.setattr(folders, "listing", lambda *given, **named: (Listing("org/latte", None, names), []))
+    monkeypatch.setattr(folders, "fetch", fetch)
     command = ("video", "org/latte", "a cat", "--out", tmp_path / "x.webp", "--size", "16x16", "--steps", "2")
     status, _, told = rung(capsys, *command, "--frames", "3", "--device", "cpu")
     assert (status, "--frames 4" in told) == (2, True)

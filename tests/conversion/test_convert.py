@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rung.cli.app import main
 from rung.conversion.convert import converting
-from rung.conversion.tokenizer_json import _merges, tokenizer_files
+from rung.conversion.tokenizers.tokenizer_json import _merges, tokenizer_files
 from rung.conversion.writing import write
 from rung.core.errors import BadFile, UnknownArchitecture, UnsafeFile, UsageError
 from rung.models import open_card

@@ -16,7 +16,7 @@ from rung.cli.app import main
 from rung.conversion.merge import merging
 from rung.conversion.writing import write
 from rung.core.errors import UsageError
-from rung.models.adapter import Adapter, LowRank
+from rung.models.adapters.adapter import Adapter, LowRank
 from rung.models.open import open_card
 from tests import foreign, tiny
 from tests.training.lora import KINDS, adapted, logits
@@ -132,7 +132,7 @@ def test_a_format_that_is_only_read_is_refused_with_one_that_is_written(tmp_path
     rows, columns = stored.shape
     adapter = Adapter("x", "llama", "", {stored.name.removesuffix(".weight"): LowRank(*ones(rows, columns), 1.0)})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rung.models.adapter_roles.read_adapter", lambda *given: adapter)
+        patch.setattr("rung.models.adapters.roles.read_adapter", lambda *given: adapter)
         with pytest.raises(UsageError, match=r"reads and does not write[\s\S]*--format \w+\n"):
             merging(card, ["x"], tmp_path / "out.gguf", None)
         assert merging(card, ["x"], tmp_path / "out", None).steps  # a folder holds floats

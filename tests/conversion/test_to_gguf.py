@@ -11,9 +11,9 @@ import gguf
 import numpy as np
 import pytest
 
-from rung.conversion import vocabulary
 from rung.conversion.gguf_keys import FILE_TYPES
 from rung.conversion.quantize import quantizing
+from rung.conversion.tokenizers import vocabulary
 from rung.conversion.writing import write
 from rung.core.errors import BadFile
 from rung.models import open_card

@@ -16,13 +16,13 @@ from safetensors.numpy import save_file
 
 from rung import formats
 from rung.cli.app import main
-from rung.conversion import partial, writing
+from rung.conversion import resumable_writer, writing
 from rung.conversion.quantize import kind_of, parse_keep, quantizing
 from rung.conversion.writing import order_of_heads, write
 from rung.core.errors import CannotEncode, DiskFull, UnknownFormat, UsageError
 from rung.models import open_card
 from rung.models.reader import Reader
-from rung.run import encoders
+from rung.run import encoder_check
 from tests.tiny import tiny_checkpoint
 
 GGUF = Path(__file__).parents[1] / "fixtures" / "gguf"
@@ -56,14 +56,14 @@ def killed(job, target: Path, moment: int) -> int:
 
         return written
 
-    partial.os.pwrite, partial.os.write = dying(os.pwrite), dying(os.write)
+    resumable_writer.os.pwrite, resumable_writer.os.write = dying(os.pwrite), dying(os.write)
     write(job, target, 1)
     os._exit(0)
 
 
 @pytest.mark.parametrize("kind", ["gguf", "rung"])
 def test_a_killed_run_goes_on_and_the_bytes_are_the_same(kind, source, tmp_path, monkeypatch):
-    monkeypatch.setattr(partial, "_BYTES_UNSAFE", 8192)
+    monkeypatch.setattr(resumable_writer, "_BYTES_UNSAFE", 8192)
     job = quantizing(open_card(source), kind, "q8_0", {})
     write(job, tmp_path / "whole", 1)
     target, notes = tmp_path / "target", []
@@ -79,7 +79,7 @@ def test_a_killed_run_goes_on_and_the_bytes_are_the_same(kind, source, tmp_path,
 
 @pytest.mark.parametrize("moment", random.Random(3).sample(range(1, 30), 4))
 def test_any_moment(moment, source, tmp_path, monkeypatch):
-    monkeypatch.setattr(partial, "_BYTES_UNSAFE", 8192)
+    monkeypatch.setattr(resumable_writer, "_BYTES_UNSAFE", 8192)
     job = quantizing(open_card(source), "rung", "nf4", {})
     write(job, tmp_path / "whole", 1)
     assert killed(job, tmp_path / "target", moment) == signal.SIGKILL
@@ -88,7 +88,7 @@ def test_any_moment(moment, source, tmp_path, monkeypatch):
 
 
 def test_an_unfinished_result_of_other_work_is_thrown_away(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(partial, "_BYTES_UNSAFE", 1)
+    monkeypatch.setattr(resumable_writer, "_BYTES_UNSAFE", 1)
     card, target = open_card(source), tmp_path / "target"
     assert killed(quantizing(card, "rung", "q4_0", {}), target, 12) == signal.SIGKILL
     notes: list[str] = []
@@ -100,7 +100,7 @@ def test_an_unfinished_result_of_other_work_is_thrown_away(source, tmp_path, mon
 
 def test_a_disk_that_fills_up_keeps_what_is_written(source, tmp_path, monkeypatch):
     job, target = quantizing(open_card(source), "gguf", "q8_0", {}), tmp_path / "x.gguf"
-    monkeypatch.setattr(partial, "_BYTES_UNSAFE", 1)
+    monkeypatch.setattr(resumable_writer, "_BYTES_UNSAFE", 1)
     real, calls = os.pwrite, iter(range(100))
 
     def full(handle, data, place):
@@ -108,11 +108,11 @@ def test_a_disk_that_fills_up_keeps_what_is_written(source, tmp_path, monkeypatc
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(handle, data, place)
 
-    monkeypatch.setattr(partial.os, "pwrite", full)
+    monkeypatch.setattr(resumable_writer.os, "pwrite", full)
     with pytest.raises(DiskFull, match="The disk is full") as caught:
         write(job, target, 1)
     assert "goes on where it stopped" in str(caught.value)
-    monkeypatch.setattr(partial.os, "pwrite", real)
+    monkeypatch.setattr(resumable_writer.os, "pwrite", real)
     notes: list[str] = []
     write(job, target, 1, on_note=notes.append)
     assert "9 of" in notes[0]
@@ -127,7 +127,7 @@ def test_a_place_that_cannot_be_written_is_said(source, tmp_path, name):
 
 
 def test_room_is_looked_for_first(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(partial.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000})())
+    monkeypatch.setattr(resumable_writer.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000})())
     with pytest.raises(DiskFull, match=r"1000 bytes free, and x\.gguf needs"):
         write(quantizing(open_card(source), "gguf", "q8_0", {}), tmp_path / "x.gguf", 1)
     assert not list(tmp_path.iterdir())
@@ -148,8 +148,11 @@ def test_ctrl_c_keeps_what_is_whole(source, tmp_path):
 
 def test_two_runs_do_not_write_one_result(source, tmp_path):
     files, _ = quantizing(open_card(source), "gguf", "q8_0", {}).layout()
-    with partial.Partial(tmp_path / "x", files, "work"), pytest.raises(UsageError, match="Another process is writing"):
-        partial.Partial(tmp_path / "x", files, "work").__enter__()
+    with (
+        resumable_writer.Partial(tmp_path / "x", files, "work"),
+        pytest.raises(UsageError, match="Another process is writing"),
+    ):
+        resumable_writer.Partial(tmp_path / "x", files, "work").__enter__()
 
 
 def test_costs_are_those_of_the_encoding(source, tmp_path):
@@ -169,10 +172,10 @@ def test_costs_are_those_of_the_encoding(source, tmp_path):
 @pytest.mark.parametrize(("kind", "format"), [("gguf", "q8_0"), ("rung", "int8"), ("bitsandbytes", "nf4:64:nested")])
 def test_compiled_encoders_write_the_same_files(kind, format, source, tmp_path, monkeypatch):
     job = quantizing(open_card(source), kind, format, {})
-    monkeypatch.setattr(encoders, "prove", None)  # not asked for so little
+    monkeypatch.setattr(encoder_check, "prove", None)  # not asked for so little
     plain = write(job, tmp_path / "plain", 1)
     monkeypatch.setattr(writing, "_COMPILED", 0)
-    monkeypatch.setattr(encoders, "prove", lambda wanted, say: frozenset(wanted))
+    monkeypatch.setattr(encoder_check, "prove", lambda wanted, say: frozenset(wanted))
     compiled = write(job, tmp_path / "compiled", 2)
     assert contents(tmp_path / "plain") == contents(tmp_path / "compiled")
     for one, other in zip(plain, compiled, strict=True):

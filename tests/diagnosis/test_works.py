@@ -9,8 +9,8 @@ from rung.diagnosis import works
 from rung.diagnosis.explain import explain_log
 from rung.hardware import catalog as cards
 from rung.models import lookup
-from rung.planning.answer import Question
 from rung.planning.check import check
+from rung.planning.check_result import Question
 
 BF16 = "RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::BFloat16"
 FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"

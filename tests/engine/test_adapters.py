@@ -16,8 +16,8 @@ from tests.training.lora import IDS, KINDS, adapted, logits
 import rung
 from rung import formats
 from rung.core.errors import BadFile, ModelNotFound, UnsafeFile, UsageError
-from rung.models.adapter import CONFIG, WEIGHTS, read_adapter
-from rung.models.adapter_roles import changes_by_role, path_and_weight, read_changes
+from rung.models.adapters.adapter import CONFIG, WEIGHTS, read_adapter
+from rung.models.adapters.roles import changes_by_role, path_and_weight, read_changes
 from rung.models.open import open_card
 
 GGUF = Path(__file__).parents[1] / "fixtures" / "gguf"

@@ -26,11 +26,12 @@ from rung.core.errors import (
 from rung.engine.load import load
 from rung.engine.open_model import open_any
 from rung.hub import language
-from rung.kernels.cpu.layouts import packed_bytes
-from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight, bound
-from rung.nn.packed import PackedWeight
-from rung.planning.recipe import recipe
-from rung.planning.subject import Subject
+from rung.kernels.cpu.pack.layouts import packed_bytes
+from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
+from rung.nn.quantized import binding
+from rung.nn.quantized.packed import PackedWeight
+from rung.planning.network_spec import Subject
+from rung.planning.weight_plan import recipe
 
 SMALL = {
     "vocab_size": 64, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0,
@@ -126,7 +127,7 @@ def test_the_report_says_which_engine_and_why(folders):
 
 
 def test_a_prompt_of_several_chunks_equals_one_of_transformers(folders, monkeypatch):
-    monkeypatch.setattr("rung.engine.borrowed.CHUNK", 3)
+    monkeypatch.setattr("rung.engine.transformers_decoder.CHUNK", 3)
     model = rung.load(folders("gpt_neox"), format="f32", device="cpu", context=128)
     answer = model.generate(PROMPT, raw=True, max_tokens=8)
     list(answer)
@@ -156,8 +157,8 @@ def test_layers_are_packed_before_the_first_token_and_attend_through_the_ladder(
     network = model._decoder._kept._network
     assert network.config._attn_implementation == "rung"
     packed = []
-    bind = bound._bind
-    monkeypatch.setattr(bound, "_bind", lambda state, x: packed.append(state) or bind(state, x))
+    bind = binding._bind
+    monkeypatch.setattr(binding, "_bind", lambda state, x: packed.append(state) or bind(state, x))
     model._decoder.prefill([3, 9, 4])
     assert not packed
 

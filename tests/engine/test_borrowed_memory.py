@@ -10,7 +10,7 @@ from tests.tiny_pipelines import tokenizer
 
 PEAK = """
 import sys, rung
-from rung.engine.system import peak_memory
+from rung.engine.process_memory import peak_memory
 model = rung.load(sys.argv[1], format=sys.argv[2], context=512, threads=2)
 model._decoder.prefill([5] * 500)
 use = model.plan.placements[0].memory

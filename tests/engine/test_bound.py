@@ -18,7 +18,7 @@ from rung.planning.devices import RUNTIME_CPU
 MODEL = Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-q4_0.gguf"
 WITHOUT_TORCH = """
 import sys
-from rung.engine.bound import BoundParts
+from rung.engine.weight_loader import BoundParts
 from rung.models.lookup import find_card
 from rung.engine.planning import make_plan
 from rung.models.reader import Reader

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from rung.core.errors import ContextTooLong
-from rung.engine.cache import Cache
+from rung.engine.kv_cache import Cache
 from rung.models.card import Decoder, Layer, Rope
-from rung.models.footprint import activation_bytes, cache_bytes
+from rung.models.decoder_memory import activation_bytes, cache_bytes
 
 SHAPE = Decoder(
     model_type="llama",

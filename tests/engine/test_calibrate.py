@@ -11,21 +11,21 @@ from tests.planning.cards import cpu, gemma_2b
 
 from rung import formats
 from rung.core.types import Device
-from rung.engine import calibrate, calibrate_borrowed, calibrate_models
-from rung.hardware import detect, remember
+from rung.engine.calibration import importance, models, transformers
+from rung.hardware import detect, probe_cache
 from rung.models.card import Tensor
 from rung.planning.devices import uncertainty
 from rung.planning.request import Request
 from rung.planning.solve import solve
-from rung.planning.time import Group, step_of
+from rung.planning.speed import Group, step_of
 
-TINY = calibrate_models.Size(128, 256, 2, head_dim=64, kv_heads=2, context=64)
+TINY = models.Size(128, 256, 2, head_dim=64, kv_heads=2, context=64)
 
 
-@pytest.mark.parametrize("name", calibrate.FORMATS)
+@pytest.mark.parametrize("name", importance.FORMATS)
 def test_random_weights_have_the_shape_and_the_bytes_of_a_file(name):
-    card = calibrate_models.card(name, replace(TINY, hidden=256, wide=512, layers=1, kv_heads=4))
-    reader = calibrate_models.Random(card)
+    card = models.card(name, replace(TINY, hidden=256, wide=512, layers=1, kv_heads=4))
+    reader = models.Random(card)
     for role in ("embed", "layers.0.down"):
         tensor = card.tensor(role)
         read = reader.read(tensor)
@@ -40,18 +40,18 @@ def test_rates_are_measured_for_what_the_plan_runs(monkeypatch):
     """On this machine, with small models: every rate is there, above zero, under the rungs that the plan takes."""
     larger = replace(TINY, hidden=256, wide=512)
     for name, value in (("_NARROW", TINY), ("_WEIGHTS", larger), ("CHUNK", 17), ("_TOKENS", 2)):
-        monkeypatch.setattr(calibrate, name, value)
-    monkeypatch.setattr(calibrate, "_READ_BYTES", 0)
-    monkeypatch.setattr(calibrate, "_SECONDS", 0.0)
-    caches = {name: replace(TINY, group=size.group) for name, size in calibrate._CACHES.items()}
-    monkeypatch.setattr(calibrate, "_CACHES", caches)
-    monkeypatch.setattr(calibrate, "_DEPTH", 32)
+        monkeypatch.setattr(importance, name, value)
+    monkeypatch.setattr(importance, "_READ_BYTES", 0)
+    monkeypatch.setattr(importance, "_SECONDS", 0.0)
+    caches = {name: replace(TINY, group=size.group) for name, size in importance._CACHES.items()}
+    monkeypatch.setattr(importance, "_CACHES", caches)
+    monkeypatch.setattr(importance, "_DEPTH", 32)
     few = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4}
     for name, value in (("_NARROW", few), ("_WIDE", few), ("_LAYERS", 1), ("_TOKENS", 2), ("CHUNK", 17)):
-        monkeypatch.setattr(calibrate_borrowed, name, value)
+        monkeypatch.setattr(transformers, name, value)
     device = detect.devices()[0]
     heard = []
-    found = calibrate.calibrate(device, 1, heard.append, ("q8_0",))
+    found = importance.calibrate(device, 1, heard.append, ("q8_0",))
     assert [*dict.fromkeys(heard)] == ["layers", "q8_0", "context", "transformers"]
     (rung,) = {name.rpartition(" q8_0")[0] for name in found if name.endswith("q8_0")}
     steps = {f"layer {step_of([Group('', rung, False, 0, 0)])}"}
@@ -68,18 +68,18 @@ def test_what_lies_between_linears_is_told_from_them_and_from_attention():
     device, seconds = cpu(), {"narrow": 24 * truth["layer"]}
     chunk = {}
     for name in ("q4_0", "q8_0"):
-        size = calibrate._weights(name)
-        read = chunk[name] = calibrate_models.reading(name, size, device, 1)
+        size = importance._weights(name)
+        read = chunk[name] = models.reading(name, size, device, 1)
         products = seconds[f"{name} products"] = read.multiplied / truth[name]
         seconds["read"] = products + read.attended / truth["attention"] + read.values * truth["values"]
         seconds[name] = read.held / truth["row"] + size.layers * truth["layer"]
-    for name, size in calibrate._CACHES.items():
-        read = 4 * size.layers * size.kv_heads * size.head_dim * calibrate._DEPTH
+    for name, size in importance._CACHES.items():
+        read = 4 * size.layers * size.kv_heads * size.head_dim * importance._DEPTH
         seconds |= {f"near {name}": 1e-3, f"deep {name}": 1e-3 + read / truth["cache"]}
-    size = calibrate._CACHES["64 1"]
-    deeper = 4 * calibrate.CHUNK * calibrate._DEPTH * size.layers * size.kv_heads * size.head_dim
+    size = importance._CACHES["64 1"]
+    deeper = 4 * importance.CHUNK * importance._DEPTH * size.layers * size.kv_heads * size.head_dim
     seconds |= {"near many": 0.1, "deep many": 0.1 + deeper / truth["attention"]}
-    found = calibrate._rates(seconds, device, 1, ("q8_0", "q4_0"))
+    found = importance._rates(seconds, device, 1, ("q8_0", "q4_0"))
     assert found["values many"] == pytest.approx(1 / truth["values"])
     assert found["attention many"] == pytest.approx(truth["attention"])
     for name in ("q8_0", "q4_0"):
@@ -91,22 +91,22 @@ def test_what_networks_of_transformers_take_is_told_from_their_linears():
     """Seconds made of known rates give these back."""
     layer, expert, values, many, attention = 6e-4, 1.3e-4, 3e8, 8e11, 1e11
     hidden, wide, layers = (
-        calibrate_borrowed._WIDE[f"{name}"] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")
+        transformers._WIDE[f"{name}"] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")
     )
     read = 512 * layers * (hidden + wide) / values
     read += 512 * 2 * layers * (4 * hidden**2 + 3 * hidden * wide) / many + 2 * 512**2 * hidden * layers / attention
     seconds = {"dense": 12 * layer, "mixture": 12 * (layer + 2 * expert), "borrowed": read}
-    found = calibrate_borrowed.rates(seconds, many, attention)
+    found = transformers.rates(seconds, many, attention)
     assert found["layer transformers"] == pytest.approx(layer)
     assert found["expert transformers"] == pytest.approx(expert)
     assert found["values transformers"] == pytest.approx(values)
-    noisy = calibrate_borrowed.rates({"dense": 1e-2, "mixture": 9e-3, "borrowed": 1e-6}, many, attention)
+    noisy = transformers.rates({"dense": 1e-2, "mixture": 9e-3, "borrowed": 1e-6}, many, attention)
     assert all(rate > 0 for rate in noisy.values())
 
 
-@pytest.mark.parametrize("name", calibrate.FORMATS)
+@pytest.mark.parametrize("name", importance.FORMATS)
 def test_a_format_is_measured_with_more_than_caches_hold(name):
-    card = calibrate_models.card(name, calibrate._weights(name))
+    card = models.card(name, importance._weights(name))
     assert 192e6 <= sum(tensor.bytes for tensor in card.tensors) <= 256e6
 
 
@@ -114,28 +114,28 @@ def test_what_others_disturbed_is_measured_again(monkeypatch):
     """The first measurement that nothing was taken from counts; else the one that least was taken from."""
     for taken, expected in (((1, 0.9, 0, 0), 3), ((1, 0.5, 0.9, 1), 2)):
         total, clock = itertools.accumulate(x for share in taken for x in (0, share)), itertools.count()
-        monkeypatch.setattr(calibrate.system, "stolen", total.__next__)
-        monkeypatch.setattr(calibrate.time, "perf_counter", clock.__next__)
+        monkeypatch.setattr(importance.system, "stolen", total.__next__)
+        monkeypatch.setattr(importance.time, "perf_counter", clock.__next__)
         turns = itertools.count(1)
-        assert calibrate._undisturbed(turns.__next__) == expected
+        assert importance._undisturbed(turns.__next__) == expected
 
 
 def test_what_was_measured_is_remembered_for_this_device(monkeypatch, tmp_path):
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
     device = cpu()
-    assert remember.write_rates(device, {"layer": 1e-5}) == ""
-    assert dict(remember.recall(device).rates) == {"layer": 1e-5}
-    assert not remember.recall(replace(device, name="another")).rates
+    assert probe_cache.write_rates(device, {"layer": 1e-5}) == ""
+    assert dict(probe_cache.recall(device).rates) == {"layer": 1e-5}
+    assert not probe_cache.recall(replace(device, name="another")).rates
     for file in (tmp_path / "proofs").glob("*.json"):
         data = json.loads(file.read_text(encoding="utf-8"))
         file.write_text(json.dumps({**data, "value": {"layer": "fast"}}), encoding="utf-8")
-    assert not remember.recall(device).rates
+    assert not probe_cache.recall(device).rates
 
 
 def test_plans_use_the_rates():
     """A slower measured kernel makes a slower prediction, and a surer one."""
     plain: Device = cpu()
-    known = replace(plain, rates=remember.FrozenDict({"layer numba.step": 1e-5, "numba.row q8_0": 5e9}))
+    known = replace(plain, rates=probe_cache.FrozenDict({"layer numba.step": 1e-5, "numba.row q8_0": 5e9}))
     rates = [solve(gemma_2b("q8_0", "gguf"), (device,), Request()).decode_rate for device in (plain, known)]
     weights = solve(gemma_2b("q8_0", "gguf"), (known,), Request()).placements[0].memory.weights
     assert rates[1] == pytest.approx(5e9 / weights, rel=0.1)

@@ -14,12 +14,12 @@ from tests.planning.cards import gemma_2b, p2200
 import rung
 from rung import formats
 from rung.core.value import FrozenDict
-from rung.engine import calibrate, calibrate_borrowed, calibrate_gpu, calibrate_models
-from rung.hardware import detect, remember
+from rung.engine.calibration import gpu, importance, models, transformers
+from rung.hardware import detect, probe_cache
 from rung.planning.devices import uncertainty
 from rung.planning.request import Request
 from rung.planning.solve import solve
-from rung.run.bind import Attention, Linear
+from rung.run.binding import Attention, Linear
 
 HEADS = {f"cache {size} {group}" for size in (64, 128) for group in (1, 2, 4, 8)}
 OTHERS = {"layer gpu", "values many", "attention many"}
@@ -28,14 +28,14 @@ OTHERS = {"layer gpu", "values many", "attention many"}
 @pytest.fixture
 def small(monkeypatch):
     """Next to nothing of everything that is measured."""
-    size = calibrate_models.Size
+    size = models.Size
     sizes = {"_NARROW": size(256, 256, 2, head_dim=64), "_WIDE": size(256, 512, 1, head_dim=64, kv_heads=2, group=2)}
     sizes |= {"_LARGE": ((512, 256), (256, 512)), "_DEPTH": 32, "_VALUES": 256, "_LAYERS": 2, "_QUEUED": 3}
     for name, value in (sizes | {"_TURNS": 1, "_SECONDS": 0.0, "CHUNK": 17}).items():
-        monkeypatch.setattr(calibrate_gpu, name, value)
+        monkeypatch.setattr(gpu, name, value)
     few = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4}
     for name, value in (("_NARROW", few), ("_WIDE", few), ("_LAYERS", 1), ("_TOKENS", 2), ("CHUNK", 17)):
-        monkeypatch.setattr(calibrate_borrowed, name, value)
+        monkeypatch.setattr(transformers, name, value)
 
 
 def named(*names: str) -> set[str]:
@@ -49,13 +49,13 @@ def test_the_rungs_of_a_run_are_measured_where_torch_computes(small):
     here = detect.devices()[0]
     device = replace(here, software=FrozenDict({k: v for k, v in here.software.items() if k != "numba"}))
     heard = []
-    one = calibrate_gpu.Round(device, 1, heard.append, ("q8_0", "nf4"), False, lambda measure: measure())
+    one = gpu.Round(device, 1, heard.append, ("q8_0", "nf4"), False, lambda measure: measure())
     assert one.place == torch.device("cpu")
     seconds = one.seconds()
     assert [*dict.fromkeys(heard)] == ["layers", "q8_0", "nf4", "f32", "context"]
     ran = one.binder.journal.report(FrozenDict(), FrozenDict()).rungs
     assert (ran["linear q8_0"], ran["linear nf4:64"], ran["attention f16"]) == ("torch.decode",) * 2 + ("torch.sdpa",)
-    found = calibrate_gpu.rates(seconds, device, 1, ("q8_0", "nf4"))
+    found = gpu.rates(seconds, device, 1, ("q8_0", "nf4"))
     assert found.keys() == named("q8_0", "nf4", "f32") | HEADS | OTHERS
     assert all(rate > 0 for rate in found.values())
 
@@ -72,7 +72,7 @@ def test_a_card_is_measured_on_the_card(small, monkeypatch):
 
         monkeypatch.setattr(bound, "__call__", call)
     with rung.simulate("RTX 2080 Ti") as card:
-        found = calibrate.calibrate(card, 1, names=("q4_0",), rounds=1)
+        found = importance.calibrate(card, 1, names=("q4_0",), rounds=1)
         assert torch.cuda.max_memory_allocated() >= 2 * 512 * 256 * 4  # two matrices in f32
     assert places == {("Linear", "cuda"), ("Attention", "cuda")}
     networks = {f"{what} transformers" for what in ("layer", "expert", "values")}
@@ -81,13 +81,13 @@ def test_a_card_is_measured_on_the_card(small, monkeypatch):
 
 
 def test_what_a_queue_of_tiny_products_takes_is_shared_among_them(small):
-    one = calibrate_gpu.Round(detect.devices()[0], 1, lambda text: None, (), False, lambda measure: 6.0)
+    one = gpu.Round(detect.devices()[0], 1, lambda text: None, (), False, lambda measure: 6.0)
     assert one._products("q8_0") == {"q8_0 tiny": 2.0, "q8_0": 6.0, "q8_0 many": 6.0}
 
 
 def test_the_clock_stops_when_the_device_has_computed_everything(monkeypatch):
     """A launch that returns at once, and a second until it is computed; the first call does not count."""
-    one, clock = object.__new__(calibrate_gpu.Round), [0.0]
+    one, clock = object.__new__(gpu.Round), [0.0]
     one.place, one.undisturbed = torch.device("cpu"), lambda measure: measure()
     launches = iter([50.0, *[0.25] * 99])
 
@@ -97,8 +97,8 @@ def test_the_clock_stops_when_the_device_has_computed_everything(monkeypatch):
     def work() -> None:
         clock[0] += next(launches)
 
-    monkeypatch.setattr(calibrate_gpu, "_wait", wait)
-    monkeypatch.setattr(calibrate_gpu.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(gpu, "_wait", wait)
+    monkeypatch.setattr(gpu.time, "perf_counter", lambda: clock[0])
     assert one._middle(work) == 1.25
 
 
@@ -110,7 +110,7 @@ def test_each_kind_of_device_is_waited_for_in_its_own_way(monkeypatch):
             getattr(torch, kind), "synchronize", lambda *given, kind=kind: waited.append((kind, *given))
         )
     for name in ("cpu", "cuda:1", "xpu:0", "mps"):
-        calibrate_gpu._wait(torch.device(name))
+        gpu._wait(torch.device(name))
     assert waited == [("cuda", torch.device("cuda:1")), ("xpu", torch.device("xpu:0")), ("mps",)]
 
 
@@ -131,7 +131,7 @@ def test_known_rates_come_back():
     layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336
     seconds["chunk"] = 2 * 512 * 2 * layer / truth["many"] + 4 * 512 * 512 / 2 * 2 * 4096 / truth["attention"]
     seconds["chunk"] += 512 * 2 * (4096 + 14336) / truth["values"]
-    found = calibrate_gpu.rates(seconds, p2200(), 1, ("q8_0", "q4_0"))
+    found = gpu.rates(seconds, p2200(), 1, ("q8_0", "q4_0"))
     for name in stored:
         assert found[f"launch torch.decode {name}"] == pytest.approx(truth["launch"])
         assert found[f"torch.decode {name}"] == pytest.approx(truth["row"])
@@ -146,12 +146,12 @@ def test_rates_of_a_card_are_remembered_for_it_and_trusted_like_a_probe(monkeypa
     """Not for its neighbour, nor under another driver; nobody has held predictions from them against a card."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
     card = replace(p2200(), software=p2200().software | {"driver": "550.54"})
-    assert remember.write_rates(card, {"layer gpu": 1.0}) == ""
-    known = remember.recall(replace(card, free=2**30))
+    assert probe_cache.write_rates(card, {"layer gpu": 1.0}) == ""
+    known = probe_cache.recall(replace(card, free=2**30))
     assert dict(known.rates) == {"layer gpu": 1.0}
-    planned = solve(gemma_2b("q8_0", "gguf"), (remember.recall(card),), Request())
+    planned = solve(gemma_2b("q8_0", "gguf"), (probe_cache.recall(card),), Request())
     assert planned.decode_rate == pytest.approx(1 / 18)  # a second for each layer
     others = (replace(card, id="cuda:1"), replace(card, software=card.software | {"driver": "560.1"}))
-    assert not any(remember.recall(other).rates for other in others)
+    assert not any(probe_cache.recall(other).rates for other in others)
     assert uncertainty(known) == 0.35
     assert uncertainty(replace(known, rates=known.rates | {"spread": 0.4})) == 0.4

@@ -10,8 +10,8 @@ from tiny_decoders import KINDS, PlainParts, checkpoint, roles, shape
 
 from rung.core.errors import ContextTooLong, UsageError
 from rung.engine import decoder as decoder_module
-from rung.engine.cache import Cache
 from rung.engine.decoder import Decoder
+from rung.engine.kv_cache import Cache
 from rung.models.card import Rope
 from rung.ops.attention.torch_sdpa import RUNG as SDPA
 from rung.ops.decode_step.ref import RUNG as REF

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rung.core.errors import UsageError
 from rung.engine.stream import StopStrings, TextStream
-from rung.engine.tokenizer import Tokenizer
+from rung.engine.tokenizers.tokenizer import Tokenizer
 
 
 def bytes_tokenizer() -> Tokenizer:

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from rung.core.errors import BadFile
-from rung.engine.tokenizer import Tokenizer
-from rung.engine.tokenizer_pre import PRE_TOKENIZERS
+from rung.engine.tokenizers.pretokenizers import PRE_TOKENIZERS
+from rung.engine.tokenizers.tokenizer import Tokenizer
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 FIXTURES = Path(__file__).parents[1] / "fixtures"

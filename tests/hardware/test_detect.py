@@ -9,9 +9,9 @@ import pytest
 import rung
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import detect, proofs, remember
+from rung.hardware import detect, json_cache, probe_cache
 from rung.hardware.families import cuda
-from rung.hardware.remember import Findings
+from rung.hardware.probe_cache import Findings
 from tests.hardware.fake_nvml import P2200, RTX_3060, Nvml
 
 MATMUL = Capability("matmul.f32", Level.NATIVE, Proof.PROBE, "computed")
@@ -36,9 +36,9 @@ def test_the_cpu_comes_first():
 
 
 def test_what_a_probe_found_replaces_what_the_table_says(p2200):
-    assert remember.recall(p2200) == p2200
-    assert remember.write(p2200, FOUND) == ""
-    found = remember.recall(p2200)
+    assert probe_cache.recall(p2200) == p2200
+    assert probe_cache.write(p2200, FOUND) == ""
+    found = probe_cache.recall(p2200)
     assert found.capability("matmul.f32") == MATMUL
     assert found.capability("matmul.bf16").proof is Proof.TABLE
     assert (found.peaks["f32"], found.bandwidth) == (2e12, 150e9)
@@ -50,7 +50,7 @@ def test_what_a_probe_found_replaces_what_the_table_says(p2200):
 
 def test_devices_merges_what_is_cached():
     cpu = detect.devices(cached=False)[0]
-    remember.write(cpu, FOUND)
+    probe_cache.write(cpu, FOUND)
     assert detect.devices()[0].capability("matmul.f32") == MATMUL
     assert detect.devices(cached=False)[0].capability("matmul.f32").level is Level.UNKNOWN
 
@@ -70,56 +70,56 @@ def test_devices_merges_what_is_cached():
     ids=str,
 )
 def test_another_device_driver_or_build_is_measured_again(p2200, change):
-    remember.write(p2200, FOUND)
-    assert remember.read(p2200)
-    assert remember.read(replace(p2200, **change)) is None
+    probe_cache.write(p2200, FOUND)
+    assert probe_cache.read(p2200)
+    assert probe_cache.read(replace(p2200, **change)) is None
 
 
 def test_what_changes_by_itself_does_not_matter(p2200):
-    remember.write(p2200, FOUND)
-    assert remember.read(replace(p2200, free=17)) == FOUND
+    probe_cache.write(p2200, FOUND)
+    assert probe_cache.read(replace(p2200, free=17)) == FOUND
 
 
 @pytest.mark.parametrize("variable", ["NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DISABLE_JIT"])
 def test_another_target_of_the_compiler_is_measured_again(p2200, monkeypatch, variable):
-    remember.write(p2200, FOUND)
+    probe_cache.write(p2200, FOUND)
     monkeypatch.setenv(variable, "generic")
-    assert remember.read(p2200) is None
+    assert probe_cache.read(p2200) is None
 
 
 def test_another_rung_or_other_sources_are_measured_again(p2200, monkeypatch):
-    remember.write(p2200, FOUND)
+    probe_cache.write(p2200, FOUND)
     with monkeypatch.context() as patch:
         patch.setattr(rung, "__version__", "9.9")
-        assert remember.read(p2200) is None
-    monkeypatch.setattr(remember, "sources", lambda: "other")
-    assert remember.read(p2200) is None
+        assert probe_cache.read(p2200) is None
+    monkeypatch.setattr(probe_cache, "sources", lambda: "other")
+    assert probe_cache.read(p2200) is None
 
 
 def test_the_sources_are_there():
-    for name in remember._SOURCES:
-        assert (remember._PACKAGE / name).exists(), name
+    for name in probe_cache._SOURCES:
+        assert (probe_cache._PACKAGE / name).exists(), name
 
 
 def test_two_cards_of_one_kind_are_kept_apart(tmp_path):
     twins = cuda.identify(tmp_path, nvml=Nvml(P2200, P2200 | {"uuid": "GPU-2", "bus": 2}), environment={})
-    remember.write(twins[0], FOUND)
-    assert remember.read(twins[1]) is None
+    probe_cache.write(twins[0], FOUND)
+    assert probe_cache.read(twins[1]) is None
 
 
 @pytest.mark.parametrize(
     "value", [None, 1, [], {}, {"capabilities": "x"}, {"peaks": 1}, {"capabilities": [{"name": 1}]}]
 )
 def test_a_proof_of_another_shape_is_none(p2200, value):
-    proofs.write(remember.key(p2200), value)
-    assert remember.read(p2200) in (None, Findings())
+    json_cache.write(probe_cache.key(p2200), value)
+    assert probe_cache.read(p2200) in (None, Findings())
 
 
 def test_a_cache_that_cannot_be_written(p2200, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "file"))
-    assert "cannot be written" in remember.write(p2200, FOUND)
-    assert remember.recall(p2200) == p2200
+    assert "cannot be written" in probe_cache.write(p2200, FOUND)
+    assert probe_cache.recall(p2200) == p2200
 
 
 def test_accelerators_come_after_the_cpu(monkeypatch, tmp_path):

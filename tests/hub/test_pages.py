@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from rung.hub.pages import give_back, give_back_files
+from rung.hub.mmap_pages import give_back, give_back_files
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="no /proc")
 

@@ -17,8 +17,9 @@ from rung import formats
 from rung.core.errors import BadFile, CannotEncode, DoesNotFit, UnknownFormat, UsageError
 from rung.hub import register
 from rung.hub import transformers as hub
-from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, bound
-from rung.planning.answer import Question
+from rung.nn import QuantEmbedding, QuantExperts, QuantLinear
+from rung.nn.quantized import binding
+from rung.planning.check_result import Question
 from tests.tiny import tiny_checkpoint, tiny_model
 
 IDS = torch.tensor([[1, 17, 300, 4, 25, 60]])
@@ -273,10 +274,10 @@ def test_an_embedding_that_scales_its_rows_is_right_after_loading(tmp_path):
 @pytest.fixture
 def small_device(monkeypatch):
     """Says how much memory the device has."""
-    real = bound.device_of
+    real = binding.device_of
 
     def has(free):
-        monkeypatch.setattr(bound, "device_of", lambda place: replace(real(place), free=free))
+        monkeypatch.setattr(binding, "device_of", lambda place: replace(real(place), free=free))
 
     return has
 
@@ -350,7 +351,7 @@ def test_format_auto_counts_what_is_packed_beside_the_weight(tmp_path, monkeypat
     model = load(tmp_path, quantization_config=rung.QuantizationConfig(format="auto"))
     layers = [layer for layer in model.modules() if isinstance(layer, QuantLinear)]
     stored = sum(part.nbytes for layer in layers for part in layer.stored.parts().values())
-    packs = bound.device_of(torch.device("cpu")).capability("isa.avx512_vnni")
+    packs = binding.device_of(torch.device("cpu")).capability("isa.avx512_vnni")
     assert seen[0] - seen[1] >= (stored if packs else 0)
 
 

@@ -14,10 +14,10 @@ from rung.kernels.cpu import parallel, target
 
 _TWICE = """
 import json
-from rung.kernels.cpu.activations import quantise
-from rung.kernels.cpu.codebook_blocks import decode_blocks_avx512
-from rung.kernels.cpu.linear import multiply
-from rung.kernels.cpu.pack_native import NATIVE
+from rung.kernels.cpu.gemm.activations import quantise
+from rung.kernels.cpu.pack.codebook_blocks import decode_blocks_avx512
+from rung.kernels.cpu.gemm.linear import multiply
+from rung.kernels.cpu.pack.native import NATIVE
 made = [make(dtype) for make in (quantise, decode_blocks_avx512) for dtype in ("f32", "bf16")]
 made += [multiply("q4_0", 1), multiply("q4_0", 8)]
 made += NATIVE["q4_0"]
@@ -44,7 +44,7 @@ def test_a_second_start_compiles_nothing_and_a_damaged_cache_costs_only_time(tmp
 def test_a_full_disk_costs_the_cache_and_no_kernel(tmp_path):
     """A limit on the size of files stands for the disk; the kernel calls others that are kept too."""
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-    kernel = "from rung.kernels.cpu.splat_tiles import composite; print(composite.from_cache)"
+    kernel = "from rung.kernels.cpu.splat.tiles import composite; print(composite.from_cache)"
     done = _run(full + kernel, RUNG_CACHE=str(tmp_path))
     assert done.stdout.split() == ["False"], done.stderr
 
@@ -57,7 +57,7 @@ def test_a_cache_that_cannot_be_written_is_said():
 @pytest.mark.parametrize("configured", [True, False])
 def test_kernels_without_a_cache_go_with_the_process_also_those_of_killed_children(tmp_path, configured):
     code = (
-        "import os; from rung.kernels.cpu import target; from rung.run.child import Job, run\n"
+        "import os; from rung.kernels.cpu import target; from rung.run.worker import Job, run\n"
         f"{configured} and target.configure()\n"
         "job = Job.of('rung.kernels.cpu.target:configure')\n"
         "print([outcome.value for outcome in run([job, Job.of('tests.run.child_jobs:killed'), job], 60)])\n"

@@ -6,8 +6,9 @@ import torch
 
 from rung import formats
 from rung.formats import Encoded, grouped
-from rung.kernels.cpu import decoding, target
-from rung.kernels.cpu.codebook_blocks import decode_blocks
+from rung.kernels.cpu import target
+from rung.kernels.cpu.pack import decoding
+from rung.kernels.cpu.pack.codebook_blocks import decode_blocks
 from rung.kernels.cpu.parallel import run
 
 
@@ -22,7 +23,7 @@ def test_whole_blocks(format: str, threads: int, monkeypatch: pytest.MonkeyPatch
     weight = encoded(format, 72, 1024)
     slices = [None, slice(0, 72), slice(4, 60), slice(64, 68)]
     wanted = [formats.decode(weight, rows) for rows in slices]
-    monkeypatch.setattr("rung.kernels.cpu.decoding.formats.decode", None)
+    monkeypatch.setattr("rung.kernels.cpu.pack.decoding.formats.decode", None)
     for rows, values in zip(slices, wanted, strict=True):
         assert np.array_equal(decoding.decode(weight, rows, threads), values)
 
@@ -64,7 +65,7 @@ def test_what_other_quantisers_write(format: str, ordered: str, monkeypatch: pyt
     weight = grouped.sample(formats.get(format + ordered), (40, 512), np.random.default_rng(1))
     slices = [None, slice(3, 37)]
     wanted = [formats.decode(weight, rows) for rows in slices]
-    monkeypatch.setattr("rung.kernels.cpu.decoding.formats.decode", None)
+    monkeypatch.setattr("rung.kernels.cpu.pack.decoding.formats.decode", None)
     for rows, values in zip(slices, wanted, strict=True):
         assert np.array_equal(decoding.decode(weight, rows, 2), values)
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from rung import formats
 from rung.core.errors import CannotEncode
 from rung.formats import Encoded
-from rung.kernels.cpu import encoding, target
-from rung.run.encoders import weights
+from rung.kernels.cpu import target
+from rung.kernels.cpu.encode import encoding
+from rung.run.encoder_check import weights
 
 pytestmark = pytest.mark.skipif(not target.levels()["isa.avx2"], reason="kernels are compiled for AVX2 and better")
 ENCODERS = [name for name, fmt in formats.FORMATS.items() if fmt.encodes]
@@ -27,9 +28,10 @@ def assert_alike(made: Encoded, wanted: Encoded) -> None:
 
 
 def test_kernels_know_the_formats_and_floats_by_the_same_names() -> None:
-    from rung.kernels.cpu import encode_rows, row_errors
+    from rung.kernels.cpu.encode import rows
+    from rung.kernels.cpu.pack import row_errors
 
-    assert encode_rows.KINDS == FLOATS
+    assert rows.KINDS == FLOATS
     assert set(row_errors.FORMATS) <= {"f32", *encoding.FORMATS}
     assert set(encoding.FORMATS) <= set(ENCODERS) | {"nf4", "fp4"}
 
@@ -42,7 +44,7 @@ def test_every_kind_of_weights(name: str, kind: str, monkeypatch: pytest.MonkeyP
     importance = np.random.default_rng(1).exponential(size=1536).astype(np.float32)
     importance[:64] = 0
     wanted = [formats.convert(before, fmt, importance=each) for each in (None, importance)]
-    monkeypatch.setattr("rung.kernels.cpu.encoding.formats.convert", None)  # all is done by the kernel
+    monkeypatch.setattr("rung.kernels.cpu.encode.encoding.formats.convert", None)  # all is done by the kernel
     for weighed, result in zip((None, importance), wanted, strict=True):
         assert_alike(encoding.convert(before, fmt, threads=2, importance=weighed), result)
 

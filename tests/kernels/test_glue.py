@@ -4,8 +4,8 @@ import numba
 import numpy as np
 import pytest
 
-from rung.kernels.cpu import glue
-from rung.kernels.simd import generic
+from rung.kernels.cpu.decode import elementwise
+from rung.kernels.isa import generic
 
 GENERATOR = np.random.default_rng(5)
 
@@ -59,10 +59,10 @@ def test_functions_of_one_value(function, wanted):
 def test_norm(count):
     x, weight = (GENERATOR.standard_normal(count).astype(np.float32) for _ in range(2))
     out = np.empty_like(x)
-    glue.norm(at(x), at(weight), at(out), count, np.float32(1e-5))
+    elementwise.norm(at(x), at(weight), at(out), count, np.float32(1e-5))
     wide = x.astype(np.float64)
     np.testing.assert_allclose(out, wide / np.sqrt(np.mean(wide**2) + 1e-5) * weight, rtol=1e-5)
-    glue.norm(at(x), at(weight), at(x), count, np.float32(1e-5))
+    elementwise.norm(at(x), at(weight), at(x), count, np.float32(1e-5))
     np.testing.assert_array_equal(x, out)
 
 
@@ -75,7 +75,7 @@ def test_rotate(half, interleaved):
     pairs = x[: 2 * half].reshape(half, 2).T if interleaved else x[: 2 * half].reshape(2, half)
     turned = (pairs[0] + 1j * pairs[1]) * np.exp(1j * angle)
     rest = x[2 * half :].copy()
-    glue.rotate(at(x), at(cosine), at(sine), half, interleaved)
+    elementwise.rotate(at(x), at(cosine), at(sine), half, interleaved)
     after = x[: 2 * half].reshape(half, 2).T if interleaved else x[: 2 * half].reshape(2, half)
     np.testing.assert_allclose(after[0] + 1j * after[1], turned, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(x[2 * half :], rest)
@@ -84,5 +84,5 @@ def test_rotate(half, interleaved):
 def test_cap():
     x = (GENERATOR.standard_normal(64) * 60).astype(np.float32)
     wanted = 30 * np.tanh(x.astype(np.float64) / 30)
-    glue.cap(at(x), 64, np.float32(30))
+    elementwise.cap(at(x), 64, np.float32(30))
     np.testing.assert_allclose(x, wanted, rtol=1e-5, atol=1e-5)

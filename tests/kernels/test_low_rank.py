@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rung.kernels.cpu.low_rank import LowRankRows
+from rung.kernels.cpu.gemm.low_rank import LowRankRows
 
 ROUND = {
     "f16": lambda a: a.astype(np.float16).astype(np.float32),

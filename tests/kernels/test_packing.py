@@ -8,10 +8,10 @@ import pytest
 
 from rung import formats
 from rung.formats import Encoded, grouped
-from rung.kernels.cpu import layouts, packing
-from rung.kernels.cpu.codebooks import grid_codes
-from rung.kernels.cpu.pack_grouped import GROUPED
-from rung.kernels.cpu.packing import pack, read_rows, unpack
+from rung.kernels.cpu.pack import layouts, packing
+from rung.kernels.cpu.pack.codebooks import grid_codes
+from rung.kernels.cpu.pack.grouped import GROUPED
+from rung.kernels.cpu.pack.packing import pack, read_rows, unpack
 
 from ..ops.conformance import FORMATS, weight
 
@@ -142,7 +142,7 @@ def test_the_grid_outlives_the_kernel_that_reads_it(monkeypatch):
 
 def test_a_mapped_file_gives_its_pages_back(tmp_path, monkeypatch):
     """Read pages do not stay resident beside the packed copy, and the file reads as before."""
-    monkeypatch.setattr("rung.kernels.cpu.packing.SLAB", 1 << 20)
+    monkeypatch.setattr("rung.kernels.cpu.pack.packing.SLAB", 1 << 20)
     format, shape = formats.get("q8_0"), (2048, 4096)
     stored = weight(format, 64, shape[1]).parts["data"]
     path = tmp_path / "weight"

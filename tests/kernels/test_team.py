@@ -11,8 +11,8 @@ import pytest
 
 from rung.kernels.cpu import parallel
 from rung.kernels.cpu.compiled import kernel
-from rung.kernels.cpu.team import Program, Team, next_chunk
-from rung.kernels.simd.generic import fetch_add, read_int, write_int
+from rung.kernels.cpu.thread_pool import Program, Team, next_chunk
+from rung.kernels.isa.generic import fetch_add, read_int, write_int
 from tests.interrupting import alarms, interrupt, moments
 
 

@@ -17,7 +17,7 @@ from rung.models.catalog.names import Match
 from rung.models.catalog.outline import dense_config
 from rung.models.catalog.rows import KnownModel, sources
 from rung.models.lookup import find_outline, find_path
-from rung.models.outlines.component import describe
+from rung.models.networks.component import describe
 
 MODELS = known_models()
 

@@ -15,7 +15,7 @@ import tiny
 from rung import formats
 from rung.core.errors import BadFile, ModelNotFound
 from rung.models import ModelCard, open_card
-from rung.models.arch import MODEL_TYPES
+from rung.models.architectures import MODEL_TYPES
 from rung.models.reader import Reader
 from rung.models.settings import Settings
 

@@ -9,7 +9,7 @@ from handmade import ARRAY, F32, I32, STRING, info, llama_pairs, pair
 from handmade import gguf as written
 
 from rung.models.files.gguf import read_header
-from rung.models.files.gguf_far import Far, Lost
+from rung.models.files.gguf_remote import Far, Lost
 
 LONG = 120_000
 

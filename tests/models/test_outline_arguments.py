@@ -11,7 +11,7 @@ import meta_models
 import pytest
 
 from rung.core.errors import BadFile, UnknownArchitecture
-from rung.models.outlines.component import describe
+from rung.models.networks.component import describe
 
 #: Configurations that build quickly; everything else has the default of the class.
 SMALL: dict[str, dict[str, Any]] = {

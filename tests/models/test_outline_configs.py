@@ -10,9 +10,9 @@ import meta_models
 import pytest
 
 from rung.core.errors import BadFile, UnknownArchitecture
+from rung.models.networks.component import describe, known
+from rung.models.networks.registry import DESCRIPTIONS
 from rung.models.outline import open_outline
-from rung.models.outlines.component import describe, known
-from rung.models.outlines.registry import DESCRIPTIONS
 
 REFERENCES = json.loads(meta_models.REFERENCES.read_text())
 #: Totals that the models' pages and papers give, in the digits they give them in.

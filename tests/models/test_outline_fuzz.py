@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rung.core.errors import RungError
-from rung.models.outlines.component import describe
+from rung.models.networks.component import describe
 
 NUMBERS = st.sampled_from([0, -1, 1, 2, 3, 64, 10**9, 10**12, 2**63, 1.5, float("nan"), float("inf"), True])
 VALUES = st.recursive(

@@ -13,8 +13,8 @@ from hub_server import Sparse
 
 from rung.core.errors import BadFile, HubError, ModelNotFound
 from rung.models.locate import locate
+from rung.models.networks.component import describe
 from rung.models.outline import Outline, open_outline
-from rung.models.outlines.component import describe
 
 
 def header(tensors):

@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from rung.core.errors import BadFile, UnknownArchitecture
+from rung.models.networks.component import describe
 from rung.models.outline import open_outline
-from rung.models.outlines.component import describe
 
 CLIP_L = meta_models.config("sd-1.5-text-encoder")
 PROJECTED = CLIP_L | {"architectures": ["CLIPTextModelWithProjection"]}

@@ -15,7 +15,7 @@ from rung.conversion import job
 from rung.conversion.quantize import parse_keep, quantizing
 from rung.conversion.writing import write
 from rung.core.errors import BadFile, ModelNotFound, RungError
-from rung.kernels.cpu.packing import _mapping
+from rung.kernels.cpu.pack.packing import _mapping
 from rung.models import open_card
 from rung.models.card import ModelCard
 from rung.models.outline import open_outline

@@ -9,7 +9,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from rung.core.errors import BadFile
 from rung.models import rope
-from rung.models.arch import MODEL_TYPES
+from rung.models.architectures import MODEL_TYPES
 from rung.models.settings import Settings
 
 LONG = {

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from rung import formats
-from rung.nn import QuantEmbedding, QuantLinear, QuantWeight, bound
-from rung.nn.product import infer, product, rows_of
+from rung.nn import QuantEmbedding, QuantLinear, QuantWeight
+from rung.nn.quantized import binding
+from rung.nn.quantized.matmul import infer, product, rows_of
 from tests.ops.conformance import weight
 
 
@@ -24,11 +25,11 @@ def test_inference():
     gc.collect()  # the states of other tests would go meanwhile
     module, x = layer().eval(), torch.randn(3, 512)
     with torch.no_grad():
-        want, kept = module(x), len(bound._states)
+        want, kept = module(x), len(binding._states)
         fast = compiled(module)
         for _ in range(2):
             assert torch.equal(fast(x), want)
-        assert len(bound._states) == kept
+        assert len(binding._states) == kept
 
 
 def test_training():

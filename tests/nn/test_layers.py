@@ -14,8 +14,9 @@ from torch.nn import functional
 from rung import formats
 from rung.core.errors import CannotEncode, UsageError
 from rung.formats import Encoded
-from rung.nn import QuantEmbedding, QuantLinear, QuantWeight, bound
-from rung.nn.weight import encode, parts_of
+from rung.nn import QuantEmbedding, QuantLinear, QuantWeight
+from rung.nn.quantized import binding
+from rung.nn.quantized.weight import encode, parts_of
 from tests.ops.conformance import FORMATS, weight
 
 NF4, Q4_K, INT8 = (formats.get(name) for name in ("nf4", "q4_k", "int8"))
@@ -220,9 +221,9 @@ def test_packed_copies_live_as_long_as_their_layer():
     layer, _ = made(NF4)
     with torch.no_grad():
         layer.eval()(some(1, 512))
-    kept = len(bound._states)
+    kept = len(binding._states)
     del layer
-    assert len(bound._states) < kept
+    assert len(binding._states) < kept
 
 
 def test_parts_that_were_cast_behind_the_back_of_the_layer_are_refused():

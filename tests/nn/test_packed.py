@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from rung import formats
-from rung.nn import QuantEmbedding, QuantExperts, QuantWeight, bound
-from rung.nn.packed import PackedWeight, pack
+from rung.nn import QuantEmbedding, QuantExperts, QuantWeight
+from rung.nn.quantized import binding
+from rung.nn.quantized.packed import PackedWeight, pack
 from tests.nn.test_layers import made
 from tests.ops.conformance import FORMATS
 
@@ -18,7 +19,7 @@ SMALL = [format for format in FORMATS if format.block <= 512]
 
 def packs(format, rows=48, columns=512):
     """Whether a rung of this processor packs such a weight."""
-    return bound.pack(made(format, rows, columns)[0].stored, "f32", 1).packing != "stored"
+    return binding.pack(made(format, rows, columns)[0].stored, "f32", 1).packing != "stored"
 
 
 @pytest.mark.parametrize("format", SMALL, ids=lambda format: format.name)
@@ -88,7 +89,7 @@ def test_sixteen_bits_are_multiplied_where_they_lie_and_decoded_into_a_copy(form
     """What is decoded may be written into: it must not be the weight."""
     layer, _ = made(formats.get(format), 24, 32, dtype, bias=False)
     weight = layer.stored
-    stored = bound.state(weight.parts(), weight.format, weight.shape).stored
+    stored = binding.state(weight.parts(), weight.format, weight.shape).stored
     place, (part,) = torch.device("cpu"), weight.parts().values()
     assert stored.read(0, 24, place, dtype).data_ptr() == part.data_ptr()
     copy = weight.decode(dtype)

@@ -10,14 +10,14 @@ import torch
 
 import rung
 from rung.core.errors import BadFile, DoesNotFit, ModelNotFound, UnknownArchitecture, UsageError
-from rung.engine import system
+from rung.engine import process_memory
 from rung.hub.pipelines import Folder
 from rung.nn import QuantLinear
-from rung.nn.quantise import put
+from rung.nn.quantize import put
 from rung.pipelines.calls import converted
 from rung.pipelines.generate import Pipeline, Settings, Watcher
 from rung.pipelines.weights import DTYPES, fill
-from rung.planning.phases import Held
+from rung.planning.pipeline import Held
 from tests.tiny_pipelines import saved
 
 diffusers = pytest.importorskip("diffusers")
@@ -31,7 +31,7 @@ def latte(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cpu():
-    return next(one for one in system.proven_devices(lambda device: None) if one.kind == "cpu")
+    return next(one for one in process_memory.proven_devices(lambda device: None) if one.kind == "cpu")
 
 
 def frames(folder, device, settings=CAT, **options):

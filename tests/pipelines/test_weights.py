@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import rung
-from rung.engine import system
+from rung.engine import process_memory
 from rung.hub.pipelines import Folder
 from rung.pipelines import weights
 from rung.pipelines.generate import Pipeline, Settings
 from rung.pipelines.weights import fill, network_of, tables
-from rung.planning.phases import Held, weight_bytes
+from rung.planning.pipeline import Held, weight_bytes
 from tests.models import meta_models
 from tests.tiny_pipelines import saved
 
@@ -84,7 +84,7 @@ def test_what_is_converted_is_read_in_pieces(folder, monkeypatch):
 
 def test_what_is_f32_in_any_dtype_is_not_halved(tmp_path):
     """FLUX rotates queries in f32; CLIP computes all in the dtype that it has."""
-    cpu = next(one for one in system.proven_devices(lambda device: None) if one.kind == "cpu")
+    cpu = next(one for one in process_memory.proven_devices(lambda device: None) if one.kind == "cpu")
     settings = Settings("a cat", size=(32, 32), steps=2)
     found = {one.name: one for one in Pipeline(saved("flux", tmp_path / "flux"), cpu).rehearse([settings])}
     assert 2 * found["text_encoder"].narrow == found["text_encoder"].activations

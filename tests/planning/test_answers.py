@@ -17,15 +17,15 @@ from rung.hardware import catalog
 from rung.hardware.catalog import llama_cpp
 from rung.models.lookup import find_outline
 from rung.models.outline import open_outline
-from rung.planning.answer import Question
 from rung.planning.answers.sentence import article, group_name, share_words
-from rung.planning.arrange import arrange
 from rung.planning.check import check
-from rung.planning.kitchen import Kitchen
-from rung.planning.mixture import storage
+from rung.planning.check_result import Question
+from rung.planning.gguf_mixtures import storage
+from rung.planning.network_spec import Subject
+from rung.planning.placement import arrange
 from rung.planning.request import Request
-from rung.planning.subject import Subject
-from rung.planning.time import READING_SPEED
+from rung.planning.speed import READING_SPEED
+from rung.planning.weight_plan_cache import Kitchen
 from tests.planning.cards import cpu
 
 GB = 2**30

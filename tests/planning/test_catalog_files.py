@@ -4,9 +4,9 @@ import pytest
 
 from rung.models.catalog import known_models, outline_of
 from rung.models.catalog.names import Match
-from rung.planning.mixture import LLAMA_CPP, Mixture, storage
-from rung.planning.recipe import file_bytes
-from rung.planning.subject import Subject
+from rung.planning.gguf_mixtures import LLAMA_CPP, Mixture, storage
+from rung.planning.network_spec import Subject
+from rung.planning.weight_plan import file_bytes
 
 FILES = [(model, file) for model in known_models() for file in model.files]
 

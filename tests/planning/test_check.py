@@ -18,14 +18,14 @@ from rung.core.types import StepClass
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.models.card import Tensor
+from rung.models.networks.values import Component, Outline, Phase, Shape, plain, shape_of_decoder
 from rung.models.outline import open_outline
-from rung.models.outlines.values import Component, Outline, Phase, Shape, plain, shape_of_decoder
-from rung.planning.answer import Question
 from rung.planning.check import check
+from rung.planning.check_result import Question
+from rung.planning.network_spec import Subject
 from rung.planning.request import Request
 from rung.planning.solve import solve
-from rung.planning.subject import Subject
-from rung.planning.time import READING_SPEED
+from rung.planning.speed import READING_SPEED
 from rung.planning.training import activation_bytes
 from tests.planning.cards import cpu, gemma_2b, p2200
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rung import formats
-from rung.models.footprint import activation_bytes
+from rung.models.decoder_memory import activation_bytes
 from rung.planning.request import Request, parse_memory
 from rung.planning.solve import solve
 from tests.planning.cards import cpu, gemma_2b, p2200

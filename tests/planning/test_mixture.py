@@ -6,7 +6,7 @@ import pytest
 
 from rung import formats
 from rung.core.errors import UnknownFormat
-from rung.planning.mixture import LLAMA_CPP, Mixture, Place, storage
+from rung.planning.gguf_mixtures import LLAMA_CPP, Mixture, Place, storage
 
 #: Bits per weight of Llama 3.1 8B: llama.cpp, tools/quantize/README.md.
 PUBLISHED = {

@@ -6,12 +6,12 @@ import pytest
 
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
+from rung.models.networks.component import describe
+from rung.models.networks.default_sizes import usual
 from rung.models.outline import open_outline
-from rung.models.outlines.component import describe
-from rung.models.outlines.usual import usual
-from rung.planning.answer import Question
 from rung.planning.check import check
-from rung.planning.subject import Subject
+from rung.planning.check_result import Question
+from rung.planning.network_spec import Subject
 from tests.models import meta_models
 
 MB = 2**20

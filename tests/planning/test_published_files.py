@@ -9,8 +9,8 @@ import pytest
 
 from rung.hardware import catalog
 from rung.models.outline import open_outline
-from rung.planning.answer import Question
 from rung.planning.check import check
+from rung.planning.check_result import Question
 
 CONFIGS = Path(__file__).parents[1] / "models" / "configs"
 HUB = "https://huggingface.co"

@@ -6,10 +6,10 @@ import pytest
 
 from rung import formats
 from rung.hardware import catalog
-from rung.models.outlines.component import describe
-from rung.models.outlines.values import plain
-from rung.planning.answer import Question
+from rung.models.networks.component import describe
+from rung.models.networks.values import plain
 from rung.planning.check import check
+from rung.planning.check_result import Question
 from tests.models import meta_models
 
 GB = 2**30

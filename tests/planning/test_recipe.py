@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from rung.hardware import catalog
-from rung.kernels.cpu import arena
-from rung.kernels.cpu.layouts import HUGE, packed_bytes
-from rung.models.outlines.component import describe
-from rung.models.outlines.values import plain
-from rung.planning.kitchen import Kitchen
-from rung.planning.mixture import storage
-from rung.planning.recipe import OWN_MAPPING, recipe
-from rung.planning.subject import Subject, is_table
+from rung.kernels.cpu.pack import arena
+from rung.kernels.cpu.pack.layouts import HUGE, packed_bytes
+from rung.models.networks.component import describe
+from rung.models.networks.values import plain
+from rung.planning.gguf_mixtures import storage
+from rung.planning.network_spec import Subject, is_table
+from rung.planning.weight_plan import OWN_MAPPING, recipe
+from rung.planning.weight_plan_cache import Kitchen
 from tests.models import meta_models
 from tests.planning.cards import cpu, gemma_2b
 

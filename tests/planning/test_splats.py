@@ -13,8 +13,8 @@ from rung.core.types import Device
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.models.card import SceneCard, View
-from rung.planning.splat_costs import Kept, Load, memory_use
 from rung.planning.splats import SCALES, Asked, SplatPlan, plan
+from rung.planning.splats.costs import Kept, Load, memory_use
 
 CPU = Device(
     "cpu",

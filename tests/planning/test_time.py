@@ -9,13 +9,13 @@ import pytest
 from rung import formats
 from rung.core.value import FrozenDict
 from rung.models.card import Layer
-from rung.planning.kitchen import Kitchen
 from rung.planning.memory import workspace
-from rung.planning.recipe import Weight
+from rung.planning.network_spec import Subject
 from rung.planning.request import Request
 from rung.planning.solve import solve, speed
-from rung.planning.subject import Subject
-from rung.planning.time import Group, rates
+from rung.planning.speed import Group, rates
+from rung.planning.weight_plan import Weight
+from rung.planning.weight_plan_cache import Kitchen
 from tests.planning.cards import cpu, gemma_2b, p2200
 
 CACHE = {"cache 64 1": 8e9, "cache 64 2": 7.6e9, "cache 64 4": 7e9, "cache 64 8": 5e9}

@@ -9,8 +9,8 @@ import torch
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rung.models.outlines.component import describe
-from rung.planning.subject import Subject
+from rung.models.networks.component import describe
+from rung.planning.network_spec import Subject
 from rung.planning.training import _LOGITS, activation_bytes
 
 CONFIG = {

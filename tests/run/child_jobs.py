@@ -1,4 +1,4 @@
-"""Jobs that misbehave in every way, for the tests of ``rung.run.child``."""
+"""Jobs that misbehave in every way, for the tests of ``rung.run.worker``."""
 
 import ctypes
 import os

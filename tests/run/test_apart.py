@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from rung.run import apart, child
+from rung.run import precompile, worker
 
 _CODE = """
 from rung.kernels.cpu.parallel import enter
-from rung.run.apart import compile_apart
+from rung.run.precompile import compile_apart
 
 before = enter.on_disk
 compile_apart([enter])
@@ -48,7 +48,7 @@ class Asked:
 @pytest.mark.parametrize("how", ["crashed", "timeout", "returned"])
 def test_only_what_is_missing_is_asked_for_in_one_child_and_what_it_cannot_do_is_no_error(monkeypatch, how):
     asked = []
-    monkeypatch.setattr(child, "run", lambda jobs, *given, **more: asked.append(jobs) or [child.Outcome(how)] * 2)
-    apart.compile_apart([Asked("m:a", False), Asked("m:b", True), Asked("m:c", False)])
-    apart.compile_apart([Asked("m:b", True)])
+    monkeypatch.setattr(worker, "run", lambda jobs, *given, **more: asked.append(jobs) or [worker.Outcome(how)] * 2)
+    precompile.compile_apart([Asked("m:a", False), Asked("m:b", True), Asked("m:c", False)])
+    precompile.compile_apart([Asked("m:b", True)])
     assert [[job.arguments["name"] for job in jobs] for jobs in asked] == [["m:a", "m:c"]]

@@ -13,10 +13,10 @@ from rung import formats
 from rung.core.errors import DeviceLost, NoRung, OutOfMemory
 from rung.core.types import Case, Device, Ladder, Rung, StepClass
 from rung.core.value import FrozenDict
-from rung.run import selfcheck
-from rung.run.bind import Binder, Embedding
-from rung.run.child import Outcome
+from rung.run import self_check
+from rung.run.binding import Binder, Embedding
 from rung.run.journal import Journal
+from rung.run.worker import Outcome
 from tests.run import bad_rungs
 
 CPU = Device("cpu", "cpu", "a processor", "x86_64", 2**34, software=FrozenDict({"torch": "0"}))
@@ -38,7 +38,7 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RUNG_CACHE", folder)
         patch.setattr(sys, "path", [ROOT, *sys.path])
-        selfcheck.prove(CPU, wanted)
+        self_check.prove(CPU, wanted)
     return folder
 
 
@@ -131,7 +131,7 @@ def test_a_bug_propagates(monkeypatch):
 
 def test_a_proof_is_kept_on_disk(monkeypatch):
     bound("GOOD")
-    monkeypatch.setattr("rung.run.child.run", lambda *a, **k: pytest.fail("a second child was started"))
+    monkeypatch.setattr("rung.run.worker.run", lambda *a, **k: pytest.fail("a second child was started"))
     bound("GOOD")
 
 
@@ -153,7 +153,7 @@ def test_what_the_moment_did_is_checked_again_and_a_finding_is_kept(monkeypatch,
         asked.append(len(jobs))
         return [outcome] * len(jobs)
 
-    monkeypatch.setattr("rung.run.child.run", run)
+    monkeypatch.setattr("rung.run.worker.run", run)
     for _ in range(2):
         linear, journal = bound("GOOD")
         assert {rung.name for rung in linear.rungs} == {"ref"}
@@ -176,17 +176,17 @@ def test_a_proof_is_of_one_class_of_cases(monkeypatch, nothing_proved):
         asked.append(len(jobs))
         return [Outcome("returned", {"ok": True, "reason": ""})] * len(jobs)
 
-    monkeypatch.setattr("rung.run.child.run", run)
+    monkeypatch.setattr("rung.run.worker.run", run)
     for case in cases:
-        selfcheck.prove(CPU, [(rung, case)])
+        self_check.prove(CPU, [(rung, case)])
     assert asked == [1, 1, 1, 1]
-    selfcheck.prove(CPU, [(rung, replace(case, shape=(case.shape[0], 96, 128))) for case in cases])
+    self_check.prove(CPU, [(rung, replace(case, shape=(case.shape[0], 96, 128))) for case in cases])
     assert asked == [1, 1, 1, 1]
     for other in (replace(CPU, software=FrozenDict({"torch": "1"})), replace(CPU, name="another")):
-        selfcheck.prove(other, [(rung, cases[0])])
-    monkeypatch.setattr(selfcheck, "source_hash", lambda: "changed")
-    selfcheck.prove(CPU, [(rung, cases[0])])
-    selfcheck.prove(CPU, [(replace(rung, version=2), cases[0])])
+        self_check.prove(other, [(rung, cases[0])])
+    monkeypatch.setattr(self_check, "source_hash", lambda: "changed")
+    self_check.prove(CPU, [(rung, cases[0])])
+    self_check.prove(CPU, [(replace(rung, version=2), cases[0])])
     assert asked == [1] * 8
 
 

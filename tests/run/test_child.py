@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from rung.run import child
-from rung.run.child import Job, Outcome, run
+from rung.run import worker
+from rung.run.worker import Job, Outcome, run
 
 JOBS = "tests.run.child_jobs"
 
@@ -138,7 +138,7 @@ def test_a_child_that_never_listens(monkeypatch, tmp_path):
     sleeper.write_text("#!/bin/sh\nsleep 600\n")
     sleeper.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(sleeper))
-    monkeypatch.setattr(child, "START_LIMIT", 0.3)
+    monkeypatch.setattr(worker, "START_LIMIT", 0.3)
     (got,) = run([job("process")], 30)
     assert (got.how, got.error) == ("timeout", "the child did not start")
 
@@ -155,7 +155,7 @@ SCRIPT = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:] = {path!r}
-from rung.run.child import Job, run
+from rung.run.worker import Job, run
 run([Job.of("tests.run.child_jobs:hang", mark={mark!r})], 600)
 """
 

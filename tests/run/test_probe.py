@@ -11,10 +11,10 @@ import torch
 
 from rung.core.types import Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import catalog, cgroup, detect, remember
+from rung.hardware import catalog, cgroup, detect, probe_cache
 from rung.hardware.families import cuda
-from rung.run import child, probe
-from rung.run.child import Outcome
+from rung.run import probe, worker
+from rung.run.worker import Outcome
 from tests.hardware.fake_nvml import P2200, Nvml
 
 DTYPES = ("f32", "f16", "bf16", "f64", "int8", "fp8")
@@ -53,7 +53,7 @@ def outcomes(monkeypatch, special, default=None):
             progress(len(answers))
         return answers
 
-    monkeypatch.setattr(child, "run", run)
+    monkeypatch.setattr(worker, "run", run)
 
 
 def test_a_good_device(monkeypatch, p2200):
@@ -64,7 +64,7 @@ def test_a_good_device(monkeypatch, p2200):
     assert dict(found.peaks) == dict.fromkeys(DTYPES, 1e12)
     assert found.bandwidth == 1e11
     assert found.details["rates"] == "probe"
-    assert remember.recall(p2200) == found
+    assert probe_cache.recall(p2200) == found
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_trouble_costs_one_capability(monkeypatch, p2200, outcome, level, reason
 def test_what_stayed_unknown_is_tried_again_next_time(monkeypatch, p2200):
     outcomes(monkeypatch, {"attention.f16": Outcome("raised", error="OutOfMemoryError: out of memory")})
     probe.probe(p2200)
-    assert remember.read(p2200) is None
+    assert probe_cache.read(p2200) is None
 
 
 def test_a_hang_is_believed_for_an_hour(monkeypatch, p2200):
@@ -120,10 +120,10 @@ def test_a_hang_is_believed_for_an_hour(monkeypatch, p2200):
     assert probe.probe(p2200) == found, "within that hour nobody waits for it again"
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 3601)
-    assert remember.recall(p2200).capability("matmul.f32").proof is not Proof.PROBE
+    assert probe_cache.recall(p2200).capability("matmul.f32").proof is not Proof.PROBE
     assert {c.level for c in probe.probe(p2200).capabilities.values()} == {Level.NATIVE}
     monkeypatch.setattr(time, "time", lambda: now + 10**9)
-    assert remember.read(p2200), "other findings hold"
+    assert probe_cache.read(p2200), "other findings hold"
 
 
 def test_a_dtype_that_is_far_slower_than_f32_is_emulated(monkeypatch, p2200):
@@ -157,7 +157,7 @@ def test_a_build_without_code_for_the_card(monkeypatch, p2200):
     outcomes(monkeypatch, {}, default=Outcome("raised", error=f"LookupError: {why}"))
     found = probe.probe(p2200)
     assert {(c.level, c.source) for c in found.capabilities.values()} == {(Level.ABSENT, why)}
-    assert remember.read(p2200), "that is a finding: it holds until the build changes"
+    assert probe_cache.read(p2200), "that is a finding: it holds until the build changes"
 
 
 def test_a_driver_that_is_too_old(monkeypatch, p2200):
@@ -179,20 +179,20 @@ def test_what_says_nothing_about_the_device_leaves_it_unknown(monkeypatch, p2200
     outcomes(monkeypatch, {}, default=outcome)
     found = probe.probe(p2200)
     assert {c.level for c in found.capabilities.values()} == {Level.UNKNOWN}
-    assert remember.read(p2200) is None
+    assert probe_cache.read(p2200) is None
 
 
 # ---- without the software
 
 
 def test_no_torch_says_so_and_starts_nothing(monkeypatch, p2200):
-    monkeypatch.setattr(child, "run", lambda *a, **k: pytest.fail("nothing to run"))
+    monkeypatch.setattr(worker, "run", lambda *a, **k: pytest.fail("nothing to run"))
     bare = replace(p2200, software=FrozenDict())
     found = probe.probe(bare)
     assert found.capability("matmul.f32").level is Level.UNKNOWN
     assert "pip install 'rung[run]'" in found.capability("matmul.f32").source
     assert "pip install 'rung[run]'" in found.details["notes"]
-    assert remember.read(bare) is None
+    assert probe_cache.read(bare) is None
 
 
 def test_no_numba_leaves_the_instruction_sets_unknown(monkeypatch, cpu):
@@ -216,7 +216,7 @@ def test_an_earlier_probe_is_read_and_fresh_measures_again(monkeypatch, p2200):
 
 
 def test_a_simulated_device_is_not_measured(monkeypatch):
-    monkeypatch.setattr(child, "run", lambda *a, **k: pytest.fail("nothing to run"))
+    monkeypatch.setattr(worker, "run", lambda *a, **k: pytest.fail("nothing to run"))
     device = catalog.device("p2200")
     assert probe.probe(device, fresh=True) == device
 
@@ -249,7 +249,7 @@ TWO = """
 import sys, time
 sys.path[:] = {path!r}
 from rung.hardware import detect
-from rung.hardware.remember import Findings
+from rung.hardware.probe_cache import Findings
 from rung.core.types import Capability, Level, Proof
 from rung.run import probe
 

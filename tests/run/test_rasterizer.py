@@ -8,13 +8,13 @@ import torch
 from rung.core.errors import OutOfMemory
 from rung.core.types import Case, Device, Ladder, Rung, StepClass
 from rung.core.value import FrozenDict
-from rung.engine import system
+from rung.engine import process_memory
 from rung.ops import LADDERS
 from rung.ops.rasterize import Camera
-from rung.run import selfcheck
-from rung.run.bind import Binder
-from rung.run.compare import splats
+from rung.run import self_check
+from rung.run.binding import Binder
 from rung.run.journal import Journal
+from rung.run.self_check_cases import splats
 from tests.run import bad_rungs
 
 CPU = Device("cpu", "cpu", "a processor", "x86_64", 2**34, software=FrozenDict({"torch": "0"}))
@@ -37,7 +37,7 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RUNG_CACHE", folder)
         patch.setattr(sys, "path", [ROOT, *sys.path])
-        selfcheck.prove(CPU, [(bad_rung(name), case) for name in BAD])
+        self_check.prove(CPU, [(bad_rung(name), case) for name in BAD])
     return folder
 
 
@@ -56,7 +56,7 @@ def test_a_wrong_rung_is_left_and_reported(name, words, cache, monkeypatch):
 
 
 def test_a_full_memory_says_what_training_can_do_with_less():
-    here = next(device for device in system.proven_devices(lambda device: None) if device.kind == "cpu")
+    here = next(device for device in process_memory.proven_devices(lambda device: None) if device.kind == "cpu")
     rasterizer = Binder(here, Journal()).rasterizer(**OPTIONS)
     with pytest.raises(OutOfMemory) as caught:
         rasterizer.step_down(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))

@@ -9,7 +9,7 @@ import torch
 
 from rung.models.card import View
 from rung.splats import Cloud, read, write
-from rung.splats.editing import Move, cropped, lowered, merged, moved, pruned, seen, turned_harmonics, weightiest
+from rung.splats.edit import Move, cropped, lowered, merged, moved, pruned, seen, turned_harmonics, weightiest
 
 from .test_foreign import apart, source
 

@@ -14,8 +14,8 @@ from rung.core.errors import BadFile, UsageError
 from rung.measure.metrics import ssim
 from rung.models.card import View
 from rung.splats import Cloud, write
-from rung.splats.drawing import Painter, colour, draw, eight_bits
-from rung.splats.evaluating import evaluate, evaluate_run
+from rung.splats.evaluate import evaluate, evaluate_run
+from rung.splats.render import Painter, colour, draw, eight_bits
 from rung.splats.trained import trained
 
 POSE = (1.0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0)

@@ -16,7 +16,7 @@ from rung.models.card import View
 from rung.ops.rasterize.projecting import rotations
 from rung.splats import Cloud
 from rung.splats.cameras import looking
-from rung.splats.drawing import draw
+from rung.splats.render import draw
 from rung.splats.trained import stages
 from rung.splats.viewers import live
 from rung.splats.viewers.live import Live

@@ -14,8 +14,8 @@ from rung.measure.metrics import psnr
 from rung.models.card import View
 from rung.splats import Cloud
 from rung.splats.cameras import looking
-from rung.splats.drawing import draw
-from rung.splats.exporting import page_title
+from rung.splats.export import page_title
+from rung.splats.render import draw
 from rung.splats.viewers.page import page
 from tests.splats.browser import CHROMIUM, Browser
 

@@ -10,8 +10,8 @@ import pytest
 from rung.core.errors import UsageError
 from rung.models.card import View
 from rung.splats import Cloud, write
-from rung.splats.drawing import draw
-from rung.splats.rendering import draw_all
+from rung.splats.render import draw
+from rung.splats.render_files import draw_all
 from rung.splats.trained import trained
 
 Image = pytest.importorskip("PIL.Image")

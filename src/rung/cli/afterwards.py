@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rung.cli.views.output import console
 from rung.core.errors import UsageError
+from rung.exec.launch import PROCESSOR
 from rung.hardware import detect
-from rung.run.exec.launch import PROCESSOR
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,8 +28,8 @@ _IN_OWN_WORDS = re.compile(
 
 def check_card(settings: Mapping[str, str]) -> None:
     """Raises ``UnknownDevice`` and ``UsageError`` for what cannot be simulated."""
-    from rung.run.exec.defects import defects
-    from rung.run.simulate.card import describe
+    from rung.exec.defects import defects
+    from rung.simulation.cards import describe
 
     name = settings.get("device", "")
     if name == PROCESSOR and settings.keys().isdisjoint(("software", "memory", "defects")):
@@ -123,7 +123,7 @@ def _environment(settings: Mapping[str, str]) -> dict[str, Any]:
 
     if settings.get("device", PROCESSOR) == PROCESSOR:
         return machine.this_machine()
-    from rung.run.simulate.card import describe
+    from rung.simulation.cards import describe
 
     device = describe([settings["device"]], settings.get("memory"), settings.get("software"))[0]
     found = machine.catalogue_card(device.name)

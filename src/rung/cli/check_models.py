@@ -8,7 +8,7 @@ from rung.cli.views.check_models import text
 from rung.cli.views.output import print_json
 from rung.core.errors import UsageError
 from rung.hardware.select import Group
-from rung.planning.answer import Question
+from rung.planning.check_result import Question
 from rung.planning.recommend import recommend
 
 

@@ -12,8 +12,8 @@ from rung.core.errors import UsageError
 
 if TYPE_CHECKING:
     from rung.hardware.select import Group
-    from rung.planning.answer import Answer, Question
-    from rung.planning.splat_check import SplatChoice
+    from rung.planning.check_result import Answer, Question
+    from rung.planning.splats.check import SplatChoice
 
 #: What a folder of photographs with cameras holds, and no model.
 _MARKS = ("transforms.json", "transforms_train.json", "sparse", "colmap", "cameras.bin", "cameras.txt")
@@ -43,7 +43,7 @@ def _holds_cameras(folder: Path) -> bool:
 
 def is_answer(answer: Answer) -> bool:
     """Whether an answer is about a scene: it was made by a module that nothing imports for models."""
-    module = sys.modules.get("rung.planning.splat_check")
+    module = sys.modules.get("rung.planning.splats.check")
     return module is not None and isinstance(answer, module.SplatAnswer)
 
 
@@ -55,13 +55,13 @@ def check(
     Raises what reading the scene and checking raise.
     """
     from rung.engine.checking import occupied
-    from rung.planning import splat_check
+    from rung.planning.splats import check
     from rung.splats.scenes import scene
 
     for name, given in (("--trace", trace), ("--revision", revision)):
         if given:
             raise UsageError(f"{name} is about models; {path} is a scene.", (), [f"leave {name} out"])
-    return occupied(splat_check.check(scene(path), groups, question), groups)
+    return occupied(check.check(scene(path), groups, question), groups)
 
 
 def table(shown: Sequence[Any], answer: Answer) -> list[str]:

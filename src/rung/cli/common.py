@@ -46,7 +46,7 @@ def simulated(device: str | None, software: str | None = None) -> Iterator[str |
             )
         yield device
         return
-    from rung.run.simulate.context import simulate
+    from rung.simulation.context import simulate
 
     simulation = simulate(device, software=software)
     tell_taken([device])

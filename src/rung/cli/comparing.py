@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import UsageError
 from rung.models.card import ModelCard
-from rung.models.outlines.pipeline import INDEX
+from rung.models.networks.pipeline import INDEX
 
 if TYPE_CHECKING:
     from rung.hub.pipelines import Folder

@@ -7,22 +7,22 @@ import os
 import signal
 import sys
 
-from rung.run.exec.launch import PROCESSOR, environment, launch
-from rung.run.exec.repairs import repairs
+from rung.exec.launch import PROCESSOR, environment, launch
+from rung.exec.repairs import repairs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rung.run.exec.notes import Key
+    from rung.exec.report import Key
 
 #: What runs in the program when it has imported a module.
 HOOKS = {
-    "torch": "rung.run.exec.hook",
+    "torch": "rung.exec.hook",
     "bitsandbytes.cuda_specs": "rung.hub.bitsandbytes.specs_hook",
     "bitsandbytes": "rung.hub.bitsandbytes.hook",
     "gsplat": "rung.hub.gsplat_hook",
-    "triton.runtime.interpreter": "rung.run.exec.cuda_on_cpu.triton_hook",
+    "triton.runtime.interpreter": "rung.exec.cuda_on_cpu.triton_hook",
 }
 _VALUED = ("--device", "--software", "--memory", "--defect")
 _NO_TORCH = "no Python of 3.11 or newer imported torch, so nothing was changed"
@@ -119,7 +119,7 @@ def _read(path: str) -> Mapping[Key, int]:
     try:
         if not path or not os.stat(path).st_size:
             return {}
-        from rung.run.exec.notes import read
+        from rung.exec.report import read
 
         return read(path)
     except FileNotFoundError:  # the program has cleared the folder

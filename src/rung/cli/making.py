@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rung.hub.pipelines import Folder
     from rung.pipelines.batch import Job
     from rung.pipelines.generate import Made, Pipeline
-    from rung.planning.phases import PhasesPlan
+    from rung.planning.pipeline import PhasesPlan
 
 Model = Annotated[str, typer.Argument(help="The folder of a pipeline of diffusers, or ORG/REPO.")]
 Prompt = Annotated[str | None, typer.Argument(help="Describe the picture or video.", show_default=False)]
@@ -110,12 +110,12 @@ def make(
 def opened(model: str, offline: bool, revision: str | None, quiet: bool) -> Folder:
     """The pipeline's folder; of what is not here the small files are downloaded, and the weights when they are read."""
     from rung.cli.views.progress import bar
-    from rung.engine import system
+    from rung.engine import process_memory
     from rung.hub.pipelines import Folder
-    from rung.pipelines.locating import folder_of
+    from rung.pipelines.folders import folder_of
 
-    system.need_software()
-    system.keep_heap_whole()
+    process_memory.need_software()
+    process_memory.keep_heap_whole()
 
     def place(weights: bool) -> Path:
         with bar(quiet) as progress:
@@ -153,7 +153,7 @@ def _pipeline(
 def device_named(name: str | None) -> Device:
     """The device of that id here, proved; by default the first accelerator, else the processor."""
     from rung.engine.planning import not_here
-    from rung.engine.system import proven_devices
+    from rung.engine.process_memory import proven_devices
     from rung.hardware.select import catalog_device, select_device
 
     if name is not None and (card := catalog_device(name)) is not None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from rung.conversion.folder_files import constants
 from rung.conversion.gguf_keys import differences
-from rung.conversion.tokenizer_json import tokenizer_files
+from rung.conversion.tokenizers.tokenizer_json import tokenizer_files
 from rung.core.errors import UnknownArchitecture
-from rung.models import arch
+from rung.models import architectures
 from rung.models.card import Decoder, ModelCard
 from rung.models.files.arrays import Numbers
 from rung.models.settings import Settings
@@ -40,7 +40,7 @@ def folder_files(card: ModelCard, dtype: str) -> tuple[dict[str, Any], dict[str,
     """
     config = _config(card, dtype)
     kind = card.decoder.model_type
-    read = arch.MODEL_TYPES[kind].from_config(Settings(config, "config.json"))
+    read = architectures.MODEL_TYPES[kind].from_config(Settings(config, "config.json"))
     wrong, windows = differences(read, card.decoder)
     if wrong:
         raise UnknownArchitecture(

@@ -29,7 +29,7 @@ def beside(folder: Path) -> list[str]:
 
 def constants(card: ModelCard) -> tuple[tuple[Entry, bytes], ...]:
     """The divisors of frequencies that a GGUF file holds as tensors, which no card lists."""
-    from rung.models.arch.family import FREQUENCY_TENSORS
+    from rung.models.architectures.family import FREQUENCY_TENSORS
     from rung.models.files.gguf import read_header
 
     found = []

@@ -14,12 +14,12 @@ import numpy as np
 from rung.conversion.job import Entry
 from rung.core.errors import UnknownArchitecture
 from rung.core.types import Format
-from rung.models import arch
-from rung.models.arch.family import FREQUENCY_TENSORS, Architecture, Factors
+from rung.models import architectures
+from rung.models.architectures.family import FREQUENCY_TENSORS, Architecture, Factors
 from rung.models.card import Decoder, ModelCard
 from rung.models.files.gguf_write import pair
 from rung.models.settings import Settings
-from rung.planning.mixture import Mixture
+from rung.planning.gguf_mixtures import Mixture
 
 #: ``general.file_type``: llama.cpp's numbers (``llama_ftype``) of formats and mixtures.
 FILE_TYPES = {
@@ -66,8 +66,8 @@ _NEAR = 1e-5
 
 def architecture_of(card: ModelCard) -> Architecture:
     """How GGUF files of a model's type are read: Mistral's are Llama's."""
-    own = arch.MODEL_TYPES[card.decoder.model_type]
-    return arch.GGUF[own.gguf or "llama"]
+    own = architectures.MODEL_TYPES[card.decoder.model_type]
+    return architectures.GGUF[own.gguf or "llama"]
 
 
 def config_of(card: ModelCard) -> Settings:

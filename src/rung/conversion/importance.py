@@ -14,7 +14,7 @@ import numpy as np
 
 from rung.core.errors import BadFile
 from rung.formats.codec import Floats
-from rung.models.files.foreign import head
+from rung.models.files.file_sniffing import head
 from rung.models.files.gguf import read_header
 from rung.models.files.jsonfile import read_bounded
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rung import formats
-from rung.conversion.partial import Planned
+from rung.conversion.resumable_writer import Planned
 from rung.core.types import Format
 from rung.formats import Encoded
 from rung.formats.codec import Array, Floats
-from rung.models.adapter import LowRank
+from rung.models.adapters.adapter import LowRank
 from rung.models.card import ModelCard, Tensor
 from rung.models.files import gguf_write, safetensors_write
 

@@ -10,8 +10,8 @@ import numpy as np
 from rung import formats
 from rung.formats import Encoded
 from rung.formats.codec import PIECE, each
-from rung.kernels.cpu import encoding
-from rung.kernels.cpu.encoding import Sums
+from rung.kernels.cpu.encode import encoding
+from rung.kernels.cpu.encode.encoding import Sums
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from rung import formats
+from rung.conversion.checkpoint_layouts import lossless
 from rung.conversion.job import Job
 from rung.conversion.quantize import kind_of, plain_dtype, quantizing, to_folder, to_gguf
-from rung.conversion.styles import lossless
 from rung.core.errors import UsageError
 from rung.core.text import quoted
-from rung.models.adapter_roles import read_merged
+from rung.models.adapters.roles import read_merged
 from rung.models.card import ModelCard, Tensor
-from rung.planning.mixture import storage
+from rung.planning.gguf_mixtures import storage
 
 
 def merging(card: ModelCard, adapters: Sequence[str], target: Path, format: str | None) -> Job:

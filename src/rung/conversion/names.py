@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rung.conversion.gguf_keys import architecture_of, config_of
 from rung.core.errors import UnknownArchitecture
-from rung.models import arch
+from rung.models import architectures
 from rung.models.card import ModelCard, Tensor
 from rung.models.roles import layer_of
 from rung.models.settings import Settings
@@ -29,7 +29,7 @@ def folder_names(card: ModelCard, config: Settings | None = None) -> dict[str, s
     """
     if config is None:
         return {tensor.role: tensor.name for tensor in card.tensors}
-    return _named(card, _FOLDER, arch.MODEL_TYPES[card.decoder.model_type].names(config), "model.layers")
+    return _named(card, _FOLDER, architectures.MODEL_TYPES[card.decoder.model_type].names(config), "model.layers")
 
 
 def _named(card: ModelCard, outside: Mapping[str, str], inside: Mapping[str, str], layers: str) -> dict[str, str]:
@@ -58,7 +58,7 @@ def aliases(card: ModelCard, tensor: Tensor) -> tuple[str, ...]:
             found += [_GGUF[role], _FOLDER[role]]
             continue
         gguf = {r: name for name, r in architecture_of(card).gguf_names.items()}
-        folder = {r: name for name, r in arch.MODEL_TYPES[card.decoder.model_type].names(config).items()}
+        folder = {r: name for name, r in architectures.MODEL_TYPES[card.decoder.model_type].names(config).items()}
         found += [f"blk.{layer}.{gguf[last]}"] if last in gguf else []
         found += [f"model.layers.{layer}.{folder[last]}"] if last in folder else []
     return tuple(name.removesuffix(".weight") for name in found)

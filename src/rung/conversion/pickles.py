@@ -14,14 +14,14 @@ from typing import Any
 from rung.conversion import gemma_pytorch
 from rung.conversion.folder_files import beside, copied
 from rung.conversion.job import Entry, folder_layout, index_of
-from rung.conversion.partial import Partial, check_new
+from rung.conversion.resumable_writer import Partial, check_new
 from rung.core import errors
 from rung.core.errors import BadFile, RungError, SoftwareMissing, UnsafeFile
 from rung.core.files import state_of
 from rung.core.text import count, quoted
-from rung.models.files.foreign import PICKLE_SUFFIXES, describe, head, is_pickle
+from rung.models.files.file_sniffing import PICKLE_SUFFIXES, describe, head, is_pickle
 from rung.models.files.jsonfile import read_object
-from rung.run.child import Job, run
+from rung.run.worker import Job, run
 
 #: Under which key a training program keeps the weights.
 _WRAPPED = ("model_state_dict", "state_dict", "model", "module")

@@ -9,21 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from rung import formats
-from rung.conversion import folder_config, folder_files, gguf_keys, importance, names, vocabulary
+from rung.conversion import folder_config, folder_files, gguf_keys, importance, names
+from rung.conversion.checkpoint_layouts import DTYPES, Bitsandbytes, Gguf, Plain, Rung, lossless
 from rung.conversion.job import Job, Step, Style
-from rung.conversion.styles import DTYPES, Bitsandbytes, Gguf, Plain, Rung, lossless
+from rung.conversion.tokenizers import vocabulary
 from rung.core.errors import UsageError
 from rung.core.text import did_you_mean, matches, quoted
 from rung.core.types import Format
 from rung.models.card import ModelCard, Tensor
+from rung.models.checkpoints import OWN
+from rung.models.checkpoints.bitsandbytes import OUTLIERS
 from rung.models.files import gguf as gguf_file
 from rung.models.files.gguf_write import pair
-from rung.models.quantised import OWN
-from rung.models.quantised.bitsandbytes import OUTLIERS
 from rung.models.settings import Settings, quantisation
-from rung.planning.mixture import Mixture, storage
-from rung.planning.recipe import format_of, is_linear
-from rung.planning.subject import Subject
+from rung.planning.gguf_mixtures import Mixture, storage
+from rung.planning.network_spec import Subject
+from rung.planning.weight_plan import format_of, is_linear
 
 KINDS = ("rung", "gguf", "bitsandbytes")
 #: Keys of a GGUF file that are said anew.

@@ -14,13 +14,13 @@ import numpy as np
 from rung import __version__, formats
 from rung.conversion.job import Job, Step, index_of
 from rung.conversion.measure import Cost, cost
-from rung.conversion.partial import Partial, Planned
+from rung.conversion.resumable_writer import Partial, Planned
 from rung.core.files import state_of
 from rung.core.types import Format
 from rung.formats import Encoded
-from rung.kernels.cpu import encoding
+from rung.kernels.cpu.encode import encoding
 from rung.models.reader import Reader
-from rung.run import encoders
+from rung.run import encoder_check
 
 Progress = Callable[[str, int, int], None]
 #: Bytes of f32 that an adapter is added to at once.
@@ -91,7 +91,7 @@ def _compiled(steps: Sequence[Step], on_note: Callable[[str], None]) -> frozense
     matrices = [step for step in steps if len(step.tensor.shape) > 1]
     if sum(step.tensor.bytes for step in matrices) < _COMPILED:
         return frozenset()
-    return encoders.prove((step.format for step in matrices), on_note)
+    return encoder_check.prove((step.format for step in matrices), on_note)
 
 
 def _one(

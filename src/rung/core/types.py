@@ -82,7 +82,7 @@ class Device(Shown, Value):
 
     ``memory`` and ``free`` are bytes, ``bandwidth`` bytes per second, ``peaks`` matrix operations per second
     by dtype. ``software`` maps packages (and ``driver``) to versions. ``details`` holds what is shown and
-    not decided on: cores, caches, NUMA, PCI id. ``rates``: ``rung calibrate``'s, named as in ``rung.planning.time``.
+    not decided on: cores, caches, NUMA, PCI id. ``rates``: ``rung calibrate``'s, named as in ``rung.planning.speed``.
     """
 
     id: str

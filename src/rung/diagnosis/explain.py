@@ -23,7 +23,7 @@ from rung.diagnosis.words import said_by, votes, words_of
 
 if TYPE_CHECKING:
     from rung.diagnosis.works import Works
-    from rung.models.outlines.values import Outline
+    from rung.models.networks.values import Outline
 
 #: Below this probability rung says that it does not know, and where it is likelier that nothing of it is the matter.
 _LEAST = 0.12

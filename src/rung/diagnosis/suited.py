@@ -16,11 +16,11 @@ from rung.diagnosis.wording import Fix
 from rung.diagnosis.works import Works
 from rung.models import catalog, lookup
 from rung.models.catalog import Match
-from rung.models.outlines.values import Outline
-from rung.planning.answer import Answer, Choice, Question
+from rung.models.networks.values import Outline
 from rung.planning.answers.sentence import place
 from rung.planning.check import check
-from rung.planning.time import READING_SPEED
+from rung.planning.check_result import Answer, Choice, Question
+from rung.planning.speed import READING_SPEED
 
 if TYPE_CHECKING:
     from rung.diagnosis.explain import Explanation

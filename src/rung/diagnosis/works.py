@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from rung.core.text import size
 from rung.core.types import Device
 from rung.core.value import Value
-from rung.hardware import proofs
+from rung.hardware import json_cache
 
 if TYPE_CHECKING:
     from rung.diagnosis.evidence import Scene
     from rung.diagnosis.explain import Explanation
-    from rung.models.outlines.values import Outline
+    from rung.models.networks.values import Outline
 
 _PACKAGE = Path(__file__).parent.parent
 #: Sources that decide the answer, below the package.
-_SOURCES = ("planning", "formats", "models/catalog", "models/outlines", "hardware/catalog", "diagnosis/suited.py")
+_SOURCES = ("planning", "formats", "models/catalog", "models/networks", "hardware/catalog", "diagnosis/suited.py")
 #: Free memory changes all the time: so many of its leading bits count.
 _BITS = 4
 
@@ -74,7 +74,7 @@ def suit(found: Explanation, scene: Scene, device: Device, outline: Outline | No
 def best_known(device: Device) -> Works | None:
     """Return the well-known model that is named for a device, as it was found before where nothing has changed."""
     key = _key(device)
-    data = proofs.read(key)
+    data = json_cache.read(key)
     if isinstance(data, Mapping):
         try:
             kept = replace(Works.from_json(data), free=device.budget) if data else None
@@ -85,7 +85,7 @@ def best_known(device: Device) -> Works | None:
     from rung.diagnosis import suited
 
     found = suited.best_known(device)
-    proofs.write(key, found.to_json() if found is not None else {})
+    json_cache.write(key, found.to_json() if found is not None else {})
     return found
 
 

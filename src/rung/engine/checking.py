@@ -13,8 +13,8 @@ from rung.core.value import FrozenDict
 from rung.hardware import occupants
 from rung.hardware.select import Group, group_id, select_groups
 from rung.models.lookup import find_known, find_outline
-from rung.planning.answer import Answer, Choice, Pass, Question
 from rung.planning.check import check
+from rung.planning.check_result import Answer, Choice, Pass, Question
 from rung.planning.request import parse_memory
 
 #: Of more devices than these, as of the whole catalogue, nothing but what was asked for is tried.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rung.core.errors import UsageError
 from rung.core.shield import import_whole
-from rung.engine.cache import Cache
+from rung.engine.kv_cache import Cache
 from rung.formats.codec import Floats
-from rung.models.footprint import CHUNK
+from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step.parts import Reader
 from rung.ops.decode_step.weights import Weights
 

@@ -13,14 +13,14 @@ from rung.core.shield import import_whole
 from rung.core.text import count, size
 from rung.core.types import Device, Plan, StepClass, StepDown
 from rung.diagnosis import classify
-from rung.engine import system
+from rung.engine import process_memory
 from rung.engine.open_model import open_any
 from rung.engine.planning import make_plan
-from rung.hardware.proofs import how_often
-from rung.models.adapter_roles import read_changes, read_network_changes
+from rung.hardware.json_cache import how_often
+from rung.models.adapters.roles import read_changes, read_network_changes
 from rung.models.card import ModelCard
+from rung.models.cards.network import NetworkCard
 from rung.models.lookup import find_path
-from rung.models.network_card import NetworkCard
 from rung.planning.devices import computes
 from rung.planning.request import parse_memory
 from rung.planning.solve import steps_down
@@ -28,7 +28,7 @@ from rung.run.journal import Journal
 
 if TYPE_CHECKING:
     from rung.engine.model import Model
-    from rung.models.adapter import LowRank
+    from rung.models.adapters.adapter import LowRank
 
 Progress = Callable[[str, int, int], None]
 
@@ -40,7 +40,7 @@ _TORCH = 1.5
 #: Longer prompts are read with torch whatever the rate, so that the memory of a run that is full is as planned.
 _SINGLES = 64
 #: What is imported here and by what a first answer calls.
-_PARTS = ("rung.engine.bound", "rung.engine.model", "rung.engine.decoder", "rung.engine.tokenizer")
+_PARTS = ("rung.engine.weight_loader", "rung.engine.model", "rung.engine.decoder", "rung.engine.tokenizers.tokenizer")
 _LOOK = 64 * _SINGLES  # characters of the first prompt that tell whether it is long
 
 
@@ -70,7 +70,7 @@ def load(
     are PEFT folders or GGUF files, ``DIR:0.5`` for one of half its weight; they are added while the model runs.
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
     """
-    system.need_software()
+    process_memory.need_software()
     budget = max(parse_memory(memory).values(), default=None)
     card = open_any(
         find_path(name, offline=offline, revision=revision, budget=budget, progress=progress, on_note=on_note)
@@ -187,16 +187,16 @@ def _bind(
     from rung.kernels.cpu import target
 
     if plan.packing == "stored" or isinstance(card, NetworkCard):
-        system.keep_heap_whole()
+        process_memory.keep_heap_whole()
     note = target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
     if note:
         journal.notes.append(note)
     if isinstance(card, NetworkCard):
-        return import_whole("rung.engine.borrowed").bind(card, plan, devices, journal, changes)
+        return import_whole("rung.engine.transformers_decoder").bind(card, plan, devices, journal, changes)
     with _importing():
-        for name in ("rung.kernels.cpu.packing", *_PARTS):  # the threads of the parts need the first
+        for name in ("rung.kernels.cpu.pack.packing", *_PARTS):  # the threads of the parts need the first
             import_whole(name)
-    from rung.engine.bound import BoundParts
+    from rung.engine.weight_loader import BoundParts
     from rung.models.reader import Reader
 
     def read(done: int, total: int) -> None:
@@ -205,10 +205,10 @@ def _bind(
     whole = plan.packing == "r16" and len(plan.placements) == 1
     singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if whole else 0
     with Reader(card) as reader, BoundParts(card, plan, devices, reader, journal, read, changes) as parts:
-        from rung.engine.cache import Cache
         from rung.engine.decoder import Decoder
+        from rung.engine.kv_cache import Cache
         from rung.engine.model import Model
-        from rung.engine.tokenizer import Tokenizer
+        from rung.engine.tokenizers.tokenizer import Tokenizer
         from rung.ops.decode_step.weights import Weights
 
         tokenizer = Tokenizer.from_card(card)

@@ -10,27 +10,27 @@ from rung.core.errors import ContextTooLong, DeviceError, UsageError
 from rung.core.text import count, quoted
 from rung.core.types import Device, Plan, Report
 from rung.core.value import FrozenDict
-from rung.engine import system
+from rung.engine import process_memory
 from rung.engine.chat import Template
 from rung.engine.decoder import Decoder
 from rung.engine.sampling import Sampler, Sampling
 from rung.engine.stream import TextStream
-from rung.engine.tokenizer import Tokenizer
+from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.engine.turns import Turns, new_owner
 from rung.formats.codec import Floats
 from rung.models.card import ModelCard
-from rung.models.network_card import NetworkCard
-from rung.models.scales import find_damage
-from rung.planning.kitchen import Kitchen
+from rung.models.cards.network import NetworkCard
+from rung.models.damage_check import find_damage
+from rung.planning.network_spec import Subject
 from rung.planning.solve import speed
-from rung.planning.subject import Subject
-from rung.planning.time import Rates
+from rung.planning.speed import Rates
+from rung.planning.weight_plan_cache import Kitchen
 from rung.run.journal import Journal
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rung.engine.borrowed import BorrowedDecoder
+    from rung.engine.transformers_decoder import BorrowedDecoder
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -77,7 +77,7 @@ class Model:
             "decode_tokens_per_second": self._expected.decode,
             "prefill_tokens_per_second": self._expected.prefill,
         }
-        measured = self._measured | {"memory_bytes": float(system.peak_memory())}
+        measured = self._measured | {"memory_bytes": float(process_memory.peak_memory())}
         return self._journal.report(FrozenDict(predicted), FrozenDict(measured))
 
     def predict(self, prompt: int) -> Rates:
@@ -300,7 +300,7 @@ class Generation:
             decode_tokens_per_second=decode,
             first_token_seconds=self._seconds["first"],
             stop_reason=reason,
-            peak_memory_bytes=system.peak_memory(),
+            peak_memory_bytes=process_memory.peak_memory(),
             plan=self._model.plan.to_json(),
             report=self._model.report.to_json(),
         )

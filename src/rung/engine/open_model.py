@@ -9,8 +9,8 @@ from pathlib import Path
 from rung.core.errors import SoftwareMissing, UnknownArchitecture
 from rung.models import catalog, open_card
 from rung.models.card import ModelCard
+from rung.models.cards.network import NetworkCard
 from rung.models.lookup import check_name, find_known, find_missing_starter, find_path
-from rung.models.network_card import NetworkCard
 from rung.models.store import starters
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from rung.core.errors import UnknownDevice
 from rung.core.types import Device, Plan
-from rung.engine import system
+from rung.engine import process_memory
 from rung.hardware import detect
-from rung.hardware.proofs import how_often
+from rung.hardware.json_cache import how_often
 from rung.hardware.select import catalog_device
 from rung.models.card import ModelCard
-from rung.models.network_card import NetworkCard
+from rung.models.cards.network import NetworkCard
 from rung.planning.request import Request, parse_memory
 from rung.planning.solve import choose_device, solve
 
@@ -24,7 +24,7 @@ def device_here(name: str | None, on_note: Callable[[str], None]) -> Device:
     """
     if name is not None and (card := catalog_device(name)) is not None:
         raise not_here(card, name)
-    devices = system.proven_devices(
+    devices = process_memory.proven_devices(
         lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, {how_often(why=True)}.")
     )
     return choose_device(devices, name)
@@ -68,16 +68,16 @@ def make_plan(
         device=device,
         memory=parse_memory(memory),
         context=context,
-        threads=system.threads(threads),
+        threads=process_memory.threads(threads),
         beside=beside,
     )
-    missing = system.missing_software() if devices is None else []
+    missing = process_memory.missing_software() if devices is None else []
     if devices is not None:
         found = tuple(devices)
     elif missing:
         found = tuple(_with(device, missing) for device in detect.devices())
     else:
-        found = system.proven_devices(on_probe)
+        found = process_memory.proven_devices(on_probe)
     plan = solve(card, found, request)
     if missing:
         note = f"planned as if {' and '.join(missing)} were installed: pip install 'rung[run]'"

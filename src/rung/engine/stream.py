@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rung.core.errors import UsageError
-from rung.engine.tokenizer import Tokenizer
+from rung.engine.tokenizers.tokenizer import Tokenizer
 
 
 class StopStrings:

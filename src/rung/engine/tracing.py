@@ -13,10 +13,10 @@ from rung.core.text import quoted
 from rung.core.value import FrozenDict
 from rung.hub.inputs import fed
 from rung.hub.modules import component_of, module_of
-from rung.models.outlines.component import describe
-from rung.models.outlines.values import Component, Outline
-from rung.planning.answer import Pass, Question
-from rung.planning.subject import Subject
+from rung.models.networks.component import describe
+from rung.models.networks.values import Component, Outline
+from rung.planning.check_result import Pass, Question
+from rung.planning.network_spec import Subject
 from rung.run.trace import trace
 
 #: Tokens of a text, where nobody asks for fewer: what rung reads at once.

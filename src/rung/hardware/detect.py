@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from rung.core.types import Device
-from rung.hardware import remember
+from rung.hardware import probe_cache
 from rung.hardware.families import cpu
 
 _pretended: list[Device] = []
@@ -19,9 +19,9 @@ def devices(cached: bool = True) -> tuple[Device, ...]:
     """
     if _pretended:
         processor = cpu.identify()
-        return (*_pretended, remember.recall(processor) if cached else processor)
+        return (*_pretended, probe_cache.recall(processor) if cached else processor)
     found = (cpu.identify(), *accelerators())
-    return tuple(remember.recall(device) for device in found) if cached else found
+    return tuple(probe_cache.recall(device) for device in found) if cached else found
 
 
 def accelerators() -> tuple[Device, ...]:

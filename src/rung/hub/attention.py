@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
-from rung.nn.bound import attention
+from rung.nn.quantized.binding import attention
 from rung.ops.attention.ref import visible
 
 #: The name that transformers knows ``attend`` by.

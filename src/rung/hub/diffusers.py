@@ -16,8 +16,8 @@ from rung.core.errors import UsageError
 from rung.hub.register import DIFFUSERS_TABLE
 from rung.hub.transformers import AUTO, METHOD, QuantizationConfig
 from rung.nn import QuantLinear, QuantWeight
-from rung.nn.quantise import Wanted, check_shapes, check_values, put, replacement, wanted_layers
-from rung.nn.weight import encode
+from rung.nn.quantize import Wanted, check_shapes, check_values, put, replacement, wanted_layers
+from rung.nn.quantized.weight import encode
 
 
 class Quantizer(DiffusersQuantizer):

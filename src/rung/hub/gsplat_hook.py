@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rung.exec.launch import PROCESSOR
+from rung.exec.watch import gpu
 from rung.hub import gsplat
-from rung.run.exec.launch import PROCESSOR
-from rung.run.exec.watch import gpu
 
 
 def install(settings: Mapping[str, str]) -> None:

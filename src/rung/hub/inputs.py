@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rung.core.errors import CannotTrace
-from rung.models.outlines.usual import usual
+from rung.models.networks.default_sizes import usual
 
 _SPEECH = 16_000
 

@@ -24,17 +24,17 @@ from rung.core.text import count as counted
 from rung.core.types import Format
 from rung.diagnosis import classify
 from rung.formats.choice import Choice
+from rung.hub.mmap_pages import give_back, give_back_files
 from rung.hub.modules import component_of, module_of
-from rung.hub.pages import give_back, give_back_files
 from rung.models.card import Tensor as Stored
+from rung.models.cards.network import NetworkCard, network_card
+from rung.models.checkpoints import OWN, method_of
 from rung.models.files.jsonfile import SMALL, read_object
 from rung.models.files.shards import weight_files
-from rung.models.network_card import NetworkCard, network_card
-from rung.models.quantised import OWN, method_of
 from rung.models.settings import QUANTISATION, Settings, quantisation
 from rung.nn import QuantWeight
-from rung.nn.quantise import kind_of, put, turned, wanted_layers
-from rung.nn.weight import parameter_of
+from rung.nn.quantize import kind_of, put, turned, wanted_layers
+from rung.nn.quantized.weight import parameter_of
 
 #: What networks call what they keep of the tokens so far.
 _KEPT = ("past_key_values", "cache_params", "state")
@@ -69,7 +69,7 @@ def card_of_network(folder: Path, why: str) -> NetworkCard:
     files, text, component = weight_files(folder), config.get_text_config(), component_of(found)
     tensors = component.tensors
     if described:
-        from rung.hub.stored import as_stored
+        from rung.hub.quantized_layout import as_stored
 
         tensors = as_stored(found, tensors, files, described, where)
     held = tuple(tensor if tensor.source else _held(found, tensor) for tensor in tensors)
@@ -133,7 +133,7 @@ def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, plac
     # transformers reads it with rung by itself
     own = bool(described) and method_of(described or {}, folder.name) == OWN
     if described and not own:
-        from rung.hub.stored import ReadConfig
+        from rung.hub.quantized_layout import ReadConfig
 
         options |= {"config": empty.config, "quantization_config": ReadConfig(described, folder.name, wanted)}
     # a single row of 16 bits takes torch on a processor up to twice the time of rung's layers

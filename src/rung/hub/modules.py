@@ -16,9 +16,9 @@ import torch
 from torch.nn.modules import module as registry
 
 from rung.core.errors import BadFile, RungError, SoftwareMissing, UnknownArchitecture
-from rung.models.arch.family import MOST_LAYERS
+from rung.models.architectures.family import MOST_LAYERS
 from rung.models.card import Tensor
-from rung.models.outlines.values import Component, Shape
+from rung.models.networks.values import Component, Shape
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 #: Keys that say how often something is repeated, which costs time to build, and how many names a table gets.

@@ -20,7 +20,7 @@ from rung.core.errors import UsageError
 from rung.core.text import count, did_you_mean
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
 from rung.nn.layers import turned_back
-from rung.nn.quantise import put
+from rung.nn.quantize import put
 
 _log = logging.getLogger("rung")
 

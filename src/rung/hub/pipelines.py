@@ -20,7 +20,7 @@ from torch import nn
 from rung.core.errors import BadFile, SoftwareMissing, UnknownArchitecture, UsageError
 from rung.core.text import did_you_mean
 from rung.models.files.jsonfile import SMALL, read_object
-from rung.models.outlines.pipeline import INDEX, components
+from rung.models.networks.pipeline import INDEX, components
 
 #: What performs the call of a network: (its name, the method that was called, arguments, named arguments) -> result.
 Perform = Callable[[str, str, tuple[Any, ...], dict[str, Any]], Any]

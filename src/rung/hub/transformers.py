@@ -21,12 +21,12 @@ from rung import formats
 from rung.core.errors import BadFile, DoesNotFit, RungError, UsageError
 from rung.core.text import count
 from rung.formats.choice import Choice, kept, means
-from rung.hub.conversions import Operation, whole_names
 from rung.hub.modules import component_of
 from rung.hub.register import TABLE
-from rung.models.outlines.values import plain
-from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight, bound
-from rung.nn.quantise import (
+from rung.hub.tensor_conversions import Operation, whole_names
+from rung.models.networks.values import plain
+from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
+from rung.nn.quantize import (
     Wanted,
     check_computing,
     check_shapes,
@@ -37,9 +37,10 @@ from rung.nn.quantise import (
     turned,
     wanted_layers,
 )
-from rung.nn.weight import encode
-from rung.planning.answer import Question
+from rung.nn.quantized import binding
+from rung.nn.quantized.weight import encode
 from rung.planning.check import check
+from rung.planning.check_result import Question
 
 METHOD = "rung"
 #: The format that asks the plan for the device that the model is loaded to.
@@ -213,7 +214,7 @@ class Quantizer(HfQuantizer):
 
 def _plan(model: Any, config: QuantizationConfig, device_map: Any) -> None:
     """Puts the planned format into the config. Raises ``DoesNotFit``."""
-    device, name = bound.device_of(_main_place(device_map)), type(model).__name__
+    device, name = binding.device_of(_main_place(device_map)), type(model).__name__
     answer = check(plain(name, "module", name, component_of(model)), [device], Question())
     if answer.best is None:
         refused = [f"{choice.format}: {choice.verdict.reason}" for choice in answer.choices]
@@ -252,10 +253,10 @@ class _Encode(Operation):
 
 def tagged(model: Any) -> nn.Module:
     """The model, which is saved and uploaded with a page that says what it is."""
-    from rung.hub import model_page
+    from rung.hub import model_card
 
     model.add_model_tags([METHOD])
-    model_page.attach(model)
+    model_card.attach(model)
     made: nn.Module = model
     return made
 
@@ -363,20 +364,20 @@ def _complete(model: nn.Module) -> None:
 
 
 def install() -> None:
-    """From now on ``from_pretrained`` loads other quantisers' checkpoints with rung; see ``rung.hub.quantised``.
+    """From now on ``from_pretrained`` loads other quantisers' checkpoints with rung; see ``rung.hub.quantized``.
 
     bitsandbytes in 4 and 8 bits (which also quantises while loading), GPTQ, AWQ, compressed-tensors, fp8, MXFP4, HQQ.
     """
-    from rung.hub import quantised
+    from rung.hub import quantized
 
-    quantised.install()
+    quantized.install()
 
 
 def uninstall() -> None:
     """Puts transformers' own quantisers back."""
-    from rung.hub import quantised
+    from rung.hub import quantized
 
-    quantised.uninstall()
+    quantized.uninstall()
 
 
 def register(table: Any) -> None:

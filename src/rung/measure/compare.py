@@ -17,9 +17,9 @@ from rung.measure import metrics
 from rung.models.card import ModelCard
 from rung.models.reader import Reader
 from rung.models.roles import layer_of
-from rung.planning.mixture import storage
-from rung.planning.recipe import compute_dtype, recipe
-from rung.planning.subject import Subject
+from rung.planning.gguf_mixtures import storage
+from rung.planning.network_spec import Subject
+from rung.planning.weight_plan import compute_dtype, recipe
 
 #: What is read where nobody names a text.
 TEXT = """The old lighthouse keeper had counted ships for forty years, and on most evenings he could tell from the sound

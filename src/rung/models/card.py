@@ -7,7 +7,7 @@ from typing import Any
 
 from rung.core.types import EMPTY
 from rung.core.value import FrozenDict, Value
-from rung.models.quantised.values import OWN, Held
+from rung.models.checkpoints.values import OWN, Held
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Piece(Value):
 
 @dataclass(frozen=True)
 class Source(Value):
-    """How a quantised weight lies in its files: a method of ``rung.models.quantised``, and its parts."""
+    """How a quantised weight lies in its files: a method of ``rung.models.checkpoints``, and its parts."""
 
     method: str
     held: Held

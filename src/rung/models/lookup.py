@@ -19,10 +19,10 @@ from rung.models import catalog
 from rung.models.card import ModelCard
 from rung.models.catalog import Match
 from rung.models.locate import locate, nowhere, repository_of
+from rung.models.networks.component import describe
+from rung.models.networks.values import Outline
 from rung.models.open import open_card
 from rung.models.outline import Describe, open_outline, outline_of_card
-from rung.models.outlines.component import describe
-from rung.models.outlines.values import Outline
 from rung.models.store import elsewhere, folder, starters
 
 #: The name of the model that the package ships.

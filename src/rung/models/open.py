@@ -7,10 +7,10 @@ from pathlib import Path
 from rung.core.errors import BadFile, ModelNotFound
 from rung.core.text import quoted
 from rung.models.card import ModelCard
-from rung.models.files.foreign import PICKLE_SUFFIXES, foreign, head, unsafe
+from rung.models.cards.folder import folder_card
+from rung.models.cards.gguf import gguf_card
+from rung.models.files.file_sniffing import PICKLE_SUFFIXES, foreign, head, unsafe
 from rung.models.files.split import part_names
-from rung.models.folder_card import folder_card
-from rung.models.gguf_card import gguf_card
 
 
 def open_card(path: str | Path) -> ModelCard:

@@ -13,18 +13,18 @@ from typing import Any
 
 from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.text import size
-from rung.models import arch
+from rung.models import architectures
 from rung.models.card import ModelCard
-from rung.models.files.foreign import head
+from rung.models.cards.folder import folder_name
+from rung.models.files.file_sniffing import head
 from rung.models.files.jsonfile import SMALL, read_object
 from rung.models.files.shards import INDEX, STEM, read_index, weight_files, weight_map
-from rung.models.folder_card import folder_name
 from rung.models.locate import nowhere
+from rung.models.networks import gguf, pipeline
+from rung.models.networks.component import as_stored, describe, known
+from rung.models.networks.roles import Roles
+from rung.models.networks.values import OTHER, Component, Outline, Phase, Shape, plain, shape_of_decoder
 from rung.models.open import open_card
-from rung.models.outlines import gguf, pipeline
-from rung.models.outlines.component import as_stored, describe, known
-from rung.models.outlines.roles import Roles
-from rung.models.outlines.values import OTHER, Component, Outline, Phase, Shape, plain, shape_of_decoder
 
 __all__ = ["OTHER", "Component", "Outline", "Phase", "Shape", "open_outline", "outline_of_card"]
 
@@ -56,7 +56,7 @@ def open_outline(
     """
     open_place = functools.partial(_open_place, describing=describing)
     if not _exists(path):
-        from rung.models.outlines.repository import outline_of_repository  # threads and requests, for the hub alone
+        from rung.models.networks.repository import outline_of_repository  # threads and requests, for the hub alone
 
         found = outline_of_repository(
             str(path), open_place, offline=offline, revision=revision, seconds=seconds, stems=_STEMS
@@ -113,7 +113,7 @@ def _folder(folder: Path, describing: Describe) -> Outline:
     """The outline of a plain model, with its card where ``rung run`` builds it."""
     name = folder_name(folder)
     kind = read_object(folder / "config.json", SMALL).get("model_type")
-    runs = kind in (*arch.MODEL_TYPES, "gemma3") and stem_of(folder) == STEM and not _is_index(folder, STEM)
+    runs = kind in (*architectures.MODEL_TYPES, "gemma3") and stem_of(folder) == STEM and not _is_index(folder, STEM)
     refused: UnknownArchitecture | None = None
     if runs and describing is describe:
         try:

@@ -15,10 +15,10 @@ import numpy as np
 from rung import formats
 from rung.core.errors import BadFile
 from rung.formats import Encoded
-from rung.models import quantised
+from rung.models import checkpoints
 from rung.models.card import ModelCard, Piece, Tensor
+from rung.models.checkpoints.values import raw_of
 from rung.models.files.tensors import truncated
-from rung.models.quantised.values import raw_of
 
 #: Bytes that are read ahead; the system goes on by itself.
 _AHEAD = 64 << 20
@@ -51,12 +51,12 @@ class Reader:
         """
         if tensor.source is not None:
             raws = {piece.part: self._raw(piece) for piece in tensor.source.pieces}
-            return quantised.read(tensor.source.method, tensor.source.held, raws, tensor.name)
+            return checkpoints.read(tensor.source.method, tensor.source.held, raws, tensor.name)
         rows, columns = (1, *tensor.shape)[-2:]
         data = np.frombuffer(self._map(tensor), np.uint8, tensor.bytes, tensor.offset)
         return Encoded(formats.get(tensor.format), (rows, columns), {"data": data.reshape(rows, -1)})
 
-    def _raw(self, piece: Piece) -> quantised.Raw:
+    def _raw(self, piece: Piece) -> checkpoints.Raw:
         data = np.frombuffer(self._map(piece), np.uint8, piece.bytes, piece.offset)
         return raw_of(piece.dtype, piece.shape, data)
 

@@ -2,6 +2,6 @@
 
 from rung.nn.experts import QuantExperts
 from rung.nn.layers import QuantEmbedding, QuantLinear
-from rung.nn.weight import QuantWeight
+from rung.nn.quantized.weight import QuantWeight
 
 __all__ = ["QuantEmbedding", "QuantExperts", "QuantLinear", "QuantWeight"]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from rung.core.types import YES, Verdict, no
-from rung.nn import product
-from rung.nn.weight import QuantWeight
+from rung.nn.quantized import matmul
+from rung.nn.quantized.weight import QuantWeight
 
 #: The tensors [experts, out, in] of such a module.
 NAMES = ("gate_up_proj", "down_proj")
@@ -96,7 +96,7 @@ class QuantExperts(nn.Module):
         return self._product(x, 1, expert)
 
     def _product(self, x: Tensor, which: int, expert: int) -> Tensor:
-        y = product.linear(x, self._weight((self.gate_up_proj, self.down_proj)[which], expert), exact=self.training)
+        y = matmul.linear(x, self._weight((self.gate_up_proj, self.down_proj)[which], expert), exact=self.training)
         bias = getattr(self.experts, f"{NAMES[which]}_bias", None)  # gpt-oss has them
         return y if bias is None else y + bias[expert].to(y.dtype)
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from rung.core.errors import UsageError
-from rung.nn import product
-from rung.nn.weight import Decoded, QuantWeight
+from rung.nn.quantized import matmul
+from rung.nn.quantized.weight import Decoded, QuantWeight
 
 
 class QuantLinear(nn.Linear):
@@ -64,7 +64,7 @@ class QuantLinear(nn.Linear):
         return y if y.dtype == x.dtype else y.to(x.dtype)
 
     def _product(self, x: Tensor) -> Tensor:
-        return product.linear(x, self.stored, exact=self.training or self.exact)
+        return matmul.linear(x, self.stored, exact=self.training or self.exact)
 
     def dequantize(self) -> nn.Module:
         """The plain layer whose place it takes, with the decoded weight and the same bias."""
@@ -151,14 +151,14 @@ class QuantEmbedding(nn.Embedding):
 
     def forward(self, ids: Tensor) -> Tensor:
         """int [...] -> [..., hidden]. Raises ``UsageError`` for an id outside of the vocabulary."""
-        if not product.recorded(ids) and not product.transformed() and ids.numel():
+        if not matmul.recorded(ids) and not matmul.transformed() and ids.numel():
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= self.num_embeddings:
                 raise UsageError(
                     f"Id {low if low < 0 else high} is outside of the vocabulary of {self.num_embeddings}",
                     ["tokenizer and model do not belong together, or padding has an id of its own"],
                 )
-        rows = product.look_up(ids.long(), self.stored).to(self.compute_dtype or self.stored.dtype)
+        rows = matmul.look_up(ids.long(), self.stored).to(self.compute_dtype or self.stored.dtype)
         return rows if self.embed_scale is None else _scaled(rows, self.embed_scale)
 
     def dequantize(self) -> nn.Embedding:

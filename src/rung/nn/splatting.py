@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rung.core.errors import UsageError
-from rung.nn import bound
+from rung.nn.quantized import binding
 from rung.ops.rasterize import BLUR, NEAR, TILE, Camera, Picture, Splats
 
 _MODES = ("RGB", "D", "ED", "RGB+D", "RGB+ED")
@@ -116,7 +116,7 @@ def _joined(screens: list[Tensor]) -> Tensor:
 
 def _passes(splats: Splats, view: Tensor, camera: Camera, screen: Tensor) -> Iterator[Picture]:
     """Pictures of three channels each, as many as the colours have."""
-    draw = bound.rasterizer(splats.means.device, camera.degree, camera.antialiased)
+    draw = binding.rasterizer(splats.means.device, camera.degree, camera.antialiased)
     if camera.degree is not None:
         yield draw(splats, view, camera, screen)
         return

@@ -17,14 +17,14 @@ import torch
 from rung.core.errors import UsageError
 from rung.core.types import Device, StepDown
 from rung.core.value import Value
-from rung.engine import system
+from rung.engine import process_memory
 from rung.hub.pipelines import Folder, Perform, quiet, scheduler, stand_in
-from rung.models.outlines.pipeline import phases_of
-from rung.pipelines import asking
-from rung.pipelines.perform import Performance, Progress
-from rung.pipelines.rehearse import Rehearsal
+from rung.models.networks.pipeline import phases_of
+from rung.pipelines import validate
+from rung.pipelines.execute import Performance, Progress
+from rung.pipelines.trace import Rehearsal
 from rung.pipelines.weights import check_files, fill_buffers
-from rung.planning.phases import Network, PhasesPlan, plan_phases, with_runtime
+from rung.planning.pipeline import Network, PhasesPlan, plan_phases, with_runtime
 from rung.planning.request import parse_memory
 from rung.run.journal import Journal
 
@@ -129,21 +129,21 @@ class Pipeline:
                 frames, height, width, _ = self._call(pipeline, asked, steps=_REHEARSED).shape
                 return frames, (width, height)
 
-            asking.check_room(pipeline, settings, system.machine_memory())
+            validate.check_room(pipeline, settings, process_memory.machine_memory())
             with quiet():
-                asking.check_made(pipeline, settings, made)
+                validate.check_made(pipeline, settings, made)
             _whole_text(pipeline, "prompt", settings.prompt, rehearsal.tokens)
             if settings.negative and self._reads_negative(rehearsal, made, settings):
                 _whole_text(pipeline, "negative prompt", settings.negative, rehearsal.tokens)
             elif settings.negative:
                 unread = f"--negative is not read: {type(pipeline).__name__} gives it to no encoder"
-            asking.check_steps(pipeline, settings, functools.partial(self._begin, rehearsal))
+            validate.check_steps(pipeline, settings, functools.partial(self._begin, rehearsal))
         if unread:
             self.watcher.note(unread)
         return rehearsal.networks()
 
     @staticmethod
-    def _reads_negative(rehearsal: Rehearsal, made: asking.Made, settings: Settings) -> bool:
+    def _reads_negative(rehearsal: Rehearsal, made: validate.Made, settings: Settings) -> bool:
         """Whether encoders are given anything else without the negative prompt."""
         heard = set(rehearsal.heard)
         rehearsal.heard.clear()
@@ -169,7 +169,7 @@ class Pipeline:
         return self._planned(self.rehearse(several))
 
     def _planned(self, networks: list[Network]) -> PhasesPlan:
-        device = with_runtime(self.device, system.resident_memory()) if self._here else self.device
+        device = with_runtime(self.device, process_memory.resident_memory()) if self._here else self.device
         return plan_phases(self.folder.place.name, networks, device, self.budget, self.format)
 
     @property
@@ -220,7 +220,7 @@ class Pipeline:
     def _made(self, performance: Performance, settings: Settings) -> Made:
         started, before = time.monotonic(), dict(performance.seconds)
         frames = self._call(self._pipeline(performance.perform, settings, self.watcher.steps), settings)
-        peak = system.peak_memory() if self._here else 0
+        peak = process_memory.peak_memory() if self._here else 0
         phases = {phase: spent - before.get(phase, 0.0) for phase, spent in performance.seconds.items()}
         return Made(frames, settings, time.monotonic() - started, phases, performance.plan, peak)
 
@@ -305,7 +305,7 @@ def _arguments(pipeline: Any, settings: Settings, steps: int | None) -> dict[str
         if name not in accepted:
             raise UsageError(f"{type(pipeline).__name__} has no {options.get(name, name)}.")
     given |= {"prompt": settings.prompt, "generator": torch.Generator().manual_seed(settings.seed)}
-    asking.check_inputs(pipeline, given)
+    validate.check_inputs(pipeline, given)
     if "output_type" in accepted:
         given["output_type"] = "np"
     if settings.size and "use_resolution_binning" in accepted:  # it would take the next of its own sizes

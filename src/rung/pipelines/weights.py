@@ -21,9 +21,9 @@ from rung.models.files.shards import weight_files
 from rung.models.files.tensors import Stored
 from rung.models.outline import stem_of
 from rung.nn import QuantWeight
-from rung.nn.quantise import check_values, kind_of, put, replacement
-from rung.nn.weight import encode
-from rung.planning.phases import Held, Network, Part, layer_format
+from rung.nn.quantize import check_values, kind_of, put, replacement
+from rung.nn.quantized.weight import encode
+from rung.planning.pipeline import Held, Network, Part, layer_format
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 #: What safetensors calls the types that are no format of rung's.

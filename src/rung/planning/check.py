@@ -14,8 +14,11 @@ from rung.core.text import quoted, size, tenths
 from rung.core.types import Device, Format, Level, MemoryUse, StepClass, Verdict, no
 from rung.core.value import FrozenDict
 from rung.hardware.select import Group, group_id
-from rung.models.outlines.values import Outline
-from rung.planning.answer import (
+from rung.models.networks.values import Outline
+from rung.planning.answers.alternatives import Wanted, instead
+from rung.planning.answers.case import Case, make_case, storages_of, usual_storages, with_context
+from rung.planning.answers.speeds import llama_cpp_beside, memory_bound
+from rung.planning.check_result import (
     OPTIMIZER,
     RANK,
     Alternative,
@@ -27,19 +30,16 @@ from rung.planning.answer import (
     Relaxation,
     Speed,
 )
-from rung.planning.answers.alternatives import Wanted, instead
-from rung.planning.answers.case import Case, make_case, storages_of, usual_storages, with_context
-from rung.planning.answers.speeds import llama_cpp_beside, memory_bound
-from rung.planning.arrange import Arrangement, arrange, computable
 from rung.planning.devices import computes, uncertainty
-from rung.planning.kitchen import Recipe
-from rung.planning.phase_check import inputs_of, phase_on
-from rung.planning.phases import PlannedPhase
-from rung.planning.recipe import Storage, storage_name
-from rung.planning.relax import less_context, other_training, smaller_format
+from rung.planning.pipeline import PlannedPhase
+from rung.planning.pipeline_check import inputs_of, phase_on
+from rung.planning.placement import Arrangement, arrange, computable
 from rung.planning.solve import SIXTEEN, arrangements, choose, verdict_of
-from rung.planning.time import READING_SPEED, has_kernel
+from rung.planning.speed import READING_SPEED, has_kernel
+from rung.planning.suggestions import less_context, other_training, smaller_format
 from rung.planning.training import trainable, training_use
+from rung.planning.weight_plan import Storage, storage_name
+from rung.planning.weight_plan_cache import Recipe
 
 #: Weights that take so many times the bytes of their format are worth a word.
 _WIDENED = 1.5

@@ -6,8 +6,8 @@ from bisect import bisect_left
 
 from rung.core.types import Device
 from rung.models.catalog import find, outline_of
-from rung.planning.answer import Question
 from rung.planning.check import check
+from rung.planning.check_result import Question
 
 #: Sizes in which dense models come, as their names say them.
 SIZES = ("0.3b", "0.5b", "1b", "1.5b", "3b", "4b", "7b", "8b", "14b", "24b", "32b", "70b", "123b", "405b")

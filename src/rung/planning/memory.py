@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from rung.core.types import Case, Device, MemoryUse
 from rung.core.value import FrozenDict
-from rung.models.footprint import CHUNK
+from rung.models.decoder_memory import CHUNK
 from rung.models.roles import layer_of
 from rung.ops import LADDERS
 from rung.planning.devices import RUNTIME_CPU, RUNTIME_GPU, RUNTIME_LEAN
-from rung.planning.recipe import Weight, compute_dtype
-from rung.planning.subject import Subject
+from rung.planning.network_spec import Subject
+from rung.planning.weight_plan import Weight, compute_dtype
 
 _MB = 2**20
 #: What transformers, the classes of a model and the kernels of its layers take beside that, on a CPU; and what the heap

@@ -14,11 +14,11 @@ from typing import Any
 from rung.core.types import Device
 from rung.core.value import Value
 from rung.models.catalog import KnownModel, Match, known_models, outline_of
-from rung.planning.answer import Choice, Question
 from rung.planning.answers.sentence import place
 from rung.planning.check import check
+from rung.planning.check_result import Choice, Question
 from rung.planning.request import Request
-from rung.planning.time import READING_SPEED
+from rung.planning.speed import READING_SPEED
 
 #: Formats that are tried, most exact first.
 FORMATS = ("bf16", "q8_0", "q6_k", "q4_k_m", "q3_k_m")

@@ -9,17 +9,17 @@ from rung.core.errors import ContextTooLong, DeviceError, UnknownDevice
 from rung.core.text import count, did_you_mean, quoted, size
 from rung.core.types import YES, Candidate, Device, Format, Plan, StepClass, StepDown, Verdict, no
 from rung.models.card import ModelCard
-from rung.models.network_card import NetworkCard
-from rung.planning.arrange import Arrangement, arrange, computable
+from rung.models.cards.network import NetworkCard
 from rung.planning.devices import computes
 from rung.planning.error import percent
-from rung.planning.kitchen import Kitchen
-from rung.planning.mixture import storage
-from rung.planning.recipe import Storage, compute_dtype, parts
-from rung.planning.relax import does_not_fit, groups_of
+from rung.planning.gguf_mixtures import storage
+from rung.planning.network_spec import Subject
+from rung.planning.placement import Arrangement, arrange, computable
 from rung.planning.request import Request
-from rung.planning.subject import Subject
-from rung.planning.time import READING_SPEED, Rates, rates, split_rates
+from rung.planning.speed import READING_SPEED, Rates, rates, split_rates
+from rung.planning.suggestions import does_not_fit, groups_of
+from rung.planning.weight_plan import Storage, compute_dtype, parts
+from rung.planning.weight_plan_cache import Kitchen
 
 #: Without --context a plan holds this many tokens, or fewer where the model or the memory ends.
 DEFAULT_CONTEXT = 4096

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from rung.core.types import YES, Device, MemoryUse, Verdict, no
 from rung.planning.memory import bounded, runtime
+from rung.planning.network_spec import Subject
 from rung.planning.optimizers import optimizer_state
-from rung.planning.recipe import Storage, Weight, is_linear
-from rung.planning.subject import Subject
+from rung.planning.weight_plan import Storage, Weight, is_linear
 
 _FLOATS = {"f32": 4, "bf16": 2, "f16": 2}
 #: Bytes for each token and word of the vocabulary when the way back begins: the logarithms of the softmax, the gradient

@@ -21,9 +21,9 @@ from rung.core.errors import SoftwareMissing, UsageError
 from rung.core.types import Device
 from rung.core.value import Value
 from rung.hardware.software import installed_in
-from rung.run import child
-from rung.run.child import Job, Outcome
+from rung.run import worker
 from rung.run.environment import Environment
+from rung.run.worker import Job, Outcome
 
 #: The oldest Python that rung's probes run in, with the dtypes that are tried.
 PROBED = (3, 11)
@@ -140,7 +140,7 @@ def verify(environment: Environment, device: Device | None) -> list[tuple[str, O
     )
     jobs = [Job.of("rung.run.probes.values:matmul", dtype=dtype) for dtype in DTYPES]
     here = Path(environment.prefix).resolve() == Path(sys.prefix).resolve()
-    outcomes = child.run(jobs, _LIMIT, prepare=prepare, python=None if here else environment.python)
+    outcomes = worker.run(jobs, _LIMIT, prepare=prepare, python=None if here else environment.python)
     return list(zip(DTYPES, outcomes, strict=True))
 
 

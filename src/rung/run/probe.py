@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import proofs, remember
+from rung.hardware import json_cache, probe_cache
 from rung.hardware.catalog import DTYPES
-from rung.hardware.remember import Findings
-from rung.run import child
-from rung.run.child import Job, Outcome
+from rung.hardware.probe_cache import Findings
+from rung.run import worker
+from rung.run.worker import Job, Outcome
 
 #: Seconds that one attempt may take; all of them together take under 10 s where nothing hangs.
 LIMIT = 15.0
@@ -42,14 +42,14 @@ def probe(device: Device, *, fresh: bool = False, progress: Progress = lambda wh
     """
     if not device.real:
         return device
-    with proofs.lock(remember.key(device)):
-        found = None if fresh else remember.read(device)
+    with json_cache.lock(probe_cache.key(device)):
+        found = None if fresh else probe_cache.read(device)
         if found is None:
             found = measure(device, progress)
-            note = remember.write(device, found) if _worth_keeping(found) else ""
+            note = probe_cache.write(device, found) if _worth_keeping(found) else ""
             if note:
                 found = replace(found, notes=(*found.notes, note))
-    return remember.apply(device, found)
+    return probe_cache.apply(device, found)
 
 
 def measure(device: Device, progress: Progress = lambda what: None) -> Findings:
@@ -62,7 +62,7 @@ def measure(device: Device, progress: Progress = lambda what: None) -> Findings:
             "other programs were using the processor, so the rates are too low; measure again: rung devices --probe"
         )
     capabilities += computed
-    until = time.time() + _HANGS_FOR if any(child.NO_ANSWER in c.source for c in capabilities) else 0.0
+    until = time.time() + _HANGS_FOR if any(worker.NO_ANSWER in c.source for c in capabilities) else 0.0
     return Findings(tuple(capabilities), FrozenDict(peaks), bandwidth, tuple(notes), until)
 
 
@@ -94,8 +94,8 @@ def _instruction_sets(device: Device, progress: Progress) -> Iterator[Capability
             yield Capability(name, Level.UNKNOWN, Proof.NONE, "numba is not installed: pip install 'rung[run]'")
         return
     progress("instruction sets")
-    jobs = [Job.of("rung.kernels.simd.isa:check", name=name) for name in names]
-    for name, outcome in zip(names, child.run(jobs, 4 * LIMIT), strict=True):
+    jobs = [Job.of("rung.kernels.isa.levels:check", name=name) for name in names]
+    for name, outcome in zip(names, worker.run(jobs, 4 * LIMIT), strict=True):
         yield _capability(name, outcome, "compiled, run and compared")
 
 
@@ -122,7 +122,7 @@ def _with_torch(
     def tell(done: int) -> None:
         progress("values" if done < len(wanted) else "rates")
 
-    outcomes = child.run(jobs, LIMIT, prepare=prepare, most_lost=_MOST_LOST, progress=tell)
+    outcomes = worker.run(jobs, LIMIT, prepare=prepare, most_lost=_MOST_LOST, progress=tell)
     found = {
         f"{op}.{dtype}": _capability(f"{op}.{dtype}", outcome, _COMPARED)
         for (op, dtype), outcome in zip(wanted, outcomes, strict=False)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from rung.hub.stored import ReadConfig
+from rung.hub.quantized_layout import ReadConfig
 from rung.hub.transformers import QuantizationConfig
 from rung.models.card import ModelCard
-from rung.models.quantised import OWN
+from rung.models.checkpoints import OWN
 from rung.models.settings import QUANTISATION, Settings, quantisation
 from rung.training.fitting import PLAIN, STORED
 

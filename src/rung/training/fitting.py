@@ -10,9 +10,9 @@ from rung.core.errors import DoesNotFit
 from rung.core.text import quoted, size
 from rung.core.types import Device, MemoryUse
 from rung.models.card import ModelCard
-from rung.planning.recipe import Weight, compute_dtype, recipe
-from rung.planning.subject import Subject
+from rung.planning.network_spec import Subject
 from rung.planning.training import adapter_weights, training_use
+from rung.planning.weight_plan import Weight, compute_dtype, recipe
 
 #: Formats that hold weights as they are computed with; for the others the layers are quantised.
 PLAIN = ("f32", "bf16", "f16")

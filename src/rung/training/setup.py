@@ -12,7 +12,7 @@ from peft import LoraConfig
 from trl import SFTConfig
 
 from rung.hub.peft import prepare
-from rung.run.places import torch_name
+from rung.run.torch_device import torch_name
 from rung.training.fitting import Fit
 from rung.training.tune import Options, names
 

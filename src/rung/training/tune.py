@@ -24,8 +24,8 @@ from rung.core.types import Device
 from rung.engine.planning import device_here
 from rung.models.card import ModelCard
 from rung.models.lookup import find_card
-from rung.planning.recipe import is_linear
 from rung.planning.request import parse_memory
+from rung.planning.weight_plan import is_linear
 from rung.training.curve import loss_curve
 from rung.training.data import read_rows
 from rung.training.fitting import STORED, fit

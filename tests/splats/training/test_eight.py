@@ -7,7 +7,7 @@ import torch
 from rung.ops.rasterize import Camera
 from rung.ops.rasterize.projecting import seen_colors
 from rung.splats.cloud import Cloud
-from rung.splats.training import eight
+from rung.splats.training import adam_8bit
 from rung.splats.training.model import NAMES, Model
 from rung.splats.training.run import train
 from rung.splats.training.settings import Settings
@@ -22,7 +22,7 @@ POSE[:3, 3] = torch.tensor([0.3, -0.2, 4.0])
 @pytest.fixture
 def plain(monkeypatch):
     """Turns compiled kernels off when it is called."""
-    return lambda: monkeypatch.setattr(eight, "compiled_for", lambda values: None)
+    return lambda: monkeypatch.setattr(adam_8bit, "compiled_for", lambda values: None)
 
 
 def cloud(degree=3, count=COUNT):

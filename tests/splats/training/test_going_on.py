@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from rung.core.errors import RungError, UsageError
-from rung.nn import bound
+from rung.nn.quantized import binding
 from rung.run.journal import Journal
 from rung.splats import read, scenes, write
 from rung.splats.training import checkpoint, model, run, trainer
-from rung.splats.training.classic import Classic
+from rung.splats.training.adc import Classic
 from rung.splats.training.corrections import Corrections
 from rung.splats.training.mcmc import MarkovChain
 from rung.splats.training.run import Hearing, train
@@ -35,12 +35,12 @@ def fresh(monkeypatch):
     """Makes the process one that has not left any rung, now and when it is called."""
 
     def forget():
-        monkeypatch.setattr(bound, "journal", Journal())
-        bound._rasterizer_of.cache_clear()
+        monkeypatch.setattr(binding, "journal", Journal())
+        binding._rasterizer_of.cache_clear()
 
     forget()
     yield forget
-    bound._rasterizer_of.cache_clear()
+    binding._rasterizer_of.cache_clear()
 
 
 def settings(scene, **more):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rung.splats.training.classic import Classic
+from rung.splats.training.adc import Classic
 from rung.splats.training.corrections import Corrections
 from rung.splats.training.mcmc import MarkovChain, drawn
 from rung.splats.training.model import Model

@@ -9,7 +9,7 @@ from rung.nn.growing import divided
 from rung.splats.poses import focus, in_picture, pose_of
 from rung.splats.training import checkpoint, loss, model, schedule, start
 from rung.splats.training.corrections import Corrections
-from rung.splats.training.world import around
+from rung.splats.training.normalization import around
 from tests.splats.training import tiny
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from rung.nn import bound
+from rung.nn.quantized import binding
 from rung.ops.rasterize import numba_tile
 from rung.run.journal import Journal
 from rung.splats.training.run import train
@@ -39,13 +39,13 @@ def raise_as_brush(slope):
     ("wrong", "words"), [(vanishing, "pixels of a view"), (failing_on_the_way_back, "no matrix unit of that shape")]
 )
 def test_a_rung_that_is_wrong_on_a_real_view_is_left_before_the_first_step(wrong, words, tmp_path, monkeypatch):
-    monkeypatch.setattr(bound, "journal", Journal())
-    bound._rasterizer_of.cache_clear()
+    monkeypatch.setattr(binding, "journal", Journal())
+    binding._rasterizer_of.cache_clear()
     monkeypatch.setattr(numba_tile.Tiles, "apply", wrong)
     scene = tiny.make(tmp_path / "scene")
     asked = Settings(str(scene), steps=2, max_splats=60, threads=1, eval_split=4)
     done = train(asked, tmp_path / "run")
-    bound._rasterizer_of.cache_clear()
+    binding._rasterizer_of.cache_clear()
     step, *more = done.metrics["report"]["steps"]
     assert not more
     assert (step["rung"], step["to"]) == ("numba.tile", "torch.tile")

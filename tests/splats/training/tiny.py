@@ -11,7 +11,7 @@ from PIL import Image
 from rung.models.card import View
 from rung.splats.cloud import Cloud
 from rung.splats.demo import facing
-from rung.splats.drawing import draw
+from rung.splats.render import draw
 from rung.splats.training import run, trainer
 from rung.splats.training.mcmc import MarkovChain
 

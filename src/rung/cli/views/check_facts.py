@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rung.core.text import rate, size
 from rung.core.types import MemoryUse
 from rung.formats.grades import grade
-from rung.planning.answer import Answer, Checkpointing, Choice, memory_json
-from rung.planning.phases import PlannedPhase
+from rung.planning.check_result import Answer, Checkpointing, Choice, memory_json
+from rung.planning.pipeline import PlannedPhase
 
 #: Parts of memory that people call otherwise than scripts.
 _NAMES = {"kv_cache": "KV cache"}

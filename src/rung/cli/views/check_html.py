@@ -10,10 +10,10 @@ from rung.cli.views.check_facts import beside_words, facts, slower_why
 from rung.cli.views.page import FEW, frame, table
 from rung.core.text import rate, size
 from rung.formats.grades import grade
-from rung.planning.answer import Unanswered
+from rung.planning.check_result import Unanswered
 
 if TYPE_CHECKING:
-    from rung.planning.answer import Answer, Choice
+    from rung.planning.check_result import Answer, Choice
 
 
 def page(answers: Sequence[Answer | Unanswered]) -> str:

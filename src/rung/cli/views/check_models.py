@@ -6,7 +6,7 @@ from rung.cli.views.output import columns, folded
 from rung.core.text import printable, quoted, rate, size
 from rung.formats.grades import grade
 from rung.planning.recommend import Shelf, Suggestion
-from rung.planning.time import READING_SPEED
+from rung.planning.speed import READING_SPEED
 
 
 def text(shelf: Shelf) -> str:

@@ -12,7 +12,7 @@ from rung.core.text import printable, rate, size
 from rung.formats.grades import grade
 
 if TYPE_CHECKING:
-    from rung.planning.answer import Answer, Choice, Pass
+    from rung.planning.check_result import Answer, Choice, Pass
 
 #: A blank at which no line is folded, and the most letters of what stays whole.
 _UNBROKEN, _SHORT = "\u00a0", 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from rung.cli.views import check_html, check_text
-from rung.planning.answer import Answer
+from rung.planning.check_result import Answer
 
 #: Answers about more devices than these, as about the whole catalogue, show the best choice of each.
 _FEW = 16

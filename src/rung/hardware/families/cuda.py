@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.core.types import Device
-from rung.hardware.families import known, pci
+from rung.hardware.families import from_catalog, pci
 
 _VENDOR = 0x10DE
 
@@ -67,7 +67,7 @@ def _one(nvml: Any, number: int, driver: str, cuda: str) -> Device:
     try:
         return _device(nvml, number, driver, cuda)
     except nvml.NVMLError as error:
-        lost = known.device(
+        lost = from_catalog.device(
             id=f"cuda:{number}",
             kind="cuda",
             name="",
@@ -78,7 +78,7 @@ def _one(nvml: Any, number: int, driver: str, cuda: str) -> Device:
             driver=driver,
             details={"notes": f"the driver says: {error}"},
         )
-        return known.unusable(lost, f"the driver says: {error}")
+        return from_catalog.unusable(lost, f"the driver says: {error}")
 
 
 def _device(nvml: Any, number: int, driver: str, cuda: str) -> Device:
@@ -94,7 +94,7 @@ def _device(nvml: Any, number: int, driver: str, cuda: str) -> Device:
     with contextlib.suppress(nvml.NVMLError):  # boards that share the system's memory do not say
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         total, free = int(memory.total), int(memory.free)
-    return known.device(
+    return from_catalog.device(
         id=f"cuda:{number}",
         kind="cuda",
         name=_text(nvml.nvmlDeviceGetName(handle)),
@@ -112,7 +112,7 @@ def _without_driver(number: int, card: pci.Card, trouble: str) -> Device:
     reason = trouble or (
         f"its driver is {card.driver}, not NVIDIA's" if card.driver and card.driver != "nvidia" else "no NVIDIA driver"
     )
-    found = known.device(
+    found = from_catalog.device(
         id=f"cuda:{number}",
         kind="cuda",
         name="",
@@ -122,7 +122,7 @@ def _without_driver(number: int, card: pci.Card, trouble: str) -> Device:
         pci=(card.vendor, card.device),
         details={"pci": card.place, "notes": f"{reason}: install it, then rung devices"},
     )
-    return known.unusable(found, reason)
+    return from_catalog.unusable(found, reason)
 
 
 def _visible(found: list[Device], wanted: str | None) -> list[Device]:

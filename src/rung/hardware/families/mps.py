@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from rung.core.types import Device
-from rung.hardware.families import known
+from rung.hardware.families import from_catalog
 from rung.hardware.families.cpu import sysctl
 
 
@@ -27,7 +27,7 @@ def identify(*, system: str = sys.platform, ask: Callable[[str], str] = sysctl) 
     if limit.isdigit() and int(limit):
         usable = min(total, int(limit) << 20)
     return [
-        known.device(
+        from_catalog.device(
             id="mps",
             kind="mps",
             name=name,

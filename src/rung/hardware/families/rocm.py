@@ -9,7 +9,7 @@ from typing import Any
 
 from rung.core.types import Device
 from rung.hardware.cgroup import read
-from rung.hardware.families import known, pci
+from rung.hardware.families import from_catalog, pci
 
 _VENDOR = 0x1002
 _NODES = "sys/class/kfd/kfd/topology/nodes"
@@ -72,7 +72,7 @@ def _device(
     total, used = _vram(card)
     details: dict[str, Any] = {"pci": place, "compute_units": _compute_units(properties)}
     name = read(card.folder / "product_name") if card else ""
-    return known.device(
+    return from_catalog.device(
         id=f"rocm:{number}",
         kind="rocm",
         name=name,
@@ -89,7 +89,7 @@ def _without_kfd(number: int, card: pci.Card) -> Device:
     """A card that cannot compute here: named by its PCI id, everything absent with the reason."""
     reason = "amdgpu offers no compute queue (no KFD)" if card.driver == "amdgpu" else "no amdgpu driver"
     total, _ = _vram(card)
-    found = known.device(
+    found = from_catalog.device(
         id=f"rocm:{number}",
         kind="rocm",
         name=read(card.folder / "product_name"),
@@ -99,7 +99,7 @@ def _without_kfd(number: int, card: pci.Card) -> Device:
         pci=(card.vendor, card.device),
         details={"pci": card.place, "notes": f"{reason}: install it, then rung devices"},
     )
-    return known.unusable(found, reason)
+    return from_catalog.unusable(found, reason)
 
 
 def _vram(card: pci.Card | None) -> tuple[int, int]:

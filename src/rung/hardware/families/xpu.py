@@ -8,7 +8,7 @@ from typing import Any
 from rung.core.types import Device
 from rung.hardware import catalog
 from rung.hardware.cgroup import read
-from rung.hardware.families import known, pci
+from rung.hardware.families import from_catalog, pci
 
 _VENDOR = 0x8086
 
@@ -25,7 +25,7 @@ def identify(root: Path = Path("/")) -> list[Device]:
         if not memory and not catalog.pci_name(card.vendor, card.device):
             continue
         details: dict[str, Any] = {"pci": card.place}
-        device = known.device(
+        device = from_catalog.device(
             id=f"xpu:{len(found)}",
             kind="xpu",
             name="",
@@ -36,7 +36,7 @@ def identify(root: Path = Path("/")) -> list[Device]:
             driver=card.driver,
             details=details,
         )
-        found.append(device if card.driver in ("i915", "xe") else known.unusable(device, "no Intel GPU driver"))
+        found.append(device if card.driver in ("i915", "xe") else from_catalog.unusable(device, "no Intel GPU driver"))
     return found
 
 

@@ -21,11 +21,11 @@ import torch
 from rung.core.errors import SoftwareMissing
 from rung.core.types import StepClass
 from rung.diagnosis import classify
+from rung.exec.watch import gpu
 from rung.hub.bitsandbytes.kernels import KERNELS
 from rung.hub.register import after_import, forget
-from rung.run.exec.watch import gpu
-from rung.run.simulate.patches import Patches
-from rung.run.simulate.placement import transparent
+from rung.simulation.dispatch.patches import Patches
+from rung.simulation.torch_api.placement import transparent
 
 _log = logging.getLogger("rung")
 _PEER = "bitsandbytes"

@@ -22,8 +22,8 @@ from rung.formats.codebook4 import CODEBOOKS, CodebookCodec
 from rung.formats.codec import Encoded, Source
 from rung.formats.table import BLOCKS
 from rung.hub.bitsandbytes.blocks import PIECE, dequantize_blockwise, nearest
-from rung.kernels.cpu.decoding import decode
-from rung.nn import bound
+from rung.kernels.cpu.pack.decoding import decode
+from rung.nn.quantized import binding
 from rung.nn.state8 import BLOCK
 
 
@@ -136,14 +136,16 @@ def _product(
     quant_type: str,
 ) -> Tensor:
     rows, columns = shape
-    dtype = a.dtype if bound.multiplies(a.device, a.dtype) else torch.float32
+    dtype = a.dtype if binding.multiplies(a.device, a.dtype) else torch.float32
     x = a.detach().reshape(-1, columns).to(dtype)
     if blocksize not in BLOCKS or columns % blocksize or not len(x):
         y = linear(x, dequantize_4bit(b, plain(), blocksize, quant_type, shape, dtype))
     else:
         owner = b if b._base is None else b._base
         format = formats.get(f"{quant_type}:{blocksize}")
-        y = bound.linear(bound.foreign(owner, [b, *scales], lambda: _parts(b, plain()), format, (rows, columns)), x)(x)
+        y = binding.linear(
+            binding.foreign(owner, [b, *scales], lambda: _parts(b, plain()), format, (rows, columns)), x
+        )(x)
     return y.to(a.dtype).view(*a.shape[:-1], rows)
 
 

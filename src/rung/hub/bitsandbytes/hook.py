@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rung.exec.fallbacks import stand_in
 from rung.hub import bitsandbytes
 from rung.hub.bitsandbytes.kernels import KERNELS
-from rung.run.exec.lower import stand_in
 
 
 def install(settings: Mapping[str, str]) -> None:

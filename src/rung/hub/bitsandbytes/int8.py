@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from rung.run.exec.lower import int_mm
+from rung.exec.fallbacks import int_mm
 
 
 def int8_vectorwise_quant(a: Tensor, threshold: float = 0.0) -> tuple[Tensor, Tensor, Tensor | None]:

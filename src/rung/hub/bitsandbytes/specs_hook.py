@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping
 
-from rung.run.exec.launch import PROCESSOR
+from rung.exec.launch import PROCESSOR
 
 #: Said of a kernel that rung's takes the place of.
 _MISSED = "Failed to load CPU gemm_4bit_forward"

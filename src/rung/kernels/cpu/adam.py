@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rung.kernels.cpu.compiled import kernel
-from rung.kernels.simd.generic import (
+from rung.kernels.isa.generic import (
     add,
     divide,
     fetch_add,
@@ -19,7 +19,7 @@ from rung.kernels.simd.generic import (
     store,
     subtract,
 )
-from rung.kernels.simd.scalar import floats, numbers
+from rung.kernels.isa.scalar import floats, numbers
 
 _NAMES = "counter count period values gradient first second rates settings"
 #: Words: the counter that work is divided by; how many values there are, and how many rates, a multiple of 16, which

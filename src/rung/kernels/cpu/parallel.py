@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from rung.kernels.cpu.compiled import kernel
-from rung.kernels.cpu.team import Program, Teams, run_steps
-from rung.kernels.simd.scalar import call_address, call_number, read_i64
+from rung.kernels.cpu.thread_pool import Program, Teams, run_steps
+from rung.kernels.isa.scalar import call_address, call_number, read_i64
 
 _NUMBERS = ("omp_get_thread_num", "omp_get_num_threads")
 

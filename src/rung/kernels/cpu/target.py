@@ -73,7 +73,7 @@ def sources_hash() -> str:
 
 @functools.cache
 def configure(threads: int = 1) -> str:
-    """Sets up Numba for at least ``threads`` threads; importing ``rung.kernels.simd`` calls it.
+    """Sets up Numba for at least ``threads`` threads; importing ``rung.kernels.isa`` calls it.
 
     Compiled kernels are kept in the cache folder under ``sources_hash()``. Returns a note when that folder
     cannot be written (kernels are then kept as long as the process and shared with its children), else an empty

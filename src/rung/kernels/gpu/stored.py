@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rung.formats import Encoded
-from rung.kernels.cpu.decoding import decode, narrow
+from rung.kernels.cpu.pack.decoding import decode, narrow
 from rung.kernels.gpu import decoders
 
 #: Float32 bytes that are decoded at once.

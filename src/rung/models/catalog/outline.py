@@ -8,11 +8,11 @@ from typing import Any
 
 from rung.core.errors import ModelNotFound
 from rung.models.card import ModelCard
+from rung.models.cards.network import NetworkCard
 from rung.models.catalog.names import Match
 from rung.models.catalog.rows import known_models
-from rung.models.network_card import NetworkCard
-from rung.models.outlines.component import describe
-from rung.models.outlines.values import Component, Outline, plain
+from rung.models.networks.component import describe
+from rung.models.networks.values import Component, Outline, plain
 
 #: Model types whose rows may stand for a dense model of which only the size is known.
 _DENSE = ("llama", "qwen2", "qwen3", "mistral")

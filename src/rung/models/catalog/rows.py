@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rung.models.arch import MODEL_TYPES
+from rung.models.architectures import MODEL_TYPES
 
 _TABLE = Path(__file__).parent / "models.table"
 #: Short words of the table for the keys that most configurations have.

@@ -21,7 +21,7 @@ from rung import formats
 from rung.core.errors import BadFile
 from rung.core.text import size
 from rung.models.files.arrays import Numbers, Strings
-from rung.models.files.foreign import foreign
+from rung.models.files.file_sniffing import foreign
 from rung.models.files.tensors import Stored, check_places, truncated, unsound
 
 _KIND = "GGUF"

@@ -9,7 +9,7 @@ from typing import Any
 
 from rung.core.errors import BadFile
 from rung.core.text import size
-from rung.models.files.foreign import describe, foreign
+from rung.models.files.file_sniffing import describe, foreign
 from rung.models.files.jsonfile import LIMIT, parse_object
 from rung.models.files.tensors import Stored, check_places, truncated, unsound
 

@@ -8,7 +8,7 @@ from typing import Any
 from rung.core.errors import BadFile, ModelNotFound
 from rung.core.text import count as counted
 from rung.core.text import quoted, size
-from rung.models.files.foreign import PICKLE_SUFFIXES, unsafe
+from rung.models.files.file_sniffing import PICKLE_SUFFIXES, unsafe
 from rung.models.files.jsonfile import LIMIT, parse_object, read_bounded
 from rung.models.files.safetensors import read_header
 from rung.models.files.tensors import Stored

@@ -91,7 +91,7 @@ def find(name: str) -> Starter | None:
 
 def card_of(starter: Starter) -> ModelCard:
     """Return the card of a starter without its file: shapes and formats for planning, no tokenizer and no weights."""
-    from rung.models.outlines.component import describe
+    from rung.models.networks.component import describe
 
     found = describe(starter.config, f"{starter.name} in starters.toml")
     assert found.decoder is not None, "starters are decoders that rung builds"

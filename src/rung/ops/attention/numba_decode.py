@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rung.kernels.cpu.attention import QUAD, attend_heads, one_query, padded
+from rung.kernels.cpu.decode.attention import QUAD, attend_heads, one_query, padded
 from rung.kernels.cpu.parallel import run
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rung.kernels.cpu import many
-from rung.kernels.cpu.attention import BLOCK, padded, query_block
+from rung.kernels.cpu.decode import prefill_elementwise
+from rung.kernels.cpu.decode.attention import BLOCK, padded, query_block
 from rung.kernels.cpu.parallel import run
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -44,7 +44,7 @@ class Prefill:
             *(start, window or 0, floats.ctypes.data, query_block[_DTYPES[keys.dtype]].address),
             *(scores.data_ptr(), 4 * row, out.data_ptr()),
         ]
-        run(many.attend.address, words, threads)
+        run(prefill_elementwise.attend.address, words, threads)
         return out
 
 

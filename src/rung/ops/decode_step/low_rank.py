@@ -14,13 +14,13 @@ import numpy as np
 from rung import formats
 from rung.formats import Encoded
 from rung.formats.codec import Floats
-from rung.models.adapter import LowRank, row_lengths
+from rung.models.adapters.adapter import LowRank, row_lengths
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from rung.kernels.cpu.low_rank import LowRankRows
+    from rung.kernels.cpu.gemm.low_rank import LowRankRows
 
 #: Rows of a weight that are decoded at once, in f32 bytes.
 _SLAB = 32 << 20
@@ -47,7 +47,7 @@ class Beside:
         self._threads = threads
         self.rows: LowRankRows | None = None
         if str(device) == "cpu" and down.shape[1] % _LANES == 0:
-            from rung.kernels.cpu.low_rank import LowRankRows
+            from rung.kernels.cpu.gemm.low_rank import LowRankRows
 
             self.rows = LowRankRows.pack(down, up, factor)
         else:

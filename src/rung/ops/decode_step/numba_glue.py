@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rung.kernels.cpu import many
+from rung.kernels.cpu.decode import prefill_elementwise
 from rung.kernels.cpu.parallel import run
 from rung.models.card import Decoder as Shape
 from rung.ops.decode_step.glue import Place
@@ -37,7 +37,7 @@ class NumbaGlue:
         """See ``Glue``; ``added`` may be overwritten."""
         out = hidden if norm is None else torch.empty_like(hidden)
         pointers = map(_at, (hidden, added, post_norm, norm, out))
-        self._run(many.add_and_norm.address, *hidden.shape, *pointers, self._epsilon.ctypes.data)
+        self._run(prefill_elementwise.add_and_norm.address, *hidden.shape, *pointers, self._epsilon.ctypes.data)
         return out
 
     def turn_and_keep(self, q: Tensor, k: Tensor, v: Tensor, place: Place, cache: Cache) -> None:
@@ -45,7 +45,7 @@ class NumbaGlue:
         rows = cache.rows(place.layer)
         behind = place.start * rows.row_stride
         self._run(
-            many.turn_and_keep[rows.dtype].address,
+            prefill_elementwise.turn_and_keep[rows.dtype].address,
             *(*q.shape[:2], *k.shape[1:]),
             *map(_at, (q, k, v)),
             *(4 * x.stride(0) for x in (q, k, v)),
@@ -59,7 +59,15 @@ class NumbaGlue:
     def gate(self, gate: Tensor, up: Tensor) -> Tensor:
         """See ``Glue``; the rows of both lie equally far apart."""
         rows, columns = gate.shape
-        self._run(many.gate_rows.address, rows, columns, _at(gate), _at(up), 4 * gate.stride(0), int(self._gelu))
+        self._run(
+            prefill_elementwise.gate_rows.address,
+            rows,
+            columns,
+            _at(gate),
+            _at(up),
+            4 * gate.stride(0),
+            int(self._gelu),
+        )
         return gate
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from rung.formats.codec import Floats
-from rung.kernels.cpu import many
-from rung.kernels.cpu.attention import BLOCK, padded, query_block
-from rung.kernels.cpu.packing import Packed
+from rung.kernels.cpu.decode import prefill_elementwise
+from rung.kernels.cpu.decode.attention import BLOCK, padded, query_block
+from rung.kernels.cpu.gemm.product import product
+from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.parallel import run
-from rung.kernels.cpu.product import product
 from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.parts import Cache, Linear
 from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
@@ -79,7 +79,9 @@ class PromptReader:
         """Add post_norm(added) to hidden in place; return norm(hidden), or hidden without a norm."""
         out = hidden if norm is None else np.empty_like(hidden)
         arrays = (hidden, added, post_norm, norm, out)
-        self._run(many.add_and_norm.address, *hidden.shape, *map(_address, arrays), self._epsilon.ctypes.data)
+        self._run(
+            prefill_elementwise.add_and_norm.address, *hidden.shape, *map(_address, arrays), self._epsilon.ctypes.data
+        )
         return out
 
     def _heads(self, layer: LayerWeights, x: Floats) -> tuple[_Rows, _Rows, _Rows]:
@@ -106,7 +108,7 @@ class PromptReader:
         shape, rows, (start, count) = self._shape, cache.rows(layer.index), positions
         (cosine, sine), behind = turns, start * rows.row_stride
         self._run(
-            many.turn_and_keep[rows.dtype].address,
+            prefill_elementwise.turn_and_keep[rows.dtype].address,
             *(count, shape.heads, shape.kv_heads, shape.head_dim),
             *(part.address for part in qkv),
             *(part.stride for part in qkv),
@@ -123,7 +125,7 @@ class PromptReader:
         row = BLOCK * padded(start + count + BLOCK)
         scores = np.empty(self._threads * row, np.float32)
         self._run(
-            many.attend.address,
+            prefill_elementwise.attend.address,
             *(count, shape.heads, shape.kv_heads, shape.head_dim, q.address, q.stride),
             *(rows.keys, rows.values, rows.head_stride, rows.row_stride, start, layer.window or 0),
             *(self._scales.ctypes.data, query_block[rows.dtype].address, scores.ctypes.data, 4 * row, out.ctypes.data),
@@ -136,7 +138,15 @@ class PromptReader:
         columns = self._shape.feed_forward
         gate, up = (whole[0][:, :columns], whole[0][:, columns:]) if len(whole) == 1 else whole
         is_gelu = int(self._shape.activation == "gelu_tanh")
-        self._run(many.gate_rows.address, len(x), columns, gate.ctypes.data, up.ctypes.data, gate.strides[0], is_gelu)
+        self._run(
+            prefill_elementwise.gate_rows.address,
+            len(x),
+            columns,
+            gate.ctypes.data,
+            up.ctypes.data,
+            gate.strides[0],
+            is_gelu,
+        )
         return gate
 
     def _run(self, function: int, *words: int) -> None:

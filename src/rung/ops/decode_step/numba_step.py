@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rung.kernels.cpu import step
-from rung.kernels.cpu.float_rows import FloatRows, stored_as
-from rung.kernels.cpu.low_rank import LowRankRows
-from rung.kernels.cpu.packing import Packed
+from rung.kernels.cpu.decode import step
+from rung.kernels.cpu.decode.step_program import After, Before, Builder, Floats, HeadShape, Piece, address, filled
+from rung.kernels.cpu.gemm.float_rows import FloatRows, stored_as
+from rung.kernels.cpu.gemm.low_rank import LowRankRows
+from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.parallel import run_program
-from rung.kernels.cpu.step_program import After, Before, Builder, Floats, HeadShape, Piece, address, filled
-from rung.kernels.cpu.team import Program
+from rung.kernels.cpu.thread_pool import Program
 from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.numba_prompt import PromptReader, reads
 from rung.ops.decode_step.parts import Cache, Reader

@@ -19,7 +19,7 @@ from __future__ import annotations
 from rung import formats
 from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
-from rung.kernels.cpu.layouts import FORMATS, divides
+from rung.kernels.cpu.pack.layouts import FORMATS, divides
 
 
 def check_rows(case: Case, device: Device) -> Verdict:

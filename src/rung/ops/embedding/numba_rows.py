@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rung import formats
 from rung.formats import Encoded
 from rung.formats.codec import Floats
-from rung.kernels.cpu.packing import Packed, pack, read_rows, unpack
+from rung.kernels.cpu.pack.packing import Packed, pack, read_rows, unpack
 
 if TYPE_CHECKING:
     from torch import Tensor

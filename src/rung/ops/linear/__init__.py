@@ -12,7 +12,7 @@ Contract of every rung's ``impl`` object::
 - ``restore`` is the exact way back: every part bit for bit as it was stored.
 
 Rungs with one ``packing`` share a state: what one prepared, all of them apply and restore. ``r16`` is
-``rung.kernels.cpu.packing.Packed``; ``stored`` is ``rung.kernels.gpu.stored.Stored``, the weight as its format
+``rung.kernels.cpu.pack.packing.Packed``; ``stored`` is ``rung.kernels.gpu.stored.Stored``, the weight as its format
 stores it.
 
 Of a ``Case``: ``shape`` is (M, out, in), ``format`` the weight's, ``dtype`` what is computed in.
@@ -23,7 +23,7 @@ from __future__ import annotations
 from rung import formats
 from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Level, Rung, Verdict, no
-from rung.kernels.cpu.layouts import FORMATS, divides
+from rung.kernels.cpu.pack.layouts import FORMATS, divides
 
 #: Formats of floats, whose rows are read as they are stored.
 IN_PLACE = ("f32", "f16", "bf16", "e4m3")

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from rung.formats import Encoded
-from rung.kernels.cpu.packing import Packed, pack, unpack
-from rung.kernels.cpu.product import MOST_ROWS, product
+from rung.kernels.cpu.gemm.product import MOST_ROWS, product
+from rung.kernels.cpu.pack.packing import Packed, pack, unpack
 
 #: By torch's dtype rung's, and bytes of a value.
 _DTYPES = {torch.float32: ("f32", 4), torch.float16: ("f16", 2), torch.bfloat16: ("bf16", 2)}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rung.formats import Encoded
-from rung.kernels.cpu.float_rows import TILES, multiply_stored
+from rung.kernels.cpu.gemm.float_rows import TILES, multiply_stored
 from rung.kernels.cpu.parallel import run
 from rung.kernels.gpu.stored import Stored, prepare
 

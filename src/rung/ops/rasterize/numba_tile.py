@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rung.kernels.cpu import splat_project, splat_tiles
 from rung.kernels.cpu.compiled import Kernel
 from rung.kernels.cpu.parallel import run
-from rung.kernels.cpu.splat_shape import CAMERA
-from rung.kernels.simd.splats import OUTPUTS, RECORD, STATE
+from rung.kernels.cpu.splat import projection, tiles
+from rung.kernels.cpu.splat.shape import CAMERA
+from rung.kernels.isa.splats import OUTPUTS, RECORD, STATE
 from rung.ops.rasterize import MARGIN, TILE, Camera, Picture, Splats
 
 #: All that a picture and its way back run.
 KERNELS = (
-    *(splat_project.project, splat_project.project_back),
-    *(splat_tiles.count_tiles, splat_tiles.list_tiles, splat_tiles.composite, splat_tiles.blame),
+    *(projection.project, projection.project_back),
+    *(tiles.count_tiles, tiles.list_tiles, tiles.composite, tiles.blame),
 )
 _LANES = np.arange(TILE, dtype=np.float32)
 
@@ -50,7 +50,7 @@ class _Words:
 
 
 def _camera(pose: Tensor, camera: Camera) -> np.ndarray:
-    """The float64 that ``rung.kernels.cpu.splat_shape`` describes."""
+    """The float64 that ``rung.kernels.cpu.splat.shape`` describes."""
     fx, fy, cx, cy = camera.fx, camera.fy, camera.cx, camera.cy
     wide, high = MARGIN * 0.5 * camera.width / fx, MARGIN * 0.5 * camera.height / fy
     limits = (-cx / fx - wide, (camera.width - cx) / fx + wide, -cy / fy - high, (camera.height - cy) / fy + high)
@@ -78,7 +78,7 @@ class _Pass:
     def __init__(self, splats: Splats, pose: Tensor, camera: Camera) -> None:
         self.camera, self.count = camera, len(splats.means)
         self.across, self.down = -(-camera.width // TILE), -(-camera.height // TILE)
-        self.project, self.tiles = _Words(splat_project.WORDS), _Words(splat_tiles.WORDS)
+        self.project, self.tiles = _Words(projection.WORDS), _Words(tiles.WORDS)
         degree, threads = camera.degree, torch.get_num_threads()
         self.records = np.empty((self.count, len(RECORD)), np.float32)
         self.radii = torch.empty(self.count, 2, dtype=torch.int32)
@@ -99,13 +99,13 @@ class _Pass:
             radii=self.radii,
             tiles=spans,
             tile_counts=self.counts,
-            scratch=np.empty(threads * splat_project.SCRATCH),
+            scratch=np.empty(threads * projection.SCRATCH),
         )
-        self.project.run(splat_project.project)
+        self.project.run(projection.project)
         self._list(spans)
         self.states = torch.empty(self.down, self.across, TILE, STATE, TILE)
         self.tiles.set(states=self.states, lanes=_LANES)
-        self.tiles.run(splat_tiles.composite)
+        self.tiles.run(tiles.composite)
 
     def _list(self, spans: np.ndarray) -> None:
         """Lists every tile's splats by depth."""
@@ -130,10 +130,10 @@ class _Pass:
             entries=np.empty(self.listed, np.int64),
         )
         self.project.set(starts=starts)
-        self.tiles.run(splat_tiles.count_tiles)
+        self.tiles.run(tiles.count_tiles)
         np.cumsum(tile_starts, out=tile_starts)
         self.tiles.set(tile_starts=tile_starts.copy())
-        self.tiles.run(splat_tiles.list_tiles)
+        self.tiles.run(tiles.list_tiles)
         self.tiles.set(tile_starts=tile_starts)
 
     def outputs(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -156,21 +156,21 @@ class _Pass:
         given[:3, :height, :width] = color.permute(2, 0, 1)
         given[3, :height, :width], given[4, :height, :width] = depth, alpha
         given = given.reshape(OUTPUTS, self.down, TILE, self.across, TILE).permute(1, 3, 2, 0, 4).contiguous()
-        gains = np.empty((self.listed, splat_project.GAINS), np.float32)
-        scratch = np.empty(torch.get_num_threads() * splat_tiles.SCRATCH, np.uint8)
+        gains = np.empty((self.listed, projection.GAINS), np.float32)
+        scratch = np.empty(torch.get_num_threads() * tiles.SCRATCH, np.uint8)
         unsigned = np.zeros((self.listed, 2), np.float32) if absolute else 0
         self.tiles.set(gradients=given, gains=gains, scratch=scratch, unsigned=unsigned)
-        self.tiles.run(splat_tiles.blame)
+        self.tiles.run(tiles.blame)
         made = Splats(*(torch.zeros_like(tensor) for tensor in splats))
         screen = torch.zeros(self.count, 2)
-        chunks = np.zeros((-(-self.count // splat_project.CHUNK), 3, 4))
+        chunks = np.zeros((-(-self.count // projection.CHUNK), 3, 4))
         self.project.set(
             gains=gains,
             **{f"g_{name}": tensor for name, tensor in made._asdict().items()},
             g_screen=screen,
             g_camera=chunks,
         )
-        self.project.run(splat_project.project_back)
+        self.project.run(projection.project_back)
         if absolute:
             screen = torch.cat([screen, self._by_splat(unsigned)], dim=1)
         return (*made, screen, torch.from_numpy(chunks.sum(0)).float())

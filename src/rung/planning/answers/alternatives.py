@@ -9,10 +9,10 @@ from rung.core.text import count
 from rung.core.types import Device, Format
 from rung.formats.grades import grade
 from rung.hardware.select import Group, group_id
-from rung.planning.answer import Alternative, Choice
-from rung.planning.arrange import Arrangement
-from rung.planning.mixture import storage
-from rung.planning.recipe import Storage, storage_name
+from rung.planning.check_result import Alternative, Choice
+from rung.planning.gguf_mixtures import storage
+from rung.planning.placement import Arrangement
+from rung.planning.weight_plan import Storage, storage_name
 
 #: Contexts to try where the one that was asked for does not fit.
 CONTEXTS = (2048, 1024)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from rung import formats
 from rung.core.errors import ContextTooLong, UnknownFormat, UsageError
 from rung.core.text import count, quoted
-from rung.models.outlines.values import GENERATES, Outline
-from rung.planning.answer import PROMPT, SEQUENCE, Question
-from rung.planning.kitchen import Kitchen
-from rung.planning.recipe import Storage, storage_name
+from rung.models.networks.values import GENERATES, Outline
+from rung.planning.check_result import PROMPT, SEQUENCE, Question
+from rung.planning.network_spec import Subject
 from rung.planning.request import Request
 from rung.planning.solve import FORMATS, contexts_of, storages
-from rung.planning.subject import Subject
+from rung.planning.weight_plan import Storage, storage_name
+from rung.planning.weight_plan_cache import Kitchen
 
 
 @dataclass(frozen=True)

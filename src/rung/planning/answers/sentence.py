@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from rung.core.text import count, rate, size
 from rung.core.types import Device
-from rung.planning.time import READING_SPEED
+from rung.planning.speed import READING_SPEED
 
 if TYPE_CHECKING:
-    from rung.planning.answer import Alternative, Answer, Choice
+    from rung.planning.check_result import Alternative, Answer, Choice
 
 #: So many devices are answered one by one.
 _FEW = 3

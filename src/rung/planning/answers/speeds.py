@@ -7,11 +7,11 @@ import shlex
 from rung.core.types import Device
 from rung.hardware.catalog import llama_cpp
 from rung.models.store.starters import find as find_starter
-from rung.planning.answer import LlamaCpp
-from rung.planning.arrange import Arrangement
-from rung.planning.mixture import LLAMA_CPP
-from rung.planning.subject import Subject
-from rung.planning.time import bound
+from rung.planning.check_result import LlamaCpp
+from rung.planning.gguf_mixtures import LLAMA_CPP
+from rung.planning.network_spec import Subject
+from rung.planning.placement import Arrangement
+from rung.planning.speed import bound
 
 #: The file type of llama.cpp for a format that is none of its own, or that its files mix with others.
 _FILE_TYPES = {

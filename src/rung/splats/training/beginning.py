@@ -15,10 +15,10 @@ from rung.splats.photographs import Photographs, Shot
 from rung.splats.poses import converge, places
 from rung.splats.scenes.points import points_of
 from rung.splats.training import start, stereo
+from rung.splats.training.normalization import World
 from rung.splats.training.settings import Settings
 from rung.splats.training.start import Bytes
 from rung.splats.training.trainer import Strategy
-from rung.splats.training.world import World
 
 #: Points that are looked for in the pictures; views that are compared where there are none, and the share of all
 #: splats that a run then begins with at the points found.

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rung.kernels.cpu import adam, likeness
-from rung.kernels.cpu import splat_colors as colours
+from rung.kernels.cpu import adam
 from rung.kernels.cpu.compiled import Kernel
 from rung.kernels.cpu.parallel import enter, run
+from rung.kernels.cpu.splat import colors as colours
+from rung.kernels.cpu.splat import ssim
 from rung.ops.rasterize import numba_tile
-from rung.run.apart import compile_apart
-from rung.splats.training.eight import Books, Means8
+from rung.run.precompile import compile_apart
+from rung.splats.training.adam_8bit import Books, Means8
 
 _LANES = 16
 
@@ -24,7 +25,7 @@ _LANES = 16
 def prepare(lean: bool) -> None:
     """Sees to it that this process loads the kernels of a step from the disk; ``lean``: harmonics have no gradient."""
     harmonics = (colours.shade, colours.shade_back, colours.learn) if lean else ()
-    compile_apart((enter, likeness.compare, likeness.back, adam.step, *harmonics, *numba_tile.KERNELS))
+    compile_apart((enter, ssim.compare, ssim.back, adam.step, *harmonics, *numba_tile.KERNELS))
 
 
 def _run(kernel: Kernel, names: tuple[str, ...], **values: int | np.ndarray | Tensor) -> None:
@@ -55,7 +56,7 @@ def likeness_of(made: Tensor, truth: Tensor, weights: np.ndarray, share: float) 
     inside[: wide - 3 * (window - 1)] = 1
     windows = (height - window + 1) * (wide - 3 * (window - 1))
     sums, gradient = np.zeros((height, 2)), torch.empty(height, stride)
-    scratch = torch.zeros(torch.get_num_threads(), 5, stride + 2 * likeness.MARGIN)
+    scratch = torch.zeros(torch.get_num_threads(), 5, stride + 2 * ssim.MARGIN)
     words: dict[str, int | np.ndarray | Tensor] = {
         "made": _padded(made, stride),
         "truth": _padded(truth, stride),
@@ -65,9 +66,9 @@ def likeness_of(made: Tensor, truth: Tensor, weights: np.ndarray, share: float) 
     }
     words |= {"height": height, "wide": wide, "stride": stride, "window": window, "weights": weights}
     words |= {"inside": inside, "sums": sums, "gradient": gradient}
-    _run(likeness.compare, likeness.WORDS, **words)
+    _run(ssim.compare, ssim.WORDS, **words)
     scratch.zero_()
-    _run(likeness.back, likeness.WORDS, **words)
+    _run(ssim.back, ssim.WORDS, **words)
     away, near = sums.sum(0).tolist()
     value = (1 - share) * away / made.numel() + share * (1 - near / windows)
     return value, gradient[:, :wide].reshape(height, width, 3)

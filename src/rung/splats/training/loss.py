@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rung.splats.training.eight import compiled_for
+from rung.splats.training.adam_8bit import compiled_for
 
 #: Share of SSIM in the loss, as in 3D Gaussian Splatting.
 SHARE = 0.2

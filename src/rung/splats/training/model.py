@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rung.ops.rasterize import Camera, Splats
 from rung.splats.cloud import Cloud
-from rung.splats.training import eight
+from rung.splats.training import adam_8bit
 
 #: Adam's (arXiv:1412.6980), with the epsilon of 3D Gaussian Splatting.
 BETAS, EPSILON = (0.9, 0.999), 1e-15
@@ -24,7 +24,7 @@ _SIZES = "harmonics.sizes"
 def adam(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: tuple[float, ...], taken: int) -> None:
     """One step for ``value`` and the two means, of the same shape, with a rate for each value of a row; ``taken``
     counts steps, this one too."""
-    if compiled := eight.compiled_for(value):
+    if compiled := adam_8bit.compiled_for(value):
         compiled.adam_step(value, gradient, first, second, rates, taken, BETAS, EPSILON)
         return
     first.lerp_(gradient, 1 - BETAS[0])
@@ -65,7 +65,7 @@ class Model:
             for held in (self.first, self.second):
                 held["harmonics"] = torch.zeros_like(held["harmonics"], dtype=torch.uint8)
                 held[_SIZES] = torch.zeros(len(self), device=device)
-        self._told: eight.Told | None = None
+        self._told: adam_8bit.Told | None = None
         self.taken = 0
         self._ask()
 
@@ -84,7 +84,7 @@ class Model:
 
     def prepare(self) -> None:
         """Sees to it that compiled kernels are on disk, so that this process needs no memory for compiling them."""
-        if compiled := eight.compiled_for(self.values["means"]):
+        if compiled := adam_8bit.compiled_for(self.values["means"]):
             compiled.prepare(self.lean)
 
     def splats(self, camera: Camera, pose: Tensor) -> tuple[Splats, Camera]:
@@ -94,8 +94,11 @@ class Model:
         if self.lean:
             assert camera.degree is not None
             position = -pose[:3, :3].T @ pose[:3, 3]
-            self._told = eight.Told(position, camera.degree)
-            colors, camera = eight.Shade.apply(colors, v["means"], position, self._told), camera._replace(degree=None)
+            self._told = adam_8bit.Told(position, camera.degree)
+            colors, camera = (
+                adam_8bit.Shade.apply(colors, v["means"], position, self._told),
+                camera._replace(degree=None),
+            )
         return Splats(v["means"], v["quats"], v["log_scales"].exp(), v["logits"].sigmoid(), colors), camera
 
     def cloud(self) -> Cloud:
@@ -125,9 +128,9 @@ class Model:
     def _learn(self, rates: tuple[float, ...]) -> None:
         assert self._told is not None
         held = [each[name] for each in (self.first, self.second) for name in ("harmonics", _SIZES)]
-        state = eight.Means8(*held)
+        state = adam_8bit.Means8(*held)
         harmonics, means = self.values["harmonics"], self.values["means"]
-        eight.learn(harmonics, means, self._told, state, rates, self.taken, BETAS, EPSILON)
+        adam_8bit.learn(harmonics, means, self._told, state, rates, self.taken, BETAS, EPSILON)
         self._told = None
 
     @torch.no_grad()

@@ -16,16 +16,16 @@ from rung.core.errors import RungError
 from rung.core.text import count, duration
 from rung.core.types import Device
 from rung.core.value import FrozenDict
-from rung.engine import system
+from rung.engine import process_memory
 from rung.engine.planning import device_here
 from rung.models.card import SceneCard, View
-from rung.nn import bound
+from rung.nn.quantized import binding
 from rung.planning.request import parse_memory
 from rung.planning.splats import SplatPlan, plan
-from rung.run.places import torch_name
+from rung.run.torch_device import torch_name
 from rung.splats import demo
-from rung.splats.evaluating import evaluate
-from rung.splats.exporting import Edits, Export
+from rung.splats.evaluate import evaluate
+from rung.splats.export import Edits, Export
 from rung.splats.naming import stems
 from rung.splats.photographs import Photographs, as_stored, transparent
 from rung.splats.scenes import scene, sfm
@@ -36,11 +36,11 @@ from rung.splats.training import checkpoint
 from rung.splats.training.beginning import first_splats
 from rung.splats.training.folder import Interrupt, claim, finished_before, left_free
 from rung.splats.training.model import Model
+from rung.splats.training.normalization import around
 from rung.splats.training.outcome import PAGE, Outcome
 from rung.splats.training.schedule import Course
 from rung.splats.training.settings import Settings
 from rung.splats.training.trainer import STRATEGIES, Diverged, Material, Trainer, model_of
-from rung.splats.training.world import around
 from rung.splats.viewers import live
 
 #: Seconds between two checkpoints: with the writing of one, no more than 60 of work are lost.
@@ -102,7 +102,7 @@ def train(
     begin = time.monotonic() if begin is None else begin
     told = hearing or Hearing()
     settings.check()
-    system.need_software()
+    process_memory.need_software()
     if view:
         live.need_viser()
     settings, held_plan = claim(out, settings, resume, given)
@@ -110,7 +110,7 @@ def train(
     if finished is not None:
         told.note(f"{out} is finished: {count(finished['steps'], 'step')}.")
         return Result(finished["steps"], finished, False)
-    torch.set_num_threads(system.threads(settings.threads))
+    torch.set_num_threads(process_memory.threads(settings.threads))
     with left_free(out, resume, told.note):
         return _Run(settings, out, held_plan, told, begin, place).go(view)
 
@@ -165,7 +165,7 @@ class _Run:
                 if not (made / "transforms.json").is_file():
                     demo.make(made)
             elif self._sought:
-                threads = system.threads(asked.threads)
+                threads = process_memory.threads(asked.threads)
                 place, images = sfm.posed(Path(images or place), made, threads=threads, note=self._told.note), None
         except OSError as error:
             raise checkpoint.disk_full(self._out, error) from error
@@ -200,7 +200,7 @@ class _Run:
         if held is None:
             shots, told = self._shots, self._told.note
             first = first_splats(settings, card, shots, self._train, world, strategy, self._plan.splats, told)
-            system.give_back()  # what comparing pictures took
+            process_memory.give_back()  # what comparing pictures took
             model = Model(first, self._place, self._plan.state, self._plan.harmonics)
         else:
             model = model_of(held, self._place)
@@ -210,7 +210,7 @@ class _Run:
         if held is not None:
             trainer.restore(held)
             course.seconds = held.facts["seconds"]
-            bound.leave_rasterizers(self._place, trainer.drawn, settings.antialiased, held.facts["left"])
+            binding.leave_rasterizers(self._place, trainer.drawn, settings.antialiased, held.facts["left"])
             self._outcome.go_on(trainer.step)
             self._told.note(f"goes on after step {trainer.step:,}")
         return trainer
@@ -296,9 +296,9 @@ class _Run:
     def _save(self) -> None:
         """A checkpoint and the splats, which have been checked."""
         trainer = self._trainer
-        system.give_back()  # the beginning, its proof and splats that were fewer had arrays of other sizes
+        process_memory.give_back()  # the beginning, its proof and splats that were fewer had arrays of other sizes
         made = trainer.state()
-        made.facts |= {"seconds": trainer.course.seconds, "left": bound.left_rasterizers(self._place)}
+        made.facts |= {"seconds": trainer.course.seconds, "left": binding.left_rasterizers(self._place)}
         checkpoint.save(self._out, made)
         self._outcome.splats(trainer.cloud())
 
@@ -306,7 +306,7 @@ class _Run:
         """Back to the last checkpoint, on the rung below the one that drew what is no number."""
         held = checkpoint.newest(self._out)
         assert held is not None  # one was written before the first step
-        bound.distrust_rasterizer(self._place, self._trainer.drawn, self._settings.antialiased, error.cause)
+        binding.distrust_rasterizer(self._place, self._trainer.drawn, self._settings.antialiased, error.cause)
         self._trainer.restore(held)
         self._outcome.go_on(self._trainer.step)
         self._told.note(f"{error.cause} Back to step {self._trainer.step:,}, one rung lower.")
@@ -352,11 +352,13 @@ class _Run:
         outcome.curve()
         if self._settings.scene == "demo":  # a newcomer shall see something
             Export([trained(self._out)], Edits()).save(self._out / PAGE)
-        peak = system.peak_memory() if self._place.type == "cpu" else torch.cuda.max_memory_reserved(self._place)
+        peak = (
+            process_memory.peak_memory() if self._place.type == "cpu" else torch.cuda.max_memory_reserved(self._place)
+        )
         predicted = FrozenDict({"memory": float(self._plan.peak), "steps_per_second": self._plan.steps_per_second})
         largest = max(self._views, key=lambda view: view.width * view.height)
         speed = trainer.step / max(trainer.elapsed, 1e-9)
-        report = bound.journal.report(predicted, FrozenDict({"memory": float(peak), "steps_per_second": speed}))
+        report = binding.journal.report(predicted, FrozenDict({"memory": float(peak), "steps_per_second": speed}))
         metrics = {
             "steps": trainer.step,
             "seconds": round(trainer.elapsed, 3),

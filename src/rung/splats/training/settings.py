@@ -72,7 +72,7 @@ class Settings(Value):
         """The background's colour, 0 to 1; None for another one at each step. Raises ``UsageError``."""
         if self.background == "random":
             return None
-        from rung.splats.drawing import colour
+        from rung.splats.render import colour
 
         return colour(self.background)
 

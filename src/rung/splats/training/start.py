@@ -11,7 +11,7 @@ from rung.models.card import View
 from rung.splats.cloud import C0, Cloud, Floats
 from rung.splats.files.packing import spread_bits
 from rung.splats.poses import in_picture, places, pose_of, reaches
-from rung.splats.training.world import World
+from rung.splats.training.normalization import World
 
 #: Points beside a point, in an order along a curve through space, among which its neighbours are looked for.
 _BESIDE = 8

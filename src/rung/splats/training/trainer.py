@@ -17,21 +17,21 @@ from torch import Tensor
 
 from rung.core.errors import RungError
 from rung.models.card import View
-from rung.nn import bound
 from rung.nn.growing import DEAD
+from rung.nn.quantized import binding
 from rung.ops.rasterize import NEAR, Camera, Picture
-from rung.run.viewed import differs
+from rung.run.rasterizer_check import differs
 from rung.splats.cloud import Cloud
 from rung.splats.photographs import Photographs, transparent
 from rung.splats.training import schedule
+from rung.splats.training.adc import Classic
 from rung.splats.training.checkpoint import Checkpoint, pack, unpack
-from rung.splats.training.classic import Classic
 from rung.splats.training.corrections import Corrections
 from rung.splats.training.loss import photometric
 from rung.splats.training.mcmc import MarkovChain
 from rung.splats.training.model import Model
+from rung.splats.training.normalization import World
 from rung.splats.training.settings import Settings
-from rung.splats.training.world import World
 
 Strategy = MarkovChain | Classic
 STRATEGIES: dict[str, type[MarkovChain] | type[Classic]] = {"mcmc": MarkovChain, "classic": Classic}
@@ -119,7 +119,7 @@ class Trainer:
         camera = self.camera(index)._replace(degree=self._settings.sh_degree)
         pose = self._poses[index]
         splats, camera = self.model.splats(camera, pose)
-        while (draw := bound.rasterizer(self.model.device, camera.degree, camera.antialiased)).rung.name != "ref":
+        while (draw := binding.rasterizer(self.model.device, camera.degree, camera.antialiased)).rung.name != "ref":
             try:
                 wrong = differs(draw, splats, pose, camera)
             except RungError:
@@ -129,7 +129,7 @@ class Trainer:
                 continue
             if not wrong:
                 return
-            bound.distrust_rasterizer(self.model.device, camera.degree, camera.antialiased, wrong)
+            binding.distrust_rasterizer(self.model.device, camera.degree, camera.antialiased, wrong)
 
     def tick(self) -> None:
         """Counts the time since the last tick as training, whatever it went into; the first one only begins."""
@@ -157,7 +157,7 @@ class Trainer:
     def _learn(self, index: int, chance: torch.Generator) -> Seen:
         """Gradients of one photograph; again on the rung below when the one that draws fails."""
         camera = self.camera(index)
-        draw = bound.rasterizer(self.model.device, self.drawn, camera.antialiased)
+        draw = binding.rasterizer(self.model.device, self.drawn, camera.antialiased)
         begin = chance.get_state()
         while True:
             chance.set_state(begin)

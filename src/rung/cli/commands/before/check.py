@@ -14,7 +14,7 @@ from rung.cli.views.output import note, print_json
 from rung.core.errors import RungError, UsageError
 
 if TYPE_CHECKING:
-    from rung.planning.answer import Answer, Unanswered
+    from rung.planning.check_result import Answer, Unanswered
 
 _Models = Annotated[
     list[str] | None,
@@ -117,7 +117,7 @@ def check(
     from rung.cli.common import tell_taken
     from rung.cli.views.check_text import show
     from rung.hardware.select import select_groups
-    from rung.planning.answer import Question, Unanswered
+    from rung.planning.check_result import Question, Unanswered
     from rung.planning.request import parse_memory
 
     if fits and device:

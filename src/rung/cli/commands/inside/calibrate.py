@@ -33,19 +33,19 @@ def calibrate(
     json: options.Json = False,
 ) -> None:
     """Measure how fast a device decodes in each format (some minutes), for the plans made here."""
-    from rung.engine import system
-    from rung.hardware import remember
+    from rung.engine import process_memory
+    from rung.hardware import probe_cache
     from rung.kernels.cpu import target
 
-    system.need_software()
-    count = system.threads(threads)
+    process_memory.need_software()
+    count = process_memory.threads(threads)
     with console(stderr=True).status("calibrating") as status:
         chosen = _chosen(device, status.update)
         target.configure(count)  # before Numba is imported, which fixes its target and its threads
-        from rung.engine.calibrate import calibrate as measure
+        from rung.engine.calibration.importance import calibrate as measure
 
         found = measure(chosen, count, lambda what: status.update(f"calibrating {chosen.id}: {what}"))
-    note = remember.write_rates(chosen, found)
+    note = probe_cache.write_rates(chosen, found)
     if json:
         print_json({"device": chosen.id, "rates": found, "note": note})
         return

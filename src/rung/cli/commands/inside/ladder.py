@@ -45,7 +45,7 @@ def ladder(
     from rung.formats import get
     from rung.hardware.select import select_device
     from rung.ops import LADDERS
-    from rung.planning.recipe import compute_dtype
+    from rung.planning.weight_plan import compute_dtype
 
     if matrix:
         print(page(), end="")

@@ -73,9 +73,9 @@ def compare(
     """
     from rung.cli import comparing
     from rung.cli.common import quiet_bitsandbytes, simulated
-    from rung.engine import system
+    from rung.engine import process_memory
 
-    system.need_software()
+    process_memory.need_software()
     quiet_bitsandbytes()
     folder = making.opened(model, offline, None, quiet=True) if comparing.is_pipeline(model, offline) else None
     reads = {"--text": text, "--context": context, "--threads": threads}

@@ -62,8 +62,8 @@ def convert(
 def _unpickled(source: str, target: str, keep: bool, quiet: bool, json: bool) -> Path | None:
     """The folder that a checkpoint becomes on the way; None where it is the target itself (``keep``)."""
     from rung.cli.views.output import console, print_json
-    from rung.conversion.partial import check_new
     from rung.conversion.pickles import state, unpickled
+    from rung.conversion.resumable_writer import check_new
     from rung.core.text import count, size
 
     place = Path(target)

@@ -33,8 +33,8 @@ def merge(
 
     A run that was stopped goes on where it was when the same command is given again.
     """
+    from rung.conversion.checkpoint_layouts import lossless
     from rung.conversion.merge import merging
-    from rung.conversion.styles import lossless
     from rung.core.errors import UsageError
     from rung.core.text import quoted
 

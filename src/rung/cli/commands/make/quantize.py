@@ -85,7 +85,7 @@ def opened(source: str, target: str, offline: bool, revision: str | None, quiet:
     """The card of the source. Raises ``UsageError`` where the target is there already or is the source."""
     from rung.cli.views.output import console
     from rung.cli.views.progress import bar
-    from rung.conversion.partial import check_new
+    from rung.conversion.resumable_writer import check_new
     from rung.core.errors import UsageError
     from rung.models.lookup import find_card
 
@@ -113,7 +113,7 @@ def done(job: Job, target: str, threads: int | None, quiet: bool) -> tuple[list[
     from rung.cli.views.output import console
     from rung.cli.views.progress import bar
     from rung.conversion.writing import write
-    from rung.engine import system
+    from rung.engine import process_memory
 
     err = console(stderr=True)
 
@@ -126,7 +126,7 @@ def done(job: Job, target: str, threads: int | None, quiet: bool) -> tuple[list[
     began = time.monotonic()
     try:
         with bar(quiet) as progress:
-            written = write(job, Path(target), system.threads(threads), progress.update, said)
+            written = write(job, Path(target), process_memory.threads(threads), progress.update, said)
     except KeyboardInterrupt:
         said(f"the same command goes on from here; what is done is kept in {target}.part")
         raise

@@ -16,7 +16,7 @@ from rung.core.errors import UsageError
 if TYPE_CHECKING:
     from rung.core.types import Device
     from rung.diagnosis.explain import Explanation
-    from rung.models.outlines.values import Outline
+    from rung.models.networks.values import Outline
 
 _UNKNOWN = 3
 

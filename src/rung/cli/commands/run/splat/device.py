@@ -13,7 +13,7 @@ from rung.cli.views.output import note
 def on_device(name: str | None, software: str | None) -> Iterator[str]:
     """torch's name of the device; a card of ``sim:NAME`` is simulated while in the block. Raises ``UnknownDevice``."""
     from rung.engine.planning import device_here
-    from rung.run.places import torch_name
+    from rung.run.torch_device import torch_name
 
     with simulated(name, software) as place:
         yield torch_name(device_here(place, note).id)

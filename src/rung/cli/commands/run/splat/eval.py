@@ -20,7 +20,7 @@ def eval(
     from rung.cli.commands.run.splat.device import on_device
     from rung.cli.views.output import columns, print_json
     from rung.core.text import count
-    from rung.splats.evaluating import evaluate_run
+    from rung.splats.evaluate import evaluate_run
     from rung.splats.trained import trained
 
     with on_device(device, software) as place:

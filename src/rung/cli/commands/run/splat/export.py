@@ -54,8 +54,8 @@ def export(
     it.
     """
     from rung.core.text import count, size
-    from rung.splats.editing import Move
-    from rung.splats.exporting import PAGE, Edits, Export, check
+    from rung.splats.edit import Move
+    from rung.splats.export import PAGE, Edits, Export, check
     from rung.splats.trained import trained
 
     if not (math.isfinite(scale) and scale > 0):

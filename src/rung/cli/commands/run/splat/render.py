@@ -46,8 +46,8 @@ def render(
     from rung.cli.views.progress import bar
     from rung.core.text import count
     from rung.splats.cameras import chosen
-    from rung.splats.drawing import colour
-    from rung.splats.rendering import draw_all
+    from rung.splats.render import colour
+    from rung.splats.render_files import draw_all
     from rung.splats.trained import trained
 
     made = trained(source)

@@ -1,0 +1,1 @@
+"""Tokenizers carried from one file format to another."""

@@ -1,0 +1,223 @@
+"""Old import paths: each still imports its module for one version, with a ``DeprecationWarning``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+#: Old module or package -> new one. A package's row covers what lies in it, unless that has a row of its own.
+MOVED: dict[str, str] = {
+    "rung.conversion.partial": "rung.conversion.resumable_writer",
+    "rung.conversion.pieces": "rung.conversion.tokenizers.sentencepiece_proto",
+    "rung.conversion.styles": "rung.conversion.checkpoint_layouts",
+    "rung.conversion.tokenizer_json": "rung.conversion.tokenizers.tokenizer_json",
+    "rung.conversion.vocabulary": "rung.conversion.tokenizers.vocabulary",
+    "rung.engine.borrowed": "rung.engine.transformers_decoder",
+    "rung.engine.bound": "rung.engine.weight_loader",
+    "rung.engine.cache": "rung.engine.kv_cache",
+    "rung.engine.calibrate": "rung.engine.calibration.importance",
+    "rung.engine.calibrate_borrowed": "rung.engine.calibration.transformers",
+    "rung.engine.calibrate_gpu": "rung.engine.calibration.gpu",
+    "rung.engine.calibrate_models": "rung.engine.calibration.models",
+    "rung.engine.system": "rung.engine.process_memory",
+    "rung.engine.tokenizer": "rung.engine.tokenizers.tokenizer",
+    "rung.engine.tokenizer_folder": "rung.engine.tokenizers.folder",
+    "rung.engine.tokenizer_gguf": "rung.engine.tokenizers.gguf",
+    "rung.engine.tokenizer_pieces": "rung.engine.tokenizers.pieces",
+    "rung.engine.tokenizer_pre": "rung.engine.tokenizers.pretokenizers",
+    "rung.engine.tokenizer_spm": "rung.engine.tokenizers.spm",
+    "rung.hardware.families.known": "rung.hardware.families.from_catalog",
+    "rung.hardware.proofs": "rung.hardware.json_cache",
+    "rung.hardware.remember": "rung.hardware.probe_cache",
+    "rung.hub.conversions": "rung.hub.tensor_conversions",
+    "rung.hub.model_page": "rung.hub.model_card",
+    "rung.hub.pages": "rung.hub.mmap_pages",
+    "rung.hub.quantised": "rung.hub.quantized",
+    "rung.hub.stored": "rung.hub.quantized_layout",
+    "rung.kernels.cpu.activations": "rung.kernels.cpu.gemm.activations",
+    "rung.kernels.cpu.arena": "rung.kernels.cpu.pack.arena",
+    "rung.kernels.cpu.attention": "rung.kernels.cpu.decode.attention",
+    "rung.kernels.cpu.codebook_blocks": "rung.kernels.cpu.pack.codebook_blocks",
+    "rung.kernels.cpu.codebooks": "rung.kernels.cpu.pack.codebooks",
+    "rung.kernels.cpu.decoding": "rung.kernels.cpu.pack.decoding",
+    "rung.kernels.cpu.encode_blocks": "rung.kernels.cpu.encode.blocks",
+    "rung.kernels.cpu.encode_iq4": "rung.kernels.cpu.encode.iq4",
+    "rung.kernels.cpu.encode_kquants": "rung.kernels.cpu.encode.kquants",
+    "rung.kernels.cpu.encode_minima": "rung.kernels.cpu.encode.minima",
+    "rung.kernels.cpu.encode_rows": "rung.kernels.cpu.encode.rows",
+    "rung.kernels.cpu.encode_searches": "rung.kernels.cpu.encode.searches",
+    "rung.kernels.cpu.encoding": "rung.kernels.cpu.encode.encoding",
+    "rung.kernels.cpu.float_rows": "rung.kernels.cpu.gemm.float_rows",
+    "rung.kernels.cpu.glue": "rung.kernels.cpu.decode.elementwise",
+    "rung.kernels.cpu.group_blocks": "rung.kernels.cpu.pack.group_blocks",
+    "rung.kernels.cpu.layouts": "rung.kernels.cpu.pack.layouts",
+    "rung.kernels.cpu.likeness": "rung.kernels.cpu.splat.ssim",
+    "rung.kernels.cpu.linear": "rung.kernels.cpu.gemm.linear",
+    "rung.kernels.cpu.low_rank": "rung.kernels.cpu.gemm.low_rank",
+    "rung.kernels.cpu.many": "rung.kernels.cpu.decode.prefill_elementwise",
+    "rung.kernels.cpu.pack_generic": "rung.kernels.cpu.pack.generic",
+    "rung.kernels.cpu.pack_grids": "rung.kernels.cpu.pack.grids",
+    "rung.kernels.cpu.pack_grouped": "rung.kernels.cpu.pack.grouped",
+    "rung.kernels.cpu.pack_native": "rung.kernels.cpu.pack.native",
+    "rung.kernels.cpu.packing": "rung.kernels.cpu.pack.packing",
+    "rung.kernels.cpu.product": "rung.kernels.cpu.gemm.product",
+    "rung.kernels.cpu.row_errors": "rung.kernels.cpu.pack.row_errors",
+    "rung.kernels.cpu.splat_colors": "rung.kernels.cpu.splat.colors",
+    "rung.kernels.cpu.splat_harmonics": "rung.kernels.cpu.splat.harmonics",
+    "rung.kernels.cpu.splat_project": "rung.kernels.cpu.splat.projection",
+    "rung.kernels.cpu.splat_shape": "rung.kernels.cpu.splat.shape",
+    "rung.kernels.cpu.splat_tiles": "rung.kernels.cpu.splat.tiles",
+    "rung.kernels.cpu.step": "rung.kernels.cpu.decode.step",
+    "rung.kernels.cpu.step_program": "rung.kernels.cpu.decode.step_program",
+    "rung.kernels.cpu.team": "rung.kernels.cpu.thread_pool",
+    "rung.kernels.cpu.unit": "rung.kernels.cpu.gemm.microkernel",
+    "rung.kernels.simd": "rung.kernels.isa",
+    "rung.kernels.simd.isa": "rung.kernels.isa.levels",
+    "rung.models.adapter": "rung.models.adapters.adapter",
+    "rung.models.adapter_roles": "rung.models.adapters.roles",
+    "rung.models.arch": "rung.models.architectures",
+    "rung.models.files.foreign": "rung.models.files.file_sniffing",
+    "rung.models.files.gguf_far": "rung.models.files.gguf_remote",
+    "rung.models.folder_card": "rung.models.cards.folder",
+    "rung.models.folder_weights": "rung.models.cards.folder_weights",
+    "rung.models.footprint": "rung.models.decoder_memory",
+    "rung.models.gguf_card": "rung.models.cards.gguf",
+    "rung.models.hub_ranges": "rung.models.hub.ranges",
+    "rung.models.network_card": "rung.models.cards.network",
+    "rung.models.outlines": "rung.models.networks",
+    "rung.models.outlines.bert": "rung.models.networks.encoders.bert",
+    "rung.models.outlines.clip": "rung.models.networks.encoders.clip",
+    "rung.models.outlines.decoders": "rung.models.networks.text.decoders",
+    "rung.models.outlines.deepseek": "rung.models.networks.text.deepseek",
+    "rung.models.outlines.diffusion": "rung.models.networks.diffusion.common",
+    "rung.models.outlines.experts": "rung.models.networks.text.experts",
+    "rung.models.outlines.pictures": "rung.models.networks.diffusion.pictures",
+    "rung.models.outlines.quantised": "rung.models.networks.quantized",
+    "rung.models.outlines.t5": "rung.models.networks.encoders.t5",
+    "rung.models.outlines.unet": "rung.models.networks.diffusion.unet",
+    "rung.models.outlines.usual": "rung.models.networks.default_sizes",
+    "rung.models.outlines.vae": "rung.models.networks.diffusion.vae",
+    "rung.models.outlines.video": "rung.models.networks.diffusion.video",
+    "rung.models.outlines.video_vae": "rung.models.networks.diffusion.video_vae",
+    "rung.models.outlines.whisper": "rung.models.networks.encoders.whisper",
+    "rung.models.quantised": "rung.models.checkpoints",
+    "rung.models.quantised.own": "rung.models.checkpoints.rung_folder",
+    "rung.models.resume": "rung.models.hub.resume",
+    "rung.models.scales": "rung.models.damage_check",
+    "rung.nn.bound": "rung.nn.quantized.binding",
+    "rung.nn.packed": "rung.nn.quantized.packed",
+    "rung.nn.product": "rung.nn.quantized.matmul",
+    "rung.nn.quantise": "rung.nn.quantize",
+    "rung.nn.weight": "rung.nn.quantized.weight",
+    "rung.pipelines.asking": "rung.pipelines.validate",
+    "rung.pipelines.locating": "rung.pipelines.folders",
+    "rung.pipelines.perform": "rung.pipelines.execute",
+    "rung.pipelines.rehearse": "rung.pipelines.trace",
+    "rung.planning.answer": "rung.planning.check_result",
+    "rung.planning.arrange": "rung.planning.placement",
+    "rung.planning.kitchen": "rung.planning.weight_plan_cache",
+    "rung.planning.mixture": "rung.planning.gguf_mixtures",
+    "rung.planning.phase_check": "rung.planning.pipeline_check",
+    "rung.planning.phases": "rung.planning.pipeline",
+    "rung.planning.recipe": "rung.planning.weight_plan",
+    "rung.planning.relax": "rung.planning.suggestions",
+    "rung.planning.splat_check": "rung.planning.splats.check",
+    "rung.planning.splat_costs": "rung.planning.splats.costs",
+    "rung.planning.subject": "rung.planning.network_spec",
+    "rung.planning.time": "rung.planning.speed",
+    "rung.run.apart": "rung.run.precompile",
+    "rung.run.bind": "rung.run.binding",
+    "rung.run.child": "rung.run.worker",
+    "rung.run.compare": "rung.run.self_check_cases",
+    "rung.run.encoders": "rung.run.encoder_check",
+    "rung.run.exec": "rung.exec",
+    "rung.run.exec.lower": "rung.exec.fallbacks",
+    "rung.run.exec.notes": "rung.exec.report",
+    "rung.run.exec.steps": "rung.exec.step_down",
+    "rung.run.places": "rung.run.torch_device",
+    "rung.run.selfcheck": "rung.run.self_check",
+    "rung.run.simulate": "rung.simulation",
+    "rung.run.simulate.autocast": "rung.simulation.torch_api.autocast",
+    "rung.run.simulate.card": "rung.simulation.cards",
+    "rung.run.simulate.compiling": "rung.simulation.dispatch.compiling",
+    "rung.run.simulate.dispatch": "rung.simulation.dispatch.dispatcher",
+    "rung.run.simulate.factories": "rung.simulation.torch_api.factories",
+    "rung.run.simulate.generators": "rung.simulation.torch_api.generators",
+    "rung.run.simulate.graphs": "rung.simulation.torch_api.graphs",
+    "rung.run.simulate.host_key": "rung.simulation.dispatch.host_key",
+    "rung.run.simulate.legacy": "rung.simulation.torch_api.legacy",
+    "rung.run.simulate.monitoring": "rung.simulation.dispatch.threads_py312",
+    "rung.run.simulate.operations": "rung.simulation.dispatch.operations",
+    "rung.run.simulate.patches": "rung.simulation.dispatch.patches",
+    "rung.run.simulate.placement": "rung.simulation.torch_api.placement",
+    "rung.run.simulate.remembered": "rung.simulation.dispatch.cache_invalidation",
+    "rung.run.simulate.seeing": "rung.simulation.dispatch.dispatch_hook",
+    "rung.run.simulate.serialization": "rung.simulation.torch_api.serialization",
+    "rung.run.simulate.states": "rung.simulation.dispatch.threads_py311",
+    "rung.run.simulate.storages": "rung.simulation.torch_api.storages",
+    "rung.run.simulate.streams": "rung.simulation.torch_api.streams",
+    "rung.run.simulate.tensors": "rung.simulation.torch_api.tensors",
+    "rung.run.simulate.threads": "rung.simulation.dispatch.threads",
+    "rung.run.simulate.world": "rung.simulation.simulation",
+    "rung.run.tiny": "rung.run.self_check_model",
+    "rung.run.viewed": "rung.run.rasterizer_check",
+    "rung.splats.drawing": "rung.splats.render",
+    "rung.splats.editing": "rung.splats.edit",
+    "rung.splats.evaluating": "rung.splats.evaluate",
+    "rung.splats.exporting": "rung.splats.export",
+    "rung.splats.rendering": "rung.splats.render_files",
+    "rung.splats.training.classic": "rung.splats.training.adc",
+    "rung.splats.training.eight": "rung.splats.training.adam_8bit",
+    "rung.splats.training.world": "rung.splats.training.normalization",
+}
+
+
+def new_name(name: str) -> str | None:
+    """Return where the module ``name`` is now, or None if it did not move.
+
+    >>> new_name("rung.core.errors")
+    """
+    parts = name.split(".")
+    for length in range(len(parts), 1, -1):
+        head = ".".join(parts[:length])
+        if head in MOVED:
+            return ".".join([MOVED[head], *parts[length:]])
+    return None
+
+
+class _Alias(Loader):
+    """Loads an old name as the module with the new name: one module, not a copy."""
+
+    def __init__(self, new: str) -> None:
+        self.new = new
+        self.spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self.new)
+        self.spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self.spec  # the import system has just set that of the old name
+
+
+class _MovedFinder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        new = new_name(fullname) if fullname.startswith("rung.") else None
+        if new is None:
+            return None
+        warnings.warn(f"{fullname} is {new} now; the old path goes in 0.3", DeprecationWarning, stacklevel=2)
+        return ModuleSpec(fullname, _Alias(new))
+
+
+def install() -> None:
+    """Let old paths be imported. Called once, by ``import rung``."""
+    if not any(isinstance(finder, _MovedFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _MovedFinder())

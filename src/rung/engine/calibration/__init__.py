@@ -1,0 +1,1 @@
+"""Second moments of activations, gathered on a calibration text."""

@@ -1,0 +1,229 @@
+"""The parts of a decoder, read from the model's files, encoded where the plan says so, and bound to rungs.
+
+Weights are read, encoded and packed by threads of their own, beside whatever is imported meanwhile. Nothing here
+imports torch for weights that are packed: a short prompt is answered without it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rung import formats
+from rung.core.shield import Outcome, Workers
+from rung.core.types import EMPTY, Case, Device, Placement, Plan
+from rung.core.value import FrozenDict
+from rung.formats import Encoded
+from rung.formats.codec import Floats
+from rung.models.adapters.adapter import LowRank
+from rung.models.card import ModelCard
+from rung.models.reader import Reader
+from rung.planning.gguf_mixtures import storage
+from rung.planning.network_spec import Subject
+from rung.planning.weight_plan import Weight, compute_dtype, reads_without_torch, recipe
+from rung.run.binding import Attention, Binder, Embedding, Held, Linear, Step
+from rung.run.journal import Journal
+from rung.run.torch_device import torch_name
+
+if TYPE_CHECKING:
+    from rung.ops.decode_step.low_rank import Adapted
+
+_MANY = 256
+#: Threads that pack stored weights at once; each holds a slab of the file. Encoding takes all threads for one weight.
+_PACKERS = 8
+
+
+class BoundParts:
+    """See ``rung.ops.decode_step.parts.Parts``. A context manager: reading starts when it is entered and ends at the
+    latest when it is left.
+
+    ``progress`` is called with (bytes of matrices done, bytes in all) from a thread that reads. ``changes`` are those
+    of adapters, by role; linears give their sum with them.
+    """
+
+    def __init__(
+        self,
+        card: ModelCard,
+        plan: Plan,
+        devices: Sequence[Device],
+        reader: Reader,
+        journal: Journal,
+        progress: Callable[[int, int], None],
+        changes: Mapping[str, Sequence[LowRank]] = EMPTY,
+    ) -> None:
+        self.card, self.plan, self._reader, self._progress = card, plan, reader, progress
+        self._changes = changes
+        self._done, self._all, self._counting = 0, 0, threading.Lock()
+        several = min(plan.threads, _PACKERS) if plan.format == "stored" else 1
+        self._threads = Workers(several)
+        self._held: dict[str, Outcome[Held]] = {}
+        self._rows: Outcome[Encoded] | None = None
+        by_id = {device.id: device for device in devices}
+        subject = Subject.of_card(card)
+        format = None if plan.format == "stored" else storage(plan.format)
+        lossless = plan.cache_dtype == "f32"
+        self._binders: dict[str, Binder] = {}
+        self._weights: dict[str, Mapping[str, Weight]] = {}
+        for placement in plan.placements:
+            device = by_id[placement.device]
+            dtype = compute_dtype(device, lossless)
+            packed = plan.packing == "r16"
+            weights = recipe(subject, format, device, dtype, packed)
+            self._weights[device.id] = {weight.tensor.role: weight for weight in weights}
+            self._binders[device.id] = Binder(device, journal, dtype=dtype, threads=plan.threads, packed=packed)
+            self._binders[device.id].prove(self._cases(weights, placement, dtype), apart=not self._shared)
+        self._head: Linear | None = None
+        self._rungs: set[str] = set()
+        self._ordered = False  # whether columns of a weight lie in an order of their own
+
+    def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:  # Ctrl-C: nobody else ends the threads
+            self._threads.close()
+            raise
+        return self
+
+    def _begin(self) -> None:
+        """Have every weight read and packed."""
+        tied = self.card.decoder.tied_head
+        multiplied = [t for t in self.card.tensors if len(t.shape) > 1 and (tied or t.role != "embed")]
+        self._all = sum(tensor.bytes for tensor in multiplied)
+        if not self._shared:
+            self._all += self.card.tensor("embed").bytes
+            self._rows = self._threads.submit(self._encoded, "embed", self.plan.placements[0].device)
+        multiplied.sort(key=lambda tensor: -tensor.bytes)  # the threads end at about the same time
+        self._held = {tensor.role: self._threads.submit(self._hold, tensor.role) for tensor in multiplied}
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._threads.close()
+
+    @property
+    def _shared(self) -> bool:
+        """Whether rows are looked up in the head's packed weight, and not in a copy of its own or on another device."""
+        return self.card.decoder.tied_head and self.plan.placements[0].device == self.plan.placements[-1].device
+
+    def _cases(self, weights: Sequence[Weight], placement: Placement, dtype: str) -> Iterator[Case]:
+        """Every class of cases that this model will ask for on one device."""
+        shape = self.card.decoder
+        for weight in weights:
+            rows, columns = (*weight.tensor.shape, 1)[:2]
+            if len(weight.tensor.shape) < 2:
+                continue
+            for count in (1, _MANY):
+                yield Case("linear", weight.format.name, dtype, (count, rows, columns))
+            if weight.tensor.role == "embed" and placement.first == 0:
+                yield Case("embedding", weight.format.name, dtype, (1, rows, columns))
+        for layer in shape.layers[placement.first : placement.last]:
+            for queries in (1, _MANY):
+                sizes = (queries, _MANY, shape.heads, shape.kv_heads, shape.head_dim)
+                options = {"window": layer.window, "softcap": shape.attention_softcap}
+                yield Case("attention", self.plan.cache_dtype, "f32", sizes, FrozenDict(options))
+
+    def _place(self, role: str) -> str:
+        """The device that computes with a role's tensor: with ``embed``, where it is multiplied, as a tied head."""
+        parts = role.split(".")
+        return self._device_of(int(parts[1])) if parts[0] == "layers" else self.plan.placements[-1].device
+
+    def _device_of(self, layer: int) -> str:
+        return next(p.device for p in self.plan.placements if p.first <= layer < p.last)
+
+    @property
+    def without_torch(self) -> bool:
+        """Whether the decoder of these parts runs without torch, as the plan reckons."""
+        (placement, *others), adapters = self.plan.placements, bool(self._changes)
+        weights, device = self._weights[placement.device].values(), self._binders[placement.device].device
+        return not others and reads_without_torch(
+            Subject.of_card(self.card), weights, device, self.plan.cache_dtype, adapters
+        )
+
+    def holds(self, role: str) -> bool:
+        """Whether the model has that tensor."""
+        return any(tensor.role == role for tensor in self.card.tensors)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """torch's name of where each layer computes."""
+        return tuple(map(self.device, range(len(self.card.decoder.layers))))
+
+    def device(self, layer: int) -> str:
+        """torch's name of where that layer computes."""
+        return torch_name(self._device_of(layer))
+
+    def vector(self, role: str) -> Floats:
+        """A norm's weight or a bias: f32, one dimension."""
+        return formats.decode(self._reader.read(self.card.tensor(role))).reshape(-1)
+
+    def linear(self, role: str) -> Linear | Adapted:
+        """x [T, in] -> [T, out]; ``head`` gives the embedding's matrix when the head is tied."""
+        linear = self._tied() if role == "head" and self.card.decoder.tied_head else self._bind(role)
+        changes = self._changes.get(role)
+        if not changes:
+            return linear
+        from rung.ops.decode_step.low_rank import Adapted
+
+        return Adapted(linear, changes, torch_name(self._place(role)), self.plan.threads)
+
+    def look_up(self) -> Embedding:
+        """ids [T] int64 -> the rows of ``embed`` [T, hidden] f32."""
+        binder = self._binders[self.plan.placements[0].device]
+        if self._rows is None:
+            return Embedding(binder, tied=self._tied())
+        return Embedding(binder, encoded=self._rows.result())
+
+    def attention(self, layer: int) -> Attention:
+        """The attention of a layer; one object serves one query and many."""
+        shape = self.card.decoder
+        return self._binders[self._device_of(layer)].attention(
+            shape.heads,
+            shape.kv_heads,
+            shape.head_dim,
+            self.plan.cache_dtype,
+            window=shape.layers[layer].window,
+            softcap=shape.attention_softcap,
+        )
+
+    def step(self) -> Step:
+        """Whole tokens, once every linear is bound."""
+        shape = self.card.decoder
+        options = {
+            "linears": tuple(sorted(self._rungs)),
+            "head_dim": shape.head_dim,
+            "devices": len(self.plan.placements),
+            "adapters": bool(self._changes),
+            "ordered": self._ordered,
+        }
+        sizes = (len(shape.layers), shape.hidden, shape.feed_forward, shape.vocabulary)
+        case = Case("decode_step", self.plan.cache_dtype, "f32", sizes, FrozenDict(options))
+        return Step(self._binders[self.plan.placements[0].device], case)
+
+    def _tied(self) -> Linear:
+        if self._head is None:
+            self._head = self._bind("embed")
+        return self._head
+
+    def _bind(self, role: str) -> Linear:
+        linear = self._binders[self._place(role)].linear(self._held.pop(role).result())
+        self._rungs.add(linear.rungs[0].name)
+        self._ordered |= linear.format.layout == "ordered"
+        return linear
+
+    def _hold(self, role: str) -> Held:
+        """The tensor in the format of the plan, packed on the device of its layer."""
+        device = self._place(role)
+        held = self._binders[device].hold(self._encoded(role, device))
+        self._reader.done(self.card.tensor(role))
+        return held
+
+    def _encoded(self, role: str, device: str) -> Encoded:
+        """The tensor in the format of the plan; encoded now when it is stored in another one."""
+        tensor = self.card.tensor(role)
+        stored = self._reader.read(tensor)
+        with self._counting:
+            self._done += tensor.bytes
+            self._progress(self._done, self._all)
+        return formats.convert(stored, self._weights[device][role].format, tensor.name, self.plan.threads)

@@ -1,0 +1,13 @@
+"""``rung exec --device cpu``: a program written for CUDA runs on the processor.
+
+``torch.cuda`` has one device, the processor, without a card's limits. Tensors of the card are ordinary ones that
+compute at full speed; those of the host bear a mark (``rung.simulation.dispatch.host_key``).
+
+- ``enter``      what is put in force, for the life of the process
+- ``machine``    the processor as a card, and what ``torch.cuda`` answers of it; ``memory``: of this process
+- ``operations`` results of the host's tensors lie on the host
+- ``tensors``    constructors of old, storages, files: what torch makes without being told a device
+- ``autocast``   for the card is that of the processor, in the card's dtype
+- ``products``   in float32 of 16-bit matrices
+- ``libraries``  NCCL, Triton, the compiler and optimisers: what is for GPUs alone
+"""

@@ -1,0 +1,28 @@
+"""Defects of a simulated card as they stand on the command line."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping
+
+from rung.core.errors import UsageError
+from rung.simulation.defects import Defect
+
+
+def defects(settings: Mapping[str, str]) -> list[Defect]:
+    """Those of the settings; raises ``UsageError`` for one that is none."""
+    return [defect(text) for text in settings.get("defects", "").split("\t") if text]
+
+
+def defect(text: str) -> Defect:
+    """``matmul f16 RuntimeError: CUDA error ...``; raises ``UsageError``."""
+    head, _, message = text.partition(":")
+    words = head.split()
+    raised = getattr(builtins, words[2], None) if len(words) == 3 else None
+    if not (isinstance(raised, type) and issubclass(raised, Exception)):
+        raise UsageError(
+            f"{text!r} is no defect.",
+            ["a defect is: OPERATION DTYPE EXCEPTION: MESSAGE"],
+            ["rung exec --device sim:2080ti --defect 'matmul f16 RuntimeError: CUDNN_STATUS_NOT_SUPPORTED' -- COMMAND"],
+        )
+    return Defect(words[0], words[1], raised, message.strip())

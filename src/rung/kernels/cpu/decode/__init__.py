@@ -1,0 +1,1 @@
+"""Whole tokens as one program, and the parts between its products."""

@@ -1,0 +1,1 @@
+"""Weights encoded into stored formats by compiled kernels."""

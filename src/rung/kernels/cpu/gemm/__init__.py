@@ -1,0 +1,1 @@
+"""Products of packed or stored weights with activations."""

@@ -1,0 +1,193 @@
+"""The inner loop of all quantised products, unrolled by LLVM emitters: groups of 16 rows times a tile of activations.
+
+The activations of a tile of T rows are a *panel* (see ``activations``): per unit of 32 columns T x 32 signed bytes,
+then T scales, then T (or 2 T) sums. Per unit, row and group: 8 ``vpdpbusd``, a conversion and two or three float32
+operations. Many rows are multiplied with two groups at a time: loads are what limits one group, because every
+``vpdpbusd`` needs a broadcast; with two, each serves both.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.cgutils import alloca_once, alloca_once_value, for_range
+from numba.extending import intrinsic
+
+from rung.kernels.cpu.pack.layouts import LAYOUTS, Layout
+from rung.kernels.isa import avx512 as v
+from rung.kernels.isa.vector import I64, INT, VOID, plus
+
+Value = ir.Value
+
+
+def panel_unit_bytes(tile: int, parts: int) -> int:
+    """Bytes of a unit of a panel of ``tile`` rows."""
+    return tile * (32 + 4 + 4 * parts)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One kernel while it is emitted: ``groups`` groups of 16 rows times ``tile`` rows of activations."""
+
+    b: ir.IRBuilder
+    layout: Layout
+    tile: int
+    totals: list[list[Value]]  # where the float32 totals are: [groups][tile]
+
+    def code(self, p: Value, index: int, codebook: Value | None) -> Value:
+        """Vector ``index`` of the unsigned codes of the unit at ``p``: four columns of 16 rows."""
+        b, layout = self.b, self.layout
+        p = plus(b, p, layout.unit_header)
+        if layout.codes == "byte":
+            return v.load_i32.emit(b, plus(b, p, 64 * index))
+        packed = v.load_i32.emit(b, plus(b, p, 64 * (index % 4)))
+        code = v.mask_bytes(b, v.shift_right(b, packed, 4 * (index // 4)), 15)
+        if codebook is not None:
+            return v.shuffle_bytes.emit(b, codebook, code)
+        if layout.codes == "six":
+            plane, pair = v.load_i32.emit(b, plus(b, p, 256 + 64 * (index // 4))), index % 4
+            moved = v.shift_right(b, plane, 2) if pair == 3 else v.shift_left(b, plane, 4 - 2 * pair)
+            return b.or_(code, v.mask_bytes(b, moved, 0x30))
+        return code
+
+    def scales(self, p: Value, block: list[Value]) -> tuple[list[Value], list[Value]]:
+        """The scales and minima of the parts of a unit, float32; ``block`` is what its block brings."""
+        b, layout = self.b, self.layout
+        if layout.unit_header == 0:
+            return block, []
+        if layout.scale == "f32":
+            both = [v.load_f32.emit(b, plus(b, p, 64 * j)) for j in range(layout.unit_header // 64)]
+            return both[: layout.parts], both[layout.parts :]
+        read = v.load_i8.emit if layout.scale == "i8" else v.load_u8.emit
+        both = [v.to_f32.emit(b, read(b, plus(b, p, 16 * j))) for j in range(layout.unit_header // 16)]
+        scales = [b.fmul(each, block[0]) for each in both[: layout.parts]]
+        return scales, [b.fmul(each, block[1]) for each in both[layout.parts :]]
+
+    def unit(self, places: list[Value], x: Value, blocks: list[list[Value]], codebook: Value | None) -> None:
+        """Adds the products of one unit of each group with the unit of the panel at ``x`` to the totals."""
+        b, layout, tile = self.b, self.layout, self.tile
+        headers = [self.scales(p, block) for p, block in zip(places, blocks, strict=True)]
+        for part in range(layout.parts):
+            sums = [plus(b, x, tile * 36 + 4 * (tile * part + row)) for row in range(tile)]
+            dots = self._dots(places, x, part, sums, codebook)
+            for row in range(tile):
+                scale_x = v.broadcast_f32.emit(b, plus(b, x, tile * 32 + 4 * row))
+                for group, (scales, minima) in enumerate(headers):
+                    value = v.to_f32.emit(b, dots[group][row])
+                    if scales:
+                        value = b.fmul(value, scales[part])
+                    total = v.fma_f32.emit(b, value, scale_x, b.load(self.totals[group][row]))
+                    if minima:
+                        total = v.fma_f32.emit(b, minima[part], v.broadcast_f32.emit(b, sums[row]), total)
+                    b.store(total, self.totals[group][row])
+
+    def _dots(self, places: list[Value], x: Value, part: int, sums: list[Value], codebook: Value | None) -> Any:
+        """The integer products [groups][tile] of a part of a unit; every broadcast serves all groups."""
+        b, layout, tile = self.b, self.layout, self.tile
+        first = [v.broadcast_i32.emit(b, place) if layout.offset else v.zero_i32.emit(b) for place in sums]
+        dots = [list(first) for _ in places]
+        order = (0, 4, 1, 5, 2, 6, 3, 7) if layout.parts == 1 else range(4 * part, 4 * part + 4)
+        for index in order:
+            codes = [self.code(p, index, codebook) for p in places]
+            for row in range(tile):
+                four = v.broadcast_i32.emit(b, plus(b, x, 32 * row + 4 * index))
+                for group, code in enumerate(codes):
+                    dots[group][row] = v.dot_u8_i8.emit(b, dots[group][row], code, four)
+        return dots
+
+    def block_scales(self, p: Value) -> list[Value]:
+        """What the header of a block holds, float32: its scale and, negated, the scale of its minima."""
+        b, layout = self.b, self.layout
+        if layout.block_header == 0:
+            return []
+        if layout.scale == "f32":
+            return [v.load_f32.emit(b, p)]
+        scale = v.load_f16.emit(b, p)
+        return [scale, b.fneg(v.load_f16.emit(b, plus(b, p, 32)))] if layout.minimum else [scale]
+
+
+@contextmanager
+def _walk(b: ir.IRBuilder, count: Value, *pointers: tuple[Value, int]) -> Iterator[list[Value]]:
+    """A loop of ``count`` turns in which each pointer, kept in memory, moves on by its step."""
+    with for_range(b, count):
+        now = [b.load(place) for place, _ in pointers]
+        yield now
+        for (place, step), value in zip(pointers, now, strict=True):
+            if step:
+                b.store(plus(b, value, step), place)
+
+
+def _products(made: Tile, weights: list[Value], codebook: Value | None, x: Value, blocks: Value) -> None:
+    """Adds the products of ``blocks`` blocks of each group with a panel to the totals of ``made``."""
+    b, layout = made.b, made.layout
+    step_x = panel_unit_bytes(made.tile, layout.parts)
+    apart = [b.sub(each, weights[0]) for each in weights]  # one pointer moves, the other groups are beside it
+    p, xp = alloca_once_value(b, weights[0]), alloca_once_value(b, x)
+
+    def beside(place: Value) -> list[Value]:
+        return [place, *(b.add(place, distance) for distance in apart[1:])]
+
+    if layout.block == 32:
+        with _walk(b, blocks, (p, layout.block_bytes), (xp, step_x)) as (block, panel):
+            places = beside(block)
+            scales = [made.block_scales(place) for place in places]
+            made.unit([plus(b, place, layout.block_header) for place in places], panel, scales, codebook)
+        return
+    with _walk(b, blocks, (p, layout.block_bytes)) as (block,):
+        scales = [made.block_scales(place) for place in beside(block)]
+        q = alloca_once(b, I64)
+        b.store(plus(b, block, layout.block_header), q)
+        with _walk(b, I64(layout.block // 32), (q, layout.unit_bytes), (xp, step_x)) as (unit, panel):
+            made.unit(beside(unit), panel, scales, codebook)
+
+
+@intrinsic(prefer_literal=True)
+def multiply_groups(
+    typing_context, layout, tile, groups, weights, group_bytes, table, x, place, blocks, y, stride, rows, lanes, add
+):
+    """Sixteen or more rows of a weight times a panel; all arguments but the first three are int64.
+
+    ``layout`` (a name), ``tile`` and ``groups`` are constants. ``weights`` is the first group, ``place`` the byte in
+    each at which the first of ``blocks`` blocks lies, ``x`` the unit of the panel there. Writes float32
+    [rows, lanes] to ``y`` with ``stride`` bytes between rows, for at most ``tile`` rows and 16 lanes a group; ``add``
+    other than 0 adds to what is there.
+    """
+    if not isinstance(layout, types.StringLiteral):
+        return None
+    chosen, count, wide = LAYOUTS[layout.literal_value], tile.literal_value, groups.literal_value
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[Value]) -> Any:
+        first, group_bytes, table, panel, place, blocks, y, stride, rows, lanes, add = values[3:]
+        bases = [b.add(first, b.mul(group_bytes, I64(group))) for group in range(wide)]
+        made = Tile(b, chosen, count, [[alloca_once(b, v.F32S) for _ in range(count)] for _ in bases])
+        for total in itertools.chain(*made.totals):
+            b.store(v.zero_f32.emit(b), total)
+        codebook = v.broadcast_16_bytes.emit(b, table) if chosen.table else None
+        _products(made, [b.add(base, place) for base in bases], codebook, panel, blocks)
+        adding = b.icmp_signed("!=", add, I64(0))
+        for group, base in enumerate(bases):
+            scale = _last_scale(b, chosen, base, table)
+            here = b.sub(lanes, I64(16 * group))
+            for row, total in enumerate(made.totals[group]):
+                out = b.add(plus(b, y, 64 * group), b.mul(stride, I64(row)))
+                seen = b.select(b.icmp_signed(">", rows, I64(row)), here, I64(0))
+                before = v.load_first_f32.emit(b, out, b.select(adding, seen, I64(0)))
+                product = b.load(total)
+                value = b.fadd(product, before) if scale is None else v.fma_f32.emit(b, product, scale, before)
+                v.store_first_f32.emit(b, out, value, seen)
+        return context.get_dummy_value()
+
+    return VOID(layout, tile, groups, *[INT] * 11), generate
+
+
+def _last_scale(b: ir.IRBuilder, layout: Layout, base: Value, table: Value) -> Value | None:
+    """What the products of a group are multiplied with in the end: row scales, or the factor of a codebook."""
+    if layout.row_header:
+        return v.load_f32.emit(b, base)
+    return v.broadcast_f32.emit(b, plus(b, table, 16)) if layout.table else None

@@ -1,0 +1,203 @@
+"""Packed weight times activations, whole: quantises the activations, then multiplies on all threads.
+
+Work is handed out in chunks of groups of rows, so that a thread the system has taken away costs little. A chunk of
+the weight meets 256 rows of activations and 2048 columns at a time: the panels then stay in the L2 cache of a core
+(0.7 MB) while the chunk passes.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numba
+import numpy as np
+
+from rung.kernels.cpu.compiled import OPTIONS, kernel
+from rung.kernels.cpu.gemm.activations import quantise
+from rung.kernels.cpu.gemm.linear import TILES, multiply
+from rung.kernels.cpu.gemm.microkernel import panel_unit_bytes
+from rung.kernels.cpu.pack.layouts import UNIT
+from rung.kernels.cpu.pack.packing import Packed
+from rung.kernels.cpu.parallel import run
+from rung.kernels.isa.avx512 import load_first_f32, store_first_bf16, store_first_f16
+from rung.kernels.isa.generic import fetch_add
+from rung.kernels.isa.scalar import call_address, read_i64
+
+#: Rows of activations that are quantised and multiplied at once: bounds the workspace to 1.3 x 512 x columns bytes.
+MOST_ROWS = 512
+_PASS = 32  # panels of 8 rows that meet a chunk of the weight
+_COLUMNS = 2048
+_CHUNK = 8  # groups of rows in a chunk when there are many rows
+_CHUNKS_A_THREAD = 6
+_FEW_UNITS = 1024  # fewer units than this are quantised before other threads have woken up
+
+_scratch = threading.local()
+
+
+@kernel(3)
+def _quantise_panels(words, thread, threads):
+    """Words: counter, kernel, x, stride, rows, panels, panel bytes, tile, parts, offset, units."""
+    stride, rows, tile = read_i64(words + 24), read_i64(words + 32), read_i64(words + 56)
+    while True:
+        panel = fetch_add(words, 1)
+        row = panel * tile
+        if row >= rows:
+            break
+        call_address(
+            read_i64(words + 8),
+            (
+                read_i64(words + 16) + row * stride,
+                stride,
+                min(tile, rows - row),
+                read_i64(words + 40) + panel * read_i64(words + 48),
+                tile,
+                read_i64(words + 64),
+                read_i64(words + 72),
+                0,
+                read_i64(words + 80),
+            ),
+        )
+
+
+@numba.njit(**OPTIONS)
+def _narrow(y, narrowed, halves, rows, lanes, first, last):
+    """The columns [first, last) of float32 [rows, lanes] to float16 or bfloat16; reads no other."""
+    for row in range(rows):
+        for lane in range(first, last, 16):
+            at, count = row * lanes + lane, last - lane
+            values = load_first_f32(y + 4 * at, count)
+            if halves:
+                store_first_f16(narrowed + 2 * at, values, count)
+            else:
+                store_first_bf16(narrowed + 2 * at, values, count)
+
+
+@kernel(3)
+def _multiply_chunks(words, thread, threads):
+    """Words: counter, kernel, whether there are many rows, then those named below. ``narrowed``: where float16, or
+    bfloat16 where not ``halves``, are made of the float32 at ``y``; 0 for nowhere."""
+    multiply_panel, many = read_i64(words + 8), read_i64(words + 16)
+    weights, table, panels, y, stride = (
+        read_i64(words + 24),
+        read_i64(words + 32),
+        read_i64(words + 40),
+        read_i64(words + 48),
+        read_i64(words + 56),
+    )
+    rows, lanes, groups, group_bytes = (
+        read_i64(words + 64),
+        read_i64(words + 72),
+        read_i64(words + 80),
+        read_i64(words + 88),
+    )
+    blocks, row_header, block_bytes, panel_block = (
+        read_i64(words + 96),
+        read_i64(words + 104),
+        read_i64(words + 112),
+        read_i64(words + 120),
+    )
+    panel_bytes, tile, chunk, columns_step, narrowed, halves = (
+        read_i64(words + 128),
+        read_i64(words + 136),
+        read_i64(words + 144),
+        read_i64(words + 152),
+        read_i64(words + 160),
+        read_i64(words + 168),
+    )
+    count = -(-rows // tile)
+    while True:
+        first = fetch_add(words, 1) * chunk
+        if first >= groups:
+            break
+        last = min(first + chunk, groups)
+        for start in range(0, count, _PASS):
+            for block in range(0, blocks, columns_step):
+                to_block = min(block + columns_step, blocks)
+                group = first
+                while group < last:
+                    until = min(group + 2, last) if many else last
+                    for panel in range(start, min(start + _PASS, count)):
+                        row = panel * tile
+                        call_address(
+                            multiply_panel,
+                            (
+                                weights,
+                                table,
+                                panels + panel * panel_bytes,
+                                y + row * stride,
+                                stride,
+                                min(tile, rows - row),
+                                lanes,
+                                group,
+                                until,
+                                group_bytes,
+                                block,
+                                to_block,
+                                row_header,
+                                block_bytes,
+                                panel_block,
+                                block,
+                            ),
+                        )
+                    group = until
+        if narrowed:
+            _narrow(y, narrowed, halves, rows, lanes, 16 * first, min(16 * last, lanes))
+
+
+def _workspace(size: int) -> int:
+    """The address of at least ``size`` bytes that this thread may use until it asks again; 64 divides it."""
+    held: np.ndarray | None = getattr(_scratch, "held", None)
+    if held is None or held.size < size + 64:
+        held = _scratch.held = np.empty(size + 64, np.uint8)
+    address = int(held.ctypes.data)
+    return address + -address % 64
+
+
+def product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, dtype: str) -> None:
+    """Writes [rows, out] to the address ``y``: activations [rows, in] at ``x`` times the weight, both in ``dtype``.
+
+    ``stride`` are the bytes between rows of ``x``; rows of ``y`` follow each other. ``sums``: where float32
+    [min(rows, MOST_ROWS), out] have room; ``y`` itself where that is the dtype.
+    """
+    step = MOST_ROWS if rows > TILES[-1] else TILES[-1]
+    each = (4 if dtype == "f32" else 2) * weight.shape[0]
+    for first in range(0, rows, step):
+        count, at = min(step, rows - first), y + each * first
+        _product(weight, x + first * stride, stride, count, at, at if dtype == "f32" else sums, dtype)
+
+
+def _product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, dtype: str) -> None:
+    layout, threads = weight.layout, weight.threads
+    out, columns = weight.shape
+    tile = next((tile for tile in TILES if tile >= rows), TILES[-1])
+    offset, parts = layout.activations
+    unit_bytes = panel_unit_bytes(tile, parts)
+    units = columns // UNIT
+    panel_bytes = -(-units * unit_bytes // 64) * 64
+    count = -(-rows // tile)
+    panels, fill = _workspace(count * panel_bytes), quantise(dtype)
+    if count == 1 and rows * units < _FEW_UNITS:
+        fill.call(x, stride, rows, panels, tile, parts, offset, 0, units)
+    else:
+        words = [0, fill.address, x, stride, rows, panels, panel_bytes, tile, parts, offset, units]
+        run(_quantise_panels.address, words, threads)
+    many = rows > TILES[-1]
+    blocks = columns // layout.block
+    chunk = _CHUNK if many else max(1, -(-weight.groups // (threads * _CHUNKS_A_THREAD)))
+    words = [
+        0,
+        multiply(layout.name, tile).address,
+        int(many),
+        *(weight.pointer, weight.table_pointer, panels, sums, 4 * out),
+        *(rows, out, weight.groups, weight.group_bytes),
+        *(blocks, layout.row_header, layout.block_bytes, layout.block // UNIT * unit_bytes),
+        *(
+            panel_bytes,
+            tile,
+            chunk,
+            max(1, _COLUMNS // layout.block) if many else blocks,
+            0 if dtype == "f32" else y,
+            int(dtype == "f16"),
+        ),
+    ]
+    run(_multiply_chunks.address, words, threads)

@@ -1,0 +1,1 @@
+"""Weights in the layouts that the CPU kernels read, and the exact way back."""

@@ -1,0 +1,238 @@
+"""Weights in the layouts of ``layouts`` ("r16"): packing them, and the exact way back.
+
+Nothing here needs torch, and the compiled part holds no lock of the interpreter: ``start`` and ``fill`` may be called
+from threads of their own, for different rows of one weight too.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rung import formats
+from rung.core.types import Format
+from rung.formats import Encoded, codebook4
+from rung.formats.rowwise import INVERSE
+from rung.kernels.cpu.compiled import Kernel
+from rung.kernels.cpu.pack import arena, grouped
+from rung.kernels.cpu.pack.codebooks import CODEBOOKS, grid_codes
+from rung.kernels.cpu.pack.generic import PLAIN
+from rung.kernels.cpu.pack.grids import GRIDS
+from rung.kernels.cpu.pack.layouts import ROWS, UNIT, Layout, is_generic, layout_of
+from rung.kernels.cpu.pack.native import NATIVE, each_row
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+
+#: Stored bytes that are packed at once; read pages of a mapped file are given back after each such slab.
+SLAB = 2 << 20
+
+
+@dataclass(eq=False)
+class Packed:
+    """A weight of ``shape`` (rows, columns) as the kernels read it.
+
+    ``data`` uint8, 64-byte aligned: groups of 16 rows of ``group_bytes`` each; rows that fill the last group have
+    scale 0. ``table``: 16 unsigned bytes (value + 128) and, at byte 16, the float32 that a product is multiplied
+    with; None without a codebook. ``kept`` holds parts for the way back that ``data`` does not. ``source`` is the
+    stored weight itself, for the way back of a generic layout: a mapped file costs no memory. ``gather`` int64
+    [columns] says which column of the activations each column meets; None where they lie in their own order.
+    ``threads`` is how many threads multiply with it.
+    """
+
+    format: Format
+    shape: tuple[int, int]
+    layout: Layout
+    data: Bytes = field(repr=False)
+    table: Bytes | None = field(default=None, repr=False)
+    kept: dict[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
+    source: Encoded | None = field(default=None, repr=False)
+    gather: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+    threads: int = 1
+
+    @cached_property
+    def pointer(self) -> int:
+        """The address of the first group."""
+        return int(self.data.ctypes.data)
+
+    @cached_property
+    def table_pointer(self) -> int:
+        """The address of the codebook, 0 without one."""
+        return 0 if self.table is None else int(self.table.ctypes.data)
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of 16 rows."""
+        return -(-self.shape[0] // ROWS)
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of a group of rows."""
+        return self.layout.group_bytes(self.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by this object itself."""
+        beside = [*self.kept.values(), *([] if self.gather is None else [self.gather])]
+        return self.data.nbytes + sum(part.nbytes for part in beside)
+
+
+def pack(encoded: Encoded, threads: int = 1) -> Packed:
+    """Packs a weight in this thread, a slab of rows at a time; ``threads`` will multiply with it.
+
+    Pages of a read-only mapped file are given back as soon as they are packed, so that the weight does not count
+    twice in the resident memory.
+    """
+    packed = start(encoded, threads)
+    rows = encoded.shape[0]
+    step = max(ROWS, SLAB // max(encoded.nbytes // max(rows, 1), 1) // ROWS * ROWS)
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
+        fill(packed, encoded, first, last)
+        _give_back(encoded, first, last)
+    return packed
+
+
+def start(encoded: Encoded, threads: int = 1) -> Packed:
+    """The packed weight without its rows, for ``fill``; ``threads`` will multiply with it."""
+    layout = layout_of(encoded.format)
+    rows, columns = encoded.shape
+    data = arena.empty(-(-rows // ROWS) * layout.group_bytes(columns))
+    packed = Packed(encoded.format, encoded.shape, layout, data, _table(encoded.format), threads=threads)
+    if encoded.format.nested:
+        packed.kept = {name: np.array(encoded.parts[name]) for name in ("absmax", "nested_absmax", "nested_offset")}
+    if encoded.format.name == "llm_int8":
+        packed.kept = {"scale": np.array(encoded.parts["scale"])}
+    if is_generic(encoded.format):
+        packed.source = encoded
+    if encoded.format.layout == "ordered":
+        packed.gather = np.argsort(encoded.parts["order"]).astype(np.int64)
+    return packed
+
+
+def fill(packed: Packed, encoded: Encoded, first: int, last: int) -> None:
+    """Packs the rows [first, last) of the weight that ``packed`` was started for; 16 divides ``first``."""
+    name = packed.format.name
+    stored = encoded.parts["data"].reshape(encoded.shape[0], -1)[first:last]
+    if kernel := grouped.GROUPED.get(name.split(":")[0]):
+        _move(packed, kernel, stored, first, packed.format.block, grouped.how(packed.format))
+        return
+    if is_generic(packed.format):
+        kernel = PLAIN[name] if name in PLAIN else GRIDS[name]
+        codes = grid_codes(name)  # held here: threads that ask first at the same time each get an array of their own
+        _move(packed, kernel, stored, first, packed.format.block, codes.ctypes.data)
+        return
+    block = packed.layout.block
+    _move(packed, _native(packed)[0], stored, first, block, block // UNIT)
+    scales = _scales(encoded, first, last)
+    if scales is not None:
+        lanes = _lanes(packed)[first // ROWS :]
+        for lane in range(min(ROWS, last - first)):
+            of_lane = scales[lane::ROWS]
+            lanes[: len(of_lane), :, lane] = of_lane
+
+
+def _native(packed: Packed) -> tuple[Kernel, Kernel]:
+    """The kernels that pack and unpack a row of a layout of its own."""
+    return NATIVE[packed.layout.name if packed.layout.name in NATIVE else "codebook"]
+
+
+def _move(packed: Packed, kernel: Kernel, stored: npt.NDArray[Any], first: int, block: int, extra: int) -> None:
+    """Calls a kernel of one row, with that last argument, for the rows from ``first`` on, which are ``stored``."""
+    assert stored.strides[1] == stored.itemsize == 1
+    rows, place = (first, first + len(stored)), packed.pointer + packed.layout.row_header
+    blocks = packed.shape[1] // block
+    each_row.call(
+        kernel.address, stored.ctypes.data, stored.strides[0], place, packed.group_bytes, blocks, extra, *rows
+    )
+
+
+def _scales(encoded: Encoded, first: int, last: int) -> Floats | None:
+    """The float32 scales [rows, scales of a row] of rows that are not stored beside their codes."""
+    if "scale" in encoded.parts:
+        scale: Floats = encoded.parts["scale"][first:last, None]
+        return scale * INVERSE if encoded.format.name == "llm_int8" else scale
+    if "absmax" in encoded.parts:
+        columns, block = encoded.shape[1], encoded.format.block
+        return codebook4.scales(encoded, first * columns // block, last * columns // block).reshape(last - first, -1)
+    return None
+
+
+def _lanes(packed: Packed) -> Floats:
+    """A view of those scales as they are packed: float32 [groups, scales of a row, 16]."""
+    layout = packed.layout
+    step = packed.group_bytes if layout.row_header else layout.block_bytes
+    lanes: Floats = packed.data.view(np.float32).reshape(packed.groups, -1, step // 4)[:, :, :ROWS]
+    return lanes
+
+
+def read_rows(packed: Packed, ids: Iterable[int]) -> Encoded:
+    """Those rows of the weight as a weight of their own: every value is what the stored one decodes to."""
+    wanted = np.array(list(ids), np.int64)
+    columns = packed.shape[1]
+    shape = (len(wanted), columns)
+    if packed.source is not None:
+        return Encoded(packed.format, shape, {**packed.source.parts, "data": packed.source.parts["data"][wanted]})
+    plain, layout = formats.get(packed.format.name.removesuffix(":nested")), packed.layout
+    width = {"rows": plain.bytes((1, columns)), "row_scale": columns, "flat": columns // 2}[plain.layout]
+    stored = np.empty((len(wanted), width), np.uint8)
+    for place, row in enumerate(wanted.tolist()):
+        _move(packed, _native(packed)[1], stored[place : place + 1], row, layout.block, layout.block // UNIT)
+    if plain.layout == "rows":
+        return Encoded(plain, shape, {"data": stored})
+    scales = np.ascontiguousarray(_lanes(packed)[wanted // ROWS, :, wanted % ROWS])
+    if plain.layout == "row_scale":
+        kept = packed.kept.get("scale")
+        scale = scales.reshape(-1) if kept is None else kept[wanted]
+        return Encoded(plain, shape, {"data": stored.view(np.int8), "scale": scale})
+    return Encoded(plain, shape, {"data": stored.reshape(-1), "absmax": scales.reshape(-1)})
+
+
+def unpack(packed: Packed) -> Encoded:
+    """The weight as it was stored, bit for bit."""
+    if packed.source is not None:
+        return packed.source
+    whole = read_rows(packed, range(packed.shape[0]))
+    return Encoded(packed.format, packed.shape, {**whole.parts, **packed.kept})
+
+
+def _table(format: Format) -> Bytes | None:
+    """The codebook of a format as ``Packed.table``."""
+    if not layout_of(format).table:
+        return None
+    values, factor = CODEBOOKS[format.name.split(":")[0]]
+    table = np.zeros(64, np.uint8)
+    table[:16] = (values.astype(np.int16) + 128).astype(np.uint8)
+    table[16:20] = np.array([factor], np.float32).view(np.uint8)
+    return table
+
+
+def _mapping(array: npt.NDArray[Any]) -> mmap.mmap | None:
+    """The file mapping that a read-only array looks into, if any."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return None
+        base = base.base
+    base = base.obj if isinstance(base, memoryview) else base
+    return base if isinstance(base, mmap.mmap) else None
+
+
+def _give_back(encoded: Encoded, first: int, last: int) -> None:
+    """Lets go of the pages of rows [first, last) if they are a file's, which keeps them."""
+    for part in encoded.parts.values():
+        mapped = _mapping(part)
+        if mapped is None or not hasattr(mapped, "madvise"):
+            continue
+        start = np.frombuffer(mapped, np.uint8).ctypes.data
+        size = part.nbytes // max(encoded.shape[0], 1)
+        begin = part.ctypes.data - start + first * size
+        begin, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, begin + (last - first) * size
+        if end - begin >= mmap.PAGESIZE:
+            mapped.madvise(mmap.MADV_DONTNEED, begin, (end - begin) // mmap.PAGESIZE * mmap.PAGESIZE)

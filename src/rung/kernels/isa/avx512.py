@@ -1,0 +1,323 @@
+"""AVX-512 (with VNNI where named so): 64-byte registers of 16 float32 or 16 int32.
+
+Addresses are integers, no alignment is asked for. Integers in a register have no sign of their own: the
+instruction decides. An instruction compiled for a processor without it aborts the process, so callers ask
+``rung.kernels.cpu.target.features()`` first.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from rung.kernels.isa.vector import (
+    F16,
+    F32,
+    FLOAT,
+    I8,
+    I16,
+    I32,
+    I64,
+    INT,
+    LLVM_VERSION,
+    VOID,
+    VectorType,
+    call,
+    constant,
+    instruction,
+    load,
+    pointer,
+    splat,
+    store,
+)
+
+LANES = 16
+
+F32S, I32S = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
+BYTES64, WORDS16, WORDS32 = ir.VectorType(I8, 64), ir.VectorType(I16, LANES), ir.VectorType(I16, 32)
+
+#: The two register types of compiled functions.
+f32x16, i32x16 = VectorType(F32, LANES), VectorType(I32, LANES)
+
+
+# ---- memory
+
+
+@instruction(f32x16, INT)
+def load_f32(b, address):
+    """16 float32."""
+    return load(b, address, F32S)
+
+
+@instruction(f32x16, INT)
+def load_f16(b, address):
+    """16 float16, widened to float32."""
+    return b.fpext(load(b, address, ir.VectorType(F16, LANES)), F32S)
+
+
+@instruction(f32x16, INT)
+def load_bf16(b, address):
+    """16 bfloat16, widened to float32."""
+    words = b.zext(load(b, address, ir.VectorType(I16, LANES)), I32S)
+    return b.bitcast(b.shl(words, constant(I32S, 16)), F32S)
+
+
+@instruction(f32x16, INT)
+def load_e4m3(b, address):
+    """16 floats of 1 sign, 4 exponent and 3 mantissa bits without infinities (OFP8), widened to float32.
+
+    Their bits are those of float16 numbers 256 times smaller, which a conversion widens without the penalty that other
+    instructions pay for subnormal ones.
+    """
+    codes = b.zext(load(b, address, ir.VectorType(I8, LANES)), WORDS16)
+    low = b.and_(codes, constant(WORDS16, 0x7F))
+    sign = b.shl(b.and_(codes, constant(WORDS16, 0x80)), constant(WORDS16, 8))
+    half = b.bitcast(b.or_(sign, b.shl(low, constant(WORDS16, 7))), ir.VectorType(F16, LANES))
+    value = b.fmul(b.fpext(half, F32S), constant(F32S, 256.0))
+    return b.select(b.icmp_signed("==", low, constant(WORDS16, 0x7F)), constant(F32S, float("nan")), value)
+
+
+@instruction(f32x16, INT)
+def load_second_f32(b, address):
+    """The second of each of 16 pairs of float32."""
+    both = load(b, address, ir.VectorType(F32, 2 * LANES))
+    return b.shuffle_vector(both, both, constant(I32S, range(1, 2 * LANES, 2)))
+
+
+@instruction(i32x16, INT)
+def load_i32(b, address):
+    """64 bytes."""
+    return load(b, address, I32S)
+
+
+@instruction(i32x16, INT)
+def load_u8(b, address):
+    """16 unsigned bytes, widened to int32."""
+    return b.zext(load(b, address, ir.VectorType(I8, LANES)), I32S)
+
+
+@instruction(i32x16, INT)
+def load_i8(b, address):
+    """16 signed bytes, widened to int32."""
+    return b.sext(load(b, address, ir.VectorType(I8, LANES)), I32S)
+
+
+def _first(b, count):
+    """A mask of the first ``count`` lanes (int64, below 0 counts as none)."""
+    kind = ir.VectorType(I64, LANES)
+    return b.icmp_signed("<", constant(kind, range(LANES)), splat(b, count, LANES))
+
+
+@instruction(f32x16, INT, INT)
+def load_first_f32(b, address, count):
+    """The first ``count`` of 16 float32, zeros after them; reads nothing beyond."""
+    place, mask = pointer(b, address, F32S), _first(b, count)
+    return call(b, "llvm.masked.load.v16f32.p0", F32S, _masked(place, mask, constant(F32S, 0.0)))
+
+
+def _masked(place, mask, rest):
+    """Arguments of a masked load: LLVM 22 made the alignment an attribute."""
+    return [place, mask, rest] if LLVM_VERSION >= (22,) else [place, I32(4), mask, rest]
+
+
+@instruction(VOID, INT, f32x16, INT)
+def store_first_f32(b, address, value, count):
+    """The first ``count`` of 16 float32; touches nothing beyond."""
+    place, mask = pointer(b, address, F32S), _first(b, count)
+    given = [value, place, mask] if LLVM_VERSION >= (22,) else [value, place, I32(4), mask]
+    call(b, "llvm.masked.store.v16f32.p0", ir.VoidType(), given)
+
+
+@instruction(VOID, INT, f32x16, INT)
+def store_first_f16(b, address, value, count):
+    """The first ``count`` of 16 float32 as float16, to nearest even; touches nothing beyond."""
+    _store_first_words(b, address, _f16(b, value), count)
+
+
+@instruction(VOID, INT, f32x16, INT)
+def store_first_bf16(b, address, value, count):
+    """The first ``count`` of 16 float32 as bfloat16, to nearest even; touches nothing beyond."""
+    _store_first_words(b, address, _bf16(b, value), count)
+
+
+def _store_first_words(b, address, words, count):
+    place, mask = pointer(b, address, WORDS16), _first(b, count)
+    given = [words, place, mask] if LLVM_VERSION >= (22,) else [words, place, I32(2), mask]
+    call(b, "llvm.masked.store.v16i16.p0", ir.VoidType(), given)
+
+
+@instruction(VOID, INT, i32x16)
+def store_low_bytes(b, address, value):
+    """The lowest byte of each of 16 int32: 16 bytes."""
+    store(b, address, b.trunc(value, ir.VectorType(I8, LANES)))
+
+
+# ---- the same value in every lane
+
+
+@instruction(f32x16, INT)
+def broadcast_f32(b, address):
+    """One float32 from memory in every lane."""
+    return splat(b, load(b, address, F32), LANES)
+
+
+@instruction(i32x16, INT)
+def broadcast_i32(b, address):
+    """Four bytes from memory in every lane."""
+    return splat(b, load(b, address, I32), LANES)
+
+
+@instruction(i32x16, INT)
+def broadcast_16_bytes(b, address):
+    """16 bytes from memory in each quarter: a table of ``shuffle_bytes``."""
+    quarter = ir.VectorType(I32, 4)
+    lanes = constant(I32S, list(range(4)) * 4)
+    return b.shuffle_vector(load(b, address, quarter), ir.Constant(quarter, ir.Undefined), lanes)
+
+
+@instruction(f32x16, FLOAT)
+def splat_f32(b, value):
+    """``value`` in every lane."""
+    return splat(b, value, LANES)
+
+
+@instruction(f32x16)
+def zero_f32(b):
+    """Zeros."""
+    return constant(F32S, 0.0)
+
+
+@instruction(i32x16)
+def zero_i32(b):
+    """Zeros."""
+    return constant(I32S, 0)
+
+
+# ---- float32 arithmetic
+
+
+@instruction(f32x16, f32x16, f32x16)
+def mul_f32(b, x, y):
+    """x * y"""
+    return b.fmul(x, y)
+
+
+@instruction(f32x16, f32x16, f32x16, f32x16)
+def fma_f32(b, x, y, z):
+    """x * y + z, rounded once."""
+    return call(b, "llvm.fma.v16f32", F32S, [x, y, z])
+
+
+@instruction(i32x16, f32x16)
+def to_i32(b, x):
+    """The nearest int32, ties to even."""
+    name = "llvm.x86.avx512.mask.cvtps2dq.512"
+    return call(b, name, I32S, [x, constant(I32S, 0), I16(-1), I32(4)])
+
+
+@instruction(f32x16, i32x16)
+def to_f32(b, x):
+    """int32 as float32."""
+    return b.sitofp(x, F32S)
+
+
+@instruction(FLOAT, f32x16)
+def sum_f32(b, x):
+    """The sum of the lanes, added pairwise."""
+    return call(b, "llvm.vector.reduce.fadd.v16f32", F32, [F32(-0.0), x], ("reassoc",))
+
+
+@instruction(FLOAT, f32x16, f32x16)
+def largest_magnitude(b, x, y):
+    """The largest |lane| of both; NaN and Inf count as larger than all."""
+    bits = [b.and_(b.bitcast(each, I32S), constant(I32S, 0x7FFFFFFF)) for each in (x, y)]
+    larger = b.select(b.icmp_signed(">", *bits), *bits)
+    return b.bitcast(call(b, "llvm.vector.reduce.smax.v16i32", I32, [larger]), F32)
+
+
+@instruction(INT, i32x16)
+def sum_i32(b, x):
+    """The sum of the lanes."""
+    return b.sext(call(b, "llvm.vector.reduce.add.v16i32", I32, [x]), I64)
+
+
+# ---- integers
+
+
+def shift_right(b, x, bits):
+    """Emitter: each int32 moved right by a constant, zeros from the left."""
+    return b.lshr(x, constant(I32S, bits)) if bits else x
+
+
+def shift_left(b, x, bits):
+    """Emitter: each int32 moved left by a constant."""
+    return b.shl(x, constant(I32S, bits)) if bits else x
+
+
+def mask_bytes(b, x, mask):
+    """Emitter: each byte of ``x`` & ``mask``."""
+    return b.and_(x, constant(I32S, mask * 0x01010101))
+
+
+@instruction(i32x16, i32x16, i32x16)
+def shuffle_bytes(b, table, index):
+    """Byte ``index & 15`` of the same quarter of ``table``, zero where the index has its top bit set."""
+    given = [b.bitcast(table, BYTES64), b.bitcast(index, BYTES64)]
+    return b.bitcast(call(b, "llvm.x86.avx512.pshuf.b.512", BYTES64, given), I32S)
+
+
+@instruction(VOID, INT, INT, f32x16)
+def store_nibbles_f32(b, address, codes, values):
+    """32 float32 of the 16 bytes at ``codes``: which of ``values`` their high and low four bits name."""
+    index = b.zext(load(b, codes, ir.VectorType(I8, LANES)), I32S)
+    halves = [
+        call(b, "llvm.x86.avx512.permvar.sf.512", F32S, [values, each]) for each in (shift_right(b, index, 4), index)
+    ]
+    order = constant(ir.VectorType(I32, 2 * LANES), [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)])
+    store(b, address, b.shuffle_vector(*halves, order))
+
+
+@instruction(VOID, INT, INT, i32x16)
+def store_nibbles_16(b, address, codes, values):
+    """The same of values of 16 bits, which are there twice: the fifth bit of an index does not matter then."""
+    index = b.zext(load(b, codes, ir.VectorType(I8, LANES)), I32S)
+    both = b.bitcast(b.or_(shift_right(b, index, 4), shift_left(b, index, 16)), WORDS32)
+    found = call(b, "llvm.x86.avx512.permvar.hi.512", WORDS32, [b.bitcast(values, WORDS32), both])
+    store(b, address, found)
+
+
+def _twice(b, words):
+    """Emitter: 16 values of 16 bits, two times."""
+    order = constant(ir.VectorType(I32, 2 * LANES), [lane % LANES for lane in range(2 * LANES)])
+    return b.bitcast(b.shuffle_vector(words, words, order), I32S)
+
+
+@instruction(i32x16, f32x16)
+def narrow_f16(b, values):
+    """16 float16, to nearest even, two times."""
+    return _twice(b, _f16(b, values))
+
+
+def _f16(b, values):
+    return b.bitcast(b.fptrunc(values, ir.VectorType(F16, LANES)), WORDS16)
+
+
+@instruction(i32x16, f32x16)
+def narrow_bf16(b, values):
+    """16 bfloat16, to nearest even, two times."""
+    return _twice(b, _bf16(b, values))
+
+
+def _bf16(b, values):
+    bits = b.bitcast(values, I32S)
+    odd = b.and_(b.lshr(bits, constant(I32S, 16)), constant(I32S, 1))
+    rounded = b.lshr(b.add(b.add(bits, constant(I32S, 0x7FFF)), odd), constant(I32S, 16))
+    held = b.select(b.fcmp_unordered("uno", values, values), constant(I32S, 0x7FC0), rounded)
+    return b.trunc(held, WORDS16)
+
+
+@instruction(i32x16, i32x16, i32x16, i32x16)
+def dot_u8_i8(b, total, unsigned, signed):
+    """VNNI: total + the four products of unsigned and signed bytes in each lane, exact in int32."""
+    if LLVM_VERSION >= (22,):  # older LLVM declares the operands as 16 x i32
+        unsigned, signed = b.bitcast(unsigned, BYTES64), b.bitcast(signed, BYTES64)
+    return call(b, "llvm.x86.avx512.vpdpbusd.512", I32S, [total, unsigned, signed])

@@ -1,0 +1,230 @@
+"""One tiny kernel per instruction set, compiled as all kernels are and compared by value.
+
+An instruction that the JIT's target lacks aborts the process while compiling, one that the processor lacks ends it
+with an illegal instruction: call ``check`` in a child process only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+
+from rung.kernels.cpu import target
+from rung.kernels.isa.vector import (
+    F16,
+    F32,
+    I8,
+    I16,
+    I32,
+    INT,
+    LLVM_VERSION,
+    VOID,
+    call,
+    instruction,
+    load,
+    store,
+)
+
+
+class _BFloat(ir.types.Type):
+    """bfloat, which llvmlite has no class for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash("bfloat")
+
+
+def _kernel(emit: Callable[..., Any]) -> Any:
+    """A compiled function (out, x, y, z: addresses) around one instruction."""
+    made = instruction(VOID, INT, INT, INT, INT)(emit)
+
+    @njit("void(int64, int64, int64, int64)")
+    def kernel(out: int, x: int, y: int, z: int) -> None:
+        made(out, x, y, z)
+
+    return kernel
+
+
+def _of(name: str, result: ir.Type, *arguments: ir.Type, cast: tuple[ir.Type, ...] = ()) -> Any:
+    """A kernel that loads the arguments from x, y, z, calls the LLVM intrinsic and stores the result."""
+
+    def emit(b: ir.IRBuilder, out: ir.Value, x: ir.Value, y: ir.Value, z: ir.Value) -> None:
+        values = [load(b, place, kind) for place, kind in zip((x, y, z), arguments, strict=False)]
+        if cast:
+            values = [b.bitcast(value, kind) for value, kind in zip(values, cast, strict=True)]
+        store(b, out, call(b, name, result, values))
+
+    return _kernel(emit)
+
+
+def _vector(kind: ir.Type, lanes: int) -> ir.VectorType:
+    return ir.VectorType(kind, lanes)
+
+
+_RANDOM = np.random.default_rng(7)
+_BYTES = _RANDOM.integers(0, 256, 64, dtype=np.uint8)
+_SIGNED = _RANDOM.integers(-128, 128, 64, dtype=np.int8)
+_FLOATS = _RANDOM.standard_normal(16).astype(np.float32)
+_ORDER16 = _RANDOM.permutation(16).astype(np.int32)
+
+
+def _run(kernel: Any, out: np.ndarray, *inputs: np.ndarray) -> np.ndarray:
+    places = [np.ascontiguousarray(array) for array in inputs]
+    places += [out] * (3 - len(places))
+    kernel(out.ctypes.data, *(array.ctypes.data for array in places))
+    return out
+
+
+def _dot(lanes: int) -> tuple[np.ndarray, np.ndarray]:
+    """What vpdpbusd must give: int32 sums of four unsigned times signed bytes, added to a start."""
+    start = np.arange(lanes, dtype=np.int32) * 1000
+    kind = _vector(I32, lanes)
+    operand = _vector(I8, 4 * lanes) if LLVM_VERSION >= (21,) else kind
+    name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
+    kernel = _of(name, kind, kind, kind, kind, cast=(kind, operand, operand))
+    u, s = _BYTES[: 4 * lanes], _SIGNED[: 4 * lanes]
+    products = u.astype(np.int32).reshape(-1, 4) * s.astype(np.int32).reshape(-1, 4)
+    return _run(kernel, np.zeros(lanes, np.int32), start, u, s), start + products.sum(1, dtype=np.int32)
+
+
+def _avx() -> tuple[np.ndarray, np.ndarray]:
+    kind = _vector(F32, 8)
+    a, b = _FLOATS[:8], _FLOATS[8:]
+    return _run(_of("llvm.x86.avx.max.ps.256", kind, kind, kind), np.zeros(8, np.float32), a, b), np.maximum(a, b)
+
+
+def _avx2() -> tuple[np.ndarray, np.ndarray]:
+    kind = _vector(I8, 32)
+    index = (_BYTES[:32] & 15).astype(np.int8)
+    kernel = _of("llvm.x86.avx2.pshuf.b", kind, kind, kind)
+    lanes = [_SIGNED[at : at + 16][index[at : at + 16]] for at in (0, 16)]
+    return _run(kernel, np.zeros(32, np.int8), _SIGNED[:32], index), np.concatenate(lanes)
+
+
+def _f16c() -> tuple[np.ndarray, np.ndarray]:
+    def emit(b: ir.IRBuilder, out: ir.Value, x: ir.Value, y: ir.Value, z: ir.Value) -> None:
+        store(b, out, b.fpext(load(b, x, _vector(F16, 8)), _vector(F32, 8)))
+
+    kernel, halves = _kernel(emit), _FLOATS[:8].astype(np.float16)
+    _expect(kernel, "vcvtph2ps")
+    return _run(kernel, np.zeros(8, np.float32), halves), halves.astype(np.float32)
+
+
+def _fma() -> tuple[np.ndarray, np.ndarray]:
+    kind = _vector(F32, 8)
+    kernel = _of("llvm.fma.v8f32", kind, kind, kind, kind)
+    _expect(kernel, "vfmadd")
+    a, b, c = (_FLOATS[at : at + 8] for at in (0, 4, 8))
+    exact = a.astype(np.float64) * b + c
+    return _run(kernel, np.zeros(8, np.float32), a, b, c), exact.astype(np.float32)
+
+
+def _avx512f() -> tuple[np.ndarray, np.ndarray]:
+    kernel = _of("llvm.x86.avx512.permvar.sf.512", _vector(F32, 16), _vector(F32, 16), _vector(I32, 16))
+    return _run(kernel, np.zeros(16, np.float32), _FLOATS, _ORDER16), _FLOATS[_ORDER16]
+
+
+def _avx512bw() -> tuple[np.ndarray, np.ndarray]:
+    kind = _vector(I16, 32)
+    words, order = _BYTES.view(np.int16), (_BYTES[:32] & 31).astype(np.int16)
+    kernel = _of("llvm.x86.avx512.permvar.hi.512", kind, kind, kind)
+    return _run(kernel, np.zeros(32, np.int16), words, order), words[order]
+
+
+def _avx512vl() -> tuple[np.ndarray, np.ndarray]:
+    kind = _vector(I16, 16)
+    words = _BYTES[:32].view(np.int16)
+    kernel = _of("llvm.x86.avx512.permvar.hi.256", kind, kind, kind)
+    return _run(kernel, np.zeros(16, np.int16), words, _ORDER16.astype(np.int16)), words[_ORDER16]
+
+
+def _vbmi() -> tuple[np.ndarray, np.ndarray]:
+    kind = _vector(I8, 64)
+    kernel = _of("llvm.x86.avx512.permvar.qi.512", kind, kind, kind)
+    order = (_BYTES & 63).astype(np.int8)
+    return _run(kernel, np.zeros(64, np.int8), _SIGNED, order), _SIGNED[order]
+
+
+def _bf16() -> tuple[np.ndarray, np.ndarray]:
+    kind, operand = _vector(F32, 16), _vector(_BFloat(), 32)
+    kernel = _of(
+        "llvm.x86.avx512bf16.dpbf16ps.512",
+        kind,
+        kind,
+        _vector(I32, 16),
+        _vector(I32, 16),
+        cast=(kind, operand, operand),
+    )
+    # Small whole numbers are exact in bfloat16, and so are the sums of their products in float32.
+    a, b = (_RANDOM.integers(-8, 9, 32).astype(np.float32) for _ in range(2))
+    halves = [(array.view(np.uint32) >> 16).astype(np.uint16) for array in (a, b)]
+    expected = (a * b).reshape(-1, 2).sum(1)
+    return _run(kernel, np.zeros(16, np.float32), np.zeros(16, np.float32), *halves), expected.astype(np.float32)
+
+
+def _fp16() -> tuple[np.ndarray, np.ndarray]:
+    kind = _vector(F16, 32)
+
+    def emit(b: ir.IRBuilder, out: ir.Value, x: ir.Value, y: ir.Value, z: ir.Value) -> None:
+        store(b, out, b.fadd(load(b, x, kind), load(b, y, kind)))
+
+    kernel = _kernel(emit)
+    _expect(kernel, "vaddph")
+    a, b = (_RANDOM.integers(-64, 65, 32).astype(np.float16) for _ in range(2))
+    return _run(kernel, np.zeros(32, np.float16), a, b), a + b
+
+
+#: LLVM's names of the features behind capabilities that no kernel asks for yet.
+_MORE = {
+    "isa.avx": ("avx",),
+    "isa.f16c": ("f16c",),
+    "isa.fma": ("fma",),
+    "isa.avx_vnni": ("avxvnni",),
+    "isa.avx512_fp16": ("avx512fp16",),
+}
+
+#: What proves a capability: each gives what the kernel computed and what it must.
+CHECKS: dict[str, tuple[Callable[[], tuple[np.ndarray, np.ndarray]], ...]] = {
+    "isa.avx": (_avx,),
+    "isa.f16c": (_f16c,),
+    "isa.fma": (_fma,),
+    "isa.avx2": (_avx2, _fma, _f16c),
+    "isa.avx_vnni": (lambda: _dot(8),),
+    "isa.avx512f": (_avx512f, _avx512bw, _avx512vl),
+    "isa.avx512_vnni": (lambda: _dot(16),),
+    "isa.avx512_vbmi": (_vbmi,),
+    "isa.avx512_bf16": (_bf16,),
+    "isa.avx512_fp16": (_fp16,),
+}
+
+
+def check(name: str) -> str:
+    """Compiles and runs the kernel of one capability; empty when every value is right, else a sentence.
+
+    Raises ``LookupError`` when the compiler's target is without the instruction.
+    """
+    missing = set((target.ISA | _MORE)[name]) - target.features()
+    if missing:
+        raise LookupError(f"the compiler's target has no {', '.join(sorted(missing))}")
+    for kernel in CHECKS[name]:
+        got, expected = kernel()
+        if not np.array_equal(got, expected):
+            at = int(np.flatnonzero(got != expected)[0])
+            return f"wrong numbers: lane {at} is {got[at]}, not {expected[at]}"
+    return ""
+
+
+def _expect(kernel: Any, mnemonic: str) -> None:
+    """LLVM takes a road around an instruction that its target lacks; then the target cannot have it."""
+    (text,) = kernel.inspect_asm().values()
+    if mnemonic not in text:
+        raise LookupError(f"the compiler's target has no {mnemonic}")

@@ -1,0 +1,138 @@
+"""Rows of a cache in float32, float16 or bfloat16, sixteen values at a time, in plain LLVM vectors.
+
+``kind`` is a value whose type says what the rows hold: float32 for a float, float16 for an integer, bfloat16 for a
+truth value. Lengths are multiples of 16, strides and widths are bytes. Loops over rows are emitted, so that 16 sums
+stay in registers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.cgutils import alloca_once_value, for_range
+from numba.extending import intrinsic
+
+from rung.kernels.isa import generic as v
+from rung.kernels.isa.vector import I32, I64, INT, VOID, constant, plus
+from rung.kernels.isa.vector import store as write
+
+
+def _width(kind: types.Type) -> int:
+    return 4 if isinstance(kind, types.Float) else 2
+
+
+def _read(b: ir.IRBuilder, address: ir.Value, kind: types.Type) -> ir.Value:
+    halves = v.load_brain if isinstance(kind, types.Boolean) else v.load_half
+    return (v.load if isinstance(kind, types.Float) else halves).emit(b, address)
+
+
+@intrinsic
+def row_width(typing_context, kind):
+    """Bytes of one value."""
+    return INT(kind), lambda context, b, signature, values: I64(_width(kind))
+
+
+@intrinsic
+def load_row(typing_context, address, kind):
+    """Read 16 values, widened to float32."""
+    return v.f32x16(INT, kind), lambda context, b, signature, values: _read(b, values[0], kind)
+
+
+@intrinsic
+def store_row(typing_context, address, value, kind):
+    """Writes 16 values, in float32 or float16."""
+    emit = v.store.emit if isinstance(kind, types.Float) else v.store_half.emit
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:
+        emit(b, values[0], values[1])
+        return context.get_dummy_value()
+
+    return VOID(INT, v.f32x16, kind), generate
+
+
+@intrinsic
+def dot(typing_context, query, key, size, scale, out, kind):
+    """``scale`` times the product of one query (float32) with one key, written to ``out``."""
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:
+        query, key, size, scale, out = values[:5]
+        place = alloca_once_value(b, constant(v.F32S, 0.0))
+        with for_range(b, b.sdiv(size, I64(v.LANES))) as loop:
+            k = _read(b, b.add(key, b.mul(loop.index, I64(v.LANES * _width(kind)))), kind)
+            q = v.load.emit(b, b.add(query, b.mul(loop.index, I64(v.BYTES))))
+            b.store(v.multiply_add.emit(b, k, q, b.load(place)), place)
+        write(b, out, b.fmul(v.total.emit(b, b.load(place)), scale))
+        return context.get_dummy_value()
+
+    return VOID(INT, INT, INT, types.float32, INT, kind), generate
+
+
+@intrinsic(prefer_literal=True)
+def dots(typing_context, query, apart, key, stride, size, scale, out, row, kind, heads):
+    """``scale`` times the products of ``heads`` queries with 16 / ``heads`` keys; ``heads`` is 1, 4 or 16.
+
+    Queries are float32 and lie ``apart`` bytes from each other, keys ``stride`` bytes. Writes float32 to ``out``, the
+    products of each query ``row`` bytes after those of the one before.
+    """
+    if not isinstance(heads, types.IntegerLiteral):
+        return None
+    count = heads.literal_value
+    keys = v.LANES // count
+    signature = VOID(INT, INT, INT, INT, INT, types.float32, INT, INT, kind, heads)
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:
+        query, apart, key, stride, size, scale, out, row = values[:8]
+        sums = [alloca_once_value(b, constant(v.F32S, 0.0)) for _ in range(v.LANES)]
+        with for_range(b, b.sdiv(size, I64(v.LANES))) as loop:
+            at = b.add(key, b.mul(loop.index, I64(v.LANES * _width(kind))))
+            rows = [_read(b, b.add(at, b.mul(stride, I64(number))), kind) for number in range(keys)]
+            at = b.add(query, b.mul(loop.index, I64(v.BYTES)))
+            for head in range(count):
+                q = v.load.emit(b, b.add(at, b.mul(apart, I64(head))))
+                for number, values_of_key in enumerate(rows):
+                    place = sums[head * keys + number]
+                    b.store(v.multiply_add.emit(b, values_of_key, q, b.load(place)), place)
+        products = v.totals.emit(b, *[b.load(place) for place in sums])
+        products = b.fmul(products, v.spread.emit(b, scale))
+        for head in range(count):
+            lanes = constant(ir.VectorType(I32, keys), range(head * keys, (head + 1) * keys))
+            part = b.shuffle_vector(products, ir.Constant(v.F32S, ir.Undefined), lanes)
+            write(b, b.add(out, b.mul(row, I64(head))), part)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic(prefer_literal=True)
+def mix(typing_context, value, stride, weights, row, count, out, apart, kind, heads, vectors):
+    """Sums of ``count`` rows of values times the weights of ``heads`` queries, for 16 ``vectors`` values of each row.
+
+    ``heads`` times ``vectors`` is at most 16. Weights are float32, each query's ``row`` bytes after the last one's;
+    ``out`` is float32, with ``apart`` bytes between the queries' results.
+    """
+    if not isinstance(heads, types.IntegerLiteral) or not isinstance(vectors, types.IntegerLiteral):
+        return None
+    queries, wide = heads.literal_value, vectors.literal_value
+    signature = VOID(INT, INT, INT, INT, INT, INT, INT, kind, heads, vectors)
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:
+        value, stride, weights, row, count, out, apart = values[:7]
+        sums = [alloca_once_value(b, constant(v.F32S, 0.0)) for _ in range(queries * wide)]
+        with for_range(b, count) as loop:
+            at = b.add(value, b.mul(loop.index, stride))
+            rows = [_read(b, plus(b, at, v.LANES * _width(kind) * j), kind) for j in range(wide)]
+            at = b.add(weights, b.mul(loop.index, I64(4)))
+            for head in range(queries):
+                weight = v.load_spread.emit(b, b.add(at, b.mul(row, I64(head))))
+                for j, values_of_row in enumerate(rows):
+                    place = sums[head * wide + j]
+                    b.store(v.multiply_add.emit(b, values_of_row, weight, b.load(place)), place)
+        for head in range(queries):
+            to = b.add(out, b.mul(apart, I64(head)))
+            for j in range(wide):
+                v.store.emit(b, plus(b, to, v.BYTES * j), b.load(sums[head * wide + j]))
+        return context.get_dummy_value()
+
+    return signature, generate

@@ -1,0 +1,1 @@
+"""Adapters (LoRA) beside a model."""

@@ -1,0 +1,1 @@
+"""Model cards read from files, folders and networks."""

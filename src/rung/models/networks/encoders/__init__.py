@@ -1,0 +1,1 @@
+"""Networks that encode text, pictures and sound."""

@@ -1,0 +1,122 @@
+"""Outlines of repositories of the model hub: some configurations, and the headers of weight files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from rung.core.errors import BadFile, HubError, ModelNotFound, RungError
+from rung.models.files.jsonfile import read_object
+from rung.models.files.shards import INDEX, LONGEST_INDEX, read_index, weight_map
+from rung.models.hub import Listing, Unreachable, listing
+from rung.models.hub.ranges import Ranges
+from rung.models.locate import gguf_files, repository_of
+from rung.models.networks import pipeline
+from rung.models.networks.mirror import Mirror
+from rung.models.networks.values import Outline
+
+_MOST_SHARDS = 1024
+Open = Callable[[Path], Outline]
+
+
+def outline_of_repository(
+    name: str, open_path: Open, *, offline: bool, revision: str | None, seconds: float, stems: tuple[str, ...]
+) -> Outline | None:
+    """The outline of ``ORG/REPO``, ``ORG/REPO:Q4_K_M``, ``ORG/REPO/file.gguf``; None for other names.
+
+    ``open_path`` opens local places, ``stems`` begin the names of weight files. ``offline``, or no hub in
+    reach: what was downloaded before. Raises ``HubError``, ``ModelNotFound`` and what ``open_path`` raises.
+    """
+    found = repository_of(name)
+    if found is None:
+        return None
+    repository, label, file = found
+    if offline:
+        return _downloaded(listing(repository, revision, offline=True)[0], label, file, open_path)
+    ranges = Ranges(repository, revision, seconds)
+    try:
+        listed = ranges.listing()
+    except Unreachable as unreachable:
+        try:
+            downloaded = listing(repository, revision, offline=True)[0]
+        except HubError:
+            raise unreachable from None
+        return _downloaded(downloaded, label, file, open_path)
+    with tempfile.TemporaryDirectory(prefix="rung-headers-") as temporary:
+        # laid out as the hub's cache is, so that errors name the repository
+        folder = Path(temporary) / f"models--{repository.replace('/', '--')}" / "snapshots" / "headers"
+        folder.mkdir(parents=True)
+        mirror = Mirror(ranges, listed, folder)
+        place = _gguf(listed, mirror, label, file) or _folder(listed, mirror, folder, open_path, stems)
+        outline = open_path(folder / place)
+    kind = outline.kind if outline.kind == "pipeline" else "hub"
+    return replace(outline, name=repository, kind=kind, path=name, card=None)
+
+
+def _downloaded(listed: Listing, label: str | None, file: str | None, open_path: Open) -> Outline:
+    assert listed.folder is not None, "offline listings are of local folders"
+    ggufs = any(name.endswith(".gguf") for name in listed.files) and "config.json" not in listed.files
+    return open_path(listed.folder / (gguf_files(listed, label, file)[0] if label or file or ggufs else "."))
+
+
+def _gguf(listed: Listing, mirror: Mirror, label: str | None, file: str | None) -> str:
+    """Mirrors a GGUF model and returns the name of its first file; empty for repositories of another kind."""
+    plain = {"config.json", pipeline.INDEX} & set(listed.files)
+    if not (label or file) and (plain or not any(name.endswith(".gguf") for name in listed.files)):
+        return ""
+    names = gguf_files(listed, label, file)
+    mirror.headers(names)
+    return names[0]
+
+
+def _folder(listed: Listing, mirror: Mirror, folder: Path, open_path: Open, stems: tuple[str, ...]) -> str:
+    """Mirrors a plain model or a pipeline."""
+    if pipeline.INDEX in listed.files:
+        mirror.small(pipeline.INDEX)
+        for name in pipeline.components(read_object(folder / pipeline.INDEX), pipeline.INDEX):
+            if f"{name}/config.json" in listed.files:
+                _part(listed, mirror, folder, f"{name}/", open_path, stems)
+    elif "config.json" in listed.files:
+        _part(listed, mirror, folder, "", open_path, stems)
+    else:
+        raise ModelNotFound(
+            f"{listed.repository} holds no model that rung knows",
+            [f"it has {len(listed.files)} files, and no config.json, {pipeline.INDEX} or GGUF file among them"],
+        )
+    return "."
+
+
+def _part(listed: Listing, mirror: Mirror, folder: Path, prefix: str, open_path: Open, stems: tuple[str, ...]) -> None:
+    """One component: its configuration, and its weights as far as they are not known from that and the index."""
+    mirror.small(f"{prefix}config.json")
+    for stem in stems:
+        whole, index = f"{prefix}{stem}.safetensors", f"{prefix}{stem}{INDEX}"
+        if whole in listed.files:
+            return mirror.headers([whole])
+        if index in listed.files:
+            mirror.small(index, LONGEST_INDEX)
+            if not _says_all(folder / prefix, folder / index, open_path):
+                mirror.headers(f"{prefix}{shard}" for shard in _shards(folder / index, listed, prefix))
+            return None
+    return None
+
+
+def _says_all(place: Path, index: Path, open_path: Open) -> bool:
+    """Whether the configuration explains every byte of the index, so that no shard needs to be asked."""
+    try:
+        described = open_path(place).weight_bytes
+    except RungError:
+        return False
+    metadata = read_index(index).get("metadata")
+    return isinstance(metadata, dict) and metadata.get("total_size") == described
+
+
+def _shards(index: Path, listed: Listing, prefix: str) -> list[str]:
+    names = sorted(set(weight_map(index).values()))
+    strangers = [name for name in names if f"{prefix}{name}" not in listed.files]
+    if len(names) > _MOST_SHARDS or strangers:
+        fact = f"{strangers[0][:80]} is not there" if strangers else f"it names {len(names)} files"
+        raise BadFile(f"{index.name} does not belong to {listed.repository}", [fact])
+    return names

@@ -1,0 +1,291 @@
+"""``rung.quantize``: the layers of a module are replaced by layers whose weights are held in a format."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from rung import formats
+from rung.core.errors import CannotEncode, UsageError
+from rung.core.text import count, did_you_mean, matches
+from rung.core.types import Format
+from rung.formats.choice import Choice
+from rung.nn import experts
+from rung.nn.experts import QuantExperts
+from rung.nn.layers import QuantEmbedding, QuantLinear
+from rung.nn.quantized.weight import QuantWeight, encode, written_instead
+
+#: Subclasses of ``nn.Linear`` with a forward of their own that computes the same.
+_SAME = ("FalconLinear",)
+#: Names of output heads, for modules that do not say which layer it is.
+_HEADS = ("lm_head", "embed_out")
+_log = logging.getLogger("rung")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A layer that is to be held in a format: its name, and its weights [rows, columns] with theirs."""
+
+    name: str
+    module: nn.Module
+    format: Format
+    weights: tuple[tuple[str, Tensor], ...]
+
+
+def quantize(
+    module: nn.Module,
+    format: str,
+    skip: Iterable[str] = (),
+    embeddings: str | None = None,
+    compute_dtype: torch.dtype | None = None,
+    keep: Mapping[str, str] | None = None,
+    threshold: float = 0.0,
+) -> nn.Module:
+    """Replaces the linear layers and fused experts of a module by ones that hold their weights in ``format``.
+
+    Embeddings and the output head stay as they are, unless ``embeddings`` names a format for them; a head tied to an
+    embedding then shares its weight. ``skip`` are names, whole parts of names, or patterns with ``*`` and ``?``:
+    ``lm_head``, ``layers.0``, ``*_proj``; the whole name of a layer means that one alone. ``keep`` gives the layers
+    that such a pattern means a format of their own. Layers compute in the dtype of their input, or in
+    ``compute_dtype``; ``threshold`` is LLM.int8()'s (see ``QuantLinear``). Subclasses of ``nn.Linear`` with a forward
+    of their own are left as they are, with a warning.
+    Returns the module, which is changed in place: wholly or, when something is raised, not at all. A single
+    ``nn.Linear`` or ``nn.Embedding`` is not changed; its replacement is returned.
+
+    Raises ``UnknownFormat``; ``UsageError`` for a pattern that matches nothing, for what is quantised already, weights
+    on the meta device, rows that the format does not divide, layers of size zero, nothing to quantise, a negative
+    threshold, a dtype that nothing computes in; ``CannotEncode`` for NaN and Inf, with the tensor's name.
+    """
+    if not isinstance(module, nn.Module):
+        raise UsageError(
+            f"rung.quantize takes a torch.nn.Module, not {type(module).__name__}",
+            (),
+            ["rung quantize SRC DST --format F   # quantises files"],
+        )
+    check_computing(compute_dtype, threshold)
+    wanted = wanted_layers(module, Choice.named(format, skip, embeddings, keep))
+    for each in wanted:
+        check(each)
+    held: dict[int, QuantWeight] = {}  # by the tensor that is replaced: tied layers share one weight
+    for each in wanted:
+        for name, weight in each.weights:
+            if id(weight) not in held:
+                encoded = encode(weight, each.format, name)
+                held[id(weight)] = QuantWeight.of(encoded, weight.dtype, weight.device)
+    made: dict[int, nn.Module] = {}
+    for each in wanted:
+        if id(each.module) not in made:
+            mine = [held[id(weight)] for _, weight in each.weights]
+            made[id(each.module)] = replacement(each.module, mine, compute_dtype, threshold)
+        if not each.name:
+            return made[id(each.module)]
+        put(module, each.name, made[id(each.module)])
+    tell_left(module)
+    return module
+
+
+def wanted_layers(module: nn.Module, choice: Choice) -> list[Wanted]:
+    """The layers to quantise, in order.
+
+    Raises ``UsageError`` for a pattern that matches no layer, for a layer that is quantised already, and where there
+    is none to quantise.
+    """
+    named = [(name, layer) for name, layer in module.named_modules(remove_duplicate=False) if kind_of(layer)]
+    heads, names = _heads(module, named), {name for name, _ in named}
+    found: list[Wanted] = []
+    for name, layer in named:
+        kind = kind_of(layer)
+        chosen = choice.of((name,), bool(name) and (kind == "embedding" or name in heads), names)
+        if chosen is not None and kind == "quantised":
+            raise _already(name or type(layer).__name__, layer)
+        if chosen is not None:
+            found.append(Wanted(name, layer, chosen, _weights(name, layer, kind)))
+    known = [name for name, _ in named]
+    for argument, pattern in [*(("skip", each) for each in choice.skip), *(("keep", each) for each in choice.keep)]:
+        if not any(matches(name, pattern) for name in known):
+            raise UsageError(
+                f"{argument}: {pattern!r} matches no layer.{did_you_mean(pattern, known)}",
+                [f"{count(len(known), 'layer')}, {', '.join(known[:3])} among them"] if known else [],
+                ["write a name, whole parts of one, or a pattern with * and ?"],
+            )
+    if not found:
+        raise _nothing(type(module).__name__, known, choice.skip)
+    return found
+
+
+def tell_left(module: nn.Module) -> None:
+    """Warns of subclasses of ``nn.Linear`` that were left as they are, because nobody knows what their forward does."""
+    left: dict[str, list[str]] = {}
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.Linear) and not kind_of(layer):
+            left.setdefault(type(layer).__name__, []).append(name)
+    for kind, names in left.items():
+        _log.warning("left as they are, for %s computes in its own way: %s", kind, ", ".join(names[:3]))
+
+
+def kind_of(layer: nn.Module) -> str:
+    """``linear``, ``embedding``, ``experts``, ``quantised``, or nothing."""
+    if isinstance(layer, QuantLinear | QuantEmbedding | QuantExperts):
+        return "quantised"
+    if isinstance(layer, nn.Linear):
+        plain = type(layer).forward is nn.Linear.forward or type(layer).__name__ in _SAME
+        held = layer._parameters.get("weight")  # none where it is computed of others (weight_norm)
+        return "linear" if plain and held is not None and not is_lazy(held) else ""
+    if turned(layer):
+        return "linear"
+    if type(layer) is nn.Embedding or (isinstance(layer, nn.Embedding) and hasattr(layer, "embed_scale")):
+        return "embedding"
+    return "experts" if experts.recognised(layer) else ""
+
+
+def turned(layer: nn.Module) -> bool:
+    """Whether a layer is transformers' ``Conv1D`` (GPT-2), a linear one that keeps its weight as [in, out]."""
+    return f"{type(layer).__module__}.{type(layer).__name__}" == "transformers.pytorch_utils.Conv1D"
+
+
+def _already(name: str, layer: nn.Module) -> UsageError:
+    held = sorted({weight.format.name for weight in layer.modules() if isinstance(weight, QuantWeight)})
+    return UsageError(
+        f"{name} is quantised already, to {', '.join(held)}",
+        ["quantising twice would lose twice"],
+        ["begin with the model that it was made from, or leave it out with skip"],
+    )
+
+
+def _nothing(name: str, known: list[str], skip: tuple[str, ...]) -> UsageError:
+    if skip:
+        reason, way = "skip leaves none", "leave out a pattern of skip"
+    elif known:
+        reason, way = "its embeddings and its head stay as they are", 'embeddings="int8" quantises them too'
+    else:
+        reason, way = "neither linear layers nor fused experts", "quantise the module that has them"
+    facts = [f"left out: {', '.join(known[:3])}{' ...' if len(known) > 3 else ''}"] if known else []
+    return UsageError(f"{name} has no layer to quantise: {reason}", facts, [way])
+
+
+def _heads(module: nn.Module, named: list[tuple[str, nn.Module]]) -> set[str]:
+    """Names of output heads: what the module says, layers that share an embedding's weight, and usual names."""
+    ask: Callable[[], nn.Module | None] = getattr(module, "get_output_embeddings", lambda: None)
+    head = ask()
+    tied = {id(layer.weight) for _, layer in named if kind_of(layer) == "embedding"}
+    return {
+        name
+        for name, layer in named
+        if kind_of(layer) == "linear"
+        and (layer is head or id(layer.weight) in tied or name.rpartition(".")[2] in _HEADS)
+    }
+
+
+def _weights(name: str, layer: nn.Module, kind: str) -> tuple[tuple[str, Tensor], ...]:
+    """The weights of a layer with their names: one, or two for each expert."""
+    if kind != "experts":
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
+        return ((f"{name}.weight".lstrip("."), weight.T if turned(layer) else weight),)
+    return tuple(
+        (f"{name}.{part}[{number}]".lstrip("."), weight)
+        for part in experts.NAMES
+        for number, weight in enumerate(getattr(layer, part))
+    )
+
+
+def check_computing(dtype: torch.dtype | None, threshold: float) -> None:
+    """Raises ``UsageError`` for a dtype that layers do not compute in, and a threshold that is no magnitude."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1):
+        raise UsageError(
+            f"compute_dtype is {dtype!r}; it is torch.float32, torch.bfloat16 or torch.float16",
+            ["layers multiply decoded weights; how those are stored is the format"],
+            ["leave it out: layers compute in the dtype of their input"],
+        )
+    if not (isinstance(threshold, (int, float)) and threshold >= 0.0):
+        raise UsageError(
+            f"threshold is {threshold!r}; it is a number that is not negative",
+            ["it is the magnitude above which columns of the input are left in 16 bits (LLM.int8())"],
+            ["threshold=6.0", "leave it out: there is none"],
+        )
+
+
+def check(wanted: Wanted) -> None:
+    """Raises what ``quantize`` says for a layer that cannot be quantised."""
+    for name, weight in wanted.weights:
+        if weight.is_meta:
+            raise UsageError(
+                f"{name} is on the meta device: it has a shape and no values",
+                [f"its shape is {list(weight.shape)}"],
+                ["load the weights first", "of a model of transformers: from_pretrained(quantization_config=...)"],
+            )
+    check_shapes(wanted)
+    for name, weight in wanted.weights:
+        check_values(name, weight)
+
+
+def check_shapes(wanted: Wanted) -> None:
+    """Raises ``UsageError`` where a layer can be seen not to fit without looking at its values."""
+    format = wanted.format
+    leave_out = f"leave it out:  skip=[{wanted.name!r}]" if wanted.name else "leave this layer as it is"
+    if not format.encodes:
+        better = written_instead(format, wanted.weights[0][1].shape[1])
+        ways = [f"quantise to {better}, which it writes", "rung formats   # says which are written"]
+        raise UsageError(f"rung reads {format.name} and does not write it", [f"asked for {wanted.name or 'it'}"], ways)
+    if kind_of(wanted.module) == "experts" and not (able := experts.computable(wanted.module)):
+        raise UsageError(f"{wanted.name} cannot be quantised: {able.reason}", (), [leave_out])
+    if getattr(wanted.module, "max_norm", None) is not None:
+        raise UsageError(f"{wanted.name} scales its rows while it reads them (max_norm)", (), [leave_out])
+    for name, weight in wanted.weights:
+        if weight.numel() == 0:
+            raise UsageError(f"{name} has no weights: its shape is {list(weight.shape)}", (), [leave_out])
+        if not format.divides(weight.shape[1]):
+            other = formats.next_better(format, weight.shape[1]).name
+            raise UsageError(
+                f"{format.name} cannot store {name}: its blocks of {format.block} do not divide rows of"
+                f" {weight.shape[1]}",
+                (),
+                [leave_out, f"quantise to {other}, the next better format that divides it"],
+            )
+
+
+def check_values(name: str, weight: Tensor) -> None:
+    """Raises ``CannotEncode`` for a weight with NaN or Inf."""
+    # The two ends tell: copies beside the weight would leave holes in the heap, which count as memory.
+    if weight.numel() and not all(bool(end.isfinite()) for end in weight.detach().aminmax()):
+        row, column = torch.nonzero(~torch.isfinite(weight.detach()))[0].tolist()
+        raise CannotEncode(
+            f"Row {row} of {name} holds {'NaN' if bool(weight[row, column].isnan()) else 'Inf'}",
+            [f"first met at column {column}"],
+            ["load the weights again: they are damaged, or were saved after a training run had diverged"],
+        )
+
+
+def replacement(
+    layer: nn.Module, held: list[QuantWeight], compute_dtype: torch.dtype | None, threshold: float = 0.0
+) -> nn.Module:
+    """The layer that takes the place of ``layer``, with those weights and everything else as it is there."""
+    made: nn.Module
+    if kind_of(layer) == "linear":
+        bias: Any = layer.bias
+        made = QuantLinear(held[0], bias, compute_dtype, threshold)
+        made.turned = type(layer) if turned(layer) else None
+    elif isinstance(layer, nn.Embedding):
+        made = QuantEmbedding(held[0], layer.padding_idx, compute_dtype, _scale_of(layer))
+    else:
+        middle = len(held) // 2
+        made = QuantExperts(layer, held[:middle], held[middle:], compute_dtype)
+    return made.train(layer.training)
+
+
+def _scale_of(layer: nn.Embedding) -> float | None:
+    """What Gemma's embeddings multiply rows with; the number of that name is there on the meta device too."""
+    scale = getattr(layer, "scalar_embed_scale", getattr(layer, "embed_scale", None))
+    return None if scale is None else float(scale)
+
+
+def put(module: nn.Module, name: str, layer: nn.Module) -> None:
+    """Makes ``layer`` the submodule of that name."""
+    parent, _, last = name.rpartition(".")
+    setattr(module.get_submodule(parent), last, layer)

@@ -1,0 +1,246 @@
+"""Weights of layers bound to rungs of ``linear`` and ``embedding``, outside of the layers.
+
+A layer holds nothing but its parts. What a rung packs privately is kept here for as long as those parts live, and made
+again when they have been moved or changed: so neither copies nor state dictionaries, casts or moves can see it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from rung.core.errors import UsageError
+from rung.core.types import Device, Format, Level, Proof, StepDown
+from rung.formats import Encoded
+from rung.hardware import detect
+from rung.kernels.gpu import decoders
+from rung.kernels.gpu.stored import Stored
+from rung.run.binding import Attention, Binder, Embedding, Linear, Rasterizer
+from rung.run.journal import Journal
+from rung.run.probe import probe
+from rung.run.torch_device import STANDING_IN, torch_name
+from rung.simulation.context import current
+
+if TYPE_CHECKING:
+    from rung.nn.quantized.weight import QuantWeight
+
+#: What rungs compute in, by torch's dtype.
+DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_SIZES = {"scale", "absmax", "nested_absmax", "nested_offset"}
+
+_lock = threading.RLock()
+_states: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_log = logging.getLogger("rung")
+
+
+def _say(step: StepDown) -> None:
+    warnings.warn(
+        f"{step.op}: {step.rung} is not used on {step.device} ({step.step}: {step.reason}); {step.to} is",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+journal = Journal(on_step=_say, on_note=_log.info)
+
+
+@dataclass(eq=False)
+class State:
+    """A weight as rungs see it: ``stored`` shares memory with the parts, ``linears`` and ``rows`` are bound to rungs.
+
+    ``key`` tells whether the parts are still the same. Not ``packed``: rungs must read it as it is stored.
+    """
+
+    key: tuple[tuple[int, int], ...]
+    stored: Stored
+    packed: bool = True
+    linears: dict[torch.dtype, Linear] = field(default_factory=dict)
+    rows: Embedding | None = None
+
+
+def _key(tensors: Iterable[Tensor]) -> tuple[tuple[int, int], ...]:
+    return tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+
+
+def state(parts: dict[str, Tensor], format: Format, shape: tuple[int, int]) -> State:
+    """The state of a weight; a new one when its parts are not those of the last call.
+
+    Raises ``UsageError`` for parts in another dtype than the format's: a cast has destroyed the scales.
+    """
+    codes, key = parts["data"], _key(parts.values())
+    found: State | None = _states.get(codes)
+    if found is None or found.key != key:
+        with _lock:
+            found = _states[codes] = State(key, _stored(parts, format, shape))
+    return found
+
+
+def forget(codes: Tensor) -> None:
+    """Lets go of the state of the weight with these codes, which weak references to them belong to: torch exchanges no
+    tensor that has one, and in-place changes under ``torch.inference_mode`` have no version to tell them by."""
+    with _lock:
+        _states.pop(codes, None)
+
+
+def foreign(
+    owner: Tensor, tensors: Iterable[Tensor], parts: Callable[[], dict[str, Tensor]], format: Format, shape: Any
+) -> State:
+    """The state of another program's weight, which lives as long as ``owner`` and is never packed.
+
+    It is made anew, of ``parts()``, when one of ``tensors`` has moved or changed.
+    """
+    key = _key(tensors)
+    found: State | None = _states.get(owner)
+    if found is None or found.key != key or found.stored.shape != shape or found.stored.encoded.format != format:
+        with _lock:
+            found = _states[owner] = State(key, _stored(parts(), format, shape), packed=False)
+    return found
+
+
+def _stored(parts: dict[str, Tensor], format: Format, shape: tuple[int, int]) -> Stored:
+    from rung.nn.quantized.weight import parts_of
+
+    for name, (size, dtype) in parts_of(format, shape).items():
+        if parts[name].dtype != dtype or tuple(parts[name].shape) != size:
+            raise UsageError(
+                f"The part {name} of a weight in {format.name} is {list(parts[name].shape)} in {parts[name].dtype}"
+                f" and should be {list(size)} in {dtype}",
+                ["something has cast or replaced the scales behind the layer's back"],
+                ["with FSDP leave param_dtype of MixedPrecisionPolicy at None and cast the model instead"],
+            )
+    device = parts["data"].device
+    if device.type == "cpu" and torch.distributed.is_available() and torch.distributed.is_initialized():
+        # FSDP frees and refills the memory of parameters, which arrays that look into it forbid
+        parts = {name: part.detach().clone() for name, part in parts.items()}
+    whole = device.type == "cpu" or decoders.find(format) is None
+    host = {name: part.detach().cpu().numpy() for name, part in parts.items() if whole or name in _SIZES}
+    here = {name: part.detach() for name, part in parts.items()}
+    return Stored(Encoded(format, shape, host), torch.float32, torch.get_num_threads(), {str(device): here})
+
+
+def linear(bound: State, x: Tensor) -> Linear:
+    """The weight bound for activations like ``x``. What one dtype has packed, all of them share."""
+    found = bound.linears.get(x.dtype)
+    if found is not None:
+        return found
+    with _lock:
+        shared = next((other for other in bound.linears.values() if other.packing != "stored"), None)
+        bound.linears[x.dtype] = shared or _bind(bound, x)
+        return bound.linears[x.dtype]
+
+
+def pack(weight: QuantWeight, dtype: str, threads: int) -> Linear:
+    """The weight bound for activations in ``dtype``, apart from those that ``linear`` keeps: several threads may pack
+    at once."""
+    return _binder_of(device_of(weight.device), dtype, threads, True).linear(weight.encoded())
+
+
+def _bind(bound: State, x: Tensor) -> Linear:
+    made = _binder(x.device, DTYPES[x.dtype], bound.packed).linear(_whole(bound))
+    if isinstance(made.state, Stored):
+        made.state.parts.update(bound.stored.parts)
+    return made
+
+
+def embedding(bound: State, ids: Tensor) -> Embedding:
+    """The weight bound for looking rows up; read as it is stored."""
+    with _lock:
+        if bound.rows is None:
+            bound.rows = Embedding(_binder(ids.device, "f32"), encoded=_whole(bound))
+            if isinstance(bound.rows.state, Stored):
+                bound.rows.state.parts.update(bound.stored.parts)
+        return bound.rows
+
+
+def _whole(bound: State) -> Encoded:
+    """The weight on the host, its codes too."""
+    encoded = bound.stored.encoded
+    if "data" in encoded.parts:
+        return encoded
+    (parts,) = bound.stored.parts.values()
+    return Encoded(encoded.format, encoded.shape, {name: part.cpu().numpy() for name, part in parts.items()})
+
+
+def attention(place: torch.device, heads: int, kv_heads: int, size: int, dtype: torch.dtype) -> Attention:
+    """The attention of a layer there, over keys and values in ``dtype``."""
+    return _attention_of(_binder(place, "f32"), heads, kv_heads, size, DTYPES[dtype])
+
+
+@functools.cache
+def _attention_of(binder: Binder, heads: int, kv_heads: int, size: int, dtype: str) -> Attention:
+    return binder.attention(heads, kv_heads, size, dtype)
+
+
+def rasterizer(place: torch.device, degree: int | None, antialiased: bool) -> Rasterizer:
+    """Splats to pictures there."""
+    return _rasterizer_of(device_of(place), degree, antialiased)
+
+
+@functools.cache
+def _rasterizer_of(device: Device, degree: int | None, antialiased: bool) -> Rasterizer:
+    binder = Binder(device, journal, threads=torch.get_num_threads())
+    return binder.rasterizer(degree=degree, antialiased=antialiased)
+
+
+def distrust_rasterizer(place: torch.device, degree: int | None, antialiased: bool, reason: str) -> None:
+    """Leaves the rung that draws splats there for the one below, for all degrees."""
+    rasterizer(place, degree, antialiased).distrust(reason)
+    _rasterizer_of.cache_clear()
+
+
+def left_rasterizers(place: torch.device) -> dict[str, str]:
+    """Why rungs that draw splats there are not used any more in this process, by name."""
+    return journal.left(device_of(place).id, "rasterize")
+
+
+def leave_rasterizers(place: torch.device, degree: int | None, antialiased: bool, left: dict[str, str]) -> None:
+    """Leaves the rungs that another process has left there."""
+    while (name := rasterizer(place, degree, antialiased).rung.name) in left:
+        distrust_rasterizer(place, degree, antialiased, left[name])
+
+
+def multiplies(place: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a probe proved that matrices are multiplied there in that dtype at a speed worth having."""
+    if dtype in (torch.float32, torch.float64):
+        return True
+    return device_of(place).capability(f"matmul.{DTYPES[dtype]}").level is Level.NATIVE if dtype in DTYPES else False
+
+
+def _binder(place: torch.device, dtype: str, packed: bool = True) -> Binder:
+    return _binder_of(device_of(place), dtype, torch.get_num_threads(), packed)
+
+
+@functools.cache
+def _binder_of(device: Device, dtype: str, threads: int, packed: bool) -> Binder:
+    return Binder(device, journal, dtype=dtype, threads=threads, packed=packed)
+
+
+def device_of(place: torch.device) -> Device:
+    return _device_of(STANDING_IN.get(place.type, place.type), place.index or 0, current())
+
+
+@functools.cache
+def _device_of(kind: str, index: int, card: Device | None) -> Device:
+    """The device that torch means, probed now where no probe has been before; ``card`` is the simulated one, if any."""
+    alike = []
+    for device in detect.devices():
+        named = torch.device(torch_name(device.id))
+        if named.type == kind:
+            alike.append(device)
+            if (named.index or 0) == index:
+                break
+    device = alike[-1]
+    proved = any(c.proof is Proof.PROBE for c in device.capabilities.values())
+    if device.real and not proved and device.capability("matmul.f32").level is not Level.ABSENT:
+        _log.info("Finding out what %s can do: about 10 seconds, once.", device.name)
+        device = probe(device)
+    return device

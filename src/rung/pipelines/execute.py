@@ -1,0 +1,182 @@
+"""The performance: networks are read when they are needed and dropped when their phase is over.
+
+A call that the device refuses is repeated one rung lower; what the pipeline has done so far stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from rung.core.errors import DeviceLost
+from rung.core.types import Device, StepClass, StepDown
+from rung.diagnosis import classify
+from rung.engine import process_memory
+from rung.hub.pipelines import Folder
+from rung.pipelines.calls import converted, in_slices, restored
+from rung.pipelines.weights import DTYPES, fill
+from rung.planning.pipeline import Held, Network, PhasesPlan, plan_phases, rungs
+from rung.run.journal import Journal
+from rung.run.torch_device import torch_name
+
+_CPU = torch.device("cpu")
+#: (what is read, bytes done, bytes in all)
+Progress = Callable[[str, int, int], None]
+
+
+class Performance:
+    """Answers the calls of a pipeline with the results of its networks, held as a plan says.
+
+    What is between the calls is the pipeline's own, on the processor and in f32. Calls of encoders are remembered: of
+    many prompts all can be encoded before what denoises is read.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        networks: Sequence[Network],
+        plan: PhasesPlan,
+        device: Device,
+        journal: Journal,
+        format: str | None = None,
+        progress: Progress = lambda label, done, total: None,
+    ) -> None:
+        self.plan = plan
+        #: Seconds that the calls of each phase have taken so far, with the reading of its networks.
+        self.seconds: dict[str, float] = {}
+        self._folder, self._device, self._journal, self._format = folder, device, journal, format
+        self._networks = {network.name: network for network in networks}
+        self._place = torch.device(torch_name(device.id))
+        self._progress = progress
+        self._resident: dict[str, tuple[Held, nn.Module]] = {}
+        self._failed: list[tuple[str, Held]] = []
+        self._encoded: dict[object, Any] = {}
+
+    def perform(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call. Raises ``DoesNotFit`` when every way to hold the network has failed."""
+        started, phase = time.monotonic(), self.phase(name)
+        try:
+            return self._performed(name, method, args, kwargs)
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started
+
+    def _performed(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        key = _key(name, method, args, kwargs) if self._networks[name].phase == "encode" else None
+        if key is not None and key in self._encoded:
+            return self._encoded[key]
+        while True:
+            held = self.plan.held(name)
+            try:
+                result = self._call(name, method, held, args, kwargs)
+                break
+            except Exception as error:
+                self._step_down(name, held, error)
+        result = restored(result, _CPU)
+        if key is not None:
+            self._encoded[key] = result
+        return result
+
+    def phase(self, name: str) -> str:
+        """The phase that a network belongs to."""
+        return self._networks[name].phase
+
+    def _call(self, name: str, method: str, held: Held, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        network = self._network(name, held)
+        given, named = converted(args, kwargs, self._place, DTYPES[held.dtype])
+        with torch.no_grad():
+            result = in_slices(getattr(network, method), given, named, held.at_once)
+        if self._place.type != "cpu":
+            getattr(torch, self._place.type).synchronize()  # or an error would be another call's
+        if held.dtype == "f16" and not all(_finite(value) for value in tree_leaves(result)):
+            raise _Overflow(f"{name} in f16 gives numbers that are not finite")
+        return result
+
+    def _network(self, name: str, held: Held) -> nn.Module:
+        """The network, read if it is not here; those of other phases go first."""
+        phase = self._networks[name].phase
+        for other in [one for one in self._resident if self._networks[one].phase != phase]:
+            self.drop(other)
+        found = self._resident.get(name)
+        if found is not None and (found[0].format, found[0].dtype) != (held.format, held.dtype):
+            self.drop(name)
+            found = None
+        if found is None:
+            empty = self._folder.network(name)
+
+            def read(done: int, total: int) -> None:
+                self._progress(f"reading {name}", done, total)
+
+            filled = fill(empty, self._folder.place / name, held, self._place, read)
+            found = self._resident[name] = (held, filled)
+        return found[1]
+
+    def drop(self, name: str | None = None) -> None:
+        """Lets a network go, or all of them, and gives its memory back."""
+        for one in list(self._resident) if name is None else [name]:
+            self._resident.pop(one, None)
+        process_memory.give_back()
+        if self._place.type != "cpu":
+            getattr(torch, self._place.type).empty_cache()
+
+    def _step_down(self, name: str, held: Held, error: Exception) -> None:
+        """Plans again without what has failed; raises the error where it is no question of what the device can do."""
+        step, reason = _judged(error)
+        if step is StepClass.DEVICE_LOST:
+            raise DeviceLost(f"{self._device.name} is lost: nothing more runs there", [reason]) from error
+        if step is None:
+            raise error
+        ways = rungs(self._networks[name], self._device, self._format)
+        # of a refused dtype no format will do
+        failed = [held] if step is StepClass.OUT_OF_MEMORY else [way for way in ways if way.dtype == held.dtype]
+        self._failed += [(name, way) for way in failed]
+        error.__traceback__ = None  # it holds the tensors of the call
+        self.plan = plan_phases(
+            self._folder.place.name, list(self._networks.values()), self._device, self.plan.budget, self._format,
+            without=self._failed,
+        )  # fmt: skip
+        now = self.plan.held(name)
+        self._journal.step(StepDown(name, _words(held), self._device.id, step, reason, _words(now)))
+        if (now.format, now.dtype) != (held.format, held.dtype):
+            self.drop(name)
+
+
+class _Overflow(ArithmeticError):
+    """A result in f16 that is not finite."""
+
+
+def _judged(error: Exception) -> tuple[StepClass | None, str]:
+    """The class of an error and why; None for one that is no question of compatibility."""
+    if isinstance(error, _Overflow):
+        return StepClass.BROKEN, str(error)
+    found = classify(error)
+    if found is not None:
+        return found.signature.step, found.reason
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return StepClass.OUT_OF_MEMORY, " ".join(str(error).split())[:120] or "out of memory"
+    return None, ""
+
+
+def _words(held: Held) -> str:
+    return f"{held}, {held.at_once} at once"
+
+
+def _finite(value: Any) -> bool:
+    return not isinstance(value, Tensor) or not value.is_floating_point() or bool(torch.isfinite(value).all())
+
+
+def _key(name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    """What tells calls apart: their arguments, tensors by their values."""
+
+    def told(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        data = value.detach().cpu().contiguous().view(torch.uint8).numpy() if value.dim() else value.numpy()
+        return str(value.dtype), tuple(value.shape), hashlib.sha256(data.tobytes()).hexdigest()
+
+    return name, method, str(tree_map(told, (args, kwargs)))

@@ -1,0 +1,69 @@
+"""From what a person typed to the folder of a pipeline, downloaded where it is not here yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rung.core.errors import BadFile, ModelNotFound
+from rung.core.settings import OFFLINE
+from rung.core.text import quoted
+from rung.models.hub import Listing, Progress, fetch, listing
+from rung.models.locate import repository_of
+from rung.models.networks.pipeline import INDEX
+
+_SMALL = (".json", ".txt", ".model")
+
+
+def folder_of(
+    name: str,
+    *,
+    offline: bool = False,
+    revision: str | None = None,
+    weights: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """The folder of a pipeline: a path, or ``ORG/REPO`` on the hub, of which the components' files are fetched.
+
+    Without ``weights`` only the small ones are: what a pipeline refuses these tell.
+
+    Raises ``ModelNotFound``, ``BadFile`` for a model that is no pipeline, ``HubError``.
+    """
+    place = Path(name).expanduser()
+    if place.is_file() and place.name == INDEX:
+        place = place.parent
+    if place.is_dir():
+        if not (place / INDEX).is_file():
+            raise BadFile(
+                f"{name} is no pipeline of diffusers: it has no {INDEX}.",
+                ways_out=[f"rung check {quoted(name)}   # says what it is"],
+            )
+        return place
+    if place.is_file():
+        raise BadFile(
+            f"{name} is a file, and a pipeline of diffusers is a folder with a {INDEX}.",
+            ["A GGUF file holds one network, most often a language model."] if place.suffix.lower() == ".gguf" else [],
+            [f"rung check {quoted(name)}   # says what it is", *_language(place)],
+        )
+    repository = repository_of(name)
+    if repository is None or place.exists():
+        raise ModelNotFound(f"There is no pipeline {name!r}.", ways_out=["a folder of diffusers, or ORG/REPO"])
+    listed, _ = listing(repository[0], revision, offline=bool(offline or OFFLINE.read()))
+    if INDEX not in listed.files:
+        raise BadFile(f"{repository[0]} is no pipeline of diffusers: it has no {INDEX}.")
+    return next(path.parent for path in fetch(listed, _wanted(listed, weights), progress) if path.name == INDEX)
+
+
+def _language(place: Path) -> list[str]:
+    """Return the command for a file that a language model may lie in."""
+    if place.suffix.lower() not in (".gguf", ".safetensors"):
+        return []
+    return [f"rung run {quoted(str(place))}   # if it is a language model"]
+
+
+def _wanted(listed: Listing, with_weights: bool) -> list[str]:
+    """The index, and of each component the small files and the weights, in 16 bits where there are such."""
+    inside = [name for name in listed.files if name.count("/") == 1]
+    weights = [name for name in inside if name.endswith(".safetensors")]
+    half = {name.rpartition("/")[0] for name in weights if ".fp16" in name}
+    chosen = [name for name in weights if (".fp16" in name) == (name.rpartition("/")[0] in half)]
+    return [INDEX, *(name for name in inside if name.endswith(_SMALL)), *(chosen if with_weights else ())]

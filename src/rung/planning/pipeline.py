@@ -1,0 +1,270 @@
+"""How each network of a pipeline is held, phase by phase: (networks, device, budget) -> plan; pure.
+
+Networks of a phase reside together and compute one at a time; those of the other phases are not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rung import formats
+from rung.core.errors import DoesNotFit
+from rung.core.text import size
+from rung.core.types import Device, Format, MemoryUse
+from rung.core.value import FrozenDict, Value
+from rung.planning.devices import RUNTIME_CPU, RUNTIME_GPU
+from rung.planning.memory import bounded
+from rung.planning.weight_plan import compute_dtype
+
+#: What networks are held in where their 16 bits do not fit: best first.
+QUANTISED = ("int8", "nf4")
+#: Bytes of a number in the formats that are no blocks.
+WIDTH = {"f32": 4, "bf16": 2, "f16": 2}
+#: A weight is decoded in slabs of at most so many bytes in f32, and once more in what is computed in.
+_SLAB = 2 * (32 << 20)
+#: Bytes a number of a weight that is encoded: as stored in 16 bits, and in f32.
+_ENCODING = 6
+#: The most bytes of any other weight that are there as they are stored while they are converted.
+_CONVERTING = 32 << 20
+#: What a pipeline makes of its pictures at the end: joined, in f32, scaled, and as an array.
+COPIES = 4
+
+
+@dataclass(frozen=True)
+class Part(Value):
+    """A weight [rows, columns]: ``layer``: formats may hold it; ``kept``: in f32 where none does; ``table``: in 16 bits
+    where layers are quantised."""
+
+    rows: int
+    columns: int
+    layer: bool
+    kept: bool
+    table: bool = False
+
+    def bytes(self, held: Held) -> int:
+        """Bytes as it is held."""
+        if self.layer and held.quantised:
+            return layer_format(held.format, self.columns).bytes((self.rows, self.columns))
+        if self.table and held.quantised:
+            return self.rows * self.columns * 2
+        return self.rows * self.columns * (4 if self.kept else WIDTH[held.dtype])
+
+
+@dataclass(frozen=True)
+class Network(Value):
+    """A network of a pipeline as planning sees it.
+
+    ``tensors`` are its weights in order; ``buffers`` are bytes. ``activations`` are the traced bytes of the largest
+    call in f32, which had ``batch`` inputs, ``narrow`` those in 16 bits, where some are f32 all the same; ``results``
+    the bytes that it returned.
+    """
+
+    name: str
+    phase: str
+    tensors: tuple[Part, ...]
+    buffers: int
+    activations: int
+    narrow: int
+    batch: int
+    results: int
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        return sum(part.rows * part.columns for part in self.tensors)
+
+    @property
+    def layers(self) -> bool:
+        """Whether there is anything that formats may hold."""
+        return any(part.layer for part in self.tensors)
+
+
+@dataclass(frozen=True)
+class Held(Value):
+    """How a network is held: weights in ``format``, computed in ``dtype``, ``at_once`` inputs at a time."""
+
+    format: str
+    dtype: str
+    at_once: int
+
+    @property
+    def quantised(self) -> bool:
+        """Whether its layers are in blocks or rows with scales."""
+        return self.format not in WIDTH
+
+    def __str__(self) -> str:
+        return self.format if self.format == self.dtype else f"{self.format}, computed in {self.dtype}"
+
+
+@dataclass(frozen=True)
+class PlannedPhase(Value):
+    """A phase: how its networks are held, by name, and the memory while it runs."""
+
+    name: str
+    held: FrozenDict[Held]
+    memory: MemoryUse
+
+
+@dataclass(frozen=True)
+class PhasesPlan(Value):
+    """The phases in order on one device, ``budget`` bytes."""
+
+    device: str
+    budget: int
+    phases: tuple[PlannedPhase, ...]
+
+    @property
+    def most(self) -> int:
+        """The memory of the largest phase."""
+        return max(phase.memory.total for phase in self.phases)
+
+    def held(self, network: str) -> Held:
+        """How a network is held; raises ``KeyError``."""
+        return next(phase.held[network] for phase in self.phases if network in phase.held)
+
+
+def layer_format(name: str, columns: int) -> Format:
+    """The format of a layer with rows of so many columns: the one asked for, or the next better that can hold them."""
+    return formats.next_better(formats.get(name), columns)
+
+
+def weight_bytes(network: Network, held: Held) -> int:
+    """Bytes of a network's weights and buffers."""
+    return sum(part.bytes(held) for part in network.tensors) + network.buffers
+
+
+def loading_bytes(network: Network, held: Held) -> int:
+    """How far above its final size a network is while it is read, at the most: which tensor comes last is not known.
+
+    One that is encoded is there as it is stored and in f32 too; others are converted in pieces.
+    """
+    encoded = (part.rows * part.columns * _ENCODING for part in network.tensors if part.layer and held.quantised)
+    return max(_CONVERTING, *encoded, 0)
+
+
+def rungs(network: Network, device: Device, format: str | None = None) -> list[Held]:
+    """The ways to hold a network on a device, best first; ``format`` asks for one. Raises ``UnknownFormat``."""
+    if format is not None and format not in WIDTH:
+        formats.get(format)
+    plain = ways(network.phase, device, None)[0]
+    found = [way for way in ways(network.phase, device, format) if network.layers or way[0] in WIDTH] or [plain]
+    return [Held(name, dtype, count) for name, dtype in found for count in slices(network.batch)]
+
+
+def ways(phase: str, device: Device, format: str | None) -> list[tuple[str, str]]:
+    """Formats with the dtype to compute in, best first, for networks of that phase.
+
+    What encodes text never computes in f16, in which T5 overflows. What decodes pictures computes in f32 where that
+    fits: autoencoders overflow in f16 too, and show the rounding of bf16. Ways in f32 come last, for refused dtypes.
+    """
+    wide = compute_dtype(device, lossless=False)
+    safe = "bf16" if wide == "bf16" else "f32"
+    calm = "f32" if device.kind == "cpu" else safe
+    plain, dtype = (safe, calm) if phase == "encode" else (wide, wide)
+    if phase == "decode":
+        found = [("f32", "f32"), ("bf16", "bf16")][: 2 if wide == "bf16" else 1]
+    elif format in WIDTH:
+        asked = safe if (phase, format) == ("encode", "f16") else format
+        found = [(asked, asked)]
+    elif format is not None:
+        found = [(format, dtype), (format, "f32")]
+    else:
+        found = [(plain, plain), *((name, dtype) for name in QUANTISED)]
+        found += [("f32", "f32"), *((name, "f32") for name in QUANTISED)]
+    return list(dict.fromkeys(found))
+
+
+def slices(batch: int) -> list[int]:
+    """Inputs at once: all, half of them, and so on to one."""
+    found = [batch]
+    while found[-1] > 1:
+        found.append(-(-found[-1] // 2))
+    return found
+
+
+def phase_memory(networks: Mapping[str, Network], held: Mapping[str, Held], device: Device) -> MemoryUse:
+    """What resides while these compute, one at a time."""
+    weights = sum(weight_bytes(networks[name], way) for name, way in held.items())
+    working = 0
+    for name, way in held.items():
+        network = networks[name]
+        alive = network.activations if way.dtype == "f32" else network.narrow
+        computing = alive * way.at_once // network.batch
+        computing += network.results * (COPIES if network.phase == "decode" else 1) + (_SLAB if way.quantised else 0)
+        working = max(working, computing, loading_bytes(network, way))
+    known = device.details.get("runtime_bytes")
+    runtime = int(known or (RUNTIME_CPU if device.kind == "cpu" else RUNTIME_GPU))
+    return bounded(MemoryUse(weights=weights, kv_cache=0, activations=working, workspace=0, runtime=runtime), device)
+
+
+def plan_phases(
+    model: str, networks: Sequence[Network], device: Device, budget: int, format: str | None = None,
+    without: Iterable[tuple[str, Held]] = (),
+) -> PhasesPlan:  # fmt: skip
+    """The best way to hold each network so that every phase fits the budget.
+
+    ``format`` asks for one (of what encodes and denoises); ``without`` are ways that have failed. Raises
+    ``DoesNotFit`` with the phase that does not fit and what would help, ``UnknownFormat``.
+    """
+    refused = set(without)
+    names = dict.fromkeys(network.phase for network in networks)
+    planned = []
+    for phase in names:
+        mine = {network.name: network for network in networks if network.phase == phase}
+        ladders = {
+            name: [way for way in rungs(network, device, format) if (name, way) not in refused]
+            for name, network in mine.items()
+        }
+        planned.append(_fitted(model, phase, mine, ladders, device, budget))
+    return PhasesPlan(device.id, budget, tuple(planned))
+
+
+def _fitted(
+    model: str, phase: str, networks: Mapping[str, Network], ladders: Mapping[str, list[Held]], device: Device,
+    budget: int,
+) -> PlannedPhase:  # fmt: skip
+    if empty := [name for name, ladder in ladders.items() if not ladder]:
+        raise DoesNotFit(f"Every way to hold the {empty[0]} of {model} on {device.id} has failed.")
+    held, memory = step_down(ladders, lambda held: phase_memory(networks, held, device), budget)
+    if memory.most > budget:
+        raise _does_not_fit(model, phase, held, memory, budget)
+    return PlannedPhase(phase, FrozenDict(held), memory)
+
+
+def step_down(
+    ladders: Mapping[str, list[Held]], memory_of: Callable[[Mapping[str, Held]], MemoryUse], budget: int
+) -> tuple[dict[str, Held], MemoryUse]:
+    """Steps the network down whose next rung saves most, until they fit the budget or nothing saves any more."""
+    place = dict.fromkeys(ladders, 0)
+    while True:
+        held = {name: ladders[name][at] for name, at in place.items()}
+        memory = memory_of(held)
+        if memory.most <= budget:
+            return held, memory
+        saved = {}
+        for name, ladder in ladders.items():
+            for at in range(place[name] + 1, len(ladder)):
+                less = memory.most - memory_of({**held, name: ladder[at]}).most
+                if less > 0:
+                    saved[name] = (less, at)
+                    break
+        if not saved:
+            return held, memory
+        best = max(saved, key=lambda name: saved[name][0])
+        place[best] = saved[best][1]
+
+
+def _does_not_fit(model: str, phase: str, held: Mapping[str, Held], memory: MemoryUse, budget: int) -> DoesNotFit:
+    ways = ", ".join(f"{name} in {way}" for name, way in held.items())
+    smaller = [] if phase == "encode" else ["a smaller --size, or fewer --frames"]
+    return DoesNotFit(
+        f"{model} does not fit: its phase {phase!r} needs {size(memory.most)} of {size(budget)}.",
+        [f"{ways}: weights {size(memory.weights)}, the rest {size(memory.most - memory.weights)}"],
+        [*smaller, f"--memory {(memory.most * 10 // 2**30 + 1) / 10}GB"],
+    )
+
+
+def with_runtime(device: Device, count: int) -> Device:
+    """The device, on which so many bytes are used before any weight."""
+    return replace(device, details=FrozenDict({**device.details, "runtime_bytes": count}))

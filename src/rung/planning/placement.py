@@ -1,0 +1,121 @@
+"""Where the layers go: one device, or several when one is too small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rung.core.types import YES, Device, Format, Level, MemoryUse, Placement, Verdict, no
+from rung.planning.memory import memory_use
+from rung.planning.network_spec import Subject
+from rung.planning.request import Request
+from rung.planning.speed import Rates, has_kernel, rates, split_rates
+from rung.planning.weight_plan import Storage, Weight, compute_dtype
+from rung.planning.weight_plan_cache import Kitchen, Recipe
+
+_WIDE = ("bf16", "f16")
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """One way to hold the model: its weights, layers by device and predicted rates.
+
+    ``parts`` are the devices that hold layers, each with the weights as it holds them and the number of its layers.
+    """
+
+    storage: Storage
+    dtype: str
+    cache_dtype: str
+    packed: bool
+    recipe: Recipe
+    placements: tuple[Placement, ...]
+    rates: Rates
+    parts: tuple[tuple[Recipe, Device, int], ...] = ()
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The weights as the first device holds them."""
+        return self.recipe.weights
+
+    @property
+    def over(self) -> int:
+        """Bytes above the budget on the tightest device, the bound counted; zero or less when it fits."""
+        return max(p.memory.most - p.budget for p in self.placements)
+
+    @property
+    def timed(self) -> bool:
+        """Whether its speed is known: not where a CPU decodes weights first, at a rate that nobody measured there."""
+        return all(has_kernel(group, device) for made, device, _ in self.parts for group in made.groups)
+
+    @property
+    def name(self) -> str:
+        """The format's name, or ``stored``."""
+        return self.storage.name if self.storage is not None else "stored"
+
+
+def is_lossless(subject: Subject, storage: Storage) -> bool:
+    """Whether the weights are f32, so that everything is computed in f32."""
+    if storage is not None:
+        return storage.name == "f32"
+    return all(t.format == "f32" for t in subject.tensors if len(t.shape) > 1)
+
+
+def computable(storage: Storage, device: Device) -> Verdict:
+    """Whether the device can multiply the 16-bit format that was asked for; a CPU's kernels read both."""
+    if not isinstance(storage, Format) or storage.name not in _WIDE or device.kind == "cpu":
+        return YES
+    found = device.capability(f"matmul.{storage.name}")
+    if found.level is not Level.ABSENT:
+        return YES
+    return no(f"{device.name} does not multiply {storage.name}" + (f": {found.source}" if found.source else ""))
+
+
+def arrange(
+    kitchen: Kitchen, storage: Storage, devices: Sequence[Device], request: Request, context: int, packed: bool
+) -> Arrangement:
+    """The layers over the devices in their order: each takes as many as its budget holds, the last the rest."""
+    subject = kitchen.subject
+    layers, lossless = subject.layers, is_lossless(subject, storage)
+    cache_dtype = compute_dtype(devices[0], lossless) if subject.borrowed else "f32" if lossless else "f16"
+    placements: list[Placement] = []
+    speeds: list[tuple[Rates, int]] = []
+    parts: list[tuple[Recipe, Device, int]] = []
+    first = 0
+    for device in devices:
+        if placements and first == layers:  # those before hold all of it
+            break
+        mine = kitchen.recipe(storage, device, compute_dtype(device, lossless), packed)
+        budget = request.budget(device)
+        alone = len(devices) == 1 and request.batch == 1
+        torch = not (alone and mine.reads_without_torch(device, cache_dtype, request.beside > 0))
+
+        def use(
+            last: int, mine: Recipe = mine, device: Device = device, first: int = first, torch: bool = torch
+        ) -> MemoryUse:
+            held = mine.bytes(first, last)
+            count = last - first
+            return memory_use(held, subject, device, count, context, cache_dtype, request.batch, torch=torch)
+
+        last = layers if device is devices[-1] else _most(use, first, layers, budget)
+        if last > first or device is devices[-1]:
+            placements.append(Placement(device.id, first, last, use(last), budget))
+            speed = rates(mine.groups, subject, device, context, cache_dtype, request.prompt_tokens, request.batch)
+            speeds.append((speed, last - first))
+            parts.append((mine, device, last - first))
+        first = last
+    dtype = compute_dtype(devices[0], lossless)
+    made = kitchen.recipe(storage, devices[0], dtype, packed)
+    rate = split_rates(speeds, layers)
+    return Arrangement(storage, dtype, cache_dtype, packed, made, tuple(placements), rate, tuple(parts))
+
+
+def _most(use: Callable[[int], MemoryUse], first: int, layers: int, budget: int) -> int:
+    """The largest end of a range of layers that fits, by bisection: memory grows with every layer."""
+    low, high = first, layers
+    while low < high:
+        middle = (low + high + 1) // 2
+        if use(middle).most <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return low

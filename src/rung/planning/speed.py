@@ -1,0 +1,279 @@
+"""Predicted tokens per second, from bytes, operations and the device's rates.
+
+A token takes the time of its weights, of the keys and values that it reads, and of what lies between. What
+``rung calibrate`` measured of each stands in ``Device.rates``:
+
+- ``numba.row q4_k``, by the rung that takes one row and the format: bytes of weights a second; ``numba.row q4_k
+  many``: operations a second with many rows.
+- ``cache 64 1``, by the size of a head (64 or 128) and the query heads that share a key head (1, 2, 4 or 8): bytes of
+  keys and values a second; ``attention many``: operations a second of many queries.
+- ``layer numba.step``, by the rung that computes whole tokens: seconds of a layer beside its linears. ``values many``:
+  of a prompt, values a second that are normed, activated, added and quantised between the linears, counted as the
+  columns of its state and of its feed-forward part for each layer and token.
+- ``layer transformers``: seconds of a layer of a network that transformers builds, beside its weights and its cache;
+  ``expert transformers``: of each expert that a token visits there; ``values transformers``: as ``values many``.
+- ``launch torch.decode q4_k``: on a GPU, seconds in which a product is launched, by its rung and the format of its
+  weight; ``layer gpu``: of everything else that a layer of a token launches. A GPU computes what was launched while the
+  next is: a token takes as long as all launches or as all that is computed, whichever is longer, and so does a chunk of
+  a prompt, which is launched like a token.
+- ``spread``: how far apart two measurements of the same thing lay, as a share.
+
+Where it has nothing the bandwidth and the peaks of the device are taken, and the shares of them that kernels reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rung import formats
+from rung.core.types import Device
+from rung.models.decoder_memory import CHUNK
+from rung.ops.decode_step import ROWS
+from rung.planning.network_spec import Subject, is_table
+from rung.planning.weight_plan import Weight
+
+#: Tokens of the prompt that a speed is predicted for and after, where nobody says.
+PROMPT = 512
+#: Bytes per second and operations per second taken when nothing is measured and the catalogue is silent.
+_SLOWEST_BANDWIDTH = 15e9
+_SLOWEST_PEAK = 5e10
+#: Weights per second that are decoded for the rungs that decode before they multiply: by numpy, which took 0.3 to 0.7
+#: billion of q4_0 to q6_k on an EPYC server, and by the compiled kernels of the families that have them.
+_DECODED_PER_SECOND, _COMPILED_PER_SECOND = 4e8, 4e9
+_COMPILED = ("codebook4", "grouped")
+#: Share of the measured bandwidth and peak that the kernels reach (benchmarks/linear_kernels.py).
+_BANDWIDTH_SHARE = 0.75
+_PEAK_SHARE = 0.5
+#: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU.
+_LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 6e-5, "transformers": 7e-4}
+#: The same of each expert that a token visits in a network that transformers builds.
+_EXPERT_SECONDS = 1.3e-4
+#: The same of a chunk of a prompt, where nothing is measured.
+_LAYER_CHUNK_SECONDS = 4e-3
+#: Values a second between the linears of a network that transformers builds, on a CPU.
+_VALUES_BORROWED = 2e8
+_FLOATS = ("f32", "f16", "bf16")
+#: Tokens a second at which a person reads; below it an answer is waited for, and speed decides between formats.
+READING_SPEED = 5.0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Tokens per second when answering (decode) and when reading a prompt (prefill)."""
+
+    decode: float
+    prefill: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """The matrices that share a format, a rung and a use: weights and bytes that one token reads.
+
+    ``once``: the head and a tied embedding, which a prompt needs once and not at every token. ``matrices``: how many.
+    """
+
+    format: str
+    rung: str
+    once: bool
+    count: float
+    bytes: float
+    matrices: float = 1
+
+
+def groups(weights: Iterable[tuple[Weight, int]], subject: Subject) -> tuple[Group, ...]:
+    """What is multiplied for a token; of experts the share that a token visits, of look-up tables nothing. Each weight
+    stands for so many that are like it."""
+    found: dict[tuple[str, str, bool], list[float]] = {}
+    for weight, number in weights:
+        share = number * token_share(weight, subject)
+        if not share:
+            continue
+        head = _is_head(weight, subject)
+        sums = found.setdefault((weight.format.name, weight.rung, head), [0.0, 0.0, 0.0])
+        sums[0] += share * weight.count
+        sums[1] += share * weight.read
+        sums[2] += number
+    return tuple(Group(*key, *sums) for key, sums in found.items())
+
+
+def token_share(weight: Weight, subject: Subject) -> float:
+    """Return the share of a weight that is multiplied for a token: of experts those that it visits, of tables none."""
+    role = weight.tensor.role
+    if not weight.multiplies or (is_table(role) and not _is_head(weight, subject)):
+        return 0.0
+    return subject.experts_share if "experts" in role else 1.0
+
+
+def _is_head(weight: Weight, subject: Subject) -> bool:
+    return weight.tensor.role == "head" or (weight.tensor.role == "embed" and subject.tied)
+
+
+def has_kernel(group: Group, device: Device) -> bool:
+    """Return whether the time of a product on a device is known: not where a CPU decodes the weight in NumPy first.
+
+    How long that takes is the same guess for every processor, so that no speed follows from it.
+    """
+    decodes = group.rung in ("torch.decode", "ref") and group.format not in _FLOATS
+    return device.kind != "cpu" or not decodes or f"{group.rung} {group.format}" in device.rates
+
+
+def bound(
+    parts: Iterable[tuple[float, Device, float]], subject: Subject, cache_dtype: str, depth: int, batch: int
+) -> float | None:
+    """Return the tokens a second that memory allows: bandwidth over the bytes of a token, its weights and its cache.
+
+    ``parts`` are the bytes of all weights of a token, a device and its share of the layers. None where a bandwidth is
+    not known.
+    """
+    cache = batch * subject.cache_bytes(1, cache_dtype, 1) * _seen(subject, depth)
+    seconds = 0.0
+    for weights, device, share in parts:
+        if not device.bandwidth:
+            return None
+        seconds += share * (weights + cache) / device.bandwidth
+    return batch / seconds if seconds else None
+
+
+def rates(
+    parts: Sequence[Group],
+    subject: Subject,
+    device: Device,
+    context: int,
+    cache_dtype: str,
+    prompt: int,
+    batch: int = 1,
+) -> Rates:
+    """Tokens per second of a model that lies on one device, in all ``batch`` sequences together.
+
+    ``prompt`` is the number of tokens read, after which decoding is timed.
+    """
+    bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _BANDWIDTH_SHARE
+    depth = max(min(prompt, context), 1)
+    cache = batch * _cache_seconds(subject, device, depth, cache_dtype, bandwidth)
+    layers, computed = _layers(parts, subject, device), cache + sum(_one_row(g, device, bandwidth) for g in parts)
+    many = sum(2 * group.count / _peak(group, device) for group in parts if not group.once)
+    once = sum(_one_row(group, device, bandwidth) for group in parts if group.once)
+    read = many + once / depth + _attention(subject, device, depth) + _between(subject, device, depth)
+    if device.kind == "cpu" or not device.rates:
+        return Rates(batch / (layers + computed), 1 / read)
+    return Rates(batch / max(layers, computed), 1 / max(read, layers * _chunks(depth) / depth))
+
+
+def _layers(parts: Iterable[Group], subject: Subject, device: Device) -> float:
+    """Seconds of all layers of a token beside its weights and its cache, the launches of its linears among them."""
+    step = "transformers" if subject.borrowed else step_of(parts) if device.kind == "cpu" else "gpu"
+    layer = device.rates.get(f"layer {step}", _LAYER_SECONDS[step])
+    if subject.borrowed:
+        layer += subject.shape.experts_per_token * device.rates.get("expert transformers", _EXPERT_SECONDS)
+        return layer * subject.layers
+    known = device.rates
+    launches = sum(group.matrices * known.get(f"launch {group.rung} {group.format}", 0.0) for group in parts)
+    return layer * subject.layers + launches
+
+
+def _chunks(depth: int) -> int:
+    """In which a prompt of so many tokens is read."""
+    return -(-depth // CHUNK)
+
+
+def step_of(parts: Iterable[Group]) -> str:
+    """The rung of ``decode_step`` that computes whole tokens with such linears on a CPU."""
+    return "numba.step" if all(group.rung in ROWS for group in parts) else "numba.glue"
+
+
+def _seen(subject: Subject, depth: int) -> int:
+    """Positions that a token after ``depth`` others attends to, summed over the layers."""
+    if subject.decoder is None:
+        return depth * subject.layers
+    return sum(min(depth, layer.window or depth) for layer in subject.decoder.layers)
+
+
+def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, bandwidth: float) -> float:
+    """Seconds in which a token reads keys and values.
+
+    A row is converted once for four of the query heads that share it, and once for each head that is left over
+    (``kernels.cpu.attention``): a pass of either kind has its time, beside that of fetching the row. How much of both
+    a processor does at once is measured for common numbers of heads, and follows from these for others; on a GPU, which
+    takes so much for the row and so much for each head, it is the straight line through them.
+    """
+    held = subject.cache_bytes(1, dtype, 1) * _seen(subject, depth)
+    size = 64 if subject.shape.head_dim <= 64 else 128
+    known = [device.rates.get(f"cache {size} {group}") for group in (1, 4, 8)]
+    if not subject.shape.kv_heads or not all(known):
+        return held / bandwidth
+    group = subject.shape.heads // subject.shape.kv_heads
+    if measured := device.rates.get(f"cache {size} {group}"):
+        return held / measured
+    one, four, eight = (1 / rate for rate in known if rate)
+    fours = max(eight - four, 0.0)
+    fetched = max(four - fours, 0.0)
+    quads, singles = divmod(group, 4)
+    return held * (fetched + quads * fours + singles * max(one - fetched, 0.0))
+
+
+def values_between(layers: int, hidden: int, wide: int) -> int:
+    """Values that a token of a prompt is between linears."""
+    return layers * (hidden + wide)
+
+
+def _between(subject: Subject, device: Device, depth: int) -> float:
+    """Seconds of what lies between the linears, for each token of a prompt."""
+    shape = subject.shape
+    wide = shape.feed_forward or shape.experts_per_token * shape.expert_feed_forward
+    rate = device.rates.get("values many")
+    if subject.borrowed:
+        rate = device.rates.get("values transformers", _VALUES_BORROWED if device.kind == "cpu" else None)
+    if rate:
+        return values_between(subject.layers, shape.hidden, wide) / rate
+    return _chunks(depth) * subject.layers * _LAYER_CHUNK_SECONDS / depth
+
+
+def _attention(subject: Subject, device: Device, depth: int) -> float:
+    """Seconds of attention for each token of a prompt, which sees half of the others, or its window."""
+    rate = device.rates.get("attention many") or _peak_of("f32", device) * _PEAK_SHARE
+    seen = min(_seen(subject, depth), depth * subject.layers // 2)
+    return 4 * seen * subject.shape.heads * subject.shape.head_dim / rate
+
+
+def _one_row(group: Group, device: Device, bandwidth: float) -> float:
+    seconds = group.bytes / (_measured(group, device) or bandwidth)
+    if group.rung in ("torch.decode", "ref") and group.format not in _FLOATS:
+        if f"{group.rung} {group.format}" in device.rates:
+            return seconds
+        if device.kind == "cpu":
+            compiled = formats.get(group.format).family in _COMPILED
+            return seconds + group.count / (_COMPILED_PER_SECOND if compiled else _DECODED_PER_SECOND)
+        return seconds + 8 * group.count / bandwidth  # written once and read once more as 16- or 32-bit floats
+    return seconds
+
+
+def _peak(group: Group, device: Device) -> float:
+    """Operations per second with many rows of activations."""
+    measured = _measured(group, device, " many")
+    return measured or _peak_of("int8" if group.rung.startswith("numba.row") else "f32", device) * _PEAK_SHARE
+
+
+def _measured(group: Group, device: Device, rows: str = "") -> float | None:
+    """What was measured for a format; for one that was not, the middle of those that its rung takes too."""
+    if known := device.rates.get(f"{group.rung} {group.format}{rows}"):
+        return known
+    rung, many = f"{group.rung} ", rows == " many"
+    held = device.rates.items()
+    like = sorted(rate for name, rate in held if name.startswith(rung) and name.endswith(" many") == many)
+    if not like or not group.rung.startswith("numba."):
+        return None
+    return (like[(len(like) - 1) // 2] + like[len(like) // 2]) / 2
+
+
+def _peak_of(dtype: str, device: Device) -> float:
+    return device.peaks.get(dtype) or device.peaks.get("f32") or _SLOWEST_PEAK
+
+
+def split_rates(parts: Iterable[tuple[Rates, int]], layers: int) -> Rates:
+    """Rates of a model split by layers: the times of the parts add, each in proportion to its layers."""
+    shares = [(part, count / layers) for part, count in parts]
+    return Rates(
+        1 / sum(share / part.decode for part, share in shares),
+        1 / sum(share / part.prefill for part, share in shares),
+    )

@@ -1,0 +1,270 @@
+"""Which format, packing and rung every tensor gets on a device."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rung import formats
+from rung.core.types import YES, Case, Climb, Device, Format, Level, Part, no
+from rung.core.value import FrozenDict, Value
+from rung.kernels.cpu.pack.layouts import HUGE, is_generic, packed_bytes
+from rung.models.card import Tensor
+from rung.models.networks.values import SCALE
+from rung.models.roles import layer_of
+from rung.ops import LADDERS
+from rung.planning.gguf_mixtures import Mixture, Place
+from rung.planning.network_spec import Subject, is_table
+
+#: Formats with fewer bits than this keep the embedding and the head in a better one, as the usual mixtures do.
+_COARSE_BITS = 6.0
+#: Tensors that no file stores in blocks: convolutions, routers of experts, positions. They stay floats.
+_FLOATS = ("conv", "router", "positions", "types", "table", "bias")
+
+#: Packed weights above this have huge pages of their own, the last of which is resident whole (``kernels.cpu.arena``).
+OWN_MAPPING = 16 << 20
+
+#: A format for every weight, llama.cpp's mixture of them, or None: as stored.
+Storage = Format | Mixture | None
+
+
+@dataclass(frozen=True)
+class Weight(Value):
+    """One tensor as it will be held: ``bytes`` counts its packing, scales and padding."""
+
+    tensor: Tensor
+    format: Format
+    packing: str
+    rung: str
+    bytes: int
+    reason: str = ""
+
+    @functools.cached_property
+    def count(self) -> int:
+        """Number of weights."""
+        return math.prod(self.tensor.shape)
+
+    @functools.cached_property
+    def read(self) -> int:
+        """Bytes that are read to multiply it once: of what is packed, not the stored copy beside it."""
+        return min(self.bytes, packed_bytes(self.format, self.tensor.shape)) if self.packing == "r16" else self.bytes
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it is a matrix, no norm or bias."""
+        return len(self.tensor.shape) > 1 and self.tensor.shape[0] > 1
+
+
+def storage_name(asked: Storage) -> str:
+    """What people call it, without default parameters: ``q4_k``, ``nf4``, ``q4_k_m`` or ``stored``."""
+    return formats.short_name(asked.name) if asked is not None else "stored"
+
+
+def compute_dtype(device: Device, lossless: bool) -> str:
+    """What a device multiplies fastest; f32 for a model that is stored, or asked for, in f32.
+
+    Never f16 on a CPU without f16 arithmetic: there it is up to hundreds of times slower than bf16.
+    """
+    if lossless:
+        return "f32"
+    for dtype in ("bf16", "f16"):
+        native = device.capability(f"matmul.{dtype}").level is Level.NATIVE
+        faster = device.peaks.get(dtype, 0.0) > device.peaks.get("f32", 0.0) or not device.peaks
+        if native and faster:
+            return dtype
+    return "f32"
+
+
+@dataclass(frozen=True)
+class Alike(Value):
+    """Tensors that are held alike: the first of them, and where all stand among the tensors of the model."""
+
+    weight: Weight
+    places: tuple[int, ...]
+
+
+def classes(subject: Subject, each: bool) -> tuple[tuple[int, ...], ...]:
+    """The places of tensors that only their layer tells apart, by class; ``each`` layer for itself, as a mixture looks
+    at them."""
+    found: dict[object, list[int]] = {}
+    for place, tensor in enumerate(subject.tensors):
+        role = tensor.role.rpartition(".")[2]
+        # what stands outside of all layers is no other layer's
+        name = tensor.role if each or role == tensor.role else f".{role}"
+        found.setdefault((name, tensor.shape, tensor.format, tensor.source is None), []).append(place)
+    return tuple(map(tuple, found.values()))
+
+
+def alike(
+    subject: Subject,
+    asked: Storage,
+    device: Device,
+    dtype: str,
+    packed: bool,
+    classes: tuple[tuple[int, ...], ...],
+) -> tuple[Alike, ...]:
+    """Every class of tensors with its format, packing and rung; see ``recipe``."""
+    plain = formats.get(dtype) if subject.borrowed and subject.keeps else None
+    climbs: dict[tuple[str, tuple[int, ...]], Climb] = {}
+
+    def climb(format: Format, shape: tuple[int, ...]) -> Climb:
+        key = (format.name, shape)
+        if key not in climbs:
+            climbs[key] = climb_linear(device, format, dtype, shape, packed)
+        return climbs[key]
+
+    found = []
+    for places in classes:
+        tensor = subject.tensors[places[0]]
+        if asked is not None and tensor.role.endswith(SCALE):
+            continue
+        mine = asked if tensor.source or plain is None else plain
+        found.append(Alike(_weight(subject, tensor, mine, climb), places))
+    return tuple(found)
+
+
+def recipe(subject: Subject, asked: Storage, device: Device, dtype: str, packed: bool) -> tuple[Weight, ...]:
+    """Every tensor of the model with its format, packing and rung; ``asked`` None keeps what is stored.
+
+    ``packed`` False keeps every weight in its stored layout: smaller where a packing is wider, and slower. A network of
+    transformers holds in ``dtype`` what its checkpoint has not quantised.
+    """
+    kinds = classes(subject, isinstance(asked, Mixture))
+    return in_order(subject, alike(subject, asked, device, dtype, packed, kinds))
+
+
+def in_order(subject: Subject, kinds: tuple[Alike, ...]) -> tuple[Weight, ...]:
+    """The weights of all classes, in the order of the model's tensors."""
+    likes = {place: kind.weight for kind in kinds for place in kind.places}
+    return tuple(
+        Weight(tensor, like.format, like.packing, like.rung, like.bytes, like.reason)
+        for place, tensor in enumerate(subject.tensors)
+        if (like := likes.get(place)) is not None
+    )
+
+
+def _weight(
+    subject: Subject, tensor: Tensor, asked: Storage, climb_to: Callable[[Format, tuple[int, ...]], Climb]
+) -> Weight:
+    if len(tensor.shape) < 2 or tensor.shape[0] == 1:
+        return Weight(tensor, formats.get("f32"), "stored", "ref", 4 * math.prod(tensor.shape))
+    chosen, reason = format_of(subject, tensor, asked)
+    climb = climb_to(chosen, tensor.shape)
+    if climb.rung is None:
+        return Weight(tensor, chosen, "stored", "", chosen.bytes(tensor.shape), climb.refusals[-1].reason)
+    looked_up = is_table(tensor.role) and not (tensor.role == "embed" and subject.tied)
+    packing = "stored" if looked_up else climb.rung.packing
+    held = _held_bytes(tensor, chosen, packing, subject)
+    return Weight(tensor, chosen, packing, climb.rung.name, held, reason)
+
+
+def _held_bytes(tensor: Tensor, format: Format, packing: str, subject: Subject) -> int:
+    """Bytes in memory. A generic layout keeps the stored weight for the way back, free while it is a file's. Layers of
+    ``rung.nn`` keep it too; in ``rung run`` only a head that is an embedding does, for its rows."""
+    if packing != "r16":
+        return tensor.bytes if format.name == tensor.format else format.bytes(tensor.shape)
+    made = format.name != tensor.format or (tensor.source is not None and not tensor.source.mapped)
+    made = made or subject.borrowed
+    copied = subject.keeps_stored or (subject.borrowed and tensor.role == "embed") or (is_generic(format) and made)
+    packed = packed_bytes(format, tensor.shape)
+    if packed > OWN_MAPPING:
+        packed = -(-packed // HUGE) * HUGE
+    return packed + (format.bytes(tensor.shape) if copied else 0)
+
+
+def file_bytes(subject: Subject, asked: Storage) -> int:
+    """Bytes of the tensors of a GGUF file in a format or mixture, as llama.cpp writes it; vectors stay f32."""
+    total = 0
+    for tensor in subject.tensors:
+        plain = len(tensor.shape) < 2 or tensor.shape[0] == 1
+        held = formats.get("f32") if plain else format_of(subject, tensor, asked)[0]
+        total += held.bytes(tensor.shape)
+    return total
+
+
+def format_of(subject: Subject, tensor: Tensor, asked: Storage) -> tuple[Format, str]:
+    """The format that a matrix gets, with the reason where it is not the one that was asked for."""
+    if asked is None:
+        return formats.get(tensor.format), ""
+    role, columns = tensor.role.rpartition(".")[2], tensor.shape[-1]
+    floats = role.endswith(_FLOATS) or len(tensor.shape) > 3
+    if floats and subject.borrowed:
+        return formats.get("f32"), "f32: no layer of rung's holds it"
+    if floats and (isinstance(asked, Mixture) or asked.bits < 16):
+        return formats.get("f16"), "f16: no file stores it in blocks"
+    if isinstance(asked, Mixture):
+        return asked.format_at(_place(subject, tensor)), f"as in {asked.name.upper()} files"
+    if asked.bits < _COARSE_BITS and tensor.role in ("embed", "head"):
+        better = next(f for f in map(formats.get, ("q6_k", "q8_0", "int8")) if f.divides(columns))
+        return better, f"{better.name}: the output head is kept finer than the rest"
+    if not asked.divides(columns):
+        better = formats.next_better(asked, columns)
+        return better, f"{better.name}: blocks of {asked.block} do not divide rows of {columns}"
+    return asked, ""
+
+
+def _place(subject: Subject, tensor: Tensor) -> Place:
+    shape = subject.shape
+    shared = shape.heads // shape.kv_heads if shape.kv_heads else 1
+    return Place(
+        role=tensor.role.rpartition(".")[2],
+        columns=tensor.shape[-1],
+        layer=layer_of(tensor.role) or 0,
+        layers=subject.layers,
+        shared=shared,
+        experts=shape.experts,
+        tied=subject.tied,
+        large=subject.layers == 80 and shared == 8,
+    )
+
+
+def climb_linear(device: Device, format: Format, dtype: str, shape: tuple[int, ...], packed: bool) -> Climb:
+    """The rung that multiplies one row by such a weight there; without ``packed`` only those that take it as stored."""
+    rows, columns = shape[-2], shape[-1]
+    case = Case("linear", format.name, dtype, (1, rows, columns))
+    wider = no("would hold a wider copy of the weight")
+    return LADDERS["linear"].climb(device, case, lambda rung: YES if packed or rung.packing == "stored" else wider)
+
+
+def is_linear(tensor: Tensor) -> bool:
+    """Whether it is a matrix of a layer, or a stack of them: no norm, table, head, convolution or router."""
+    role = tensor.role.rpartition(".")[2]
+    matrix = 2 <= len(tensor.shape) <= 3 and tensor.shape[0] > 1
+    return matrix and not is_table(tensor.role) and role != "head" and not role.endswith(_FLOATS)
+
+
+def parts(weights: tuple[Weight, ...], plan_format: str) -> tuple[Part, ...]:
+    """The roles (without their layer's number) whose format is not the plan's own, with the reason."""
+    found: dict[tuple[str, str], str] = {}
+    for weight in weights:
+        if weight.multiplies and weight.format.name != plan_format:
+            found.setdefault((weight.tensor.role.rpartition(".")[2], weight.format.name), weight.reason)
+    return tuple(Part(role, name, reason) for (role, name), reason in found.items())
+
+
+def reads_without_torch(
+    subject: Subject, weights: Iterable[Weight], device: Device, cache_dtype: str, adapters: bool
+) -> bool:
+    """Return whether a decoder whose ``weights`` are all on ``device`` runs without torch, prompts included.
+
+    It does where every matrix that is multiplied is packed with its columns in order, and ``numba.step`` computes its
+    tokens; ``adapters`` says that changes of low rank stand beside linears.
+    """
+    decoder = subject.decoder
+    if decoder is None or subject.borrowed or device.kind != "cpu":
+        return False
+    multiplied = [w for w in weights if w.multiplies and (subject.tied or not is_table(w.tensor.role))]
+    if any(weight.packing != "r16" or weight.format.layout == "ordered" for weight in multiplied):
+        return False
+    options = {
+        "linears": tuple(sorted({weight.rung for weight in multiplied})),
+        "head_dim": decoder.head_dim,
+        "devices": 1,
+        "adapters": adapters,
+    }
+    sizes = (len(decoder.layers), decoder.hidden, decoder.feed_forward, decoder.vocabulary)
+    case = Case("decode_step", cache_dtype, "f32", sizes, FrozenDict(options))
+    rung = LADDERS["decode_step"].climb(device, case).rung
+    return rung is not None and rung.name == "numba.step"

@@ -1,0 +1,122 @@
+"""Recipes of one model with what is asked of them again and again, made once for all devices that hold it alike."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from rung.core.types import Device
+from rung.ops import LADDERS
+from rung.planning.error import combined_db
+from rung.planning.gguf_mixtures import Mixture
+from rung.planning.memory import held, workspace
+from rung.planning.network_spec import Subject
+from rung.planning.speed import Group, groups, token_share
+from rung.planning.weight_plan import Alike, Storage, Weight, alike, classes, in_order, reads_without_torch
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Every weight of a model as a device would hold it, and sums over them: ``kinds`` are held alike."""
+
+    subject: Subject
+    kinds: tuple[Alike, ...]
+
+    @functools.cached_property
+    def weights(self) -> tuple[Weight, ...]:
+        """One by one, in the order of the model's tensors."""
+        return in_order(self.subject, self.kinds)
+
+    @functools.cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """What is multiplied for a token."""
+        return groups(((kind.weight, len(kind.places)) for kind in self.kinds), self.subject)
+
+    @functools.cached_property
+    def token_bytes(self) -> tuple[float, float]:
+        """Bytes of the weights that one token needs, each in its format and once, and how many weights they are."""
+        size = number = 0.0
+        for kind in self.kinds:
+            if share := token_share(kind.weight, self.subject):
+                size += share * len(kind.places) * kind.weight.format.bytes(kind.weight.tensor.shape)
+                number += share * len(kind.places) * kind.weight.count
+        return size, number
+
+    @functools.cached_property
+    def refused(self) -> Weight | None:
+        """A weight that no rung takes."""
+        return next((kind.weight for kind in self.kinds if not kind.weight.rung), None)
+
+    @functools.cached_property
+    def fast(self) -> bool:
+        """Whether a rung multiplies without decoding first."""
+        decoding = ("torch.decode", "ref")
+        return any(kind.weight.rung not in decoding for kind in self.kinds if kind.weight.multiplies)
+
+    @functools.cached_property
+    def widened(self) -> bool:
+        """Whether a weight is held in another layout than the stored one."""
+        return any(kind.weight.packing != "stored" for kind in self.kinds)
+
+    def reads_without_torch(self, device: Device, cache_dtype: str, adapters: bool) -> bool:
+        """See ``rung.planning.weight_plan.reads_without_torch``."""
+        return reads_without_torch(self.subject, (kind.weight for kind in self.kinds), device, cache_dtype, adapters)
+
+    @functools.cached_property
+    def error_db(self) -> float:
+        """The weights' SQNR against the stored model: what a file lost before is not counted."""
+        return combined_db(
+            (w.count * len(kind.places), math.inf if w.format.name == w.tensor.format else w.format.floor_db)
+            for kind in self.kinds
+            if (w := kind.weight).multiplies
+        )
+
+    @functools.cached_property
+    def _whole(self) -> tuple[int, int]:
+        held = sum(kind.weight.bytes * len(kind.places) for kind in self.kinds)
+        return held, workspace(kind.weight for kind in self.kinds)
+
+    def bytes(self, first: int, last: int) -> tuple[int, int]:
+        """Bytes of the weights of the layers [first, last), with what lies around them, and of their workspace."""
+        layers = self.subject.layers
+        if (first, last) == (0, layers):
+            return self._whole
+        mine = held(self.weights, first, last, layers, self.subject.tied, self.subject.shape.encoder_layers)
+        return sum(weight.bytes for weight in mine), workspace(mine)
+
+
+class Kitchen:
+    """The recipes of one model."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self._made: dict[object, Recipe] = {}
+        self._classes: dict[bool, tuple[tuple[int, ...], ...]] = {}
+        self._kinds: dict[int, tuple[Device, object]] = {}
+
+    def recipe(self, storage: Storage, device: Device, dtype: str, packed: bool) -> Recipe:
+        """The weights as that device would hold them."""
+        key = (storage, self._kind(device), dtype, packed)
+        if key not in self._made:
+            each = isinstance(storage, Mixture)
+            if each not in self._classes:
+                self._classes[each] = classes(self.subject, each)
+            made = alike(self.subject, storage, device, dtype, packed, self._classes[each])
+            self._made[key] = Recipe(self.subject, made)
+        return self._made[key]
+
+    def _kind(self, device: Device) -> object:
+        """What the choice of rungs depends on: devices that can do the same with the same packages hold it alike."""
+        key = id(device)
+        if key not in self._kinds:
+            levels = tuple(device.capability(name).level for name in _ASKED if not name.startswith("package."))
+            packages = tuple(name.removeprefix("package.") in device.software for name in _ASKED)
+            self._kinds[key] = device, (device.kind, levels, packages)
+        return self._kinds[key][1]
+
+
+#: What the rungs of linear and their checks ask of a device.
+_ASKED = tuple(
+    sorted({"matmul.f16", "matmul.bf16", *(need for rung in LADDERS["linear"].rungs for need in rung.needs)})
+)

@@ -1,0 +1,409 @@
+"""Decide once, bind, then call: climbs the ladders, checks the rung, and repeats a failed call one rung lower."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rung.core.errors import DeviceLost, NoRung, OutOfMemory
+from rung.core.types import YES, Case, Climb, Device, Format, Ladder, Rung, StepClass, StepDown, Verdict, no, resolve
+from rung.core.value import FrozenDict
+from rung.diagnosis import Match, classify
+from rung.formats import Encoded
+from rung.formats.codec import Floats
+from rung.ops import LADDERS
+from rung.run import self_check
+from rung.run.journal import Journal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Functions (encoded, threads) -> state of the packings that are made without torch, which can be imported meanwhile.
+PACKERS = {"r16": "rung.kernels.cpu.pack.packing:pack"}
+#: Calls with at most this many rows are one class of shapes, calls with more are another.
+FEW = 8
+_MANY = 256
+
+
+class Binder:
+    """Binds ops on one device: the highest rung that takes the case and computes what ``ref`` computes.
+
+    ``packed`` False holds every weight as it is stored. ``ladders`` replaces the registered ones.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        journal: Journal,
+        *,
+        dtype: str = "f32",
+        threads: int = 1,
+        packed: bool = True,
+        ladders: Mapping[str, Ladder] = LADDERS,
+    ) -> None:
+        self.device = device
+        self.journal = journal
+        self.dtype = dtype
+        self.threads = threads
+        self._packed = packed
+        self._ladders = ladders
+        self._proofs: dict[tuple[Rung, str], Verdict] = {}
+        self._choosing = threading.Lock()
+
+    def prove(self, cases: Iterable[Case], apart: bool = False) -> None:
+        """Self-checks, in one child process, the rungs that these cases climb to and that have no proof yet.
+
+        ``apart``: rows are looked up in a weight of their own, which is held as it is stored.
+        """
+        asked = list(dict.fromkeys(cases))
+        while wanted := [(rung, case) for case in asked if (rung := self._unproved(case, apart))]:
+            self._proofs |= self_check.prove(self.device, wanted, self.journal.say)
+
+    def _unproved(self, case: Case, apart: bool) -> Rung | None:
+        stored = apart and case.op == "embedding"
+        rung = self._climb(case, lambda name: not stored or name == "stored").rung
+        known = rung is None or rung.name == "ref" or (rung, self_check.class_of(case)) in self._proofs
+        return None if known else rung
+
+    def choose(self, case: Case, packing: Callable[[str], bool] = lambda name: True) -> Climb:
+        """The highest rung that takes the case, is not in quarantine, and passes its self-check.
+
+        ``packing`` says which layouts of the weight will do.
+        """
+        while True:
+            climb = self._climb(case, packing)
+            rung = climb.rung
+            if rung is None or rung.name == "ref":
+                return climb
+            name = (rung, self_check.class_of(case))
+            if name not in self._proofs:
+                self._proofs |= self_check.prove(self.device, [(rung, case)])
+            if self._proofs[name]:
+                return climb
+
+    def _climb(self, case: Case, packing: Callable[[str], bool] = lambda name: True) -> Climb:
+        def allow(rung: Rung) -> Verdict:
+            return self._allowed(rung, case) if packing(rung.packing) else no("needs another layout of the weight")
+
+        return self._ladders[case.op].climb(self.device, case, allow)
+
+    def _allowed(self, rung: Rung, case: Case) -> Verdict:
+        broken = self.journal.broken(self.device.id, rung, case.format)
+        if broken:
+            return no(broken, StepClass.BROKEN)
+        if case.op in ("linear", "embedding") and not self._packed and rung.packing != "stored":
+            return no("would hold a wider copy of the weight than the budget allows")
+        return self._proofs.get((rung, self_check.class_of(case)), YES)
+
+    def hold(self, encoded: Encoded) -> Held:
+        """The weight, packed for the rungs that multiply it by few and by many rows of activations.
+
+        Takes the best packing that has a rung for both, so that a weight is held once. Raises ``NoRung``.
+        """
+        rows, columns = encoded.shape
+        few_case, many_case = (
+            Case("linear", encoded.format.name, self.dtype, (count, rows, columns)) for count in (1, _MANY)
+        )
+        unpaired: set[str] = set()
+        with self._choosing:  # several threads pack weights
+            self.prove((few_case, many_case))
+            while True:
+                few = self.choose(few_case, lambda name: name not in unpaired)
+                shared = self.record(few_case, few).packing
+                many = self.choose(many_case, shared.__eq__)
+                if many.rung is not None:
+                    break
+                unpaired.add(shared)
+            rungs = (self.record(few_case, few), self.record(many_case, many))
+        if shared in PACKERS:
+            state = resolve(PACKERS[shared])(encoded, self.threads)
+        else:
+            state = rungs[0].load().prepare(encoded, dtype=self.dtype, threads=self.threads)
+        return Held(encoded.format, encoded.shape, (few_case, many_case), rungs, state)
+
+    def linear(self, weight: Encoded | Held) -> Linear:
+        """The weight bound for few and for many rows of activations."""
+        return Linear(self, weight if isinstance(weight, Held) else self.hold(weight))
+
+    def attention(self, heads: int, kv_heads: int, head_dim: int, cache_dtype: str, **options: Any) -> Attention:
+        """Attention of one layer; ``options`` are window and softcap."""
+        return Attention(self, heads, kv_heads, head_dim, cache_dtype, FrozenDict(options))
+
+    def rasterizer(self, **options: Any) -> Rasterizer:
+        """Splats to pictures; ``options`` are degree and antialiased."""
+        return Rasterizer(self, FrozenDict(options))
+
+    def record(self, case: Case, climb: Climb) -> Rung:
+        """Notes the choice in the journal and returns it; raises ``NoRung`` with the trail when there is none."""
+        self.journal.climbed(self.device.id, case.op, case.format, climb)
+        if climb.rung is None:
+            raise NoRung(
+                f"No rung computes {case.op} in {case.format} on {self.device.name}.",
+                [f"{refusal.rung}: {refusal.reason}" for refusal in climb.refusals],
+                [f"rung ladder {case.op} {case.format}"],
+            )
+        return climb.rung
+
+    def failed(self, rung: Rung, case: Case, error: Exception) -> None:
+        """Judges an exception of a rung: quarantines it, or raises what it means.
+
+        Raises ``OutOfMemory``, ``DeviceLost``, or the exception itself when it is a bug and no question of
+        compatibility. After a return the call may be repeated with what ``choose`` gives now.
+        """
+        found = classify(error)
+        if found is None or rung.name == "ref":
+            raise error
+        if found.signature.step is StepClass.OUT_OF_MEMORY:
+            raise _out_of_memory(self.device, case.op, found) from error
+        if found.signature.step is StepClass.DEVICE_LOST:
+            raise _lost(self.device, found) from error
+        self.distrust(rung, case, found.reason)
+
+    def distrust(self, rung: Rung, case: Case, reason: str) -> None:
+        """Quarantines a rung for a reason that was found while running; ``ref`` stays."""
+        if rung.name == "ref":
+            return
+        self.journal.quarantine(self.device.id, rung, case.format, reason)
+        below = self.choose(case)
+        to = below.rung.name if below.rung else "nothing"
+        self.journal.step(StepDown(case.op, rung.name, self.device.id, StepClass.BROKEN, reason, to))
+
+
+def _out_of_memory(device: Device, op: str, found: Match) -> OutOfMemory:
+    ways = ["rung run MODEL --context 1024", "rung run MODEL --format q4_k", "rung plan MODEL"]
+    if op == "rasterize":
+        ways = [f"rung splat train SCENE --out DIR {less}" for less in ("--max-splats 100000", "--max-resolution 800")]
+    return OutOfMemory(f"The memory of {device.name} is full.", [found.reason], ways)
+
+
+def _lost(device: Device, found: Match) -> DeviceLost:
+    return DeviceLost(
+        f"{device.name} does not answer any more; nothing else runs there in this process.",
+        [found.reason],
+        ["start again; if it comes back: rung run MODEL --device cpu", "rung devices --probe"],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A weight ``shape`` [out, in] in the packing that its two rungs share: those for few and for many rows."""
+
+    format: Format
+    shape: tuple[int, int]
+    cases: tuple[Case, Case]
+    rungs: tuple[Rung, Rung]
+    state: Any
+
+
+class Linear:
+    """A weight [out, in] bound to rungs for few and many rows, which share one packing of it."""
+
+    def __init__(self, binder: Binder, held: Held) -> None:
+        self._binder = binder
+        self.format, self.shape, self._cases = held.format, held.shape, held.cases
+        self._bind(held)
+
+    def _bind(self, held: Held) -> None:
+        self.rungs, self.state = held.rungs, held.state
+        self.__dict__.pop("_implementations", None)
+
+    @cached_property
+    def _implementations(self) -> tuple[Any, Any]:
+        """Those of both rungs, loaded when first called: they import torch, and whole tokens need none."""
+        return self.rungs[0].load(), self.rungs[1].load()
+
+    @property
+    def packing(self) -> str:
+        """The layout that the weight is held in."""
+        return self.rungs[0].packing
+
+    def encoded(self) -> Encoded:
+        """The weight in its canonical layout, the one on disk."""
+        restored: Encoded = self._implementations[0].restore(self.state)
+        return restored
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[T, in] -> [T, out]."""
+        which = 0 if x.shape[0] <= FEW else 1
+        try:
+            result: Tensor = self._implementations[which].apply(self.state, x)
+            return result
+        except Exception as error:
+            self._binder.failed(self.rungs[which], self._cases[which], error)
+        self._bind(self._binder.hold(self.encoded()))
+        return self(x)
+
+
+class Embedding:
+    """Rows of a weight by token id. Shares the state of a tied head; otherwise holds the weight itself."""
+
+    def __init__(self, binder: Binder, encoded: Encoded | None = None, tied: Linear | None = None) -> None:
+        self._binder, self._tied = binder, tied
+        source = tied if tied is not None else encoded
+        assert source is not None
+        self.case = Case("embedding", source.format.name, binder.dtype, (1, *source.shape))
+        self._encoded = encoded
+        self._bind()
+
+    def _bind(self) -> None:
+        if self._tied is not None and self._tied.packing == "stored":
+            self._encoded, self._tied = self._tied.encoded(), None  # the same bytes, not a copy
+        packing = self._tied.packing if self._tied is not None else "stored"
+        climb = self._binder.choose(self.case, packing.__eq__)
+        if climb.rung is None and self._tied is not None:  # the head's packing cannot be read: a copy of its own
+            self._encoded, self._tied = self._tied.encoded(), None
+            return self._bind()
+        self.rung = self._binder.record(self.case, climb)
+        self._implementation = self.rung.load()
+        if self._tied is not None:
+            self.state = self._tied.state  # kept when the head steps down to another packing
+        else:
+            threads, dtype = self._binder.threads, self._binder.dtype
+            self.state = self._implementation.prepare(self._encoded, dtype=dtype, threads=threads)
+        return None
+
+    def rows(self, ids: Sequence[int]) -> Floats:
+        """Return f32 [T, in] of these tokens, without torch."""
+        try:
+            rows: Floats = self._implementation.rows(self.state, ids)
+            return rows
+        except Exception as error:
+            self._binder.failed(self.rung, self.case, error)
+        self._bind()
+        return self.rows(ids)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """int64 [T] -> f32 [T, in]."""
+        try:
+            result: Tensor = self._implementation.look_up(self.state, ids)
+            return result
+        except Exception as error:
+            self._binder.failed(self.rung, self.case, error)
+        self._bind()
+        return self(ids)
+
+
+class Attention:
+    """The attention of a layer: one rung for a single query, one for many."""
+
+    def __init__(
+        self, binder: Binder, heads: int, kv_heads: int, head_dim: int, cache_dtype: str, options: FrozenDict[Any]
+    ) -> None:
+        self._binder = binder
+        self._cases = tuple(
+            Case("attention", cache_dtype, "f32", (queries, _MANY, heads, kv_heads, head_dim), options)
+            for queries in (1, _MANY)
+        )
+        self._bind()
+
+    def _bind(self) -> None:
+        self.rungs = tuple(self._binder.record(case, self._binder.choose(case)) for case in self._cases)
+        self.__dict__.pop("_implementations", None)
+
+    @cached_property
+    def _implementations(self) -> tuple[Any, ...]:
+        """Those of both rungs, loaded when first called, as a linear's."""
+        return tuple(rung.load() for rung in self.rungs)
+
+    def __call__(self, q: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:
+        """See ``rung.ops.attention``."""
+        which = 0 if q.shape[0] == 1 else 1
+        try:
+            result: Tensor = self._implementations[which].apply(q, keys, values, **options)
+            return result
+        except Exception as error:
+            self._binder.failed(self.rungs[which], self._cases[which], error)
+        self._bind()
+        return self(q, keys, values, **options)
+
+
+class Rasterizer:
+    """Splats to pictures, and the gradients of splats."""
+
+    def __init__(self, binder: Binder, options: FrozenDict[Any]) -> None:
+        self._binder, self._case = binder, Case("rasterize", "f32", "f32", (_MANY, _MANY, _MANY), options)
+        self._bind()
+
+    def _bind(self) -> None:
+        self.rung = self._binder.record(self._case, self._binder.choose(self._case))
+        self._implementation = self.rung.load()
+
+    def __call__(self, *given: Any) -> Any:
+        """See ``rung.ops.rasterize``."""
+        try:
+            return self._implementation.apply(*given)
+        except Exception as error:
+            self.step_down(error)
+        return self(*given)
+
+    def step_down(self, error: Exception) -> None:
+        """What failed on the way back may be repeated after this, on the rung below. Raises as ``Binder.failed``."""
+        self._binder.failed(self.rung, self._case, error)
+        self._bind()
+
+    def distrust(self, reason: str) -> None:
+        """Leaves a rung whose numbers are no good for the one below; ``ref`` is kept."""
+        self._binder.distrust(self.rung, self._case, reason)
+        self._bind()
+
+
+class Step:
+    """Whole tokens on one rung of ``decode_step``; see there. Prepared again one rung lower when a call fails."""
+
+    def __init__(self, binder: Binder, case: Case) -> None:
+        self._binder, self.case = binder, case
+        self.rung = binder.record(case, binder.choose(case))
+
+    def prepare(self, weights: Any, cache: Any, *, threads: int) -> Step:
+        """Binds weights and cache; the state is this object itself, because it changes when a rung fails."""
+        self._bound = (weights, cache, threads)
+        self._implementation = self.rung.load()
+        self._state = self._implementation.prepare(weights, cache, threads=threads)
+        return self
+
+    @property
+    def without_torch(self) -> bool:
+        """Whether whole tokens are computed without torch."""
+        return bool(self._implementation.without_torch)
+
+    def reads_without_torch(self, state: Step) -> bool:
+        """Return whether prompts are read without torch."""
+        return bool(self._implementation.reads_without_torch(self._state))
+
+    def reader(self, state: Step) -> Step:
+        """Return this object, which reads with the present rung, after loading what that needs."""
+        self._implementation.reader(self._state)
+        return self
+
+    def read(self, ids: Sequence[int], cache: Any, start: int) -> Any:
+        """Return hidden states of ids at ``start`` and on, for ``logits``; write the cache there."""
+        try:
+            return self._implementation.reader(self._state).read(ids, cache, start)
+        except Exception as error:
+            self._binder.failed(self.rung, self.case, error)
+        self._step_down()
+        return self.read(ids, cache, start)
+
+    def logits(self, hidden: Any) -> Floats:
+        """Return logits [T, vocabulary] of hidden states that ``read`` has returned."""
+        logits: Floats = self._implementation.reader(self._state).logits(hidden)
+        return logits
+
+    def apply(self, state: Step, token: int, position: int) -> Floats:
+        """Logits [vocabulary] after ``token`` at ``position``."""
+        try:
+            result: Floats = self._implementation.apply(self._state, token, position)
+            return result
+        except Exception as error:
+            self._binder.failed(self.rung, self.case, error)
+        self._step_down()
+        return self.apply(state, token, position)
+
+    def _step_down(self) -> None:
+        """Prepare the rung below the one that failed."""
+        self.rung = self._binder.record(self.case, self._binder.choose(self.case))
+        weights, cache, threads = self._bound
+        self.prepare(weights, cache, threads=threads)

@@ -1,0 +1,163 @@
+"""A tiny decoder with seeded weights, for the self-check of rungs that compute whole tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rung import formats
+from rung.core.types import Case
+from rung.formats import Encoded
+from rung.formats.codec import Floats
+from rung.models.adapters.adapter import LowRank
+from rung.models.card import Decoder, Layer, Rope
+from rung.ops import LADDERS
+from rung.ops.decode_step.low_rank import Adapted
+from rung.ops.decode_step.parts import Rows
+from rung.ops.decode_step.weights import Weights
+from rung.ops.linear import FEW
+
+VOCABULARY, HIDDEN, WIDE, HEADS, KV_HEADS, CONTEXT = 83, 64, 96, 4, 2, 24
+_CACHE = {"f32": torch.float32, "f16": torch.float16}
+
+
+class _Linear:
+    """A weight on one rung of linear for few rows; a stored one on ``torch.decode`` for many."""
+
+    def __init__(self, encoded: Encoded, rung: str) -> None:
+        self._few = LADDERS["linear"].rung(rung).load()
+        self._many = LADDERS["linear"].rung("torch.decode").load() if rung == "numba.stored" else self._few
+        self.state = self._few.prepare(encoded, dtype="f32", threads=2)
+        self._encoded = encoded
+
+    def encoded(self) -> Encoded:
+        return self._encoded
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y: Tensor = (self._few if len(x) <= FEW else self._many).apply(self.state, x)
+        return y
+
+
+class _Embedding:
+    """Rows of a matrix."""
+
+    def __init__(self, rows: Floats) -> None:
+        self._rows = rows
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return torch.from_numpy(self._rows)[ids]
+
+    def rows(self, ids: Sequence[int]) -> Floats:
+        return self._rows[list(ids)]
+
+
+class _Parts:
+    """Seeded weights by role; see ``rung.ops.decode_step.parts.Parts``."""
+
+    def __init__(self, head_dim: int, rungs: Sequence[str], adapters: bool) -> None:
+        self._adapters = adapters
+        wide, narrow = HEADS * head_dim, KV_HEADS * head_dim
+        self._rungs, self._bound = rungs, 0
+        self._shapes = {
+            "embed": (VOCABULARY, HIDDEN),
+            "head": (VOCABULARY, HIDDEN),
+            "q": (wide, HIDDEN),
+            "k": (narrow, HIDDEN),
+            "v": (narrow, HIDDEN),
+            "o": (HIDDEN, wide),
+            "gate": (WIDE, HIDDEN),
+            "up": (WIDE, HIDDEN),
+            "down": (HIDDEN, WIDE),
+        }
+
+    def _values(self, role: str, shape: tuple[int, ...]) -> Floats:
+        return np.random.default_rng([ord(letter) for letter in role]).standard_normal(shape, dtype=np.float32)
+
+    def _encoded(self, role: str, format: str = "q8_0") -> Encoded:
+        shape = self._shapes[role.rpartition(".")[2]]
+        return formats.encode(self._values(role, shape) / np.sqrt(shape[1]), formats.get(format), role)
+
+    def holds(self, role: str) -> bool:
+        return role in self._shapes or role.rpartition(".")[2] in (*self._shapes, "attn_norm", "mlp_norm")
+
+    def linear(self, role: str) -> _Linear | Adapted:
+        rung = self._rungs[self._bound % len(self._rungs)]
+        self._bound += 1
+        linear = _Linear(self._encoded(role, "bf16" if rung == "numba.stored" else "q8_0"), rung)
+        return Adapted(linear, [self._change(role)], "cpu", 2) if self._adapters else linear
+
+    def _change(self, role: str) -> LowRank:
+        """A LoRA in float32, of rank 3, in the first layer, and a DoRA of float16 in the second; none for k."""
+        rows, columns = self._shapes[role.rpartition(".")[2]]
+        down, up = self._values(f"{role}.down", (3, columns)), self._values(f"{role}.up", (rows, 3))
+        scale = 0.0 if role.endswith(".k") else 1.0 / np.sqrt(columns)
+        if not role.startswith("layers.1"):
+            return LowRank(down, up, scale)
+        down, up = (part.astype(np.float16).astype(np.float32) for part in (down, up))
+        return LowRank(down, up, float(scale > 0) / 32, 1 + np.abs(self._values(f"{role}.magnitude", (rows,))))
+
+    def look_up(self) -> _Embedding:
+        return _Embedding(formats.decode(self._encoded("embed")))
+
+    def vector(self, role: str) -> Floats:
+        return 1 + self._values(role, (HIDDEN,)) / np.float32(4)
+
+    def attention(self, layer: int) -> object:
+        return LADDERS["attention"].rung("ref").load().apply
+
+    def device(self, layer: int) -> str:
+        return "cpu"
+
+
+class TinyCache:
+    """Keys and values of two layers; see ``rung.ops.decode_step.parts.Cache``."""
+
+    def __init__(self, head_dim: int, dtype: str) -> None:
+        self.context, self._dtype = CONTEXT, dtype
+        size = (KV_HEADS, CONTEXT, head_dim)
+        self.keys = [torch.zeros(size, dtype=_CACHE[dtype]) for _ in range(2)]
+        self.values = [torch.zeros(size, dtype=_CACHE[dtype]) for _ in range(2)]
+
+    def rows(self, layer: int) -> Rows:
+        """See there."""
+        keys, values = self.keys[layer], self.values[layer]
+        width = keys.element_size()
+        between = (width * keys.stride(0), width * keys.stride(1))
+        return Rows(keys.data_ptr(), values.data_ptr(), *between, self._dtype)
+
+    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
+        """See there."""
+        end = start + keys.shape[0]
+        self.keys[layer][:, start:end].copy_(keys.transpose(0, 1))
+        self.values[layer][:, start:end].copy_(values.transpose(0, 1))
+
+    def read(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+        """See there."""
+        return self.keys[layer][:, :count].transpose(0, 1), self.values[layer][:, :count].transpose(0, 1)
+
+
+def weights(case: Case) -> Weights:
+    """Two layers, one with a window, with the head size of the case, on its rungs of linear, in turn."""
+    head_dim = int(case.options["head_dim"])
+    rope = Rope(head_dim, False, tuple(1e4 ** (-2 * i / head_dim) for i in range(head_dim // 2)))
+    shape = Decoder(
+        "tiny", (Layer(None, 0), Layer(8, 0)), HIDDEN, HEADS, KV_HEADS, head_dim, WIDE, VOCABULARY, CONTEXT,
+        1e-6, 0.0, "silu", head_dim**-0.5, (rope,), attention_softcap=20.0, logit_softcap=30.0,
+    )  # fmt: skip
+    parts = _Parts(head_dim, case.options["linears"], bool(case.options.get("adapters", False)))
+    return Weights.bind(shape, parts, CONTEXT)  # type: ignore[arg-type]
+
+
+def steps(rung: Any, case: Case) -> Tensor:
+    """Logits [24, vocabulary] of twelve tokens on a rung of decode_step: one after the other, then all at once."""
+    head_dim = int(case.options["head_dim"])
+    cache, ids = TinyCache(head_dim, case.format), np.random.default_rng(7).integers(0, VOCABULARY, 12)
+    state = rung.prepare(weights(case), cache, threads=2)
+    singles = [torch.from_numpy(rung.apply(state, int(token), position)) for position, token in enumerate(ids)]
+    reader = rung.reader(state)
+    whole = reader.logits(reader.read(ids.tolist(), TinyCache(head_dim, case.format), 0))
+    return torch.cat([torch.stack(singles), torch.from_numpy(whole)])

@@ -1,0 +1,1 @@
+"""How a simulation sees the operations of torch, in every thread."""

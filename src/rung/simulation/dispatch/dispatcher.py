@@ -1,0 +1,254 @@
+"""Every operation while a simulation is in force: devices that mix, refusals, memory, and where results lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rung.simulation import refusals
+from rung.simulation.dispatch.dispatch_hook import seen
+from rung.simulation.dispatch.operations import Operation
+from rung.simulation.simulation import HOST, Card, Host, World
+from rung.simulation.torch_api import placement
+from rung.simulation.torch_api.generators import check_generator
+from rung.simulation.torch_api.placement import UNDECIDED, Mark, claim, wanting, where
+
+_CPU = torch.device("cpu")
+_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+#: Classes of tensors and of what is none, which are known without asking ``isinstance``.
+_TENSORS = frozenset((Tensor, torch.nn.Parameter))
+_OTHERS = frozenset((int, float, bool, type(None), torch.dtype))
+#: The names under which torch's wrappers check arguments, where it is not the operation's own.
+_WRAPPERS = {
+    "embedding": ("_index_select", {"weight": "self", "indices": "index"}),
+    "convolution": ("_convolution", {}),
+}
+#: Operations whose wrappers name the argument; all others go through iterators, which do not.
+_NAMED = (
+    "cat", "index_select", "gather", "scatter", "native_layer_norm", "nll_loss_forward", "nll_loss2d_forward",
+    *_WRAPPERS,
+)  # fmt: skip
+
+
+class Dispatch:
+    """Runs the operations of the threads in which the simulation is in force."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._operations: dict[Any, Operation] = {}
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the operation on the CPU, as the card would."""
+        world = self.world
+        if world.capturing is not None:
+            return world.capturing.note(self.run, func, args, kwargs)
+        call = func._op  # both it and its hash are torch's own code, those of ``func`` are Python's
+        operation = self._operations.get(call)
+        if operation is None:
+            operation = self._operations[call] = Operation(func, defects=bool(world.defects))
+        if operation.view:
+            return call(*args, **kwargs)
+        wanted = world.local.wanted
+        if operation.plain and wanted is None and not kwargs and (found := _alone(world, args)) is not None:
+            card, dtype = found
+            self._check(operation, card, dtype)
+            result = call(*args)
+            if operation.fresh:
+                _keep(card, operation, result)
+            return result
+        return self._general(operation, func, args, kwargs, wanted)
+
+    def _general(
+        self, operation: Operation, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Card | Host | None
+    ) -> Any:
+        """Any operation, wherever its tensors lie and its results are wanted."""
+        world, call = self.world, func._op
+        device = kwargs.get("device")
+        if device is not None and device.type != "cpu":
+            wanted = world.find(device)
+            if wanted is None:
+                return call(*args, **kwargs)
+            kwargs = {**kwargs, "device": _CPU}
+        given, places, card, together, dtype = _survey(world, (*args, *kwargs.values()) if kwargs else args)
+        whole = operation.whole and card and together and wanted is None and not world.defects
+        if operation.composite and not whole:  # in inference mode
+            return self._by_parts(func, args, kwargs, wanted)
+        if card and operation.indexes:
+            _check_indices(world, *args[:2])
+        if card and not together and not operation.mixes and wanted is None:
+            self._settle(operation, card, given, places, args, kwargs)
+        target = wanted or card or HOST
+        computing = card or target
+        if operation.random:
+            check_generator(world, kwargs.get("generator"), computing)
+        if not isinstance(computing, Card):
+            result = call(*args, **kwargs)
+            if not given or all(place is UNDECIDED for place in places):
+                for tensor in _results(result):
+                    (placement.leave_open if wanted is None else placement.settle)(tensor)
+            return result
+        dtype = dtype or kwargs.get("dtype") or torch.get_default_dtype()
+        self._check(operation, computing, dtype)
+        if operation.custom:
+            call = self._inside(func)
+        result = _kept(target, call, operation, args, kwargs) if isinstance(target, Card) else call(*args, **kwargs)
+        if world.defects and operation.spoils(computing, dtype):
+            for tensor in _results(result):
+                if tensor.is_floating_point():
+                    tensor.fill_(float("nan"))
+        return result
+
+    def _by_parts(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Card | Host | None) -> Any:
+        """Computes an operation that is made of others: its parts come back to ``run``."""
+        if wanted is None:
+            with seen():
+                return func.decompose(*args, **kwargs)
+        with wanting(self.world, wanted), seen():
+            return func.decompose(*args, **kwargs)
+
+    def _inside(self, func: Any) -> Callable[..., Any]:
+        """Another library's operation: what its kernel calls of torch comes back to ``run``."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with seen():
+                return func._handle.redispatch_boxed(_KEYS, *args, **kwargs)
+
+        return run
+
+    def _check(self, operation: Operation, card: Card, dtype: torch.dtype) -> None:
+        """Raises what the real software raises for what the card does not do; takes what cuBLAS takes."""
+        if operation.launches and (failure := operation.failure(card, dtype)) is not None:
+            raise failure()
+        if operation.kind == "matmul":
+            card.use_workspace()
+        elif operation.kind == "attention":
+            refusals.check_attention(card, dtype)
+
+    def _settle(
+        self,
+        operation: Operation,
+        card: Card,
+        given: list[Tensor],
+        places: list[Card | Host],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Takes undecided tensors to the card; raises torch's error for one that lies elsewhere."""
+        for index, (tensor, place) in enumerate(zip(given, places, strict=True)):
+            if place is UNDECIDED:
+                claim(card, tensor)
+                places[index] = card
+            elif place is not card and (place is not HOST or _is_misplaced(tensor)):
+                named = operation.kind == "matmul" or operation.name in _NAMED
+                name = operation.argument(tensor, args, kwargs) if named else ""
+                op, renamed = _WRAPPERS.get(operation.name, (operation.name, {}))
+                raise refusals.mixed_devices(card, op, renamed.get(name, name), str(place.place))
+
+
+def _check_indices(world: World, tensor: Tensor, indices: Iterable[Tensor | None]) -> None:
+    """Raises torch's error for an index on a card on which the tensor is not."""
+    here = where(world, tensor)
+    lying = (where(world, index) for index in indices if index is not None)
+    if here is not UNDECIDED and any(isinstance(place, Card) and place is not here for place in lying):
+        raise refusals.misplaced_index(here)
+
+
+def _is_misplaced(tensor: Tensor) -> bool:
+    """Whether a tensor of the host may not be with those of a card: numbers may, and so may those of no device."""
+    return bool(tensor.dim()) and placement.real_device(tensor).type == "cpu"
+
+
+def _alone(world: World, values: tuple[Any, ...]) -> tuple[Card, torch.dtype] | None:
+    """The card on which all tensors among arguments lie, and what is computed in; None where it is not as simple.
+
+    Most operations are decided here, so it asks for nothing twice.
+    """
+    card = dtype = None
+    for value in values:
+        kind = value.__class__
+        if kind in _OTHERS or (kind is list and value and value[0].__class__ is int):
+            continue
+        if kind not in _TENSORS:
+            return None
+        try:
+            mark = value.untyped_storage()._rung_mark
+        except (NotImplementedError, RuntimeError):  # sparse
+            return None
+        if mark.__class__ is not Mark or (card is not None and mark.card is not card):
+            return None
+        card = mark.card
+        if dtype is None and value.dtype in refusals.DTYPE_NAMES:
+            dtype = value.dtype
+    return (card, dtype) if card is not None and dtype is not None and card.world is world else None
+
+
+def _survey(
+    world: World, values: Iterable[Any]
+) -> tuple[list[Tensor], list[Card | Host], Card | None, bool, torch.dtype | None]:
+    """The tensors among arguments, where each lies, the first card, whether all lie there, and what is computed in.
+
+    That is the first dtype that capabilities are named after. One loop: every operation comes through here.
+    """
+    given: list[Tensor] = []
+    places: list[Card | Host] = []
+    card, together, dtype = None, True, None
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors: Iterable[Tensor] = (value,)
+        elif value.__class__ is list or value.__class__ is tuple:
+            tensors = [inner for inner in value if isinstance(inner, Tensor)]
+        else:
+            continue
+        for tensor in tensors:
+            place = where(world, tensor)
+            given.append(tensor)
+            places.append(place)
+            if card is None and isinstance(place, Card):
+                card = place
+            if place is not card:
+                together = False
+            elif dtype is None and tensor.dtype in refusals.DTYPE_NAMES:
+                dtype = tensor.dtype
+    return given, places, card, together, dtype
+
+
+def _keep(card: Card, operation: Operation, result: Any) -> None:
+    """Puts the results of an operation on the card."""
+    if result.__class__ is Tensor:
+        claim(card, result)
+    else:
+        for tensor in _results(result)[: operation.kept]:
+            claim(card, tensor)
+
+
+def _kept(card: Card, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The results of an operation, in the card's memory. Where their size is known before, so is whether they fit."""
+    if not (operation.sized or operation.random):
+        result = func(*args, **kwargs)
+        if operation.fresh:
+            _keep(card, operation, result)
+        return result
+    size = operation.bytes(args, kwargs) if operation.sized else None
+    block = card.allocate(size) if size is not None else None
+    try:
+        result = card.by_chance(func, args, kwargs) if operation.random else func(*args, **kwargs)
+        if operation.fresh:
+            for tensor in _results(result)[: operation.kept]:
+                if claim(card, tensor, block):
+                    block = None
+        return result
+    finally:
+        if block is not None:  # nothing was made, or the result is a tensor that was there before
+            card.release(block)
+
+
+def _results(result: Any) -> list[Tensor]:
+    """The tensors that an operation returned."""
+    if isinstance(result, Tensor):
+        return [result]
+    if not isinstance(result, (list, tuple)):
+        return []
+    return [t for one in result for t in (one if isinstance(one, (list, tuple)) else (one,)) if isinstance(t, Tensor)]

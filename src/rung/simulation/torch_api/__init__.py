@@ -1,0 +1,1 @@
+"""Functions and classes of torch that behave as on the simulated card."""

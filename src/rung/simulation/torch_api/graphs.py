@@ -1,0 +1,105 @@
+"""``torch.cuda.CUDAGraph``: operations that are noted once, and done again in the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rung.simulation import refusals
+from rung.simulation.dispatch.dispatch_hook import seen
+from rung.simulation.dispatch.patches import Patches
+from rung.simulation.simulation import HOST, World
+from rung.simulation.torch_api.placement import card_of
+
+#: Operations that wait for a value, which a capture does not have.
+_WAITING = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "_unique2", "masked_select")
+
+
+class Graph:
+    """What ``torch.cuda.CUDAGraph()`` makes in a simulation.
+
+    While it captures, operations are computed and noted; ``replay`` computes them again from what their inputs hold by
+    then and writes the results where they were. The graph keeps all memory in between, as a real one does.
+    """
+
+    world: World
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._steps: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **options: Any) -> None:
+        """Notes from now on. Raises where another graph does."""
+        if self.world.capturing is not None:
+            raise refusals.not_while_capturing(self.world.card)
+        self._steps.clear()
+        self.world.capturing = self
+
+    def capture_end(self) -> None:
+        """Notes no more."""
+        self.world.capturing = None
+
+    def note(self, call: Callable[..., Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of an operation of the simulation, noted. Raises for what waits for a value of the card."""
+        world = self.world
+        world.capturing = None
+        if func._schema.name.split("::")[1] in _WAITING or self._leaves(func, args):
+            raise refusals.not_while_capturing(world.card)
+        try:
+            result = call(func, args, kwargs)
+        finally:
+            world.capturing = self
+        if (device := kwargs.get("device")) is not None and device.type == world.type:
+            kwargs = {**kwargs, "device": torch.device("cpu")}
+        self._steps.append((func, args, kwargs, result))
+        return result
+
+    def _leaves(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether it copies from a card to the host."""
+        lying = [card_of(self.world, value) is not None for value in args if isinstance(value, Tensor)]
+        if func._schema.name == "aten::copy_":
+            return lying == [False, True]
+        return func._schema.name == "aten::_to_copy" and lying == [True] and self.world.local.wanted is HOST
+
+    def replay(self) -> None:
+        """Does it again."""
+        random = torch.Tag.nondeterministic_seeded
+        with seen(False), torch.inference_mode(), torch._C._AutoDispatchBelowAutograd():
+            for func, args, kwargs, result in self._steps:
+                if random in func.tags and kwargs.get("generator") is None:
+                    made = self.world.card.by_chance(func, args, kwargs)
+                else:
+                    made = func(*args, **kwargs)
+                _write(result, made)
+
+    def reset(self) -> None:
+        """Forgets what was noted, and gives its memory back."""
+        self._steps.clear()
+
+    def pool(self) -> tuple[int, int]:
+        """A name for its memory, which other graphs may be given; there is one pool here."""
+        return (0, 1)
+
+
+def _write(kept: Any, made: Any) -> None:
+    """New results where the first ones lie; what changed its input, or only looks at it, is there already."""
+    if isinstance(kept, Tensor):
+        if kept.untyped_storage()._cdata != made.untyped_storage()._cdata:
+            kept.copy_(made)
+    elif isinstance(kept, (list, tuple)):
+        for old, new in zip(kept, made, strict=True):
+            _write(old, new)
+
+
+def install(world: World, patches: Patches, graph: type[Graph] = Graph) -> None:
+    """Puts the class of one simulation in force, which is made of ``graph``."""
+    if world.type != "cuda":
+        return
+    made = type("CUDAGraph", (graph,), {"world": world, "__module__": "torch.cuda", "__doc__": Graph.__doc__})
+    for module in (torch.cuda, torch.cuda.graphs):
+        patches.set(module, "CUDAGraph", made)
+        patches.set(module, "graph_pool_handle", lambda: (0, 1))
+    patches.set(torch._C, "_host_emptyCache", lambda: None)  # pinned memory is the host's own here
+    patches.set(torch.cuda.graphs.graph, "default_capture_stream", None)  # the class keeps the first one

@@ -1,0 +1,88 @@
+"""Storages say where they lie and are copied there; DLPack hands memory on without its storage, so it is looked up."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rung.simulation.dispatch.patches import Patches
+from rung.simulation.simulation import Card, World
+from rung.simulation.torch_api.placement import Mark, card_of_storage, claim_storage, mark_of, share
+
+_real_device = torch._C.StorageBase.device.__get__  # type: ignore[attr-defined]
+_PRESERVE = -1  # the stream that torch's own ``__dlpack__`` takes for "none was named"
+
+
+def install(world: World, patches: Patches) -> None:
+    """Puts it in force."""
+    owner = torch.UntypedStorage
+    real_to = owner.to
+
+    def device(storage: torch.UntypedStorage) -> torch.device:
+        card = card_of_storage(world, storage)
+        return card.place if card else _real_device(storage)
+
+    def copied(storage: torch.UntypedStorage, card: Card | None) -> torch.UntypedStorage:
+        made = torch.UntypedStorage(storage.nbytes())
+        made.copy_(storage)
+        if card is not None:
+            claim_storage(card, made)
+        return made
+
+    def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        return copied(storage, card_of_storage(world, storage))
+
+    def to(storage: torch.UntypedStorage, *, device: Any, non_blocking: bool = False) -> Any:
+        place, here = world.find(device), card_of_storage(world, storage)
+        if place is None:
+            return real_to(storage, device=device, non_blocking=non_blocking)
+        card = place if isinstance(place, Card) else None
+        return storage if card is here else copied(storage, card)
+
+    patches.set(owner, "device", property(device))
+    patches.set(owner, "clone", clone)
+    patches.set(owner, "to", to)
+    _exchange(world, patches)
+
+
+def _exchange(world: World, patches: Patches) -> None:
+    """DLPack: who takes a card's memory is on that card; who names no stream does not know of cards."""
+    given: weakref.WeakValueDictionary[int, Mark] = weakref.WeakValueDictionary()
+    real = Tensor.__dlpack__
+
+    def remembered(tensor: Tensor) -> None:
+        mark = mark_of(world, tensor)
+        if mark is not None:
+            given[tensor.data_ptr()] = mark
+
+    def exported(tensor: Tensor, *, stream: Any = _PRESERVE, **options: Any) -> Any:
+        remembered(tensor)
+        if stream == _PRESERVE and mark_of(world, tensor) is not None:  # as NumPy asks, and then refuses what it gets
+            raise BufferError("Unsupported device in DLTensor.")
+        return real(tensor, stream=stream, **options)
+
+    def capsule(to_capsule: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+        def made(tensor: Tensor) -> Any:
+            remembered(tensor)
+            return to_capsule(tensor)
+
+        return made
+
+    def taking(take: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def taken(*args: Any, **kwargs: Any) -> Tensor:
+            result = take(*args, **kwargs)
+            mark = given.get(result.data_ptr())
+            if mark is not None:
+                share(mark, result)
+            return result
+
+        return taken
+
+    patches.set(Tensor, "__dlpack__", exported)
+    for module in (torch, torch.utils.dlpack):
+        patches.set(module, "to_dlpack", capsule(module.to_dlpack))
+        patches.set(module, "from_dlpack", taking(module.from_dlpack))
