@@ -20,14 +20,28 @@ STEPS = [
     {"planning"},
     {"diagnosis"},
     {"run"},
-    {"nn"},
+    {"simulation", "nn"},
     {"hub"},
     {"engine", "measure"},
     {"training", "pipelines", "splats", "conversion"},
+    {"exec"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(STEPS) for name in names}
-TORCH = {"ops", "run", "nn", "hub", "engine", "measure", "training", "pipelines", "splats", "kernels/gpu"}
+TORCH = {
+    "ops",
+    "run",
+    "simulation",
+    "exec",
+    "nn",
+    "hub",
+    "engine",
+    "measure",
+    "training",
+    "pipelines",
+    "splats",
+    "kernels/gpu",
+}
 NUMBA = {"kernels/isa", "kernels/cpu"}
 MODULES = sorted(ROOT.rglob("*.py"))
 

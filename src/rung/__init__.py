@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 
+from rung import moved as _moved
 from rung.hub.register import install as _install
 
 __version__ = "0.1.0"
@@ -80,6 +81,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+_moved.install()
 _install()
 
 

@@ -13,7 +13,7 @@ import pytest
 from rung.cli import executing
 from rung.cli.executing import understood
 
-PROGRAMS = Path(__file__).parents[1] / "run" / "exec" / "programs"
+PROGRAMS = Path(__file__).parents[1] / "exec" / "programs"
 IGEMMLT = "igemmlt not available (probably built with NO_CUBLASLT)"
 P2200 = ["--device", "sim:p2200", "--software", "torch 1.10+cu102"]
 

@@ -11,7 +11,7 @@ import torch
 
 import rung
 from rung.exec.report import read
-from tests.run.exec.helped import helped
+from tests.exec.helped import helped
 
 PROGRAMS = Path(__file__).parent / "programs"
 GEMM_EX = (

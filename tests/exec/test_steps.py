@@ -11,7 +11,7 @@ from rung.exec.fallbacks import ways
 from rung.exec.report import Notes, read
 from rung.exec.split import _CUTS, in_pieces
 from rung.exec.step_down import Steps
-from tests.run.exec.helped import helped
+from tests.exec.helped import helped
 
 GEMM_EX = "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx( handle, opa, opb, m, n, k)`"
 aten = torch.ops.aten

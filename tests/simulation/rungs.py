@@ -75,6 +75,6 @@ CMMA, MMQ, IGEMMLT = Cmma(), Mmq(), Igemmlt()
 
 def ladder(name: str, impl: str, needs: tuple[str, ...] = ()) -> Ladder:
     """That rung above the ones that rung has for GPUs."""
-    top = Rung("linear", name, f"tests.simulated.rungs:{impl}", kinds=("cuda",), needs=needs)
+    top = Rung("linear", name, f"tests.simulation.rungs:{impl}", kinds=("cuda",), needs=needs)
     registered = LADDERS["linear"]
     return Ladder("linear", (top, registered.rung("torch.decode"), registered.rung("ref")))

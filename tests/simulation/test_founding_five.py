@@ -24,7 +24,7 @@ from rung.run.journal import Journal
 from rung.run.self_check_cases import splats
 from rung.simulation.cards import describe
 from tests.planning.cards import gemma_2b
-from tests.simulated import rungs
+from tests.simulation import rungs
 from tests.tiny import gguf_vocabulary, tiny_checkpoint, tiny_model
 
 GEMM_EX = (

@@ -16,7 +16,7 @@ from rung.exec.relay import Relay
 PROCESSOR = "cpu"
 #: The folder that is put on PYTHONPATH.
 START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start")
-HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FORWARDED = {
     getattr(signal, f"SIG{name}")
     for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "WINCH", "ALRM", "XCPU", "PWR")

@@ -107,8 +107,8 @@ class Subject(Value):
     def activation_bytes(self, context: int, batch: int = 1, converted: bool = True, width: int = 4) -> int:
         """The most bytes of activations alive at once; for other networks than decoders an estimate of the same kind.
 
-        ``converted``: see ``rung.models.decoder_memory``. Prompts of a batch are read one after the other. ``width``: bytes
-        of a number in what ``halves``; a trace of that was of 16 bits.
+        ``converted``: see ``rung.models.decoder_memory``. Prompts of a batch are read one after the other. ``width``:
+        bytes of a number in what ``halves``; a trace of that was of 16 bits.
         """
         if self.decoder is not None:
             return (

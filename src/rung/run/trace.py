@@ -26,7 +26,9 @@ from torch.utils.flop_counter import flop_registry
 from rung.core.errors import CannotTrace
 from rung.core.value import Value
 
-_OURS = tuple(str(Path(module).parent) for module in (torch.__file__, __file__) if module)
+_PACKAGE = Path(__file__).parents[1]
+#: Folders whose frames are not the traced program's.
+_OURS = (str(Path(torch.__file__).parent), str(_PACKAGE / "run"), str(_PACKAGE / "simulation"))
 _GROUPED = getattr(torch.ops.aten, "_grouped_mm", None)  # which torch has from 2.8 on
 _FLOPS = {
     **flop_registry,

@@ -18,8 +18,8 @@ import rung  # noqa: E402
 from rung.core.errors import SoftwareMissing  # noqa: E402
 from rung.hub.bitsandbytes import guarded, hook, install, uninstall  # noqa: E402
 from rung.hub.bitsandbytes.kernels import KERNELS  # noqa: E402
+from tests.exec.helped import helped  # noqa: E402
 from tests.hub.bitsandbytes import replaceable  # noqa: E402
-from tests.run.exec.helped import helped  # noqa: E402
 
 pytestmark = replaceable
 

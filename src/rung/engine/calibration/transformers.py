@@ -1,7 +1,7 @@
 """What ``rung calibrate`` measures of networks that transformers builds: all that a token takes there beside weights.
 
-Tiny networks of random weights, in rung's layers, as ``rung.engine.transformers_decoder`` runs them: a dense one, a mixture of
-experts, and one of usual width that reads a prompt.
+Tiny networks of random weights, in rung's layers, as ``rung.engine.transformers_decoder`` runs them: a dense one, a
+mixture of experts, and one of usual width that reads a prompt.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def sources_hash() -> str:
     Numba looks only at the file of a function, not at the modules whose instructions it uses.
     """
     made = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.parent.glob("*/*.py")):
+    for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
         made.update(path.read_bytes())
     for package in ("numba", "llvmlite"):
         made.update(importlib.metadata.version(package).encode())

@@ -31,8 +31,8 @@ def joined(
 ) -> list[Found]:
     """What is stored, with the tensors that make quantised weights replaced by these.
 
-    ``site``: see ``rung_folder.gather``; other methods' tensors tell their shapes. Raises ``UnknownArchitecture`` for a method
-    that rung does not read, ``BadFile`` for tensors that contradict the config or each other.
+    ``site``: see ``rung_folder.gather``; other methods' tensors tell their shapes. Raises ``UnknownArchitecture`` for a
+    method that rung does not read, ``BadFile`` for tensors that contradict the config or each other.
     """
     method = checkpoints.method_of(config, where)
     by_name = {item.stored.name: item for item in found}

@@ -26,10 +26,10 @@ Floats = npt.NDArray[np.float32]
 #: Float64 [rows, 2].
 Sums = npt.NDArray[np.float64]
 _FAMILIES = {
-    "encode_blocks": ("q8_0", "q4_0", "q5_0", "int8", "llm_int8", "nf4", "fp4"),
-    "encode_minima": ("q4_1", "q5_1"),
-    "encode_iq4": ("iq4_nl",),
-    "encode_kquants": ("q4_k", "q5_k", "q6_k"),
+    "blocks": ("q8_0", "q4_0", "q5_0", "int8", "llm_int8", "nf4", "fp4"),
+    "minima": ("q4_1", "q5_1"),
+    "iq4": ("iq4_nl",),
+    "kquants": ("q4_k", "q5_k", "q6_k"),
 }
 #: Formats with a kernel; nf4 and fp4 have one for every size of block.
 FORMATS = tuple(name for names in _FAMILIES.values() for name in names)
@@ -145,7 +145,7 @@ def _slabs(weight: Encoded, threads: int, most: int | None = None) -> Iterator[t
 def _kernel(fmt: Format) -> Any:
     name = fmt.name.split(":")[0]
     module = next(module for module, names in _FAMILIES.items() if name in names)
-    found = importlib.import_module(f"rung.kernels.cpu.{module}")
+    found = importlib.import_module(f"rung.kernels.cpu.encode.{module}")
     return getattr(found, "int8" if name == "llm_int8" else name)
 
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts beside those of ``outlines.experts`` and ``outlines.deepseek``; names as in transformers 5."""
+"""Mixtures of experts beside those of ``experts`` and ``deepseek``; names as in transformers 5."""
 
 from __future__ import annotations
 

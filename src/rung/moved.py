@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+
+TYPE_CHECKING = False  # typing's own costs the launcher of ``rung exec`` milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
 
 #: Old module or package -> new one. A package's row covers what lies in it, unless that has a row of its own.
 MOVED: dict[str, str] = {
@@ -180,7 +182,8 @@ MOVED: dict[str, str] = {
 def new_name(name: str) -> str | None:
     """Return where the module ``name`` is now, or None if it did not move.
 
-    >>> new_name("rung.core.errors")
+    >>> new_name("rung.engine.bound"), new_name("rung.run.simulate.streams"), new_name("rung.core.errors")
+    ('rung.engine.weight_loader', 'rung.simulation.torch_api.streams', None)
     """
     parts = name.split(".")
     for length in range(len(parts), 1, -1):
@@ -190,7 +193,7 @@ def new_name(name: str) -> str | None:
     return None
 
 
-class _Alias(Loader):
+class _Alias:
     """Loads an old name as the module with the new name: one module, not a copy."""
 
     def __init__(self, new: str) -> None:
@@ -206,7 +209,7 @@ class _Alias(Loader):
         module.__spec__ = self.spec  # the import system has just set that of the old name
 
 
-class _MovedFinder(MetaPathFinder):
+class _MovedFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -214,10 +217,10 @@ class _MovedFinder(MetaPathFinder):
         if new is None:
             return None
         warnings.warn(f"{fullname} is {new} now; the old path goes in 0.3", DeprecationWarning, stacklevel=2)
-        return ModuleSpec(fullname, _Alias(new))
+        return ModuleSpec(fullname, _Alias(new))  # type: ignore[arg-type]  # a Loader by its methods
 
 
 def install() -> None:
-    """Let old paths be imported. Called once, by ``import rung``."""
+    """Let old paths be imported. ``import rung`` calls this once."""
     if not any(isinstance(finder, _MovedFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _MovedFinder())
