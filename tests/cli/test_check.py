@@ -197,7 +197,7 @@ def test_a_bad_model_among_others_is_told_in_its_place_and_the_rest_answered(run
     listed = rung(*asked, "--json")
     assert said.code == listed.code == 2
     first, second, third = map(json.loads, listed.out.splitlines())
-    assert second.keys() == {"model", "error", "facts", "ways_out"}
+    assert second.keys() == {"model", "error", "code", "facts", "ways_out"}
     assert second["model"] == "no<such>"
     assert second["error"].startswith("'no<such>' is neither")
     assert (first["best"], third["best"]) != (None, None)
@@ -206,7 +206,8 @@ def test_a_bad_model_among_others_is_told_in_its_place_and_the_rest_answered(run
 
 def test_of_several_models_a_wrong_option_is_told_once_and_nothing_answered(rung, gemma, model):
     said = rung("check", gemma, model, "--batch", "0", "--json")
-    assert (said.code, said.out, said.err.count("--batch 0")) == (2, "", 1)
+    assert (said.code, said.err.count("--batch 0")) == (2, 1)
+    assert json.loads(said.out)["code"] == "value-out-of-range"
 
 
 def test_what_one_of_several_models_cannot_be_asked_does_not_stop_the_rest(rung, gemma, model):

@@ -38,9 +38,13 @@ def check_card(settings: Mapping[str, str]) -> None:
         raise UsageError(
             "--software, --memory and --defect are of a simulated card; --device cpu is this processor as it is.",
             ways_out=["rung exec --device cpu -- COMMAND", "rung exec --device sim:p2200 --memory 4GB -- COMMAND"],
+            code="option-without-effect",
         )
     if not name:
-        raise UsageError("--software, --memory and --defect are of a simulated card: --device sim:NAME.")
+        raise UsageError(
+            "--software, --memory and --defect are of a simulated card: --device sim:NAME.",
+            code="option-without-effect",
+        )
     if not name.startswith("sim:"):
         raise UsageError(
             f"rung exec takes the devices that the program finds; {name} can be simulated.",

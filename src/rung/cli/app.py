@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             interrupts.stop()
         if debug:
             raise
-        code = _report(error)
+        code = _report(error, json="--json" in given[:own])
         if _no_room(error):
             _discard()
         sys.exit(code)
@@ -97,12 +97,14 @@ def _run(given: list[str]) -> None:
     raise error  # out here: raised where it was caught it would be its own cause's context, a ring without an end
 
 
-def _report(error: Exception) -> int:
-    """Says what went wrong; returns the exit status."""
+def _report(error: Exception, json: bool) -> int:
+    """Say what went wrong on stderr, and as a JSON document on stdout where one was to come; return the exit status."""
     from rung.core.errors import RungError
 
     if isinstance(error, RungError):
         _say(str(error))
+        if json:
+            _print_json(error.to_json())
         return error.exit_code
     if isinstance(error, OSError) and _no_room(error):
         _say(f"{error.filename or 'The output'} cannot be written: {error.strerror}.")
@@ -110,6 +112,15 @@ def _report(error: Exception) -> int:
     _say(f"rung itself failed: {type(error).__name__}: {error}")
     _say("This is a bug of rung. The same command with --debug shows where; please report it with that output.")
     return 1
+
+
+def _print_json(document: dict[str, object]) -> None:
+    from json import dumps
+
+    try:
+        print(dumps(document, ensure_ascii=False), flush=True)  # one line: an answer of many is one line each
+    except OSError:  # no reader, or no room: stderr has said it
+        _discard()
 
 
 def _say(text: str) -> None:

@@ -60,7 +60,9 @@ def check(
 
     for name, given in (("--trace", trace), ("--revision", revision)):
         if given:
-            raise UsageError(f"{name} is about models; {path} is a scene.", (), [f"leave {name} out"])
+            raise UsageError(
+                f"{name} is about models; {path} is a scene.", (), [f"leave {name} out"], code="option-without-effect"
+            )
     return occupied(check.check(scene(path), groups, question), groups)
 
 

@@ -43,6 +43,7 @@ def simulated(device: str | None, software: str | None = None) -> Iterator[str |
             raise UsageError(
                 "--software is of a simulated card; a device that is here has the software that is installed.",
                 ways_out=[f'--device sim:p2200 --software "{software}"'],
+                code="option-without-effect",
             )
         yield device
         return

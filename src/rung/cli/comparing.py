@@ -101,7 +101,9 @@ def _language(
         sums.add(number, piece, logits)
         count += len(piece)
     if not count:
-        raise UsageError("The text is too short to compare anything: it has two tokens at the least.")
+        raise UsageError(
+            "The text is too short to compare anything: it has two tokens at the least.", code="input-empty"
+        )
     reading = sums.reading()
     prompt_speed = count / (time.monotonic() - started)
     answer = loaded.generate(words[:200], raw=True, max_tokens=_WRITTEN, temperature=0.0)
@@ -126,6 +128,6 @@ def _read(text: Path) -> str:
     try:
         return text.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{text} cannot be read: {error.strerror or error}.") from error
+        raise UsageError(f"{text} cannot be read: {error.strerror or error}.", code="file-unreadable") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{text} is no text in UTF-8.", [f"first at byte {error.start:,}"]) from error

@@ -34,7 +34,7 @@ def log_of(what: str | None) -> Iterator[bytes]:
         yield from utf8(_chunks(_stdin()))
         return
     if not what.strip():
-        raise UsageError("The line to explain is empty.", (), ['rung explain "the line"'])
+        raise UsageError("The line to explain is empty.", (), ['rung explain "the line"'], code="input-empty")
     try:
         path = Path(what)
         there, folder = path.exists() or path.is_symlink(), path.is_dir()
@@ -67,12 +67,15 @@ def _check_word(word: str) -> None:
     from rung.diagnosis.fixing import causes
 
     if _LOG.search(word) or (re.search(r"[/\\]", word) and not scene([word.encode("utf-8", "replace")]).hits):
-        raise UsageError(f"There is no file {word}.", (), ['rung explain "the line"', "rung explain FILE"])
+        raise UsageError(
+            f"There is no file {word}.", (), ['rung explain "the line"', "rung explain FILE"], code="path-unknown"
+        )
     if _LABEL.fullmatch(word) and (near := difflib.get_close_matches(word, list(causes()), 2, _ALIKE)):
         raise UsageError(
             f"{word} is no cause. Did you mean {' or '.join(near)}?",
             (),
             [f"rung explain {near[0]}", "rung explain --list"],
+            code="name-unknown",
         )
 
 
@@ -99,7 +102,7 @@ def _no_log() -> UsageError:
 
 
 def _unreadable(name: object, error: OSError) -> UsageError:
-    return UsageError(f"{name} cannot be read: {error.strerror}")
+    return UsageError(f"{name} cannot be read: {error.strerror}", code="file-unreadable")
 
 
 def _chunks(stream: BinaryIO) -> Iterator[bytes]:
@@ -123,9 +126,9 @@ def environment_in(file: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise _unreadable(file, error) from error
     except UsageError as error:
-        raise UsageError(f"{file}: {error.cause}", error.facts, way) from error
+        raise UsageError(f"{file}: {error.cause}", error.facts, way, code=error.code) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file} is no JSON: {error}", ways_out=way) from error
+        raise UsageError(f"{file} is no JSON: {error}", ways_out=way, code="json-invalid") from error
     if strange := [key for key in given or () if key not in KEYS]:
         note(
             f"{file}: left out, no key of an environment: {', '.join(map(str, strange[:5]))}. Known: {', '.join(KEYS)}."

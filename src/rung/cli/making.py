@@ -50,7 +50,7 @@ def pixels(text: str | None) -> tuple[int, int] | None:
         return None
     found = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text.strip().lower())
     if not found or 0 in (width := int(found[1]), height := int(found[2] or found[1])):
-        raise UsageError(f"--size {text} is no size.", ways_out=["--size 512x512"])
+        raise UsageError(f"--size {text} is no size.", ways_out=["--size 512x512"], code="value-out-of-range")
     return width, height
 
 
@@ -81,7 +81,10 @@ def make(
 
     if (prompt is None) == (batch is None):
         raise UsageError(
-            "Give a prompt, or --batch FILE with one a line.", (), [f'rung {command} {quoted(model)} "a cat"']
+            "Give a prompt, or --batch FILE with one a line.",
+            (),
+            [f'rung {command} {quoted(model)} "a cat"'],
+            code="input-empty",
         )
     common = Settings(prompt=prompt or "", **settings)
     wanted = [Job(common, out)] if batch is None else jobs(batch, common, out)
@@ -90,7 +93,10 @@ def make(
     done = Done(out, {**whose, "format": format, "fps": fps})
     if batch is not None and batch.resolve() == done.path.resolve():
         raise UsageError(
-            f"{batch} is where the journal of this batch goes.", (), ["give --out or the file another name"]
+            f"{batch} is where the journal of this batch goes.",
+            (),
+            ["give --out or the file another name"],
+            code="output-exists",
         )
     left = wanted if batch is None else done.left(wanted)
     for job in () if plan else left:

@@ -55,7 +55,9 @@ def _read(patience: float | None) -> str | None:
     try:
         return _decode(_read_rest(number))
     except OSError as error:  # a terminal that has gone, a disk that fails
-        raise UsageError(f"Standard input cannot be read: {error.strerror}.", (), ["rung run MODEL < FILE"]) from error
+        raise UsageError(
+            f"Standard input cannot be read: {error.strerror}.", (), ["rung run MODEL < FILE"], code="file-unreadable"
+        ) from error
 
 
 def _decode(data: bytes) -> str:

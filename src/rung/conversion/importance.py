@@ -44,11 +44,14 @@ def by_role(found: Mapping[str, Floats], names: Mapping[str, str], columns: Mapp
         if len(found[name]) != columns[role]:
             raise BadFile(
                 f"The importance data are of another model: {name} has {columns[role]:,} columns,"
-                f" and they {len(found[name]):,}"
+                f" and they {len(found[name]):,}",
+                code="made-for-another-model",
             )
         made[role] = found[name]
     if not made:
-        raise BadFile("The importance data are of another model: none of its names is there")
+        raise BadFile(
+            "The importance data are of another model: none of its names is there", code="made-for-another-model"
+        )
     return made
 
 

@@ -34,6 +34,7 @@ def merging(card: ModelCard, adapters: Sequence[str], target: Path, format: str 
             f"{adapters[0]} changes the output head, and {card.name} has none of its own: it is the embedding.",
             ["added to both, it would change what tokens mean as well"],
             [f"rung run {quoted(card.path)} --adapter {quoted(adapters[0])}   # adds it to the head alone"],
+            code="made-for-another-model",
         )
     steps = tuple(
         replace(step, changes=changes.get(step.tensor.role, ()), whole=whole.get(step.tensor.role))
@@ -49,6 +50,7 @@ def merging(card: ModelCard, adapters: Sequence[str], target: Path, format: str 
                     f"rung merge {quoted(card.path)} {quoted(adapters[0])} {quoted(target)} --format {better}",
                     f"rung run {quoted(card.path)} --adapter {quoted(adapters[0])}   # adds it while the model runs",
                 ],
+                code="format-not-writable",
             )
     return replace(job, steps=steps)
 

@@ -69,7 +69,7 @@ def unpickled(source: Path, target: Path) -> dict[str, int]:
     (outcome,) = run([job], _DAY)
     if outcome.ok and "refused" in outcome.value:
         refused: type[RungError] = getattr(errors, outcome.value["refused"])
-        raise refused(outcome.value["cause"], outcome.value["facts"], outcome.value["ways"])
+        raise refused(outcome.value["cause"], outcome.value["facts"], outcome.value["ways"], code=outcome.value["code"])
     if outcome.ok:
         made: dict[str, int] = outcome.value
         return made
@@ -89,7 +89,7 @@ def work(source: str, target: str) -> dict[str, Any]:
     try:
         return _converted(Path(source), Path(target))
     except RungError as error:
-        said = {"cause": error.cause, "facts": list(error.facts), "ways": list(error.ways_out)}
+        said = {"cause": error.cause, "facts": list(error.facts), "ways": list(error.ways_out), "code": error.code}
         return {"refused": type(error).__name__, **said}
 
 

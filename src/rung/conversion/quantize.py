@@ -39,7 +39,9 @@ def kind_of(target: Path, asked: str | None) -> str:
     """
     if asked is not None and asked not in KINDS:
         raise UsageError(
-            f"--as {asked}: there is no such kind.{did_you_mean(asked, KINDS)}", [f"it is one of {', '.join(KINDS)}"]
+            f"--as {asked}: there is no such kind.{did_you_mean(asked, KINDS)}",
+            [f"it is one of {', '.join(KINDS)}"],
+            code="name-unknown",
         )
     named = target.suffix.lower() == ".gguf"
     if asked not in (None, "gguf") and named:
@@ -219,6 +221,7 @@ def _check_patterns(card: ModelCard, keep: Mapping[str, Format]) -> None:
                 f"--keep {pattern} matches no matrix of {card.name}.{did_you_mean(pattern, known)}",
                 [f"{', '.join(name.removesuffix('.weight') for name in names.folder_names(card).values())[:160]} ..."],
                 ["write a name, whole parts of one, or a pattern with * and ?"],
+                code="name-unknown",
             )
 
 
@@ -232,12 +235,14 @@ def _check(card: ModelCard, kind: str, chosen: Mapping[str, tuple[Format, str]])
                 f"GGUF files hold no {format.name}",
                 (),
                 ["--format q4_k", "a DST that does not end in .gguf, with --as rung: a folder, which holds it"],
+                code="format-does-not-suit",
             )
         if kind == "bitsandbytes" and not (lossless(format) or format.name == "int8" or format.family == "codebook4"):
             raise UsageError(
                 f"bitsandbytes has no {format.name}; {tensor.name} would be stored in it",
                 (),
                 ["--format nf4, --format nf4:64:nested, --format fp4, --format int8", "--as rung"],
+                code="format-does-not-suit",
             )
         if not format.divides(tensor.shape[-1]):
             raise UsageError(
@@ -245,6 +250,7 @@ def _check(card: ModelCard, kind: str, chosen: Mapping[str, tuple[Format, str]])
                 f"{tensor.shape[-1]}",
                 (),
                 [f"--keep {tensor.name.removesuffix('.weight')}={formats.next_better(format, tensor.shape[-1]).name}"],
+                code="format-does-not-suit",
             )
 
 
@@ -253,6 +259,7 @@ def _read_only(format: Format, fact: str) -> UsageError:
         f"rung reads {format.name} and does not write it; {fact}",
         (),
         ["rung formats   # those without 'read only' are written", "--format q4_k_m, --format q8_0"],
+        code="format-not-writable",
     )
 
 

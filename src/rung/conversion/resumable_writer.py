@@ -33,7 +33,9 @@ def check_new(target: Path) -> None:
     if there:
         if not target.with_name(f"{target.name}.part").exists():  # a run was killed after its last step
             target.with_name(f"{target.name}.part.journal").unlink(missing_ok=True)
-        raise UsageError(f"{target} is there already", (), ["remove it, or give the result another name"])
+        raise UsageError(
+            f"{target} is there already", (), ["remove it, or give the result another name"], code="output-exists"
+        )
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,10 @@ class Partial:
             fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(
-                f"Another process is writing {self.target}", (), ["wait for it, or give the result another name"]
+                f"Another process is writing {self.target}",
+                (),
+                ["wait for it, or give the result another name"],
+                code="in-use",
             ) from error
 
     def _recorded(self) -> dict[int, Any]:
@@ -224,6 +229,7 @@ def _disk(target: Path) -> Iterator[None]:
                 f"{target} cannot be written: {error.strerror or error}",
                 [error.filename] if error.filename and Path(error.filename) != target else [],
                 ["name another place"],
+                code="output-unwritable",
             ) from error
         raise DiskFull(
             f"The disk is full: {target} could not be written.",

@@ -26,7 +26,9 @@ def writing(out: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL:
             raise DiskFull(f"No room for {out}.", ["nothing was changed"], ["name a place on another disk"]) from error
-        raise UsageError(f"{out} cannot be written: {error.strerror or error}.", [], ["name another place"]) from error
+        raise UsageError(
+            f"{out} cannot be written: {error.strerror or error}.", [], ["name another place"], code="output-unwritable"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ class Setting:
                 f"The environment variable {self.variable} is {text!r}, which makes no sense: {error}",
                 [self.meaning],
                 [f"unset {self.variable}"],
+                code="setting-invalid",
             ) from error
 
 

@@ -48,7 +48,9 @@ def host_of(device: Device, here: Sequence[str], python: str, driver: str = "", 
         name, _, machine = system.partition("-")
         usual = (name, machine or usual[1])
         if name not in SYSTEMS or usual[1] not in ("x86_64", "aarch64"):
-            raise UsageError(f"{system!r} is none of {', '.join(SYSTEMS)}, with or without -x86_64 or -aarch64.")
+            raise UsageError(
+                f"{system!r} is none of {', '.join(SYSTEMS)}, with or without -x86_64 or -aarch64.", code="name-unknown"
+            )
     return Host(
         card=device.name,
         architecture=row.key,

@@ -48,7 +48,9 @@ def check_model(
     question = Question(memory=parse_memory(memory), formats=formats, **asked)
     named = [*_several(devices), *_several(device)]
     if fits and named:
-        raise UsageError("fits asks the whole catalogue; device names devices: one or the other.")
+        raise UsageError(
+            "fits asks the whole catalogue; device names devices: one or the other.", code="options-exclude-each-other"
+        )
     for one in named:
         if not isinstance(one, str | Device):
             raise UsageError(f"device is a name or a rung.Device, not {one!r}.", (), ['device="p2200"', "rung devices"])
@@ -69,7 +71,9 @@ def _check_arguments(asked: Mapping[str, Any]) -> None:
     for name in asked:
         if name not in known:
             likely = did_you_mean(name, [*known, "device", "format", "software", "fits", "trace", "offline"])
-            raise UsageError(f"rung.check takes no argument {name!r}.{likely}", [f"it takes {', '.join(known)}"])
+            raise UsageError(
+                f"rung.check takes no argument {name!r}.{likely}", [f"it takes {', '.join(known)}"], code="name-unknown"
+            )
 
 
 def answer_for(

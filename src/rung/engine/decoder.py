@@ -133,5 +133,6 @@ class Decoder:
             raise UsageError(
                 f"Token ids must lie in 0 to {vocabulary - 1}, found {min(ids)} to {max(ids)}",
                 [f"the model's vocabulary has {vocabulary} tokens"],
+                code="value-out-of-range",
             )
         self.cache.room(self.cache.length, len(ids))

@@ -143,6 +143,7 @@ class Model:
                 f"{self.card.name} has no chat template: it continues text and holds no conversation.",
                 (),
                 ["generate(prompt, raw=True)", f'rung run {quoted(self.card.path)} --raw "Once upon a time"'],
+                code="chat-template-missing",
             )
         text = self._template.render(messages)
         bos = self.tokenizer.named.get("bos_token", "")

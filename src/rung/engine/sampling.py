@@ -49,7 +49,9 @@ class Sampling:
         for name, (_, _, words) in _RANGES.items():
             value = getattr(self, name)
             if not (name == "seed" and value is None) and not _makes_sense(name, value):
-                raise UsageError(f"{name.replace('_', '-')} {value!r} makes no sense: it must be {words}.")
+                raise UsageError(
+                    f"{name.replace('_', '-')} {value!r} makes no sense: it must be {words}.", code="value-out-of-range"
+                )
 
     @classmethod
     def of(cls, defaults: Mapping[str, Any], **options: Any) -> Sampling:
@@ -60,7 +62,7 @@ class Sampling:
         """
         unknown = sorted(set(options) - set(_RANGES))
         if unknown:
-            raise UsageError(f"{unknown[0]} is no sampling option; they are {', '.join(_RANGES)}.")
+            raise UsageError(f"{unknown[0]} is no sampling option; they are {', '.join(_RANGES)}.", code="name-unknown")
         asked = {name: value for name, value in options.items() if value is not None}
         given = {name: value for name, value in defaults.items() if name in _RANGES and _makes_sense(name, value)}
         values = given | asked

@@ -152,7 +152,9 @@ class BorrowedDecoder:
         self, ids: Sequence[int], each: bool, on_read: Callable[[int, int], None] = lambda done, total: None
     ) -> list[torch.Tensor]:
         if not ids or min(ids) < 0 or max(ids) >= self._vocabulary:
-            raise UsageError(f"Token ids must lie in 0 to {self._vocabulary - 1}, and be one at least")
+            raise UsageError(
+                f"Token ids must lie in 0 to {self._vocabulary - 1}, and be one at least", code="value-out-of-range"
+            )
         self.cache.room(self.cache.length, len(ids))
         if not self.cache.length:
             self._kept.forget()  # what a call that failed has left

@@ -24,5 +24,6 @@ def defect(text: str) -> Defect:
             f"{text!r} is no defect.",
             ["a defect is: OPERATION DTYPE EXCEPTION: MESSAGE"],
             ["rung exec --device sim:2080ti --defect 'matmul f16 RuntimeError: CUDNN_STATUS_NOT_SUPPORTED' -- COMMAND"],
+            code="name-unknown",
         )
     return Defect(words[0], words[1], raised, message.strip())

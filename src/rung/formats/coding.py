@@ -83,11 +83,14 @@ def weighs(fmt: Format) -> bool:
 
 def _encode(source: Source, fmt: Format) -> Encoded:
     if not fmt.encodes:
-        raise UsageError(f"rung reads {fmt.name} and does not write it", ways_out=["rung formats"])
+        raise UsageError(
+            f"rung reads {fmt.name} and does not write it", ways_out=["rung formats"], code="format-not-writable"
+        )
     if not fmt.divides(source.shape[1]):
         raise UsageError(
             f"{fmt.name} cannot store {source.name}: its blocks of {fmt.block} do not divide rows of {source.shape[1]}",
             ways_out=[f"use {next_better(fmt, source.shape[1]).name}, the next better format that divides it"],
+            code="format-does-not-suit",
         )
     return Encoded(fmt, source.shape, _codec_of(fmt).encode(source))
 

@@ -71,6 +71,7 @@ def select_device(name: str | None, software: str | None = None) -> Device:
         raise UsageError(
             f"{device.id} is here and has the software that is installed; --software goes with the catalogue.",
             ways_out=[f'rung devices p2200 --software "{software}"'],
+            code="option-without-effect",
         )
     return device
 
@@ -88,6 +89,7 @@ def select_groups(names: Sequence[str | Device], software: str | None = None, fi
         raise UsageError(
             "--software goes with names of the catalogue; a device that is here has the software that is installed.",
             ways_out=[f"--device p2200 --software {quoted(software)}"],
+            code="option-without-effect",
         )
     if not names:
         return [(device,) for device in here]

@@ -108,10 +108,14 @@ def write_tokenizer(folder: Path, target: Path) -> Path:
             found.save_pretrained(target)
     except Exception as error:  # other people's code on files that may say anything
         text = " ".join(str(error).split())[:200]
-        raise BadFile(f"{folder.name} has no tokenizer", [f"transformers finds none either: {text}"]) from error
+        raise BadFile(
+            f"{folder.name} has no tokenizer", [f"transformers finds none either: {text}"], code="model-incomplete"
+        ) from error
     made = target / "tokenizer.json"
     if not made.is_file() or len(found) <= len(found.all_special_tokens):  # it makes an empty one of nothing
-        raise BadFile(f"{folder.name} has no tokenizer", ["nor files that transformers makes one of"])
+        raise BadFile(
+            f"{folder.name} has no tokenizer", ["nor files that transformers makes one of"], code="model-incomplete"
+        )
     return made
 
 
@@ -185,6 +189,7 @@ def _complete(folder: Path, network: nn.Module, found: Mapping[str, Any]) -> Non
         raise BadFile(
             f"{folder.name} lacks {counted(len(lacking), 'weight')} of a {type(network).__name__}",
             [", ".join(lacking[:3]) + (" ..." if len(lacking) > 3 else "")],
+            code="model-incomplete",
         )
 
 

@@ -86,7 +86,9 @@ def merge(model: PeftModel, dequantize: bool = False, adapter_names: list[str] |
         if name not in model.peft_config:
             known = list(model.peft_config)
             raise UsageError(
-                f"The model has no adapter {name!r}.{did_you_mean(name, known)}", [f"it has {', '.join(known)}"]
+                f"The model has no adapter {name!r}.{did_you_mean(name, known)}",
+                [f"it has {', '.join(known)}"],
+                code="name-unknown",
             )
     if dequantize:
         return _into_plain(model, adapter_names)

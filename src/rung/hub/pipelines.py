@@ -69,6 +69,7 @@ class Folder:
             raise BadFile(
                 f"{self.place.name} lacks {', '.join([*lacking, *gone])}",
                 [f"{self.kind.__name__} is made of {', '.join(name for name in wanted)}"],
+                code="model-incomplete",
             )
 
     @property
@@ -94,6 +95,7 @@ class Folder:
                 f"{name} of {self.place.name} is stored quantised, by {stored.get('quant_method', 'somebody')}.",
                 ["pipelines are read from 32 or 16 bits, and quantised while they are read where that is planned"],
                 ["take the pipeline that it was made from:  --format nf4"],
+                code="already-quantized",
             )
         made: Any
         with _empty(), quiet():
@@ -140,7 +142,9 @@ class Folder:
             return kind.from_pretrained(self.place / name)
         except Exception as error:  # as above
             text = " ".join(str(error).split())[:200]
-            raise BadFile(f"{name} of {self.place.name} cannot be read: {type(error).__name__}: {text}") from error
+            raise BadFile(
+                f"{name} of {self.place.name} cannot be read: {type(error).__name__}: {text}", code="file-unreadable"
+            ) from error
 
 
 def stand_in(network: nn.Module, name: str, device: torch.device, perform: Perform) -> nn.Module:
@@ -184,6 +188,7 @@ def scheduler(pipeline: Any, name: str) -> Any:
         raise UsageError(
             f"{type(pipeline).__name__} has no scheduler {name!r}.{did_you_mean(_short(name), known)}",
             [f"it takes {', '.join(sorted(known))}"],
+            code="name-unknown",
         )
     return chosen.from_config(pipeline.scheduler.config)
 

@@ -169,7 +169,9 @@ class Loader(Quantizer):
         headers = {part: Header(f"{name} ({part})", tuple(t.shape), raws[part].dtype) for part, t in tensors.items()}
         held = checkpoints.describe(self.method, self.settings, name, headers, raws.__getitem__)
         if held is None and "weight" not in tensors:
-            raise BadFile(f"{name} lacks its codes", [f"the checkpoint has {', '.join(tensors)} of it"])
+            raise BadFile(
+                f"{name} lacks its codes", [f"the checkpoint has {', '.join(tensors)} of it"], code="model-incomplete"
+            )
         return None if held is None else checkpoints.read(self.method, held, raws, name)
 
     def place(self, model: Any, name: str, encoded: Encoded, device: torch.device) -> dict[str, Tensor]:

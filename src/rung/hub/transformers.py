@@ -78,6 +78,7 @@ class QuantizationConfig(QuantizationConfigMixin):
                 f"rung.QuantizationConfig has no argument {', '.join(sorted(unknown))}",
                 ["it has format, skip, embeddings, compute_dtype, keep and threshold"],
                 ['rung.QuantizationConfig(format="nf4")'],
+                code="name-unknown",
             )
         self.quant_method: Any = Method.RUNG
         self.format = format if format == AUTO else formats.get(format).name
@@ -360,6 +361,7 @@ def _complete(model: nn.Module) -> None:
             f"The checkpoint has no weight of {name} in {format}, which its quantization_config says",
             [f"so it is with {count(several, 'weight')}: config.json and the weights are of different models"],
             ["take both from the same copy of the model"],
+            code="model-incomplete",
         )
 
 

@@ -47,10 +47,17 @@ def check_destination(path: Path, frames: int) -> None:
     if kind == ".png" and frames > 1:
         raise UsageError(f"A PNG holds one picture, not {frames} frames.", ways_out=["--out x.webp", "--frames 1"])
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"There is no folder {path.parent}.", ways_out=[f"mkdir -p {quoted(path.parent)}"])
+        raise UsageError(
+            f"There is no folder {path.parent}.", ways_out=[f"mkdir -p {quoted(path.parent)}"], code="path-unknown"
+        )
     if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
         reason = "it is a folder" if path.is_dir() else f"nothing may be written into {path.absolute().parent}"
-        raise UsageError(f"{path} cannot be written.", [reason], [f"--out {quoted(Path.home() / path.name)}"])
+        raise UsageError(
+            f"{path} cannot be written.",
+            [reason],
+            [f"--out {quoted(Path.home() / path.name)}"],
+            code="output-unwritable",
+        )
     if kind == ".mp4":
         ffmpeg()
     elif importlib.util.find_spec("PIL") is None:
@@ -177,7 +184,7 @@ def _pillow(path: Path, begin: list[Frame], others: Iterator[Frame], fps: float,
     except OSError as error:
         if error.errno in FULL:
             raise
-        raise BadFile(f"{path.name} cannot be written: {error}") from error
+        raise BadFile(f"{path.name} cannot be written: {error}", code="output-unwritable") from error
 
 
 def sheet(path: Path, rows: Mapping[str, Frames], most: int = 8) -> None:
@@ -214,9 +221,13 @@ def check_curves(path: Path) -> None:
     if path.suffix.lower() != ".svg":
         raise UsageError(f"{path.name} is no SVG.", (), [f"--picture {quoted(path.with_suffix('.svg'))}"])
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"There is no folder {path.parent}.", (), [f"mkdir -p {quoted(path.parent)}"])
+        raise UsageError(
+            f"There is no folder {path.parent}.", (), [f"mkdir -p {quoted(path.parent)}"], code="path-unknown"
+        )
     if path.is_dir():
-        raise UsageError(f"{path} cannot be written: it is a folder.", (), ["name another place"])
+        raise UsageError(
+            f"{path} cannot be written: it is a folder.", (), ["name another place"], code="output-unwritable"
+        )
     with writing(path), tempfile.TemporaryFile(dir=path.absolute().parent):
         pass
 

@@ -35,6 +35,7 @@ def check_scales(encoded: Encoded, name: str) -> None:
                     f"Tensor {name} is damaged: a scale in row {row:,} is {piece[field][np.argmax(bad)]}",
                     ["the file was written from a broken checkpoint, or changed since"],
                     ["download it again, or take another file of the model"],
+                    code="values-not-finite",
                 )
 
 

@@ -213,6 +213,7 @@ def _complete(listed: Listing, name: str) -> list[str]:
             f"{listed.repository} is not complete: {len(missing)} of {count} parts are not {where}.",
             [f"the first missing one is {missing[0]}"],
             [f"rung run {listed.repository}   # with a network"] if listed.folder else [],
+            code="model-incomplete",
         )
     return wanted
 

@@ -171,7 +171,7 @@ def find_path(
         )
     except HubError as error:
         looked = f"{name!r} is no file or folder here, so it was looked for on the hub"
-        raise type(error)(error.cause, [looked, *error.facts], error.ways_out) from error
+        raise type(error)(error.cause, [looked, *error.facts], error.ways_out, code=error.code) from error
     for note in location.notes:
         on_note(note)
     return location.path

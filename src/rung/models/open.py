@@ -23,13 +23,15 @@ def open_card(path: str | Path) -> ModelCard:
         place = Path(path).expanduser()
         folder, there = place.is_dir(), place.exists()
     except (OSError, RuntimeError) as error:  # too long for a name; the home of a user who is not there
-        raise ModelNotFound(f"There is no file or folder {str(path)[:200]}", [str(error)[:200]]) from error
+        raise ModelNotFound(
+            f"There is no file or folder {str(path)[:200]}", [str(error)[:200]], code="path-unknown"
+        ) from error
     if folder:
         return _open_folder(place)
     if not there:
-        raise ModelNotFound(f"There is no file or folder {place}")
+        raise ModelNotFound(f"There is no file or folder {place}", code="path-unknown")
     if not place.is_file():
-        raise BadFile(f"{place} is neither a file nor a folder")
+        raise BadFile(f"{place} is neither a file nor a folder", code="path-unknown")
     if head(place).startswith(b"GGUF"):
         return gguf_card(place)
     if place.suffix == ".safetensors" or place.name in ("config.json", "model.safetensors.index.json"):

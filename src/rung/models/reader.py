@@ -112,7 +112,7 @@ def _open(path: Path) -> mmap.mmap:
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
-                raise BadFile(f"{path} is an empty file")
+                raise BadFile(f"{path} is an empty file", code="input-empty")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
-        raise BadFile(f"{path} cannot be read: {error.strerror or error}") from error
+        raise BadFile(f"{path} cannot be read: {error.strerror or error}", code="file-unreadable") from error

@@ -45,6 +45,7 @@ def tensors_of(found: Sequence[Found], decoder: Decoder, biases: Iterable[str], 
             f"{where} lacks {counted(len(missing), 'tensor')} that a {decoder.model_type} model of "
             f"{counted(len(decoder.layers), 'layer')} needs",
             [f"missing: {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''}"],
+            code="model-incomplete",
         )
     for item in found:
         _check_shape(item, decoder, where)

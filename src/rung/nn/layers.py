@@ -157,6 +157,7 @@ class QuantEmbedding(nn.Embedding):
                 raise UsageError(
                     f"Id {low if low < 0 else high} is outside of the vocabulary of {self.num_embeddings}",
                     ["tokenizer and model do not belong together, or padding has an id of its own"],
+                    code="value-out-of-range",
                 )
         rows = matmul.look_up(ids.long(), self.stored).to(self.compute_dtype or self.stored.dtype)
         return rows if self.embed_scale is None else _scaled(rows, self.embed_scale)

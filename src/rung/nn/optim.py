@@ -33,7 +33,9 @@ def _refuse(**options: Any) -> None:
     """bitsandbytes takes these arguments too and ignores them."""
     for name, value in options.items():
         if value:
-            raise UsageError(f"{name}={value} would change nothing here", (), [f"leave {name} out"])
+            raise UsageError(
+                f"{name}={value} would change nothing here", (), [f"leave {name} out"], code="option-without-effect"
+            )
 
 
 class Adam(Optimizer8bit):

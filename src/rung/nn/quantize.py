@@ -113,6 +113,7 @@ def wanted_layers(module: nn.Module, choice: Choice) -> list[Wanted]:
                 f"{argument}: {pattern!r} matches no layer.{did_you_mean(pattern, known)}",
                 [f"{count(len(known), 'layer')}, {', '.join(known[:3])} among them"] if known else [],
                 ["write a name, whole parts of one, or a pattern with * and ?"],
+                code="name-unknown",
             )
     if not found:
         raise _nothing(type(module).__name__, known, choice.skip)
@@ -155,6 +156,7 @@ def _already(name: str, layer: nn.Module) -> UsageError:
         f"{name} is quantised already, to {', '.join(held)}",
         ["quantising twice would lose twice"],
         ["begin with the model that it was made from, or leave it out with skip"],
+        code="already-quantized",
     )
 
 
@@ -208,6 +210,7 @@ def check_computing(dtype: torch.dtype | None, threshold: float) -> None:
             f"threshold is {threshold!r}; it is a number that is not negative",
             ["it is the magnitude above which columns of the input are left in 16 bits (LLM.int8())"],
             ["threshold=6.0", "leave it out: there is none"],
+            code="value-out-of-range",
         )
 
 
@@ -232,7 +235,12 @@ def check_shapes(wanted: Wanted) -> None:
     if not format.encodes:
         better = written_instead(format, wanted.weights[0][1].shape[1])
         ways = [f"quantise to {better}, which it writes", "rung formats   # says which are written"]
-        raise UsageError(f"rung reads {format.name} and does not write it", [f"asked for {wanted.name or 'it'}"], ways)
+        raise UsageError(
+            f"rung reads {format.name} and does not write it",
+            [f"asked for {wanted.name or 'it'}"],
+            ways,
+            code="format-not-writable",
+        )
     if kind_of(wanted.module) == "experts" and not (able := experts.computable(wanted.module)):
         raise UsageError(f"{wanted.name} cannot be quantised: {able.reason}", (), [leave_out])
     if getattr(wanted.module, "max_norm", None) is not None:
@@ -247,6 +255,7 @@ def check_shapes(wanted: Wanted) -> None:
                 f" {weight.shape[1]}",
                 (),
                 [leave_out, f"quantise to {other}, the next better format that divides it"],
+                code="format-does-not-suit",
             )
 
 

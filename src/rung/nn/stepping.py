@@ -140,7 +140,12 @@ class GlobalOptimManager:
         given = key_value_dict if key_value_dict is not None else {key: value}
         unknown = sorted(str(name) for name in given if name not in SETTINGS)
         if unknown:
-            raise UsageError(f"{', '.join(unknown)} would change nothing here", (), [f"set  {', '.join(SETTINGS)}"])
+            raise UsageError(
+                f"{', '.join(unknown)} would change nothing here",
+                (),
+                [f"set  {', '.join(SETTINGS)}"],
+                code="option-without-effect",
+            )
         for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
             self._settings.setdefault(parameter, {}).update(given)
 
@@ -171,9 +176,12 @@ class Optimizer8bit(torch.optim.Optimizer):
     ) -> None:
         for name in ("lr", "eps", "weight_decay"):
             if not defaults[name] >= 0.0:
-                raise UsageError(f"{name} is {defaults[name]}; it must not be negative")
+                raise UsageError(f"{name} is {defaults[name]}; it must not be negative", code="value-out-of-range")
         if not all(0.0 <= beta < 1.0 for beta in defaults["betas"]):
-            raise UsageError(f"betas (momentum, alpha) are {defaults['betas']}; each must be in 0 ... 1, below 1")
+            raise UsageError(
+                f"betas (momentum, alpha) are {defaults['betas']}; each must be in 0 ... 1, below 1",
+                code="value-out-of-range",
+            )
         if is_paged:
             raise UsageError(
                 "paged state needs the managed memory of CUDA, which this optimiser does not use",
@@ -182,7 +190,7 @@ class Optimizer8bit(torch.optim.Optimizer):
             )
         bits = self._bits or optim_bits
         if bits not in (8, 32):
-            raise UsageError(f"optim_bits is {bits}; it is 8 or 32")
+            raise UsageError(f"optim_bits is {bits}; it is 8 or 32", code="value-out-of-range")
         self._settings = {"optim_bits": bits, "min_8bit_size": min_8bit_size, "max_unorm": max_unorm}
         super().__init__(params, defaults)
 

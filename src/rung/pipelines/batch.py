@@ -40,14 +40,14 @@ def jobs(file: Path, common: Settings, out: Path) -> list[Job]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from error
+        raise UsageError(f"{file} cannot be read: {error}", code="file-unreadable") from error
     found = []
     for number, line in enumerate(lines, 1):
         if line.strip():
             settings = _settings(line.strip(), common, f"{file.name}, line {number}")
             found.append(Job(settings, out.with_name(f"{out.stem}-{number:03d}{out.suffix}")))
     if not found:
-        raise UsageError(f"{file} has no prompt: one a line.")
+        raise UsageError(f"{file} has no prompt: one a line.", code="input-empty")
     return found
 
 
@@ -57,7 +57,7 @@ def _settings(line: str, common: Settings, where: str) -> Settings:
     try:
         given = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} begins like JSON and is none: {error}") from error
+        raise UsageError(f"{where} begins like JSON and is none: {error}", code="json-invalid") from error
     unknown = sorted(given.keys() - {"prompt", *_FIELDS})
     if unknown or not isinstance(given.get("prompt"), str):
         wrong = f"has {', '.join(unknown)}" if unknown else "has no prompt"

@@ -153,7 +153,11 @@ def fill_buffers(network: nn.Module, folder: Path) -> None:
 
 
 def _lacks(folder: Path, missing: list[str]) -> BadFile:
-    return BadFile(f"{folder.name} lacks {count(len(missing), 'tensor')}", [f"missing: {', '.join(missing[:8])}"])
+    return BadFile(
+        f"{folder.name} lacks {count(len(missing), 'tensor')}",
+        [f"missing: {', '.join(missing[:8])}"],
+        code="model-incomplete",
+    )
 
 
 def _state(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -187,7 +191,7 @@ def _values(file: io.BufferedReader, path: Path, stored: Stored, wanted: torch.d
         part = values[first : first + step]
         data = part if wanted == dtype else torch.empty(len(part), dtype=dtype)
         if file.readinto(data.view(torch.uint8).numpy().data) != data.nbytes:
-            raise BadFile(f"{path.name} has become shorter while it was read")
+            raise BadFile(f"{path.name} has become shorter while it was read", code="file-truncated")
         if data is not part:
             part.copy_(data)
     return values.reshape(stored.shape)

@@ -49,7 +49,9 @@ class Question(Value):
             whole = isinstance(value, int) and not isinstance(value, bool)
             if (value is not None or name == "batch") and not (whole and 1 <= value <= _MOST):
                 option = "--" + name.replace("_", "-")
-                raise UsageError(f"{option} {value} makes no sense: it is a whole number from 1 to 10^9.")
+                raise UsageError(
+                    f"{option} {value} makes no sense: it is a whole number from 1 to 10^9.", code="value-out-of-range"
+                )
         if isinstance(self.formats, str) or not all(isinstance(name, str) for name in self.formats):
             raise UsageError(
                 f"formats is a tuple of names, not {self.formats!r}.", (), ['formats=("q8_0", "nf4")', "rung formats"]
@@ -61,6 +63,7 @@ class Question(Value):
                 f"There is no training called {self.training!r}.{did_you_mean(self.training, WAYS)}",
                 ["lora: adapters over frozen weights; full: all weights"],
                 ["rung check MODEL --training lora"],
+                code="name-unknown",
             )
         self._check_training()
         optimizer_state(self.optimizer or OPTIMIZER)
@@ -69,15 +72,28 @@ class Question(Value):
         """Raises ``UsageError`` for what changes nothing."""
         for name in ("optimizer", "rank", "sequence"):
             if self.training is None and getattr(self, name) is not None:
-                raise UsageError(f"--{name} changes nothing without --training.", (), ["--training lora"])
+                raise UsageError(
+                    f"--{name} changes nothing without --training.",
+                    (),
+                    ["--training lora"],
+                    code="option-without-effect",
+                )
         for name in ("context", "prompt_tokens"):
             if self.training is not None and (given := getattr(self, name)) is not None:
                 option = "--" + name.replace("_", "-")
                 raise UsageError(
-                    f"{option} changes nothing with --training, which reads sequences.", (), [f"--sequence {given}"]
+                    f"{option} changes nothing with --training, which reads sequences.",
+                    (),
+                    [f"--sequence {given}"],
+                    code="option-without-effect",
                 )
         if self.training == "full" and self.rank is not None:
-            raise UsageError("--rank is that of adapters, which full training has none of.", (), ["--training lora"])
+            raise UsageError(
+                "--rank is that of adapters, which full training has none of.",
+                (),
+                ["--training lora"],
+                code="option-without-effect",
+            )
 
 
 @dataclass(frozen=True)
@@ -261,15 +277,17 @@ class Unanswered(Value):
     facts: tuple[str, ...]
     ways_out: tuple[str, ...]
     ok: None = None  # neither yes nor no
+    code: str = "error"
 
     def __str__(self) -> str:
-        return str(RungError(self.cause, self.facts, self.ways_out))
+        return str(RungError(self.cause, self.facts, self.ways_out, code=self.code))
 
     def to_json(self) -> dict[str, Any]:
         """The error as scripts read it."""
         return {
             "model": self.model,
             "error": self.cause,
+            "code": self.code,
             "facts": list(self.facts),
             "ways_out": list(self.ways_out),
         }

@@ -19,5 +19,6 @@ def optimizer_state(name: str) -> int:
             f"There is no optimizer {name!r}.{did_you_mean(name, OPTIMIZERS)}",
             [f"known: {', '.join(OPTIMIZERS)}"],
             ["rung check MODEL --training lora --optimizer adamw"],
+            code="name-unknown",
         )
     return OPTIMIZERS[name]

@@ -84,6 +84,7 @@ def may_change(environment: Environment, system: bool) -> None:
             f"{environment.folder} cannot be written to.",
             ["nothing was changed"],
             ["python3 -m venv ENV, then rung setup --apply --venv ENV"],
+            code="output-unwritable",
         )
 
 

@@ -44,7 +44,9 @@ class simulate(contextlib.ContextDecorator):  # noqa: N801 (used as a function: 
         self._defects = tuple(defects)
         if strange := [one for one in self._defects if not isinstance(one, Defect)]:
             raise UsageError(
-                f"{strange[0]!r} is no defect.", ways_out=['rung.Defect("matmul", "f16", RuntimeError, "text")']
+                f"{strange[0]!r} is no defect.",
+                ways_out=['rung.Defect("matmul", "f16", RuntimeError, "text")'],
+                code="name-unknown",
             )
         self._undo: contextlib.ExitStack | None = None
 

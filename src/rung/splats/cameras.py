@@ -106,7 +106,12 @@ def _of_file(path: Path) -> tuple[View, ...]:
             held = read_object(file, _LIMIT, ["check the file"])
             return _of_path(file, held) if "camera_path" in held else tuple(transforms.views(file)[0])
     except OSError as error:
-        raise BadFile(f"{error.filename or path} cannot be read: {error.strerror}.", [], ["check the name"]) from error
+        raise BadFile(
+            f"{error.filename or path} cannot be read: {error.strerror}.",
+            [],
+            ["check the name"],
+            code="file-unreadable",
+        ) from error
     raise UsageError(
         f"There are no cameras in {path}.",
         [f"taken are transforms.json, a folder with it or with a COLMAP model, a camera path of nerfstudio, {CAMERAS}"],

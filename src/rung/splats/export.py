@@ -93,7 +93,9 @@ def page_title(out: Path) -> str:
 
 def _nothing_left(merged: Cloud) -> UsageError:
     if not len(merged.means):
-        return UsageError("The source has no splats.", [], ["rung splat info SRC", "name another file"])
+        return UsageError(
+            "The source has no splats.", [], ["rung splat info SRC", "name another file"], code="input-empty"
+        )
     low, high = merged.means.min(0), merged.means.max(0)
     return UsageError(
         f"None of the {len(merged.means):,} splats is left.",
@@ -107,4 +109,6 @@ def check(sources: Sequence[Path], out: Path) -> None:
     if out.suffix.lower() != PAGE:
         suffix(out, f"{PAGE}: a page that shows it")
     if any(out.exists() and source.exists() and out.samefile(source) for source in sources):
-        raise UsageError(f"{out} is one of the sources.", [], ["give the new file another name"])
+        raise UsageError(
+            f"{out} is one of the sources.", [], ["give the new file another name"], code="output-is-input"
+        )

@@ -230,7 +230,10 @@ def _check(card: SceneCard, corrupt: list[str], foreign: list[str], left: int) -
     facts = [*corrupt[:5], *(["..."] if len(corrupt) > 5 else [])]
     if corrupt:
         raise BadFile(
-            f"{card.path}: {len(corrupt)} of {number} cannot be read.", facts, ["copy them again from the camera"]
+            f"{card.path}: {len(corrupt)} of {number} cannot be read.",
+            facts,
+            ["copy them again from the camera"],
+            code="file-unreadable",
         )
     raise BadFile(
         f"{card.path}: none of {number} has the aspect ratio of its camera.",

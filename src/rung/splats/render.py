@@ -90,5 +90,6 @@ def colour(words: str) -> tuple[float, float, float]:
             f"{words!r} is no background.",
             ["black, white, or R,G,B with values from 0 to 1"],
             ["--background white", "--background 0.2,0.2,0.2"],
+            code="name-unknown",
         )
     return red, green, blue

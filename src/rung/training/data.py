@@ -63,18 +63,22 @@ def read_rows(path: Path) -> tuple[list[Row], Dropped]:
     """
     if not path.is_file():
         raise ModelNotFound(
-            f"There is no file {path}", ["DATA is a JSONL file, one row a line"], [f"a row:  {_SHAPES[0]}"]
+            f"There is no file {path}",
+            ["DATA is a JSONL file, one row a line"],
+            [f"a row:  {_SHAPES[0]}"],
+            code="path-unknown",
         )
     try:
         with open(path, "rb") as file:
             rows, dropped = _rows(file)
     except OSError as error:
-        raise BadFile(f"{path} cannot be read: {error.strerror or error}") from error
+        raise BadFile(f"{path} cannot be read: {error.strerror or error}", code="file-unreadable") from error
     if not rows:
         raise BadFile(
             f"{path.name} has no row to train on.",
             dropped.sentences() or ["the file is empty"],
             [f"write rows like  {shape}" for shape in _SHAPES],
+            code="input-empty",
         )
     return rows, dropped
 

@@ -40,6 +40,7 @@ def encode_rows(rows: Sequence[Row], tokenizer: Any, max_length: int, dropped: D
             "The data has messages, and the model has no chat template that says how to write them.",
             (),
             ['write rows like  {"text": "..."}', "take the chat version of the model, whose folder has a template"],
+            code="chat-template-missing",
         )
     made: list[dict[str, list[int]]] = []
     longer, answers, texts = 0, 0, 0
@@ -65,7 +66,7 @@ def encode_rows(rows: Sequence[Row], tokenizer: Any, max_length: int, dropped: D
         texts += not row.messages
     if not made:
         ways = [f"--max-length {min(whole)}   # the shortest row is that long"] if whole else []
-        raise BadFile("No row is left to train on.", dropped.sentences(), ways)
+        raise BadFile("No row is left to train on.", dropped.sentences(), ways, code="input-empty")
     return Encoded(made, tuple(_notes(made, answers, texts, longer, max_length)))
 
 

@@ -25,6 +25,8 @@ from rung.diagnosis import classify
 class Diverged(RungError):
     """The loss or its gradients are no numbers any more."""
 
+    code = "training-diverged"
+
 
 @contextlib.contextmanager
 def plain_loss(device: Device) -> Iterator[None]:

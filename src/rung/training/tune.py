@@ -155,12 +155,22 @@ def _check(card: ModelCard, asked: Options, place: Path) -> None:
         )
     for name in ("epochs", "learning_rate", "dropout"):
         if not math.isfinite(value := getattr(asked, name)):
-            raise UsageError(f"--{name.replace('_', '-')} is {value}, no finite number")
+            raise UsageError(f"--{name.replace('_', '-')} is {value}, no finite number", code="value-out-of-range")
     _check_targets(card, asked.targets)
     if place.resolve() == Path(card.path).resolve():
-        raise UsageError("MODEL and --out are the same folder.", (), [f"--out {quoted(f'{place.name}-adapter')}"])
+        raise UsageError(
+            "MODEL and --out are the same folder.",
+            (),
+            [f"--out {quoted(f'{place.name}-adapter')}"],
+            code="output-is-input",
+        )
     if not 0 <= asked.eval_split < 1:
-        raise UsageError(f"--eval-split is {asked.eval_split}; it is a share of the rows", (), ["--eval-split 0.1"])
+        raise UsageError(
+            f"--eval-split is {asked.eval_split}; it is a share of the rows",
+            (),
+            ["--eval-split 0.1"],
+            code="value-out-of-range",
+        )
 
 
 def _format(card: ModelCard, asked: str | None) -> str:
@@ -171,6 +181,7 @@ def _format(card: ModelCard, asked: str | None) -> str:
                 f"{card.name} was asked for in {asked}, and is quantised already.",
                 ["adapters are trained on what it holds, as it is stored"],
                 ["leave out --format", f"rung tune ORIGINAL DATA --out DIR --format {asked}"],
+                code="already-quantized",
             )
         return STORED
     chosen = formats.get(asked or "nf4")
@@ -179,6 +190,7 @@ def _format(card: ModelCard, asked: str | None) -> str:
             f"rung reads {chosen.name} and does not write it",
             ["the base is held in this format while the adapter is trained"],
             ["--format nf4", "rung formats"],
+            code="format-not-writable",
         )
     if short := [t for t in card.tensors if is_linear(t) and not chosen.divides(t.shape[-1])]:
         better = max((formats.next_better(chosen, t.shape[-1]) for t in short), key=lambda found: found.bits)
@@ -187,6 +199,7 @@ def _format(card: ModelCard, asked: str | None) -> str:
             f" {short[0].shape[-1]}",
             (),
             [f"--format {better.name}"],
+            code="format-does-not-suit",
         )
     return asked or "nf4"
 
@@ -207,6 +220,7 @@ def _check_targets(card: ModelCard, targets: str) -> None:
                 f"--targets {target}: {card.name} has no such matrix.{did_you_mean(target, known)}",
                 [f"it has {', '.join(known)[:200]}"],
                 ["--targets all-linear"],
+                code="name-unknown",
             )
 
 
@@ -225,7 +239,9 @@ def _claim(place: Path, identity: dict[str, Any]) -> None:
         place.mkdir(parents=True, exist_ok=True)
         path, kept = place / STATE, _kept(place)
         if kept and not path.is_file():
-            raise UsageError(f"{place} is not empty, and no run of rung tune.", (), ["--out with a new folder"])
+            raise UsageError(
+                f"{place} is not empty, and no run of rung tune.", (), ["--out with a new folder"], code="output-exists"
+            )
         held = _held(path) if kept else {}
         same = held.get("run") == identity
         if kept and (not same or held.get("finished")):
@@ -233,10 +249,13 @@ def _claim(place: Path, identity: dict[str, Any]) -> None:
                 f"{place} holds {'this run, which is finished' if same else 'another run'}.",
                 [] if same else ["its model, data or options differ from these"],
                 [f"rung run MODEL --adapter {quoted(place)}", "--out with another folder"],
+                code="output-exists",
             )
         write_whole(path, json.dumps({"run": identity, "finished": False}, indent=1).encode())
     except OSError as error:
-        raise UsageError(f"{place} cannot be written: {error.strerror or error}", (), ["--out elsewhere"]) from error
+        raise UsageError(
+            f"{place} cannot be written: {error.strerror or error}", (), ["--out elsewhere"], code="output-unwritable"
+        ) from error
 
 
 def _kept(place: Path) -> bool:

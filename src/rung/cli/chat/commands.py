@@ -105,7 +105,7 @@ def _load(chat: Chat, argument: str) -> None:
 def _retry(chat: Chat, argument: str) -> None:
     question = chat.talk.take_last_question()
     if question is None:
-        raise UsageError("There is no question yet.", (), ["ask one first"])
+        raise UsageError("There is no question yet.", (), ["ask one first"], code="input-empty")
     if not Sampling.of(chat.talk.model.card.defaults, **sampling_options(chat.talk.options)).temperature:
         chat.print("At temperature 0 the answer is the same each time; /set temperature 0.7 makes it another.")
     chat.send(question)
@@ -134,7 +134,7 @@ def _clear(chat: Chat, argument: str) -> None:
 
 def _needs(argument: str, usage: str) -> str:
     if not argument:
-        raise UsageError("The name is missing.", (), [usage])
+        raise UsageError("The name is missing.", (), [usage], code="input-empty")
     return argument
 
 

@@ -111,7 +111,9 @@ class Conversation:
             with contextlib.suppress(OSError):
                 partial.unlink()
             reason = "the disk is full" if error.errno in FULL else error.strerror
-            raise UsageError(f"{path} cannot be written: {reason}.", (), ["/save OTHER_FOLDER/NAME.json"]) from error
+            raise UsageError(
+                f"{path} cannot be written: {reason}.", (), ["/save OTHER_FOLDER/NAME.json"], code="output-unwritable"
+            ) from error
         return path
 
     def load(self, name: str) -> str:
@@ -161,7 +163,7 @@ def read_text(name: str) -> str:
         with open(path, "rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.", (), ways) from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}.", (), ways, code="file-unreadable") from error
     if len(data) > MOST_BYTES:
         raise UsageError(f"{path} is larger than {size(MOST_BYTES)}, which no context holds.", (), ways)
     if b"\x00" in data:

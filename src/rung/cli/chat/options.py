@@ -42,7 +42,9 @@ def set_option(options: dict[str, Any], text: str) -> str:
     name, value = word.replace("-", "_").lower(), value.strip()
     if name not in _PARSERS:
         raise UsageError(
-            f"There is no option {word}.{did_you_mean(name, _PARSERS)}", [f"they are {' '.join(_PARSERS)}"]
+            f"There is no option {word}.{did_you_mean(name, _PARSERS)}",
+            [f"they are {' '.join(_PARSERS)}"],
+            code="name-unknown",
         )
     if not value:
         raise UsageError(f"To what? {name} is {_shown(options.get(name))} now.", (), [f"/set {name} VALUE"])
@@ -71,7 +73,9 @@ def _parse(name: str, value: str) -> Any:
     except ValueError:
         raise UsageError(f"{value!r} is no value of {name}.", (), [f"/set {name} {_DEFAULT}"]) from None
     if name == "max_tokens" and parsed < 1:
-        raise UsageError("max_tokens must be 1 at least.", (), [f"/set max_tokens {_DEFAULT}"])
+        raise UsageError(
+            "max_tokens must be 1 at least.", (), [f"/set max_tokens {_DEFAULT}"], code="value-out-of-range"
+        )
     return parsed
 
 

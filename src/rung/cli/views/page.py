@@ -100,5 +100,7 @@ def write(path: Path, text: str) -> None:
             write_whole(path, data)
     except OSError as error:
         raise UsageError(
-            f"--html {path} cannot be written: {error.strerror or error}", ways_out=["--html page.html"]
+            f"--html {path} cannot be written: {error.strerror or error}",
+            ways_out=["--html page.html"],
+            code="output-unwritable",
         ) from error

@@ -55,11 +55,11 @@ def libraries(path: Path, remarks: list[str]) -> Iterator[Library]:
         return
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise UsageError(f"{path} is neither a file nor a folder.")
+            raise UsageError(f"{path} is neither a file nor a folder.", code="path-unknown")
         with open(path, "rb") as file:
             yield from _named(path, file, remarks)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from error
 
 
 def _named(path: Path, file: BinaryIO, remarks: list[str]) -> Iterator[Library]:
@@ -94,6 +94,7 @@ def _read(name: str, file: BinaryIO, size: int, first: bytes) -> Library:
             f"{name} is a wheel or another zip archive without its end: it was cut off, or is still being fetched.",
             [f"{as_size(size)} are there"],
             ["pip download --no-deps NAME==VERSION"],
+            code="file-truncated",
         )
     file.seek(len(first))
     found = scan.scan(name, file, size, first, seeks=True)

@@ -33,9 +33,9 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path} is no JSON", [str(error)]) from error
+        raise BadFile(f"{path} is no JSON", [str(error)], code="json-invalid") from error
     if not isinstance(found, dict):
-        raise BadFile(f"{path} holds no JSON object")
+        raise BadFile(f"{path} holds no JSON object", code="json-invalid")
     return found
 
 

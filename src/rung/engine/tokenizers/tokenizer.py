@@ -63,6 +63,7 @@ class Tokenizer:
                 f"{card.name} has no tokenizer",
                 ["neither tokenizer.json nor tokenizer.model is in the folder"],
                 ["hf download ORG/REPO tokenizer.json tokenizer_config.json"],
+                code="model-incomplete",
             )
         return cls.from_file(card.tokenizer, card.end_tokens, card.bos_token if card.add_bos else None)
 
@@ -88,7 +89,7 @@ class Tokenizer:
         """
         path = Path(path)
         if not path.is_file():
-            raise BadFile(f"{path} is not there")
+            raise BadFile(f"{path} is not there", code="path-unknown")
         config = read_config(path.parent)
         kind = PieceTokenizer if path.suffix == ".model" else JsonTokenizer
         backend: JsonTokenizer | PieceTokenizer = kind(path, config)

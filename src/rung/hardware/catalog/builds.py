@@ -146,7 +146,9 @@ def parse(text: str, architecture: Architecture) -> tuple[Build, dict[str, str]]
             others[_package(package)] = found[2]
     chosen = chosen or newest(architecture.key)
     if chosen is None:
-        raise UsageError(f"No released torch carries code for {architecture.key}: name one with --software.")
+        raise UsageError(
+            f"No released torch carries code for {architecture.key}: name one with --software.", code="no-torch-build"
+        )
     return chosen, others
 
 
@@ -158,12 +160,15 @@ def _torch(release: str, name: str | None, architecture: Architecture) -> Build:
         raise UsageError(
             f"The catalogue knows torch {known[0]} to {known[-1]}, not {release}.{did_you_mean(release, known)}",
             ways_out=[f'rung devices t4 --software "torch {known[-1]}"'],
+            code="name-unknown",
         )
     fits = [b for b in same if b.name == name] if name else _plain(same, architecture)
     if not fits:
         names = sorted({str(b) for b in same})
         raise UsageError(
-            f"The catalogue has no build torch {release}+{name}.", [f"of {short} it knows: {', '.join(names)}"]
+            f"The catalogue has no build torch {release}+{name}.",
+            [f"of {short} it knows: {', '.join(names)}"],
+            code="no-torch-build",
         )
     best = next((b for b in fits if b.platform == architecture.platform), fits[0])
     return best.with_release(release)
@@ -183,6 +188,7 @@ def _package(name: str) -> str:
         raise UsageError(
             f"The catalogue knows no package {name!r}.{did_you_mean(name, [*known, 'torch'])}",
             [f"packages: torch, {', '.join(sorted(set(known.values())))}"],
+            code="name-unknown",
         )
     return str(known[name])
 

@@ -136,7 +136,9 @@ def _bytes(memory: str | int | None) -> int | None:
     if memory is None or (isinstance(memory, int) and not isinstance(memory, bool) and memory > 0):
         return memory
     if not isinstance(memory, str):
-        raise UsageError(f"A device cannot have {memory!r} bytes of memory.", ways_out=['memory="4.6GB"'])
+        raise UsageError(
+            f"A device cannot have {memory!r} bytes of memory.", ways_out=['memory="4.6GB"'], code="value-out-of-range"
+        )
     try:
         return parse_size(memory)
     except ValueError as error:
@@ -152,4 +154,5 @@ def _check_largest(memory: int) -> None:
             f"No GPU has {size(memory)} of memory.",
             [f"the largest of the catalogue, {largest.name}, has {size(max(largest.sizes))}"],
             ['memory="4.6GB"', "a device file of your own   # docs/devices.md"],
+            code="value-out-of-range",
         )

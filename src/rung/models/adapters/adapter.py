@@ -169,6 +169,7 @@ def _check_kind(config: Settings, folder: Path) -> None:
             f"{folder.name} is an adapter of the kind {kind[:40]}; rung adds LoRA, rsLoRA and DoRA",
             ["it is no change of weights, so it cannot be merged either"] if apart else (),
             ["run it in PEFT:  PeftModel.from_pretrained(model, DIR).generate(...)" if apart else WITH_PEFT],
+            code="adapter-unsupported",
         )
     start = config.raw("init_lora_weights", True)
     if start not in _PLAIN_STARTS:
@@ -176,6 +177,7 @@ def _check_kind(config: Settings, folder: Path) -> None:
             f"{folder.name} began with {str(start)[:40]}, which changes the weights of the base as well",
             ["its saved form is no change to the base that you have"],
             ['save it as a plain LoRA:  model.save_pretrained(OUT, path_initial_model_for_weight_conversion="FIRST")'],
+            code="adapter-unsupported",
         )
 
 
@@ -242,7 +244,10 @@ def _gguf(path: Path, weight: float) -> Adapter:
     if meta.text("general.type", "model") != "adapter":
         raise BadFile(f"{path.name} is a model and no adapter", (), [f"rung run {quoted(path)}"])
     if meta.text("adapter.type", "lora") != "lora":
-        raise UsageError(f"{path.name} is an adapter of the kind {meta.text('adapter.type')[:40]}; rung adds LoRA")
+        raise UsageError(
+            f"{path.name} is an adapter of the kind {meta.text('adapter.type')[:40]}; rung adds LoRA",
+            code="adapter-unsupported",
+        )
     alpha = meta.number("adapter.lora.alpha") if meta.raw("adapter.lora.alpha", 0) != 0 else 0.0
     parts: dict[str, dict[str, Floats]] = {}
     for name, values in _values(path, header.tensors):
@@ -275,6 +280,7 @@ def _values(path: Path, tensors: tuple[Stored, ...]) -> Iterator[tuple[str, Floa
                     f"{path.name}: {stored.name} holds NaN or Inf",
                     ["the training that made it had diverged, or the file is damaged"],
                     ["take an earlier checkpoint of it"],
+                    code="values-not-finite",
                 )
             yield stored.name, values.reshape(stored.shape)
 
@@ -286,4 +292,5 @@ def other_base(adapter: Adapter, name: str, wrong: list[str]) -> UsageError:
         f"{adapter.name} was made for another model than {name}.{made}",
         [*wrong[:4], *([f"and {count(len(wrong) - 4, 'tensor')} more"] if len(wrong) > 4 else [])],
         [f"rung run {quoted(adapter.base or 'BASE')} --adapter {quoted(adapter.name)}"],
+        code="made-for-another-model",
     )

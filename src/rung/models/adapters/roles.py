@@ -80,6 +80,7 @@ def _alone(found: Mapping[str, Sequence[LowRank]], names: Sequence[str], path: s
                     f"rung merge {quoted(path)} {quoted(path_and_weight(names[0])[0])} OUT",
                     f"rung run OUT --adapter {quoted(names[-1])}",
                 ],
+                code="adapter-unsupported",
             )
 
 
@@ -109,6 +110,7 @@ def _whole_by_role(adapter: Adapter, card: ModelCard) -> dict[str, Floats]:
                 f"{adapter.name} has trained {name} whole, and {card.name} has no such tensor of its own.",
                 ["a GGUF file has other tensors, and where the head is the embedding it has none"],
                 ["merge it into the folder that it was trained on:  rung merge FOLDER ADAPTER OUT", WITH_PEFT],
+                code="made-for-another-model",
             )
         found[tensor.role] = values
     return found
@@ -124,7 +126,9 @@ def path_and_weight(name: str) -> tuple[str, float]:
     except ValueError:
         return name, 1.0
     if not math.isfinite(weight):
-        raise UsageError(f"The weight of an adapter is {text}", (), [f"--adapter {path}:0.5"])
+        raise UsageError(
+            f"The weight of an adapter is {text}", (), [f"--adapter {path}:0.5"], code="adapter-unsupported"
+        )
     return path, weight
 
 
@@ -181,6 +185,7 @@ def _whole(adapter: Adapter, card: ModelCard | NetworkCard, name: str) -> UsageE
         f"{adapter.name} trains more than linear layers: {name}.",
         ["what an adapter adds while a model runs are low-rank changes of linear layers"],
         [f"rung merge {quoted(card.path)} {quoted(adapter.name)} OUT", "rung run OUT"],
+        code="adapter-unsupported",
     )
 
 

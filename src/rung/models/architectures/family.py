@@ -228,7 +228,8 @@ def refuse_bidirectional(config: Settings) -> None:
     """Raises ``UnknownArchitecture`` for a model that is an encoder of text, which generates none."""
     if config.raw("use_bidirectional_attention"):
         raise UnknownArchitecture(
-            f"{config.where} describes an encoder (bidirectional attention), which writes no text"
+            f"{config.where} describes an encoder (bidirectional attention), which writes no text",
+            code="architecture-unsupported",
         )
 
 
@@ -241,9 +242,14 @@ def gguf_decoder(meta: Settings, factors: Factors, model_type: str, **more: Any)
     Vocabulary, whether q and k have norms, biases and a head of its own are known from the tensors and set later.
     """
     if meta.integer("expert_count", 0, least=0):
-        raise UnknownArchitecture(f"{meta.where} is a mixture of experts, which rung does not build")
+        raise UnknownArchitecture(
+            f"{meta.where} is a mixture of experts, which rung does not build", code="architecture-unsupported"
+        )
     if not meta.flag("attention.causal", True):
-        raise UnknownArchitecture(f"{meta.where} holds an encoder (attention is not causal), which writes no text")
+        raise UnknownArchitecture(
+            f"{meta.where} holds an encoder (attention is not causal), which writes no text",
+            code="architecture-unsupported",
+        )
     heads = meta.uniform("attention.head_count")
     kv_heads = meta.uniform("attention.head_count_kv", heads)
     hidden = meta.integer("embedding_length")

@@ -52,7 +52,11 @@ def gguf_card(path: Path) -> ModelCard:
     ]
     roles = {item.role: item for item in found}
     if "embed" not in roles:
-        raise BadFile(f"{name} lacks the tensor token_embd.weight", ["it holds no language model, or a part of one"])
+        raise BadFile(
+            f"{name} lacks the tensor token_embd.weight",
+            ["it holds no language model, or a part of one"],
+            code="model-incomplete",
+        )
     assert model.from_gguf is not None, "an architecture with a GGUF name reads GGUF"
     decoder = replace(
         model.from_gguf(Settings(metadata, name, f"{model.gguf}."), _factors(headers, model)),

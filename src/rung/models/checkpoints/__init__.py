@@ -59,6 +59,7 @@ def method_of(config: Mapping[str, Any], where: str) -> str:
             f"{where} is quantised" + (f" with {str(method)[:40]}" if method else ""),
             [f"rung reads checkpoints of {', '.join(_MODULES)}"],
             OTHER_COPY,
+            code="quantization-unknown",
         )
     return method
 

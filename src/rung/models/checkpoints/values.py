@@ -123,7 +123,7 @@ def need(name: str, parts: Headers, *wanted: str) -> None:
     missing = [part for part in wanted if part not in parts]
     if missing:
         have = ", ".join(header.name for header in parts.values())
-        raise BadFile(f"{name} lacks {' and '.join(missing)}", [f"there is {have}"], _WAYS)
+        raise BadFile(f"{name} lacks {' and '.join(missing)}", [f"there is {have}"], _WAYS, code="model-incomplete")
 
 
 def shaped(name: str, header: Header, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:

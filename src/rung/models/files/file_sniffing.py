@@ -69,7 +69,7 @@ def head(path: Path) -> bytes:
         with open(path, "rb") as file:
             return file.read(256)
     except OSError as error:
-        raise BadFile(f"{path} cannot be read: {error.strerror or error}") from error
+        raise BadFile(f"{path} cannot be read: {error.strerror or error}", code="file-unreadable") from error
 
 
 def foreign(path: Path, wanted: str) -> RungError:

@@ -68,7 +68,7 @@ def read_header(path: Path) -> Header:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _Parser(path, data).header()
     except (OSError, ValueError) as error:
-        raise BadFile(f"{path} cannot be read: {error}") from error
+        raise BadFile(f"{path} cannot be read: {error}", code="file-unreadable") from error
 
 
 def raw_pairs(path: Path) -> dict[str, bytes]:
@@ -127,17 +127,20 @@ class _Parser:
             raise BadFile(
                 f"{self.path.name} is a big-endian GGUF file; rung reads little-endian ones",
                 ways_out=["take the usual, little-endian file of the model:  rung run ORG/REPO"],
+                code="file-version-unsupported",
             )
         if version == 1:
             raise BadFile(
                 f"{self.path.name} is a GGUF file of version 1, which nobody writes since August 2023",
                 ["rung reads versions 2 and 3"],
                 ["convert the model again with a current llama.cpp, or take a newer file"],
+                code="file-version-unsupported",
             )
         raise BadFile(
             f"{self.path.name} is a GGUF file of version {version}",
             ["rung reads versions 2 and 3"],
             ["take a file of version 3, or convert the model again with llama.cpp's convert_hf_to_gguf.py"],
+            code="file-version-unsupported",
         )
 
     def _check_count(self, what: str, count: int, most: int, least_bytes: int) -> None:

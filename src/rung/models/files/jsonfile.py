@@ -19,15 +19,15 @@ SMALL = 2**19
 def parse_object(data: bytes, what: str, limit: int = LIMIT) -> dict[str, Any]:
     """The object in ``data`` (at most ``limit`` bytes). Raises ``BadFile``, which names it as ``what``."""
     if len(data) > limit:
-        raise BadFile(f"{what} is {size(len(data))} of JSON; rung reads up to {size(limit)}")
+        raise BadFile(f"{what} is {size(len(data))} of JSON; rung reads up to {size(limit)}", code="json-invalid")
     try:
         value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=lambda pairs: _unique(pairs, what))
     except UnicodeDecodeError as error:
         raise BadFile(f"{what} is not UTF-8 at byte {error.start}") from error
     except RecursionError as error:
-        raise BadFile(f"{what} is nested too deeply") from error
+        raise BadFile(f"{what} is nested too deeply", code="json-invalid") from error
     except ValueError as error:
-        raise BadFile(f"{what} is not valid JSON: {error}") from error
+        raise BadFile(f"{what} is not valid JSON: {error}", code="json-invalid") from error
     if not isinstance(value, dict):
         raise BadFile(f"{what} holds a {type(value).__name__}, not an object")
     return value
@@ -49,7 +49,7 @@ def read_object(path: Path, limit: int = LIMIT, ways_out: Sequence[str] = ()) ->
         return parse_object(read_bounded(path, limit), "/".join(path.parts[-2:]))
     except BadFile as error:
         if ways_out:
-            raise BadFile(f"{path} cannot be read.", [error.cause], ways_out) from error
+            raise BadFile(f"{path} cannot be read.", [error.cause], ways_out, code="file-unreadable") from error
         raise
 
 
@@ -59,7 +59,7 @@ def read_bounded(path: Path, limit: int) -> bytes:
         with open(path, "rb") as file:
             data = file.read(limit + 1)
     except OSError as error:
-        raise BadFile(f"{path} cannot be read: {error.strerror or error}") from error
+        raise BadFile(f"{path} cannot be read: {error.strerror or error}", code="file-unreadable") from error
     if len(data) > limit:
         raise BadFile(f"{path.name} is longer than {size(limit)}: it is not what its name says")
     return data

@@ -44,7 +44,7 @@ def read_header(path: Path) -> tuple[Stored, ...]:
             file.seek(8)
             header = parse_object(file.read(count), f"the header of {path.name}")
     except OSError as error:
-        raise BadFile(f"{path} cannot be read: {error.strerror or error}") from error
+        raise BadFile(f"{path} cannot be read: {error.strerror or error}", code="file-unreadable") from error
     header.pop("__metadata__", None)
     tensors = tuple(_tensor(path.name, name, entry, 8 + count) for name, entry in header.items())
     check_places(tensors, path.name, _KIND, length)

@@ -41,6 +41,7 @@ def weight_files(folder: Path, stem: str = STEM) -> dict[Path, tuple[Stored, ...
             f"{folder.name} has {counted(len(shards), 'shard')}, and {counted(len(missing), 'shard')} cannot be found",
             [f"missing: {name}" for name in missing[:20]],
             [f"hf download ORG/REPO {missing[0]}"],
+            code="model-incomplete",
         )
     files = {folder / shard: read_header(folder / shard) for shard in shards}
     _check(mapping, files, index.name)
@@ -98,4 +99,5 @@ def _nothing(folder: Path, stem: str) -> Exception:
         f"{folder.name} has no weights",
         [f"neither {stem}.safetensors nor {stem}{INDEX} is there" if stem else "no *.safetensors is there"],
         ["hf download ORG/REPO --include '*.safetensors'", *asks],
+        code="model-incomplete",
     )

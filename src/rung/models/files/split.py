@@ -34,6 +34,7 @@ def read_parts(path: Path) -> tuple[Header, ...]:
             f"{path.name} is one of {counted(len(names), 'part')}, and {counted(len(missing), 'part')} cannot be found",
             [f"missing in {path.parent}: {name}" for name in missing[:20]],
             [f"hf download ORG/REPO {missing[0]}"],
+            code="model-incomplete",
         )
     headers = tuple(read_header(path.parent / name) for name in names)
     _check(headers)

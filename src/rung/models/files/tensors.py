@@ -51,7 +51,10 @@ def check_places(tensors: Iterable[Stored], file: str, kind: str, length: int) -
 def truncated(file: str, kind: str, cause: str) -> BadFile:
     """The error for a file that ends too early."""
     return BadFile(
-        f"{file} is not a whole {kind} file: {cause}.", ["The download probably stopped."], [_fetch_again(file)]
+        f"{file} is not a whole {kind} file: {cause}.",
+        ["The download probably stopped."],
+        [_fetch_again(file)],
+        code="file-truncated",
     )
 
 

@@ -141,7 +141,7 @@ def _local(repository: str, revision: str | None, why: str) -> Listing:
                 return _snapshot(repository, revision, Path(partly))
             at = f" at revision {revision}" if revision else ""
             way = f"rung run {repository}   # once, with a network"
-            raise HubError(f"{repository}{at} is not downloaded.", [why], [way]) from error
+            raise HubError(f"{repository}{at} is not downloaded.", [why], [way], code="network-closed") from error
     return _snapshot(repository, revision, folder)
 
 
@@ -170,6 +170,8 @@ def _disk_full(repository: str, facts: list[str]) -> HubError:
 class Unreachable(HubError):
     """No network, or no hub at its other end."""
 
+    code = "hub-unreachable"
+
 
 @contextmanager
 def errors_of_the_hub(repository: str, revision: str | None) -> Any:
@@ -193,9 +195,16 @@ def _translate(error: Exception, repository: str, revision: str | None) -> RungE
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, errors.GatedRepoError):
         ways = [f"ask for access at {page}", log_in]
-        return HubError(f"{repository} is gated: its owners want to be asked first.", [_line(error)], ways)
+        return HubError(
+            f"{repository} is gated: its owners want to be asked first.", [_line(error)], ways, code="hub-gated"
+        )
     if isinstance(error, errors.RevisionNotFoundError):
-        return HubError(f"{repository} has no revision {revision}.", [], [f"the revisions: {page}/tree/main"])
+        return HubError(
+            f"{repository} has no revision {revision}.",
+            [],
+            [f"the revisions: {page}/tree/main"],
+            code="hub-revision-unknown",
+        )
     if isinstance(error, errors.RepositoryNotFoundError) or (status == 404):
         return ModelNotFound(
             f"There is no model {repository} on the hub, or you may not see it.",
@@ -210,7 +219,10 @@ def _translate(error: Exception, repository: str, revision: str | None) -> RungE
         return _disk_full(repository, [_line(error)])
     if isinstance(error, PermissionError):
         return HubError(
-            f"Downloading {repository} failed: a folder cannot be written.", [_line(error)], ["HF_HOME=/a/folder"]
+            f"Downloading {repository} failed: a folder cannot be written.",
+            [_line(error)],
+            ["HF_HOME=/a/folder"],
+            code="output-unwritable",
         )
     again = ["try again: a download goes on where it ended", "--offline, if it was downloaded before"]
     if status is not None:

@@ -111,5 +111,6 @@ def as_stored(component: Component, files: Sequence[Sequence[Stored]], where: st
         raise BadFile(
             f"{where} lacks {counted(len(names), 'tensor')} that its config.json asks for",
             [f"missing: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}"],
+            code="model-incomplete",
         )
     return replace(component, tensors=tuple(tensors))

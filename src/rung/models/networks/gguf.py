@@ -64,7 +64,9 @@ def experts(path: Path) -> Outline | None:
     embedding = next((tensor for tensor in tensors if tensor.role == "embed"), None)
     if embedding is None or len(embedding.shape) != 2:
         raise BadFile(
-            f"{meta.where} lacks the tensor token_embd.weight", ["it holds no language model, or a part of one"]
+            f"{meta.where} lacks the tensor token_embd.weight",
+            ["it holds no language model, or a part of one"],
+            code="model-incomplete",
         )
     shape = _shape(meta, embedding.shape[0])
     component = Component("model", ARCHITECTURES[kind], "decoder", tensors, shape)

@@ -36,7 +36,9 @@ def pipeline(folder: Path, name: str, part: Callable[[Path, str], Component]) ->
     named = components(index, f"{name}/{INDEX}")
     missing = [one for one in named if not (folder / one / "config.json").is_file()]
     if missing:
-        raise BadFile(f"{name} lacks {', '.join(missing)}", [f"{INDEX} names {', '.join(named)}"])
+        raise BadFile(
+            f"{name} lacks {', '.join(missing)}", [f"{INDEX} names {', '.join(named)}"], code="model-incomplete"
+        )
     found = tuple(_used(index, replace(part(folder / one, f"{name}/{one}"), name=one)) for one in named)
     makes = MAKES.get(str(index.get("_class_name")), "")
     return Outline(name, "pipeline", str(folder), found, phases_of(named), makes=makes)

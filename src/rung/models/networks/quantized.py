@@ -49,6 +49,7 @@ def stored(tensors: tuple[Tensor, ...], config: Settings, role: str) -> tuple[Te
         f"{config.where} is quantised" + (f" with {method[:40]}" if method else ""),
         ["from a configuration alone rung knows how fp8 (in blocks), mxfp4 and its own checkpoints are stored"],
         ["rung plan FOLDER   # where transformers builds the network", "name the unquantised version of the model"],
+        code="quantization-unknown",
     )
 
 
@@ -62,7 +63,10 @@ def _mxfp4(tensor: Tensor, where: str) -> Tensor:
         return tensor
     count, inner, outer = tensor.shape
     if inner % 32:
-        raise BadFile(f"{where}: mxfp4 cannot store {tensor.name}: its blocks of 32 do not divide rows of {inner}")
+        raise BadFile(
+            f"{where}: mxfp4 cannot store {tensor.name}: its blocks of 32 do not divide rows of {inner}",
+            code="format-does-not-suit",
+        )
     shape = (count, outer, inner)
     return replace(tensor, shape=shape, format="mxfp4", bytes=tensor_bytes("mxfp4", shape))
 

@@ -169,6 +169,7 @@ def cannot_write(error: OSError) -> RungError:
         f"The store of models {root()} cannot be written: {error.strerror or error}.",
         [],
         ["RUNG_MODELS=/a/folder/of/yours   # where models are kept"],
+        code="output-unwritable",
     )
 
 

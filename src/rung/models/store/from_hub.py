@@ -123,7 +123,7 @@ def fetch_file(starter: Starter, place: Path, progress: Progress) -> None:
     """Fetch a starter's file from the hub and give it its place. Raises ``HubError``, ``DownloadError``."""
     closed = hub.is_closed(False)
     if closed:
-        raise HubError(f"The model hub is closed by {closed}.")
+        raise HubError(f"The model hub is closed by {closed}.", code="network-closed")
     made = place / "made"
     made.mkdir(parents=True, exist_ok=True)
     source = starter.hub

@@ -131,4 +131,4 @@ def open_about(name: str, path: Path) -> About:
     try:
         return about_card(name, path, open_card(path))
     except OSError as error:
-        raise RungError(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise RungError(f"{path} cannot be read: {error.strerror or error}.", code="file-unreadable") from error

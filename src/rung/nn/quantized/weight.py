@@ -134,6 +134,7 @@ class QuantWeight(nn.Module):
                     "merge into plain layers:  rung.hub.peft.merge(model, dequantize=True)",
                     f"quantise the decoded layer to another format, {better} say:  layer.dequantize()",
                 ],
+                code="format-not-writable",
             )
         exact = torch.where(changed, values.to(self.device, torch.float32), self.decode(torch.float32))
         new = tensors(encode(exact, self.format, name), self.device)

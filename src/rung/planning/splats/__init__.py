@@ -137,11 +137,16 @@ class Asked:
         for name in ("max_splats", "max_resolution", "steps", "seconds", "memory"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1 << 50:
-                raise UsageError(f"--{name.replace('_', '-')} {value} makes no sense: it is a number above 0.")
+                raise UsageError(
+                    f"--{name.replace('_', '-')} {value} makes no sense: it is a number above 0.",
+                    code="value-out-of-range",
+                )
         if not 0 <= self.sh_degree <= 3:
-            raise UsageError(f"--sh-degree {self.sh_degree}: harmonics have a degree of 0 to 3.")
+            raise UsageError(
+                f"--sh-degree {self.sh_degree}: harmonics have a degree of 0 to 3.", code="value-out-of-range"
+            )
         if self.format not in (None, *FORMATS):
-            raise UsageError(f"--format {self.format}: there are {' and '.join(FORMATS)}.")
+            raise UsageError(f"--format {self.format}: there are {' and '.join(FORMATS)}.", code="name-unknown")
 
     @property
     def budget(self) -> int:

@@ -125,7 +125,12 @@ def _only_for_models(question: Question) -> None:
     for field in dataclasses.fields(Question):
         if getattr(question, field.name) != getattr(plain, field.name):
             option = "--" + field.name.replace("_", "-")
-            raise UsageError(f"{option} is about language models; this is a scene.", (), [f"leave {option} out"])
+            raise UsageError(
+                f"{option} is about language models; this is a scene.",
+                (),
+                [f"leave {option} out"],
+                code="option-without-effect",
+            )
 
 
 def _asked(card: SceneCard, group: Group, question: Question) -> Asked:

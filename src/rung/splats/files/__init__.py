@@ -52,14 +52,20 @@ def read(path: str | os.PathLike[str]) -> Cloud:
     """The splats of a file; raises ``UsageError`` for other suffixes, ``BadFile`` with what is wrong."""
     place = Path(path)
     if place.is_dir():
-        raise UsageError(f"{place} is a folder.", [], [f"name the file in it: {place / 'splats.ply'}"])
+        raise UsageError(
+            f"{place} is a folder.", [], [f"name the file in it: {place / 'splats.ply'}"], code="output-unwritable"
+        )
     if not place.suffix and not place.exists():
-        raise BadFile(f"{place} cannot be read: No such file or directory.", [], ["check the name"])
+        raise BadFile(
+            f"{place} cannot be read: No such file or directory.", [], ["check the name"], code="file-unreadable"
+        )
     try:
         with np.errstate(all="ignore"):  # what comes of numbers that lie is looked at below
             cloud = FORMATS[suffix(place)].read(place)
     except OSError as error:
-        raise BadFile(f"{place} cannot be read: {error.strerror}.", [], ["check the name"]) from error
+        raise BadFile(
+            f"{place} cannot be read: {error.strerror}.", [], ["check the name"], code="file-unreadable"
+        ) from error
     except MemoryError as error:
         raise BadFile(
             f"{place} holds more splats than there is memory.", [], ["read it on a larger machine"]
@@ -67,7 +73,12 @@ def read(path: str | os.PathLike[str]) -> Cloud:
     endless = np.isinf(cloud.logits)  # SplatTransform writes them for a byte's 0 and 255
     cloud = cloud._replace(logits=np.where(endless, np.copysign(_SURE, cloud.logits), cloud.logits))
     if broken := _broken(cloud):
-        raise BadFile(f"{place} is not a file of splats: its {broken} have NaN or infinite values.", [], _AGAIN)
+        raise BadFile(
+            f"{place} is not a file of splats: its {broken} have NaN or infinite values.",
+            [],
+            _AGAIN,
+            code="values-not-finite",
+        )
     return cloud
 
 

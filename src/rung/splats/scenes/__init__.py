@@ -49,10 +49,15 @@ def scene(
             return _fewer(_present(dataclasses.replace(card, path=str(place))), subsample, max_images)
     except OSError as error:
         raise BadFile(
-            f"{error.filename or place} cannot be read: {error.strerror or error}.", [], ["check the folder"]
+            f"{error.filename or place} cannot be read: {error.strerror or error}.",
+            [],
+            ["check the folder"],
+            code="file-unreadable",
         ) from error
     if not place.exists():
-        raise BadFile(f"{place} does not exist.", [], ["check the name", "rung splat train demo --out DIR"])
+        raise BadFile(
+            f"{place} does not exist.", [], ["check the name", "rung splat train demo --out DIR"], code="path-unknown"
+        )
     looked = [
         *(f"{part}/cameras.bin" for part in colmap.PLACES),
         "transforms.json",

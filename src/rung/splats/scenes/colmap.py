@@ -66,7 +66,12 @@ class _Bytes:
         """The values of a little-endian struct."""
         size = struct.calcsize("<" + format)
         if self.at + size > len(self.data):
-            raise BadFile(f"{self.path} ends after {len(self.data):,} bytes, in the middle of an entry.", [], AGAIN)
+            raise BadFile(
+                f"{self.path} ends after {len(self.data):,} bytes, in the middle of an entry.",
+                [],
+                AGAIN,
+                code="file-truncated",
+            )
         found = struct.unpack_from("<" + format, self.data, self.at)
         self.at += size
         return found
@@ -74,14 +79,14 @@ class _Bytes:
     def skip(self, size: int) -> None:
         """Goes on after ``size`` bytes."""
         if not 0 <= size <= len(self.data) - self.at:
-            raise BadFile(f"{self.path} declares {size:,} bytes more than it holds.", [], AGAIN)
+            raise BadFile(f"{self.path} declares {size:,} bytes more than it holds.", [], AGAIN, code="file-truncated")
         self.at += size
 
     def text(self) -> str:
         """A string that ends with a zero byte."""
         end = self.data.find(b"\0", self.at, self.at + 4096)
         if end < 0:
-            raise BadFile(f"{self.path} has a name without an end.", [], AGAIN)
+            raise BadFile(f"{self.path} has a name without an end.", [], AGAIN, code="file-truncated")
         found, self.at = self.data[self.at : end].decode("utf-8", "replace"), end + 1
         return found
 
@@ -89,7 +94,9 @@ class _Bytes:
         """A number of entries of at least ``least`` bytes each."""
         number = int(self.take("Q")[0])
         if number * least > len(self.data) - self.at:
-            raise BadFile(f"{self.path} declares {number:,} entries, more than it can hold.", [], AGAIN)
+            raise BadFile(
+                f"{self.path} declares {number:,} entries, more than it can hold.", [], AGAIN, code="file-truncated"
+            )
         return number
 
 

@@ -63,7 +63,9 @@ def _text(path: Path) -> dict[str, npt.NDArray[np.float64]] | None:
                 case ["end_header"]:
                     break
         if 2 * number * len(names) > path.stat().st_size:
-            raise BadFile(f"{path} declares {number:,} points, more than it can hold.", [], _AWAY)
+            raise BadFile(
+                f"{path} declares {number:,} points, more than it can hold.", [], _AWAY, code="file-truncated"
+            )
         try:
             found = np.loadtxt(file, np.float64, max_rows=number, ndmin=2) if number and names else np.zeros((0, 0))
         except ValueError as error:

@@ -68,7 +68,7 @@ def reconstruct(
     """
     pycolmap = _pycolmap()
     if (out / "sparse").exists():
-        raise UsageError(f"{out} holds a scene already.", [], ["give another --out"])
+        raise UsageError(f"{out} holds a scene already.", [], ["give another --out"], code="output-exists")
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
     for left in out.glob(f"{_WORK}*"):  # of an attempt that was killed

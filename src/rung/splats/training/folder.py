@@ -57,10 +57,15 @@ def claim(
             half.unlink()
         if any(out.iterdir()):
             raise UsageError(
-                f"{out} is not empty.", [], ["--resume goes on with a run that is there", "--out with a new folder"]
+                f"{out} is not empty.",
+                [],
+                ["--resume goes on with a run that is there", "--out with a new folder"],
+                code="output-exists",
             )
     except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror or error}", [], ["--out elsewhere"]) from error
+        raise UsageError(
+            f"{out} cannot be written: {error.strerror or error}", [], ["--out elsewhere"], code="output-unwritable"
+        ) from error
     return settings, None
 
 
@@ -110,7 +115,7 @@ def finished_before(out: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     except ValueError as error:
-        raise BadFile(f"{path} is no JSON.", [], ["remove it: --resume makes it again"]) from error
+        raise BadFile(f"{path} is no JSON.", [], ["remove it: --resume makes it again"], code="json-invalid") from error
     return found if isinstance(found, dict) else None
 
 

@@ -55,17 +55,41 @@ class Settings(Value):
     def check(self) -> None:
         """Raises ``UsageError`` for what can be known before anything is read."""
         if self.steps is not None and self.seconds is not None:
-            raise UsageError("--steps and --time say the same thing twice.", [], ["give one of them"])
+            raise UsageError(
+                "--steps and --time say the same thing twice.",
+                [],
+                ["give one of them"],
+                code="options-exclude-each-other",
+            )
         if self.sfm and self.scene == "demo":
-            raise UsageError("--sfm finds cameras, and demo comes with its own.", [], ["leave --sfm out"])
+            raise UsageError(
+                "--sfm finds cameras, and demo comes with its own.",
+                [],
+                ["leave --sfm out"],
+                code="option-without-effect",
+            )
         if not 0 <= self.sh_degree <= 3:
-            raise UsageError(f"--sh-degree {self.sh_degree}: harmonics have degree 0 to 3.", [], ["--sh-degree 3"])
+            raise UsageError(
+                f"--sh-degree {self.sh_degree}: harmonics have degree 0 to 3.",
+                [],
+                ["--sh-degree 3"],
+                code="value-out-of-range",
+            )
         if self.format is not None and self.format not in FORMATS:
-            raise UsageError(f"--format {self.format}: there are {' and '.join(FORMATS)}.", [], ["leave it out"])
+            raise UsageError(
+                f"--format {self.format}: there are {' and '.join(FORMATS)}.", [], ["leave it out"], code="name-unknown"
+            )
         if self.strategy not in STRATEGIES:
-            raise UsageError(f"--strategy {self.strategy}: there are {' and '.join(STRATEGIES)}.", [], ["leave it out"])
+            raise UsageError(
+                f"--strategy {self.strategy}: there are {' and '.join(STRATEGIES)}.",
+                [],
+                ["leave it out"],
+                code="name-unknown",
+            )
         if self.alpha is not None and self.alpha not in ALPHAS:
-            raise UsageError(f"--alpha {self.alpha}: there are {' and '.join(ALPHAS)}.", [], ["leave it out"])
+            raise UsageError(
+                f"--alpha {self.alpha}: there are {' and '.join(ALPHAS)}.", [], ["leave it out"], code="name-unknown"
+            )
         self.ground()
 
     def ground(self) -> tuple[float, float, float] | None:
@@ -97,5 +121,5 @@ def parse_time(text: str) -> float:
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)\s*", text.lower())
     seconds = float(found[1]) * _UNITS[found[2] or "s"] if found else math.nan
     if not 0 < seconds < 1e7:
-        raise UsageError(f"--time {text} is no time.", [], ["--time 30m, 90s or 1.5h"])
+        raise UsageError(f"--time {text} is no time.", [], ["--time 30m, 90s or 1.5h"], code="value-out-of-range")
     return seconds

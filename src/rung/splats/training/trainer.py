@@ -40,9 +40,13 @@ STRATEGIES: dict[str, type[MarkovChain] | type[Classic]] = {"mcmc": MarkovChain,
 class Diverged(RungError):
     """The loss is no number any more."""
 
+    code = "splats-diverged"
+
 
 class AllGone(RungError):
     """No splat is left that shows."""
+
+    code = "splats-all-pruned"
 
 
 @dataclass(frozen=True)

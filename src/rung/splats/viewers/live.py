@@ -215,16 +215,21 @@ def _check_free(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except PermissionError as error:
-        raise UsageError(f"Port {port} is not for everybody.", [], ["--port 8081"]) from error
+        raise UsageError(f"Port {port} is not for everybody.", [], ["--port 8081"], code="port-unavailable") from error
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno != errno.EADDRINUSE:
-            raise UsageError(f"{host} is no address of this machine.", [str(error)], ["leave --host out"]) from error
+            raise UsageError(
+                f"{host} is no address of this machine.", [str(error)], ["leave --host out"], code="port-unavailable"
+            ) from error
         raise _in_use(port) from error
 
 
 def _in_use(port: int) -> UsageError:
     return UsageError(
-        f"Port {port} is in use.", ["another program listens there"], [f"--port {port + 1 if port < 65535 else 8080}"]
+        f"Port {port} is in use.",
+        ["another program listens there"],
+        [f"--port {port + 1 if port < 65535 else 8080}"],
+        code="port-unavailable",
     )
 
 

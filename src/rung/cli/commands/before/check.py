@@ -121,9 +121,17 @@ def check(
     from rung.planning.request import parse_memory
 
     if fits and device:
-        raise UsageError("--fits asks the whole catalogue; --device names devices: one or the other.")
+        raise UsageError(
+            "--fits asks the whole catalogue; --device names devices: one or the other.",
+            code="options-exclude-each-other",
+        )
     if json and details:
-        raise UsageError("--details changes nothing with --json, which has everything.", (), ["leave --details out"])
+        raise UsageError(
+            "--details changes nothing with --json, which has everything.",
+            (),
+            ["leave --details out"],
+            code="option-without-effect",
+        )
     question = Question(
         context=context,
         batch=batch,
@@ -153,7 +161,7 @@ def check(
             if len(models) == 1:
                 error.exit_code = 2  # 1 means that nothing runs, and that was not found out
                 raise
-            answer = Unanswered(model, error.cause, error.facts, error.ways_out)
+            answer = Unanswered(model, error.cause, error.facts, error.ways_out, code=error.code)
         answers.append(answer)
         if json:
             _print_object(answer, alone=len(models) == 1)

@@ -77,11 +77,14 @@ def _refuse_idle(catalog: bool, sources: bool, capabilities: bool, software: str
     from rung.core.errors import UsageError
 
     if sources and not catalog:
-        raise UsageError("--sources is about the catalogue.", (), ["rung devices --catalog --sources"])
+        raise UsageError(
+            "--sources is about the catalogue.", (), ["rung devices --catalog --sources"], code="option-without-effect"
+        )
     if software and (catalog or capabilities):
         raise UsageError(
             "--software is about one device of the catalogue.",
             ways_out=[f"rung devices NAME --software {quoted(software)}"],
+            code="option-without-effect",
         )
     if probe and (catalog or capabilities):
         raise UsageError("--probe measures what is here.", (), ["rung devices --probe"])
@@ -92,9 +95,19 @@ def _refuse_all_and_watch(name: str, all: bool, watch: bool, *, listing: bool, j
     from rung.core.errors import UsageError
 
     if all and (listing or not name):
-        raise UsageError("--all is about one device.", (), ["rung devices cpu --all", "rung devices p2200 --all"])
+        raise UsageError(
+            "--all is about one device.",
+            (),
+            ["rung devices cpu --all", "rung devices p2200 --all"],
+            code="option-without-effect",
+        )
     if watch and (name or listing or json or probe):
-        raise UsageError("--watch shows the devices of this machine and goes with nothing else.", (), [_WATCH])
+        raise UsageError(
+            "--watch shows the devices of this machine and goes with nothing else.",
+            (),
+            [_WATCH],
+            code="option-without-effect",
+        )
     if watch and not on_screen():
         raise UsageError(
             "--watch refreshes a screen, and the output is no terminal.", (), ["rung devices", "rung devices --json"]
@@ -110,6 +123,7 @@ def _here(software: str | None, probe: bool, json: bool) -> None:
         raise UsageError(
             "--software goes with a device of the catalogue; what is here has the software that is installed.",
             ways_out=[f'rung devices p2200 --software "{software}"'],
+            code="option-without-effect",
         )
     found = [_probed(device) if probe else device for device in detect.devices()]
     if json:

@@ -100,16 +100,27 @@ def setup(
     from rung.run import environment as environments
 
     if apply and check:
-        raise UsageError("--apply and --check exclude each other.", ways_out=["rung setup --check"])
+        raise UsageError(
+            "--apply and --check exclude each other.",
+            ways_out=["rung setup --check"],
+            code="options-exclude-each-other",
+        )
     idle = [name for name, given in (("--with", with_), ("--yes", yes), ("--system", system)) if given and not apply]
     if idle:
-        raise UsageError(f"{' and '.join(idle)}: only with --apply.", ways_out=["rung setup --apply --venv ENV"])
+        raise UsageError(
+            f"{' and '.join(idle)}: only with --apply.",
+            ways_out=["rung setup --apply --venv ENV"],
+            code="option-without-effect",
+        )
     if driver and not all(part.isdecimal() for part in driver.split(".")):
-        raise UsageError(f"{driver!r} is no version of a driver.", ways_out=["rung setup --driver 535.54"])
+        raise UsageError(
+            f"{driver!r} is no version of a driver.", ways_out=["rung setup --driver 535.54"], code="value-out-of-range"
+        )
     if software is not None and not (check and device):
         raise UsageError(
             "--software goes with --check and --device: it is judged for a card, whatever is installed here.",
             ways_out=[f'rung setup --check --device p2200 --software "{software}"'],
+            code="option-without-effect",
         )
     here = environments.at(venv) if venv else environments.current()
     if python and (apply or (check and software is None)) and python != here.version:
@@ -117,7 +128,9 @@ def setup(
             f"{here.prefix} has Python {here.version}, not {python}.", ways_out=[f"python{python} -m venv ENV"]
         )
     if apply and (os or driver):
-        raise UsageError("--os and --driver describe a machine elsewhere; --apply is about this one.")
+        raise UsageError(
+            "--os and --driver describe a machine elsewhere; --apply is about this one.", code="option-without-effect"
+        )
     devices, others = _devices(device, python or here.version, software)
     from rung.diagnosis.hosts import host_of
 
@@ -147,9 +160,15 @@ def _devices(
     try:
         major, minor = (int(part) for part in python.split("."))
     except ValueError:
-        raise UsageError(f"{python!r} is no version of Python.", ways_out=["rung setup --python 3.12"]) from None
+        raise UsageError(
+            f"{python!r} is no version of Python.", ways_out=["rung setup --python 3.12"], code="value-out-of-range"
+        ) from None
     if major != 3:
-        raise UsageError(f"There is no torch for Python {major}.{minor}.", ways_out=["rung setup --python 3.12"])
+        raise UsageError(
+            f"There is no torch for Python {major}.{minor}.",
+            ways_out=["rung setup --python 3.12"],
+            code="no-torch-build",
+        )
     if names:
         return [select_device(name.removeprefix("sim:"), software) for name in names], []
     chosen, others = devices_here()
@@ -182,9 +201,12 @@ def _no_such_torch(torch: str, host: Host) -> None:
     fits = choose([host])
     instead = f"{fits.torch.version} fits {host.card}" if fits else ""
     if ".".join(torch.partition("+")[0].split(".")[:2]) not in known:
-        raise UsageError(f"The catalogue knows no torch {torch}.", [instead], ["rung setup"])
+        raise UsageError(f"The catalogue knows no torch {torch}.", [instead], ["rung setup"], code="no-torch-build")
     raise UsageError(
-        f"No build of torch {torch} carries code for {host.card} ({host.target}).", [instead], ["rung setup"]
+        f"No build of torch {torch} carries code for {host.card} ({host.target}).",
+        [instead],
+        ["rung setup"],
+        code="no-torch-build",
     )
 
 
@@ -252,7 +274,9 @@ def _install(
 
     if len(found) > 1:
         raise UsageError(
-            "No build of torch carries code for all of these cards.", ways_out=["rung setup --device CARD"]
+            "No build of torch carries code for all of these cards.",
+            ways_out=["rung setup --device CARD"],
+            code="no-torch-build",
         )
     chosen = found[0]
     install.may_change(here, system)

@@ -55,6 +55,7 @@ def ladder(
             f"There is no op {op!r}.{did_you_mean(op, LADDERS)}",
             [f"ops: {', '.join(LADDERS)}"],
             ["rung ladder linear q4_k"],
+            code="name-unknown",
         )
     where = select_device(device, software)
     tell_taken([device])

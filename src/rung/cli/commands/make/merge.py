@@ -44,7 +44,9 @@ def merge(
             "rung merge needs an adapter and a result.", (), [f"rung merge {quoted(base)} {quoted(target)} OUT"]
         )
     if any(Path(name).resolve() == Path(target).resolve() for name in given):
-        raise UsageError(f"{target} is the adapter itself", (), ["give the result another name"])
+        raise UsageError(
+            f"{target} is the adapter itself", (), ["give the result another name"], code="output-is-input"
+        )
     card = opened(base, target, offline, revision, quiet or json)
     job = merging(card, given, Path(target), format)
     written, seconds = done(job, target, threads, quiet or json)

@@ -102,7 +102,7 @@ def opened(source: str, target: str, offline: bool, revision: str | None, quiet:
             on_note=lambda note: None if quiet else err.print(note),
         )
     if there in {Path(card.path).resolve(), *(Path(path).resolve() for path in card.files)}:
-        raise UsageError(f"{target} is the source itself", (), ["give the result another name"])
+        raise UsageError(f"{target} is the source itself", (), ["give the result another name"], code="output-is-input")
     return card
 
 

@@ -135,7 +135,9 @@ def _print(found: Explanation, empty: bool, *, everything: bool, json: bool) -> 
 def _alone(name: str, others: Mapping[str, object]) -> None:
     """Raises ``UsageError`` for what would have no effect beside an option."""
     if given := [other for other, value in others.items() if value]:
-        raise UsageError(f"{name} takes no notice of {' and '.join(given)}: leave it out.")
+        raise UsageError(
+            f"{name} takes no notice of {' and '.join(given)}: leave it out.", code="option-without-effect"
+        )
 
 
 def _machine_and_card(
@@ -143,9 +145,13 @@ def _machine_and_card(
 ) -> tuple[Mapping[str, Any], Device | None]:
     """What is known of the machine it happened on, this one unless another is named, and its device to plan for."""
     if software is not None and device is None:
-        raise UsageError("--software is of a card of the catalogue: name it with --device.")
+        raise UsageError(
+            "--software is of a card of the catalogue: name it with --device.", code="option-without-effect"
+        )
     if sum((device is not None, file is not None, none)) > 1:
-        raise UsageError("--device, --environment and --no-environment exclude each other.")
+        raise UsageError(
+            "--device, --environment and --no-environment exclude each other.", code="options-exclude-each-other"
+        )
     if none:
         return {}, None
     from rung.diagnosis import machine
@@ -164,7 +170,10 @@ def _outline(model: str | None, card: Device | None) -> Outline | None:
         return None
     if card is None:
         raise UsageError(
-            "--model is checked against a card: name it with --device.", (), ["rung explain FILE --device p2200"]
+            "--model is checked against a card: name it with --device.",
+            (),
+            ["rung explain FILE --device p2200"],
+            code="option-without-effect",
         )
     from rung.cli.views.output import note
     from rung.models.lookup import find_outline

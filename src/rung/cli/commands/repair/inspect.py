@@ -59,7 +59,9 @@ def inspect(what: _What, device: _Device = None, all_: _All = False, json: optio
 def _read(what: str) -> tuple[str, tuple[Library, ...], tuple[str, ...]]:
     """What was asked for by a name to show, its libraries, and what is wrong with the whole."""
     if not what.strip():
-        raise UsageError("The name of what is to be read is empty.", ways_out=["rung inspect .   # this folder"])
+        raise UsageError(
+            "The name of what is to be read is empty.", ways_out=["rung inspect .   # this folder"], code="input-empty"
+        )
     remarks: list[str] = []
     path = Path(what)
     if "\0" not in what and path.exists():
@@ -76,6 +78,7 @@ def _read(what: str) -> tuple[str, tuple[Library, ...], tuple[str, ...]]:
             f"{what} is neither a file nor a package that is installed here.{near}",
             ["packages are those of the Python that rung runs in; another environment can be named by its folder"],
             ["rung inspect /path/to/venv", "rung inspect FILE.whl"],
+            code="path-unknown",
         )
     names = environment.related(name, packages)
     found = tuple(environment.libraries(names, packages, remarks))

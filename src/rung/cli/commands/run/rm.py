@@ -35,7 +35,9 @@ def rm(
         )
     release = locks.try_lock(folder.name_lock(found.name))
     if release is None:
-        raise UsageError(f"Another process fetches {found.name} at this moment.", [], [f"rung rm {found.name}"])
+        raise UsageError(
+            f"Another process fetches {found.name} at this moment.", [], [f"rung rm {found.name}"], code="in-use"
+        )
     try:
         freed = folder.remove(found)
     finally:

@@ -218,7 +218,10 @@ def _prompt(model: str | None, prompt: str | None, json: bool, quiet: bool) -> s
 
         check_here(model)
         raise UsageError(
-            "There is no prompt.", ["stdin is empty"], [f'rung run {quoted(model)} "Why is the sky blue?"']
+            "There is no prompt.",
+            ["stdin is empty"],
+            [f'rung run {quoted(model)} "Why is the sky blue?"'],
+            code="input-empty",
         )
     return text
 

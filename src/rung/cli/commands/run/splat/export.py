@@ -59,7 +59,9 @@ def export(
     from rung.splats.trained import trained
 
     if not (math.isfinite(scale) and scale > 0):
-        raise UsageError(f"--scale {scale:g} is no scale.", ["it is above zero"], ["--scale 0.5"])
+        raise UsageError(
+            f"--scale {scale:g} is no scale.", ["it is above zero"], ["--scale 0.5"], code="value-out-of-range"
+        )
     shift, angles = _three("--translate", translate), _three("--rotate", rotate)
     box = None if crop is None else _numbers("--crop", crop, "-1,-1,-1,1,1,1")
     check(sources, out)
@@ -94,6 +96,9 @@ def _numbers(option: str, text: str, example: str) -> tuple[float, ...]:
         found = ()
     if len(found) != example.count(",") + 1 or not all(map(math.isfinite, found)):
         raise UsageError(
-            f"{option} {text} is no list of {example.count(',') + 1} numbers.", [], [f"{option}={example}"]
+            f"{option} {text} is no list of {example.count(',') + 1} numbers.",
+            [],
+            [f"{option}={example}"],
+            code="value-out-of-range",
         )
     return found

@@ -172,7 +172,9 @@ def _there(scene: str, images: str | None) -> None:
     from rung.core.errors import BadFile
 
     if scene != "demo" and not os.path.exists(scene) and not (images and os.path.exists(images)):
-        raise BadFile(f"{scene} does not exist.", [], ["check the name", "rung splat train demo --out DIR"])
+        raise BadFile(
+            f"{scene} does not exist.", [], ["check the name", "rung splat train demo --out DIR"], code="path-unknown"
+        )
 
 
 def _found_again(path: str | None) -> str | None:
