@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: run test test-all test-real test-other-systems lint format clean
+.PHONY: run test test-all test-real test-other-systems coverage measure lint format clean
 
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
@@ -23,6 +23,16 @@ test-real: $(VENV)/dev.done
 test-other-systems: $(VENV)/dev.done
 	$(BIN)/python -m pytest -p tests.hidden_posix -m "not slow" tests/cli/test_check_text.py tests/cli/test_explain.py \
 	  tests/models/store tests/models/test_catalog.py tests/models/test_lookup.py
+
+# twice as long as make test; coverage-html has every line
+coverage: $(VENV)/dev.done
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --cov --cov-report=html; status=$$?; \
+	  echo "lines covered, in percent: $$($(BIN)/coverage report --format=total)"; exit $$status
+
+# make measure OLD=COMMIT: that commit and this tree in turns; MEASURE='--only adam --repeat 3' are options
+measure: $(VENV)/dev.done
+	@test -n "$(OLD)" || { echo "make measure OLD=COMMIT [MEASURE='--only NAME']"; exit 2; }
+	@$(BIN)/python benchmarks/measure.py $(OLD) $(MEASURE)
 
 lint: $(VENV)/dev.done
 	$(BIN)/ruff check src tests benchmarks training
@@ -45,4 +55,4 @@ $(VENV)/dev.done: $(VENV)/run.done
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist coverage-html .coverage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -176,12 +176,13 @@ def test_an_option_that_makes_no_sense_is_refused_by_name(options: dict[str, Any
         Sampling.of({}, **options)
 
 
-def test_greedy_takes_less_than_a_millisecond_for_256k_tokens() -> None:
+def test_greedy_copies_no_logits() -> None:
     values, sampler = logits(262_144), Sampler(Sampling())
-
-    def seconds() -> float:
-        start = time.perf_counter()
+    sampler.choose(values)
+    tracemalloc.start()
+    try:
         sampler.choose(values)
-        return time.perf_counter() - start
-
-    assert any(seconds() < 1e-3 for _ in range(2000))  # on a busy machine most are disturbed
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < values.nbytes / 8

@@ -4,7 +4,6 @@ import json
 import random
 import shutil
 import struct
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -30,7 +29,6 @@ QUIET = settings(
 
 def attempt(path, size):
     """Opens and reads all; returns whether that worked."""
-    started = time.monotonic()
     tracemalloc.start()
     try:
         card = open_card(path)
@@ -44,7 +42,6 @@ def attempt(path, size):
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 2 * size + 64 * 2**20
-        assert time.monotonic() - started < 20
     assert refusal.ways_out
     return False
 

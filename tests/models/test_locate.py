@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -230,13 +229,11 @@ def test_without_a_network_what_was_downloaded_serves_and_it_is_said(
     server.repositories["org/tiny"] = QUANTISED
     first = locate("org/tiny:Q8_0")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    start = time.monotonic()
     found = locate("org/tiny:Q8_0")
     assert found.path == first.path
     assert "cannot be reached" in found.notes[0]
     with pytest.raises(HubError, match="cannot be reached"):
         locate("org/never-seen")
-    assert time.monotonic() - start < 20
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import meta_models
@@ -154,10 +153,8 @@ def test_a_gguf_file_of_the_hub_that_is_none(server):
 def test_servers_that_lie_or_never_end(server, lie, error, match):
     server.repositories["a/b"] = repository("qwen2.5-0.5b", 1)
     server.lie = lie
-    began = time.monotonic()
     with pytest.raises(error, match=match):
         open_outline("a/b", seconds=1.0 if "1 seconds" in match else 30.0)
-    assert time.monotonic() - began < (3 if "1 seconds" in match else 20)
 
 
 def test_a_server_without_ranges_gives_the_beginning_and_is_left(server, tmp_path):

@@ -275,9 +275,7 @@ def test_two_processes_at_once_measure_once():
 
 
 def test_this_machine_for_real(cpu):
-    began = time.monotonic()
     found = probe.probe(cpu, fresh=True)
-    assert time.monotonic() - began < 120  # under 10 s on a machine to itself; this one may be busy
     f32 = found.capability("matmul.f32")
     assert (f32.level, f32.proof) == (Level.NATIVE, Proof.PROBE)
     for dtype in DTYPES:
