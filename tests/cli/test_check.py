@@ -340,3 +340,22 @@ def test_it_loads_neither_torch_nor_numba(gemma):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == [0, False, False]
+
+
+def test_the_page_is_written_when_nobody_reads_the_text(gemma, tmp_path):
+    """``rung check ... --html page.html | head -1``: the pipe is closed before all is printed."""
+    page = tmp_path / "page.html"
+    reader, writer = os.pipe()
+    os.close(reader)
+    asked = ["check", gemma, "llama-3.1-8b", "--device", "p2200", "--html", str(page)]
+    with os.fdopen(writer, "wb") as stdout:
+        subprocess.run([sys.executable, "-m", "rung", *asked], stdout=stdout, timeout=60, check=False)
+    assert "Llama 3.1 8B on a Quadro P2200" in page.read_text(encoding="utf-8")
+
+
+def test_a_budget_above_the_card_is_said_on_stderr(rung, gemma):
+    said = rung("check", gemma, "--device", "p2200", "--memory", "20GB", "--format", "q8_0")
+    assert "Quadro P2200 has less than --memory 20.0 GB: 4.9 GB is counted there." in said.err
+    assert "Quadro P2200, 4.9 GB free" in said.out
+    assert "less than" not in rung("check", gemma, "--device", "p2200", "--memory", "4GB", "--format", "q8_0").err
+    assert "less than" not in rung("check", gemma, "--fits", "--memory", "20GB", "--format", "q8_0").err

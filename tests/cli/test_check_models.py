@@ -42,7 +42,7 @@ def test_what_is_suggested_is_what_check_says_of_it(card):
 def test_the_order(card):
     """What one can read comes before what is slower; among those the larger class of size."""
     found = recommend((device(card),), Question()).suggestions
-    speeds = [one.choice.speed.decode_tokens_per_second >= READING_SPEED for one in found]
+    speeds = [round(one.choice.speed.decode_tokens_per_second, 1) >= READING_SPEED for one in found]
     assert speeds == sorted(speeds, reverse=True)
     reads = [one.model.parameters for one in found if one.reads]
     assert all(later < 2.5 * earlier for earlier, later in itertools.pairwise(reads))

@@ -62,7 +62,7 @@ def test_what_the_memory_of_the_best_is_made_of_is_below_its_command(rung, gemma
 def test_of_the_whole_catalogue_it_is_that_of_the_smallest_card(rung, gemma):
     said = rung("check", gemma, "--fits", "--format", "nf4").out.splitlines()
     assert "the smallest" in said[-2]
-    name = re.search(r"the smallest: (.*?), nf4", said[-2])[1]
+    name = re.search(r"the smallest at reading speed: (.*?), nf4", said[-2])[1]
     (choice,) = choices_of(rung, "check", gemma, "--device", name, "--format", "nf4")
     assert said[-1] == "  " + " · ".join([*told(choice["memory"]), "speed ± 50%"])
 

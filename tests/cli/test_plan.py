@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -39,6 +41,57 @@ def test_the_ways_out_of_a_plan_that_does_not_fit_work(rung, model):
     assert ways
     for way in ways:
         assert rung("plan", *way).code == 0
+
+
+def test_the_ways_out_of_a_card_that_is_not_here_work_as_pasted(rung):
+    """The device keeps the name that was typed, and the command is the one that takes it."""
+    said = rung("plan", "llama-3.1-8b", "--device", "p2200", "--context", "2048")
+    assert said.code == 1
+    assert "on Quadro P2200" in said.err
+    ways = [line.split("rung ", 1)[1] for line in said.err.splitlines() if "  rung " in line]
+    assert "plan llama-3.1-8b --format q4_0 --device p2200+cpu --context 2048" in ways
+    for way in ways:
+        assert rung(*shlex.split(way)).code == 0, way
+
+
+def test_the_ways_out_of_a_simulated_run_keep_the_simulation(rung, model):
+    said = rung("run", model, "hi", "--device", "sim:p2200", "--memory", "2MB")
+    ways = [line for line in said.err.splitlines() if "rung run " in line]
+    assert ways
+    assert all("--device sim:p2200" in way for way in ways)
+
+
+@pytest.mark.parametrize("where", ["p2200+cpu", "2xp2200"])
+def test_several_devices_are_one_budget_as_in_check(rung, where):
+    asked = ("llama-3.1-8b", "--device", where, "--format", "q4_0", "--context", "2048", "--json")
+    plan = Plan.from_json(json.loads(rung("plan", *asked).out))
+    (choice,) = json.loads(rung("check", *asked).out)["choices"]
+    assert len(plan.placements) == 2
+    assert plan.memory == pytest.approx(choice["memory"]["total"], rel=1e-3)
+    assert sum(place.last - place.first for place in plan.placements) == 32
+
+
+def test_several_devices_that_are_too_small_are_refused_together(rung):
+    said = rung("plan", "llama-3.1-70b", "--device", "2xp2200")
+    assert said.code == 1
+    assert re.search(r"devices with [\d.]+ GB free together", said.err)
+
+
+def test_a_network_of_transformers_is_planned_on_one_device(rung):
+    said = rung("plan", "mixtral", "--device", "2x4090")
+    assert said.code == 2
+    assert "on one device" in said.err
+
+
+def test_a_budget_above_the_device_is_said(rung):
+    said = rung("plan", "gemma-2b", "--device", "p2200", "--memory", "20GB")
+    assert "Quadro P2200 has less than --memory 20.0 GB: 4.9 GB is counted there." in said.err
+
+
+def test_a_plan_that_is_waited_for_is_called_slow(rung):
+    rows = rung("plan", "llama-3.1-8b", "--device", "3060", "--format", "q8_0").out.splitlines()
+    assert rows[-1].startswith("q8_0")
+    assert rows[-1].rstrip().endswith("slow")
 
 
 def test_without_torch_and_numba_the_plan_is_for_this_machine_with_them(rung, model, monkeypatch):

@@ -161,6 +161,18 @@ def test_a_size_alone_is_a_dense_model_of_that_size(size: str) -> None:
     assert not outline_of(found).writes  # a size is nothing that can be run
 
 
+@pytest.mark.parametrize("size", ["1b", "3b", "7b", "8b", "14b", "20b", "34b", "70b", "123b"])
+def test_a_size_alone_has_the_widths_that_fast_kernels_take(size: str) -> None:
+    """k-quants store 256 weights together: a row of another width is decoded first, as in no model of that size."""
+    found = find(size)
+    assert found is not None
+    config = dense_config(found.size)
+    assert config["intermediate_size"] % 256 == config["hidden_size"] % 256 == 0
+    matrices = [t for t in outline_of(found).components[0].tensors if len(t.shape) == 2]
+    assert not [tensor.name for tensor in matrices if tensor.shape[1] % 256]
+    assert describe(config, size).parameters == pytest.approx(found.size, rel=0.01)
+
+
 @pytest.mark.parametrize("size", ["0.001b", "9999b", "0.0b"])
 def test_sizes_that_no_model_comes_near_are_refused(size: str) -> None:
     found = find(size)

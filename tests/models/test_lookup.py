@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from rung.core.errors import HubError
+from rung.core.errors import HubError, ModelNotFound
 from rung.models import lookup
 from rung.models.locate import Location
 from rung.models.lookup import demo_path, find_card
+from rung.models.store import starters
 
 FILE = Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-q4_0.gguf"
 
@@ -61,3 +62,34 @@ def test_a_refusal_of_the_hub_says_that_nothing_local_has_the_name(monkeypatch: 
         find_card("org/tiny")
     assert caught.value.facts == ("'org/tiny' is no file or folder here, so it was looked for on the hub", "a fact")
     assert caught.value.ways_out == ("a way",)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("smolm2", "rung pull smollm2   # "),
+        ("gema3-270m", "rung pull gemma3-270m   # "),
+        ("lama-3.1-8b", "rung check llama-3.1-8b"),
+        ("quen3-8b", "rung check qwen3-8b"),
+        ("foobarbaz", "rung pull smollm2   # "),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_names_near_it(name: str, first: str) -> None:
+    """Starters first, since they can be fetched; each command is about a name that is known."""
+    with pytest.raises(ModelNotFound) as caught:
+        lookup.find_outline(name)
+    assert caught.value.ways_out[0].startswith(first)
+    assert "ORG/REPO:Q4_K_M" in " ".join(caught.value.facts)
+    for way in caught.value.ways_out:
+        words = way.partition("#")[0].split()
+        if words[:2] == ["rung", "check"] and len(words) > 2:
+            assert lookup.find_outline(words[2]).parameters > 0
+        elif words[:2] == ["rung", "pull"]:
+            assert starters.find(words[2]) is not None
+    assert ("Did you mean" in caught.value.cause) == (name != "foobarbaz")
+
+
+def test_a_missing_file_is_no_misspelled_name() -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        lookup.find_outline("smolm2.gguf")
+    assert not any("rung pull" in way for way in caught.value.ways_out)

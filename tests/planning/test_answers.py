@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rung import formats
+from rung.core import text
 from rung.core.types import Level
 from rung.formats.grades import grade
 from rung.hardware import catalog
@@ -24,7 +25,7 @@ from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject
 from rung.planning.placement import arrange
 from rung.planning.request import Request
-from rung.planning.speed import READING_SPEED
+from rung.planning.speed import READING_SPEED, at_reading_speed
 from rung.planning.weight_plan_cache import Kitchen
 from tests.planning.cards import cpu
 
@@ -49,7 +50,7 @@ RATE = r"[\d.]+ tokens/s"
         ("gemma-2b", "p2200", {}, f"{GEMMA} Quadro P2200: yes, with q8_0 and 4,096 tokens of context, {RATE}"),
         (
             "llama 3.1 8b", "p2200", {},
-            f"{LLAMA} Quadro P2200: yes, with q3_k_m and 4,096 tokens of context, {RATE}; "
+            f"{LLAMA} Quadro P2200: slowly, with q3_k_m and 4,096 tokens of context, {RATE}; "
             rf"or (partly|a quarter|a third|half) on the CPU with q\w+, {RATE}",
         ),
         ("llama 3.1 8b", "2080ti", {}, f"{LLAMA} GeForce RTX 2080 Ti: yes, with q8_0 .*"),
@@ -58,7 +59,7 @@ RATE = r"[\d.]+ tokens/s"
         ("llama 3.1 70b", "p2200", {}, r".* P2200: no, the least that was tried, q4_k, needs 39.\d GB of 4.9 GB"),
         ("gemma-2b", "p2200", {"formats": ("f16",)}, f"{GEMMA} Quadro P2200: not with f16; it runs with q8_0 .*"),
         ("gemma-2b", "p2200", {"context": 8192}, f"{GEMMA} Quadro P2200: yes, with q8_0 and 8,192 tokens .*"),
-        ("gemma-2b", "t4", {"training": "lora"}, f"{GEMMA} Tesla T4: yes, training fits with bf16, .*"),
+        ("gemma-2b", "t4", {"training": "lora"}, f"{GEMMA} Tesla T4: yes, training fits with f16, .*"),
         ("gemma-2b", "rtx a6000", {}, f"{GEMMA}n RTX A6000: yes, with bf16 .*"),
     ],
 )  # fmt: skip
@@ -87,6 +88,77 @@ def test_the_sentence_of_networks_that_write_no_text(config, asked, said):
     answer = check(open_outline(CONFIGS / f"{config}.json"), [catalog.device("p2200")], Question(**asked), cpu=BESIDE)
     assert re.fullmatch(rf"\S+ on a Quadro P2200: {said}\.", answer.sentence)
     assert not answer.alternatives
+
+
+def rate_in(words):
+    return float(re.search(r"([\d.]+) tokens/s", words)[1])
+
+
+@pytest.mark.parametrize("model", ["gemma-2b", "llama 3.1 8b", "qwen2.5 14b"])
+def test_one_rule_says_slowly_of_first_choices_and_of_others(model):
+    """The word, the level and the number that is shown agree, wherever the choice stands."""
+    seen = set()
+    for card in ("p2200", "gtx 1050 ti", "3060", "arc a380", "2080ti", "4090", "v100"):
+        answer = ask(model, card)
+        for choice in [*answer.choices, *(other.choice for other in answer.alternatives)]:
+            decode = choice.speed.decode_tokens_per_second
+            if choice.verdict and decode is not None:
+                assert (choice.level == "slow") == (float(text.rate(decode)) < READING_SPEED), (card, choice.format)
+        first, _, rest = answer.sentence.partition("; or ")
+        if "tokens/s" in first:
+            assert ("slowly" in first) == (rate_in(first) < READING_SPEED), answer.sentence
+            seen.add((bool(answer.alternatives), "slowly" in first))
+        if "tokens/s" in rest and "slowly" not in first:
+            assert ("slowly" in rest) == (rate_in(rest) < READING_SPEED), answer.sentence
+    assert len(seen) >= 2
+
+
+@pytest.mark.parametrize(("decode", "fast"), [(4.9449, False), (4.949, True), (4.96, True), (5.0, True), (0.1, False)])
+def test_what_is_shown_as_reading_speed_is_no_slower_than_it(decode, fast):
+    """4.96 is printed as 5.0, so that it is not called slower than 5."""
+    assert at_reading_speed(decode) is fast
+    assert (float(text.rate(round(decode, 2))) >= READING_SPEED) is fast
+
+
+def test_conversion_is_a_reason_and_not_slow_where_the_speed_is_known():
+    choice = ask("qwen3 0.6b", "p2200", formats=("f16",)).choices[0]
+    assert choice.speed.decode_tokens_per_second > READING_SPEED
+    assert choice.level == "yes"
+    assert "f16 is emulated" in choice.verdict.reason
+
+
+def test_of_a_pipeline_the_fast_format_is_best_and_not_the_emulated_one(tmp_path):
+    """The Quadro P2200 converts f16 to multiply it: it fits, and q8_0 is what to take."""
+    parts = ("text_encoder", "unet", "vae")
+    for part in parts:
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "config.json").write_bytes((CONFIGS / f"sd-1.5-{part.replace('_', '-')}.json").read_bytes())
+    index = {"_class_name": "StableDiffusionPipeline"} | {part: ["diffusers", "X"] for part in parts}
+    (tmp_path / "model_index.json").write_text(json.dumps(index), encoding="utf-8")
+    outline = open_outline(tmp_path)
+    answer = check(outline, [catalog.device("p2200")], Question(formats=("f16", "q8_0", "nf4")))
+    levels = {choice.format: choice.level for choice in answer.choices}
+    assert levels == {"f16": "slow", "q8_0": "yes", "nf4": "yes"}
+    assert answer.choices[answer.best].format == "q8_0"
+    assert ": yes, with q8_0" in answer.sentence
+    alone = check(outline, [catalog.device("p2200")], Question(formats=("f16",)))
+    assert ": slowly, with f16" in alone.sentence
+    native = check(outline, [catalog.device("v100")], Question(formats=("f16", "q8_0")))
+    assert native.choices[native.best].format == "f16"
+
+
+def test_of_many_devices_the_smallest_is_named_at_reading_speed_and_at_all():
+    cards = [catalog.device(name) for name in ("arc a380", "2080ti", "4090", "3060", "rtx a6000")]
+    answer = check(find_outline("llama 3.1 8b"), cards, Question(formats=("q4_k_m",)), alternatives=False)
+    rates = {choice.device: choice.speed.decode_tokens_per_second for choice in answer.choices}
+    fast = sum(rate >= READING_SPEED for rate in rates.values())
+    assert rates["arc-a380"] < READING_SPEED
+    assert 0 < fast < 5
+    assert f"runs on 5 of 5 devices, on {fast} at reading speed; the smallest at reading speed is a" in answer.sentence
+    assert "; the smallest that runs it at all is an Arc A380, with q4_k_m, " in answer.sentence
+    slow = check(find_outline("llama 3.1 8b"), [cards[0]] * 1 + [replace(cards[0], id=f"{n}") for n in range(4)],
+                 Question(formats=("q4_k_m",)), alternatives=False)  # fmt: skip
+    assert "slowly on each; the smallest is an Arc A380" in slow.sentence
 
 
 def test_of_several_devices_each_is_answered_and_of_many_their_number():
@@ -221,6 +293,32 @@ def test_llama_cpp_is_named_where_it_is_faster_with_a_command():
     assert (unknown.llama_cpp.tokens_per_second, unknown.llama_cpp.source) == (None, ""), "never invented"
     fast = ask("llama 3.1 8b", cpu(), formats=("q4_k_m",)).choices[0].speed
     assert not fast.slower
+
+
+def test_a_command_of_llama_cpp_names_weights_that_exist(tmp_path, monkeypatch):
+    """A hub repository of GGUF files where one is known, else a file that rung writes first, else no command."""
+    assert ask("34b", "4090", formats=("q4_k_m",)).choices[0].speed.llama_cpp.command == ""
+    writes = ask("nanbeige4.1-3b", "4090", formats=("nf4",)).choices[0].speed.llama_cpp.command
+    assert writes == (
+        "rung quantize Nanbeige/Nanbeige4.1-3B nanbeige4.1-3b-q4_k_m.gguf --format q4_k_m && "
+        "llama-server -m nanbeige4.1-3b-q4_k_m.gguf -ngl 99 -c 4096"
+    )
+    config = check(open_outline(CONFIGS / "gemma-2b.json"), [catalog.device("4090")], Question(formats=("q8_0",)))
+    assert config.choices[0].speed.llama_cpp.command == "", "a configuration has no weights"
+    for model in ("gemma-2b", "smollm2", "34b", "nanbeige4.1-3b", "mixtral", "gpt-oss-20b"):
+        for choice in ask(model, "4090").choices:
+            beside = choice.speed.llama_cpp
+            assert beside is None or "ORG/REPO" not in beside.command
+
+
+def test_what_llama_cpp_is_given_rung_quantize_writes():
+    formats = ("bf16", "f16", "q8_0", "int8", "q6_k", "q5_k", "q4_k_m", "q4_k", "nf4", "q4_0", "q3_k_m", "q3_k_s")
+    for choice in ask("nanbeige4.1-3b", "h100", formats=formats).choices:
+        written, _, served = choice.speed.llama_cpp.command.partition(" && ")
+        words = written.split()
+        assert words[:2] == ["rung", "quantize"]
+        assert storage(words[words.index("--format") + 1]) is not None
+        assert served.split()[:3] == ["llama-server", "-m", words[3]]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,6 +173,8 @@ def test_a_budget_is_no_more_than_the_device_has():
     big = check(outline(), [p2200()], Question(formats=("f32",), memory=FrozenDict({"*": 64 * GB}))).choices[0]
     assert not big.verdict
     assert big.free == p2200().memory
+    absent = check(outline(), [replace(p2200(), real=False)], Question(memory=FrozenDict({"*": 64 * GB}))).choices[0]
+    assert absent.free == p2200().budget, "of a card that is not here what an idle one has free"
 
 
 def test_slow_says_why():
@@ -186,7 +189,7 @@ def test_slow_says_why():
     [
         ({"training": "full"}, ["a100 80gb"], ""),
         ({"training": "full"}, ["3090"], "adapters"),
-        ({"training": "full", "optimizer": "adafactor", "batch": 64}, ["a6000"], "one sequence at a time"),
+        ({"training": "full", "optimizer": "adafactor", "batch": 64}, ["a6000"], "8 sequences at a time"),
         ({"training": "full", "formats": ("bf16",)}, ["nvidia a40"], "an optimiser with 8-bit state"),
         ({"training": "full", "formats": ("nf4",)}, ["a100 80gb"], "another format"),
         ({"training": "lora", "formats": ("f32",)}, ["3060 12gb"], "another format"),
@@ -200,6 +203,38 @@ def test_training_that_does_not_fit_names_one_that_does(asked, cards, words):
     assert (answer.best is None) == bool(words)
     assert (answer.context, answer.sequence) == (0, 1024)
     assert [one.change for one in answer.relaxations[:1]] == ([words] if words else [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "card"),
+    [
+        ({"training": "lora", "batch": 4, "sequence": 4096}, "p4000"),
+        ({"training": "lora", "batch": 1, "sequence": 8192}, "p2200"),
+        ({"training": "full", "optimizer": "adafactor", "batch": 64}, "a6000"),
+        ({"training": "lora", "formats": ("f16",), "batch": 8, "sequence": 2048}, "p4000"),
+    ],
+)
+def test_a_smaller_batch_and_a_shorter_sequence_are_computed(asked, card):
+    """What is offered trains there, and one more step of it does not: it is the largest."""
+    device = catalog.device(card)
+    answer = check(outline(), [device], Question(**asked))
+    assert answer.best is None
+    offered = [one for one in answer.relaxations if one.command and "--fits" not in one.command]
+    assert any("sequence" in one.change for one in offered), answer.relaxations
+    for one in offered:
+        words = shlex.split(one.command)
+        given = {words[at]: words[at + 1] for at in range(3, len(words) - 1) if words[at].startswith("--")}
+        assert catalog.find(given["--device"]).name == device.name
+        base = {name: value for name, value in asked.items() if name not in ("formats", "optimizer")}
+        base |= {"formats": (given["--format"],) if "--format" in given else ()}
+        base |= {"optimizer": given.get("--optimizer"), "training": given["--training"]}
+        now = base | {"batch": int(given.get("--batch", 1)), "sequence": int(given.get("--sequence", 1024))}
+        assert check(outline(), [device], Question(**now)).best is not None, one
+        if (more := now["batch"] + 1) <= asked["batch"] and "at a time" in one.change:
+            assert check(outline(), [device], Question(**(now | {"batch": more}))).best is None
+        if now["sequence"] < asked.get("sequence", 1024) and "sequences of" in one.change:
+            longer = now | {"sequence": now["sequence"] + 64}
+            assert check(outline(), [device], Question(**longer)).best is None
 
 
 def test_where_nothing_fits_the_relaxations_help():

@@ -7,7 +7,8 @@ import pytest
 import rung as library
 from rung.core.errors import UsageError
 from rung.core.value import FrozenDict
-from rung.planning.request import parse_memory
+from rung.hardware import catalog
+from rung.planning.request import Request, above_memory, parse_memory
 
 GB = 2**30
 REFUSED = {
@@ -68,3 +69,13 @@ def test_what_is_a_budget(given, budgets):
 def test_functions_refuse_it_alike(call):
     with pytest.raises(UsageError, match=r"4\.6 what"):
         call("demo", memory="4.6")
+
+
+def test_a_budget_above_what_a_device_has_is_said_and_what_it_has_is_counted():
+    small, large = catalog.device("p2200"), catalog.device("4090")
+    said = above_memory(parse_memory("20GB"), [small, large, small])
+    assert said == "Quadro P2200 has less than --memory 20.0 GB: 4.9 GB is counted there."
+    assert Request(memory=parse_memory("20GB")).budget(small) == small.budget
+    assert Request(memory=parse_memory("20GB")).budget(large) == 20 * GB
+    assert above_memory(parse_memory({small.id: "4GB", large.id: "20GB"}), [small, large]) == ""
+    assert above_memory(parse_memory(None), [small]) == ""

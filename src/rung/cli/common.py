@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rung.core.errors import UsageError
 from rung.core.text import size
@@ -20,6 +20,19 @@ def tell_taken(names: Iterable[str | None]) -> None:
     for note in dict.fromkeys(match(one).note for one in cards if catalog.find(one)):
         if note:
             print(note, file=sys.stderr)
+
+
+#: Of more devices than these, as of the whole catalogue, nobody is told which have less than the budget.
+_FEW = 16
+
+
+def tell_beyond(memory: Mapping[str, int], groups: Sequence[Sequence[Device]]) -> None:
+    """Say on stderr that a budget names more than a device has, and what is counted."""
+    from rung.planning.request import above_memory
+
+    devices = [device for group in groups for device in group]
+    if len(devices) <= _FEW and (words := above_memory(memory, devices)):
+        print(words, file=sys.stderr)
 
 
 def device_words(device: Device) -> str:

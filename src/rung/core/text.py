@@ -68,9 +68,9 @@ def parse_size(text: str) -> int:
     return count
 
 
-def close(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """The known names that look most like ``name``, best first."""
-    return difflib.get_close_matches(name.lower(), list(known), n=most, cutoff=0.5)
+def close(name: str, known: Iterable[str], most: int = 3, cutoff: float = 0.5) -> list[str]:
+    """The known names that look most like ``name``, best first; ``cutoff`` is how much must be alike."""
+    return difflib.get_close_matches(name.lower(), list(known), n=most, cutoff=cutoff)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

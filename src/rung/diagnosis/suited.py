@@ -31,8 +31,6 @@ _KNOWN = (
     *("llama-3.2-1b", "qwen3-0.6b", "smollm2-135m"),
 )
 _FORMAT = "q4_k_m"
-#: What stands in a command of llama.cpp for a repository that nobody recorded.
-_NOWHERE = "ORG/REPO"
 #: Bytes of a weight in that format at least: what does not fit, or is not read in time, even so is not asked about.
 _BYTES = 0.55
 #: Fixes that load a model in a dtype, and that dtype as a format.
@@ -117,7 +115,7 @@ def _works(answer: Answer, choice: Choice, device: Device, change: str = "") -> 
         tokens_per_second=choice.speed.decode_tokens_per_second,
         command=choice.command,
         change=change,
-        faster=beside.command if beside is not None and choice.speed.slower and _NOWHERE not in beside.command else "",
+        faster=beside.command if beside is not None and choice.speed.slower else "",
     )
 
 

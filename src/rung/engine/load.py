@@ -22,7 +22,7 @@ from rung.models.card import ModelCard
 from rung.models.cards.network import NetworkCard
 from rung.models.lookup import find_path
 from rung.planning.devices import computes
-from rung.planning.request import parse_memory
+from rung.planning.request import Typed, parse_memory
 from rung.planning.solve import steps_down
 from rung.run.journal import Journal
 
@@ -57,6 +57,7 @@ def load(
     devices: Sequence[Device] | None = None,
     first_prompt: str = "",
     adapters: Sequence[str] = (),
+    typed: Typed | None = None,
     progress: Progress = lambda label, done, total: None,
     on_step: Callable[[StepDown], None] = lambda step: None,
     on_note: Callable[[str], None] = lambda note: None,
@@ -68,6 +69,7 @@ def load(
     ``on_note`` with what a person should know, ``on_plan`` once before the weights are read. ``first_prompt`` is what
     will be asked first, if that is known: for a long one torch is imported while the weights are read. ``adapters``
     are PEFT folders or GGUF files, ``DIR:0.5`` for one of half its weight; they are added while the model runs.
+    ``typed`` is what ways out of a refusal repeat.
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
     """
     process_memory.need_software()
@@ -91,6 +93,7 @@ def load(
             threads=threads,
             devices=devices,
             beside=beside,
+            typed=typed,
             on_probe=lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, {how_often(why=True)}."),
         )
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rung.core.errors import UnknownDevice
 from rung.core.types import Device, Plan
 from rung.engine import process_memory
 from rung.hardware import detect
 from rung.hardware.json_cache import how_often
-from rung.hardware.select import catalog_device
+from rung.hardware.select import catalog_device, select_groups
 from rung.models.card import ModelCard
 from rung.models.cards.network import NetworkCard
-from rung.planning.request import Request, parse_memory
+from rung.planning.request import Request, Typed, parse_memory
 from rung.planning.solve import choose_device, solve
 
 
@@ -39,6 +39,36 @@ def not_here(card: Device, name: str) -> UnknownDevice:
     )
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where to plan for: the id of a ``device`` (None: any of them) among ``devices`` (None: those of this machine).
+
+    ``together``: the devices are one budget.
+    """
+
+    device: str | None = None
+    devices: tuple[Device, ...] | None = None
+    together: bool = False
+
+
+def place_named(name: str | None, software: str | None = None) -> Place:
+    """Return where to plan for by the name of a device, of a card that is not here, or of several: ``p2200+cpu``.
+
+    The CPU of this machine stands beside a card that is not here, for what does not fit on the card alone. Raises what
+    ``select_groups`` raises.
+    """
+    if name is None and software is None:
+        return Place()
+    group = select_groups((name,) if name is not None else (), software)[0]
+    if len(group) > 1:
+        return Place(None, group, together=True)
+    (device,) = group
+    if device.real:
+        return Place(device.id)
+    beside = select_groups(("cpu",))[0] if device.kind != "cpu" else ()
+    return Place(device.id, (device, *beside))
+
+
 def make_plan(
     card: ModelCard | NetworkCard,
     *,
@@ -51,38 +81,48 @@ def make_plan(
     on_probe: Callable[[Device], None] = lambda device: None,
     catalogue: bool = False,
     beside: int = 0,
+    together: bool = False,
+    typed: Typed | None = None,
 ) -> tuple[Plan, tuple[Device, ...]]:
     """The plan for a card, and the devices it was made for (by default those of this machine, probed once).
 
-    ``beside`` bytes are left for adapters.
-    With ``catalogue``, for plans that nobody is about to run, ``device`` may name a card that is not here.
+    ``beside`` bytes are left for adapters; ``together``: the devices are one budget; ``typed`` is what ways out repeat.
+    With ``catalogue``, for plans that nobody is about to run, ``device`` may name a card that is not here, or several.
     Where torch or numba is missing nothing can be probed: the plan is for this machine with them, and says so.
     Raises ``DoesNotFit``, ``ContextTooLong``, ``UnknownFormat``, ``UnknownDevice``, ``UsageError``.
     """
-    if device is not None and devices is None and (card_named := catalog_device(device)) is not None:
-        if not catalogue:
+    if device is not None and devices is None:
+        if catalogue:
+            place = place_named(device)
+            typed = typed or Typed("rung plan" if place.devices else "rung run", "", device)
+            device, devices, together = place.device, place.devices, place.together
+        elif (card_named := catalog_device(device)) is not None:
             raise not_here(card_named, device)
-        device, devices = card_named.id, (card_named,)
+    budgets = parse_memory(memory)  # before anything is probed, which takes a while
+    missing = process_memory.missing_software() if devices is None else []
+    found = tuple(devices) if devices is not None else _devices_here(missing, on_probe)
     request = Request(
         format=format,
         device=device,
-        memory=parse_memory(memory),
+        memory=budgets,
         context=context,
         threads=process_memory.threads(threads),
         beside=beside,
+        together=together,
+        typed=typed or Typed(),
     )
-    missing = process_memory.missing_software() if devices is None else []
-    if devices is not None:
-        found = tuple(devices)
-    elif missing:
-        found = tuple(_with(device, missing) for device in detect.devices())
-    else:
-        found = process_memory.proven_devices(on_probe)
     plan = solve(card, found, request)
     if missing:
         note = f"planned as if {' and '.join(missing)} were installed: pip install 'rung[run]'"
         plan = replace(plan, reasons=(*plan.reasons, note))
     return plan, found
+
+
+def _devices_here(missing: Sequence[str], on_probe: Callable[[Device], None]) -> tuple[Device, ...]:
+    """The devices of this machine, probed; as if missing packages were installed where nothing can be probed."""
+    if missing:
+        return tuple(_with(device, missing) for device in detect.devices())
+    return process_memory.proven_devices(on_probe)
 
 
 def _with(device: Device, packages: Sequence[str]) -> Device:

@@ -40,6 +40,10 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _MODEL_FILES = (".gguf", ".safetensors", *_PICKLES)
 
 
+#: What is left to do where no name is near.
+NO_WAY = ("rung run demo",)
+
+
 @dataclass(frozen=True)
 class Location:
     """Where a model lies: a GGUF file (of a split one the first part) or a folder. ``notes`` say what was chosen."""
@@ -152,7 +156,7 @@ def nowhere(name: str, path: Path) -> ModelNotFound:
     if name.endswith(_MODEL_FILES):
         facts = [f"there is no file {name}", *facts]
     looking = [f"ls {quoted(path.parent)}   # what is there"] if name.endswith(_MODEL_FILES) else []
-    ways = ways or [*looking, *([] if name.endswith(_PICKLES) else ["rung run demo"])]
+    ways = ways or [*looking, *([] if name.endswith(_PICKLES) else NO_WAY)]
     return ModelNotFound(f"{name!r} is neither a file, a folder nor a name on the model hub.", facts, ways)
 
 

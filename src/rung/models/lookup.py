@@ -18,7 +18,7 @@ from rung.hardware import detect
 from rung.models import catalog
 from rung.models.card import ModelCard
 from rung.models.catalog import Match
-from rung.models.locate import locate, nowhere, repository_of
+from rung.models.locate import NO_WAY, locate, nowhere, repository_of
 from rung.models.networks.component import describe
 from rung.models.networks.values import Outline
 from rung.models.open import open_card
@@ -130,11 +130,31 @@ def _without_weights(name: str) -> ModelNotFound:
     if known is not None:
         way = f"rung check {quoted(name)}   # where a model of that size would run"
         return ModelNotFound(f"{name!r} is a size and no model, so nothing can be run.", (), [way])
+    return _unknown(name)
+
+
+def _unknown(name: str) -> ModelNotFound:
+    """The error for a name of nothing: the starters and known models with names near it, and what a name may be."""
     error = nowhere(name[:200], Path(name[:200].replace("\0", "")))
-    if near := catalog.find_near(name):
-        cause = f"{error.cause} Did you mean {' or '.join(near)}?"
-        return ModelNotFound(cause, error.facts, [f"rung check {each}" for each in near])
-    return error
+    if error.ways_out not in (NO_WAY, ()):  # a file near it, or an address
+        return error
+    fetched = [starters.starters()[each] for each in starters.find_near(name)]
+    near = list(dict.fromkeys([*(one.name for one in fetched), *catalog.find_near(name)]))[:3]
+    facts = [
+        f"names: {', '.join(starters.starters())} to fetch and run, llama-3.1-8b, qwen3:4b and others to check",
+        "or a file, a folder, or a name of the hub: ORG/REPO, ORG/REPO:Q4_K_M, ORG/REPO/file.gguf",
+        *error.facts[1:],
+    ]
+    ways = [_pulling(one) for one in fetched] + [f"rung check {each}" for each in near]
+    if not ways:
+        first = starters.starters()[starters.FIRST]
+        ways = [f"{_pulling(first)}, answers questions", "rung check   # which models run here", *NO_WAY]
+    cause = f"{error.cause} Did you mean {' or '.join(near)}?" if near else error.cause
+    return ModelNotFound(cause, facts, ways)
+
+
+def _pulling(starter: starters.Starter) -> str:
+    return f"rung pull {starter.name}   # {size(starter.download_bytes)}"
 
 
 def find_path(

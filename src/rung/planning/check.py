@@ -35,7 +35,7 @@ from rung.planning.pipeline import PlannedPhase
 from rung.planning.pipeline_check import inputs_of, phase_on
 from rung.planning.placement import Arrangement, arrange, computable
 from rung.planning.solve import SIXTEEN, arrangements, choose, verdict_of
-from rung.planning.speed import READING_SPEED, has_kernel
+from rung.planning.speed import READING_SPEED, at_reading_speed, has_kernel
 from rung.planning.suggestions import less_context, other_training, smaller_format
 from rung.planning.training import trainable, training_use
 from rung.planning.weight_plan import Storage, storage_name
@@ -66,35 +66,25 @@ def check(
     groups = [(entry,) if isinstance(entry, Device) else entry for entry in devices]
     case = make_case(outline, question, {one.component: one.activations for one in passes})
     case.request.check_names(device for group in groups for device in group)
-    choices: list[Choice] = []
-    best: dict[str, int | None] = {}
-    picked: list[tuple[Arrangement, int]] = []
-    for group in groups:
-        rows = [_choice(case, format, group) for format in storages_of(case)]
-        first, fitting = len(choices), []
-        for number, (choice, arrangement) in enumerate(rows):
-            choices.append(choice)
-            if choice.verdict:
-                fitting.append((arrangement, first + number))
-        index = _best(case, fitting)
-        best[group_id(group)] = index
-        picked += [pair for pair in fitting if pair[1] == index]
-    chosen = _best(case, picked)
-    helpful = _relaxations(case, groups, choices) if chosen is None else ()
+    rows = [_choice(case, format, group) for group in groups for format in storages_of(case)]
+    choices = tuple(choice for choice, _ in rows)
+    able = [(arrangement, number) for number, (choice, arrangement) in enumerate(rows) if choice.verdict]
+    keys = [group_id(group) for group in groups]
+    best = {key: _best(case, [p for p in able if choices[p[1]].device == key], choices) for key in keys}
+    chosen = _best(case, [pair for pair in able if pair[1] in best.values()], choices)
     lost = [group for group in groups if best[group_id(group)] is None]
-    others = [other for group in lost for other in _instead(case, group, cpu)] if alternatives else []
     return Answer(
         outline.name,
-        tuple(choices),
+        choices,
         chosen,
         FrozenDict(best),
-        helpful,
+        _relaxations(case, groups, choices) if chosen is None else (),
         outline.parameters,
         case.context if case.reads and not question.training else 0,
         tuple(passes),
         case.sequence if question.training else 0,
         tuple(groups),
-        tuple(others),
+        tuple(other for group in lost for other in _instead(case, group, cpu)) if alternatives else (),
         outline.title or outline.name,
     )
 
@@ -132,19 +122,14 @@ def _choice(case: Case, storage: Storage, group: Group) -> tuple[Choice, Arrange
         arrangement, phases = _phased(case, arrangement, group)
         note = _held_otherwise(case, storage, phases)
         recipes = list(_recipes(case, arrangement, group[0]).values())
-    fits = arrangement.over <= 0
-    verdict = _verdict(case, arrangement, group)
-    slow = _slow(case, arrangement, group) if verdict else ""
-    odd = _odd(case, arrangement) if verdict else ""
-    said = (verdict.reason or slow, odd, note if phases or not (verdict.reason or slow) else "")
-    reason = "; ".join(filter(None, said))
+    verdict, level = _judged(case, arrangement, group, note)
     total = arrangement.placements[0].memory if len(arrangement.placements) == 1 else _sum(arrangement)
     choice = Choice(
         format=storage_name(storage),
         device=group_id(group),
-        fits=fits,
-        level="no" if not verdict else "slow" if slow else "yes",
-        verdict=replace(verdict, reason=reason),
+        fits=arrangement.over <= 0,
+        level=level,
+        verdict=verdict,
         memory=total,
         free=sum(case.request.budget(device) for device in group),
         speed=_speed(case, arrangement, group),
@@ -154,6 +139,20 @@ def _choice(case: Case, storage: Storage, group: Group) -> tuple[Choice, Arrange
         checkpointing=steps,
     )
     return choice, arrangement
+
+
+def _judged(case: Case, arrangement: Arrangement, group: Group, note: str) -> tuple[Verdict, str]:
+    """The verdict with all its reasons, and the level: no, slow or yes. ``note`` says how it is computed."""
+    verdict = _verdict(case, arrangement, group)
+    if not verdict:
+        return replace(
+            verdict, reason="; ".join(filter(None, (verdict.reason, note if len(case.kitchens) > 1 else "")))
+        ), "no"
+    slow = _slow(case, arrangement, group)
+    reasons = [slow, _emulated(arrangement, group), _odd(case, arrangement)]
+    if len(case.kitchens) > 1 or not any(reasons):
+        reasons.append(note)
+    return replace(verdict, reason="; ".join(dict.fromkeys(filter(None, reasons)))), "slow" if slow else "yes"
 
 
 def _verdict(case: Case, arrangement: Arrangement, group: Group) -> Verdict:
@@ -184,14 +183,12 @@ def _emulated(arrangement: Arrangement, group: Group) -> str:
 
 
 def _slow(case: Case, arrangement: Arrangement, group: Group) -> str:
-    """Why it runs slowly, or nothing."""
-    if emulated := _emulated(arrangement, group):
-        return emulated
-    if not _writes(case):
-        return ""
+    """Why it runs slowly, or nothing: its speed, and where none is predicted that the device converts 16 bits."""
+    if not case.reads or case.question.training:
+        return _emulated(arrangement, group)
     if not arrangement.timed:
         return _no_kernel(arrangement)
-    if arrangement.rates.decode < READING_SPEED:
+    if _writes(case) and not at_reading_speed(arrangement.rates.decode):
         return f"slower than one reads: fewer than {READING_SPEED:.0f} tokens/s"
     return ""
 
@@ -237,9 +234,7 @@ def _speed(case: Case, arrangement: Arrangement, group: Group) -> Speed:
     most = memory_bound(arrangement, subject, depth, case.request.batch) if writes else None
     beside = None
     if writes and arrangement.over <= 0 and case.request.batch == 1:
-        beside = llama_cpp_beside(
-            arrangement, subject, storage_name(arrangement.storage), case.context, case.outline.gguf
-        )
+        beside = llama_cpp_beside(arrangement, subject, storage_name(arrangement.storage), case.context, case.outline)
     most = None if most is None else float(f"{most:.3g}")
     return Speed(prefill, decode, unsure, case.request.prompt_tokens, reason, most, beside)
 
@@ -263,12 +258,17 @@ def _place(device: Device) -> str:
     return device.kind if device.kind in ("cpu", "mps") else f"{device.kind}:0"
 
 
-def _best(case: Case, fitting: list[tuple[Arrangement, int]]) -> int | None:
-    """The index of the choice that ``rung run`` would take."""
+def _best(case: Case, fitting: Sequence[tuple[Arrangement, int]], choices: Sequence[Choice]) -> int | None:
+    """The index of the choice that ``rung run`` would take; of other networks the most exact that is not slow."""
     if not fitting:
         return None
     if case.question.training or len(case.kitchens) > 1 or not case.main.subject.generates:
-        return max(fitting, key=lambda pair: (pair[0].recipe.error_db, -pair[0].placements[0].memory.total))[1]
+
+        def rank(pair: tuple[Arrangement, int]) -> tuple[bool, float, int]:
+            choice = choices[pair[1]]
+            return choice.level != "slow", pair[0].recipe.error_db, -choice.memory.total
+
+        return max(fitting, key=rank)[1]
     asked = case.question.formats[0] if len(case.question.formats) == 1 else None
     own = [pair for pair in fitting if pair[0].storage is None]
     best, _ = choose(case.main.subject, [arrangement for arrangement, _ in own or fitting], asked)
@@ -372,10 +372,10 @@ def _more_memory(closest: Choice) -> Relaxation:
 
 def _other_training(case: Case, groups: Sequence[Group], choices: Sequence[Choice]) -> tuple[Relaxation, ...]:
     def fitting(question: Question, where: Sequence[Group]) -> Group | None:
-        tried = make_case(case.outline, question, {})
+        tried = replace(make_case(case.outline, question, {}), kitchens=case.kitchens)
         return next((g for g in where for s in storages_of(tried) if _choice(tried, s, g)[0].verdict), None)
 
-    found = other_training(_called(case), case.question, groups, fitting)
+    found = other_training(_called(case), case.question, case.sequence, groups, fitting)
     tight = [choice for choice in choices if choice.verdict.step is StepClass.OUT_OF_MEMORY]
     more = [_more_memory(min(tight, key=lambda choice: choice.memory.most - choice.free))] if tight else []
     return (*found, *more)

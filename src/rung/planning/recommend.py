@@ -18,7 +18,7 @@ from rung.planning.answers.sentence import place
 from rung.planning.check import check
 from rung.planning.check_result import Choice, Question
 from rung.planning.request import Request
-from rung.planning.speed import READING_SPEED
+from rung.planning.speed import at_reading_speed
 
 #: Formats that are tried, most exact first.
 FORMATS = ("bf16", "q8_0", "q6_k", "q4_k_m", "q3_k_m")
@@ -170,7 +170,7 @@ def _suggestion(model: KnownModel, group: tuple[Device, ...], question: Question
 
 def _reads(choice: Choice) -> bool:
     """Return whether a choice answers as fast as one reads, as ``check`` judges it."""
-    return (choice.speed.decode_tokens_per_second or 0.0) >= READING_SPEED
+    return at_reading_speed(choice.speed.decode_tokens_per_second)
 
 
 def _fastest(able: Sequence[Choice]) -> Choice:

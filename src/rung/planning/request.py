@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rung.core.errors import UsageError
-from rung.core.text import parse_size
+from rung.core.text import parse_size, size
 from rung.core.types import EMPTY, Device
 from rung.core.value import FrozenDict, Value
 
@@ -18,10 +18,24 @@ _DECIMAL_COMMA = re.compile(r"(?:^|[^,=]+=)\s*\d*,\d+\s*(?:[a-zA-Z]+|$)")
 
 
 @dataclass(frozen=True)
+class Typed(Value):
+    """What a person typed, for commands that ask again: the command, and model and device by the names they have there.
+
+    ``device`` and ``software`` are None where they were left out; ``model`` is empty where the path is its name.
+    """
+
+    command: str = "rung run"
+    model: str = ""
+    device: str | None = None
+    software: str | None = None
+
+
+@dataclass(frozen=True)
 class Request(Value):
     """``format`` a format's or a mixture's name; ``device`` a device id; ``memory`` bytes by device id, ``*`` for any;
     ``context`` and ``threads`` counts. None: rung chooses. Speed is predicted for a prompt of ``prompt_tokens``.
-    ``beside`` bytes of each budget are for what is no part of the model: adapters."""
+    ``beside`` bytes of each budget are for what is no part of the model: adapters. ``together``: the devices are one
+    budget, their layers in that order. ``typed`` is what ways out repeat."""
 
     format: str | None = None
     device: str | None = None
@@ -31,11 +45,13 @@ class Request(Value):
     batch: int = 1
     prompt_tokens: int = 512
     beside: int = 0
+    together: bool = False
+    typed: Typed = Typed()
 
     def budget(self, device: Device) -> int:
         """Bytes that the plan may use on a device: as many as were asked for, and no more than it has."""
-        asked = self.memory.get(device.id, self.memory.get("*"))
-        return (device.budget if asked is None else min(asked, device.memory)) - self.beside
+        asked = _asked(self.memory, device)
+        return (device.budget if asked is None else min(asked, most_memory(device))) - self.beside
 
     def check_names(self, devices: Iterable[Device]) -> None:
         """Raises ``UsageError`` for a budget of a device that is not among these."""
@@ -47,6 +63,26 @@ class Request(Value):
                 [f"devices: {', '.join(known[:8])}{' ...' if len(known) > 8 else ''}"],
                 [f"--memory {known[0]}=4GB"],
             )
+
+
+def _asked(memory: Mapping[str, int], device: Device) -> int | None:
+    return memory.get(device.id, memory.get("*"))
+
+
+def most_memory(device: Device) -> int:
+    """Return the bytes that a budget may name: all that the device has; of a card that is not here, what is free on
+    an idle one."""
+    return device.memory if device.real else device.budget
+
+
+def above_memory(memory: Mapping[str, int], devices: Iterable[Device]) -> str:
+    """Return a sentence for each device that has less than its budget, of which all is counted; else nothing."""
+    found: dict[str, None] = {}
+    for device in devices:
+        asked, most = _asked(memory, device), most_memory(device)
+        if asked is not None and asked > most:
+            found[f"{device.name} has less than --memory {size(asked)}: {size(most)} is counted there."] = None
+    return " ".join(found)
 
 
 def parse_memory(asked: str | int | Mapping[str, str | int] | None) -> FrozenDict[int]:

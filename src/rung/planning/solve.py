@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from rung.core.errors import ContextTooLong, DeviceError, UnknownDevice
+from rung.core.errors import ContextTooLong, DeviceError, UnknownDevice, UsageError
 from rung.core.text import count, did_you_mean, quoted, size
 from rung.core.types import YES, Candidate, Device, Format, Plan, StepClass, StepDown, Verdict, no
 from rung.models.card import ModelCard
@@ -16,7 +16,7 @@ from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject
 from rung.planning.placement import Arrangement, arrange, computable
 from rung.planning.request import Request
-from rung.planning.speed import READING_SPEED, Rates, rates, split_rates
+from rung.planning.speed import READING_SPEED, Rates, at_reading_speed, rates, split_rates
 from rung.planning.suggestions import does_not_fit, groups_of
 from rung.planning.weight_plan import Storage, compute_dtype, parts
 from rung.planning.weight_plan_cache import Kitchen
@@ -48,7 +48,12 @@ def solve(card: ModelCard | NetworkCard, devices: Sequence[Device], request: Req
     kitchen = Kitchen(Subject.of_card(card))
     usable = _usable(card, devices, request)
     contexts = contexts_of(kitchen.subject, request.context)
-    groups = [(device,) for device in usable] if isinstance(card, NetworkCard) else groups_of(usable)
+    if request.together and isinstance(card, NetworkCard):
+        raise UsageError(
+            f"{kitchen.subject.name} is built by transformers, which computes it on one device.",
+            ways_out=[f"rung plan {quoted(request.typed.model or card.path)} --device {quoted(usable[0].name)}"],
+        )
+    groups = [(device,) for device in usable] if isinstance(card, NetworkCard) else groups_of(usable, request.together)
     tried: list[tuple[Arrangement, int, Verdict]] = []
     wanted = storages(kitchen.subject, request.format)
     for context in contexts:
@@ -79,6 +84,8 @@ def _usable(card: ModelCard | NetworkCard, devices: Sequence[Device], request: R
             )
         return (asked,)
     able = [d for d in devices if computes(d)]
+    if request.together:
+        return tuple(able)
     return tuple(sorted(able, key=lambda d: (d.kind == "cpu", -(d.bandwidth or 0))))
 
 
@@ -172,7 +179,7 @@ def choose(subject: Subject, fitting: list[Arrangement], format: str | None) -> 
         best = _fastest(wide)
         return best, (f"{best.name}: 16 bits fit and are fast enough here",)
     fast = [a for a in quantised if a.recipe.fast] or quantised
-    readable = [a for a in fast if a.rates.decode >= READING_SPEED]
+    readable = [a for a in fast if at_reading_speed(a.rates.decode)]
     pool = readable or [a for a in fast if a.rates.decode >= _NEAR * pace] or fast
     top = max(_floor(a) for a in pool)
     best = max((a for a in pool if _floor(a) == top), key=lambda a: (a.rates.decode, -a.placements[0].memory.total))
@@ -185,7 +192,7 @@ def choose(subject: Subject, fitting: list[Arrangement], format: str | None) -> 
 def _wide_enough(wide: list[Arrangement], quantised: list[Arrangement], pace: float) -> bool:
     """Whether 16 bits are fast enough: half as fast as any quantised format, and below reading speed not slower."""
     rate = _fastest(wide).rates.decode
-    return rate >= _fastest(quantised).rates.decode / 2 and (rate >= READING_SPEED or rate >= _NEAR * pace)
+    return rate >= _fastest(quantised).rates.decode / 2 and (at_reading_speed(rate) or rate >= _NEAR * pace)
 
 
 def steps_down(plan: Plan) -> tuple[StepDown, ...]:

@@ -58,6 +58,15 @@ _FLOATS = ("f32", "f16", "bf16")
 READING_SPEED = 5.0
 
 
+def at_reading_speed(tokens_per_second: float | None) -> bool:
+    """Return whether text comes as fast as a person reads, judged by the number as ``rate`` prints it.
+
+    >>> [at_reading_speed(each) for each in (4.96, 4.94, None)]
+    [True, False, False]
+    """
+    return tokens_per_second is not None and round(round(tokens_per_second, 2), 1) >= READING_SPEED
+
+
 @dataclass(frozen=True)
 class Rates:
     """Tokens per second when answering (decode) and when reading a prompt (prefill)."""

@@ -23,6 +23,7 @@ _COARSE = "q4_0"
 #: Contexts to try in a smaller format where neither alone is enough.
 _CONTEXTS = (2048, 1024)
 _STEP = 64
+_LEAST_SEQUENCE = 128
 Groups = Sequence[Sequence[Device]]
 
 
@@ -36,41 +37,46 @@ def does_not_fit(
 ) -> DoesNotFit:
     """The error that says by how much it does not fit, and which smallest changes would do; ``others`` are devices that
     were not asked for, and could hold layers beside those that were."""
-    refused = [a.recipe.refused for a in tried if a.recipe.refused]
+    groups = groups_of(devices, request.together)
     closest = min(tried, key=lambda a: a.over)
-    tight = max(closest.placements, key=lambda p: p.memory.most - p.budget)
-    facts = [
-        f"closest: {closest.name if closest.storage else 'as stored'} on {tight.device}, "
-        f"{size(tight.memory.most)} with {context:,} tokens; the budget there is {size(tight.budget)}",
-        f"weights {size(tight.memory.weights)}, cache {size(tight.memory.kv_cache)}, "
-        f"the rest {size(tight.memory.most - tight.memory.weights - tight.memory.kv_cache)}",
-    ]
-    if refused:
-        facts.append(f"{refused[0].tensor.name}: {refused[0].reason}")
-    groups = groups_of(devices)
     ways = [
         *less_context(kitchen, groups, request, context),
         *smaller_format(kitchen, groups, request, context, closest),
     ]
     ways = ways or _smaller_and_shorter(kitchen, groups, request, context)
-    ways += _beside(kitchen, [*devices, *others], request, context) if others else []
+    ways += _beside(kitchen, devices, others, request, context) if others else []
     ways.append(more_memory(kitchen, devices, request, tried))
-    return DoesNotFit(f"{kitchen.subject.name} does not fit.", facts, ways)
+    return DoesNotFit(f"{kitchen.subject.name} does not fit.", _facts(devices, tried, closest, context), ways)
 
 
-def groups_of(devices: Sequence[Device]) -> list[tuple[Device, ...]]:
-    """Each device alone, and all together."""
-    return [(device,) for device in devices] + ([tuple(devices)] if len(devices) > 1 else [])
+def _facts(devices: Sequence[Device], tried: Sequence[Arrangement], closest: Arrangement, context: int) -> list[str]:
+    """What was nearest to fitting, what its memory is made of, and a weight that no kernel takes."""
+    refused = [a.recipe.refused for a in tried if a.recipe.refused]
+    tight = max(closest.placements, key=lambda p: p.memory.most - p.budget)
+    names = {device.id: device.id if device.real else device.name for device in devices}
+    facts = [
+        f"closest: {storage_name(closest.storage) if closest.storage else 'as stored'} on {names[tight.device]}, "
+        f"{size(tight.memory.most)} with {context:,} tokens; the budget there is {size(tight.budget)}",
+        f"weights {size(tight.memory.weights)}, cache {size(tight.memory.kv_cache)}, "
+        f"the rest {size(tight.memory.most - tight.memory.weights - tight.memory.kv_cache)}",
+    ]
+    return facts + ([f"{refused[0].tensor.name}: {refused[0].reason}"] if refused else [])
+
+
+def groups_of(devices: Sequence[Device], together: bool = False) -> list[tuple[Device, ...]]:
+    """Each device alone, and all together; only that where they are one budget."""
+    all_of_them = [tuple(devices)] if len(devices) > 1 else []
+    return all_of_them if together and all_of_them else [(device,) for device in devices] + all_of_them
 
 
 def _command(kitchen: Kitchen, request: Request, **changed: str | int | None) -> str:
     """The command that asks the same with something changed; None takes an option away."""
-    asked = {"format": request.format, "device": request.device, "context": request.context}
+    typed = request.typed
+    asked = {"format": request.format, "device": typed.device or request.device, "software": typed.software}
     memory = {"memory": ",".join(_budget(name, count) for name, count in request.memory.items()) or None}
-    options = {name: value for name, value in (asked | memory | changed).items() if value is not None}
-    return " ".join(
-        [f"rung run {quoted(kitchen.subject.path)}", *(f"--{name} {value}" for name, value in options.items())]
-    )
+    options = asked | {"context": request.context} | memory | changed
+    given = [f"--{name} {quoted(value)}" for name, value in options.items() if value is not None]
+    return " ".join([typed.command, quoted(typed.model or kitchen.subject.path), *given])
 
 
 def _budget(device: str, count: int) -> str:
@@ -88,6 +94,9 @@ def more_memory(kitchen: Kitchen, devices: Sequence[Device], request: Request, t
     for needed, device in alone:
         if tenths(needed) * 2**30 <= free[device]:
             return _command(kitchen, request, memory=f"{tenths(needed)}GB")
+    if not alone:
+        needed = min(sum(place.memory.most for place in a.placements) for a in tried)
+        return f"devices with {tenths(needed)} GB free together"
     return f"a device with {tenths(alone[0][0])} GB free"
 
 
@@ -103,14 +112,8 @@ def less_context(kitchen: Kitchen, groups: Groups, request: Request, context: in
     """The command with the largest context, in steps, that fits in the format asked for; none where no context does."""
     name = request.format or (None if kitchen.subject.keeps else _COARSE)
     format = storage(name) if name and name != "stored" else None
-    low, high = 0, (context - 1) // _STEP
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _fits(kitchen, format, groups, request, middle * _STEP):
-            low = middle
-        else:
-            high = middle - 1
-    return [_command(kitchen, request, format=name, context=low * _STEP)] if low else []
+    steps = _largest((context - 1) // _STEP, lambda count: _fits(kitchen, format, groups, request, count * _STEP))
+    return [_command(kitchen, request, format=name, context=steps * _STEP)] if steps else []
 
 
 def smaller_format(kitchen: Kitchen, groups: Groups, request: Request, context: int, closest: Arrangement) -> list[str]:
@@ -138,41 +141,99 @@ def _smaller_and_shorter(kitchen: Kitchen, groups: Groups, request: Request, con
     return []
 
 
-def _beside(kitchen: Kitchen, devices: Sequence[Device], request: Request, context: int) -> list[str]:
-    """The command that lets the other devices here hold layers too, where that is enough."""
+def _beside(
+    kitchen: Kitchen, devices: Sequence[Device], others: Sequence[Device], request: Request, context: int
+) -> list[str]:
+    """The command that lets other devices hold layers too, where that is enough: all that are here, or, of a card that
+    is not here, the CPU beside it."""
     name = request.format or (None if kitchen.subject.keeps else _COARSE)
     format = storage(name) if name and name != "stored" else None
-    together = [(device,) for device in devices] if kitchen.subject.borrowed else groups_of(devices)
-    free = replace(request, device=None)
+    every = [*devices, *others]
+    if all(device.real for device in every):
+        together = [(device,) for device in every] if kitchen.subject.borrowed else groups_of(every)
+        where = None
+    elif kitchen.subject.borrowed:
+        return []
+    else:
+        together, where = [tuple(every)], "+".join([str(request.typed.device), *(device.id for device in others)])
+    free = replace(request, device=None, typed=replace(request.typed, device=where))
     return [_command(kitchen, free, format=name)] if _fits(kitchen, format, together, free, context) else []
 
 
 def other_training(
-    path: str, asked: Question, groups: Sequence[Group], fitting: Callable[[Question, Sequence[Group]], Group | None]
+    path: str,
+    asked: Question,
+    sequence: int,
+    groups: Sequence[Group],
+    fitting: Callable[[Question, Sequence[Group]], Group | None],
 ) -> list[Relaxation]:
     """Ways of training that fit where the one that was asked for does not, the least different first.
 
-    ``fitting`` finds the first of some devices on which a question has a yes.
+    ``fitting`` finds the first of some devices on which a question has a yes; ``sequence`` is the length of one.
     """
     alone = [(device,) for group in groups for device in group]
     if alone != list(groups) and (group := fitting(asked, alone)) is not None:
         return [Relaxation("one device by itself", _check_command(path, asked, group))]
-    lora = replace(asked, training="lora", optimizer=None, formats=())
-    ways = {
-        "one sequence at a time": replace(asked, batch=1),
-        "an optimiser with 8-bit state": replace(asked, optimizer="adamw8bit"),
-        "another format": replace(asked, formats=()),
-        "another format, one sequence at a time": replace(asked, formats=(), batch=1),
-        "adapters": lora,
-        "adapters, one sequence at a time": replace(lora, batch=1),
-    }
-    found: dict[Question, Relaxation] = {}
-    for words, question in ways.items():
-        if question in (asked, *found) or (", " in words and found):
-            continue
-        if (group := fitting(question, alone)) is not None:
-            found[question] = Relaxation(words, _check_command(path, question, group))
-    return list(found.values())
+    lora, other = replace(asked, training="lora", optimizer=None, formats=()), replace(asked, formats=())
+    ways = _Ways(path, asked, sequence, lambda question: fitting(question, alone))
+    ways.offer_fewer(asked)
+    ways.offer("an optimiser with 8-bit state", replace(asked, optimizer="adamw8bit"))
+    ways.offer("another format", other)
+    ways.offer_shorter(asked)
+    if not ways.found and asked.formats:
+        ways.offer_fewer(other, "another format, ")
+        ways.offer_shorter(other, "another format, ")
+    ways.offer("adapters", lora)
+    if not ways.found:
+        ways.offer_fewer(lora, "adapters, ")
+        ways.offer_shorter(lora, "adapters, ")
+    if not ways.found:
+        ways.offer_shorter(replace(lora, batch=1), "adapters, one sequence at a time, ")
+    if len(groups) == 1:
+        ways.found[asked] = Relaxation("another card: every one that trains it", _check_command(path, asked, ()))
+    return list(ways.found.values())
+
+
+class _Ways:
+    """Questions near ``asked`` with a yes, found one by one; ``fitting`` names the devices that have it."""
+
+    def __init__(self, path: str, asked: Question, sequence: int, fitting: Callable[[Question], Group | None]) -> None:
+        self._path, self._asked, self._sequence, self._fitting = path, asked, sequence, fitting
+        self.found: dict[Question, Relaxation] = {}
+
+    def offer(self, words: str, question: Question) -> None:
+        """Add the question if it fits and is not there yet."""
+        if question not in (self._asked, *self.found) and (group := self._fitting(question)) is not None:
+            self.found[question] = Relaxation(words, _check_command(self._path, question, group))
+
+    def offer_fewer(self, base: Question, words: str = "") -> None:
+        """Add the same with the largest smaller batch that fits."""
+        batch = _largest(base.batch - 1, lambda count: self._fits(replace(base, batch=count)))
+        if batch:
+            number = "one sequence" if batch == 1 else f"{batch} sequences"
+            self.offer(f"{words}{number} at a time", replace(base, batch=batch))
+
+    def offer_shorter(self, base: Question, words: str = "") -> None:
+        """Add the same with the longest shorter sequence that fits, in steps; of very short ones nothing is learned."""
+        most = (self._sequence - 1) // _STEP
+        length = _STEP * _largest(most, lambda count: self._fits(replace(base, sequence=count * _STEP)))
+        if length >= _LEAST_SEQUENCE:
+            self.offer(f"{words}sequences of {length:,} tokens", replace(base, sequence=length))
+
+    def _fits(self, question: Question) -> bool:
+        return self._fitting(question) is not None
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to ``most`` that fits, by bisection; 0 where none does."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _name(format: str) -> str:
@@ -180,8 +241,9 @@ def _name(format: str) -> str:
 
 
 def _check_command(path: str, question: Question, group: Group) -> str:
+    """The command that asks this of a group of devices, of every card of the catalogue without one."""
     options = {
-        "device": "+".join(device.id if device.real else device.name for device in group),
+        "device": "+".join(device.id if device.real else device.name for device in group) or None,
         "training": question.training,
         "optimizer": question.optimizer,
         "rank": question.rank,
@@ -190,4 +252,4 @@ def _check_command(path: str, question: Question, group: Group) -> str:
     }
     given = [word for name, value in options.items() if value for word in (f"--{name}", str(value))]
     formats = [word for name in question.formats for word in ("--format", _name(name))]
-    return shlex.join(["rung", "check", path, *given, *formats])
+    return shlex.join(["rung", "check", path, *([] if group else ["--fits"]), *given, *formats])

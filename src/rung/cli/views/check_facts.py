@@ -86,10 +86,11 @@ def _llama_cpp(choice: Choice) -> list[str]:
     beside = choice.speed.llama_cpp
     if beside is None:
         return []
+    command = [beside.command] if beside.command else []
     if beside.tokens_per_second is None:
-        return [beside.command]
+        return command
     source = f"from {beside.measured} on this card, {beside.source}"
-    return [f"about {beside.tokens_per_second:g} tokens/s", source, beside.command]
+    return [f"about {beside.tokens_per_second:g} tokens/s", source, *command]
 
 
 def _total(use: MemoryUse) -> str:

@@ -84,8 +84,9 @@ def _rows(answer: Answer, choice: Choice, name: str, best: bool) -> str:
     command = f"<code>{escape(choice.command)}</code>" if choice.command else ""
     told += [command] if best and command else []
     if best and choice.speed.slower and choice.speed.llama_cpp:
-        words = f"{slower_why(answer, choice)}; {beside_words(choice)}:"
-        told.append(f"<small>{escape(words)}</small> <code>{escape(choice.speed.llama_cpp.command)}</code>")
+        words, faster = f"{slower_why(answer, choice)}; {beside_words(choice)}", choice.speed.llama_cpp.command
+        shown = f":</small> <code>{escape(faster)}</code>" if faster else ", from a GGUF file</small>"
+        told.append(f"<small>{escape(words)}{shown}")
     items = "".join(
         f"<dt>{escape(part)}</dt><dd>{'<br>'.join(map(escape, pieces))}</dd>" for part, pieces in facts(choice).items()
     )

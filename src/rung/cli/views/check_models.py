@@ -30,7 +30,7 @@ def _row(suggestion: Suggestion) -> tuple[str, ...]:
     choice, speed = suggestion.choice, suggestion.choice.speed
     decode, most = speed.decode_tokens_per_second, speed.bound_tokens_per_second
     slower = "" if suggestion.reads else speed.reason or f"below reading speed, {READING_SPEED:g} tokens/s"
-    emulated = choice.verdict.reason.partition(":")[0] if choice.level == "slow" and suggestion.reads else ""
+    emulated = choice.verdict.reason.partition(":")[0] if suggestion.reads else ""
     return (
         suggestion.model.name,
         suggestion.model.released,
@@ -55,6 +55,6 @@ def _commands(shelf: Shelf, best: Suggestion) -> list[str]:
         found.append(best.choice.command)
     speed = best.choice.speed
     faster = speed.bound_tokens_per_second and (speed.decode_tokens_per_second or 0) * 3 < speed.bound_tokens_per_second
-    if faster and speed.llama_cpp is not None:
+    if faster and speed.llama_cpp is not None and speed.llama_cpp.command:
         found.append(f"{speed.llama_cpp.command}   # multiplies the weights as they are stored: faster on this device")
     return found

@@ -10,6 +10,7 @@ from rung.cli.views.check_facts import beside_words, facts, gist, slower_why
 from rung.cli.views.output import columns, folded
 from rung.core.text import printable, rate, size
 from rung.formats.grades import grade
+from rung.planning.answers.sentence import full_speed, sorted_by_size
 
 if TYPE_CHECKING:
     from rung.planning.check_result import Answer, Choice, Pass
@@ -120,9 +121,8 @@ def _operations(count: int) -> str:
 
 
 def _per_device(answer: Answer) -> list[Choice]:
-    """The best choice of every device that runs it, smallest memory first."""
-    found = [answer.choices[index] for index in answer.best_by_device.values() if index is not None]
-    return sorted(found, key=lambda choice: (choice.level == "slow", choice.free))
+    """The best choice of every device that runs it, slow ones last, smallest memory first."""
+    return sorted(sorted_by_size(answer), key=lambda choice: choice.level == "slow")
 
 
 def _conclusion(answer: Answer, fits: bool, details: bool) -> list[str]:
@@ -135,12 +135,20 @@ def _conclusion(answer: Answer, fits: bool, details: bool) -> list[str]:
 
 
 def _smallest(answer: Answer, details: bool) -> list[str]:
-    """The smallest card of the catalogue that runs it."""
-    able = _per_device(answer)
+    """How many cards run it, the smallest at reading speed, and the smallest that runs it at all if that is another."""
+    able = sorted_by_size(answer)
     lines = [f"{len(able)} of {len(answer.best_by_device)} cards of the catalogue run it."]
-    if able:
-        lines.append(f"→ the smallest: {answer.name(able[0].device)}, {able[0].format}, {size(able[0].memory.total)}")
-        lines += [] if details else _pieces("  ", gist(able[0]))
+    if not able:
+        return lines
+    first = next((choice for choice in able if choice.level != "slow"), None)
+    slower = any(choice.level == "slow" for choice in able)
+    found = {f"the smallest {full_speed(answer)}" if slower else "the smallest": first} if first else {}
+    if able[0] is not first:
+        found["the smallest that runs it at all" if first else "the smallest, slowly"] = able[0]
+    for words, choice in found.items():
+        speed = f", {rate(decode)} tokens/s" if (decode := choice.speed.decode_tokens_per_second) is not None else ""
+        lines.append(f"→ {words}: {answer.name(choice.device)}, {choice.format}, {size(choice.memory.total)}{speed}")
+        lines += [] if details else _pieces("  ", gist(choice))
     return lines
 
 
@@ -172,11 +180,11 @@ def _instead(answer: Answer, device: str) -> list[str]:
         return [f"→ {name}: nothing runs"]
     rows = [
         (f"  {number}", other.label, f"{size(other.choice.memory.total)} of {size(other.choice.free)}",
-         *_speeds(other.choice), grade(other.choice.error_db))
+         other.choice.level, *_speeds(other.choice), grade(other.choice.error_db))
         for number, other in enumerate(others, 1)
     ]  # fmt: skip
     lines = [f"→ {name}: nothing runs as asked; this does"]
-    lines += columns(("   ", "", "memory", "tokens/s", "at most", "quality"), rows)
+    lines += columns(("   ", "", "memory", "", "tokens/s", "at most", "quality"), rows)
     lines += [f"  {number}  {other.choice.command}" for number, other in enumerate(others, 1) if other.choice.command]
     return lines + faster(answer, others[0].choice)
 
@@ -186,7 +194,10 @@ def faster(answer: Answer, choice: Choice | None) -> list[str]:
     beside = choice.speed.llama_cpp if choice else None
     if choice is None or beside is None or not choice.speed.slower:
         return []
-    return [*_pieces("  ", [f"{slower_why(answer, choice)}; {beside_words(choice)}:"]), f"  {beside.command}"]
+    words = f"{slower_why(answer, choice)}; {beside_words(choice)}"
+    if not beside.command:
+        return _pieces("  ", [f"{words}, from a GGUF file"])
+    return [*_pieces("  ", [f"{words}:"]), f"  {beside.command}"]
 
 
 def _help(answer: Answer) -> list[str]:

@@ -10,6 +10,7 @@ from rung.cli.views.page import table
 from rung.core.text import rate, size
 from rung.core.types import Candidate, Plan
 from rung.formats.grades import grade
+from rung.planning.speed import at_reading_speed
 
 HEADINGS = ("format", "computes in", "device", "memory", "tokens/s", "prompt/s", "quality", "")
 
@@ -43,5 +44,10 @@ def _row(candidate: Candidate) -> tuple[str, ...]:
         " + ".join(size(p.memory.total) for p in candidate.placements),
         *(rate(each) if candidate.timed else "-" for each in (candidate.decode_rate, candidate.prefill_rate)),
         grade(candidate.error_db),
-        "yes" if candidate.verdict else f"no: {candidate.verdict.reason}",
+        _level(candidate) if candidate.verdict else f"no: {candidate.verdict.reason}",
     )
+
+
+def _level(candidate: Candidate) -> str:
+    """``slow`` for what a person waits for, as in ``rung check``."""
+    return "yes" if candidate.timed and at_reading_speed(candidate.decode_rate) else "slow"

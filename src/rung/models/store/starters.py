@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from rung import formats
+from rung.core.text import close
 from rung.core.value import FrozenDict, Value
 from rung.models.card import ModelCard, Tensor
 
 #: The starter that ``rung run`` takes when no model is named.
 FIRST = "smollm2"
+#: How much of a name must be alike to be meant.
+_NEAR = 0.7
 TABLE = Path(__file__).parents[1] / "starters.toml"
 
 
@@ -87,6 +90,11 @@ def starters() -> Mapping[str, Starter]:
 def find(name: str) -> Starter | None:
     """Return the starter of that name in any case, or None."""
     return starters().get(name.strip().lower())
+
+
+def find_near(name: str) -> list[str]:
+    """Return the names of starters that look most like ``name``, best first."""
+    return close(name.strip(), starters(), most=2, cutoff=_NEAR)
 
 
 def card_of(starter: Starter) -> ModelCard:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from rung.core.text import count, rate, size
 from rung.core.types import Device
-from rung.planning.speed import READING_SPEED
 
 if TYPE_CHECKING:
     from rung.planning.check_result import Alternative, Answer, Choice
@@ -83,19 +82,31 @@ def _on_one(answer: Answer, key: str) -> str:
     """The answer for one group of devices, without the devices."""
     index = answer.best_by_device.get(key)
     if index is not None:
-        return _yes(answer, answer.choices[index])
-    there = [each for each in answer.alternatives if each.instead_of == key]
-    own = [each for each in there if not each.on_cpu]
-    shared = [each for each in there if each.on_cpu]
-    if not there:
+        return _runs(answer, answer.choices[index])
+    others = [each for each in answer.alternatives if each.instead_of == key]
+    if not others:
         return _no(answer, key)
-    asked = "yes" if there[0].as_asked else f"not {_as_asked(answer, there[0])}; it runs"
-    if own:
-        told = f"{asked}, with {_with(own[0])}" if asked == "yes" else f"{asked} with {_with(own[0])}"
-        context = own[0].context
-        told += f"; or {share_words(shared[0].on_cpu)} on the CPU with {_with(shared[0], context)}" if shared else ""
-        return told
-    return f"not on the card alone; {share_words(shared[0].on_cpu)} on the CPU with {_with(shared[0])}"
+    own = next((each for each in others if not each.on_cpu), None)
+    shared = next((each for each in others if each.on_cpu), None)
+    if own is None:
+        return f"not on the card alone; {_beside_cpu(others[0])}"
+    slow = own.choice.level == "slow"
+    runs = f"not {_as_asked(answer, own)}; it runs{' slowly' if slow else ''}"
+    words = f"{_word(own.choice) + ',' if own.as_asked else runs} with {_with(own)}"
+    if shared is None:
+        return words
+    return f"{words}; or {_beside_cpu(shared, own.context, slow)}"
+
+
+def _word(choice: Choice) -> str:
+    """``yes``, or ``slowly`` for a choice at whose speed a person waits, as its level says."""
+    return "slowly" if choice.level == "slow" else "yes"
+
+
+def _beside_cpu(other: Alternative, context: int = 0, slow_is_said: bool = False) -> str:
+    """An alternative that needs the CPU: ``slowly, half on the CPU with q4_k, 2.1 tokens/s``."""
+    word = "slowly, " if other.choice.level == "slow" and not slow_is_said else ""
+    return f"{word}{share_words(other.on_cpu)} on the CPU with {_with(other, context)}"
 
 
 def _as_asked(answer: Answer, other: Alternative) -> str:
@@ -106,17 +117,18 @@ def _as_asked(answer: Answer, other: Alternative) -> str:
     return f"with {' or '.join(formats)}" if len(formats) <= 2 else "as asked"
 
 
-def _yes(answer: Answer, best: Choice) -> str:
+def _runs(answer: Answer, best: Choice) -> str:
+    """What the best choice is asked with: ``yes, with q8_0 and 4,096 tokens of context, 6.6 tokens/s``."""
+    word = _word(best)
     if answer.sequence:
-        return f"yes, training fits with {best.format}, {size(best.memory.total)} of {size(best.free)}"
-    pace = best.speed.decode_tokens_per_second or best.speed.prefill_tokens_per_second or 0.0
-    word = "yes" if best.level == "yes" or pace >= READING_SPEED else "slowly"
+        fits = f"training fits with {best.format}, {size(best.memory.total)} of {size(best.free)}"
+        return f"{fits}, and runs slowly" if best.level == "slow" else f"{word}, {fits}"
     context = f"{count(answer.context, 'token')} of context" if answer.context else ""
     if best.format == "stored":
-        held = "as it is stored" + (f", with {context}" if context else "")
+        options = "as it is stored" + (f", with {context}" if context else "")
     else:
-        held = f"with {best.format}" + (f" and {context}" if context else "")
-    return f"{word}, {held}, {_speed(best)}"
+        options = f"with {best.format}" + (f" and {context}" if context else "")
+    return f"{word}, {options}, {_speed(best)}"
 
 
 def _with(other: Alternative, said: int = 0) -> str:
@@ -153,9 +165,30 @@ def _no(answer: Answer, key: str) -> str:
 
 
 def _on_many(answer: Answer) -> str:
-    able = [answer.choices[index] for index in answer.best_by_device.values() if index is not None]
-    told = f"{_model(answer)} runs on {len(able)} of {len(answer.best_by_device)} devices"
+    """How many devices run it and at which speed, the smallest of those at reading speed, and the smallest of all."""
+    able = sorted_by_size(answer)
+    words = f"{_model(answer)} runs on {len(able)} of {len(answer.best_by_device)} devices"
     if not able:
-        return f"{told}."
-    least = min(able, key=lambda choice: (choice.level == "slow", choice.free))
-    return f"{told}; the smallest is {place(answer.group(least.device))}, with {least.format}, {_speed(least)}."
+        return f"{words}."
+    fast = [choice for choice in able if choice.level != "slow"]
+    least, first = able[0], next(iter(fast), None)
+    if first is None:
+        return f"{words}, slowly on each; the smallest is {_smallest(answer, least)}."
+    words += f", on {len(fast)} {full_speed(answer)}" if len(fast) < len(able) else ""
+    words += f"; the smallest {full_speed(answer) + ' ' if least is not first else ''}is {_smallest(answer, first)}"
+    return words + (f"; the smallest that runs it at all is {_smallest(answer, least)}." if least is not first else ".")
+
+
+def full_speed(answer: Answer) -> str:
+    """Return what a choice is that is not slow: ``at reading speed`` for what reads a text."""
+    return "at reading speed" if answer.context else "at full speed"
+
+
+def sorted_by_size(answer: Answer) -> list[Choice]:
+    """Return the best choice of every device that runs it, the device with the least memory first."""
+    able = [answer.choices[index] for index in answer.best_by_device.values() if index is not None]
+    return sorted(able, key=lambda choice: (choice.free, choice.level == "slow"))
+
+
+def _smallest(answer: Answer, choice: Choice) -> str:
+    return f"{place(answer.group(choice.device))}, with {choice.format}, {_speed(choice)}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import PurePath
 
 from rung.core.types import Device
 from rung.hardware.catalog import llama_cpp
+from rung.models.networks.values import Outline
 from rung.models.store.starters import find as find_starter
 from rung.planning.check_result import LlamaCpp
 from rung.planning.gguf_mixtures import LLAMA_CPP
@@ -31,29 +33,44 @@ def memory_bound(arrangement: Arrangement, subject: Subject, depth: int, batch: 
 
 
 def llama_cpp_beside(
-    arrangement: Arrangement, subject: Subject, format: str, context: int, gguf: str
+    arrangement: Arrangement, subject: Subject, format: str, context: int, outline: Outline
 ) -> LlamaCpp | None:
-    """Return what llama.cpp does with weights in that format; None where it has no such files, or several devices.
-
-    ``gguf`` is a hub repository of such files where one is known.
-    """
-    file_type = _FILE_TYPES.get(format.partition(":")[0])
-    stored = format == "stored" and subject.kind == "gguf"
+    """Return what llama.cpp does with weights in that format; None where it has no such files, or several devices."""
+    file_type = _FILE_TYPES.get(format.partition(":")[0], "")
+    stored = format == "stored" and (subject.kind == "gguf" or ":" in subject.path)
     if len(arrangement.parts) != 1 or not (file_type or stored):
         return None
-    made, device, _ = arrangement.parts[0]
-    if starter := find_starter(subject.path):  # which is not here: its path is its name
-        name = ["-hf", f"{starter.hub.repository}:{starter.format.upper()}"]
-    else:
-        name = ["-m", subject.path] if subject.kind == "gguf" else ["-hf", f"{gguf or 'ORG/REPO'}:{file_type}"]
-    layers = [] if device.kind == "cpu" else ["-ngl", "99"]
-    command = shlex.join(["llama-server", *name, *layers, "-c", str(context)])
-    size, number = made.token_bytes
+    recipe, device, _ = arrangement.parts[0]
+    command = llama_server(subject, file_type, outline)
+    if command:
+        command += ("" if device.kind == "cpu" else " -ngl 99") + f" -c {context}"
+    size, number = recipe.token_bytes
     found = _published(device, 8 * size / number if number else 0.0, size, subject)
     if found is None:
         return LlamaCpp(command)
     rate, row = found
     return LlamaCpp(command, float(f"{rate:.2g}"), f"{row.model} {row.tokens_per_second:g} tokens/s", row.source)
+
+
+def llama_server(subject: Subject, file_type: str, outline: Outline) -> str:
+    """Return the command that serves the model: from a file, from a hub repository of GGUF files, or from a file that
+    ``rung quantize`` writes first; an empty text where no weights are known. ``file_type`` is empty for a file as it
+    is stored."""
+    if starter := find_starter(subject.path):  # which is not here: its path is its name
+        return f"llama-server -hf {starter.hub.repository}:{starter.format.upper()}"
+    if subject.kind == "gguf":
+        return shlex.join(["llama-server", "-m", subject.path])
+    repository, colon, _ = subject.path.partition(":")
+    if subject.kind == "hub" and colon:
+        return shlex.join(["llama-server", "-hf", f"{repository}:{file_type}" if file_type else subject.path])
+    if outline.gguf:
+        return shlex.join(["llama-server", "-hf", f"{outline.gguf}:{file_type}"])
+    has_weights = subject.kind in ("folder", "hub") or (subject.kind == "config" and bool(outline.title))
+    if not has_weights or subject.decoder is None:
+        return ""
+    file = f"{PurePath(outline.name).name}-{file_type.lower()}.gguf"
+    written = shlex.join(["rung", "quantize", subject.path, file, "--format", file_type.lower()])
+    return f"{written} && {shlex.join(['llama-server', '-m', file])}"
 
 
 def _published(device: Device, bits: float, size: float, subject: Subject) -> tuple[float, llama_cpp.Decoding] | None:

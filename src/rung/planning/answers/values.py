@@ -15,8 +15,9 @@ _FASTER, _HALF = 1.1, 0.4
 class LlamaCpp(Value):
     """llama.cpp on the same card with the same weights: the command, and the speed where published figures tell it.
 
-    ``tokens_per_second`` follows from the share of the card's bandwidth that was measured with ``measured`` and
-    published at ``source``; both are empty, and the speed None, for cards without a figure.
+    ``command`` is empty where no weights are known that the program reads. ``tokens_per_second`` follows from the share
+    of the card's bandwidth that was measured with ``measured`` and published at ``source``; both are empty, and the
+    speed None, for cards without a figure.
     """
 
     command: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import json as encoder
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +15,8 @@ from rung.cli.views.output import note, print_json
 from rung.core.errors import RungError, UsageError
 
 if TYPE_CHECKING:
-    from rung.planning.check_result import Answer, Unanswered
+    from rung.hardware.select import Group
+    from rung.planning.check_result import Answer, Question, Unanswered
 
 _Models = Annotated[
     list[str] | None,
@@ -114,12 +116,45 @@ def check(
     Without a model: which of the known ones run on a device, best first.
     Exit code 0: something would run; 1: nothing would; 2: the question is wrong, or that of one of the models.
     """
-    from rung.cli.common import tell_taken
-    from rung.cli.views.check_text import show
+    from rung.cli import check_models
+    from rung.cli.common import tell_beyond, tell_taken
     from rung.hardware.select import select_groups
-    from rung.planning.check_result import Question, Unanswered
+    from rung.planning.check_result import Question
     from rung.planning.request import parse_memory
 
+    _refuse_options(fits=fits, device=device, json=json, details=details)
+    question = Question(
+        context=context,
+        batch=batch,
+        formats=tuple(format or ()),
+        memory=parse_memory(memory),
+        training=training,
+        optimizer=optimizer,
+        rank=rank,
+        sequence=sequence,
+        prompt_tokens=prompt_tokens,
+    )
+    one = {"--fits": fits, "--training": training, "--trace": trace, "--details": details, "--html": html}
+    if not models:
+        check_models.refuse_options(one)
+    groups = select_groups(tuple(device or ()), software, fits)
+    tell_taken(device or ())
+    tell_beyond(question.memory, groups)
+    if not models:
+        raise typer.Exit(check_models.answer(groups, question, json))
+    if len(device or ()) > len(groups):
+        note("A device is named more than once and shown once; 2xNAME asks about two of a kind.")
+    asking = functools.partial(_ask, groups=groups, question=question, trace=trace, offline=offline, revision=revision)
+    answers: Iterable[Answer | Unanswered] = (asking(model, alone=len(models) == 1) for model in models)
+    if html:
+        answers = _with_page(html, list(answers))
+    shown = [_print(answer, models, number, json, fits, details) for number, answer in enumerate(answers)]
+    if code := _exit_code(shown):
+        raise typer.Exit(code)
+
+
+def _refuse_options(*, fits: bool, device: Sequence[str] | None, json: bool, details: bool) -> None:
+    """Raise ``UsageError`` for options that contradict each other."""
     if fits and device:
         raise UsageError(
             "--fits asks the whole catalogue; --device names devices: one or the other.",
@@ -132,55 +167,48 @@ def check(
             ["leave --details out"],
             code="option-without-effect",
         )
-    question = Question(
-        context=context,
-        batch=batch,
-        formats=tuple(format or ()),
-        memory=parse_memory(memory),
-        training=training,
-        optimizer=optimizer,
-        rank=rank,
-        sequence=sequence,
-        prompt_tokens=prompt_tokens,
-    )
-    if not models:
-        from rung.cli import check_models
 
-        one = {"--fits": fits, "--training": training, "--trace": trace, "--details": details, "--html": html}
-        check_models.refuse_options(one)
-        groups = select_groups(tuple(device or ()), software)
-        tell_taken(device or ())
-        raise typer.Exit(check_models.answer(groups, question, json))
-    groups = select_groups(tuple(device or ()), software, fits)
-    answers: list[Answer | Unanswered] = []
-    answer: Answer | Unanswered
-    for number, model in enumerate(models):
-        try:
-            answer = _asker(model)(model, groups, question, trace=trace, offline=offline, revision=revision)
-        except RungError as error:
-            if len(models) == 1:
-                error.exit_code = 2  # 1 means that nothing runs, and that was not found out
-                raise
-            answer = Unanswered(model, error.cause, error.facts, error.ways_out, code=error.code)
-        answers.append(answer)
-        if json:
-            _print_object(answer, alone=len(models) == 1)
-            continue
-        if number:
-            print(flush=True)
-        if isinstance(answer, Unanswered):
-            note(f"{model}: {answer}")
-        else:
-            show(answer, fits, details)
-    tell_taken(device or ())
-    if len(device or ()) > len(groups):
-        note("A device is named more than once and shown once; 2xNAME asks about two of a kind.")
-    if html:
-        from rung.cli.views import check_html, page
 
-        page.write(html, check_html.page(answers))
-    if code := _exit_code(answers):
-        raise typer.Exit(code)
+def _ask(
+    model: str, *, alone: bool, groups: Sequence[Group], question: Question, **opening: Any
+) -> Answer | Unanswered:
+    """Return the answer for one model, or, for one of several, why there is none."""
+    from rung.planning.check_result import Unanswered
+
+    try:
+        return _asker(model)(model, groups, question, **opening)
+    except RungError as error:
+        if alone:
+            error.exit_code = 2  # 1 means that nothing runs, and that was not found out
+            raise
+        return Unanswered(model, error.cause, error.facts, error.ways_out, code=error.code)
+
+
+def _with_page(path: Path, answers: list[Answer | Unanswered]) -> list[Answer | Unanswered]:
+    """Write the page; return the answers. Before they are printed, since a reader may close the pipe early."""
+    from rung.cli.views import check_html, page
+
+    page.write(path, check_html.page(answers))
+    return answers
+
+
+def _print(
+    answer: Answer | Unanswered, models: Sequence[str], number: int, json: bool, fits: bool, details: bool
+) -> Answer | Unanswered:
+    """Print one answer of several; return it."""
+    from rung.cli.views.check_text import show
+    from rung.planning.check_result import Unanswered
+
+    if json:
+        _print_object(answer, alone=len(models) == 1)
+        return answer
+    if number:
+        print(flush=True)
+    if isinstance(answer, Unanswered):
+        note(f"{models[number]}: {answer}")
+    else:
+        show(answer, fits, details)
+    return answer
 
 
 def _asker(model: str) -> Callable[..., Answer]:

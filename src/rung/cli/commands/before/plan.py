@@ -29,26 +29,29 @@ def plan(
 
     Format, device, memory and speed, and what was refused with the reason.
     """
-    from rung.cli.common import part_lines, plan_line, tell_taken
+    from rung.cli.common import part_lines, plan_line, tell_beyond, tell_taken
     from rung.cli.views.shown_plan import candidates
     from rung.core.text import printable
     from rung.engine.open_model import open_named
-    from rung.engine.planning import make_plan
-    from rung.hardware.select import select_device
+    from rung.engine.planning import make_plan, place_named
+    from rung.planning.request import Typed, parse_memory
 
     card, named = open_named(model, offline=offline, revision=revision, on_note=note)
-    picked = select_device(device, software) if device or software else None
+    place = place_named(device, software)
     tell_taken([device])
-    elsewhere = (picked,) if picked and not picked.real else None
     made, devices = make_plan(
         card,
         format=format or named,
-        device=picked.id if picked else None,
+        device=place.device,
         memory=memory,
         context=context,
         threads=threads,
-        devices=elsewhere,
+        devices=place.devices,
+        together=place.together,
+        typed=Typed("rung plan", model, device, software) if place.devices else Typed(device=device),
     )
+    used = {each.device for each in made.placements}
+    tell_beyond(parse_memory(memory), [[each for each in devices if each.id in used]])
     if json:
         print_json(made.to_json())
         return

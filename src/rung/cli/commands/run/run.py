@@ -136,6 +136,8 @@ def run(
 
     Without MODEL the starter smollm2 answers its example question, or the embedded demo where that is not pulled.
     """
+    from rung.planning.request import Typed
+
     _no_question_as_model(model, prompt)
     path, starter = _model(model, yes, offline, quiet or json)
     wish = Wish(
@@ -150,6 +152,7 @@ def run(
             "offline": offline,
             "revision": revision,
             "adapters": tuple(adapter or ()),
+            "typed": Typed(model=model or "", device=device, software=software),
         },
         generate={
             "max_tokens": max_tokens,
