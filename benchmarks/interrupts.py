@@ -2,9 +2,10 @@
 
     python benchmarks/interrupts.py MODEL [library] [torch] [chat] [commands] [--count 200]
 
-``library`` and ``torch`` (which is imported first): a program that loads a model, asks, and is interrupted in both,
-``count`` times in all; ``chat``: ``rung run`` on a terminal, and while it loads; ``commands``: a quarter of ``count``
-for each of quantize, convert, tune and splat train. Prints a table; exits with 1 where anything was wrong.
+``library`` and ``torch`` (which is imported first): programs that load a model, ask, and are interrupted in both until
+``count`` interrupts have hit; ``chat``: ``rung run`` on a terminal, and while it compiles and loads; ``commands``: a
+quarter of ``count`` for each of quantize, convert, tune and splat train. An interrupt that comes when the work is done
+is not counted. Prints a table; exits with 1 where anything was wrong.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -19,22 +21,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.interrupting import BAR, WORKS, Chat, alarms, interrupt, moments, run, stop_again_and_again
+from tests.interrupting import BAR, START, WORKS, Chat, Outcome, Stop, alarms, interrupt, run, stop_again_and_again
 
 QUESTION = "Why is the sky blue?"
 LONG = "Say in one word what this is about. " + "The light of the sun is scattered by the air. " * 10
 TOKENS, CONTEXT = 16, 512
 
 
-def ask(model: Any, question: str, **options: Any) -> str:
+def ask(model: Any, question: str, max_tokens: int = TOKENS) -> str:
     """The model's answer."""
-    return "".join(model.generate(question, max_tokens=TOKENS, temperature=0, **options))
+    return "".join(model.generate(question, max_tokens=max_tokens, temperature=0))
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -44,17 +46,27 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def hits(call: Callable[[], object], count: int, longest: float, random_: random.Random) -> Iterator[bool]:
+    """Interrupt a call at random moments until ``count`` interrupts have hit; yield whether each did."""
+    left, attempts = count, 0
+    while left and attempts < 6 * count:
+        start = time.perf_counter()
+        hit = interrupt(call, random_.uniform(0, longest))
+        if not hit:
+            longest = min(longest, time.perf_counter() - start)  # a second load is quicker than the first
+        left, attempts = left - hit, attempts + 1
+        yield hit
+
+
 def program(path: str, loads: int, answers: int, seed: int, longest_load: float) -> dict[str, Any]:
-    """Interrupt loading, then answering; return counts, a text, and a digest of logits."""
+    """Interrupt loading, then answering, so many times each; return counts, a text, and a digest of logits."""
     import hashlib
 
     import rung
 
-    cut: Counter[str] = Counter()
-    wrong = 0
+    random_, cut, wrong = random.Random(seed), Counter[str](), 0
     with alarms():
-        for at in moments(loads, 1.0, seed):  # more early than late: the second load is quicker than the first
-            cut["load"] += interrupt(lambda: rung.load(path, context=CONTEXT), longest_load * at**2)
+        cut["load"] = sum(hits(lambda: rung.load(path, context=CONTEXT), loads, longest_load, random_))
     start = time.perf_counter()
     model = rung.load(path, context=CONTEXT)
     loading = time.perf_counter() - start
@@ -66,19 +78,17 @@ def program(path: str, loads: int, answers: int, seed: int, longest_load: float)
 
     logits = digest() if answers and "torch" in sys.modules else ""
     works: dict[str, Callable[[], object]] = {
-        "prefill": lambda: ask(model, f"{time.monotonic()} {LONG}"),
+        "prefill": lambda: ask(model, f"{time.monotonic()} {LONG}", max_tokens=1),
         "decode": lambda: ask(model, QUESTION),
-        "sample": lambda: "".join(model.generate(QUESTION, max_tokens=TOKENS, temperature=1, top_p=0.9, seed=3)),
+        "sampling": lambda: "".join(model.generate(QUESTION, max_tokens=TOKENS, temperature=1, top_p=0.9, seed=3)),
     }
-    longest = {name: seconds(work) for name, work in works.items()}
     with alarms():
-        for number in range(answers):
-            name = list(works)[number % len(works)]
-            (at,) = moments(1, longest[name], seed + number)
-            cut[name] += interrupt(works[name], at)
-            wrong += ask(model, QUESTION) != right
-            if logits and number % 10 == 0:
-                wrong += digest() != logits
+        for place, (name, work) in enumerate(works.items()):
+            for hit in hits(work, (answers + place) // len(works), seconds(work), random_):
+                cut[name] += hit
+                wrong += ask(model, QUESTION) != right
+                if logits and cut[name] % 5 == 0:
+                    wrong += digest() != logits
     return {"cut": dict(cut), "wrong": wrong, "text": right, "logits": logits or digest(), "load": loading}
 
 
@@ -107,63 +117,109 @@ def child(path: str, *given: Any, torch: bool, cache: str = "") -> dict[str, Any
 def library(path: str, count: int, torch: bool) -> Iterator[tuple[str, str]]:
     """Loading (also where everything has to be compiled), then answers, in several processes."""
     reference = child(path, 0, 0, 0, 0.0, torch=torch)
-    longest = reference["load"]
-    cut: Counter[str] = Counter()
-    wrong, texts = 0, []
+    longest, compiling, loads = reference["load"], count // 20, count * 3 // 20
+    found: list[dict[str, Any]] = []
     for number in range(4):
-        found = child(path, count // 20, count * 3 // 20, number, longest, torch=torch)
-        cut.update(found["cut"])
-        wrong += found["wrong"] + (found["text"] != reference["text"]) + (found["logits"] != reference["logits"])
-        texts.append(found["text"])
-    for number in range(2):
+        answers = (count - compiling - loads + number) // 4
+        found.append(child(path, (loads + number) // 4, answers, number, longest, torch=torch))
+        progress(found[-1])
+    for number in range(4):
         with tempfile.TemporaryDirectory() as cache:
-            found = child(path, count // 20, 0, 100 + number, 10 * longest, torch=torch, cache=cache)
-        cut["compile"] += found["cut"].get("load", 0)
-        wrong += found["wrong"] + (found["text"] != reference["text"]) + (found["logits"] != reference["logits"])
-        texts.append(found["text"])
+            compiled = child(path, (compiling + number) // 4, 0, 100 + number, 5 * longest, torch=torch, cache=cache)
+        compiled["cut"] = {"compile": compiled["cut"].get("load", 0)}
+        found.append(compiled)
+        progress(found[-1])
+    cut: Counter[str] = Counter()
+    wrong = 0
+    for each in found:
+        cut.update(each["cut"])
+        wrong += each["wrong"] + (each["text"] != reference["text"]) + (each["logits"] != reference["logits"])
     yield "reference", reference["text"][:60].replace("\n", " ")
     yield "interrupted in", ", ".join(f"{name} {times}" for name, times in cut.items()) + f" = {cut.total()}"
-    yield "wrong", str(wrong) + "".join(f"\n    {text}" for text in texts if text != reference["text"])
+    yield "wrong", str(wrong) + "".join(f"\n    {e['text']}" for e in found if e["text"] != reference["text"])
+
+
+def progress(so_far: object) -> None:
+    """Say on stderr what came of a part of a long count."""
+    print(f"  {time.strftime('%H:%M:%S')} {so_far}", file=sys.stderr, flush=True)
+
+
+def answers_of_chat(words: Sequence[str], count: int, seed: int) -> tuple[Counter[str], int]:
+    """Stop answers of one chat ``count`` times; return in what they were stopped, and how many later ones are wrong."""
+    talk = Chat(*words)
+    right, random_, wrong = talk.ask(QUESTION), random.Random(seed), 0
+    longest = {question: seconds(lambda question=question: talk.ask(question)) for question in (LONG, QUESTION)}  # type: ignore[misc]
+    cut: Counter[str] = Counter()
+    for number in range(4 * count):
+        question = QUESTION if number % 2 else LONG
+        if where := talk.stop(question, random_.uniform(0, longest[question])):
+            cut[where] += 1
+        wrong += talk.ask(QUESTION) != right
+        if number % 10 == 9:
+            progress((dict(cut), wrong))
+        if cut.total() == count:
+            break
+    return cut, wrong + (talk.close() != 0)
+
+
+def loads_of_chat(words: Sequence[str], count: int, cache: str) -> list[Stop]:
+    """Stop ``rung run`` before its answer, ``count`` times; it compiles where ``cache`` is empty at first."""
+    environment = os.environ | ({"RUNG_CACHE": cache} if cache else {})
+    random_, longest, stops = random.Random(5), 30.0 if cache else 5.0, list[Stop]()
+    while sum(stop.code != 0 for stop in stops) < count and len(stops) < 4 * count:
+        stops.append(run(("run", *words, QUESTION), Path.cwd(), START + random_.uniform(0, longest), environment))
+        if not stops[-1].code:
+            longest = min(longest, stops[-1].seconds)
+        progress(stops[-1])
+    return stops
 
 
 def chat(path: str, count: int) -> Iterator[tuple[str, str]]:
-    """Answers of a chat on a terminal, and its load, which Ctrl-C ends."""
-    words = (path, "--temperature", "0", "--max-tokens", str(TOKENS), "--context", str(CONTEXT))
-    started = time.monotonic()
-    talk = Chat(*words)
-    load = time.monotonic() - started
-    right = talk.ask(QUESTION)
-    longest = 1.2 * seconds(lambda: talk.ask(LONG))
-    cut = wrong = 0
-    for number, at in enumerate(moments(count * 9 // 10, longest)):
-        cut += talk.stop(LONG if number % 2 else QUESTION, at)
-        wrong += talk.ask(QUESTION) != right
-    wrong += talk.close() != 0
-    stops = [run(("run", *words, QUESTION), Path.cwd(), 0.3 + at) for at in moments(count // 10, load)]
-    talk = Chat(*words)
-    wrong += talk.ask(QUESTION) != right
-    talk.close()
-    wrong += sum(not stop.good for stop in stops)
-    ended = [stop.seconds for stop in stops if stop.code]
-    yield "interrupted in", f"answers {cut}, load {len(ended)}"
-    yield "wrong", str(wrong) + "".join(f"\n    {stop}" for stop in stops if not stop.good)
-    if ended:
-        yield "seconds to the end", f"median {statistics.median(ended):.2f}, most {max(ended):.2f}"
+    """Answers of chats on a terminal, and their load and compilation, which Ctrl-C ends."""
+    words = (path, "--max-tokens", str(TOKENS), "--context", str(CONTEXT))
+    greedy, drawn = (*words, "--temperature", "0"), (*words, "--temperature", "1", "--seed", "3")
+    loads, compiling = count // 10, count // 20
+    first = (count - loads - compiling + 1) // 2
+    cut, wrong = answers_of_chat(greedy, first, 1)
+    sampled, wrong_drawn = answers_of_chat(drawn, count - loads - compiling - first, 2)
+    stops = loads_of_chat(greedy, loads, "")
+    with tempfile.TemporaryDirectory() as cache:
+        compiled = loads_of_chat(greedy, compiling, cache)
+        talk = Chat(*greedy, environment={"RUNG_CACHE": cache})
+        answer = talk.ask(QUESTION)
+        talk.close()
+    talk = Chat(*greedy)
+    wrong += (talk.ask(QUESTION) != answer) + (talk.close() != 0) + wrong_drawn
+    bad = [stop for stop in stops + compiled if not stop.good]
+    cut.update({f"{where}, sampling": times for where, times in sampled.items()})
+    cut.update(load=sum(stop.code != 0 for stop in stops), compile=sum(stop.code != 0 for stop in compiled))
+    yield "interrupted in", ", ".join(f"{name} {times}" for name, times in cut.items()) + f" = {cut.total()}"
+    yield "wrong", str(wrong + len(bad)) + "".join(f"\n    {stop}" for stop in bad)
+    yield from to_the_end([stop.seconds for stop in stops + compiled if stop.code])
+
+
+def to_the_end(seconds: Sequence[float]) -> Iterator[tuple[str, str]]:
+    """How long processes lived after Ctrl-C."""
+    if seconds:
+        late = sum(each > BAR for each in seconds)
+        text = f"median {statistics.median(seconds):.2f}, most {max(seconds):.2f}, above {BAR:g}: {late}"
+        yield "seconds to the end", text
+
+
+def _short(outcome: Outcome) -> str:
+    last = outcome.stops[-1]
+    ended = f"{last.code} {last.seconds:.2f} s after Ctrl-C at {last.at:.2f} s"
+    return f"{outcome.stopped} of {len(outcome.stops)} stopped, wrong {outcome.wrong}; the last ended with {ended}"
 
 
 def command(name: str, count: int) -> Iterator[tuple[str, str]]:
     """A command that writes, stopped again and again, then let to its end."""
     with tempfile.TemporaryDirectory() as folder:
-        outcome = stop_again_and_again(name, Path(folder), count)
+        outcome = stop_again_and_again(name, Path(folder), count, progress=lambda so_far: progress(_short(so_far)))
     ended = [stop.seconds for stop in outcome.stops if stop.code]
     yield "stopped", f"{len(ended)} of {len(outcome.stops)}; others were done before"
     yield "wrong", str(len(outcome.wrong)) + "".join(f"\n    {each}" for each in outcome.wrong)
-    if ended:
-        late = sum(each > BAR for each in ended)
-        yield (
-            "seconds to the end",
-            f"median {statistics.median(ended):.2f}, most {max(ended):.2f}, above {BAR:g}: {late}",
-        )
+    yield from to_the_end(ended)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import itertools
 import os
@@ -52,6 +53,14 @@ def moments(count: int, longest: float, seed: int = 0) -> list[float]:
     """Random moments, in seconds, in a call that takes ``longest``."""
     random_ = random.Random(seed)
     return [random_.uniform(0, longest) for _ in range(count)]
+
+
+def ended(threads: int) -> bool:
+    """Wait until no more than so many threads are there."""
+    until = time.monotonic() + 60
+    while _thread._count() > threads and time.monotonic() < until:
+        time.sleep(0.01)
+    return _thread._count() <= threads
 
 
 # ---- whole commands
@@ -123,12 +132,15 @@ class Stop:
         return self.code == 0 or (self.code in _INTERRUPTED and "Traceback" not in self.said)
 
 
-def run(words: Sequence[str], folder: Path, stop_at: float | None = None) -> Stop:
+def run(
+    words: Sequence[str], folder: Path, stop_at: float | None = None, environment: Mapping[str, str] | None = None
+) -> Stop:
     """Run ``rung`` with these words in a folder; after ``stop_at`` seconds the terminal sends Ctrl-C."""
     started = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "rung", *words],
         cwd=folder,
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -162,7 +174,14 @@ class Outcome:
         return sum(stop.code != 0 for stop in self.stops)
 
 
-def stop_again_and_again(name: str, folder: Path, count: int, seed: int = 0, chain: int = 5) -> Outcome:
+def stop_again_and_again(
+    name: str,
+    folder: Path,
+    count: int,
+    seed: int = 0,
+    chain: int = 5,
+    progress: Callable[[Outcome], None] = lambda outcome: None,
+) -> Outcome:
     """Stop a work ``count`` times at random moments, ``chain`` times in a row in one folder; then let it end.
 
     After each stop nothing may have the final name that is not the whole result, and the end must be the result of a
@@ -189,6 +208,7 @@ def stop_again_and_again(name: str, folder: Path, count: int, seed: int = 0, cha
             if not stop.good:
                 outcome.wrong.append(f"{stop.code} {stop.seconds:.2f} s after {stop.at:.2f} s: {stop.said[-400:]}")
             outcome.wrong += [f"{part} is half written" for part in _half_written(name, place, reference)]
+            progress(outcome)
             if outcome.stopped >= count or _files(work, place) == _files(work, reference):
                 break
         if outcome.stops[-1].code != 0 and _files(work, place) != _files(work, reference):
@@ -290,8 +310,9 @@ class Chat:
         self.send(question + "\n")
         return self.until_prompt().partition("\n")[2]
 
-    def stop(self, question: str, seconds: float) -> bool:
-        """Ask, and type Ctrl-C after so many seconds; say whether the answer was still to come."""
+    def stop(self, question: str, seconds: float) -> str:
+        """Ask, and type Ctrl-C after so many seconds; return "prefill" where nothing of the answer was there yet,
+        "decode" where some was, and "" where all was."""
         self.send("/clear\n")
         self.until_prompt()
         self.send(question + "\n")
@@ -299,10 +320,10 @@ class Chat:
         while (left := ends - time.monotonic()) > 0:
             if select.select([self._number], [], [], left)[0]:
                 self._read()
-        working = _PROMPT not in self._shown
+        stopped = "" if _PROMPT in self._shown else "decode" if self._shown.partition("\n")[2] else "prefill"
         self.send("\x03")
         self._settle()
-        return working
+        return stopped
 
     def _settle(self) -> None:
         """Wait until the chat listens: it may ask for the next turn once or twice, or take what was typed for cut."""

@@ -1,13 +1,14 @@
 """Calls that Ctrl-C does not cut: it is raised at once, and the call goes on to its end."""
 
+import _thread
 import subprocess
 import sys
 import threading
 
 import pytest
-from tests.interrupting import alarms, interrupt
+from tests.interrupting import alarms, ended, interrupt
 
-from rung.core.shield import Workers, import_whole, shielded
+from rung.core.shield import Outcome, Workers, import_whole, shielded
 
 
 def test_what_a_call_returns_and_raises():
@@ -63,11 +64,40 @@ def test_workers_make_calls_in_order_and_give_their_outcomes():
 def test_closing_drops_the_calls_that_have_not_begun():
     workers, begun, go, order = Workers(1), threading.Event(), threading.Event(), []
     workers.submit(lambda: (begun.set(), go.wait(60), order.append("first")))
-    workers.submit(order.append, "second")
+    dropped = workers.submit(order.append, "second")
     assert begun.wait(60)
     threading.Timer(0.05, go.set).start()
     workers.close()
     assert order == ["first"]
+    with pytest.raises(RuntimeError, match="before they began"):
+        dropped.result()
+    with pytest.raises(RuntimeError, match="closed"):
+        workers.submit(order.append, "third")
+
+
+def test_a_map_raises_what_the_first_item_raises_and_its_threads_end():
+    before = _thread._count()
+    with Workers(3) as workers:
+        assert workers.map(len, ["a", "bc", ""]) == [1, 2, 0]
+    with pytest.raises(KeyError, match="lost"), Workers(2) as workers:
+        workers.map({"kept": 1}.__getitem__, ["kept", "lost", "gone"])
+    assert ended(before)
+
+
+def test_threads_end_when_nobody_holds_their_workers():
+    before, workers = _thread._count(), Workers(2)
+    assert workers.submit(sum, [1, 2], start=3).result() == 6
+    assert _thread._count() > before
+    del workers
+    assert ended(before)
+
+
+def test_a_result_that_does_not_come_in_time_may_come_later():
+    outcome = Outcome()
+    with pytest.raises(TimeoutError):
+        outcome.result(0.01)
+    outcome.fill(lambda: 5)
+    assert [outcome.result(), outcome.result()] == [5, 5]
 
 
 CUT = """
@@ -75,11 +105,8 @@ import sys, threading
 from rung.core.shield import Workers, shielded
 from tests.interrupting import alarms, interrupt, moments
 def work():
-    workers = Workers(2)
-    try:
-        [one.result() for one in [workers.submit(sum, range(20000)) for _ in range(8)]]
-    finally:
-        workers.close()
+    with Workers(2) as workers:
+        workers.map(sum, [range(20000)] * 8)
     shielded(lambda: sum(range(20000)))
 with alarms():
     print(sum(interrupt(work, at) for at in moments(300, 0.01)) > 30)

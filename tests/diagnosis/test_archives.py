@@ -1,11 +1,14 @@
 """Libraries in wheels and other archives: read without unpacking, several at a time, whatever the archive claims."""
 
+import _thread
 import io
 import threading
 import zipfile
 
 from tests import device_code as made
+from tests.interrupting import ended
 
+from rung.core.shield import Workers
 from rung.diagnosis.binaries import places
 from rung.diagnosis.binaries.images import Library
 from rung.diagnosis.binaries.judge import judge
@@ -48,21 +51,20 @@ def test_large_members_are_read_beside_each_other_and_come_in_their_order(tmp_pa
 
 
 def test_what_nobody_waits_for_is_not_read_further(tmp_path, monkeypatch):
-    stop = threading.Event()
-    file = places._Stoppable(io.BytesIO(b"library"), stop)
+    pool = Workers(1)
+    file = places._Stoppable(io.BytesIO(b"library"), pool)
     assert file.read(3) == b"lib"
-    stop.set()
+    pool.close()
     assert file.read(3) == b""
     wheel = tmp_path / "x.whl"
     wheel.write_bytes(made.archive({f"{name}.so": made.elf(PLAIN) for name in "ab"}))
     monkeypatch.setattr(places, "_LARGE", 1)
-    before = set(threading.enumerate())
+    before = _thread._count()
     found = places.libraries(wheel, [])
     assert next(found).name == "a.so"
-    own = set(threading.enumerate()) - before
-    assert own
+    assert _thread._count() > before
     found.close()
-    assert not any(thread.is_alive() for thread in own)
+    assert ended(before)
 
 
 def test_a_program_with_an_archive_behind_it(tmp_path):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.interrupting import ended
 
 import rung
 from rung.core.errors import BadFile
@@ -81,4 +82,4 @@ def test_what_fails_while_reading_is_raised_and_the_thread_ends(monkeypatch):
     before = _thread._count()
     with pytest.raises(BadFile, match="has become shorter"):
         load(str(MODEL))
-    assert _thread._count() == before
+    assert ended(before)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from rung.conversion.job import Job, Step, index_of
 from rung.conversion.measure import Cost, cost
 from rung.conversion.resumable_writer import Partial, Planned
 from rung.core.files import state_of
+from rung.core.shield import Outcome, Workers
 from rung.core.types import Format
 from rung.formats import Encoded
 from rung.kernels.cpu.encode import encoding
@@ -57,8 +57,8 @@ def write(
     with (
         Partial(target, files, _work(job, files)) as partial,
         Reader(job.card) as reader,
-        ThreadPoolExecutor(1) as beside,
-        ThreadPoolExecutor(1) as writer,
+        Workers(1) as beside,
+        Workers(1) as writer,
     ):
         if partial.resumed:
             on_note(f"going on where an earlier run stopped: {len(partial.done)} of {len(job.steps)} tensors are done")
@@ -67,7 +67,7 @@ def write(
         left = [(number, step) for number, step in enumerate(job.steps) if number not in partial.done]
         compiled = _compiled([step for _, step in left], on_note)
         done += total - sum(step.tensor.bytes for _, step in left)
-        waiting: Future[None] | None = None
+        waiting: Outcome[None] | None = None
         for place, (number, step) in enumerate(left):
             progress(step.name, done, total)
             for _, following in left[place + 1 : place + 2]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import functools
 import importlib
 import queue
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 #: A lock for each thread that works; it is free again when the thread has ended.
@@ -23,28 +25,55 @@ _working: set[_thread.LockType] = set()
 
 
 class Outcome(Generic[T]):
-    """What a call that another thread makes comes to."""
+    """What a call that another thread makes comes to. One thread at a time may wait for it."""
 
     def __init__(self) -> None:
-        self._box: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
         self._found: tuple[T | None, BaseException | None] | None = None
+        self._coming = _thread.allocate_lock()
+        self._coming.acquire()
 
     def fill(self, call: Callable[[], T]) -> None:
         """Make the call and keep what it returns or raises."""
         try:
-            found: tuple[T | None, BaseException | None] = call(), None
+            self._found = call(), None
         except BaseException as error:
-            found = None, error
-        self._box.put(found)
+            self._found = None, error
+        self._coming.release()
 
-    def result(self) -> T:
-        """Wait, and return what the call returned; raise what it raised."""
-        if self._found is None:
-            self._found = self._box.get()
+    def result(self, timeout: float = -1) -> T:
+        """Wait, and return what the call returned; raise what it raised, or ``TimeoutError`` after so many seconds."""
+        if self._found is None and not self._coming.acquire(timeout=timeout):
+            raise TimeoutError
+        assert self._found is not None
         value, error = self._found
         if error is not None:
             raise error
         return value  # type: ignore[return-value]  # the call returned it
+
+
+class _Line:
+    """What workers share: the calls in order, whether they are still to be made, and a lock for each that works."""
+
+    def __init__(self) -> None:
+        self.calls: queue.SimpleQueue[tuple[Outcome[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self.open = True
+        self.working: set[_thread.LockType] = set()
+
+
+def _dropped() -> NoReturn:
+    raise RuntimeError("the workers were closed before they began this call")
+
+
+def _work(line: _Line) -> None:
+    """Make calls. A thread counts itself, as nothing interrupts it: the one that started it may be cut short."""
+    lock = _thread.allocate_lock()
+    with lock:
+        line.working.add(lock)
+        while (taken := line.calls.get()) is not None:
+            outcome, call = taken
+            outcome.fill(call if line.open else _dropped)
+            del taken, outcome, call
+        line.working.discard(lock)
 
 
 class Workers:
@@ -54,38 +83,47 @@ class Workers:
     """
 
     def __init__(self, count: int) -> None:
-        self._count, self._open = count, False
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._working: set[_thread.LockType] = set()
+        self._count, self._started, self._line = count, 0, _Line()
 
-    def submit(self, call: Callable[..., T], *given: Any) -> Outcome[T]:
-        """Have ``call(*given)`` made; return where its outcome will be."""
-        if not self._open:
-            self._open = True
-            for _ in range(self._count):
-                _thread.start_new_thread(self._work, ())  # nobody waits for it: an interrupt may have cut ``close``
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def open(self) -> bool:
+        """Whether somebody still waits for what the calls return."""
+        return self._line.open
+
+    def submit(self, call: Callable[..., T], *args: Any, **options: Any) -> Outcome[T]:
+        """Have ``call(*args, **options)`` made; return where its outcome will be."""
+        if not self.open:
+            raise RuntimeError("the workers are closed")
+        while self._started < self._count:  # an interrupt between the two lines costs an idle thread
+            _thread.start_new_thread(_work, (self._line,))
+            self._started += 1
         outcome: Outcome[T] = Outcome()
-        self._calls.put(lambda: outcome.fill(lambda: call(*given)))
+        self._line.calls.put((outcome, functools.partial(call, *args, **options)))
         return outcome
+
+    def map(self, call: Callable[[S], T], items: Iterable[S]) -> list[T]:
+        """Call with each item, and return what came of it in their order; raise what the first that fails raises."""
+        return [outcome.result() for outcome in [self.submit(call, item) for item in items]]
 
     def close(self) -> None:
         """Drop the calls that have not begun, and wait for those that have."""
-        self._open = False
-        for _ in range(self._count):
-            self._calls.put(None)
-        for lock in list(self._working):
+        self._dismiss()
+        for lock in list(self._line.working):
             lock.acquire()
 
-    def _work(self) -> None:
-        """Make calls. A thread counts itself, as nothing interrupts it: the one that started it may be cut short."""
-        lock = _thread.allocate_lock()
-        with lock:
-            self._working.add(lock)
-            while (call := self._calls.get()) is not None:
-                if self._open:
-                    call()
-                del call
-            self._working.discard(lock)
+    def __del__(self) -> None:
+        self._dismiss()
+
+    def _dismiss(self) -> None:
+        self._line.open = False
+        for _ in range(self._started + 1):  # one more than was counted may have started
+            self._line.calls.put(None)
 
 
 def _start(work: Callable[[], None]) -> None:

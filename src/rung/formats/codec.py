@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.core.errors import CannotEncode
+from rung.core.shield import Workers
 from rung.core.types import Format
 
 Floats = npt.NDArray[np.float32]
@@ -54,9 +54,8 @@ def each(starts: range, work: Callable[[int], None], threads: int) -> None:
         for first in starts:
             work(first)
         return
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(work, starts):
-            pass
+    with Workers(threads) as pool:
+        pool.map(work, starts)
 
 
 class BadBlock(Exception):

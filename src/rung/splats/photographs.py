@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from rung.core.errors import BadFile
 from rung.core.files import trim, used, write_whole
 from rung.core.settings import CACHE
+from rung.core.shield import Outcome, Workers
 from rung.core.text import count
 from rung.models.card import SceneCard, View
 from rung.splats.scenes import lenses, pictures
@@ -84,9 +84,9 @@ class Photographs:
         self._writable, self._trimmed = True, False
         self._budget, self._held = budget, 0
         self._shots: dict[int, Shot] = {}
-        self._coming: dict[int, Future[Shot]] = {}
+        self._coming: dict[int, Outcome[Shot]] = {}
         self._lock = threading.Lock()
-        self._ahead = ThreadPoolExecutor(1, thread_name_prefix="photographs")
+        self._ahead = Workers(1)
         corrupt, foreign, plans = list[str](), list[str](), list[_Plan]()
         for view in card.views:
             try:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import re
 import stat
-import threading
 import zipfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from rung.core.errors import BadFile, UsageError
+from rung.core.shield import Workers
 from rung.core.text import count, quoted
 from rung.core.text import size as as_size
 from rung.core.zips import DAMAGED
@@ -150,26 +149,21 @@ def _name_archives(names: Sequence[str], remarks: list[str]) -> None:
 def _inflated(archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo]) -> Iterator[Library]:
     """The libraries among members, in their order; the large ones are read beside each other, the largest first."""
     large = sorted((m for m in members if m.file_size >= _LARGE), key=lambda member: -member.file_size)
-    stop = threading.Event()
-    pool = ThreadPoolExecutor(max(1, min(_AT_ONCE, os.cpu_count() or 1)))
-    try:
-        begun = {member.header_offset: pool.submit(_member, archive, member, stop) for member in large}
+    with Workers(max(1, min(_AT_ONCE, os.cpu_count() or 1))) as pool:
+        begun = {member.header_offset: pool.submit(_member, archive, member, pool) for member in large}
         for member in members:
             later = begun.get(member.header_offset)
-            if found := later.result() if later else _member(archive, member, stop):
+            if found := later.result() if later else _member(archive, member, pool):
                 yield found
-    finally:
-        stop.set()
-        pool.shutdown(cancel_futures=True)
 
 
-def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, stop: threading.Event) -> Library | None:
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, pool: Workers) -> Library | None:
     name = printable(member.filename)
     if member.flag_bits & _ENCRYPTED:
         return Library(name, member.file_size, NOT_READ, remarks=("it is encrypted",))
     try:
         with archive.open(member) as opened:
-            file = _Stoppable(opened, stop)
+            file = _Stoppable(opened, pool)
             first = file.read(heads.SIZE)
             if not scan.known(first):
                 return None
@@ -181,11 +175,11 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, stop: threading.E
 class _Stoppable:
     """A file that ends when nobody waits for it any more."""
 
-    def __init__(self, file: Any, stop: threading.Event) -> None:
-        self._file, self._stop = file, stop
+    def __init__(self, file: Any, pool: Workers) -> None:
+        self._file, self._pool = file, pool
 
     def read(self, count: int) -> bytes:
-        return b"" if self._stop.is_set() else cast(bytes, self._file.read(count))
+        return cast(bytes, self._file.read(count)) if self._pool.open else b""
 
 
 def _folder(path: Path, remarks: list[str]) -> Iterator[Library]:

@@ -5,14 +5,15 @@ Nothing that a server does can take long or much: every answer is bounded in byt
 
 from __future__ import annotations
 
+import _thread
+import functools
 import re
-import threading
 import time
-from concurrent.futures import Future
 from typing import Any
 from urllib.parse import quote
 
 from rung.core.errors import BadFile, HubError
+from rung.core.shield import Outcome
 from rung.core.text import size
 from rung.models.files.jsonfile import LIMIT, parse_object
 from rung.models.hub import Listing, errors_of_the_hub
@@ -82,15 +83,9 @@ class Ranges:
         Asked in a thread that is left behind when the time is over: of a server that sends its headers a letter
         at a time, or to another place again and again, nothing else gets away.
         """
-        answer: Future[bytes] = Future()
-
-        def ask() -> None:
-            try:
-                answer.set_result(self._ask(url, name, offset, count, length))
-            except BaseException as error:
-                answer.set_exception(error)
-
-        threading.Thread(target=ask, daemon=True).start()
+        answer: Outcome[bytes] = Outcome()
+        asking = functools.partial(self._ask, url, name, offset, count, length)
+        _thread.start_new_thread(answer.fill, (asking,))
         try:
             return answer.result(self._left(name))
         except TimeoutError:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rung.core.errors import BadFile, HubError
+from rung.core.shield import Workers
 from rung.core.text import size
 from rung.models.architectures.family import FREQUENCY_TENSORS
 from rung.models.files import gguf
@@ -44,9 +44,8 @@ class Mirror:
 
     def headers(self, names: Iterable[str]) -> None:
         """Copies the headers of safetensors and GGUF files, several at once."""
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for done in [pool.submit(self._header, name) for name in names]:
-                done.result()
+        with Workers(_AT_ONCE) as pool:
+            pool.map(self._header, names)
 
     def _header(self, name: str) -> None:
         (self._gguf if name.lower().endswith(".gguf") else self._safetensors)(name)

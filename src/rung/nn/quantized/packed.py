@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import torch
 from torch import Tensor, nn
 
+from rung.core.shield import Workers
 from rung.nn.layers import QuantEmbedding
 from rung.nn.quantized import binding
 from rung.nn.quantized.weight import QuantWeight, tensors
@@ -59,5 +58,5 @@ def pack(network: nn.Module, dtype: str, threads: int) -> None:
             for owner, name in found:
                 setattr(owner, name, held)
 
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(one, range(len(places))))
+    with Workers(threads) as pool:
+        pool.map(one, range(len(places)))

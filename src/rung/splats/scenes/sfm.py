@@ -9,13 +9,13 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from rung.core.errors import BadFile, SoftwareMissing, UsageError
 from rung.core.files import writing
+from rung.core.shield import Workers
 from rung.core.text import count
 from rung.splats.scenes import archive, colmap, neighbours, video
 from rung.splats.scenes.pictures import SUFFIXES, settings_of
@@ -241,10 +241,10 @@ def _cameras(images: Path, names: list[str]) -> list[list[str]]:
 def _run(pycolmap: ModuleType, function: Callable[..., Any], *given: Any, **more: Any) -> Any:
     """Calls into COLMAP in a thread, so that Ctrl-C is heard; raises ``BadFile`` for what it says is wrong."""
     token = pycolmap.CancellationToken()
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(function, *given, cancellation_token=token, **more)
+    with Workers(1) as pool:
+        outcome = pool.submit(function, *given, cancellation_token=token, **more)
         try:
-            return future.result()
+            return outcome.result()
         except (RuntimeError, ValueError) as error:
             raise BadFile(
                 f"pycolmap could not go on: {error}", [], ["take out photographs that are damaged"]
