@@ -158,7 +158,8 @@ def run(
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         _, said = process.communicate()
-    return Stop(sent - started, process.returncode, time.monotonic() - sent, said)
+    since = sent if process.returncode else started
+    return Stop(sent - started, process.returncode, time.monotonic() - since, said)
 
 
 @dataclass
@@ -199,11 +200,12 @@ def stop_again_and_again(
     outcome, random_ = Outcome([], []), random.Random(seed)
     for number in itertools.count():
         place = _fresh(folder, reference, f"run{number}")
-        for _ in range(chain):
+        for link in range(chain):
             stop = run((*work.words, *_resume(work, place)), place, START + random_.uniform(0, longest - START))
             outcome.stops.append(stop)
             if stop.code == 0:  # done before
-                longest = max(min(longest, stop.seconds), 2 * START)
+                if not link:  # what goes on where another one was stopped is shorter
+                    longest = max(min(longest, stop.seconds), 2 * START)
                 break
             if not stop.good:
                 outcome.wrong.append(f"{stop.code} {stop.seconds:.2f} s after {stop.at:.2f} s: {stop.said[-400:]}")
