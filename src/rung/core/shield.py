@@ -14,6 +14,7 @@ import importlib
 import queue
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
@@ -55,9 +56,10 @@ class _Line:
     """What workers share: the calls in order, whether they are still to be made, and a lock for each that works."""
 
     def __init__(self) -> None:
-        self.calls: queue.SimpleQueue[tuple[Outcome[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[Any] = queue.SimpleQueue()  # (outcome, call), then anything else: the end
         self.open = True
         self.working: set[_thread.LockType] = set()
+        self.holder: weakref.ref[Workers] | None = None
 
 
 def _dropped() -> NoReturn:
@@ -69,10 +71,11 @@ def _work(line: _Line) -> None:
     lock = _thread.allocate_lock()
     with lock:
         line.working.add(lock)
-        while (taken := line.calls.get()) is not None:
+        while isinstance(taken := line.calls.get(), tuple):
             outcome, call = taken
             outcome.fill(call if line.open else _dropped)
             del taken, outcome, call
+        line.calls.put(None)  # the other threads end as well
         line.working.discard(lock)
 
 
@@ -84,6 +87,8 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         self._count, self._started, self._line = count, 0, _Line()
+        # not ``__del__``, in which an interrupt would be lost: the queue is told by C
+        self._line.holder = weakref.ref(self, self._line.calls.put)
 
     def __enter__(self) -> Self:
         return self
@@ -113,17 +118,10 @@ class Workers:
 
     def close(self) -> None:
         """Drop the calls that have not begun, and wait for those that have."""
-        self._dismiss()
+        self._line.open = False
+        self._line.calls.put(None)
         for lock in list(self._line.working):
             lock.acquire()
-
-    def __del__(self) -> None:
-        self._dismiss()
-
-    def _dismiss(self) -> None:
-        self._line.open = False
-        for _ in range(self._started + 1):  # one more than was counted may have started
-            self._line.calls.put(None)
 
 
 def _start(work: Callable[[], None]) -> None:
