@@ -5,12 +5,17 @@ from __future__ import annotations
 import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rung.cli.views import output
-from rung.core.text import size
+from rung.cli.views import check_text, output
+from rung.core.text import rate, size
+from rung.hardware.select import select_groups
+from rung.models.lookup import find_outline
+from rung.planning.check import check
+from rung.planning.check_result import Question
 
 CONFIGS = Path(__file__).parents[1] / "models" / "configs"
 #: What is never folded, so that it can be copied.
@@ -151,3 +156,14 @@ def test_the_page_says_the_same(rung, gemma, tmp_path, training, words):
     for line in (line.strip() for line in said.splitlines() if line.startswith("  ")):
         name, _, rest = line.partition(" ")
         assert name == "command" or {name, *rest.strip().split(" · ")} <= set(pieces)
+
+
+def test_where_the_bandwidth_is_not_known_the_table_has_the_speed_of_the_sentence():
+    """Not that of reading a prompt, which is many times higher."""
+    (device,) = select_groups(("cpu",))[0]
+    answer = check(find_outline("gemma-2b"), [replace(device, bandwidth=None)], Question(formats=("q4_0",)))
+    choice = answer.choices[0]
+    assert choice.speed.bound_tokens_per_second is None
+    row = next(line for line in check_text.text(answer).splitlines() if line.startswith("q4_0"))
+    assert f" {rate(choice.speed.decode_tokens_per_second)} " in row
+    assert f" {rate(choice.speed.prefill_tokens_per_second)} " not in row

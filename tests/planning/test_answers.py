@@ -196,6 +196,14 @@ def test_a_shorter_context_is_offered_where_the_whole_one_does_not_fit():
     assert "2,048 tokens of context" in answer.sentence
 
 
+def test_of_shorter_contexts_the_longest_that_fits_is_offered():
+    answer = ask("mistral 7b", "rtx 4060 ti", None, context=32768)
+    other = answer.alternatives[0]
+    assert 2048 < other.context < 32768
+    again = ask("mistral 7b", "rtx 4060 ti", None, context=2 * other.context)
+    assert not any(choice.verdict for choice in again.choices), "twice as much does not fit in any format"
+
+
 def test_an_option_that_was_given_is_kept_or_it_is_no_yes():
     kept = ask("llama 3.1 8b", "p2200")
     changed = ask("llama 3.1 8b", "p2200", None, formats=("q8_0",))
@@ -205,7 +213,7 @@ def test_an_option_that_was_given_is_kept_or_it_is_no_yes():
     assert not any(other.as_asked for other in changed.alternatives)
     long = ask("llama 3.2 3b", "p2200", None, formats=("q8_0",), context=32768)
     assert not long.ok
-    assert "not with 32,768 tokens of context; it runs with q8_0 and 2,048 tokens" in long.sentence
+    assert "not with 32,768 tokens of context; it runs with q8_0 and 8,192 tokens" in long.sentence
 
 
 def test_where_nothing_runs_a_purchase_is_never_the_only_way():

@@ -144,7 +144,7 @@ def test_a_smaller_format_and_a_shorter_context_together_are_a_way_out():
     """Where the whole context needs more than 3 bits leave, and the format more than a short context leaves."""
     three = plan(gemma_2b(), p2200(), format="q3_k_s", context=8192).placements[0].memory
     ways = refusal(gemma_2b(), p2200(), memory=three.most - 20 * 2**20, context=8192, format="q8_0")
-    (both,) = [way for way in ways if "--format" in way and "--context 2048" in way]
+    (both,) = [way for way in ways if "--format" in way and "--context 4096" in way]
     assert "--format q3_k" in both or "--format q4" in both
 
 

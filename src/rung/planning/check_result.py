@@ -61,7 +61,7 @@ class Question(Value):
         if self.training is not None and self.training not in WAYS:
             raise UsageError(
                 f"There is no training called {self.training!r}.{did_you_mean(self.training, WAYS)}",
-                ["lora: adapters over frozen weights; full: all weights"],
+                ["lora: adapters over frozen weights; with --format nf4 that is QLoRA; full: all weights"],
                 ["rung check MODEL --training lora"],
                 code="name-unknown",
             )

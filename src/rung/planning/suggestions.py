@@ -20,11 +20,21 @@ from rung.planning.weight_plan_cache import Kitchen
 _SMALLER = ("q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "q3_k_m", "q3_k_s")
 #: The format of an unquantised folder for which the largest context is named.
 _COARSE = "q4_0"
-#: Contexts to try in a smaller format where neither alone is enough.
-_CONTEXTS = (2048, 1024)
+#: Contexts shorter than this are not tried in the place of the one that was asked for.
+_LEAST_CONTEXT = 1024
 _STEP = 64
 _LEAST_SEQUENCE = 128
 Groups = Sequence[Sequence[Device]]
+
+
+def contexts(asked: int) -> list[int]:
+    """Return the context that was asked for and shorter ones, each a power of two.
+
+    >>> contexts(4096), contexts(20_000), contexts(512)
+    ([4096, 2048, 1024], [20000, 16384, 8192, 4096, 2048, 1024], [512])
+    """
+    shorter = (1 << power for power in reversed(range(asked.bit_length())))
+    return [asked, *(context for context in shorter if _LEAST_CONTEXT <= context < asked)]
 
 
 def does_not_fit(
@@ -134,7 +144,7 @@ def _bits(format: Storage) -> float:
 
 def _smaller_and_shorter(kitchen: Kitchen, groups: Groups, request: Request, context: int) -> list[str]:
     """The command with a smaller format and a shorter context, where neither alone is enough."""
-    for shorter in (each for each in _CONTEXTS if each < context):
+    for shorter in contexts(context)[1:]:
         for name in _SMALLER:
             if _fits(kitchen, storage(name), groups, request, shorter):
                 return [_command(kitchen, request, format=name, context=shorter)]

@@ -93,11 +93,12 @@ def _row(answer: Answer, choice: Choice) -> tuple[str, ...]:
 
 def _speeds(choice: Choice) -> tuple[str, str]:
     """Its tokens a second, of a network that writes none those that it reads, and what the memory allows."""
-    speed, writes = choice.speed, choice.speed.bound_tokens_per_second is not None
+    speed = choice.speed
     if not choice.verdict:
         return ("", "")
-    made = speed.decode_tokens_per_second if writes else speed.prefill_tokens_per_second
-    found = ("" if each is None else rate(each) for each in (made, speed.bound_tokens_per_second))
+    decode = speed.decode_tokens_per_second
+    pace = speed.prefill_tokens_per_second if decode is None else decode
+    found = ("" if each is None else rate(each) for each in (pace, speed.bound_tokens_per_second))
     shown, most = found
     return ("-" if speed.reason and not shown else shown, most)
 

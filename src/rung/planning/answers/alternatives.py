@@ -12,10 +12,9 @@ from rung.hardware.select import Group, group_id
 from rung.planning.check_result import Alternative, Choice
 from rung.planning.gguf_mixtures import storage
 from rung.planning.placement import Arrangement
+from rung.planning.suggestions import contexts
 from rung.planning.weight_plan import Storage, storage_name
 
-#: Contexts to try where the one that was asked for does not fit.
-CONTEXTS = (2048, 1024)
 #: Mixtures of 3 bits: tried with the usual formats, and where even these do not fit.
 _COARSE, _COARSEST = ("q3_k_m",), ("q3_k_s",)
 #: A shorter context is offered beside a coarser format where it keeps so many dB more.
@@ -79,7 +78,7 @@ def _distinct(formats: Sequence[Storage]) -> list[Storage]:
 def _on_devices(wanted: Wanted, formats: Sequence[Storage], attempt: Attempt, pick: Pick) -> list[Alternative]:
     """The best with the whole context, and with a shorter one where that keeps more of the weights."""
     found: list[Alternative] = []
-    for context in (wanted.context, *(c for c in CONTEXTS if c < wanted.context)):
+    for context in contexts(wanted.context):
         best = _best(formats, wanted.group, context, attempt, pick)
         if best is None:
             continue
@@ -93,7 +92,7 @@ def _on_devices(wanted: Wanted, formats: Sequence[Storage], attempt: Attempt, pi
 def _beside_cpu(
     wanted: Wanted, cpu: Device, formats: Sequence[Storage], attempt: Attempt, pick: Pick
 ) -> Alternative | None:
-    for context in (wanted.context, *(c for c in CONTEXTS if c < wanted.context)):
+    for context in contexts(wanted.context):
         best = _best(formats, (*wanted.group, cpu), context, attempt, pick)
         if best is not None:
             choice, arrangement = best
