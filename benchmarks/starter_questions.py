@@ -1,11 +1,11 @@
 """Which question `rung run` asks the starter: fifty short factual ones, at temperature 0, at each level of processor.
 
-    python benchmarks/starter_questions.py [MODEL.gguf] [--levels native,haswell] [--json FILE]
+    python benchmarks/starter_questions.py [MODEL.gguf] [--levels native,haswell] [--only Japan,water] [--json FILE]
 
 A level restricts what Numba may compile for, as docs/environment.md says; below AVX-512 VNNI products go through torch,
-and all fifty take half an hour a level: `--only Japan,water` asks some. `f32` decodes every weight. An answer is true
-if it has the word that it must have, and short if it ends by itself within 40 tokens. Printed first are the questions
-that are true and short at every level; of these, one whose answers are the same everywhere is the best.
+which is slow. `f32` decodes every weight. An answer is true if it has the word that it must have, and short if it ends
+by itself within 40 tokens. A question that fails at one level is not asked at the levels after it. Printed first are
+the questions that are true and short at every level; of these, one whose answers are the same everywhere is the best.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import sys
 #: The levels: variables of the process, and the format to load in.
 LEVELS: dict[str, tuple[dict[str, str], str | None]] = {
     "native": ({}, None),
+    "f32": ({}, "f32"),
     "no-vnni": ({"NUMBA_CPU_FEATURES": "-avx512vnni"}, None),
     "haswell": ({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}, None),
     "nehalem": ({"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2"}, None),
-    "f32": ({}, "f32"),
 }
 MOST_TOKENS = 40
 #: Each question with what a true answer says; several words: any of them.
@@ -109,6 +109,23 @@ def is_true(question: str, answer: str) -> bool:
     return any(word.lower() in answer.lower() for word in QUESTIONS[question])
 
 
+def ask(model: str, levels: list[str], questions: list[str]) -> dict[str, list[tuple[str, bool]]]:
+    """Return the answers to each question at the levels at which it was asked, in their order."""
+    said: dict[str, list[tuple[str, bool]]] = {question: [] for question in questions}
+    left = questions
+    for level in levels:
+        for question, answer in answers(model, level, left).items():
+            said[question].append(answer)
+        left = [question for question in left if is_good(question, said[question][-1])]
+        print(f"{level}: {len(left)} of {len(questions)} true and short so far", file=sys.stderr, flush=True)
+    return said
+
+
+def is_good(question: str, answer: tuple[str, bool]) -> bool:
+    """Tell whether an answer is true and ended by itself."""
+    return is_true(question, answer[0]) and answer[1]
+
+
 def main() -> None:
     """Ask, and print the best questions first."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -119,19 +136,18 @@ def main() -> None:
     given = parser.parse_args()
     levels = given.levels.split(",")
     asked = [one for one in QUESTIONS if any(word in one for word in given.only.split(","))]
-    found = {level: answers(given.model, level, asked) for level in levels}
+    said = ask(given.model, levels, asked)
     if given.json:
         with open(given.json, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1, ensure_ascii=False)
+            json.dump(said, file, indent=1, ensure_ascii=False)
     rows = []
-    for question in asked:
-        said = [found[level][question] for level in levels]
-        good = sum(is_true(question, text) and ended for text, ended in said)
-        different = len({text for text, _ in said})
-        rows.append((-good, different, len(said[0][0]), question, said))
-    for good, different, _, question, said in sorted(rows):
+    for question, found in said.items():
+        good = sum(is_good(question, answer) for answer in found)
+        different = len({text for text, _ in found})
+        rows.append((-good, different, len(found[0][0]), question))
+    for good, different, _, question in sorted(rows):
         print(f"{-good} of {len(levels)} true and short, {different} different: {question}")
-        for text in dict.fromkeys(text for text, _ in said):
+        for text in dict.fromkeys(text for text, _ in said[question]):
             print(f"    {text[:160]!r}")
 
 

@@ -36,7 +36,7 @@ def test_the_computed_number_of_weights_is_the_published_one(model: KnownModel) 
 
 def test_rows_are_whole() -> None:
     names = [model.name for model in MODELS]
-    assert len(names) >= 190
+    assert len(names) >= 240
     assert len(set(names)) == len(names)
     known = set(sources())
     for model in MODELS:
@@ -81,6 +81,21 @@ def test_every_spelling_of_a_row_means_that_row(model: KnownModel) -> None:
         ("deepseek-r1:8b", "deepseek-r1-0528-qwen3-8b"),
         ("8x7b", "mixtral-8x7b"),
         ("maverick 17b", "llama-4-maverick"),
+        ("llama4:scout", "llama-4-scout"),
+        ("gemma 3n", "gemma-3n-e4b"),
+        ("gemma3n:e2b", "gemma-3n-e2b"),
+        ("gemma-4", "gemma-4-e4b"),
+        ("google/gemma-4-E2B-it", "gemma-4-e2b"),
+        ("gemma-4-26b", "gemma-4-26b-a4b"),
+        ("deepseek v3.2", "deepseek-v3.2"),
+        ("glm 4.6", "glm-4.6"),
+        ("glm-4.5", "glm-4.5"),
+        ("nemotron nano", "nemotron-3-nano-30b-a3b"),
+        ("granite-4.0-h-tiny", "granite-4-h-tiny"),
+        ("qwen3-vl", "qwen3-vl-8b"),
+        ("qwen 8b", "qwen3-8b"),
+        ("devstral-small-2", "devstral-small-2-24b"),
+        ("kimi-k2-thinking", "kimi-k2-thinking"),
         ("ｌｌａｍａ ３．１ ８ｂ", "llama-3.1-8b"),
         ("日本語", None),
         ("a" * 100_000, None),
@@ -237,6 +252,35 @@ def test_cards_for_plans_hold_every_tensor(name: str) -> None:
     card = card_of(outline)
     assert card.context == outline.components[0].shape.context
     assert card.path == outline.path == (found.model.weights if found.model else "")
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        # 15 of 35 layers have a cache: three for all tokens with heads of 512, twelve for 512 tokens with heads of 256
+        ("gemma-4-e2b", 3 * 8192 * 2 * 512 + 12 * 512 * 2 * 256),
+        # five of 30 layers see all tokens, with two heads of 512; the others have eight of 256 for 1024 tokens
+        ("gemma-4-26b-a4b", 5 * 8192 * 2 * 2 * 512 + 25 * 1024 * 2 * 8 * 256),
+        # ten of the last layers take the keys and values of two others
+        ("gemma-3n-e2b", 4 * 8192 * 2 * 2 * 256 + 16 * 512 * 2 * 2 * 256),
+        # six layers attend, 23 keep a state and the last inputs of a convolution
+        ("nemotron-3-nano-30b-a3b", 6 * 8192 * 2 * 2 * 128 + 23 * (64 * 64 * 128 + (64 * 64 + 2 * 8 * 128) * 4)),
+        ("deepseek-v3.2", 61 * 8192 * (512 + 64 + 128)),
+    ],
+)
+def test_what_a_context_of_8192_tokens_keeps(name: str, numbers: int) -> None:
+    found = find(name)
+    assert found is not None
+    assert outline_of(found).components[0].shape.cached(8192) == numbers
+
+
+def test_embeddings_of_layers_are_looked_up_and_not_multiplied() -> None:
+    """Gemma 4 E2B is called so for the 2.3 billion weights that it multiplies."""
+    found = find("gemma-4-e2b")
+    assert found is not None
+    component = outline_of(found).components[0]
+    assert component.active_parameters == component.parameters - 35 * 256 * 262144
+    assert component.active_parameters == pytest.approx(2.3e9, rel=0.01)
 
 
 @pytest.mark.parametrize("name", catalog_models.read())

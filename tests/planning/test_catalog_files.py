@@ -20,4 +20,4 @@ def test_files_have_the_published_size(model, file):
 
 
 def test_enough_rows_have_one():
-    assert len({model.name for model, _ in FILES}) >= 50
+    assert len({model.name for model, _ in FILES}) >= 100

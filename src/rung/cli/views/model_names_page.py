@@ -36,12 +36,15 @@ The numbers that decide sizes (layers, widths, heads, experts, vocabulary) are t
 the sources below record them. For each row the number of weights that follows from them is within 0.5 % of the
 published one, for {exact} of {count} it is equal; names and shapes of every tensor are those of the module that
 transformers builds from the same configuration. For {files} rows the size of a published file is computed within 1 %.
-Of models that see pictures the language part counts, as in GGUF files.
+Of models that see pictures or hear the language part counts, as in GGUF files. Gemma 3n and 4 are called by the weights
+that are multiplied for a token (E2B: 2.3 of 4.6 billion); the rest is looked up, and takes memory all the same.
 
 Doubts: licenses and context lengths are as remembered from the models' pages. Downloads are those of one month (May
 2026) and missing where nobody recorded them; they decide order only. Mixtures of 4 bits of hybrids (Qwen3.5) come out
-up to 6 % smaller than published files, whose makers store the layers with a state finer; 8 and 16 bits agree. DeepSeek
-counts without the layer that predicts a second token.
+up to 6 % smaller than published files, whose makers store the layers with a state finer; 8 and 16 bits agree.
+DeepSeek, GLM and Nemotron count without the layer that predicts a second token. Which layers of LFM2 2.6B and 24B
+attend is as remembered; how many do follows from the count, and sizes from that. Files of Gemma 3n and 4 also hold
+keys and values of layers that take those of others: up to 0.9 % that nothing reads.
 
 """
 

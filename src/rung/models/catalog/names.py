@@ -113,6 +113,7 @@ def _of_group(name: str, group: Sequence[KnownModel], sizes: set[str]) -> Match:
             usual.name, usual, notes=(f"{name}: taken as {usual.title}, the most used.{also}",) if others else ()
         )
     fits = [model for model in group if sizes <= _sizes(model)]
+    fits = [model for model in fits if not model.purpose] or fits  # what is made for one thing says so in its name
     if len(fits) == 1:
         return Match(fits[0].name, fits[0])
     if fits:

@@ -99,10 +99,11 @@ class KnownModel:
 
 
 def _value(text: str) -> Any:
-    """A number, true, false, null or a list as in JSON; ``40*attention`` is a list of forty."""
+    """A number, true, false, null or a list as in JSON; ``40*attention`` is a list of forty, ``7*["a","b"]`` of
+    fourteen."""
     count, star, each = text.partition("*")
     if star and count.isdigit():
-        return [each] * int(count)
+        return (json.loads(each) if each.startswith("[") else [each]) * int(count)
     try:
         return json.loads(text)
     except ValueError:

@@ -6,7 +6,7 @@ from rung.core.registry import Registry
 from rung.models.networks.describing import Description
 from rung.models.networks.diffusion import pictures, unet, vae, video, video_vae
 from rung.models.networks.encoders import bert, clip, t5, whisper
-from rung.models.networks.text import deepseek, dense, experts, hybrid, sparse
+from rung.models.networks.text import deepseek, dense, experts, gemma, hybrid, mamba, sparse
 
 __all__ = ["DESCRIPTIONS", "Description"]
 
@@ -19,6 +19,8 @@ for _module in (
     dense,
     sparse,
     hybrid,
+    gemma,
+    mamba,
     t5,
     bert,
     whisper,

@@ -13,7 +13,7 @@ SCALE = "_scale"
 #: The role of what a file holds and the model does not take.
 OTHER = "other"
 #: The roles of look-up tables, of which one row is read for a token.
-TABLES = ("embed", "positions", "types")
+TABLES = ("embed", "layer_embed", "positions", "types")
 #: Roles of components that write text, and so hold a cache and have a speed of decoding.
 GENERATES = ("decoder", "encoder-decoder")
 
@@ -26,10 +26,11 @@ class Shape(Value):
     ``feed_forward`` is the width of a dense layer, ``expert_feed_forward`` that of one expert. ``windows`` has the
     attention window in tokens of each layer (None: all tokens); empty means None everywhere. ``latent`` counts the
     numbers that a token leaves in a layer's cache under multi-head latent attention (DeepSeek: kv_lora_rank +
-    qk_rope_head_dim); 0: keys and values of ``kv_heads`` heads. ``value_dim`` is the width of a head's values where
-    it differs from ``head_dim``. ``encoder_context`` is the most tokens or positions that the encoder gives to
-    cross attention (Whisper: 1500, always all of them; T5: its input). ``biased`` attention adds something to each
-    score, and so keeps them. Parameters with ``kept`` in their names stay in f32 beside 16 bits.
+    qk_rope_head_dim); 0: keys and values of ``kv_heads`` heads. ``cached_numbers`` has these numbers for each layer
+    where layers differ (0: the layer takes the keys and values of another). ``value_dim`` is the width of a head's
+    values where it differs from ``head_dim``. ``encoder_context`` is the most tokens or positions that the encoder
+    gives to cross attention (Whisper: 1500, always all of them; T5: its input). ``biased`` attention adds something
+    to each score, and so keeps them. Parameters with ``kept`` in their names stay in f32 beside 16 bits.
 
     Of a part of a pipeline ``alive`` counts the numbers that are alive at once for one input of the usual size in 16
     bits (those ``in_f32`` in any dtype count twice), ``inputs`` how many of these go through at once, and ``made`` the
@@ -49,6 +50,7 @@ class Shape(Value):
     expert_feed_forward: int = 0
     windows: tuple[int | None, ...] = ()
     latent: int = 0
+    cached_numbers: tuple[int, ...] = ()
     value_dim: int = 0
     encoder_layers: int = 0
     encoder_context: int = 0
@@ -66,8 +68,9 @@ class Shape(Value):
         as keys and values of cross attention. Latent attention keeps the latent, as llama.cpp and vLLM do.
         """
         plain = self.kv_heads * (self.head_dim + (self.value_dim or self.head_dim))
-        tokens = sum(min(window or context, context) for window in self.windows) if self.windows else 0
-        kept = (tokens or self.layers * context) * (self.latent or plain)
+        each = self.cached_numbers or (self.latent or plain,) * self.layers
+        windows = self.windows or (None,) * self.layers
+        kept = sum(min(window or context, context) * numbers for window, numbers in zip(windows, each, strict=True))
         crossed = self.encoder_context if encoder_tokens is None else encoder_tokens
         return kept + (self.layers * crossed * plain if self.encoder_context else 0)
 

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3: multi-head latent attention, and experts of which some are always visited."""
+"""DeepSeek-V2, V3 and V3.2: multi-head latent attention, and experts of which some are always visited."""
 
 from __future__ import annotations
 
@@ -30,8 +30,18 @@ def _attention(at: Parts, config: Settings, shape: Shape, latent: int) -> None:
     at.linear("o_proj", shape.heads * shape.value_dim, hidden, bias=bias, role="o")
 
 
-def _deepseek(config: Settings, parts: Parts, *, corrected: bool) -> Shape:
-    """``corrected``: the router has a bias for each expert (V3). Layers that predict further tokens are left out.
+def _indexer(at: Parts, config: Settings, hidden: int) -> None:
+    """Describe what chooses the tokens that a layer attends to (V3.2)."""
+    heads, each = config.integer("index_n_heads", most=MOST_EXPERTS), width(config, "index_head_dim")
+    at.linear("wq_b", width(config, "q_lora_rank"), heads * each, bias=False)
+    at.linear("wk", hidden, each, bias=False)
+    at.norm("k_norm", each)
+    at.linear("weights_proj", hidden, heads, bias=False)
+
+
+def _deepseek(config: Settings, parts: Parts, *, corrected: bool, indexed: bool = False) -> Shape:
+    """``corrected``: the router has a bias for each expert (V3). ``indexed``: a part of each layer chooses the tokens
+    that it attends to (V3.2). Layers that predict further tokens are left out.
 
     transformers ignores those too (``num_nextn_predict_layers`` of V3: one, 14 billion weights of the file).
     """
@@ -40,7 +50,7 @@ def _deepseek(config: Settings, parts: Parts, *, corrected: bool) -> Shape:
         decoder_shape(config),
         head_dim=width(config, "qk_nope_head_dim") + rotated,
         value_dim=width(config, "v_head_dim"),
-        latent=latent + rotated,
+        latent=latent + rotated + (width(config, "index_head_dim") if indexed else 0),
         experts=config.integer("n_routed_experts", most=MOST_EXPERTS),
         experts_per_token=config.integer("num_experts_per_tok", most=MOST_EXPERTS),
         expert_feed_forward=width(config, "moe_intermediate_size"),
@@ -51,6 +61,8 @@ def _deepseek(config: Settings, parts: Parts, *, corrected: bool) -> Shape:
     for index, block in enumerate(parts.blocks("model.layers", shape.layers)):
         norms(block, shape.hidden)
         _attention(block / "self_attn", config, shape, latent)
+        if indexed:
+            _indexer(block / "self_attn.indexer", config, shape.hidden)
         mlp = block / "mlp"
         if index < dense:
             gated(mlp, shape.hidden, shape.feed_forward)
@@ -71,6 +83,12 @@ def v3(config: Settings, parts: Parts) -> Shape:
     return _deepseek(config, parts, corrected=True)
 
 
+def sparse_attention(config: Settings, parts: Parts) -> Shape:
+    """DeepSeek-V3.2 and what has its modules."""
+    return _deepseek(config, parts, corrected=True, indexed=True)
+
+
+INDEX = {"index_n_heads": 64, "index_head_dim": 128}
 _COMMON = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 DESCRIPTIONS = (
     Description(
@@ -87,6 +105,16 @@ DESCRIPTIONS = (
         "decoder",
         v3,
         _COMMON
+        | {"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61}
+        | {"num_attention_heads": 128, "max_position_embeddings": 4096, "first_k_dense_replace": 3}
+        | {"n_routed_experts": 256, "n_shared_experts": 1, "moe_intermediate_size": 2048, "num_experts_per_tok": 8},
+    ),
+    Description(
+        "deepseek_v32",
+        "decoder",
+        sparse_attention,
+        _COMMON
+        | INDEX
         | {"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61}
         | {"num_attention_heads": 128, "max_position_embeddings": 4096, "first_k_dense_replace": 3}
         | {"n_routed_experts": 256, "n_shared_experts": 1, "moe_intermediate_size": 2048, "num_experts_per_tok": 8},

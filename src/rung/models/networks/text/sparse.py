@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rung.core.errors import UnknownArchitecture
 from rung.models.architectures.family import MOST_LAYERS
 from rung.models.networks.describing import MOST_EXPERTS, Description, width, windows
 from rung.models.networks.parts import Parts
@@ -35,7 +34,7 @@ def _layer(block: Parts, config: Settings, shape: Shape, style: Style) -> None:
     attention(block / "self_attn", config, shape, style)
 
 
-def _experts(at: Parts, shape: Shape, router: str) -> None:
+def stacked_experts(at: Parts, shape: Shape, router: str) -> None:
     """Stacked experts beside a router of another name."""
     wide = shape.expert_feed_forward
     at.linear(router, shape.hidden, shape.experts, bias=False, role="router")
@@ -58,23 +57,7 @@ def _granite(config: Settings, parts: Parts) -> Shape:
     outside(parts, config, shape, _PLAIN)
     for block in parts.blocks("model.layers", shape.layers):
         _layer(block, config, shape, _PLAIN)
-        _experts(block / "block_sparse_moe", shape, "router")
-    return shape
-
-
-def _granite_hybrid(config: Settings, parts: Parts) -> Shape:
-    """Granite 4 where every layer attends and nothing is sparse; its layers of Mamba are not described."""
-    kinds = config.raw("layer_types")
-    if not isinstance(kinds, list) or set(kinds) - {"attention", "full_attention"}:
-        raise UnknownArchitecture(f"{config.where} has layers of Mamba, whose tensors rung does not know")
-    if config.integer("num_local_experts", 0, least=0, most=MOST_EXPERTS):
-        raise UnknownArchitecture(f"{config.where} has experts beside shared layers, whose tensors rung does not know")
-    shape = replace(decoder_shape(config), feed_forward=width(config, "shared_intermediate_size"))
-    outside(parts, config, shape, _PLAIN)
-    for block in parts.blocks("model.layers", shape.layers):
-        _layer(block, config, shape, _PLAIN)
-        block.linear("shared_mlp.input_linear", shape.hidden, 2 * shape.feed_forward, bias=False, role="gate_up")
-        block.linear("shared_mlp.output_linear", shape.feed_forward, shape.hidden, bias=False, role="down")
+        stacked_experts(block / "block_sparse_moe", shape, "router")
     return shape
 
 
@@ -133,7 +116,7 @@ def _hunyuan(config: Settings, parts: Parts) -> Shape:
     for block in parts.blocks("model.layers", shape.layers):
         _layer(block, config, shape, style)
         mlp = block / "mlp"
-        _experts(mlp, shape, "gate.wg")
+        stacked_experts(mlp, shape, "gate.wg")
         gated(mlp / "shared_mlp", shape.hidden, shape.expert_feed_forward, "shared_")
     return shape
 
@@ -155,7 +138,7 @@ def _phi(config: Settings, parts: Parts) -> Shape:
     outside(parts, config, shape, style)
     for block in parts.blocks("model.layers", shape.layers):
         _layer(block, config, shape, style)
-        _experts(block / "mlp", shape, "router")
+        stacked_experts(block / "mlp", shape, "router")
     return shape
 
 
@@ -184,9 +167,9 @@ _UNTIED, _TIED = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}
 DESCRIPTIONS = (
     Description("olmoe", "decoder", _olmoe, _UNTIED),
     Description("granitemoe", "decoder", _granite, _UNTIED),
-    Description("granitemoehybrid", "decoder", _granite_hybrid, _UNTIED),
     Description("glm4_moe", "decoder", _glm, _UNTIED | {"n_shared_experts": 1, "first_k_dense_replace": 1}),
     Description("dots1", "decoder", _dots, _UNTIED | {"first_k_dense_replace": 0}),
+    Description("glm_moe_dsa", "decoder", deepseek.sparse_attention, _UNTIED | deepseek.INDEX | {"index_n_heads": 32}),
     Description("glm4_moe_lite", "decoder", deepseek.v3, _UNTIED | {"first_k_dense_replace": 1, "n_shared_experts": 1}),
     Description("ernie4_5_moe", "decoder", _ernie, _TIED | {"moe_num_shared_experts": 2, "moe_layer_start_index": 1}),
     Description("hunyuan_v1_moe", "decoder", _hunyuan, _UNTIED),
