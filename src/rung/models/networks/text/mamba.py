@@ -6,6 +6,7 @@ A layer of Mamba keeps a state of fixed size: ``cached_numbers`` has its numbers
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rung.models.networks.describing import MOST_EXPERTS, Description, width
 from rung.models.networks.parts import Parts
@@ -155,7 +156,7 @@ def _granite_mixer(config: Settings) -> Mixer:
     return Mixer(heads, head, groups, state, kernel, conv_bias, bias)
 
 
-_NEMOTRON = {"tie_word_embeddings": False, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8}
+_NEMOTRON: dict[str, Any] = {"tie_word_embeddings": False, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8}
 _NEMOTRON |= {"ssm_state_size": 128, "conv_kernel": 4, "moe_latent_size": None}
 _GRANITE = {"tie_word_embeddings": False, "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_n_groups": 1}
 _GRANITE |= {"mamba_d_state": 256, "mamba_d_conv": 4}
