@@ -14,6 +14,7 @@ import pytest
 
 from rung.cli import chat
 from rung.cli.chat.commands import ALONE
+from rung.cli.generation import GenerationOptions
 from rung.core.errors import ContextTooLong, TemplateError
 from rung.engine import decoder
 from rung.engine.load import load
@@ -92,7 +93,7 @@ def talk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         monkeypatch.setattr(builtins, "input", typed)
         monkeypatch.setenv("RUNG_HISTORY", "0")
         system, raw, quiet = options.get("system"), options.get("raw", False), options.get("quiet", False)
-        chosen = {"temperature": 0, "max_tokens": options.get("max_tokens", 4)}
+        chosen = GenerationOptions(temperature=0, max_tokens=options.get("max_tokens", 4))
         chat.loop(model, getattr(model, "devices", ()), chosen, system, raw, quiet)
         out, err = capsys.readouterr()
         assert next(left, None) is None, "the chat ended before its last line"
@@ -202,7 +203,7 @@ def test_the_system_text_and_options_are_set_and_shown(talk: Any) -> None:
     _, err = talk(model, *lines, "/set seed 7", "/set temperature default", "two", "/set")
     assert model.prompts[0] == [("system", "Be brief."), ("user", "one")]
     assert "Be brief." in err
-    assert model.options == {"temperature": None, "top_k": 40, "stop": ("\n",), "seed": 7, "max_tokens": 4}
+    assert model.options == {"top_k": 40, "stop": ("\n",), "seed": 7, "max_tokens": 4}
     assert err.count("top_k           40\n") == 2  # when it was set, and in the list
     shown = dict(line.split(maxsplit=1) for line in err.splitlines()[-8:])
     assert shown["top_k"] == "40"
@@ -214,20 +215,22 @@ def test_the_system_text_and_options_are_set_and_shown(talk: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("/set temperature hot", "'hot' is no value of temperature"),
-        ("/set temperature -1", "must be 0 (always the likeliest token) or above"),
-        ("/set top_p nan", "must be from 0 to 1"),
+        ("/set temperature hot", "temperature cannot be 'hot'"),
+        ("/set temperature -1", "it must be a number, 0 (always the likeliest token) or above"),
+        ("/set top_p nan", "it must be a number from 0 to 1"),
         ("/set temprature 1", "Did you mean temperature"),
-        ("/set max_tokens 0", "max_tokens must be 1 at least"),
-        ("/set seed", "/set seed VALUE"),
+        ("/set max_tokens 0", "it must be a whole number, 1 or above"),
+        ("/set seed", "/set seed needs a value; it is default now"),
         ("/retry", "There is no question yet"),
-        ("/save", "The name is missing"),
+        ("/save", "/save needs a name"),
         ("/save a b", "'a b' is no name of a conversation"),
-        ("/load nowhere", "There is no conversation"),
-        ("/file", "The name is missing"),
+        ("/load nowhere", "There is no saved conversation 'nowhere'"),
+        ("/file", "/file needs the path of a text file"),
         ("/file /no/such/file", "/no/such/file cannot be read: No such file"),
         ("/file .", "cannot be read: Is a directory"),
-        ("/retyr", "Did you mean /retry"),
+        ("/retyr", "1  /retry"),
+        ("/bye now", "1  /bye   # leaves the chat"),
+        ("/clear all", "/clear takes nothing behind it"),
     ],
 )
 def test_a_bad_command_is_answered_and_changes_nothing(
@@ -237,6 +240,7 @@ def test_a_bad_command_is_answered_and_changes_nothing(
     model = Model()
     _, err = talk(model, line, "one")
     assert words in err
+    assert "What to do\n  1  " in err
     assert model.prompts == [[("user", "one")]]
     assert model.options == {"temperature": 0, "max_tokens": 4}
 
@@ -259,7 +263,7 @@ def test_files_go_with_the_next_turn_and_only_with_that(talk: Any, tmp_path: Pat
     assert model.prompts[0] == [("user", "Summarize.\n\ntext\n")]
     assert model.prompts[1][-1] == ("user", "two")
     assert "5 characters go with your next turn" in err
-    assert "is no text" in err
+    assert "is a program; a model reads text" in err
 
 
 def test_a_conversation_is_saved_and_goes_on(talk: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -273,7 +277,7 @@ def test_a_conversation_is_saved_and_goes_on(talk: Any, monkeypatch: pytest.Monk
     _, err = talk(model, "/load", "/load fox", "two", f"/save {tmp_path}/other.json", "/save /no/such/folder/x")
     assert model.prompts == [[("system", "Be brief."), ("user", "one"), ("assistant", "yes"), ("user", "two")]]
     assert model.options["top_k"] == 3
-    assert "Saved are: fox." in err
+    assert "Saved are: fox. /load fox" in err
     assert "cannot be written" in err
     assert (tmp_path / "other.json").is_file()
     assert sorted(os.listdir(tmp_path / "chats")) == ["fox.json"]
@@ -287,7 +291,7 @@ def test_a_conversation_is_saved_and_goes_on(talk: Any, monkeypatch: pytest.Monk
         ("{}", "no saved conversation"),
         ('{"messages": [{"role": "assistant", "content": "x"}]}', "roles are user and assistant in turn"),
         ('{"messages": [{"role": "user", "content": 3}]}', "roles are user and assistant in turn"),
-        ('{"messages": [], "options": {"top_p": 7}}', "must be from 0 to 1"),
+        ('{"messages": [], "options": {"top_p": 7}}', "must be a number from 0 to 1"),
         ('{"messages": [], "options": {"colour": 7}}', "There is no option colour"),
         ('{"messages": [], "system": 7}', "system text is no text"),
         ("[" * 100_000, "nested too deeply"),

@@ -24,6 +24,7 @@ import hashlib, json, sys, time
 from types import SimpleNamespace
 if "plain" in sys.argv:
     sys.modules["readline"] = None
+from rung.cli.generation import GenerationOptions
 from rung.cli import chat, interrupts
 class Echo:
     card = SimpleNamespace(chat_template="{{ messages }}", defaults={}, name="echo")
@@ -55,7 +56,7 @@ class Answer:
         self.text = ""
         return self.end("stopped")
 interrupts.listen(watch=False)
-chat.loop(Echo(), (), {}, None, False, False)
+chat.loop(Echo(), (), GenerationOptions(), None, False, False)
 print("left")
 """
 PROMPT = b">>> "

@@ -93,6 +93,10 @@ def test_a_stop_string_is_not_printed(rung, model):
     [
         (["run", "Why is the sky blue?"], 2, 'rung run demo "Why is the sky blue?"'),
         (["run", "MODEL"], 2, "There is no prompt"),
+        (["run", "MODEL", " "], 2, "The prompt is empty"),
+        (["run", "", "x"], 2, "The name of the model is empty"),
+        (["pull", ""], 2, "The name of the model is empty"),
+        (["show", " "], 2, "The name of the model is empty"),
         (["run", "./nothing.gguf"], 2, "neither a file"),
         (["run", str(Path(__file__).parent)], 1, "config.json"),
         (["run", "no/such/model.gguf", "x"], 1, "no/such/model.gguf"),

@@ -22,15 +22,18 @@ if "windows" in sys.argv:
 stdin.PATIENCE = float(sys.argv[1])
 stdin.MOST_BYTES = 10**6
 try:
-    print(json.dumps(stdin.join_prompt("Summarize.", lambda text: print(text, file=sys.stderr))))
+    command = 'rung run m "Summarize."'
+    print(json.dumps(stdin.join_prompt(sys.argv[3], command, lambda text: print(text, file=sys.stderr))))
 except RungError as error:
     print(error, file=sys.stderr)
 """
 SYSTEMS = pytest.mark.parametrize("system", ["posix", "windows"])
 
 
-def join(given: object, system: str = "posix", patience: float = 60.0, **options: object) -> tuple[object, str]:
-    command = [sys.executable, "-c", PROGRAM, str(patience), system]
+def join(
+    given: object, system: str = "posix", patience: float = 60.0, prompt: str = "Summarize.", **options: object
+) -> tuple[object, str]:
+    command = [sys.executable, "-c", PROGRAM, str(patience), system, prompt]
     done = subprocess.run(command, stdin=given, capture_output=True, text=True, timeout=60, **options)
     return json.loads(done.stdout) if done.stdout else None, done.stderr
 
@@ -83,3 +86,36 @@ def test_a_program_that_never_ends_is_refused() -> None:
         writer.stdout.close()
     assert prompt is None
     assert "Standard input holds more than 977 kB" in err
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "way"),
+    [
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "a PNG picture", 'rung run m "Summarize." < FILE.txt'),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF", "a JPEG picture", 'rung run m "Summarize." < FILE.txt'),
+        (b"%PDF-1.7\n%\xe2\xe3", "a PDF file", 'pdftotext FILE.pdf - | rung run m "Summarize."'),
+        (b"\x1f\x8b\x08\0abc", "a gzip archive", 'zcat FILE.gz | rung run m "Summarize."'),
+        (b"numbers\0\x01\x02", "binary data", 'rung run m "Summarize." < FILE.txt'),
+        ("Привет, мир".encode("cp1251"), "not UTF-8", 'iconv -f latin1 -t utf-8 FILE.txt | rung run m "Summarize."'),
+    ],
+)
+def test_what_is_no_text_is_refused_by_its_kind(tmp_path: Path, data: bytes, kind: str, way: str) -> None:
+    (tmp_path / "data").write_bytes(data)
+    with open(tmp_path / "data", "rb") as file:
+        prompt, err = join(file)
+    assert prompt is None
+    assert f"{kind}" in err.splitlines()[0]
+    assert f"  1  {way}\n" in err
+
+
+@pytest.mark.parametrize("codec", ["utf-8-sig", "utf-16"])
+def test_marks_of_windows_are_understood(tmp_path: Path, codec: str) -> None:
+    (tmp_path / "text").write_bytes("Füchse 狐".encode(codec))
+    with open(tmp_path / "text", "rb") as file:
+        assert join(file) == ("Summarize.\n\nFüchse 狐", "")
+
+
+def test_an_empty_prompt_leaves_the_text_alone(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("Why?")
+    with open(tmp_path / "text", "rb") as file:
+        assert join(file, prompt=" ") == ("Why?", "")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rung.cli import fetching
+from rung.models.lookup import demo_path, name_of
 from rung.models.store import folder, starters
 from tests.index_server import Index
 from tests.tiny_starter import FILE, publish_as_first, use_index, use_store
@@ -192,3 +193,25 @@ def test_without_posix_modules(index: Index) -> None:
     assert done.returncode == 0, done.stderr
     assert "smollm2 is here" in done.stdout
     assert "smollm2 is removed" in done.stdout
+
+
+def test_commands_name_the_model_as_people_do(rung, index: Index) -> None:
+    """Not by the path of its blob, with or without a name that was typed."""
+    path = rung("pull", "smollm2").out.split("is here: ")[1].strip()
+    for model in (["smollm2", "x"], [path, "x"], []):
+        said = rung("run", *model, "--memory", "1MB")
+        assert "  1  rung run smollm2 --memory " in said.err, said.err
+        assert "sha256" not in said.err.partition("What to do")[2]
+    said = rung("run", "smollm2", "x " * 40, "--context", "64")
+    assert "  1  rung run smollm2 --context " in said.err
+
+
+def test_the_name_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: Index, rung) -> None:
+    rung("pull", "smollm2")
+    stored = folder.find("smollm2").path
+    assert name_of(stored) == "smollm2"
+    assert name_of(demo_path()) == "demo"
+    assert name_of("llama-3.1-8b") == "llama-3.1-8b"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "smollm2").mkdir()
+    assert name_of(stored) == str(stored), "the name leads to the folder"

@@ -1,11 +1,14 @@
 """Words wrapped while they stream, against the text that came and the width of each line."""
 
+import io
 import random
+import sys
 import textwrap
 import unicodedata
 
 import pytest
 
+from rung.cli.views import output
 from rung.cli.views.wrap import WordWrapper, columns_of
 
 PROSE = (
@@ -76,3 +79,28 @@ def test_a_terminal_that_gets_narrower_is_obeyed():
     wrapper.push("six seven eight nine")
     wrapper.finish()
     assert "".join(shown) == "one two three four five\nsix seven\neight nine"
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal, or a pipe."""
+
+    def __init__(self, terminal):
+        super().__init__()
+        self.isatty = lambda: terminal
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_notes_end_at_words_on_a_terminal_and_stay_whole_in_a_pipe(monkeypatch, terminal):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stderr", Terminal(terminal))
+    way = "  1  rung run smollm2 --context 1088 --memory 0.4GB"
+    said = f"{PROSE[:110]}\n  a fact that is longer than the forty columns of this terminal\n{way}"
+    output.note(said)
+    lines = sys.stderr.getvalue().splitlines()
+    if not terminal:
+        assert lines == said.split("\n")
+        return
+    assert lines[-1] == way, "a command that is cut cannot be pasted"
+    assert max(map(len, lines[:-1])) <= 40
+    assert " ".join(" ".join(lines[:-1]).split()) == " ".join(" ".join(said.split("\n")[:-1]).split())
+    assert [line for line in lines if line.startswith("  ")][1].startswith("    ")

@@ -281,3 +281,16 @@ def test_noise_powers_add():
     assert combined_db([(1, 40.0), (1, math.inf)]) == pytest.approx(43.0103, abs=1e-4)
     assert math.isinf(combined_db([(5, math.inf)]))
     assert percent(40.0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("budget", ["2.2GB", "2.6GB"])
+def test_where_no_context_fits_the_least_budget_for_a_short_one_is_named(budget):
+    """Ways out stay within reach: less than what the whole context takes, and the longest context that it holds."""
+    card = gemma_2b("q8_0", "gguf")
+    whole = plan(card).placements[0].memory.most
+    (way,) = [way for way in refusal(card, memory=budget) if "--context" in way and "--format" not in way]
+    context, more = re.search(r"--context (\d+) --memory ([\d.]+GB)", way).groups()
+    assert parse_memory(more)["*"] < whole
+    assert plan(card, memory=more, context=int(context))
+    with pytest.raises(DoesNotFit):
+        plan(card, memory=more, context=int(context) + 64)

@@ -124,4 +124,6 @@ def _print_json(document: dict[str, object]) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    from rung.cli.views.output import note
+
+    note(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rung.core.errors import UsageError
@@ -13,13 +12,14 @@ from rung.core.types import Device, Plan
 
 def tell_taken(names: Iterable[str | None]) -> None:
     """Says on stderr what was taken for names that leave something open: ``3060`` is sold with 12 and with 8 GB."""
+    from rung.cli.views.output import note as tell
     from rung.hardware import catalog
     from rung.hardware.catalog.names import match
 
     cards = [one for name in names if name for one in catalog.several(name.removeprefix("sim:"))]
     for note in dict.fromkeys(match(one).note for one in cards if catalog.find(one)):
         if note:
-            print(note, file=sys.stderr)
+            tell(note)
 
 
 #: Of more devices than these, as of the whole catalogue, nobody is told which have less than the budget.
@@ -28,11 +28,12 @@ _FEW = 16
 
 def tell_beyond(memory: Mapping[str, int], groups: Sequence[Sequence[Device]]) -> None:
     """Say on stderr that a budget names more than a device has, and what is counted."""
+    from rung.cli.views.output import note
     from rung.planning.request import above_memory
 
     devices = [device for group in groups for device in group]
     if len(devices) <= _FEW and (words := above_memory(memory, devices)):
-        print(words, file=sys.stderr)
+        note(words)
 
 
 def device_words(device: Device) -> str:

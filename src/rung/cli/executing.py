@@ -70,11 +70,11 @@ def execute(settings: dict[str, str], command: list[str]) -> int:
     finally:
         found = _read(notes)
     for name, value in repaired.items():
-        print(f"rung exec: set {name}={value}", file=sys.stderr)
+        _say(f"set {name}={value}")
     if found:
         _report(found)
     if settings.get("device") == PROCESSOR and not found:
-        print(f"rung exec: {_NO_TORCH}", file=sys.stderr)
+        _say(_NO_TORCH)
     on_purpose = -status in _ENDED or (-status == signal.SIGKILL and memory_kills() == killed)
     if status and not on_purpose:
         _explain(last, status, settings, command, any(not key[0] and key[4] for key in found))
@@ -129,14 +129,20 @@ def _read(path: str) -> Mapping[Key, int]:
             os.unlink(path)
 
 
+def _say(text: str) -> None:
+    from rung.cli.views.output import note
+
+    note(f"rung exec: {text}")
+
+
 def _report(found: Mapping[Key, int]) -> None:
     """Each kind of step once."""
     for (op, device, before, after, reason), count in found.items():
         if op:
             times = f"{count} times" if count > 1 else "once"
-            print(f"rung exec: {op} on {device}: {before} → {after}, {times}: {reason}", file=sys.stderr)
+            _say(f"{op} on {device}: {before} → {after}, {times}: {reason}")
         elif reason:
-            print(f"rung exec: {reason}", file=sys.stderr)
+            _say(reason)
 
 
 def _explain(last: bytes, status: int, settings: Mapping[str, str], command: list[str], known: bool) -> None:
@@ -149,7 +155,7 @@ def _explain(last: bytes, status: int, settings: Mapping[str, str], command: lis
     try:
         explain_end(last, status, settings, command, known)
     except Exception as error:
-        print(f"rung exec could not explain this: {type(error).__name__}: {error}", file=sys.stderr)
+        _say(f"this could not be explained: {type(error).__name__}: {error}")
 
 
 def _not_started(name: str, error: OSError | ValueError, settings: Mapping[str, str]) -> int:
@@ -163,7 +169,7 @@ def _not_started(name: str, error: OSError | ValueError, settings: Mapping[str, 
         why, runner = "it is a program for another processor or system", ""
     elif getattr(error, "errno", None) == errno.ENOEXEC:
         why, runner = "no first line says what runs it (#!...)", runner or "sh"
-    print(f"rung exec: {name or repr(name)}: {why}", file=sys.stderr)
+    _say(f"{name or repr(name)}: {why}")
     if runner:
         device = f"--device {settings['device']} " if "device" in settings else ""
         print(f"What to do\n  1  rung exec {device}-- {runner} {name}", file=sys.stderr)

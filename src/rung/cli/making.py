@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rung.cli.views.output import console
+from rung.cli.views.output import note
 from rung.core.errors import UsageError
 from rung.core.text import quoted
 from rung.core.text import size as sized
@@ -109,7 +109,7 @@ def make(
             _show_plan(pipeline.plan(*(job.settings for job in wanted)), pipeline.device, json)
             return
         if len(left) < len(wanted) and not quiet:
-            console(stderr=True).print(f"{len(wanted) - len(left)} of {len(wanted)} are done already")
+            note(f"{len(wanted) - len(left)} of {len(wanted)} are done already")
         _make(pipeline, left, done if batch else None, fps, quiet, json)
 
 
@@ -139,11 +139,11 @@ def _pipeline(
     from rung.cli.views.progress import bar
     from rung.pipelines.generate import Pipeline, Watcher
 
-    reading, denoising, err, chosen = bar(quiet), bar(quiet, counted=True), console(stderr=True), device_named(device)
+    reading, denoising, chosen = bar(quiet), bar(quiet, counted=True), device_named(device)
 
     def said(text: str) -> None:
         if not quiet:
-            err.print(text)
+            note(text)
 
     watcher = Watcher(
         progress=reading.update,

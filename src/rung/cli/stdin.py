@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from rung.cli.text_input import decode, kind_of, text_of
 from rung.core.errors import UsageError
 from rung.core.text import size
 
@@ -25,49 +26,64 @@ def is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def read_all() -> str:
-    """Return everything on standard input; empty for a terminal and where it is closed."""
-    return _read(None) or ""
+def read_all(command: str) -> str:
+    """Return everything on standard input; empty for a terminal and where it is closed.
+
+    ``command`` is what was typed, for the ways out. Raises ``UsageError`` for what is no text.
+    """
+    return _read(None, command) or ""
 
 
-def join_prompt(prompt: str, on_note: Callable[[str], None]) -> str:
+def join_prompt(prompt: str, command: str, on_note: Callable[[str], None]) -> str:
     """Return a prompt with the text on standard input below it, a blank line between.
 
-    A pipe that stays silent for ``PATIENCE`` seconds is left alone, which ``on_note`` is told.
+    A pipe that stays silent for ``PATIENCE`` seconds is left alone, which ``on_note`` is told. Raises ``UsageError``
+    for what is no text; ``command`` is what was typed.
     """
-    text = _read(PATIENCE)
+    text = _read(PATIENCE, command)
     if text is None:
         on_note(f"standard input stayed silent for {PATIENCE:.0f} s and is left alone (close it with  < /dev/null)")
         return prompt
+    if not prompt.strip():
+        return text
     return f"{prompt}\n\n{text}" if text.strip() else prompt
 
 
-def _read(patience: float | None) -> str | None:
+def _read(patience: float | None, command: str) -> str | None:
     """Return the text on standard input, or None where nothing comes for ``patience`` seconds (None: wait for it)."""
     if sys.stdin is None or sys.stdin.isatty():
         return ""
     try:
         number = sys.stdin.fileno()
     except (OSError, ValueError):  # a stream of another program, or of a test
-        return _decode(sys.stdin.buffer.read(MOST_BYTES + 1))
+        return _decode(sys.stdin.buffer.read(MOST_BYTES + 1), command)
     if patience is not None and not _speaks(number, patience):
         return None
     try:
-        return _decode(_read_rest(number))
+        return _decode(_read_rest(number), command)
     except OSError as error:  # a terminal that has gone, a disk that fails
         raise UsageError(
-            f"Standard input cannot be read: {error.strerror}.", (), ["rung run MODEL < FILE"], code="file-unreadable"
+            f"Standard input cannot be read: {error.strerror}.", (), [f"{command} < FILE"], code="file-unreadable"
         ) from error
 
 
-def _decode(data: bytes) -> str:
+def _decode(data: bytes, command: str) -> str:
     if len(data) > MOST_BYTES:
         raise UsageError(
             f"Standard input holds more than {size(MOST_BYTES)}, which no context holds.",
             (),
-            ['head -c 100000 FILE | rung run MODEL "Summarize this."'],
+            [f"head -c 100000 FILE | {command}"],
         )
-    return data.decode("utf-8", "replace")
+    if (kind := kind_of(data)) is not None:
+        getting = text_of(kind)
+        ways = [f"{getting} | {command}" if getting else f"{command} < FILE.txt"]
+        raise UsageError(
+            f"Standard input is {kind}.",
+            ["a language model reads text"],
+            [*ways, f"{command} < /dev/null   # without standard input"],
+            code="input-not-text",
+        )
+    return decode(data)
 
 
 def _read_rest(number: int) -> bytes:

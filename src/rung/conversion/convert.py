@@ -9,6 +9,7 @@ from rung.core.errors import UsageError
 from rung.core.text import quoted
 from rung.core.types import Format
 from rung.models.card import ModelCard
+from rung.models.lookup import name_of
 
 
 def converting(card: ModelCard, gguf: bool, dtype: str | None) -> Job:
@@ -23,8 +24,8 @@ def converting(card: ModelCard, gguf: bool, dtype: str | None) -> Job:
             f"{card.name} is a {'GGUF file' if gguf else 'folder of safetensors'} already",
             (),
             [
-                f"rung quantize {quoted(card.path)} DST --format FORMAT",
-                f"rung convert {quoted(card.path)} DST --format bf16",
+                f"rung quantize {quoted(name_of(card.path))} DST --format FORMAT",
+                f"rung convert {quoted(name_of(card.path))} DST --format bf16",
             ],
         )
     chosen = check_float(dtype or plain_dtype(card), card.path)

@@ -14,6 +14,7 @@ from rung.core.errors import UsageError
 from rung.core.text import quoted
 from rung.models.adapters.roles import read_merged
 from rung.models.card import ModelCard, Tensor
+from rung.models.lookup import name_of
 from rung.planning.gguf_mixtures import storage
 
 
@@ -24,6 +25,7 @@ def merging(card: ModelCard, adapters: Sequence[str], target: Path, format: str 
     ``UsageError`` for a weight that is stored in a format that rung does not write.
     """
     changes, whole = read_merged(adapters, card)
+    running = f"rung run {quoted(name_of(card.path))} --adapter {quoted(adapters[0])}"
     gguf = kind_of(target, None) == "gguf"
     if format is None or getattr(storage(format), "family", "") == "floats":
         job = _same(card, gguf, format)
@@ -33,7 +35,7 @@ def merging(card: ModelCard, adapters: Sequence[str], target: Path, format: str 
         raise UsageError(
             f"{adapters[0]} changes the output head, and {card.name} has none of its own: it is the embedding.",
             ["added to both, it would change what tokens mean as well"],
-            [f"rung run {quoted(card.path)} --adapter {quoted(adapters[0])}   # adds it to the head alone"],
+            [f"{running}   # adds it to the head alone"],
             code="made-for-another-model",
         )
     steps = tuple(
@@ -47,8 +49,8 @@ def merging(card: ModelCard, adapters: Sequence[str], target: Path, format: str 
                 f"{step.tensor.name} is stored in {step.format.name}, which rung reads and does not write.",
                 ["an adapter cannot be put into it"],
                 [
-                    f"rung merge {quoted(card.path)} {quoted(adapters[0])} {quoted(target)} --format {better}",
-                    f"rung run {quoted(card.path)} --adapter {quoted(adapters[0])}   # adds it while the model runs",
+                    f"rung merge {quoted(name_of(card.path))} {quoted(adapters[0])} {quoted(target)} --format {better}",
+                    f"{running}   # adds it while the model runs",
                 ],
                 code="format-not-writable",
             )

@@ -21,6 +21,7 @@ from rung.models.checkpoints import OWN
 from rung.models.checkpoints.bitsandbytes import OUTLIERS
 from rung.models.files import gguf as gguf_file
 from rung.models.files.gguf_write import pair
+from rung.models.lookup import name_of
 from rung.models.settings import Settings, quantisation
 from rung.planning.gguf_mixtures import Mixture, storage
 from rung.planning.network_spec import Subject
@@ -76,7 +77,9 @@ def quantizing(card: ModelCard, kind: str, format: str, keep: Mapping[str, Forma
     asked = storage(format)
     if kind != "gguf" and isinstance(asked, Format) and lossless(asked):
         raise UsageError(
-            f"{asked.name} is no quantised format", (), [f"rung convert {quoted(card.path)} DST --format {asked.name}"]
+            f"{asked.name} is no quantised format",
+            (),
+            [f"rung convert {quoted(name_of(card.path))} DST --format {asked.name}"],
         )
     base = asked.base if isinstance(asked, Mixture) else asked
     if not base.encodes and all(tensor.format != base.name for tensor in card.tensors):

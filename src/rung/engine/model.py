@@ -21,6 +21,7 @@ from rung.formats.codec import Floats
 from rung.models.card import ModelCard
 from rung.models.cards.network import NetworkCard
 from rung.models.damage_check import find_damage
+from rung.models.lookup import name_of
 from rung.planning.network_spec import Subject
 from rung.planning.solve import speed
 from rung.planning.speed import Rates
@@ -142,7 +143,7 @@ class Model:
             raise UsageError(
                 f"{self.card.name} has no chat template: it continues text and holds no conversation.",
                 (),
-                ["generate(prompt, raw=True)", f'rung run {quoted(self.card.path)} --raw "Once upon a time"'],
+                ["generate(prompt, raw=True)", f'rung run {quoted(name_of(self.card.path))} --raw "Once upon a time"'],
                 code="chat-template-missing",
             )
         text = self._template.render(messages)
@@ -161,7 +162,7 @@ class Model:
 
     def _too_long(self, tokens: int, about: str = "") -> ContextTooLong:
         wider = min(tokens + 256, self.card.context or tokens + 256)
-        ways = [f"rung run {quoted(self.card.path)} --context {wider}"] if wider > tokens else []
+        ways = [f"rung run {quoted(name_of(self.card.path))} --context {wider}"] if wider > tokens else []
         return ContextTooLong(
             f"The prompt has {about}{count(tokens, 'token')}, the context holds {self.plan.context:,}.",
             [f"{self.card.name} holds {self.card.context:,} at the most"] if self.card.context else [],

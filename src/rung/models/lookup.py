@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rung.core.errors import HubError, ModelNotFound, NotPulled
+from rung.core.errors import HubError, ModelNotFound, NotPulled, UsageError
 from rung.core.settings import OFFLINE
 from rung.core.text import quoted, size
 from rung.hardware import detect
@@ -52,6 +52,13 @@ def find_here(
 
     ``on_note`` is told where a path hides a starter or ``demo``. With a ``revision`` a name of the hub is asked there.
     """
+    if not name.strip():
+        raise UsageError(
+            "The name of the model is empty.",
+            (),
+            ["rung list   # names the models here", "rung run demo"],
+            code="input-empty",
+        )
     if exists(name):
         if name == DEMO or starters.find(name) is not None:
             on_note(f"{name} is a file or folder here, and that is taken, not the model of that name.")
@@ -72,6 +79,20 @@ def find_here(
         on_note(f"{other.name} is taken from {other.program}, where it is: {other.path}")
         return Path(other.path)
     return None
+
+
+def name_of(path: str | Path) -> str:
+    """Return what a person types for the model at ``path``: its name here, else the path itself.
+
+    >>> name_of(demo_path()), name_of("model.gguf")
+    ('demo', 'model.gguf')
+    """
+    here = Path(path)
+    names = [DEMO] if here == demo_path() else []
+    names += [one.name for one in folder.manifests()[0] if one.path == here]
+    if not names and here.is_absolute():
+        names += [one.name for one in elsewhere.models() if Path(one.path) == here]
+    return next((name for name in names if find_here(name) == here), str(path))
 
 
 def find_missing_starter(name: str) -> starters.Starter | None:

@@ -10,6 +10,7 @@ from rung.core.text import count, did_you_mean, quoted, size
 from rung.core.types import YES, Candidate, Device, Format, Plan, StepClass, StepDown, Verdict, no
 from rung.models.card import ModelCard
 from rung.models.cards.network import NetworkCard
+from rung.models.lookup import name_of
 from rung.planning.devices import computes
 from rung.planning.error import percent
 from rung.planning.gguf_mixtures import storage
@@ -17,14 +18,12 @@ from rung.planning.network_spec import Subject
 from rung.planning.placement import Arrangement, arrange, computable
 from rung.planning.request import Request
 from rung.planning.speed import READING_SPEED, Rates, at_reading_speed, rates, split_rates
-from rung.planning.suggestions import does_not_fit, groups_of
+from rung.planning.suggestions import SMALLEST_CONTEXT, does_not_fit, groups_of
 from rung.planning.weight_plan import Storage, compute_dtype, parts
 from rung.planning.weight_plan_cache import Kitchen
 
 #: Without --context a plan holds this many tokens, or fewer where the model or the memory ends.
 DEFAULT_CONTEXT = 4096
-#: A context below this is not chosen by itself: no conversation fits in it.
-SMALLEST_CONTEXT = 256
 #: Formats that an unquantised folder may be stored in by itself.
 SIXTEEN = ("bf16", "f16")
 #: From this share of the highest speed on two formats count as equally fast: predictions are no better.
@@ -80,7 +79,7 @@ def _usable(card: ModelCard | NetworkCard, devices: Sequence[Device], request: R
             raise DeviceError(
                 f"{asked.name} ({asked.id}) cannot run a model here.",
                 [verdict.reason],
-                [f"rung run {quoted(card.path)} --device cpu", "rung devices"],
+                [f"rung run {quoted(name_of(card.path))} --device cpu", "rung devices"],
             )
         return (asked,)
     able = [d for d in devices if computes(d)]

@@ -9,7 +9,9 @@ from dataclasses import replace
 from rung.core.errors import DoesNotFit
 from rung.core.text import quoted, size, tenths
 from rung.core.types import Device
+from rung.core.value import FrozenDict
 from rung.hardware.select import Group
+from rung.models.lookup import name_of
 from rung.planning.check_result import Question, Relaxation
 from rung.planning.gguf_mixtures import Mixture, storage
 from rung.planning.placement import Arrangement, arrange
@@ -24,6 +26,8 @@ _COARSE = "q4_0"
 _LEAST_CONTEXT = 1024
 _STEP = 64
 _LEAST_SEQUENCE = 128
+#: A shorter context is not chosen by itself: no conversation fits in it.
+SMALLEST_CONTEXT = 256
 Groups = Sequence[Sequence[Device]]
 
 
@@ -54,6 +58,8 @@ def does_not_fit(
         *smaller_format(kitchen, groups, request, context, closest),
     ]
     ways = ways or _smaller_and_shorter(kitchen, groups, request, context)
+    if not any("--context" in way for way in ways):
+        ways += _shorter_with_more(kitchen, devices, request, context, closest)
     ways += _beside(kitchen, devices, others, request, context) if others else []
     ways.append(more_memory(kitchen, devices, request, tried))
     return DoesNotFit(f"{kitchen.subject.name} does not fit.", _facts(devices, tried, closest, context), ways)
@@ -86,7 +92,7 @@ def _command(kitchen: Kitchen, request: Request, **changed: str | int | None) ->
     memory = {"memory": ",".join(_budget(name, count) for name, count in request.memory.items()) or None}
     options = asked | {"context": request.context} | memory | changed
     given = [f"--{name} {quoted(value)}" for name, value in options.items() if value is not None]
-    return " ".join([typed.command, quoted(typed.model or kitchen.subject.path), *given])
+    return " ".join([typed.command, quoted(typed.model or name_of(kitchen.subject.path)), *given])
 
 
 def _budget(device: str, count: int) -> str:
@@ -149,6 +155,22 @@ def _smaller_and_shorter(kitchen: Kitchen, groups: Groups, request: Request, con
             if _fits(kitchen, storage(name), groups, request, shorter):
                 return [_command(kitchen, request, format=name, context=shorter)]
     return []
+
+
+def _shorter_with_more(
+    kitchen: Kitchen, devices: Sequence[Device], request: Request, context: int, closest: Arrangement
+) -> list[str]:
+    """The command with the least budget, in tenths of a GB, that holds a short context, and the longest one it holds;
+    none where the whole context needs no more."""
+    alone = [device for device in devices if device.id == closest.placements[0].device]
+    if context <= SMALLEST_CONTEXT or not request.memory or len(closest.placements) > 1:
+        return []
+    shortest = arrange(kitchen, closest.storage, alone, request, SMALLEST_CONTEXT, closest.packed).placements[0].memory
+    budget = int(tenths(shortest.most) * 2**30)
+    if budget >= min(closest.placements[0].memory.most, alone[0].budget):
+        return []
+    larger = replace(request, memory=FrozenDict({"*": budget}))
+    return less_context(kitchen, [alone], larger, context)
 
 
 def _beside(

@@ -10,6 +10,7 @@ from rung.core.errors import DoesNotFit
 from rung.core.text import quoted, size
 from rung.core.types import Device, MemoryUse
 from rung.models.card import ModelCard
+from rung.models.lookup import name_of
 from rung.planning.network_spec import Subject
 from rung.planning.training import adapter_weights, training_use
 from rung.planning.weight_plan import Weight, compute_dtype, recipe
@@ -72,7 +73,11 @@ def fit(
     raise DoesNotFit(
         f"Training {card.name} needs {size(need.most)} on {device.name}, which has {size(budget)}.",
         [f"that is one row of {length:,} tokens at a time, with gradient checkpointing and rank {rank}"],
-        [*ways, "a smaller model", f"rung check {quoted(card.path)} --training lora   # says where it would fit"],
+        [
+            *ways,
+            "a smaller model",
+            f"rung check {quoted(name_of(card.path))} --training lora   # says where it would fit",
+        ],
     )
 
 

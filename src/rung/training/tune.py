@@ -23,7 +23,7 @@ from rung.core.text import count, did_you_mean, quoted, size
 from rung.core.types import Device
 from rung.engine.planning import device_here
 from rung.models.card import ModelCard
-from rung.models.lookup import find_card
+from rung.models.lookup import find_card, name_of
 from rung.planning.request import parse_memory
 from rung.planning.weight_plan import is_linear
 from rung.training.curve import loss_curve
@@ -145,7 +145,7 @@ def _check(card: ModelCard, asked: Options, place: Path) -> None:
         raise UsageError(
             f"{card.name} is a GGUF file; adapters are trained on the folder that it was made from.",
             ["an adapter of that folder runs on the GGUF file too:  rung run FILE --adapter DIR"],
-            [f"rung convert {quoted(card.path)} FOLDER", "rung tune FOLDER DATA --out DIR"],
+            [f"rung convert {quoted(name_of(card.path))} FOLDER", "rung tune FOLDER DATA --out DIR"],
         )
     if asked.max_length is not None and asked.max_length > card.decoder.context:
         raise ContextTooLong(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rung.cli import interrupts
 from rung.cli.chat.commands import ALONE, LEAVE, Chat, run_command
 from rung.cli.chat.conversation import Conversation
 from rung.cli.chat.lines import Turns
+from rung.cli.generation import GenerationOptions
 from rung.cli.views.answer import early_end, is_simulated, show, summary
-from rung.cli.views.output import console
+from rung.cli.views.output import note
 from rung.core.errors import RungError
 from rung.core.text import count
 
@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 
 
 def loop(
-    model: Model, devices: Sequence[Device], options: dict[str, Any], system: str | None, raw: bool, quiet: bool
+    model: Model, devices: Sequence[Device], options: GenerationOptions, system: str | None, raw: bool, quiet: bool
 ) -> None:
     """Ask for turns until /bye or the end of input; Ctrl-C stops an answer and not the program."""
-    talk = Conversation(model, dict(options), system, raw)
-    out = console(stderr=True)
-    chat = Chat(talk, devices, out.print, lambda text: _turn(chat, text, quiet))
+    talk = Conversation(model, options, system, raw)
+    chat = Chat(talk, devices, note, lambda text: _turn(chat, text, quiet))
     if not quiet:
         kind = "Chat" if talk.chats else "This model has no chat template: it continues your text"
-        out.print(f"{kind}. /help lists the commands, /bye leaves.")
+        note(f"{kind}. /help lists the commands, /bye leaves.")
     turns = Turns(ALONE)
     interrupts.keep_running()
     while True:
@@ -60,9 +59,9 @@ def _obey(chat: Chat, text: str, quiet: bool) -> None:
         if not run_command(text.rstrip(), chat) and (text.strip() or chat.attached):
             _turn(chat, chat.with_attached(text), quiet)
     except RungError as error:
-        print(error, file=sys.stderr)
+        note(str(error))
     except KeyboardInterrupt:  # before the answer began
-        print("stopped", file=sys.stderr)
+        note("stopped")
 
 
 def _turn(chat: Chat, text: str, quiet: bool) -> None:

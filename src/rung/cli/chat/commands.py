@@ -10,7 +10,7 @@ from rung.cli.chat.conversation import Conversation, path_of, read_text, saved_n
 from rung.cli.chat.options import option_lines, sampling_options, set_option
 from rung.cli.common import plan_line
 from rung.core.errors import UsageError
-from rung.core.text import count, did_you_mean
+from rung.core.text import close, count
 from rung.engine.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -49,14 +49,20 @@ def run_command(text: str, chat: Chat) -> bool:
     if command is None and "\n" in text:
         return False  # a pasted text that begins with a path
     if command is None:
-        chat.print(f"There is no command {name}.{_guess(name)} /help lists them; a blank before / sends it as text.")
-    else:
-        command.carry_out(chat, argument.strip())
+        if name.lower() in LEAVE:
+            raise UsageError(f"{name} takes nothing behind it.", (), [f"{name.lower()}   # leaves the chat"])
+        near = close(name, (*_COMMANDS, *LEAVE), most=2)
+        raise UsageError(
+            f"There is no command {name}.",
+            ["a line that begins with / is a command of the chat"],
+            [*near, "/help   # lists them", f"a blank before it sends it as text:  {text.split(chr(10))[0][:60]}"],
+            code="name-unknown",
+        )
+    argument = argument.strip()
+    if argument and not command.takes_argument:
+        raise UsageError(f"{name} takes nothing behind it.", (), [f"{name}   # {command.help}"])
+    command.carry_out(chat, argument)
     return True
-
-
-def _guess(name: str) -> str:
-    return did_you_mean(name, _COMMANDS)
 
 
 def _help(chat: Chat, argument: str) -> None:
@@ -78,14 +84,14 @@ def _system(chat: Chat, argument: str) -> None:
 
 def _set(chat: Chat, argument: str) -> None:
     if argument:
-        changed = set_option(chat.talk.options, argument)
+        chat.talk.options, changed = set_option(chat.talk.options, argument)
     for line in option_lines(chat.talk.options, chat.talk.model.card.defaults):
         if not argument or line.split()[0] == changed:
             chat.print(line)
 
 
 def _save(chat: Chat, argument: str) -> None:
-    name = _needs(argument, "/save NAME")
+    name = _needs(argument, "/save needs a name for the conversation.", "/save holiday")
     there = path_of(name).exists()
     path = chat.talk.save(name)
     chat.print(f"{count(len(chat.talk.messages), 'message')} {'replaced' if there else 'saved in'} {path}")
@@ -93,7 +99,11 @@ def _save(chat: Chat, argument: str) -> None:
 
 def _load(chat: Chat, argument: str) -> None:
     if not argument:
-        chat.print(f"Saved are: {', '.join(saved_names()) or 'none'}. /load NAME goes on with one.")
+        names = saved_names()
+        if names:
+            chat.print(f"Saved are: {', '.join(names)}. /load {names[0]} goes on with that one.")
+        else:
+            chat.print("No conversation is saved yet. /save NAME saves this one.")
         return
     model = chat.talk.load(argument)
     other = f", held with {model}" if model != chat.talk.model.card.name else ""
@@ -105,14 +115,16 @@ def _load(chat: Chat, argument: str) -> None:
 def _retry(chat: Chat, argument: str) -> None:
     question = chat.talk.take_last_question()
     if question is None:
-        raise UsageError("There is no question yet.", (), ["ask one first"], code="input-empty")
+        raise UsageError(
+            "There is no question yet, so /retry has none to ask.", (), ["type a question first"], code="input-empty"
+        )
     if not Sampling.of(chat.talk.model.card.defaults, **sampling_options(chat.talk.options)).temperature:
         chat.print("At temperature 0 the answer is the same each time; /set temperature 0.7 makes it another.")
     chat.send(question)
 
 
 def _file(chat: Chat, argument: str) -> None:
-    text = read_text(_needs(argument, "/file PATH").strip("'\""))
+    text = read_text(_needs(argument, "/file needs the path of a text file.", "/file notes.txt").strip("'\""))
     chat.attached.append(text)
     chat.print(f"{count(len(text), 'character')} go with your next turn; /clear takes them away")
 
@@ -132,9 +144,9 @@ def _clear(chat: Chat, argument: str) -> None:
     chat.print("forgotten")
 
 
-def _needs(argument: str, usage: str) -> str:
+def _needs(argument: str, cause: str, example: str) -> str:
     if not argument:
-        raise UsageError("The name is missing.", (), [usage], code="input-empty")
+        raise UsageError(cause, (), [example], code="input-empty")
     return argument
 
 
@@ -143,6 +155,11 @@ class _Command:
     usage: str
     help: str
     carry_out: Callable[[Chat, str], None]
+
+    @property
+    def takes_argument(self) -> bool:
+        """Whether something may stand behind it."""
+        return " " in self.usage
 
 
 _COMMANDS = {

@@ -6,14 +6,17 @@ import contextlib
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.cli.chat.options import check_options
+from rung.cli.generation import GenerationOptions
+from rung.cli.text_input import decode, kind_of, text_of
 from rung.core.errors import BadFile, ModelNotFound, UsageError
 from rung.core.files import FULL
 from rung.core.settings import CACHE
-from rung.core.text import quoted, size
+from rung.core.text import close, quoted, size
 from rung.models.files.jsonfile import read_object
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ class Conversation:
     ``room`` the tokens that it left for the answer.
     """
 
-    def __init__(self, model: Model, options: dict[str, Any], system: str | None, raw: bool) -> None:
+    def __init__(self, model: Model, options: GenerationOptions, system: str | None, raw: bool) -> None:
         self.model = model
         self.chats = model.card.chat_template is not None and not raw
         self.options = options
@@ -53,9 +56,9 @@ class Conversation:
             self.room = self.model.room_after(self._prompt(turns))
         prompt = self._prompt(turns)
         if isinstance(prompt, str):
-            answer = self.model.generate(prompt, raw=True, **self.options)
+            answer = self.model.generate(prompt, raw=True, **self.options.keywords())
         else:
-            answer = self.model.chat(prompt, **self.options)
+            answer = self.model.chat(prompt, **self.options.keywords())
         self.dropped = len(self.messages) + 1 - len(turns)
         self.messages = turns  # not before: a turn that is too long by itself costs no other
         return answer
@@ -64,7 +67,7 @@ class Conversation:
     def answer_room(self) -> int:
         """The tokens that are kept for an answer: as many as it may have, a quarter of the context by default."""
         context = self.model.plan.context
-        most = self.options.get("max_tokens")
+        most = self.options.max_tokens
         return max(min(context // 4 if most is None else most, context // 2), 1)
 
     def add_answer(self, text: str) -> None:
@@ -96,7 +99,7 @@ class Conversation:
         saved = {
             "model": self.model.card.name,
             "system": self.system,
-            "options": {key: value for key, value in self.options.items() if value not in (None, ())},
+            "options": self.options.keywords(),
             "messages": self.messages,
         }
         data = (json.dumps(saved, indent=1, ensure_ascii=True) + "\n").encode()
@@ -124,15 +127,17 @@ class Conversation:
         path = path_of(name)
         if not path.is_file():
             names = saved_names()
-            ways = [f"/load {names[0]}"] if names else ["/save NAME"]
-            raise ModelNotFound(f"There is no conversation {path}.", [f"saved are: {', '.join(names) or 'none'}"], ways)
+            near = close(name, names) or names[:1]
+            ways = [f"/load {each}" for each in near] or ["/save NAME   # saves this one"]
+            saved_are = ", ".join(names) or "none"
+            raise ModelNotFound(f"There is no saved conversation {name!r}.", [f"saved are: {saved_are}"], ways)
         saved = read_object(path, MOST_BYTES, ["/save NAME"])
         messages, system, options = saved.get("messages"), saved.get("system"), saved.get("options", {})
         if not isinstance(messages, list) or not _is_talk(messages):
             raise _bad(path, "it has no list of messages whose roles are user and assistant in turn")
         if not isinstance(system, str | None) or not isinstance(options, dict):
             raise _bad(path, "its system text is no text, or its options are no object")
-        self.options.update(check_options(options))
+        self.options = replace(self.options, **check_options(options).keywords())
         self.messages, self.system = [{"role": m["role"], "content": m["content"]} for m in messages], system
         return str(saved.get("model", ""))
 
@@ -145,7 +150,11 @@ def path_of(name: str) -> Path:
     if "/" in name or "\\" in name or name.endswith(".json"):
         return Path(name).expanduser()
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name of a conversation.", (), ["/save holiday", "/save ./holiday.json"])
+        raise UsageError(
+            f"{name!r} is no name of a conversation.",
+            ["a name has letters, digits, - _ and points; anything else is a path"],
+            ["/save holiday", "/save ./holiday.json"],
+        )
     return _folder() / f"{name}.json"
 
 
@@ -166,9 +175,13 @@ def read_text(name: str) -> str:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", (), ways, code="file-unreadable") from error
     if len(data) > MOST_BYTES:
         raise UsageError(f"{path} is larger than {size(MOST_BYTES)}, which no context holds.", (), ways)
-    if b"\x00" in data:
-        raise UsageError(f"{path} is no text: it holds bytes of zero.", (), ["pdftotext FILE.pdf, then /file FILE.txt"])
-    return data.decode("utf-8", "replace")
+    if (kind := kind_of(data)) is not None:
+        getting = text_of(kind)
+        first = [f"in another terminal:  {getting} > FILE.txt"] if getting else []
+        raise UsageError(
+            f"{path} is {kind}; a model reads text.", (), [*first, "/file FILE.txt"], code="input-not-text"
+        )
+    return decode(data)
 
 
 def _folder() -> Path:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
 from typing import Any
 
+from rung.cli.generation import GenerationOptions, SamplingOptions
 from rung.core.errors import UsageError
 from rung.core.text import did_you_mean
 from rung.engine.sampling import Sampling
-
-
-def _whole(text: str) -> int:
-    return int(text)
 
 
 def _texts(text: str) -> tuple[str, ...]:
@@ -19,75 +17,94 @@ def _texts(text: str) -> tuple[str, ...]:
     return (text.replace("\\n", "\n").replace("\\t", "\t"),)
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    "temperature": float,
-    "top_k": _whole,
-    "top_p": float,
-    "min_p": float,
-    "repeat_penalty": float,
-    "seed": _whole,
-    "max_tokens": _whole,
-    "stop": _texts,
+#: By name: what reads a value, what a value is in words, and one to try.
+_OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
+    "temperature": (float, "a number, 0 (always the likeliest token) or above", "0.7"),
+    "top_k": (int, "a whole number, 0 (all tokens) or above", "40"),
+    "top_p": (float, "a number from 0 to 1", "0.9"),
+    "min_p": (float, "a number from 0 to 1", "0.05"),
+    "repeat_penalty": (float, "a number above 0; 1 is no penalty", "1.1"),
+    "seed": (int, "a whole number, 0 or above", "7"),
+    "max_tokens": (int, "a whole number, 1 or above", "200"),
+    "stop": (_texts, "a text", "END"),
 }
-_OTHERS = ("max_tokens", "stop")
 _DEFAULT = "default"
+_SAMPLING = tuple(field.name for field in fields(SamplingOptions))
 
 
-def set_option(options: dict[str, Any], text: str) -> str:
-    """Change one of ``options`` as ``NAME VALUE`` says, ``default`` for the model's own; return the name.
+def set_option(options: GenerationOptions, text: str) -> tuple[GenerationOptions, str]:
+    """Return the options with one changed as ``NAME VALUE`` says, ``default`` for the model's own, and its name.
 
-    Raises ``UsageError`` for an unknown name and for a value that makes no sense, and changes nothing then.
+    Raises ``UsageError`` for an unknown name and for a value that makes no sense.
     """
     word, _, value = text.strip().partition(" ")
     name, value = word.replace("-", "_").lower(), value.strip()
-    if name not in _PARSERS:
+    if name not in _OPTIONS:
         raise UsageError(
-            f"There is no option {word}.{did_you_mean(name, _PARSERS)}",
-            [f"they are {' '.join(_PARSERS)}"],
+            f"There is no option {word}.{did_you_mean(name, _OPTIONS)}",
+            [f"they are {' '.join(_OPTIONS)}"],
+            ["/set   # shows them with their values", "/set temperature 0.7"],
             code="name-unknown",
         )
     if not value:
-        raise UsageError(f"To what? {name} is {_shown(options.get(name))} now.", (), [f"/set {name} VALUE"])
-    changed = {**options, name: None if value == _DEFAULT else _parse(name, value)}
-    if name not in _OTHERS:
-        Sampling.of({}, **sampling_options(changed))  # raises for what makes no sense
-    options[name] = changed[name]
-    return name
+        now = _shown(getattr(options, name))
+        raise UsageError(f"/set {name} needs a value; it is {now} now.", (), _ways(name), code="input-empty")
+    if value == _DEFAULT:
+        return _changed(options, name, () if name == "stop" else None), name
+    changed = _changed(options, name, _parse(name, value))
+    if name in _SAMPLING:
+        try:
+            Sampling.of({}, **sampling_options(changed))
+        except UsageError as error:
+            raise _no_value(name, value) from error
+    return changed, name
 
 
-def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def _changed(options: GenerationOptions, name: str, value: Any) -> GenerationOptions:
+    return replace(options, **{name: value})
+
+
+def check_options(options: Mapping[str, Any]) -> GenerationOptions:
     """Return the options of a file, checked as those that are typed. Raises ``UsageError``."""
-    checked: dict[str, Any] = {}
+    checked = GenerationOptions()
     for name, value in options.items():
         values = value if name == "stop" and isinstance(value, list) else [value]
         for each in values:
-            set_option(checked, f"{name} {each}")
+            checked, _ = set_option(checked, f"{name} {each}")
         if name == "stop":
-            checked[name] = tuple(map(str, values))
+            checked = replace(checked, stop=tuple(map(str, values)))
     return checked
+
+
+def _ways(name: str) -> list[str]:
+    return [f"/set {name} {_OPTIONS[name][2]}", f"/set {name} {_DEFAULT}   # the model's own"]
+
+
+def _no_value(name: str, value: str) -> UsageError:
+    return UsageError(
+        f"{name} cannot be {value!r}.", [f"it must be {_OPTIONS[name][1]}"], _ways(name), code="value-out-of-range"
+    )
 
 
 def _parse(name: str, value: str) -> Any:
     try:
-        parsed = _PARSERS[name](value)
+        parsed = _OPTIONS[name][0](value)
     except ValueError:
-        raise UsageError(f"{value!r} is no value of {name}.", (), [f"/set {name} {_DEFAULT}"]) from None
+        raise _no_value(name, value) from None
     if name == "max_tokens" and parsed < 1:
-        raise UsageError(
-            "max_tokens must be 1 at least.", (), [f"/set max_tokens {_DEFAULT}"], code="value-out-of-range"
-        )
+        raise _no_value(name, value)
     return parsed
 
 
-def option_lines(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+def option_lines(options: GenerationOptions, defaults: Mapping[str, Any]) -> list[str]:
     """Return a line for each option: its value, or what applies where none is set."""
     applied = Sampling.of(defaults, **sampling_options(options))
     lines = []
-    for name in _PARSERS:
-        value = options.get(name)
+    for name in _OPTIONS:
+        value = getattr(options, name)
         if value not in (None, ()):
             lines.append(f"{name:<15} {_shown(value)}")
-        elif name in _OTHERS:
+        elif name not in _SAMPLING:
             lines.append(f"{name:<15} none")
         else:
             own = getattr(applied, name)
@@ -95,9 +112,9 @@ def option_lines(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> lis
     return lines
 
 
-def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def sampling_options(options: GenerationOptions) -> dict[str, Any]:
     """Return those of the options that ``Sampling`` takes."""
-    return {name: value for name, value in options.items() if name not in _OTHERS}
+    return {name: value for name, value in asdict(options).items() if name in _SAMPLING}
 
 
 def _shown(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Columns of a table that is piped, and those below which a table shows one fact a line.
 _PIPED, _NARROW = 200, 60
+#: A line of what to do.
+_WAY_OUT = re.compile(r" +\d+  ")
 #: The fewest letters that a line is folded to.
 _NARROWEST = 20
 
@@ -59,8 +62,27 @@ class _Trimmed:
 
 
 def note(said: str) -> None:
-    """A sentence on stderr; names in it are anybody's."""
-    print(printable(said), file=sys.stderr)
+    """Print sentences on stderr, wrapped at words on a terminal and whole in a pipe; names in them are anybody's."""
+    text = printable(said)
+    if sys.stderr.isatty():
+        text = wrapped(text, _end(sys.stderr))
+    print(text, file=sys.stderr)
+
+
+def wrapped(text: str, end: int) -> str:
+    """Return a text whose lines end at words before column ``end``; below each its blanks at the start, and two more.
+
+    A numbered way out is left alone: a command that is cut into lines cannot be pasted.
+    """
+    lines = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip(" "))]
+        if len(line) <= end or _WAY_OUT.match(line) or end < len(indent) + _NARROWEST:
+            lines.append(line)
+        else:
+            below = f"{indent}  " if indent else ""
+            lines += textwrap.wrap(line, end, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def table(*headings: str) -> Table:
@@ -123,7 +145,13 @@ def _end(stream: Any = None) -> int:
     named = os.environ.get("COLUMNS", "")
     if named.isdigit() and int(named):
         return int(named)
-    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else 0
+    shown = stream or sys.stdout
+    if not shown.isatty():
+        return 0
+    try:
+        return os.get_terminal_size(shown.fileno()).columns
+    except (OSError, ValueError):  # a stream that only looks like a terminal
+        return shutil.get_terminal_size().columns
 
 
 def print_json(value: Any) -> None:

@@ -16,11 +16,11 @@ from rung.core import locks
 from rung.core.errors import DiskFull, DownloadError, HubError, ModelNotFound, RungError, UsageError
 from rung.core.files import FULL
 from rung.core.settings import ACCEPT_TERMS, OFFLINE
-from rung.core.text import close, quoted, size
+from rung.core.text import quoted, size
 from rung.models.locate import repository_of
 from rung.models.store import folder, wheels
 from rung.models.store.folder import Manifest, StoredFile
-from rung.models.store.starters import Starter, Terms, find, starters
+from rung.models.store.starters import Starter, Terms, find
 
 #: Called with a label, the bytes that are here and the bytes in all.
 Progress = Callable[[str, int, int], None]
@@ -48,12 +48,11 @@ def pull(
         from rung.models.store.from_hub import pull_repository
 
         return pull_repository(name, offline=offline, revision=revision, progress=progress, on_note=on_note)
-    near = close(name, starters())
-    raise ModelNotFound(
-        f"There is no starter {name!r}.",
-        [f"starters: {', '.join(starters())}", "models of the hub look like ORG/REPO:Q4_K_M"],
-        [f"rung pull {one}" for one in near or starters()],
-    )
+    from rung.models.lookup import check_name
+
+    found = check_name(name)
+    on_note(f"{name} is on this machine already.")
+    return found
 
 
 def pull_starter(

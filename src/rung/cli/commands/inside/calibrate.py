@@ -9,6 +9,7 @@ import typer
 
 from rung.cli import options
 from rung.cli.views.output import console, print_json, table
+from rung.cli.views.output import note as tell
 
 if TYPE_CHECKING:
     from rung.core.errors import RungError
@@ -53,9 +54,9 @@ def calibrate(
     for name, rate in found.items():
         rows.add_row(name, _words(name, rate))
     console().print(rows)
-    console(stderr=True).print(note or f"Plans made here use these rates of {chosen.name} from now on.")
+    tell(note or f"Plans made here use these rates of {chosen.name} from now on.")
     if chosen.kind != "cpu":
-        console(stderr=True).print("The processor has rates of its own: rung calibrate --device cpu")
+        tell("The processor has rates of its own: rung calibrate --device cpu")
 
 
 def _chosen(name: str | None, told: Callable[[str], None]) -> Device:

@@ -34,7 +34,7 @@ def convert(
 
     Checkpoints of PyTorch (.ckpt, .pt, .bin) are read in a child process, and nothing but weights is built from them.
     """
-    from rung.cli.views.output import console
+    from rung.cli.views.output import note
     from rung.conversion.convert import check_float, converting
     from rung.conversion.pickles import pickles_of
 
@@ -53,7 +53,7 @@ def convert(
         report(job, *done(job, target, threads, quiet or json), target, json, quiet)
     except BaseException:
         if not quiet:
-            console(stderr=True).print(f"what was read of {source} is kept in {folder}, for the same command")
+            note(f"what was read of {source} is kept in {folder}, for the same command")
         raise
     for made in folder.parent.glob(f"{escape(Path(target).name)}.unpickled-*"):  # those of runs that were stopped, too
         shutil.rmtree(made) if made.is_dir() else made.unlink()
@@ -61,7 +61,7 @@ def convert(
 
 def _unpickled(source: str, target: str, keep: bool, quiet: bool, json: bool) -> Path | None:
     """The folder that a checkpoint becomes on the way; None where it is the target itself (``keep``)."""
-    from rung.cli.views.output import console, print_json
+    from rung.cli.views.output import console, note, print_json
     from rung.conversion.pickles import state, unpickled
     from rung.conversion.resumable_writer import check_new
     from rung.core.text import count, size
@@ -77,7 +77,7 @@ def _unpickled(source: str, target: str, keep: bool, quiet: bool, json: bool) ->
     except KeyboardInterrupt:
         part = place.with_name(f"{place.name}.part")
         if part.exists() and not quiet:
-            console(stderr=True).print(f"the same command goes on; what has been read is kept in {part}")
+            note(f"the same command goes on; what has been read is kept in {part}")
         raise
     if keep and json:
         print_json({"target": target, **made})

@@ -83,7 +83,7 @@ def quantize(
 
 def opened(source: str, target: str, offline: bool, revision: str | None, quiet: bool) -> Any:
     """The card of the source. Raises ``UsageError`` where the target is there already or is the source."""
-    from rung.cli.views.output import console
+    from rung.cli.views.output import note
     from rung.cli.views.progress import bar
     from rung.conversion.resumable_writer import check_new
     from rung.core.errors import UsageError
@@ -92,14 +92,13 @@ def opened(source: str, target: str, offline: bool, revision: str | None, quiet:
     there = Path(target).resolve()
     if there != Path(source).resolve():
         check_new(Path(target))
-    err = console(stderr=True)
     with bar(quiet) as progress:
         card = find_card(
             source,
             offline=offline,
             revision=revision,
             progress=progress.update,
-            on_note=lambda note: None if quiet else err.print(note),
+            on_note=lambda said: None if quiet else note(said),
         )
     if there in {Path(card.path).resolve(), *(Path(path).resolve() for path in card.files)}:
         raise UsageError(f"{target} is the source itself", (), ["give the result another name"], code="output-is-input")
@@ -110,19 +109,17 @@ def done(job: Job, target: str, threads: int | None, quiet: bool) -> tuple[list[
     """Does the job with a progress bar; returns what was written, and in how many seconds."""
     import time
 
-    from rung.cli.views.output import console
+    from rung.cli.views.output import note
     from rung.cli.views.progress import bar
     from rung.conversion.writing import write
     from rung.engine import process_memory
 
-    err = console(stderr=True)
-
-    def said(note: str) -> None:
+    def said(text: str) -> None:
         if not quiet:
-            err.print(note)
+            note(text)
 
-    for note in job.notes:
-        said(note)
+    for text in job.notes:
+        said(text)
     began = time.monotonic()
     try:
         with bar(quiet) as progress:

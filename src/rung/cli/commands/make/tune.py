@@ -57,17 +57,15 @@ def tune(
     The same command goes on after Ctrl-C or when it was killed.
     """
     from rung.cli.common import quiet_bitsandbytes, simulated
-    from rung.cli.views.output import console, print_json
+    from rung.cli.views.output import note, print_json
     from rung.engine.planning import not_here
     from rung.hardware.select import catalog_device
     from rung.training.tune import CURVE, Options
     from rung.training.tune import tune as train
 
-    err = console(stderr=True)
-
     def said(text: str) -> None:
         if not json:
-            err.print(text)
+            note(text)
 
     def loss(step: int, last: int, logs: dict[str, float]) -> None:
         every = max(1, last // 20)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rung.cli import options
+from rung.cli.generation import GenerationOptions, LoadOptions
+from rung.cli.views.output import note
 from rung.core.errors import UsageError
 from rung.core.text import quoted
 
 if TYPE_CHECKING:
-    from rung.core.types import Device
     from rung.engine.model import Generation, Model
 
 _Max = Annotated[
@@ -88,13 +89,14 @@ _Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the ans
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the command line asks for."""
+class RunOptions:
+    """What the command line asks for. ``starter`` is set where no model was named and a starter answers; ``example``:
+    the model is asked its own question."""
 
     model: str
     prompt: str | None
-    load: dict[str, Any]
-    generate: dict[str, Any]
+    load: LoadOptions
+    generation: GenerationOptions
     system: str | None
     raw: bool
     json: bool
@@ -140,30 +142,14 @@ def run(
 
     _no_question_as_model(model, prompt)
     path, starter = _model(model, yes, offline, quiet or json)
-    wish = Wish(
+    typed = Typed(model=model or "", device=device, software=software)
+    asked = RunOptions(
         model=path,
-        prompt=_prompt(model, prompt, json, quiet or json),
-        load={
-            "format": format,
-            "device": device,
-            "memory": memory,
-            "context": context,
-            "threads": threads,
-            "offline": offline,
-            "revision": revision,
-            "adapters": tuple(adapter or ()),
-            "typed": Typed(model=model or "", device=device, software=software),
-        },
-        generate={
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repeat_penalty": repeat_penalty,
-            "seed": seed,
-            "stop": tuple(stop or ()),
-        },
+        prompt=_prompt(model, prompt, raw, json, quiet or json),
+        load=LoadOptions(format, device, memory, context, threads, offline, revision, tuple(adapter or ()), typed),
+        generation=GenerationOptions(
+            temperature, top_k, top_p, min_p, repeat_penalty, seed, max_tokens=max_tokens, stop=tuple(stop or ())
+        ),
         system=system,
         raw=raw,
         json=json,
@@ -172,7 +158,7 @@ def run(
         example=model is None,
         software=software,
     )
-    _run(wish)
+    _run(asked)
 
 
 def _no_question_as_model(model: str | None, prompt: str | None) -> None:
@@ -205,103 +191,106 @@ def _model(model: str | None, yes: bool, offline: bool, silent: bool) -> tuple[s
     return model, None
 
 
-def _prompt(model: str | None, prompt: str | None, json: bool, quiet: bool) -> str | None:
+def _prompt(model: str | None, prompt: str | None, raw: bool, json: bool, quiet: bool) -> str | None:
     """Return the prompt with what is on standard input, or None for a chat. Without MODEL stdin is never read."""
     from rung.cli import stdin
 
     if model is None:
         return prompt
+    command = f"rung run {quoted(model)}"
     if prompt is not None:
-        return stdin.join_prompt(prompt, lambda text: None if quiet else print(text, file=sys.stderr))
-    if stdin.is_terminal() and not json:
+        typed = f"{command} {quoted(prompt)}" if prompt.strip() else command
+        text = stdin.join_prompt(prompt, typed, lambda said: None if quiet else note(said))
+    elif stdin.is_terminal() and not json:
         return None
-    text = stdin.read_all()
-    if not text.strip():
-        from rung.engine.open_model import check_here
+    else:
+        text = stdin.read_all(command)
+    if text.strip() or (raw and prompt is not None):
+        return text
+    from rung.engine.open_model import check_here
 
-        check_here(model)
-        raise UsageError(
-            "There is no prompt.",
-            ["stdin is empty"],
-            [f'rung run {quoted(model)} "Why is the sky blue?"'],
-            code="input-empty",
-        )
-    return text
+    check_here(model)
+    raise UsageError(
+        "There is no prompt." if prompt is None else "The prompt is empty.",
+        ["stdin is empty"] if prompt is None else [],
+        [f'{command} "Why is the sky blue?"', f"{command} < FILE.txt", f"{command}   # on a terminal: a chat"],
+        code="input-empty",
+    )
 
 
-def _run(wish: Wish) -> None:
+def _run(asked: RunOptions) -> None:
     from rung.cli.common import simulated
 
-    with simulated(wish.load["device"], wish.software) as device:
-        _run_there(replace(wish, load={**wish.load, "device": device}))
+    with simulated(asked.load.device, asked.software) as device:
+        _run_there(replace(asked, load=replace(asked.load, device=device)))
 
 
-def _run_there(wish: Wish) -> None:
+def _run_there(asked: RunOptions) -> None:
     from rung.cli import chat
     from rung.cli.views.answer import is_simulated, show, summary
-    from rung.cli.views.output import console, print_json
+    from rung.cli.views.output import print_json
 
-    err = console(stderr=True)
-    loaded, devices = _load(wish, err)
-    question, first = wish.prompt, wish
-    if wish.example:
-        question, first = _example(loaded, wish, err)
+    loaded = _load(asked)
+    question, first = asked.prompt, asked
+    if asked.example:
+        question, first = _example(loaded, asked)
     if question is not None:
         answer = _answer(loaded, first, question)
-        result = show(answer, wish.json)
+        result = show(answer, asked.json)
         result["simulated"] = is_simulated(loaded)
-        if wish.json:
+        if asked.json:
             print_json(result)
             return
-        if not wish.quiet:
-            err.print(summary(result))
+        if not asked.quiet:
+            note(summary(result))
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    if question is None or (wish.example and terminal):
-        chat.loop(loaded, devices, wish.generate, wish.system, wish.raw, wish.quiet)
+    if question is None or (asked.example and terminal):
+        chat.loop(loaded, loaded.devices, asked.generation, asked.system, asked.raw, asked.quiet)
 
 
-def _example(loaded: Model, wish: Wish, err: Any) -> tuple[str | None, Wish]:
-    """Return the example question of the model, and the wish to ask it with: the starter's likeliest words are held by
-    a test."""
+def _example(loaded: Model, asked: RunOptions) -> tuple[str | None, RunOptions]:
+    """Return the example question of the model, and the options to ask it with: the starter's likeliest words are held
+    by a test."""
     from rung.models.store.starters import starters
 
-    if wish.starter is None:
-        question, title, first = loaded.example, "The embedded demonstration model", wish
+    if asked.starter is None:
+        question, title, first = loaded.example, "The embedded demonstration model", asked
     else:
-        starter = starters()[wish.starter]
+        starter = starters()[asked.starter]
         question, title = starter.question, starter.title
-        temperature = wish.generate["temperature"]
-        first = replace(wish, generate={**wish.generate, "temperature": 0.0 if temperature is None else temperature})
-    if not wish.quiet:
-        err.print(f"{title} is asked: {question}")
+        temperature = asked.generation.temperature
+        likeliest = replace(asked.generation, temperature=0.0 if temperature is None else temperature)
+        first = replace(asked, generation=likeliest)
+    if not asked.quiet:
+        note(f"{title} is asked: {question}")
     return question, first
 
 
-def _load(wish: Wish, err: Any) -> tuple[Model, tuple[Device, ...]]:
+def _load(asked: RunOptions) -> Model:
     from rung.cli.common import plan_line
     from rung.cli.views.answer import step_line
     from rung.cli.views.progress import bar
     from rung.engine.load import load
 
-    def said(text: str) -> None:
-        if not wish.quiet:
-            err.print(text)
+    def told(text: str) -> None:
+        if not asked.quiet:
+            note(text)
 
-    with bar(quiet=wish.quiet) as progress:
-        loaded = load(
-            wish.model,
-            **wish.load,
-            first_prompt=wish.prompt or "",
+    with bar(quiet=asked.quiet) as progress:
+        return load(
+            asked.model,
+            **asked.load.keywords(),
+            first_prompt=asked.prompt or "",
             progress=progress.update,
-            on_step=lambda step: said(step_line(step)),
-            on_note=said,
-            on_plan=lambda plan, devices: said(plan_line(plan, devices)),
+            on_step=lambda step: told(step_line(step)),
+            on_note=told,
+            on_plan=lambda plan, devices: told(plan_line(plan, devices)),
         )
-    return loaded, loaded.devices
 
 
-def _answer(loaded: Model, wish: Wish, question: str) -> Generation:
-    if wish.raw or loaded.card.chat_template is None:
-        text = question if wish.system is None else f"{wish.system}\n\n{question}"
-        return loaded.generate(text, raw=True, **wish.generate)
-    return loaded.generate(question, system=wish.system, **wish.generate)
+def _answer(loaded: Model, asked: RunOptions, question: str) -> Generation:
+    options = asked.generation.keywords()
+    if asked.raw or loaded.card.chat_template is None:
+        text = question if asked.system is None else f"{asked.system}\n\n{question}"
+        return loaded.generate(text, raw=True, **options)
+    return loaded.generate(question, system=asked.system, **options)
