@@ -51,6 +51,8 @@ def pull(
     from rung.models.lookup import check_name
 
     found = check_name(name)
+    if found is None:
+        raise ModelNotFound(f"{name} is no model that can be fetched.", [], ["rung list"])
     on_note(f"{name} is on this machine already.")
     return found
 
