@@ -14,6 +14,7 @@ from rung.models.card import ModelCard
 from rung.models.networks.pipeline import INDEX
 
 if TYPE_CHECKING:
+    from rung.engine.model import Model
     from rung.hub.pipelines import Folder
 
 Rows = list[dict[str, Any]]
@@ -46,6 +47,8 @@ def pipelines(
     rows: Rows = []
     seen = {}
     for name in dict.fromkeys((against, *formats)):
+        if not rows:  # what is imported, compiled and read from the disk for the first time is no format's
+            list(Pipeline(folder, chosen, memory=memory, format=name).make([Settings(**{**settings, "steps": 1})]))
         (made,) = Pipeline(folder, chosen, memory=memory, format=name).make([Settings(**settings)])
         seen[name] = made.frames
         rows.append(
@@ -93,19 +96,19 @@ def _language(
 
     loaded = load_model(model, format=format, context=context, **load)
     ids = loaded.tokenizer.encode(words, special=True, bos=True)
-    sums, started, count = compare.Sums(reference), time.monotonic(), 0
-    for number, piece in enumerate(compare.windows(ids, context)):
+    pieces = list(compare.windows(ids, context))
+    if not pieces:
+        raise UsageError("The text is too short to compare: it needs two tokens.", code="input-empty")
+    _warm_up(loaded, pieces[0], words)
+    sums, seconds = compare.Sums(reference), 0.0
+    for number, piece in enumerate(pieces):
+        started = time.perf_counter()
         logits = loaded.logits(piece).float().cpu().numpy()
+        seconds += time.perf_counter() - started
         if first:
             reference.keep(number, logits)
         sums.add(number, piece, logits)
-        count += len(piece)
-    if not count:
-        raise UsageError(
-            "The text is too short to compare anything: it has two tokens at the least.", code="input-empty"
-        )
     reading = sums.reading()
-    prompt_speed = count / (time.monotonic() - started)
     answer = loaded.generate(words[:200], raw=True, max_tokens=_WRITTEN, temperature=0.0)
     for _ in answer:
         pass
@@ -120,8 +123,15 @@ def _language(
         "agreement": reading.agreement,
         "worst layer dB": min(finite, default=math.inf if errors[format] else math.nan),
         "tokens/s": float(answer.result["decode_tokens_per_second"] or math.nan),
-        "prompt/s": prompt_speed,
+        "prompt/s": sum(map(len, pieces)) / seconds if seconds else math.nan,
     }
+
+
+def _warm_up(loaded: Model, piece: Sequence[int], words: str) -> None:
+    """Read and write a little: what is imported, compiled and allocated for the first time is no format's speed."""
+    loaded.logits(piece)
+    for _ in loaded.generate(words[:200], raw=True, max_tokens=2, temperature=0.0):
+        pass
 
 
 def _read(text: Path) -> str:

@@ -16,11 +16,11 @@ from rung.core import locks
 from rung.core.errors import DiskFull, DownloadError, HubError, ModelNotFound, RungError, UsageError
 from rung.core.files import FULL
 from rung.core.settings import ACCEPT_TERMS, OFFLINE
-from rung.core.text import quoted, size
+from rung.core.text import close, quoted, size
 from rung.models.locate import repository_of
 from rung.models.store import folder, wheels
 from rung.models.store.folder import Manifest, StoredFile
-from rung.models.store.starters import Starter, Terms, find
+from rung.models.store.starters import Starter, Terms, find, starters
 
 #: Called with a label, the bytes that are here and the bytes in all.
 Progress = Callable[[str, int, int], None]
@@ -48,8 +48,11 @@ def pull(
         from rung.models.store.from_hub import pull_repository
 
         return pull_repository(name, offline=offline, revision=revision, progress=progress, on_note=on_note)
-    from rung.models.lookup import check_name
+    from rung.models.lookup import check_name, find_here
 
+    near = close(name, starters())
+    if near and find_here(name) is None:
+        raise ModelNotFound(f"There is no starter {name!r}.", [], [f"rung pull {one}" for one in near])
     found = check_name(name)
     if found is None:
         raise ModelNotFound(f"{name} is no model that can be fetched.", [], ["rung list"])
