@@ -12,11 +12,12 @@ import rung
 from rung.core.errors import BadFile, DoesNotFit, ModelNotFound, UnknownArchitecture, UsageError
 from rung.engine import process_memory
 from rung.hub.pipelines import Folder
+from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.nn import QuantLinear
 from rung.nn.quantize import put
 from rung.pipelines.calls import converted
 from rung.pipelines.generate import Pipeline, Settings, Watcher
-from rung.pipelines.weights import DTYPES, fill
+from rung.pipelines.weights import fill
 from rung.planning.pipeline import Held
 from tests.tiny_pipelines import saved
 
@@ -249,7 +250,7 @@ def test_a_quantised_denoiser_errs_like_plain_layers_with_the_decoded_weights(la
         decoded = plain(*given, **named, return_dict=False)[0]
         with rung.simulate(card) if card else contextlib.nullcontext():
             place, dtype = ("cuda:0", "f16") if card else ("cpu", "f32")
-            there = converted(given, named, torch.device(place), DTYPES[dtype])
+            there = converted(given, named, torch.device(place), TORCH_DTYPE[dtype])
             found = filled(Held(name, dtype, 1), place)(*there[0], **there[1], return_dict=False)[0].cpu().float()
     error, limit = ((each - exact).norm() / exact.norm() for each in (found, decoded))
     assert 0 < error <= 1.1 * limit, (float(error), float(limit))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rung.core.dtypes import FLOAT_BYTES
 from rung.core.errors import ContextTooLong
 from rung.models.card import Decoder
 from rung.ops.decode_step.parts import Rows
@@ -18,7 +19,6 @@ from rung.ops.decode_step.parts import Rows
 if TYPE_CHECKING:
     from torch import Tensor
 
-_WIDTHS = {"f32": 4, "f16": 2, "bf16": 2}
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -70,7 +70,7 @@ class Cache(Tokens):
 
     def __init__(self, shape: Decoder, context: int, dtype: str, devices: Sequence[str]) -> None:
         """Reserves ``cache_bytes`` of ``rung.models.decoder_memory``; ``devices`` has torch's name of each layer's."""
-        size = (shape.kv_heads, context, shape.head_dim * _WIDTHS[dtype])
+        size = (shape.kv_heads, context, shape.head_dim * FLOAT_BYTES[dtype])
         made = {device: _reserve((2 * count, *size), device) for device, count in Counter(devices).items()}
         super().__init__(context)
         self.dtype = dtype
@@ -122,5 +122,7 @@ def _tensor(held: Any, dtype: str) -> Tensor:
     """Bytes [heads, context, width] as a tensor of that dtype, without a copy."""
     import torch
 
+    from rung.kernels.gpu.dtypes import TORCH_DTYPE
+
     whole = torch.from_numpy(held) if isinstance(held, np.ndarray) else held
-    return whole.view({"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype])
+    return whole.view(TORCH_DTYPE[dtype])

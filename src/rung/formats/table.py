@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
+from rung.core.dtypes import FLOAT_BYTES
 from rung.core.errors import UnknownFormat
 from rung.core.registry import Registry
 from rung.core.text import did_you_mean
@@ -115,7 +116,6 @@ GROUPED = {
     "u8": Grouped(8, "f16", True, 44.2, "8-bit, scale and zero point"),
     "e4m3": Grouped(8, "f32", False, 31.0, "8-bit float, a scale for a group"),
 }
-_WIDTH = {"f32": 4, "f16": 2, "bf16": 2}
 _MOST_COLUMNS = 1 << 20
 
 
@@ -124,7 +124,7 @@ def grouped(kind: str, block: int, scale: str = "", ordered: bool = False) -> Fo
     """``u4``, ``e4m3`` ... for groups of ``block`` columns; scales in f32, f16 or bf16, by default the kind's own."""
     row = GROUPED[kind]
     scale = scale or row.scale
-    size = block * row.bits // 8 + _WIDTH[scale] * (1 + row.zero)
+    size = block * row.bits // 8 + FLOAT_BYTES[scale] * (1 + row.zero)
     options = [str(block), *([scale] if scale != row.scale else []), *(["ordered"] if ordered else [])]
     layout = "ordered" if ordered else "rows"
     name = ":".join([kind, *options])
@@ -140,7 +140,7 @@ def _grouped(kind: str, options: list[str]) -> Format | None:
     """The format of a name's parts; None where they are none."""
     rest = list(options)
     ordered = rest[-1:] == ["ordered"] and bool(rest.pop())
-    scale = rest.pop() if rest[-1:] and rest[-1] in _WIDTH else ""
+    scale = rest.pop() if rest[-1:] and rest[-1] in FLOAT_BYTES else ""
     block = rest[0] if len(rest) == 1 else str(_GROUP) if not rest else ""
     if not (block.isascii() and block.isdigit() and 0 < int(block) <= _MOST_COLUMNS):
         return None

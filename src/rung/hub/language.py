@@ -26,6 +26,7 @@ from rung.diagnosis import classify
 from rung.formats.choice import Choice
 from rung.hub.mmap_pages import give_back, give_back_files
 from rung.hub.modules import component_of, module_of
+from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.models.card import Tensor as Stored
 from rung.models.cards.network import NetworkCard, network_card
 from rung.models.checkpoints import OWN, method_of
@@ -38,7 +39,6 @@ from rung.nn.quantized.weight import parameter_of
 
 #: What networks call what they keep of the tokens so far.
 _KEPT = ("past_key_values", "cache_params", "state")
-_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 #: The role of a weight that rung's layers do not hold: planning takes it for one that stays in floats.
 _FLOATS = "table"
 #: Bytes that are read of mapped files before their pages are given back.
@@ -132,7 +132,7 @@ def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, plac
     made: Any = getattr(library, kind)
     values, described = _apart(read_object(folder / "config.json", SMALL), folder.name)
     at = "cpu" if described else str(place)  # a card would hold what is stored beside what is made of it
-    options: dict[str, Any] = {"dtype": _DTYPES[dtype], "device_map": {"": at}, "use_safetensors": True}
+    options: dict[str, Any] = {"dtype": TORCH_DTYPE[dtype], "device_map": {"": at}, "use_safetensors": True}
     empty: Any = module_of({**values, "architectures": [kind]}, folder.name)
     # transformers reads it with rung by itself
     own = bool(described) and method_of(described or {}, folder.name) == OWN

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import bisect
-import ctypes
-import mmap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from torch import Tensor
+
+from rung.core.pages import release_range
 
 _MAPS = Path("/proc/self/maps")
 #: The same, with what is resident of each and what of that was changed: slower to read.
@@ -27,7 +27,7 @@ def give_back(tensors: Iterable[Tensor]) -> None:
     for low, high in _mapped():
         at = bisect.bisect_left(places, low)
         if at < len(places) and places[at] < high:
-            _advise(low, high)
+            release_range(low, high)
 
 
 def give_back_files(files: Iterable[Path]) -> None:
@@ -38,7 +38,7 @@ def give_back_files(files: Iterable[Path]) -> None:
         if not first.endswith(":"):
             place = first if rest[-1] in wanted else None
         elif place and first == "Anonymous:" and rest[0] == "0":
-            _advise(*_range(place))
+            release_range(*_range(place))
 
 
 def _mapped() -> Iterator[tuple[int, int]]:
@@ -52,7 +52,3 @@ def _mapped() -> Iterator[tuple[int, int]]:
 def _range(place: str) -> tuple[int, int]:
     low, high = (int(each, 16) for each in place.split("-"))
     return low, high
-
-
-def _advise(low: int, high: int) -> None:
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED)

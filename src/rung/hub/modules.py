@@ -16,11 +16,11 @@ import torch
 from torch.nn.modules import module as registry
 
 from rung.core.errors import BadFile, RungError, SoftwareMissing, UnknownArchitecture
+from rung.kernels.gpu.dtypes import DTYPE_NAME
 from rung.models.architectures.family import MOST_LAYERS
 from rung.models.card import Tensor
 from rung.models.networks.values import Component, Shape
 
-_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 #: Keys that say how often something is repeated, which costs time to build, and how many names a table gets.
 _MOST = {re.compile(r"layers|n_layer|num_layer|blocks|depth"): MOST_LAYERS, re.compile(r"num_labels"): 2**20}
 #: Modules and parameters that one may consist of. 60 layers of 384 experts, each of three matrices, have 200,000.
@@ -137,7 +137,7 @@ def component_of(module: torch.nn.Module, name: str = "model") -> Component:
     config = getattr(module, "config", None)
     roles = _roles(module)
     tensors = [
-        Tensor(roles[key], key, tuple(value.shape), _DTYPES.get(value.dtype, "f32"), 0, 0, value.nbytes)
+        Tensor(roles[key], key, tuple(value.shape), DTYPE_NAME.get(value.dtype, "f32"), 0, 0, value.nbytes)
         for key, value in module.named_parameters()
     ]
     return Component(name, _kind(module), _role(module), tuple(tensors), _shape(config))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from rung.core.dtypes import FLOAT_BYTES
 from rung.models.card import Decoder
 
 #: Tokens that go through the layers together when a prompt is read.
 CHUNK = 512
-WIDTH = {"f32": 4, "f16": 2, "bf16": 2}
 
 
 def cache_bytes(decoder: Decoder, context: int, dtype: str, layers: int | None = None) -> int:
@@ -15,7 +15,7 @@ def cache_bytes(decoder: Decoder, context: int, dtype: str, layers: int | None =
     A window does not make a layer's cache smaller: every layer holds the whole context.
     """
     count = len(decoder.layers) if layers is None else layers
-    return 2 * count * decoder.kv_heads * decoder.head_dim * context * WIDTH[dtype]
+    return 2 * count * decoder.kv_heads * decoder.head_dim * context * FLOAT_BYTES[dtype]
 
 
 def activation_bytes(decoder: Decoder, context: int, chunk: int = CHUNK, converted: bool = True) -> int:

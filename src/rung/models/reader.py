@@ -14,6 +14,7 @@ import numpy as np
 
 from rung import formats
 from rung.core.errors import BadFile
+from rung.core.pages import release
 from rung.formats import Encoded
 from rung.models import checkpoints
 from rung.models.card import ModelCard, Piece, Tensor
@@ -76,12 +77,8 @@ class Reader:
 
     def _done(self, tensor: Tensor | Piece) -> None:
         mapped = self._maps.get(tensor.file)
-        if mapped is None or not hasattr(mmap, "MADV_DONTNEED"):
-            return
-        first = -(-tensor.offset // mmap.PAGESIZE) * mmap.PAGESIZE
-        last = (tensor.offset + tensor.bytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        if last > first:
-            mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
+        if mapped is not None:
+            release(mapped, tensor.offset, tensor.offset + tensor.bytes)
 
     def close(self) -> None:
         """Closes the files. Those that views still look at are closed with the last of their views."""

@@ -19,8 +19,9 @@ from rung.core.types import Device, StepClass, StepDown
 from rung.diagnosis import classify
 from rung.engine import process_memory
 from rung.hub.pipelines import Folder
+from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.pipelines.calls import converted, in_slices, restored
-from rung.pipelines.weights import DTYPES, fill
+from rung.pipelines.weights import fill
 from rung.planning.pipeline import Held, Network, PhasesPlan, plan_phases, rungs
 from rung.run.journal import Journal
 from rung.run.torch_device import torch_name
@@ -88,7 +89,7 @@ class Performance:
 
     def _call(self, name: str, method: str, held: Held, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         network = self._network(name, held)
-        given, named = converted(args, kwargs, self._place, DTYPES[held.dtype])
+        given, named = converted(args, kwargs, self._place, TORCH_DTYPE[held.dtype])
         with torch.no_grad():
             result = in_slices(getattr(network, method), given, named, held.at_once)
         if self._place.type != "cpu":

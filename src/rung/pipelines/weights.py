@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rung.core.errors import BadFile
 from rung.core.text import count
 from rung.hub.pipelines import kept_in_f32
+from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.models.files.shards import weight_files
 from rung.models.files.tensors import Stored
 from rung.models.outline import stem_of
@@ -25,7 +26,6 @@ from rung.nn.quantize import check_values, kind_of, put, replacement
 from rung.nn.quantized.weight import encode
 from rung.planning.pipeline import Held, Network, Part, layer_format
 
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 #: What safetensors calls the types that are no format of rung's.
 _OTHERS = {"F64": torch.float64, "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
 #: How a processor convolves without a copy of what it convolves, by the dimensions of a weight: results are laid out
@@ -115,7 +115,7 @@ def fill(network: nn.Module, folder: Path, held: Held, device: torch.device, pro
     network's authors want that; but beside quantised layers a table of tokens is held in 16 bits, and its rows are
     widened. Raises what ``check_files`` does, and ``CannotEncode`` for NaN.
     """
-    dtype, kept = DTYPES[held.dtype], set(kept_in_f32(network))
+    dtype, kept = TORCH_DTYPE[held.dtype], set(kept_in_f32(network))
     layers, narrow = (quantisable(network), tables(network)) if held.quantised else ({}, set())
     files, names = check_files(network, folder)
     total, done = sum(stored.bytes for tensors in files.values() for stored in tensors), 0
@@ -198,7 +198,7 @@ def _values(file: io.BufferedReader, path: Path, stored: Stored, wanted: torch.d
 
 
 def _stored_dtype(stored: Stored) -> torch.dtype | None:
-    return DTYPES.get(stored.format) or _OTHERS.get(stored.format)
+    return TORCH_DTYPE.get(stored.format) or _OTHERS.get(stored.format)
 
 
 def _narrow(stored: Stored, own: torch.dtype) -> torch.dtype:

@@ -6,10 +6,11 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
+from rung.core.dtypes import FLOAT_BYTES
 from rung.core.value import Value
 from rung.models.card import Decoder, ModelCard, Tensor
 from rung.models.cards.network import NetworkCard
-from rung.models.decoder_memory import WIDTH, activation_bytes, cache_bytes
+from rung.models.decoder_memory import activation_bytes, cache_bytes
 from rung.models.networks.values import GENERATES, OTHER, TABLES, Component, Shape, shape_of_decoder
 
 #: Tokens that a denoiser or image encoder sees where its shape does not say: an image of 1024 x 1024 in patches of 16.
@@ -97,7 +98,7 @@ class Subject(Value):
             return batch * cache_bytes(self.decoder, context, dtype, layers)
         if not self.generates:
             return 0
-        return batch * self.shape.cached(context) * WIDTH[dtype] * layers // self.layers
+        return batch * self.shape.cached(context) * FLOAT_BYTES[dtype] * layers // self.layers
 
     @property
     def halves(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rung import formats
+from rung.core.dtypes import FLOAT_BYTES
 from rung.core.errors import DoesNotFit
 from rung.core.text import size
 from rung.core.types import Device, Format, MemoryUse
@@ -20,7 +21,6 @@ from rung.planning.weight_plan import compute_dtype
 #: What networks are held in where their 16 bits do not fit: best first.
 QUANTISED = ("int8", "nf4")
 #: Bytes of a number in the formats that are no blocks.
-WIDTH = {"f32": 4, "bf16": 2, "f16": 2}
 #: A weight is decoded in slabs of at most so many bytes in f32, and once more in what is computed in.
 _SLAB = 2 * (32 << 20)
 #: Bytes a number of a weight that is encoded: as stored in 16 bits, and in f32.
@@ -48,7 +48,7 @@ class Part(Value):
             return layer_format(held.format, self.columns).bytes((self.rows, self.columns))
         if self.table and held.quantised:
             return self.rows * self.columns * 2
-        return self.rows * self.columns * (4 if self.kept else WIDTH[held.dtype])
+        return self.rows * self.columns * (4 if self.kept else FLOAT_BYTES[held.dtype])
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Held(Value):
     @property
     def quantised(self) -> bool:
         """Whether its layers are in blocks or rows with scales."""
-        return self.format not in WIDTH
+        return self.format not in FLOAT_BYTES
 
     def __str__(self) -> str:
         return self.format if self.format == self.dtype else f"{self.format}, computed in {self.dtype}"
@@ -145,10 +145,10 @@ def loading_bytes(network: Network, held: Held) -> int:
 
 def rungs(network: Network, device: Device, format: str | None = None) -> list[Held]:
     """The ways to hold a network on a device, best first; ``format`` asks for one. Raises ``UnknownFormat``."""
-    if format is not None and format not in WIDTH:
+    if format is not None and format not in FLOAT_BYTES:
         formats.get(format)
     plain = ways(network.phase, device, None)[0]
-    found = [way for way in ways(network.phase, device, format) if network.layers or way[0] in WIDTH] or [plain]
+    found = [way for way in ways(network.phase, device, format) if network.layers or way[0] in FLOAT_BYTES] or [plain]
     return [Held(name, dtype, count) for name, dtype in found for count in slices(network.batch)]
 
 
@@ -164,7 +164,7 @@ def ways(phase: str, device: Device, format: str | None) -> list[tuple[str, str]
     plain, dtype = (safe, calm) if phase == "encode" else (wide, wide)
     if phase == "decode":
         found = [("f32", "f32"), ("bf16", "bf16")][: 2 if wide == "bf16" else 1]
-    elif format in WIDTH:
+    elif format in FLOAT_BYTES:
         asked = safe if (phase, format) == ("encode", "f16") else format
         found = [(asked, asked)]
     elif format is not None:

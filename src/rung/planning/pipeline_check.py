@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from rung.core.dtypes import FLOAT_BYTES
 from rung.core.types import Device, MemoryUse
 from rung.core.value import FrozenDict
 from rung.models.networks.values import Phase
 from rung.planning.gguf_mixtures import storage as storage_of
 from rung.planning.memory import bounded, memory_use
-from rung.planning.pipeline import COPIES, WIDTH, Held, PlannedPhase, slices, step_down, ways
+from rung.planning.pipeline import COPIES, Held, PlannedPhase, slices, step_down, ways
 from rung.planning.request import Request
 from rung.planning.weight_plan import Storage, compute_dtype, storage_name
 from rung.planning.weight_plan_cache import Kitchen, Recipe
@@ -53,14 +54,14 @@ def _use(
     kitchen: Kitchen, phase: str, way: Held, storage: Storage, device: Device, request: Request, context: int
 ) -> MemoryUse:
     """A component by itself, computing so many inputs at a time."""
-    subject, inputs, width = kitchen.subject, inputs_of(kitchen, request), WIDTH[way.dtype]
-    stored = storage_of(way.format) if way.format in WIDTH else storage
+    subject, inputs, width = kitchen.subject, inputs_of(kitchen, request), FLOAT_BYTES[way.dtype]
+    stored = storage_of(way.format) if way.format in FLOAT_BYTES else storage
     recipe = kitchen.recipe(stored, device, compute_dtype(device, way.format == "f32"), False)
     held = _part_bytes(recipe, phase, way)
     use = memory_use(held, subject, device, subject.layers, context, "f16", request.batch, width)
     if way.at_once == inputs:
         return use
-    made = COPIES * WIDTH["f32"] * subject.shape.made * inputs
+    made = COPIES * FLOAT_BYTES["f32"] * subject.shape.made * inputs
     return bounded(replace(use, activations=use.activations * way.at_once // inputs + made), device)
 
 
@@ -68,7 +69,7 @@ def _part_bytes(recipe: Recipe, phase: str, way: Held) -> tuple[int, int]:
     """Bytes of weights and workspace: what decodes is never quantised, tables of tokens have at least 16 bits."""
     weights, workspace = recipe.bytes(0, recipe.subject.layers)
     if phase == "decode":
-        return WIDTH[way.format] * recipe.subject.parameters, workspace
+        return FLOAT_BYTES[way.format] * recipe.subject.parameters, workspace
     found = [(kind.weight, len(kind.places)) for kind in recipe.kinds if kind.weight.tensor.role.endswith("embed")]
     if way.format in ("bf16", "f16"):
         weights += 2 * recipe.subject.kept

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rung.core.dtypes import FLOAT_BYTES
 from rung.core.types import YES, Device, MemoryUse, Verdict, no
 from rung.planning.memory import bounded, runtime
 from rung.planning.network_spec import Subject
 from rung.planning.optimizers import optimizer_state
 from rung.planning.weight_plan import Storage, Weight, is_linear
 
-_FLOATS = {"f32": 4, "bf16": 2, "f16": 2}
 #: Bytes for each token and word of the vocabulary when the way back begins: the logarithms of the softmax, the gradient
 #: of the loss and that of the softmax, all in f32.
 _LOGITS = 12
@@ -29,7 +29,7 @@ def trainable(way: str, storage: Storage, subject: Subject) -> Verdict:
     if way == "full":
         name = storage.name if storage is not None else ""
         stored = {tensor.format for tensor in subject.tensors} if storage is None else {name}
-        if not stored <= set(_FLOATS):
+        if not stored <= set(FLOAT_BYTES):
             return no("full training moves the weights themselves: they must be f32, bf16 or f16, not in blocks")
     return YES
 
@@ -56,7 +56,7 @@ def training_use(
     state = optimizer_state(optimizer)
     if way == "full":
         trained = sum(weight.count for weight in held)
-        wide = [_FLOATS.get(w.format.name, 2) if w.multiplies else 4 for w in held]
+        wide = [FLOAT_BYTES.get(w.format.name, 2) if w.multiplies else 4 for w in held]
         gradients = sum(weight.count * width for weight, width in zip(held, wide, strict=True))
         copies = sum(4 * weight.count for weight, width in zip(held, wide, strict=True) if width == 2)
         adapters = 0

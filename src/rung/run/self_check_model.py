@@ -13,6 +13,7 @@ from rung import formats
 from rung.core.types import Case
 from rung.formats import Encoded
 from rung.formats.codec import Floats
+from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.models.adapters.adapter import LowRank
 from rung.models.card import Decoder, Layer, Rope
 from rung.ops import LADDERS
@@ -22,7 +23,6 @@ from rung.ops.decode_step.weights import Weights
 from rung.ops.linear import FEW
 
 VOCABULARY, HIDDEN, WIDE, HEADS, KV_HEADS, CONTEXT = 83, 64, 96, 4, 2, 24
-_CACHE = {"f32": torch.float32, "f16": torch.float16}
 
 
 class _Linear:
@@ -119,8 +119,8 @@ class TinyCache:
     def __init__(self, head_dim: int, dtype: str) -> None:
         self.context, self._dtype = CONTEXT, dtype
         size = (KV_HEADS, CONTEXT, head_dim)
-        self.keys = [torch.zeros(size, dtype=_CACHE[dtype]) for _ in range(2)]
-        self.values = [torch.zeros(size, dtype=_CACHE[dtype]) for _ in range(2)]
+        self.keys = [torch.zeros(size, dtype=TORCH_DTYPE[dtype]) for _ in range(2)]
+        self.values = [torch.zeros(size, dtype=TORCH_DTYPE[dtype]) for _ in range(2)]
 
     def rows(self, layer: int) -> Rows:
         """See there."""

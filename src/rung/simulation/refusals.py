@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from rung.core.types import Level
+from rung.kernels.gpu.dtypes import DTYPE_NAME
 
 if TYPE_CHECKING:
     from rung.simulation.simulation import Card, Host, World
 
 DTYPE_NAMES = {
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
+    **DTYPE_NAME,
     torch.float64: "f64",
     torch.int8: "int8",
     torch.float8_e4m3fn: "fp8",

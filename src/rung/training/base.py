@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from rung.hub.quantized_layout import ReadConfig
 from rung.hub.transformers import QuantizationConfig
+from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.models.card import ModelCard
 from rung.models.checkpoints import OWN
 from rung.models.settings import QUANTISATION, Settings, quantisation
 from rung.training.fitting import PLAIN, STORED
-
-_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def load_tokenizer(card: ModelCard) -> Any:
@@ -27,7 +25,7 @@ def load_tokenizer(card: ModelCard) -> Any:
 
 def load_base(card: ModelCard, format: str, dtype: str) -> Any:
     """The model with its linear layers in ``format``, or as they are ``STORED``, computing in ``dtype``."""
-    options: dict[str, Any] = {"dtype": _DTYPES[dtype]}
+    options: dict[str, Any] = {"dtype": TORCH_DTYPE[dtype]}
     if format == STORED and card.quantised != OWN:  # transformers itself would ask for the package that wrote it
         options["config"] = config = AutoConfig.from_pretrained(card.path)
         described = quantisation(Settings(card.metadata, card.name)) or {}

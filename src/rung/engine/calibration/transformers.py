@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from rung.core.types import Device
+from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.models.decoder_memory import CHUNK
 from rung.nn.quantize import quantize
 from rung.nn.quantized.packed import pack
@@ -72,7 +73,7 @@ def _network(kind: str, size: Mapping[str, int], device: Device) -> Any:
     config = getattr(library, f"{kind}Config")(vocab_size=512, num_key_value_heads=4, **size)
     made = library.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
     dtype = compute_dtype(device, False)
-    made = made.to({"bf16": torch.bfloat16, "f16": torch.float16}.get(dtype, torch.float32))
+    made = made.to(TORCH_DTYPE.get(dtype, torch.float32))
     place = torch.device(torch_name(device.id))
     made = quantize(made, FORMAT, embeddings=FORMAT).to(place)
     if place.type == "cpu":

@@ -14,6 +14,7 @@ from torch import Tensor
 from rung.core.types import Format
 from rung.formats import Encoded, codebook4, grouped
 from rung.formats.table import GROUPED
+from rung.kernels.gpu.dtypes import TORCH_DTYPE
 
 Decoder = Callable[[dict[str, Tensor], Encoded, int, int], Tensor]
 
@@ -93,7 +94,7 @@ def _llm_int8(parts: dict[str, Tensor], encoded: Encoded, first: int, last: int)
 def _grouped(parts: dict[str, Tensor], encoded: Encoded, first: int, last: int) -> Tensor:
     """u2, u4, u8 and e4m3, see ``rung.formats.grouped``."""
     codec, format = grouped.GroupCodec(encoded.format), encoded.format
-    dtype, width = _SCALES[codec.dtype], codec.layout["scale"].itemsize
+    dtype, width = TORCH_DTYPE[codec.dtype], codec.layout["scale"].itemsize
     blocks = parts["data"][first:last].unflatten(-1, (-1, format.block_bytes))
     head, codes = blocks[..., : -format.block * codec.bits // 8], blocks[..., -format.block * codec.bits // 8 :]
     fields = head.contiguous().view(dtype)
@@ -107,7 +108,6 @@ def _grouped(parts: dict[str, Tensor], encoded: Encoded, first: int, last: int) 
     return rows[:, parts["order"]] if "order" in parts else rows
 
 
-_SCALES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 _BY_NAME: dict[str, Decoder] = {
     "f32": _floats(torch.float32),
     "f16": _floats(torch.float16),

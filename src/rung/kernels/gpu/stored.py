@@ -12,6 +12,7 @@ from torch import Tensor
 from rung.formats import Encoded
 from rung.kernels.cpu.pack.decoding import decode, narrow
 from rung.kernels.gpu import decoders
+from rung.kernels.gpu.dtypes import TORCH_DTYPE
 
 #: Float32 bytes that are decoded at once.
 SLAB = 32 << 20
@@ -90,4 +91,4 @@ def _tensor(part: np.ndarray) -> Tensor:
 def prepare(encoded: Encoded, dtype: str, threads: int) -> Stored:
     """The state; a weight in f32 computes in f32 whatever the plan's dtype."""
     chosen = "f32" if encoded.format.name == "f32" else dtype
-    return Stored(encoded, {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[chosen], threads)
+    return Stored(encoded, TORCH_DTYPE[chosen], threads)

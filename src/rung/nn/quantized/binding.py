@@ -23,6 +23,7 @@ from rung.core.types import Device, Format, Level, Proof, StepDown
 from rung.formats import Encoded
 from rung.hardware import detect
 from rung.kernels.gpu import decoders
+from rung.kernels.gpu.dtypes import DTYPE_NAME
 from rung.kernels.gpu.stored import Stored
 from rung.run.binding import Attention, Binder, Embedding, Linear, Rasterizer
 from rung.run.journal import Journal
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from rung.nn.quantized.weight import QuantWeight
 
 #: What rungs compute in, by torch's dtype.
-DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _SIZES = {"scale", "absmax", "nested_absmax", "nested_offset"}
 
 _lock = threading.RLock()
@@ -145,7 +145,7 @@ def pack(weight: QuantWeight, dtype: str, threads: int) -> Linear:
 
 
 def _bind(bound: State, x: Tensor) -> Linear:
-    made = _binder(x.device, DTYPES[x.dtype], bound.packed).linear(_whole(bound))
+    made = _binder(x.device, DTYPE_NAME[x.dtype], bound.packed).linear(_whole(bound))
     if isinstance(made.state, Stored):
         made.state.parts.update(bound.stored.parts)
     return made
@@ -172,7 +172,7 @@ def _whole(bound: State) -> Encoded:
 
 def attention(place: torch.device, heads: int, kv_heads: int, size: int, dtype: torch.dtype) -> Attention:
     """The attention of a layer there, over keys and values in ``dtype``."""
-    return _attention_of(_binder(place, "f32"), heads, kv_heads, size, DTYPES[dtype])
+    return _attention_of(_binder(place, "f32"), heads, kv_heads, size, DTYPE_NAME[dtype])
 
 
 @functools.cache
@@ -212,7 +212,11 @@ def multiplies(place: torch.device, dtype: torch.dtype) -> bool:
     """Whether a probe proved that matrices are multiplied there in that dtype at a speed worth having."""
     if dtype in (torch.float32, torch.float64):
         return True
-    return device_of(place).capability(f"matmul.{DTYPES[dtype]}").level is Level.NATIVE if dtype in DTYPES else False
+    return (
+        device_of(place).capability(f"matmul.{DTYPE_NAME[dtype]}").level is Level.NATIVE
+        if dtype in DTYPE_NAME
+        else False
+    )
 
 
 def _binder(place: torch.device, dtype: str, packed: bool = True) -> Binder:

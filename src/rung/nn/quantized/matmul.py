@@ -18,6 +18,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from rung import formats
 from rung.core.errors import UsageError
+from rung.kernels.gpu.dtypes import DTYPE_NAME
 from rung.nn.quantized import binding
 from rung.nn.quantized.weight import QuantWeight, parts_of
 
@@ -32,7 +33,7 @@ def linear(x: Tensor, weight: QuantWeight, exact: bool) -> Tensor:
         return torch_linear(x, _plain(weight, x.dtype))
     flat = x if x.dim() == 2 else x.reshape(-1, columns)
     wants = torch.is_grad_enabled() and x.requires_grad
-    exact = exact or wants or x.dtype not in binding.DTYPES
+    exact = exact or wants or x.dtype not in DTYPE_NAME
     if not exact and not recording:
         y = weight.linear(flat)(flat)
         return y if flat is x else y.reshape(*x.shape[:-1], rows)

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from rung.kernels.cpu.decode.attention import QUAD, attend_heads, one_query, padded
 from rung.kernels.cpu.parallel import run
-
-_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+from rung.kernels.gpu.dtypes import DTYPE_NAME
 
 
 class Decode:
@@ -40,7 +39,7 @@ class Decode:
         words = [
             *(0, keys.shape[1], keys.data_ptr() + behind, values.data_ptr() + behind, between),
             *(q.data_ptr(), stride, count, group, size, floats.ctypes.data, scores.data_ptr(), out.data_ptr()),
-            *(one_query[_DTYPES[keys.dtype]].address, area),
+            *(one_query[DTYPE_NAME[keys.dtype]].address, area),
         ]
         run(attend_heads.address, words, threads)
         return out

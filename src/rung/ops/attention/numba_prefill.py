@@ -9,8 +9,7 @@ from torch import Tensor
 from rung.kernels.cpu.decode import prefill_elementwise
 from rung.kernels.cpu.decode.attention import BLOCK, padded, query_block
 from rung.kernels.cpu.parallel import run
-
-_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+from rung.kernels.gpu.dtypes import DTYPE_NAME
 
 
 class Prefill:
@@ -41,7 +40,7 @@ class Prefill:
         words = [
             *(0, tokens, heads, keys.shape[1], size, q.data_ptr(), 4 * q.stride(0)),
             *(keys.data_ptr(), values.data_ptr(), width * keys.stride(1), width * keys.stride(0)),
-            *(start, window or 0, floats.ctypes.data, query_block[_DTYPES[keys.dtype]].address),
+            *(start, window or 0, floats.ctypes.data, query_block[DTYPE_NAME[keys.dtype]].address),
             *(scores.data_ptr(), 4 * row, out.data_ptr()),
         ]
         run(prefill_elementwise.attend.address, words, threads)

@@ -10,16 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.run.probes.start import device
 
-DTYPES = {
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f64": torch.float64,
-    "int8": torch.int8,
-    "fp8": torch.float8_e4m3fn,
-}
+DTYPES = {**TORCH_DTYPE, "f64": torch.float64, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 #: Largest relative error (L2) of a whole result against float64 on the same rounded inputs. Between one and a few
 #: units in the last place of the dtype, plus what an f16 accumulator loses over the 256 products summed here.
 TOLERANCE = {"f32": 2e-5, "f16": 4e-3, "bf16": 1.2e-2, "f64": 1e-12, "int8": 0.0, "fp8": 1.2e-2}

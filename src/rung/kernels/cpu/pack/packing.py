@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rung import formats
+from rung.core.pages import release
 from rung.core.types import Format
 from rung.formats import Encoded, codebook4
 from rung.formats.rowwise import INVERSE
@@ -228,11 +229,9 @@ def _give_back(encoded: Encoded, first: int, last: int) -> None:
     """Lets go of the pages of rows [first, last) if they are a file's, which keeps them."""
     for part in encoded.parts.values():
         mapped = _mapping(part)
-        if mapped is None or not hasattr(mapped, "madvise"):
+        if mapped is None:
             continue
         start = np.frombuffer(mapped, np.uint8).ctypes.data
         size = part.nbytes // max(encoded.shape[0], 1)
         begin = part.ctypes.data - start + first * size
-        begin, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, begin + (last - first) * size
-        if end - begin >= mmap.PAGESIZE:
-            mapped.madvise(mmap.MADV_DONTNEED, begin, (end - begin) // mmap.PAGESIZE * mmap.PAGESIZE)
+        release(mapped, begin, begin + (last - first) * size)
