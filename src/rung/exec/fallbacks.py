@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rung.run.torch_private import is_cudnn_enabled, set_cudnn_enabled, storage_device
+
 #: A way to compute an operation: (arguments, named arguments) -> its result.
 Way = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 
@@ -101,7 +103,7 @@ def _changed(value: Any, down: Mapping[torch.dtype, torch.dtype]) -> Any:
 
 
 #: Where a storage's memory is, which on a simulated card is not where it says.
-_memory: Callable[[Any], torch.device] = torch._C.StorageBase.device.__get__  # type: ignore[attr-defined]
+_memory: Callable[[Any], torch.device] = storage_device
 
 
 def _promised(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.dtype] | None:
@@ -167,12 +169,12 @@ def _contiguous(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> An
 def _without_cudnn(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """By torch's own kernels instead of cuDNN's and MIOpen's. The switch is one for all threads."""
     with _switching:
-        before = torch._C._get_cudnn_enabled()
-        torch._C._set_cudnn_enabled(False)
+        before = is_cudnn_enabled()
+        set_cudnn_enabled(False)
         try:
             return op(*args, **kwargs)
         finally:
-            torch._C._set_cudnn_enabled(before)
+            set_cudnn_enabled(before)
 
 
 def _mm_batched(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:

@@ -15,6 +15,7 @@ from rung.diagnosis import classify, match_alone
 from rung.exec.fallbacks import Way, spelled, ways
 from rung.exec.report import Notes
 from rung.exec.split import full, in_pieces
+from rung.run.torch_private import BelowAutograd
 
 #: Signatures whose refusal may be one of the algorithm: libraries that have several for an operation.
 _LIBRARIES = ("cublas-", "cudnn-", "hipblas-", "miopen-")
@@ -120,7 +121,7 @@ class Steps:
         """Below autograd, which sees the operation alone; what is refused meanwhile is not repeated itself."""
         self._local.repeating = True
         try:
-            with torch._C._AutoDispatchBelowAutograd():
+            with BelowAutograd():
                 yield
         finally:
             self._local.repeating = False

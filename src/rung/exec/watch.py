@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.exec.step_down import Steps
+from rung.run.torch_private import DispatchKey, TorchDispatchMode, has_xpu, keys_below
 
 _KEY = "BackendSelect"
 #: What libraries compute: refused in some dtype, layout or size by some GPU or build. Processors do these in every
@@ -65,7 +65,7 @@ def gpu() -> bool:
     """Whether torch may use a GPU, found out without waking it: a process that forks must not have."""
     if sys.platform == "darwin":
         return True
-    built = torch.version.cuda or torch.version.hip or getattr(torch._C, "_has_xpu", False)
+    built = torch.version.cuda or torch.version.hip or has_xpu()
     return bool(built) and any(os.path.exists(path) for path in _DRIVERS)
 
 
@@ -73,7 +73,7 @@ def operations(steps: Steps, names: Iterable[str]) -> None:
     """Watches these operations on every device, in every thread, for the life of the process."""
     library = torch.library.Library("aten", "IMPL", _KEY)
     _libraries.append(library)
-    below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
+    below = keys_below(getattr(DispatchKey, _KEY))
     for name in names:
         op = _named(name)
         if op is not None:

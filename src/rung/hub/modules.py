@@ -20,6 +20,7 @@ from rung.kernels.gpu.dtypes import DTYPE_NAME
 from rung.models.architectures.family import MOST_LAYERS
 from rung.models.card import Tensor
 from rung.models.networks.values import Component, Shape
+from rung.run.torch_private import Convolution
 
 #: Keys that say how often something is repeated, which costs time to build, and how many names a table gets.
 _MOST = {re.compile(r"layers|n_layer|num_layer|blocks|depth"): MOST_LAYERS, re.compile(r"num_labels"): 2**20}
@@ -162,7 +163,7 @@ def _roles(module: torch.nn.Module) -> dict[str, str]:
     head = getattr(module, "get_output_embeddings", lambda: None)()
     tables = {one.weight: one for one in module.modules() if isinstance(one, torch.nn.Embedding)}
     tokens = _tokens(module, max((one.num_embeddings for one in tables.values()), default=0))
-    convolutions = {one.weight for one in module.modules() if isinstance(one, torch.nn.modules.conv._ConvNd)}
+    convolutions = {one.weight for one in module.modules() if isinstance(one, Convolution)}
     found = {}
     for name, value in module.named_parameters():
         if value in tables:

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from rung.run.torch_private import tree_flatten, tree_map, tree_unflatten
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 

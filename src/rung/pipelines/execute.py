@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from rung.core.errors import DeviceLost
 from rung.core.types import Device, StepClass, StepDown
@@ -25,6 +24,7 @@ from rung.pipelines.weights import fill
 from rung.planning.pipeline import Held, Network, PhasesPlan, plan_phases, rungs
 from rung.run.journal import Journal
 from rung.run.torch_device import torch_name
+from rung.run.torch_private import tree_leaves, tree_map
 
 _CPU = torch.device("cpu")
 #: (what is read, bytes done, bytes in all)

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from rung.hub.pipelines import Folder
 from rung.models.networks.pipeline import phases_of
 from rung.pipelines.calls import batch_of, converted
 from rung.pipelines.weights import cast, network_of
 from rung.planning.pipeline import Network
+from rung.run.torch_private import tree_map
 from rung.run.trace import traced
 
 _CPU = torch.device("cpu")

@@ -19,12 +19,11 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from rung.core.errors import CannotTrace
 from rung.core.value import Value
+from rung.run.torch_private import TorchDispatchMode, tree_leaves, tree_map
 
 _PACKAGE = Path(__file__).parents[1]
 #: Folders whose frames are not the traced program's.

@@ -6,12 +6,12 @@ import contextlib
 import warnings
 
 import torch
-from torch.utils import _device
 
 from rung.core.errors import UsageError
 from rung.core.text import did_you_mean
 from rung.core.types import Device
 from rung.hardware import detect
+from rung.run.torch_private import all_operators, default_device
 from rung.simulation import peers, queries
 from rung.simulation.defects import KINDS, Defect
 from rung.simulation.dispatch import cache_invalidation, compiling, dispatch_hook, threads
@@ -31,7 +31,7 @@ def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> co
     with contextlib.ExitStack() as undo:
         patches = Patches()
         undo.callback(patches.undo)
-        undo.callback(_restore_default_device, world.type, _device.CURRENT_DEVICE)
+        undo.callback(_restore_default_device, world.type, default_device())
         methods, autocast = Methods(world), Autocast(world)
         factories.install(methods, patches)
         methods.install(patches)
@@ -63,7 +63,7 @@ def _warn_of_unknown(defects: tuple[Defect, ...]) -> None:
     """Says when a defect names no operation: it would never be met. Libraries may still bring the operation later."""
     if not defects:
         return
-    known = {name.partition("::")[2].partition(".")[0] for name in torch._C._dispatch_get_all_op_names()} | {
+    known = {name.partition("::")[2].partition(".")[0] for name in all_operators()} | {
         *KINDS,
         "*",
     }
@@ -77,7 +77,8 @@ def _warn_of_unknown(defects: tuple[Defect, ...]) -> None:
 
 def _restore_default_device(kind: str, before: torch.device | None) -> None:
     """Takes back a default device that was set to the card and left so."""
-    if _device.CURRENT_DEVICE is not None and _device.CURRENT_DEVICE.type == kind:
+    now = default_device()
+    if now is not None and now.type == kind:
         torch.set_default_device(before)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rung.run.torch_private import C
 from rung.simulation.dispatch.patches import Patches
 from rung.simulation.simulation import World
 
@@ -34,4 +35,4 @@ def install(world: World, patches: Patches) -> None:
         return torch.cat([moved(tensor, destination) for tensor in tensors], dim)
 
     for function in (broadcast, broadcast_coalesced, scatter, gather):
-        patches.set(torch._C, f"_{function.__name__}", function)
+        patches.set(C, f"_{function.__name__}", function)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rung.core.types import Level
+from rung.run.torch_private import RAW_STREAM
 from rung.simulation.allocator import Block
 from rung.simulation.dispatch.patches import Patches
 from rung.simulation.properties import properties
@@ -359,6 +360,6 @@ def _install_build(world: World, patches: Patches) -> None:
     patches.set(torch.backends.cudnn, "version", lambda: None if amd else _cudnn(world.card))
     patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: False)  # its kernels are not in this torch
     patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)
-    patches.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
+    patches.set(*RAW_STREAM, lambda index: 0)
     marks = dict.fromkeys(("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA"), lambda *_: 0)
     patches.set(torch.cuda.nvtx, "_nvtx", types.SimpleNamespace(**marks))

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._triton import has_triton
 from transformers import TrainerCallback
 from trl import SFTTrainer
 from trl.kernels import chunked_logprob
@@ -20,6 +19,7 @@ from rung.core.errors import OutOfMemory, RungError
 from rung.core.text import count
 from rung.core.types import Device, StepClass
 from rung.diagnosis import classify
+from rung.run.torch_private import has_triton
 
 
 class Diverged(RungError):

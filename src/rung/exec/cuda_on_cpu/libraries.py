@@ -78,10 +78,11 @@ def _compile_nothing() -> None:
 def _install_optimizers(patches: Patches) -> None:
     """Optimisers go tensor by tensor where nobody asks for more, as on a processor: the same sums in the same order."""
     from torch.optim import optimizer
-    from torch.utils import _foreach_utils
 
-    for module in (_foreach_utils, optimizer):
-        patches.set(module, "_get_foreach_kernels_supported_devices", list)
+    from rung.run.torch_private import FOREACH_DEVICES, foreach_utils
+
+    for module in (foreach_utils, optimizer):
+        patches.set(module, FOREACH_DEVICES, list)
 
 
 def _install_extensions(say: Callable[[str], None], patches: Patches) -> None:

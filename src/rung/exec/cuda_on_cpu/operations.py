@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _pop_mode_temporarily
 
+from rung.run.torch_private import dispatch_modes_waiting, exclude_key, include_key, pop_dispatch_mode
 from rung.simulation.dispatch import dispatch_hook, host_key
 from rung.simulation.simulation import World
 from rung.simulation.torch_api.graphs import Graph
 
-_include = torch._C._dispatch_tls_set_dispatch_key_included
-_exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
-_waiting_modes = torch._C._len_torch_dispatch_stack
+_include = include_key
+_exclude = exclude_key
+_waiting_modes = dispatch_modes_waiting
 #: The dtypes of tensors that torch makes of Python's numbers.
 _OF_NUMBERS = (torch.float64, torch.int64, torch.bool, torch.complex128)
 
@@ -42,7 +42,7 @@ def install(world: World) -> None:
 
     def handed_on(func: Any, *args: Any, **kwargs: Any) -> Any:
         if _waiting_modes():  # those of the program come first, and call the operation again
-            with _pop_mode_temporarily() as mode:
+            with pop_dispatch_mode() as mode:
                 return mode.__torch_dispatch__(func, (), args, kwargs)
         _exclude(host_key.KEY, True)
         try:

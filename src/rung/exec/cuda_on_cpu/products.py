@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rung.run.torch_private import has_kernel
+
 _NAMES = ("mm", "bmm", "addmm", "baddbmm")
 _libraries: list[torch.library.Library] = []
 
@@ -20,7 +22,6 @@ def install() -> None:
         overloads = getattr(torch.ops.aten, name).overloads()
         for overload, kernel in (("dtype", _wide(name)), ("dtype_out", _written(name))):
             full = f"{name}.{overload}"
-            has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
             if overload in overloads and not has_kernel(f"aten::{full}", "CPU"):
                 library.impl(full, kernel, "CPU")
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rung.run.torch_private import new_tensor, restore_location
 from rung.simulation.dispatch import host_key
 from rung.simulation.dispatch.patches import Patches
 from rung.simulation.simulation import HOST, World
@@ -105,7 +106,7 @@ def _by_type(world: World, real: Callable[..., Any]) -> Callable[..., Any]:
 
 def _install_types(world: World, patches: Patches) -> None:
     """The constructors of old: ``torch.Tensor(2, 3)``, ``torch.FloatTensor([1])``."""
-    make = torch._C.TensorBase.__new__
+    make = new_tensor
 
     @functools.wraps(Tensor.__new__)  # by which the compiler knows it
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +125,7 @@ def _install_types(world: World, patches: Patches) -> None:
 
 def _install_storages(world: World, patches: Patches) -> None:
     """The storage of a tensor of the card says so; others lie on the host until a file says otherwise."""
-    real, restoring = Tensor.untyped_storage, torch.serialization._get_restore_location
+    real, restoring = Tensor.untyped_storage, restore_location
     card = world.cards[0]
     mark = Mark(card, card.allocate(0))
 

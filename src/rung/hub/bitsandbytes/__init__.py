@@ -24,6 +24,7 @@ from rung.diagnosis import classify
 from rung.exec.watch import gpu
 from rung.hub.bitsandbytes.kernels import KERNELS
 from rung.hub.register import after_import, forget
+from rung.run.torch_private import DispatchKey, keys_below
 from rung.simulation.dispatch.patches import Patches
 from rung.simulation.torch_api.placement import transparent
 
@@ -137,7 +138,7 @@ def _guard() -> None:
 
 def guarded(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The operator's own kernel for the device, and ``kernel`` once that has refused."""
-    below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
+    below = keys_below(getattr(DispatchKey, _KEY))
     run, refused = op._handle.redispatch_boxed, set[tuple[torch.device, torch.dtype]]()
 
     def call(keys: Any, *args: Any, **kwargs: Any) -> Any:

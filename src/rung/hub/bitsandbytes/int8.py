@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from rung.exec.fallbacks import int_mm
+from rung.run import torch_private
 
 
 def int8_vectorwise_quant(a: Tensor, threshold: float = 0.0) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -44,7 +45,7 @@ def int8_linear_matmul(a: Tensor, b: Tensor) -> Tensor:
     """int8 [..., K] times int8 [N, K]: int32 [..., N], exact for any K."""
     flat = a.reshape(-1, a.shape[-1])
     native = a.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return (torch._int_mm if native else int_mm)(flat, b.t()).view(*a.shape[:-1], b.shape[0])
+    return (torch_private.int_mm if native else int_mm)(flat, b.t()).view(*a.shape[:-1], b.shape[0])
 
 
 def int8_mm_dequant(

@@ -21,6 +21,7 @@ from rung.core.errors import UsageError
 from rung.kernels.gpu.dtypes import DTYPE_NAME
 from rung.nn.quantized import binding
 from rung.nn.quantized.weight import QuantWeight, parts_of
+from rung.run.torch_private import DisableTransforms, are_transforms_active, is_tracing
 
 Parts = list[Tensor]
 
@@ -49,17 +50,17 @@ def recorded(x: Tensor) -> bool:
     """Whether a call with x is to be an operator's: torch makes a program of it (``torch.compile``, ``jit.trace``), or
     x has no values, or is more than a tensor.
     """
-    return type(x) is not Tensor or x.is_meta or torch.compiler.is_compiling() or torch._C._is_tracing()
+    return type(x) is not Tensor or x.is_meta or torch.compiler.is_compiling() or is_tracing()
 
 
 def transformed() -> bool:
     """Whether torch batches or differentiates the calls while they are made (``torch.func``, forward mode)."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return are_transforms_active() or forward_ad._current_level >= 0
 
 
 def _plain(weight: QuantWeight, dtype: torch.dtype) -> Tensor:
     """The decoded weight as an ordinary tensor, whatever torch transforms around it."""
-    with torch._C._DisableFuncTorch():
+    with DisableTransforms():
         return weight.decode(dtype)
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from rung import formats
 from rung.core.errors import UsageError
 from rung.core.types import Format
 from rung.formats import Encoded
+from rung.run.torch_private import disabled_torch_function, tree_map_only
 
 if TYPE_CHECKING:
     from rung.run.binding import Linear
@@ -205,7 +205,7 @@ class Decoded(Tensor):
 
     _weight: QuantWeight
     _is_hf_initialized = True  # transformers' mark; without it a model that is loaded would fill it with random values
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = disabled_torch_function
 
     @staticmethod
     def __new__(cls, weight: QuantWeight) -> Decoded:

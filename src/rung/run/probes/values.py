@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.run.probes.start import device
+from rung.run.torch_private import int_mm, scaled_mm
 
 DTYPES = {**TORCH_DTYPE, "f64": torch.float64, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 #: Largest relative error (L2) of a whole result against float64 on the same rounded inputs. Between one and a few
@@ -71,10 +72,10 @@ def elementwise(dtype: str) -> str:
 def product(x: Tensor, w: Tensor) -> Tensor:
     """x [M, K] times w [N, K] transposed, on torch's own road for the dtype: int8 to int32, fp8 to bf16."""
     if x.dtype == torch.int8:
-        return torch._int_mm(x, w.T)
+        return int_mm(x, w.T)
     if x.dtype == DTYPES["fp8"]:
         one = torch.ones((), device=x.device)
-        return torch._scaled_mm(x, w.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        return scaled_mm(x, w.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     return x @ w.T
 
 

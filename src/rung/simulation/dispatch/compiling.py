@@ -12,11 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._dynamo  # before anything is replaced: the first mode or checkpoint would import it inside
 
 from rung.core.types import Level
+from rung.run.torch_private import import_compiler
 from rung.simulation.dispatch.patches import Patches
 from rung.simulation.simulation import World
+
+import_compiler()  # before anything is replaced: the first mode or checkpoint would import it inside
 
 
 def install(world: World, patches: Patches) -> Callable[[], None]:

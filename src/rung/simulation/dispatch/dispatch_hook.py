@@ -13,11 +13,22 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode_temporarily
 
-_KEY: Any = torch._C._parse_dispatch_key("Fake")
-_include = torch._C._dispatch_tls_set_dispatch_key_included
-_waiting_modes = torch._C._len_torch_dispatch_stack
+from rung.run.torch_private import (
+    TorchDispatchMode,
+    all_operators,
+    dispatch_modes_waiting,
+    get_schema,
+    include_key,
+    is_key_included,
+    operators_with_kernel,
+    parse_dispatch_key,
+    pop_dispatch_mode,
+)
+
+_KEY: Any = parse_dispatch_key("Fake")
+_include = include_key
+_waiting_modes = dispatch_modes_waiting
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -32,7 +43,7 @@ _handler: Handler = _pass_on
 
 def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     if _waiting_modes():  # those of the program come first, and call the operation again
-        with _pop_mode_temporarily() as mode:  # torch's own way to it may not come back here
+        with pop_dispatch_mode() as mode:  # torch's own way to it may not come back here
             return mode.__torch_dispatch__(func, (), args, kwargs)
     _include(_KEY, False)
     try:
@@ -62,7 +73,7 @@ class seen:  # noqa: N801 (a block: with seen())
         self._now = now
 
     def __enter__(self) -> None:
-        self._before = torch._C._dispatch_tls_is_dispatch_key_included(_KEY)
+        self._before = is_key_included(_KEY)
         _include(_KEY, self._now)
 
     def __exit__(self, *_: object) -> None:
@@ -84,7 +95,7 @@ def register(fallback: Callable[..., Any], writes: bool = True) -> tuple[torch.l
     everything.fallback(fallback)
     looking = {full for full in _with_kernels() if _only_looks(full) or not (writes or _makes_tensors(full))}
     libraries: dict[str, torch.library.Library] = {}
-    for full in looking if _is_called_under_modes() else torch._C._dispatch_get_all_op_names():
+    for full in looking if _is_called_under_modes() else all_operators():
         library, _, name = full.partition("::")
         if library not in libraries:
             libraries[library] = torch.library.Library(library, "IMPL", "Fake")
@@ -106,7 +117,7 @@ def see_writes(fallback: Callable[..., Any]) -> torch.library.Library:
 
 
 def _with_kernels() -> set[str]:
-    names = torch._C._dispatch_get_registrations_for_dispatch_key
+    names = operators_with_kernel
     return {*names("CPU"), *names("CompositeExplicitAutograd")}
 
 
@@ -157,4 +168,4 @@ def _operation(full: str) -> Any:
 
 
 def _schema(name: str, overload: str) -> Any:
-    return torch._C._get_schema(name, overload)
+    return get_schema(name, overload)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rung.run.torch_private import DispatchKey, DispatchKeySet
 from rung.simulation import refusals
 from rung.simulation.dispatch.dispatch_hook import seen
 from rung.simulation.dispatch.operations import Operation
@@ -17,7 +18,7 @@ from rung.simulation.torch_api.generators import check_generator
 from rung.simulation.torch_api.placement import UNDECIDED, Mark, claim, wanting, where
 
 _CPU = torch.device("cpu")
-_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_KEYS = DispatchKeySet(DispatchKey.CPU)
 #: Classes of tensors and of what is none, which are known without asking ``isinstance``.
 _TENSORS = frozenset((Tensor, torch.nn.Parameter))
 _OTHERS = frozenset((int, float, bool, type(None), torch.dtype))

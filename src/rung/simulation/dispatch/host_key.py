@@ -16,16 +16,14 @@ import torch
 from torch import Tensor
 
 from rung.core.errors import SoftwareMissing
+from rung.run.torch_private import DispatchKey, DispatchKeySet, dispatch_keys, parse_dispatch_key
 
-KEY: Any = torch._C._parse_dispatch_key("Fake")
-_BIT: int = torch._C.DispatchKeySet(KEY).raw_repr()
-_keys_of = torch._C._dispatch_keys
+KEY: Any = parse_dispatch_key("Fake")
+_BIT: int = DispatchKeySet(KEY).raw_repr()
+_keys_of = dispatch_keys
 #: What tensors of all layouts in the processor's memory have in common. Their ``device`` may be replaced, and modes too
 #: would be asked for it.
-_PROCESSOR: int = (
-    torch._C.DispatchKeySet(torch._C.DispatchKey.CPU).raw_repr()
-    & torch._C.DispatchKeySet(torch._C.DispatchKey.SparseCPU).raw_repr()
-)
+_PROCESSOR: int = DispatchKeySet(DispatchKey.CPU).raw_repr() & DispatchKeySet(DispatchKey.SparseCPU).raw_repr()
 #: Bytes of a tensor of torch that are searched; it takes about 200.
 _SEARCHED = 256
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rung.run.torch_private import has_kernel
 from rung.simulation import refusals
 from rung.simulation.defects import Defect
 from rung.simulation.dispatch.dispatch_hook import is_view
@@ -50,7 +51,6 @@ class Operation:
         schema = func._schema
         self.name: str = schema.name.split("::")[1]
         self.kind = _kind(self.name)
-        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
         self.composite = has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU")
         self.whole = self.composite and self.name in _WHOLE
         self.custom = func.namespace not in ("aten", "prims", "rung")

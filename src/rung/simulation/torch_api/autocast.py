@@ -17,6 +17,14 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from rung.run.torch_private import (
+    DispatchKey,
+    DispatchKeySet,
+    ExcludeKeys,
+    include_key,
+    operators_with_kernel,
+    to_dtype,
+)
 from rung.simulation.dispatch.patches import Patches
 from rung.simulation.simulation import HOST, Card, World
 from rung.simulation.torch_api.placement import where
@@ -51,9 +59,9 @@ _REFUSED = {
     "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
     "safe to autocast."
 }
-_include = torch._C._dispatch_tls_set_dispatch_key_included
-_HOST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
-_to = torch.ops.aten.to.dtype._op
+_include = include_key
+_HOST = DispatchKeySet(DispatchKey.AutocastCPU)
+_to = to_dtype
 Policy = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -63,8 +71,8 @@ class Autocast:
     def __init__(self, world: World) -> None:
         self._world = world
         self._name = f"Autocast{world.type.upper()}"
-        self._key: Any = getattr(torch._C.DispatchKey, self._name)
-        self._without = torch._C.DispatchKeySet(self._key)
+        self._key: Any = getattr(DispatchKey, self._name)
+        self._without = DispatchKeySet(self._key)
         self._without_both = self._without | _HOST
         self._library: Any = None
         self._lock = threading.Lock()
@@ -101,7 +109,7 @@ class Autocast:
             self._library = torch.library.Library("aten", "IMPL", self._name)
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
-                for full in torch._C._dispatch_get_registrations_for_dispatch_key(self._name):
+                for full in operators_with_kernel(self._name):
                     library, _, name = full.partition("::")
                     if library == "aten":
                         self._library.impl(name, self._kernel(name))
@@ -112,9 +120,9 @@ class Autocast:
 
         def computed(*args: Any, **kwargs: Any) -> Any:
             if any(isinstance(where(self._world, t), Card) for t in _tensors((*args, *kwargs.values()))):
-                with torch._C._ExcludeDispatchKeyGuard(self._without_both):
+                with ExcludeKeys(self._without_both):
                     return carried_out(args, kwargs)
-            with torch._C._ExcludeDispatchKeyGuard(self._without):
+            with ExcludeKeys(self._without):
                 return operation(*args, **kwargs)
 
         return computed

@@ -9,8 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _device
 
+from rung.run.torch_private import (
+    PARSE_TO,
+    DeviceContext,
+    device_constructors,
+    function_mode_at,
+    function_modes_waiting,
+)
 from rung.simulation.dispatch.patches import Patches
 from rung.simulation.simulation import HOST, Card, World
 from rung.simulation.torch_api import placement
@@ -31,7 +37,7 @@ _in_force: Methods | None = None
 def functions() -> Iterator[tuple[Any, str]]:
     """Every (module, name) that takes ``device=``: what torch counts as such, ``*_like`` and ``normal``."""
     owners = (torch, torch.fft, torch.nested)
-    for function in _device._device_constructors():
+    for function in device_constructors():
         name = str(getattr(function, "__name__", ""))
         for owner in owners:
             if getattr(owner, name, None) is function:
@@ -48,7 +54,7 @@ def install(methods: Methods, patches: Patches) -> None:
     for name in _NEW:
         patches.set(Tensor, name, _placing(getattr(Tensor, name), True, False))
     patches.set(torch, "device", device_class(methods.world))
-    patches.set(torch._C._nn, "_parse_to", _parsing(methods.world, torch._C._nn._parse_to))
+    patches.set(*PARSE_TO, _parsing(methods.world, getattr(*PARSE_TO)))
     patches.set(sys.modules[__name__], "_in_force", methods)
 
 
@@ -90,9 +96,9 @@ def _placing(real: Callable[..., Any], follows: bool, with_data: bool) -> Callab
 
 def _default_device() -> torch.device | None:
     """What ``torch.set_default_device`` or a ``with torch.device(...)`` of this thread asks for."""
-    for index in reversed(range(torch._C._len_torch_function_stack())):
-        mode = torch._C._get_function_stack_at(index)
-        if isinstance(mode, _device.DeviceContext):
+    for index in reversed(range(function_modes_waiting())):
+        mode = function_mode_at(index)
+        if isinstance(mode, DeviceContext):
             return mode.device
     return None
 

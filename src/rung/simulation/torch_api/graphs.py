@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rung.run.torch_private import EMPTY_PINNED_CACHE, BelowAutograd
 from rung.simulation import refusals
 from rung.simulation.dispatch.dispatch_hook import seen
 from rung.simulation.dispatch.patches import Patches
@@ -66,7 +67,7 @@ class Graph:
     def replay(self) -> None:
         """Does it again."""
         random = torch.Tag.nondeterministic_seeded
-        with seen(False), torch.inference_mode(), torch._C._AutoDispatchBelowAutograd():
+        with seen(False), torch.inference_mode(), BelowAutograd():
             for func, args, kwargs, result in self._steps:
                 if random in func.tags and kwargs.get("generator") is None:
                     made = self.world.card.by_chance(func, args, kwargs)
@@ -101,5 +102,5 @@ def install(world: World, patches: Patches, graph: type[Graph] = Graph) -> None:
     for module in (torch.cuda, torch.cuda.graphs):
         patches.set(module, "CUDAGraph", made)
         patches.set(module, "graph_pool_handle", lambda: (0, 1))
-    patches.set(torch._C, "_host_emptyCache", lambda: None)  # pinned memory is the host's own here
+    patches.set(*EMPTY_PINNED_CACHE, lambda: None)  # pinned memory is the host's own here
     patches.set(torch.cuda.graphs.graph, "default_capture_stream", None)  # the class keeps the first one

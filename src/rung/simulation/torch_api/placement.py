@@ -18,14 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rung.run.torch_private import tensor_device, tensor_is_cpu
 from rung.simulation import refusals
 from rung.simulation.allocator import Block
 from rung.simulation.dispatch import host_key
 from rung.simulation.simulation import HOST, Card, Host, World
 
 #: torch's own getters, whatever stands in for them while a simulation is in force.
-real_device = torch._C.TensorBase.device.__get__
-_real_is_cpu = torch._C.TensorBase.is_cpu.__get__  # type: ignore[attr-defined]
+real_device = tensor_device
+_real_is_cpu = tensor_is_cpu
 # For good: other threads may be in the midst of an operation when a simulation ends.
 torch.UntypedStorage._rung_mark = None  # type: ignore[attr-defined]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rung.run.torch_private import package_registry
 from rung.simulation.simulation import Card, World
 from rung.simulation.torch_api.placement import card_of_storage, claim_storage
 
@@ -33,7 +34,7 @@ def install(world: World) -> Callable[[], None]:
     torch.serialization.register_package(_PRIORITY, tag, restore)
 
     def remove() -> None:
-        registry = torch.serialization._package_registry
+        registry = package_registry
         registry[:] = [entry for entry in registry if entry[2] is not restore]
 
     return remove

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rung.run.torch_private import storage_device
 from rung.simulation.dispatch.patches import Patches
 from rung.simulation.simulation import Card, World
 from rung.simulation.torch_api.placement import Mark, card_of_storage, claim_storage, mark_of, share
 
-_real_device = torch._C.StorageBase.device.__get__  # type: ignore[attr-defined]
+_real_device = storage_device
 _PRESERVE = -1  # the stream that torch's own ``__dlpack__`` takes for "none was named"
 
 
