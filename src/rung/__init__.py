@@ -15,14 +15,13 @@ import importlib
 from rung import moved as _moved
 from rung.hub.register import install as _install
 
-__version__ = "0.1.0"
-
 TYPE_CHECKING = False  # typing's own costs the launcher of ``rung exec`` milliseconds
 if TYPE_CHECKING:
     from typing import Any
 
     from rung.core.errors import RungError
     from rung.core.types import Device, Plan, Report
+    from rung.core.version import __version__
     from rung.diagnosis.explain import explain
     from rung.hub.transformers import QuantizationConfig
     from rung.nn.quantize import quantize
@@ -39,6 +38,7 @@ _PUBLIC = {
     "Report": "rung.core.types",
     "RungError": "rung.core.errors",
     "Trace": "rung.run.trace",
+    "__version__": "rung.core.version",
     "card": "rung.public",
     "check": "rung.public",
     "device": "rung.public",

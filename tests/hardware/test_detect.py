@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-import rung
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.hardware import detect, json_cache, probe_cache
@@ -90,7 +89,7 @@ def test_another_target_of_the_compiler_is_measured_again(p2200, monkeypatch, va
 def test_another_rung_or_other_sources_are_measured_again(p2200, monkeypatch):
     probe_cache.write(p2200, FOUND)
     with monkeypatch.context() as patch:
-        patch.setattr(rung, "__version__", "9.9")
+        patch.setattr("rung.core.version.__version__", "9.9")
         assert probe_cache.read(p2200) is None
     monkeypatch.setattr(probe_cache, "sources", lambda: "other")
     assert probe_cache.read(p2200) is None

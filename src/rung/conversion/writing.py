@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from rung import __version__, formats
+from rung import formats
 from rung.conversion.job import Job, Step, index_of
 from rung.conversion.measure import Cost, cost
 from rung.conversion.resumable_writer import Partial, Planned
 from rung.core.files import state_of
 from rung.core.shield import Outcome, Workers
 from rung.core.types import Format
+from rung.core.version import __version__
 from rung.formats import Encoded
 from rung.kernels.cpu.encode import encoding
 from rung.models.reader import Reader

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import rung
+from rung.core import version
 from rung.core.types import EMPTY, Capability, Device, Level
 from rung.core.value import FrozenDict, Value
 from rung.hardware import json_cache
 from rung.hardware.families.cpu import TARGET_VARIABLES
 
-_PACKAGE = Path(__file__).parent.parent
+_PACKAGE = version.PACKAGE
 #: The sources that a proof depends on, below the package: kernels and the probes themselves.
 _SOURCES = ("kernels/isa", "run/probe.py", "run/probes")
 
@@ -47,7 +47,7 @@ def key(device: Device) -> dict[str, str]:
         "declared": _digest(",".join(sorted(f"{c.name} {c.level}" for c in device.capabilities.values()))),
         "threads": str(device.details.get("cores", "")),
         "sources": sources(),
-        "rung": str(getattr(rung, "__version__", "")),
+        "rung": version.__version__,
     }
     parts |= {name: str(device.details[name]) for name in ("uuid", "pci") if name in device.details}
     parts |= {f"software.{name}": version for name, version in device.software.items()}

@@ -11,8 +11,8 @@ from huggingface_hub.errors import EntryNotFoundError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from torch import nn
 
-import rung
 from rung.core.text import count, size
+from rung.core.version import __version__
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
 
 _KINDS = {QuantLinear: "linear layer", QuantEmbedding: "embedding", QuantExperts: "expert layer"}
@@ -55,7 +55,7 @@ def text(model: Any, place: str) -> str:
     body = _TEXT.format(
         name=place.rpartition("/")[2],
         origin=f"[{base}](https://huggingface.co/{base})" if base else f"A {type(model).__name__}",
-        version=rung.__version__,
+        version=__version__,
         size=size(left + sum(part.nbytes for part in coded)),
         plain=size(left + sum(2 * weight.shape[0] * weight.shape[1] for weight in weights)),
         rows="\n".join(rows),

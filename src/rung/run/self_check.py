@@ -9,11 +9,10 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
-import rung
 from rung.core.text import count
 from rung.core.types import YES, Case, Device, Rung, StepClass, Verdict, no
+from rung.core.version import PACKAGE
 from rung.hardware import json_cache
 from rung.run import worker
 from rung.run.torch_device import torch_name
@@ -26,12 +25,11 @@ LIMIT = 120.0
 def source_hash() -> str:
     """A digest of the code that decides what a rung computes, and of the check itself: a wrong one proves nothing."""
     digest = hashlib.sha256()
-    root = Path(rung.__file__).parent
     for folder in ("formats", "kernels", "ops"):
-        for path in sorted((root / folder).rglob("*.py")):
+        for path in sorted((PACKAGE / folder).rglob("*.py")):
             digest.update(path.read_bytes())
     for name in ("self_check_cases.py", "encoder_check.py", "self_check_model.py"):
-        digest.update((root / "run" / name).read_bytes())
+        digest.update((PACKAGE / "run" / name).read_bytes())
     return digest.hexdigest()[:16]
 
 

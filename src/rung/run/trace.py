@@ -23,11 +23,11 @@ from torch.utils.flop_counter import flop_registry
 
 from rung.core.errors import CannotTrace
 from rung.core.value import Value
+from rung.core.version import PACKAGE
 from rung.run.torch_private import TorchDispatchMode, tree_leaves, tree_map
 
-_PACKAGE = Path(__file__).parents[1]
 #: Folders whose frames are not the traced program's.
-_OURS = (str(Path(torch.__file__).parent), str(_PACKAGE / "run"), str(_PACKAGE / "simulation"))
+_OURS = (str(Path(torch.__file__).parent), str(PACKAGE / "run"), str(PACKAGE / "simulation"))
 _GROUPED = getattr(torch.ops.aten, "_grouped_mm", None)  # which torch has from 2.8 on
 _FLOPS = {
     **flop_registry,

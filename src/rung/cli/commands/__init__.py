@@ -102,7 +102,7 @@ def _first_sentence(text: str) -> str:
 
 def _version(asked: bool) -> None:
     if asked:
-        from rung import __version__
+        from rung.core.version import __version__
 
         typer.echo(f"rung {__version__}")
         raise typer.Exit

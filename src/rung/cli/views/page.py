@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-import rung
 from rung import cli
 from rung.core.errors import UsageError
 from rung.core.files import write_whole
 from rung.core.text import size
 from rung.core.types import Device
+from rung.core.version import __version__
 
 _STYLE = """
 :root { color-scheme: light dark }
@@ -54,7 +54,7 @@ FEW = 12
 def frame(title: str, answers: Iterable[str], body: str, devices: Sequence[Device] = ()) -> str:
     """Return the whole page: ``answers`` are sentences, ``body`` is HTML; the command is the one that was typed."""
     told = "".join(f'<p class="answer">{escape(answer)}</p>\n' for answer in answers)
-    made = f"{datetime.date.today().isoformat()} · rung {rung.__version__}"
+    made = f"{datetime.date.today().isoformat()} · rung {__version__}"
     typed = f" · <code>{escape(shlex.join(cli.typed))}</code>" if cli.typed else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
