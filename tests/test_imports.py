@@ -20,11 +20,11 @@ STEPS = [
     {"planning"},
     {"diagnosis"},
     {"run"},
-    {"simulation", "nn"},
+    {"simulation"},
+    {"exec", "nn"},
     {"hub"},
     {"engine", "measure"},
     {"training", "pipelines", "splats", "conversion"},
-    {"exec"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(STEPS) for name in names}

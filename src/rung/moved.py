@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 
 TYPE_CHECKING = False  # typing's own costs the launcher of ``rung exec`` milliseconds
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
 #: Old module or package -> new one. A package's row covers what lies in it, unless that has a row of its own.
@@ -179,7 +179,7 @@ MOVED: dict[str, str] = {
 }
 
 
-def new_name(name: str) -> str | None:
+def new_name(name: str, rows: dict[str, str] = MOVED) -> str | None:
     """Return where the module ``name`` is now, or None if it did not move.
 
     >>> new_name("rung.engine.bound"), new_name("rung.run.simulate.streams"), new_name("rung.core.errors")
@@ -188,8 +188,8 @@ def new_name(name: str) -> str | None:
     parts = name.split(".")
     for length in range(len(parts), 1, -1):
         head = ".".join(parts[:length])
-        if head in MOVED:
-            return ".".join([MOVED[head], *parts[length:]])
+        if head in rows:
+            return ".".join([rows[head], *parts[length:]])
     return None
 
 
@@ -210,17 +210,34 @@ class _Alias:
 
 
 class _MovedFinder:
+    """Finds old names. At the end of ``sys.meta_path``: what ``from OLD_PACKAGE import MODULE`` asks a package for."""
+
+    def __init__(self, rows: Callable[[], dict[str, str]]) -> None:
+        self.rows = rows
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        new = new_name(fullname) if fullname.startswith("rung.") else None
+        new = new_name(fullname, self.rows()) if fullname.startswith("rung.") else None
         if new is None:
             return None
         warnings.warn(f"{fullname} is {new} now; the old path goes in 0.3", DeprecationWarning, stacklevel=2)
         return ModuleSpec(fullname, _Alias(new))  # type: ignore[arg-type]  # a Loader by its methods
 
 
+def _in_new_packages() -> dict[str, str]:
+    """Return the modules that left their package for another one, by the name that they would have in the new one."""
+    parents = {old.rpartition(".")[0] for old in MOVED}
+    packages = {old: new for old, new in MOVED.items() if old in parents}
+    return {
+        packages[old.rpartition(".")[0]] + "." + old.rpartition(".")[2]: new
+        for old, new in MOVED.items()
+        if old.rpartition(".")[0] in packages
+    }
+
+
 def install() -> None:
     """Let old paths be imported. ``import rung`` calls this once."""
     if not any(isinstance(finder, _MovedFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _MovedFinder())
+        sys.meta_path.insert(0, _MovedFinder(lambda: MOVED))
+        sys.meta_path.append(_MovedFinder(_in_new_packages))
