@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rung.core import version
 from rung.core.types import EMPTY, Capability, Device, Level
