@@ -305,3 +305,33 @@ def test_what_comes_long_after_a_chain_is_no_part_of_it():
     assert follows[len(lines) + 3] is False
     soon_after = "\n".join(["ValueError: no", _JOINTS[0], last])
     assert {hit.number: hit.follows for hit in scene([soon_after.encode()], {}).hits}[3] is True
+
+
+@pytest.mark.parametrize("text", ["my gpu is slow", "cuda not working", "it doesn't work on my GPU!", "Not using GPU."])
+def test_everyday_words_are_never_nearly_certain_and_ask_for_the_log(text):
+    found = explain(text, {"gpu": "Quadro P2200", "compute_capability": "6.1"})
+    assert found.vague
+    assert found.certainty in (None, "one of two or three", "not sure")
+
+
+@pytest.mark.parametrize("text", ["CUDA out of memory", "Torch not compiled with CUDA enabled", "igemmlt", "Killed"])
+def test_what_a_program_says_is_not_taken_for_everyday_words(text):
+    assert not explain(text).vague
+
+
+def test_where_there_is_no_gpu_its_driver_is_what_the_message_is_about():
+    found = explain("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", {"gpu": "none"})
+    assert (found.cause, found.fixes[0].label) == ("gpu-not-visible", "use-cpu")
+
+
+@pytest.mark.parametrize(("gpu", "first"), [("none", "rung-exec-cpu"), ("RTX 3060", "install-matching-build")])
+def test_without_a_gpu_the_processor_comes_before_another_build(gpu, first):
+    log = "$ python train.py --x\nAssertionError: Torch not compiled with CUDA enabled"
+    assert explain(log, {"gpu": gpu}).ways[0][0].label == first
+
+
+def test_a_killed_program_is_told_of_smaller_models_before_swap():
+    fixes = explain("Killed").fixes
+    commands = [fix.command or "" for fix in fixes]
+    assert commands[0].startswith("rung check")
+    assert [number for number, command in enumerate(commands) if "swap" in command] == [2], "after the others shown"

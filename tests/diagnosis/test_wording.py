@@ -1,6 +1,8 @@
 """In which words a fix is told: those of the program, the maker and the system at hand."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from rung.diagnosis.fixing import causes
 from rung.diagnosis.programs import PROGRAMS, TORCH, program_of
 from rung.diagnosis.wording import Speaker, wordings
 
+DATA = Path(__file__).parents[1] / "data"
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device\ntorch 2.9"
 RAISED = 'File "/venv/lib/python3.11/site-packages/nunchaku/models.py", line 3, in forward\n'
 
@@ -33,7 +36,7 @@ RAISED = 'File "/venv/lib/python3.11/site-packages/nunchaku/models.py", line 3, 
             "docker run --rm rocm/pytorch:latest\nno GPU",
             "--security-opt seccomp=unconfined rocm/pytorch:latest",
         ),
-        ("fix-gpu-visibility", "gpu-not-visible", {"gpu": "RX 7600", "os": "Docker"}, "no GPU", None),
+        ("fix-gpu-visibility", "gpu-not-visible", {"gpu": "RX 7600", "os": "Docker"}, "no GPU", "rung devices"),
         (
             "install-cuda-libraries",
             "cuda-library-not-found",
@@ -63,8 +66,14 @@ RAISED = 'File "/venv/lib/python3.11/site-packages/nunchaku/models.py", line 3, 
             "pip install nvidia-cuda-runtime-cu11",
         ),
         ("install-matching-build", "package-version-mismatch", {}, "operator torchvision::nms does not exist", "setup"),
-        ("use-fp32", "cpu-half-op-missing", {}, 'File ".../torch/nn/modules/linear.py", line 114, in forward', None),
-        ("downgrade-library", "software-defect", {"gpu": "RTX 4090", "torch": "2.9"}, "torch: wrong", None),
+        (
+            "use-fp32",
+            "cpu-half-op-missing",
+            {},
+            'File ".../torch/nn/modules/linear.py", line 114, in forward',
+            "grep -rnE 'dtype",
+        ),
+        ("downgrade-library", "software-defect", {"gpu": "RTX 4090", "torch": "2.9"}, "torch: wrong", "pip list"),
         (
             "use-fallback-kernel",
             "compiler-arch-unsupported",
@@ -86,7 +95,7 @@ RAISED = 'File "/venv/lib/python3.11/site-packages/nunchaku/models.py", line 3, 
             "ModuleNotFoundError: No module named 'cv2'",
             "pip install opencv-python",
         ),
-        ("align-package-versions", "package-version-mismatch", {}, "No module named 'my_own_thing'", None),
+        ("align-package-versions", "package-version-mismatch", {}, "No module named 'my_own_thing'", "pip check"),
     ],
 )
 def test_a_command_is_that_of_the_program_the_maker_and_the_system(label, cause, environment, log, wanted):
@@ -155,3 +164,20 @@ def test_every_name_in_a_wording_is_one_that_there_is():
 def test_windows_is_given_its_own_shell(log, label, cause, wanted):
     found = Speaker(scene([log.encode()], {"os": "Windows 11"}), cause).fix(label)
     assert found.command.startswith(wanted)
+
+
+def test_a_change_of_code_names_the_line_or_what_finds_it():
+    error = "RuntimeError: \"addmm_impl_cpu_\" not implemented for 'Half'"
+    frame = '  File "/x/site-packages/torch/nn/linear.py", line 5, in forward\n'
+    found = Speaker(scene([f'File "a/train.py", line 7, in main\n{frame}{error}'.encode()], {}), "x").fix("use-fp32")
+    assert (found.command, found.text.endswith("(a/train.py, line 7)")) == (None, True)
+    found = Speaker(scene([error.encode()], {"os": "Windows 11"}), "x").fix("use-fp32")
+    assert found.command.startswith("Get-ChildItem -Recurse -Filter *.py | Select-String")
+
+
+def test_nearly_every_fix_that_is_shown_has_a_command_or_a_place():
+    """Of the known messages: what is left is no repair, or an error that names nothing."""
+    rows = [json.loads(line) for line in (DATA / "unread.jsonl").read_text(encoding="utf-8").splitlines()]
+    shown = [fix for row in rows for fix in explain(row["log"], row["environment"]).fixes[:3]]
+    bare = [fix for fix in shown if not (fix.command or re.search(r"https?://|, line \d+\)$", fix.text))]
+    assert len(bare) <= len(shown) // 12, {fix.label for fix in bare}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rung.core.errors import UsageError
 from rung.core.types import Device, StepClass
 from rung.core.value import Value
-from rung.diagnosis.certainty import NOT_SURE, ONE_OF, guessed, in_words, limited
+from rung.diagnosis.certainty import NOT_SURE, ONE_OF, guessed, in_words, limited, vague
 from rung.diagnosis.evidence import Evidence, Rule, Scene, scene_of
 from rung.diagnosis.facts import environment_of, gather
 from rung.diagnosis.fixing import causes, fixes_for
@@ -31,6 +31,7 @@ _LEAST = 0.12
 _SURE = 0.92
 _SHOWN = 5
 _OUTSIDE = "not-a-compatibility-problem"
+_ON_CPU = "rung-exec-cpu"
 _CHUNK = 1 << 20
 
 
@@ -49,8 +50,8 @@ class Explanation(Value):
     ``alternatives`` are other causes, falling; ``automatic``: ``rung run`` repairs it by itself. ``repairs`` are what
     rung itself does about it: ``rung run`` with the model of the log, ``rung exec`` before its command; ``works`` is
     what runs on the device today, where one was asked about. ``tell`` is the command that tells the likeliest
-    alternative apart, ``program`` what the log is of, ``again`` how to get a log that says more; these three are not in
-    the JSON.
+    alternative apart, ``program`` what the log is of, ``again`` how to get a log that says more; ``vague``: the log is
+    everyday words, and a program's own would say more. These four are not in the JSON.
     """
 
     cause: str | None
@@ -64,10 +65,12 @@ class Explanation(Value):
     tell: str = field(default="", compare=False)
     program: Program = field(default=NONE, compare=False)
     again: str = field(default="", compare=False)
+    vague: bool = field(default=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The answer as an object."""
-        found = {key: value for key, value in super().to_json().items() if key not in ("tell", "program", "again")}
+        unsaid = ("tell", "program", "again", "vague")
+        found = {key: value for key, value in super().to_json().items() if key not in unsaid}
         if self.works is not None:
             found["works"] |= {"sentence": self.works.sentence}
         return found | {"certainty": self.certainty}
@@ -86,6 +89,13 @@ class Explanation(Value):
     def doubtful(self) -> bool:
         """Whether other causes are about as likely."""
         return self.certainty in (ONE_OF, NOT_SURE)
+
+    @property
+    def ways(self) -> tuple[tuple[Fix, ...], tuple[Fix, ...]]:
+        """What to do in order, and what rung does instead: a machine without a GPU gets none by another build, so there
+        the processor comes first."""
+        first = tuple(fix for fix in self.repairs if fix.label == _ON_CPU)
+        return (*first, *self.fixes), tuple(fix for fix in self.repairs if fix.label != _ON_CPU)
 
     @property
     def sentence(self) -> str:
@@ -128,7 +138,7 @@ def explain_log(
     rules = rules_of(found)
     words = words_of(found, rules)
     shares = probabilities(weights(found.hits, rules), votes(words))
-    answer = _judge(found, rules, words, limited(shares, found) if _speaks(found) else {})
+    answer = _judge(found, rules, words, shares if _speaks(found) else {})
     if device is None or answer.cause in (None, _OUTSIDE):
         return answer
     from rung.diagnosis.works import suit
@@ -157,11 +167,11 @@ def scene(chunks: Iterable[bytes], environment: Mapping[str, Any] | None = None)
     return scene_of(reading, gather(given, [*reading.about, *(hit.line for hit in reading.hits)], reading.named))
 
 
-def _judge(scene: Scene, rules: list[Rule], words: set[str], found: Mapping[str, float]) -> Explanation:
+def _judge(scene: Scene, rules: list[Rule], words: set[str], shares: Mapping[str, float]) -> Explanation:
+    found, first = limited(shares, scene), next(iter(shares.items()), None)
+    if first is not None and guessed(*first, scene):  # what the machine's words alone suggest is no more than a hint
+        found = {label: share * _LEAST for label, share in found.items()}
     ranked = list(found.items())
-    if ranked and guessed(*ranked[0], scene):  # what the machine's words alone suggest is no more than a hint
-        ranked = [(label, share * _LEAST) for label, share in ranked]
-        found = dict(ranked)
     known = bool(ranked) and ranked[0][1] >= max(_LEAST, 1 - sum(found.values()))
     others = ranked[1:] if known else ranked
     alternatives = [Alternative(cause, round(share, 4)) for cause, share in others[:4]]
@@ -186,6 +196,7 @@ def _judge(scene: Scene, rules: list[Rule], words: set[str], found: Mapping[str,
         tell=speaker.tell(alternatives[0].cause),
         program=speaker.program,
         again=speaker.again(),
+        vague=vague(scene),
     )
 
 

@@ -161,6 +161,11 @@ BY_FACT: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
         ),
         ("set-environment-override", "fix-gpu-visibility"),
     ),
+    (  # where there is none, none can be made visible
+        "gpu-not-visible",
+        lambda s: s.has("no-nvidia-driver") and s.facts.without_gpu,
+        ("use-cpu", "fix-gpu-visibility"),
+    ),
     ("gpu-not-visible", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-gpu-visibility")),
     ("not-a-compatibility-problem", lambda s: s.says(_BETWEEN_CARDS), ("set-environment-override", "fix-user-code")),
     (  # the name of flash-attn 1, which 2 has no more

@@ -54,7 +54,16 @@ def fixes_for(shares: Mapping[str, float], scene: Scene, words: Iterable[str], s
         chosen.append(max(worth, key=worth.__getitem__))
         del left[chosen[-1]]
         unhelped = {cause: share * (1 - chances[cause].get(chosen[-1], 0.0)) for cause, share in unhelped.items()}
-    return tuple(speaker.fix(label) for label in chosen)
+    return tuple(speaker.fix(label) for label in _smaller_first(chosen, scene))
+
+
+def _smaller_first(labels: list[str], scene: Scene) -> list[str]:
+    """Where the kernel killed the program, the fixes with what costs nothing before more memory or swap."""
+    less, more = "reduce-memory", "add-host-memory"
+    if not (scene.has("killed") and {less, more}.issubset(labels) and labels.index(more) < labels.index(less)):
+        return labels
+    exchanged = {less: more, more: less}
+    return [exchanged.get(label, label) for label in labels]
 
 
 def _chances(cause: str, scene: Scene, helping: Helping) -> Mapping[str, float]:

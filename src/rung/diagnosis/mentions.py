@@ -26,7 +26,8 @@ class Mentions(Value):
 
     ``command`` is the Python command that was run, else ``python`` and the first script of a traceback; ``module`` the
     package that raised as it is imported, ``library`` the same as pip installs it, where that is known for certain;
-    ``model`` is a name of the model hub or of a size, ``file`` that of a model, ``executable`` that of a program.
+    ``model`` is a name of the model hub or of a size, ``file`` that of a model, ``executable`` that of a program;
+    ``place`` is the last line of no package in a traceback: ``train.py, line 12``.
     """
 
     command: str = ""
@@ -36,6 +37,7 @@ class Mentions(Value):
     file: str = ""
     executable: str = ""
     image: str = ""
+    place: str = ""
 
     @property
     def runs(self) -> str:
@@ -55,6 +57,7 @@ def mentions_of(lines: Sequence[str]) -> Mentions:
         file=_first(_FILE, text),
         executable=_executable(text),
         image=_first(_IMAGE, text),
+        place=_place(text),
     )
 
 
@@ -67,8 +70,8 @@ _COMMAND = re.compile(
     r"(?P<program>python[\d.]*|torchrun|accelerate launch)(?:\.exe)? (?P<rest>\S.*)"
 )
 _SHELL = re.compile(r"[;&|<>`$(){}\n]|\d?>")
-_FRAME = re.compile(r'File "([^"\n]+\.py)", line \d+(?:, in (\S+))?')
-_OF_OTHERS = re.compile(r"-packages[/\\]|[/\\]lib[/\\]python|[/\\]Lib[/\\]|<|ipykernel|^/usr/lib|frozen ")
+_FRAME = re.compile(r'File "([^"\n]+\.py)", line (\d+)')
+_OF_OTHERS = re.compile(r"[/\\]rung[/\\]|-packages[/\\]|[/\\]lib[/\\]python|[/\\]Lib[/\\]|<|ipykernel|^/usr/lib|frozen ")
 _MOST_WORDS = 12
 
 
@@ -99,6 +102,12 @@ def _script(text: str) -> str:
         return f"python {found[1]}"
     frames = [path for path, _ in _FRAME.findall(text) if not _OF_OTHERS.search(path)]
     return f"python {_quoted(frames[0])}" if frames else ""
+
+
+def _place(text: str) -> str:
+    frames = [(path, line) for path, line in _FRAME.findall(text) if not _OF_OTHERS.search(path)]
+    own = [(path, line) for path, line in frames if not any(map(package, re.split(r"[/\\]", path)[:-1]))]
+    return f"{own[-1][0]}, line {own[-1][1]}" if own else ""
 
 
 def _quoted(path: str) -> str:

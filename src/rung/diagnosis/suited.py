@@ -48,7 +48,7 @@ def suit(found: Explanation, scene: Scene, device: Device, outline: Outline | No
     if outline is None:
         return replace(found, works=works.best_known(device))
     runs = _runs(outline, device, scene.mentions.file)
-    found = _checked(found, scene, device, outline, runs)
+    found = _checked(_with_cards(found, outline), scene, device, outline, runs)
     found = replace(found, repairs=tuple(_repairs(found, runs)))
     return replace(found, works=runs or works.best_known(device))
 
@@ -166,9 +166,19 @@ def _checked(found: Explanation, scene: Scene, device: Device, outline: Outline,
     return replace(found, fixes=(*kept, *late), evidence=(*found.evidence, fact))
 
 
+def _with_cards(found: Explanation, outline: Outline) -> Explanation:
+    """The explanation whose other hardware is what the catalogue's cards can run of the model."""
+    if _known(outline.name) is None:
+        return found
+    command = f"rung check {outline.name} --fits"
+    fixes = tuple(replace(fix, command=command) if fix.label == "change-hardware" else fix for fix in found.fixes)
+    return replace(found, fixes=fixes)
+
+
 def _refused(fix: Fix, choice: Choice) -> Fix:
-    """A fix with the memory that it would need."""
-    return replace(fix, text=f"{fix.text} (needs {size(choice.memory.total)} of {size(choice.free)}: does not fit)")
+    """A fix with the memory that it would need, and no command to try it with."""
+    why = f"{fix.text} (needs {size(choice.memory.total)} of {size(choice.free)}: does not fit)"
+    return replace(fix, text=why, command=None)
 
 
 def _repairs(found: Explanation, runs: Works | None) -> Iterable[Fix]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rung.core.value import Value
+from rung.diagnosis.default_commands import Defaults
 from rung.diagnosis.evidence import Scene
 from rung.diagnosis.gpus import capability_text
 from rung.diagnosis.mentions import compiled
@@ -60,6 +61,10 @@ def wordings(table: str = "fix") -> tuple[Wording, ...]:
     return tuple(Wording(**row) for row in tables()[table])
 
 
+#: A build that must be started in the folder of a source.
+_IN_FOLDER = re.compile(r"(?!git clone).*pip install .* \.$")
+#: A page to read stands in place of a command.
+_LINK = re.compile(r"https?://")
 _compiled = functools.cache(re.compile)  # more than the cache of ``re`` holds beside those of the rules
 #: Of torch's own builds and of what is built for each of them.
 _INDEX = "https://download.pytorch.org/whl"
@@ -108,7 +113,23 @@ class Speaker:
         """The fix in the first wording that holds here."""
         rows = [row for row in wordings() if row.label == label]
         row = next((row for row in rows if self._holds(row)), rows[-1])
-        return Fix(label, self._worded(row.text), self._filled(row.command) if row.command else None)
+        text, command = self._worded(row.text), self._filled(row.command) if row.command else None
+        if command is None and not _LINK.search(text):
+            command, place = self._default(label)
+            text += f" ({place})" if place else ""
+            text += ", in the folder of its source" if _IN_FOLDER.match(command or "") else ""
+        return Fix(label, text, command)
+
+    def _default(self, label: str) -> tuple[str | None, str]:
+        """The command of a fix whose row gives none, else the line of the program to change."""
+        variables = "TORCH_CUDA_ARCH_LIST={cc} "
+        if self._cause == "cpu-instruction-missing":
+            variables = 'CFLAGS="-march=native" '
+        elif self._maker != "nvidia":
+            variables = "PYTORCH_ROCM_ARCH={gfx} " if self._maker == "amd" else ""
+        found = Defaults(self._scene, self._cause, self.program, self._system, self._maker, variables)
+        command = found.command(label)
+        return self._filled(command) if command else None, "" if command else found.place(label)
 
     def tell(self, cause: str) -> str:
         """The command that tells a cause from the others; empty where it needs a name that the log does not hold."""

@@ -17,10 +17,21 @@ if TYPE_CHECKING:
 _FIXES, _SHARE = 3, 0.05
 
 
+_ASK = (
+    "<p>Give it the whole log, from the first error on: <code>2>&amp;1 | rung explain</code> behind the command.</p>\n"
+)
+
+
 def page(found: Explanation, devices: Sequence[Device] = ()) -> str:
     """Return the whole page as HTML."""
     known = found.cause is not None and not found.unsure
-    body = _evidence(found) + (_fixes(found) if known else "") + _others(found) + _works(found)
+    body = (
+        _evidence(found)
+        + (_ASK if found.vague else "")
+        + (_fixes(found) if known else "")
+        + _others(found)
+        + _works(found)
+    )
     return frame("rung explain", [_headline(found)], body, devices)
 
 
@@ -42,10 +53,10 @@ def _evidence(found: Explanation) -> str:
 
 
 def _fixes(found: Explanation) -> str:
-    fixes = _distinct(found.fixes)
-    items = [_fix(fix) for fix in fixes]
-    items[_FIXES:_FIXES] = [_fix(fix) for fix in found.repairs]
-    seen = _FIXES + len(found.repairs)
+    fixes, repairs = found.ways
+    items = [_fix(fix) for fix in _distinct(fixes)]
+    items[_FIXES:_FIXES] = [_fix(fix) for fix in repairs]
+    seen = _FIXES + len(repairs)
     more = f"<details><summary>more</summary><ul>{''.join(items[seen:])}</ul></details>" if items[seen:] else ""
     return f"<h2>What to do</h2>\n<ol>{''.join(items[:seen])}</ol>\n{more}"
 

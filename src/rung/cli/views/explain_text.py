@@ -29,13 +29,15 @@ def show(found: Explanation, out: Console, *, helped: bool = False, everything: 
         return
     _show_headline(found, out, everything)
     _show_evidence(found.evidence if everything else _without_repetition(found.evidence), out)
-    if found.unsure and not everything:
+    if (found.unsure and not everything) or found.vague:
         _show_how_to_ask(found, out)
+    if found.unsure and not everything:
         return
     out.print("What to do")
-    for number, fix in enumerate(_once(found.fixes)[: None if everything else _FIXES], 1):
+    fixes, repairs = found.ways
+    for number, fix in enumerate(_once(fixes)[: None if everything else _FIXES], 1):
         out.print(f"  {number}  {fix.text}" + (f"\n       {fix.command}" if fix.command else ""))
-    for fix in found.repairs:
+    for fix in repairs:
         if not (helped and fix.label == "rung-exec"):
             out.print(f"  or {fix.text}" + (f":  {fix.command}" if fix.command else ""))
     _show_others(found, out, everything)
@@ -88,7 +90,7 @@ def _without_repetition(evidence: Sequence[Evidence]) -> list[Evidence]:
 def _show_others(found: Explanation, out: Console, everything: bool) -> None:
     """Print what else it may be and the command that tells; where that stands above, the command alone."""
     if found.doubtful:
-        if found.tell:
+        if found.tell and not found.vague:
             out.print(f"To tell them apart\n  {found.tell}")
         return
     if others := _others(found):

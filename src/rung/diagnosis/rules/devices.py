@@ -97,10 +97,15 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "no-nvidia-at-all",
-        lambda s: (
-            s.has("no-nvidia-driver") and (s.facts.apple or s.facts.without_gpu or s.vendor in ("intel", "apple"))
-        ),
+        lambda s: s.has("no-nvidia-driver") and (s.facts.apple or s.vendor in ("intel", "apple")),
         {"not-a-compatibility-problem": 5.5, "gpu-not-visible": -3},
+        "there is no NVIDIA GPU here: the program must ask for another device",
+        "torch, Tensor.cuda",
+    ),
+    Rule(
+        "no-gpu-to-see",
+        lambda s: s.has("no-nvidia-driver") and s.facts.without_gpu and not s.facts.apple,
+        {"gpu-not-visible": 2, "not-a-compatibility-problem": -1},
         "there is no NVIDIA GPU here: the program must ask for another device",
         "torch, Tensor.cuda",
     ),
