@@ -59,8 +59,8 @@ def test_wrong_questions(rung):
     assert "--other" in rung("exec", "--other", "--", "a").err
     assert rung("exec", "--help").code == 0
     for options, words in {
-        ("--device", "p2200"): "rung exec --device sim:p2200 -- COMMAND",
-        ("--device", "sim:no such card"): "no such card",
+        ("--device", "p2200"): "rung exec --device sim:p2200 -- true",
+        ("--device", "sim:no such card"): "rung exec --device sim:p2200 -- true",
         ("--device", "sim:p2200", "--memory", "much"): "much",
         ("--device", "sim:p2200", "--defect", "matmul"): "a defect is: OPERATION DTYPE EXCEPTION: MESSAGE",
         ("--device", "sim:p2200", "--defect", "matmul f16 print: x"): "is no defect",

@@ -98,6 +98,18 @@ REFUSED = (
 )
 
 
+def test_a_full_memory_is_the_error_that_programs_handle():
+    done = on_cpu(PROGRAMS / "full_memory.py")
+    assert done.returncode == 0, done.stderr
+    said = ["a tensor True", "the forward pass True", "a batch True", "far too much True"]
+    assert done.stdout.splitlines() == said
+
+
+def test_the_load_of_the_processor_is_an_answer():
+    done = on_cpu("-c", "import torch; print(0 <= torch.cuda.utilization() <= 100 > torch.cuda.memory_usage() >= 0)")
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 def test_exit_codes_stay_and_what_is_refused_is_repeated():
     done = on_cpu("-c", REFUSED)
     assert (done.returncode, done.stdout) == (7, "cuda:0\n")
@@ -142,14 +154,14 @@ def test_a_processor_has_no_options_of_cards(options, words):
     done = on_cpu("-c", "1", options=options)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
-    assert "rung exec --device cpu -- COMMAND" in done.stderr
+    assert f"rung exec --device cpu -- {shlex.join([sys.executable, '-c', '1'])}" in done.stderr
 
 
 def test_a_bare_card_is_told_both_ways():
     done = run([*RUNG, "--device", "p2200", "--", sys.executable, "-c", "1"])
     assert done.returncode == 2
-    assert "rung exec --device cpu -- COMMAND" in done.stderr
-    assert "rung exec --device sim:p2200 -- COMMAND" in done.stderr
+    assert f"rung exec --device cpu -- {shlex.join([sys.executable, '-c', '1'])}" in done.stderr
+    assert f"rung exec --device sim:p2200 -- {shlex.join([sys.executable, '-c', '1'])}" in done.stderr
 
 
 @pytest.mark.skipif(bool(detect.accelerators()), reason="there is a GPU here")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rung.cli.views.output import console
-from rung.core.errors import UsageError
+from rung.core.errors import UnknownDevice, UsageError
 from rung.exec.launch import PROCESSOR
 from rung.hardware import detect
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from rung.diagnosis.explain import Explanation
 
+#: Names of cards as examples, one of each maker and age.
+_CARDS = ("p2200", "2080ti", "v100", "4090", "rx6600", "a770")
 #: How programs say it that look for a GPU themselves.
 _IN_OWN_WORDS = re.compile(
     r"(?i)\b(?:cuda|gpu)s?\b.{0,40}\b(?:not available|unavailable|required|needed|not found)|"
@@ -26,33 +28,59 @@ _IN_OWN_WORDS = re.compile(
 )
 
 
-def check_card(settings: Mapping[str, str]) -> None:
+def check_card(settings: Mapping[str, str], command: Sequence[str]) -> None:
     """Raises ``UnknownDevice`` and ``UsageError`` for what cannot be simulated."""
     from rung.exec.defects import defects
-    from rung.simulation.cards import describe
 
-    name = settings.get("device", "")
+    name, typed = settings.get("device", ""), shlex.join(command)
     if name == PROCESSOR and settings.keys().isdisjoint(("software", "memory", "defects")):
         return
     if name == PROCESSOR:
         raise UsageError(
             "--software, --memory and --defect are of a simulated card; --device cpu is this processor as it is.",
-            ways_out=["rung exec --device cpu -- COMMAND", "rung exec --device sim:p2200 --memory 4GB -- COMMAND"],
+            ways_out=[f"rung exec --device cpu -- {typed}", f"rung exec --device sim:p2200 --memory 4GB -- {typed}"],
             code="option-without-effect",
         )
     if not name:
         raise UsageError(
             "--software, --memory and --defect are of a simulated card: --device sim:NAME.",
+            ways_out=[f"rung exec --device sim:p2200 -- {typed}"],
             code="option-without-effect",
         )
+    card = name.removeprefix("sim:").strip()
+    if name != card and card.lower() == PROCESSOR:
+        raise UsageError("The processor is here and is not simulated.", ways_out=[f"rung exec --device cpu -- {typed}"])
+    _check_simulated(card, settings, typed)
     if not name.startswith("sim:"):
         raise UsageError(
             f"rung exec takes the devices that the program finds; {name} can be simulated.",
             ["--device cpu has this processor answer to CUDA", "--device sim:NAME simulates a card"],
-            ["rung exec --device cpu -- COMMAND", f"rung exec --device sim:{name} -- COMMAND"],
+            [f"rung exec --device cpu -- {typed}", f"rung exec --device {shlex.quote(f'sim:{name}')} -- {typed}"],
         )
-    describe([name], settings.get("memory"), settings.get("software"))
-    defects(settings)
+    defects(settings, typed)
+
+
+def _check_simulated(card: str, settings: Mapping[str, str], typed: str) -> None:
+    """Raises ``UnknownDevice`` for a card that is not in the catalogue, with names that are and commands for them."""
+    from rung.simulation.cards import describe
+
+    try:
+        describe([card], settings.get("memory"), settings.get("software"))
+    except UnknownDevice as error:
+        from rung.hardware.catalog import find, products
+
+        named = [found[1] for way in error.ways_out if (found := re.fullmatch(r'rung devices "?(.+?)"?', way))]
+        near = [name for name in named if not name.startswith("--") and find(name)]
+        others = "" if near else f": {', '.join(_CARDS)} and {len(products()) - len(_CARDS)} more"
+        raise UnknownDevice(
+            f"The program was not started: {error.cause[0].lower()}{error.cause[1:]}",
+            [*error.facts, f"--device sim:NAME takes the cards of the catalogue{others}"],
+            [
+                *(f"rung exec --device {shlex.quote(f'sim:{name}')} -- {typed}" for name in near or _CARDS[:1]),
+                f"rung exec --device cpu -- {typed}",
+                "rung devices --catalog",
+            ],
+        ) from error
 
 
 def explain_end(

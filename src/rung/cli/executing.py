@@ -58,7 +58,7 @@ def execute(settings: dict[str, str], command: list[str]) -> int:
 
     Raises ``UsageError`` and ``UnknownDevice`` for settings that make no sense.
     """
-    _check(settings)
+    _check(settings, command)
     notes = _file()
     variables = environment({**settings, "notes": notes, "hooks": _hooks()}, dict(os.environ))
     repaired = {} if "strict" in settings else repairs(variables)
@@ -94,13 +94,13 @@ def _hooks() -> str:
     return ",".join(f"{module}:{hook}" for module, hook in HOOKS.items())
 
 
-def _check(settings: dict[str, str]) -> None:
+def _check(settings: dict[str, str], command: list[str]) -> None:
     """What the program would find out too late."""
     if set(settings) <= {"strict"}:
         return
     from rung.cli.afterwards import check_card
 
-    check_card(settings)
+    check_card(settings, command)
 
 
 def _file() -> str:

@@ -71,7 +71,9 @@ _COMMAND = re.compile(
 )
 _SHELL = re.compile(r"[;&|<>`$(){}\n]|\d?>")
 _FRAME = re.compile(r'File "([^"\n]+\.py)", line (\d+)')
-_OF_OTHERS = re.compile(r"[/\\]rung[/\\]|-packages[/\\]|[/\\]lib[/\\]python|[/\\]Lib[/\\]|<|ipykernel|^/usr/lib|frozen ")
+_OF_OTHERS = re.compile(r"(?:-packages|[/\\]rung)[/\\]|[/\\]lib[/\\]python|[/\\]Lib[/\\]|<|ipykernel|^/usr/lib|frozen ")
+#: The folders of a path from the root, or of one that is cut.
+_FOLDERS = r"^(?:[A-Za-z]:|\.\.\.)?[/\\].*[/\\]"
 _MOST_WORDS = 12
 
 
@@ -107,7 +109,7 @@ def _script(text: str) -> str:
 def _place(text: str) -> str:
     frames = [(path, line) for path, line in _FRAME.findall(text) if not _OF_OTHERS.search(path)]
     own = [(path, line) for path, line in frames if not any(map(package, re.split(r"[/\\]", path)[:-1]))]
-    return f"{own[-1][0]}, line {own[-1][1]}" if own else ""
+    return f"{re.split(_FOLDERS, own[-1][0])[-1]}, line {own[-1][1]}" if own else ""
 
 
 def _quoted(path: str) -> str:

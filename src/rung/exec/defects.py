@@ -9,12 +9,15 @@ from rung.core.errors import UsageError
 from rung.simulation.defects import Defect
 
 
-def defects(settings: Mapping[str, str]) -> list[Defect]:
-    """Those of the settings; raises ``UsageError`` for one that is none."""
-    return [defect(text) for text in settings.get("defects", "").split("\t") if text]
+_EXAMPLE = "matmul f16 RuntimeError: CUDNN_STATUS_NOT_SUPPORTED"
 
 
-def defect(text: str) -> Defect:
+def defects(settings: Mapping[str, str], command: str = "python train.py") -> list[Defect]:
+    """Those of the settings; raises ``UsageError``, with the command that was typed, for one that is none."""
+    return [defect(text, command) for text in settings.get("defects", "").split("\t") if text]
+
+
+def defect(text: str, command: str = "python train.py") -> Defect:
     """``matmul f16 RuntimeError: CUDA error ...``; raises ``UsageError``."""
     head, _, message = text.partition(":")
     words = head.split()
@@ -23,7 +26,7 @@ def defect(text: str) -> Defect:
         raise UsageError(
             f"{text!r} is no defect.",
             ["a defect is: OPERATION DTYPE EXCEPTION: MESSAGE"],
-            ["rung exec --device sim:2080ti --defect 'matmul f16 RuntimeError: CUDNN_STATUS_NOT_SUPPORTED' -- COMMAND"],
+            [f"rung exec --device sim:2080ti --defect '{_EXAMPLE}' -- {command}"],
             code="name-unknown",
         )
     return Defect(words[0], words[1], raised, message.strip())

@@ -113,6 +113,25 @@ class Questions:
         capacity = card.allocator.capacity
         return capacity / card.total if capacity < card.total - card.runtime else 1.0
 
+    def temperature(self, device: Any = None) -> int:
+        return self._no_sensor(device, "temperature")
+
+    def power_draw(self, device: Any = None) -> int:
+        return self._no_sensor(device, "power draw")
+
+    def clock_rate(self, device: Any = None) -> int:
+        return self._no_sensor(device, "clock rate")
+
+    def utilization(self, device: Any = None) -> int:
+        return self._no_sensor(device, "utilization")
+
+    def memory_usage(self, device: Any = None) -> int:
+        return self._no_sensor(device, "memory usage over time")
+
+    def _no_sensor(self, device: Any, what: str) -> int:
+        name = self._world.asked(device).device.name
+        raise RuntimeError(f"{name} is no real card here: it has no driver that measures its {what}")
+
     def get_allocator_backend(self) -> str:
         return "native"
 

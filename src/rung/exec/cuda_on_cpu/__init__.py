@@ -8,6 +8,7 @@ compute at full speed; those of the host bear a mark (``rung.simulation.dispatch
 - ``operations`` results of the host's tensors lie on the host
 - ``tensors``    constructors of old, storages, files: what torch makes without being told a device
 - ``autocast``   for the card is that of the processor, in the card's dtype
+- ``out_of_memory`` a full memory is what it is on a card
 - ``products``   in float32 of 16-bit matrices
 - ``libraries``  NCCL, Triton, the compiler and optimisers: what is for GPUs alone
 """

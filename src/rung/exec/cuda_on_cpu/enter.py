@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from rung.exec.cuda_on_cpu import autocast, libraries, machine, operations, products, tensors
+from rung.exec.cuda_on_cpu import autocast, libraries, machine, operations, out_of_memory, products, tensors
 from rung.run import torch_device
 from rung.simulation import peers, queries
 from rung.simulation.dispatch import cache_invalidation, host_key
@@ -22,7 +22,7 @@ def put_in_force(say: Callable[[str], None]) -> World:
     """
     host_key.mark(torch.empty(0))  # raises before anything is changed
     world, patches = machine.Machine(say), Patches()
-    methods = tensors.Moves(world)
+    methods, makers = tensors.Moves(world), tuple(factories.functions())
     factories.install(methods, patches)
     methods.install(patches)
     storages.install(world, patches)
@@ -36,6 +36,7 @@ def put_in_force(say: Callable[[str], None]) -> World:
     libraries.install(say, patches)
     operations.install(world)
     products.install()
+    out_of_memory.install(makers, patches)  # last: around what the others have put there
     torch_device.STANDING_IN["cuda"] = "cpu"
     cache_invalidation.forget()
     patches.follow()

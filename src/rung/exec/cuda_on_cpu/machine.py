@@ -114,6 +114,17 @@ class Answers(Cuda):
     def get_per_process_memory_fraction(self, device: Any = None) -> float:
         return 1.0
 
+    def utilization(self, device: Any = None) -> int:
+        """How busy the processor is, in percent: the load of the last minute over its cores."""
+        self._world.asked(device)
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+        return min(round(100 * load / (os.cpu_count() or 1)), 100)
+
+    def memory_usage(self, device: Any = None) -> int:
+        """Taken memory in percent; a card says for how long it was read or written."""
+        free, total = self.mem_get_info(device)
+        return round(100 * (total - free) / total)
+
     def is_initialized(self) -> bool:
         return True
 

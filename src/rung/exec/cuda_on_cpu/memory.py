@@ -30,6 +30,13 @@ def available() -> int | None:
     return None
 
 
+def swap() -> int:
+    """Bytes of swap that are free; 0 where the machine does not say."""
+    with contextlib.suppress(OSError), open("/proc/meminfo", encoding="ascii") as file:
+        return next((int(line.split()[1]) * 1024 for line in file if line.startswith("SwapFree:")), 0)
+    return 0
+
+
 def _status(name: str) -> int:
     with contextlib.suppress(OSError), open(_STATUS, encoding="utf-8", errors="replace") as file:
         return next((int(line.split()[1]) * 1024 for line in file if line.startswith(name)), 0)
