@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from rung.core.errors import UsageError
 from rung.simulation.defects import Defect
 
-
 _EXAMPLE = "matmul f16 RuntimeError: CUDNN_STATUS_NOT_SUPPORTED"
 
 

@@ -6,7 +6,8 @@ import torch
 
 model = torch.nn.Linear(256, 65536).to("cuda")
 (model(torch.ones(2, 256, device="cuda")).sum() * 1.0).backward()  # threads and libraries have what they need
-held = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmSize:"))
+with open("/proc/self/statm") as file:
+    held = int(file.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (held + (400 << 20), held + (400 << 20)))
 
 
