@@ -46,7 +46,7 @@ def card(path: str | PathLike[str]) -> ModelCard:
 
 
 def check(
-    model: str | PathLike[str],
+    model: str | PathLike[str] | None = None,
     devices: str | Device | Sequence[str | Device] = (),
     *,
     device: str | Device | Sequence[str | Device] | None = None,
@@ -68,8 +68,16 @@ def check(
     formats training optimizer rank sequence prompt_tokens``. Raises what ``card`` raises, ``UnknownDevice``,
     ``UnknownFormat``, ``ContextTooLong``, ``UsageError``; with ``trace`` also ``CannotTrace`` and ``SoftwareMissing``.
     """
+    from rung.core.errors import UsageError
     from rung.engine.checking import check_model
 
+    if model is None:
+        raise UsageError(
+            "Which model? rung.check answers for one, by its name, file or folder.",
+            (),
+            ['rung.check("llama 3.1 8b", device="p2200")', "rung check   # in a shell: what runs on this machine"],
+            code="input-empty",
+        )
     return check_model(
         str(model),
         devices,

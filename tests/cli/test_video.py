@@ -200,3 +200,15 @@ def test_formats_of_a_language_model_side_by_side(tmp_path, capsys):
     assert coarse["agreement"] < 1
     assert coarse["weights"] < fine["weights"] * 1.01
     assert "<polyline" in picture.read_text()
+
+
+def test_language_models_and_pipelines_are_told_the_right_command(latte, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    status, _, told = rung(capsys, "video", "demo", "a cat")
+    assert status == 2
+    assert '  1  rung run demo "' in told
+    assert '  1  rung run gemma-2b "' in rung(capsys, "image", "gemma-2b", "a cat")[2]
+    assert "There is no pipeline 'nothing-here'" in rung(capsys, "video", "nothing-here", "a cat")[2]
+    status, _, told = rung(capsys, "run", latte, "hi")
+    assert status == 1
+    assert f'  1  rung video {latte} "a cat"' in told

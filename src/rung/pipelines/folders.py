@@ -7,10 +7,18 @@ from pathlib import Path
 from rung.core.errors import BadFile, ModelNotFound
 from rung.core.settings import OFFLINE
 from rung.core.text import quoted
+from rung.models import catalog
 from rung.models.hub import Listing, Progress, fetch, listing
 from rung.models.locate import repository_of
+from rung.models.lookup import DEMO, find_here
 from rung.models.networks.pipeline import INDEX
+from rung.models.store import starters
 
+#: Commands with names that are there on the hub.
+_EXAMPLES = (
+    'rung video maxin-cn/Latte-1 "a cat runs over the sea"',
+    'rung image stable-diffusion-v1-5/stable-diffusion-v1-5 "a cat"',
+)
 _SMALL = (".json", ".txt", ".model")
 
 
@@ -46,11 +54,26 @@ def folder_of(
         )
     repository = repository_of(name)
     if repository is None or place.exists():
-        raise ModelNotFound(f"There is no pipeline {name!r}.", ways_out=["a folder of diffusers, or ORG/REPO"])
+        raise _no_pipeline(name)
     listed, _ = listing(repository[0], revision, offline=bool(offline or OFFLINE.read()))
     if INDEX not in listed.files:
-        raise BadFile(f"{repository[0]} is no pipeline of diffusers: it has no {INDEX}.")
+        raise BadFile(
+            f"{repository[0]} is no pipeline of diffusers: it has no {INDEX}.",
+            ways_out=[f'rung run {name} "Why is the sky blue?"   # if it is a language model'],
+        )
     return next(path.parent for path in fetch(listed, _wanted(listed, weights), progress) if path.name == INDEX)
+
+
+def _no_pipeline(name: str) -> ModelNotFound:
+    """The error for a name of no pipeline: what runs it where it is a language model, else names that are one."""
+    if name == DEMO or find_here(name) is not None or starters.find(name) or catalog.find(name):
+        return ModelNotFound(
+            f"{name} is a language model, which writes text and makes no pictures.",
+            ["a pipeline is a folder of diffusers, or ORG/REPO on the hub"],
+            [f'rung run {quoted(name)} "Why is the sky blue?"', *_EXAMPLES],
+        )
+    facts = ["a pipeline is a folder of diffusers, or ORG/REPO on the hub"]
+    return ModelNotFound(f"There is no pipeline {name!r}.", facts, _EXAMPLES)
 
 
 def _language(place: Path) -> list[str]:

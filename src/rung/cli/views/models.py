@@ -26,6 +26,12 @@ def inventory_lines(found: Inventory) -> list[str]:
         for one in found.models
     ]
     lines = columns(("name", "size", "format", "last used", ""), rows) if rows else ["No model is here but demo."]
+    if found.partial:
+        lines += ["", "Half fetched:"]
+        lines += [
+            f"  {one.name}: {one.done / one.size:.0%} of {size(one.size)}; goes on with  rung pull {one.name}"
+            for one in found.partial
+        ]
     if found.starters:
         lines += ["", "Starters that are not here:"]
         lines += [f"  {starters()[name].title}: {how_to_pull(starters()[name])}" for name in found.starters]

@@ -29,12 +29,23 @@ class Listed(Value):
 
 
 @dataclass(frozen=True)
+class Partial(Value):
+    """A starter whose download was stopped: ``done`` bytes of ``size`` are here."""
+
+    name: str
+    done: int
+    size: int
+
+
+@dataclass(frozen=True)
 class Inventory(Value):
-    """All models on this machine, the starters that are not here, and sentences about what cannot be read."""
+    """All models on this machine, the starters that are not here, those that are half fetched, and sentences about
+    what cannot be read."""
 
     models: tuple[Listed, ...]
     starters: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    partial: tuple[Partial, ...] = ()
 
 
 def inventory() -> Inventory:
@@ -46,7 +57,17 @@ def inventory() -> Inventory:
     ]
     here = {one.name.lower() for one in own}
     missing = tuple(name for name in starters() if name not in here)
-    return Inventory((*sorted(own, key=lambda one: -one.last_used), *others), missing, tuple(notes))
+    models = (*sorted(own, key=lambda one: -one.last_used), *others)
+    return Inventory(models, missing, tuple(notes), tuple(filter(None, map(_partial, missing))))
+
+
+def _partial(name: str) -> Partial | None:
+    """Return how far the download of a starter is, None where none of it is here."""
+    starter = starters()[name]
+    place = folder.root() / "parts" / f"sha256-{starter.sha256}"
+    here = [file.stat().st_size for file in place.rglob("*.*") if file.name in ("wheel.part", "whole.whl")]
+    done = min(sum(here), starter.download_bytes)
+    return Partial(name, done, starter.download_bytes) if done else None
 
 
 @dataclass(frozen=True)

@@ -261,4 +261,4 @@ def keep_blob(made: Path, blob: str) -> None:
 
 def how_to_pull(starter: Starter) -> str:
     """Return the command that fetches a starter, with its size."""
-    return f"rung pull {quoted(starter.name)}   # {starter.download_bytes / 10**6:.0f} MB"
+    return f"rung pull {quoted(starter.name)}   # {size(starter.download_bytes)}"
