@@ -51,7 +51,7 @@ def _steps() -> Iterator[Case]:
 
 
 def _climbed(binder: Binder, cases: Iterable[Case], apart: bool = False) -> list[_Proof]:
-    return [(binder._unproved(case, apart), case) for case in cases]
+    return [(binder.unproved(case, apart), case) for case in cases]
 
 
 def _wanted(cpu: Device) -> Iterator[list[_Proof]]:

@@ -24,6 +24,7 @@ from rung.hardware.select import select_device
 from rung.planning.largest import SIZES, largest
 from rung.run import probe
 from tests.hardware.fake_nvml import P2200, UNKNOWN_ARCH, Nvml
+from tests.support.devices import fresh_cache
 
 FOUND = Findings(
     (
@@ -36,9 +37,7 @@ FOUND = Findings(
 )
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+cache = fresh_cache()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from rung.conversion.quantize import parse_keep, quantizing
 from rung.conversion.writing import write
 from rung.models import open_card
 from tests import tiny
+from tests.support.models import logits_of
 
 TOKENS = torch.tensor([[1, 17, 300, 5, 9, 200]])
 
@@ -32,11 +33,6 @@ def written(source, kind, format, target, *keep):
 
 def loaded(folder, **more):
     return AutoModelForCausalLM.from_pretrained(folder, **more).eval()
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(TOKENS).logits
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma"])
@@ -86,7 +82,7 @@ def test_a_folder_of_bitsandbytes_is_its_own(format, source, tmp_path):
             assert type(other) is type(layer), name
             # bitsandbytes casts to f16 first, so that a code may be the neighbour
             assert (layer.weight.data.int() - other.weight.data.int()).abs().max() <= 1
-    assert torch.allclose(logits(own), logits(mine), atol=0.2, rtol=0.05)
+    assert torch.allclose(logits_of(own, TOKENS), logits_of(mine, TOKENS), atol=0.2, rtol=0.05)
 
 
 @pytest.mark.parametrize("format", ["q8_0", "q4_0", "iq4_nl", "mxfp4", "bf16"])
@@ -105,9 +101,9 @@ def test_a_gguf_file_opens_in_the_gguf_package(format, source, tmp_path):
 
 
 def test_transformers_reads_the_gguf_file(source, tmp_path):
-    exact = logits(loaded(source))
+    exact = logits_of(loaded(source), TOKENS)
     written(source, "gguf", "q8_0", tmp_path / "x.gguf")
-    found = logits(loaded(tmp_path, gguf_file="x.gguf"))
+    found = logits_of(loaded(tmp_path, gguf_file="x.gguf"), TOKENS)
     assert (found - exact).norm() < 0.02 * exact.norm()
 
 

@@ -12,14 +12,13 @@ from rung.hardware import detect, json_cache, probe_cache
 from rung.hardware.families import cuda
 from rung.hardware.probe_cache import Findings
 from tests.hardware.fake_nvml import P2200, RTX_3060, Nvml
+from tests.support.devices import fresh_cache
 
 MATMUL = Capability("matmul.f32", Level.NATIVE, Proof.PROBE, "computed")
 FOUND = Findings((MATMUL,), FrozenDict(f32=2e12), 150e9, ("a note",))
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+cache = fresh_cache()
 
 
 @pytest.fixture

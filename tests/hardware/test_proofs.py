@@ -10,14 +10,12 @@ import time
 import pytest
 
 from rung.hardware import json_cache
+from tests.support.devices import fresh_cache
 
 KEY = {"device": "cpu", "driver": "1"}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+cache = fresh_cache()
 
 
 def test_what_was_written_is_read():

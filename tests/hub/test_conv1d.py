@@ -3,7 +3,7 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.pytorch_utils import Conv1D
 
 import rung
@@ -12,6 +12,7 @@ from rung.hub import peft
 from rung.hub import transformers as hub
 from rung.nn import QuantLinear
 from tests import foreign
+from tests.support.models import load_causal, logits_of
 from tests.tiny_pipelines import tokenizer
 
 IDS = torch.tensor([[1, 17, 300, 4, 25, 60]])
@@ -29,15 +30,6 @@ def base(tmp_path_factory):
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
-
-
-def load(folder, **options):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(IDS).logits[0]
 
 
 def apart(found, wanted):
@@ -58,56 +50,56 @@ def decoded(model):
 
 
 def test_a_network_is_quantised_saved_loaded_and_run(base, tmp_path):
-    model = load(base, quantization_config=rung.QuantizationConfig("q8_0", skip="h.1.attn"))
+    model = load_causal(base, quantization_config=rung.QuantizationConfig("q8_0", skip="h.1.attn"))
     assert len(layers(model)) == 6
-    assert apart(logits(model), logits(load(base))) < 0.02
-    other = rung.quantize(load(base), "q8_0", skip="h.1.attn")
-    assert torch.equal(logits(other), logits(model))
+    assert apart(logits_of(model, IDS), logits_of(load_causal(base), IDS)) < 0.02
+    other = rung.quantize(load_causal(base), "q8_0", skip="h.1.attn")
+    assert torch.equal(logits_of(other, IDS), logits_of(model, IDS))
     model.save_pretrained(tmp_path / "saved")
     tokenizer().save_pretrained(tmp_path / "saved")
-    again = load(tmp_path / "saved")
-    assert torch.equal(logits(again), logits(model))
+    again = load_causal(tmp_path / "saved")
+    assert torch.equal(logits_of(again, IDS), logits_of(model, IDS))
     ran = run(str(tmp_path / "saved"), device="cpu", context=64)
-    assert apart(ran.logits(IDS[0].tolist()), logits(model)) < 0.02
+    assert apart(ran.logits(IDS[0].tolist()), logits_of(model, IDS)[0]) < 0.02
     formats = {tensor.name: (tensor.format, tensor.shape) for tensor in ran.card.component.tensors}
     assert formats["transformer.h.0.attn.c_attn.weight"] == ("q8_0", (192, 64))
 
 
 def test_a_copy_of_what_another_quantiser_stored_loads_without_it(base, tmp_path):
-    load(base).save_pretrained(tmp_path / "stored")
+    load_causal(base).save_pretrained(tmp_path / "stored")
     foreign.store(
         tmp_path / "stored", foreign.VARIANTS["gptq"], lambda name: name.endswith("0.attn.c_proj.weight"), True
     )
     hub.install()
     try:
-        model = load(tmp_path / "stored")
+        model = load_causal(tmp_path / "stored")
     finally:
         hub.uninstall()
     assert len(layers(model)) == 1
     model.save_pretrained(tmp_path / "saved")
-    assert torch.equal(logits(load(tmp_path / "saved")), logits(model))
+    assert torch.equal(logits_of(load_causal(tmp_path / "saved"), IDS), logits_of(model, IDS))
 
 
 def test_plain_layers_come_back_turned(base, tmp_path):
-    model = load(base, quantization_config=rung.QuantizationConfig("q8_0"))
-    want = logits(decoded(model))
+    model = load_causal(base, quantization_config=rung.QuantizationConfig("q8_0"))
+    want = logits_of(decoded(model), IDS)
     model.dequantize()
     assert isinstance(model.transformer.h[0].attn.c_proj, Conv1D)
-    torch.testing.assert_close(logits(model), want, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits_of(model, IDS), want, rtol=1e-4, atol=1e-4)
     model.save_pretrained(tmp_path / "plain")
-    torch.testing.assert_close(logits(load(tmp_path / "plain")), want, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits_of(load_causal(tmp_path / "plain"), IDS), want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dora", [False, True])
 def test_adapters_merge(base, dora):
     def adapted():
         torch.manual_seed(5)
-        model = load(base, quantization_config=rung.QuantizationConfig("q8_0"))
+        model = load_causal(base, quantization_config=rung.QuantizationConfig("q8_0"))
         config = LoraConfig(r=4, target_modules=["c_attn", "c_proj"], use_dora=dora, init_lora_weights=False)
         return get_peft_model(model, config).eval()
 
-    want = logits(adapted())
-    assert apart(logits(peft.merge(adapted())), want) < 0.05
+    want = logits_of(adapted(), IDS)
+    assert apart(logits_of(peft.merge(adapted()), IDS), want) < 0.05
     plain = peft.merge(adapted(), dequantize=True)
     assert isinstance(plain.transformer.h[0].mlp.c_proj, Conv1D)
-    assert apart(logits(plain), want) < 0.02
+    assert apart(logits_of(plain, IDS), want) < 0.02

@@ -9,6 +9,7 @@ import rung
 from rung import formats
 from rung.hub.peft import prepare
 from rung.nn import QuantLinear
+from tests.support.models import logits_of
 from tests.tiny import tiny_model
 
 IDS = torch.tensor([[1, 17, 30, 4, 25, 60]])
@@ -18,11 +19,6 @@ def read(layer, training=True):
     """The values of a layer through its forward; in training exact ones."""
     with torch.no_grad():
         return layer.train(training)(torch.eye(layer.in_features)).T
-
-
-def logits(model):
-    with torch.no_grad():
-        return model.eval()(IDS).logits
 
 
 def parts(model):
@@ -57,8 +53,8 @@ def test_every_step(model_type, tmp_path):
     encoded = formats.encode(layer_of(plain).weight.detach().numpy(), formats.get("nf4"))
     want = torch.from_numpy(formats.decode(encoded))
     assert torch.equal(read(layer), want)
-    before, first = parts(model), logits(model)
-    assert formats.sqnr(logits(plain).numpy(), first.numpy()) > 10
+    before, first = parts(model), logits_of(model, IDS)
+    assert formats.sqnr(logits_of(plain, IDS).numpy(), first.numpy()) > 10
     assert formats.sqnr(want.numpy(), read(layer, training=False).numpy()) > 35  # int8 activations and codebook
     assert torch.equal(read(layer), want)  # evaluated or not
     assert torch.equal(layer.dequantize().weight, want)
@@ -69,7 +65,7 @@ def test_every_step(model_type, tmp_path):
 
     unchanged = adapted(model).merge_and_unload()  # an adapter without a difference
     assert same(parts(unchanged), before)
-    assert torch.equal(logits(unchanged), first)
+    assert torch.equal(logits_of(unchanged, IDS), first)
 
     trained = adapted(load())
     optimiser = torch.optim.AdamW([p for p in trained.parameters() if p.requires_grad], lr=1e-2)
@@ -79,24 +75,24 @@ def test_every_step(model_type, tmp_path):
         losses[-1].backward()
         optimiser.step()
         optimiser.zero_grad()
-        logits(trained)  # evaluated in between
+        logits_of(trained, IDS)  # evaluated in between
     assert losses[-1] < losses[0]
     assert same(parts(trained), before)
     target = layer_of(trained.base_model.model)
     wanted = (want + target.get_delta_weight("default")).detach()
-    apart = logits(trained)
+    apart = logits_of(trained, IDS)
     trained.merge_adapter()
     assert formats.sqnr(wanted.numpy(), read(target.base_layer).numpy()) > formats.get("nf4").floor_db - 3
     assert not torch.equal(read(target.base_layer), want)
     trained.unmerge_adapter()
     assert same(parts(trained), before)
-    assert torch.equal(logits(trained), apart)
+    assert torch.equal(logits_of(trained, IDS), apart)
 
     merged = trained.merge_and_unload()
-    values, last = read(layer_of(merged)), logits(merged)
+    values, last = read(layer_of(merged)), logits_of(merged, IDS)
     merged.save_pretrained(tmp_path / "merged")
     again = load("merged")
     assert again.lm_head.weight is again.get_input_embeddings().weight
     assert same(parts(again), parts(merged))
     assert torch.equal(read(layer_of(again)), values)
-    assert torch.equal(logits(again), last)
+    assert torch.equal(logits_of(again, IDS), last)

@@ -14,6 +14,7 @@ from rung.core.errors import BadFile
 from rung.hub import transformers as hub
 from rung.nn import QuantExperts
 from tests.foreign import VARIANTS, Variant, compressed, configure
+from tests.support.models import logits_of
 
 IDS = torch.tensor([[1, 17, 300, 4, 25, 60]])
 SMALL = {
@@ -86,11 +87,6 @@ def load(folder, **options):
     ).eval()
 
 
-def logits(model):
-    with torch.no_grad():
-        return model(IDS).logits
-
-
 def same(weights, wanted, dtype):
     """Whether decoded weights are those in the dtype that their package decodes to."""
     held = weights if isinstance(weights, torch.Tensor) else torch.stack([w.decode(torch.float32) for w in weights])
@@ -118,12 +114,12 @@ def test_they_are_held_as_they_are_stored(tmp_path, kind, name, held):
     assert {weight.format.name for weight in [*experts.gate_up_proj, *experts.down_proj]} == {held}
     assert same(experts.gate_up_proj, want.gate_up_proj, dtype)
     assert same(experts.down_proj, want.down_proj, dtype)
-    ours = logits(model)
-    assert (ours - logits(reference)).norm() < 0.02 * ours.norm()  # rungs may quantise activations
+    ours = logits_of(model, IDS)
+    assert (ours - logits_of(reference, IDS)).norm() < 0.02 * ours.norm()  # rungs may quantise activations
     model.save_pretrained(tmp_path / "ours")
     names = load_file(tmp_path / "ours" / "model.safetensors")
     assert any(part.endswith(f"experts.down_proj.3.{held.replace(':', '_')}") for part in names)
-    assert torch.equal(logits(load(tmp_path / "ours")), ours)
+    assert torch.equal(logits_of(load(tmp_path / "ours"), IDS), ours)
     model.dequantize()
     assert same(model.model.layers[0].mlp.experts.gate_up_proj, want.gate_up_proj, dtype)
 
@@ -167,8 +163,8 @@ def test_experts_that_rung_quantised_are_saved_as_they_are(tmp_path):
     model.save_pretrained(tmp_path / "saved")
     names = load_file(tmp_path / "saved" / "model.safetensors")
     assert any(name.endswith("experts.gate_up_proj.3.nf4_64") for name in names)
-    assert torch.equal(logits(load(tmp_path / "saved")), logits(model))
-    assert math.isfinite(float(logits(model).sum()))
+    assert torch.equal(logits_of(load(tmp_path / "saved"), IDS), logits_of(model, IDS))
+    assert math.isfinite(float(logits_of(model, IDS).sum()))
 
 
 @pytest.mark.parametrize("name", ["u2:32", "e4m3:64:bf16", "u4:32:ordered", "q4_0", "int8", "nf4:128", "fp4:64:nested"])

@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
 
 import rung
 from rung.core.errors import BadFile
 from rung.nn import QuantLinear
+from tests.support.models import load_causal, logits_of
 from tests.tiny import tiny_checkpoint
 from tests.tiny_pipelines import saved
 
@@ -21,17 +21,8 @@ def stored(tmp_path_factory):
     """A folder in nf4."""
     place = tmp_path_factory.mktemp("stored")
     tiny_checkpoint(place / "plain", "llama")
-    load(place / "plain", quantization_config=rung.QuantizationConfig("nf4")).save_pretrained(place / "nf4")
+    load_causal(place / "plain", quantization_config=rung.QuantizationConfig("nf4")).save_pretrained(place / "nf4")
     return place / "nf4"
-
-
-def load(folder, **options):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(IDS).logits
 
 
 @pytest.mark.parametrize(
@@ -41,11 +32,11 @@ def logits(model):
 )
 def test_another_config_of_rung_is_told_that_the_stored_one_counts(stored, other):
     with pytest.warns(UserWarning, match="already has a `quantization_config` attribute.* from the model will be used"):
-        model = load(stored, quantization_config=other)
+        model = load_causal(stored, quantization_config=other)
     assert model.config.quantization_config.format == "nf4:64"
     held = {layer.stored.format.name for layer in model.modules() if isinstance(layer, QuantLinear)}
     assert held == {"nf4:64"}
-    assert torch.equal(logits(model), logits(load(stored)))
+    assert torch.equal(logits_of(model, IDS), logits_of(load_causal(stored), IDS))
 
 
 def others():
@@ -70,7 +61,7 @@ def test_another_quantisers_config_is_refused(stored, other, installed):
         hub.install()
     try:
         with pytest.raises((ValueError, NotImplementedError), match=r"quantized with QuantizationConfig but|Failed to"):
-            load(stored, quantization_config=others()[other]())
+            load_causal(stored, quantization_config=others()[other]())
     finally:
         hub.uninstall()
 
@@ -96,7 +87,7 @@ def test_a_checkpoint_of_another_quantiser_is_not_quantised_again(tmp_path, meth
         hub.install()
     try:
         with pytest.raises(ValueError, match="you are passing a QuantizationConfig config"):
-            load(tmp_path, quantization_config=rung.QuantizationConfig("nf4"))
+            load_causal(tmp_path, quantization_config=rung.QuantizationConfig("nf4"))
     finally:
         hub.uninstall()
 
@@ -110,7 +101,7 @@ def test_weights_that_nobody_reads_are_not_taken_for_a_model(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "mine"}}))
     with pytest.raises(BadFile, match="has none of the 14 weights that were to be quantised") as refused:
-        load(tmp_path, quantization_config=rung.QuantizationConfig("nf4"))
+        load_causal(tmp_path, quantization_config=rung.QuantizationConfig("nf4"))
     assert "random values" in refused.value.facts[0]
 
 

@@ -18,6 +18,7 @@ from rung.core.errors import UsageError
 from rung.hub.peft import LoraQuantLinear, cost, merge, prepare
 from rung.nn import QuantLinear, QuantWeight
 from tests.ops.conformance import weight
+from tests.support.models import logits_of
 from tests.tiny import tiny_model
 
 IDS = torch.tensor([[1, 17, 300, 4, 25, 60]])
@@ -34,11 +35,6 @@ def config(**options):
 
 def plain(config):
     return config
-
-
-def logits(model):
-    with torch.no_grad():
-        return model.eval()(IDS).logits
 
 
 def parts(model):
@@ -79,7 +75,7 @@ def step(ready, dtype, options):
     y.float().square().sum().backward()
     found = {name: p.grad.double() for name, p in model.named_parameters() if p.grad is not None}
     with model.disable_adapter():
-        return {"with": y.detach().double(), "without": logits(model).double(), **found}
+        return {"with": y.detach().double(), "without": logits_of(model, IDS).double(), **found}
 
 
 @pytest.mark.parametrize(
@@ -111,27 +107,27 @@ def test_a_step_computes_what_pefts_own_layer_does(options):
 def test_the_whole_way(model_type, kind, ready, tmp_path):
     """Load, evaluate, train, merge, unmerge, save, load into a fresh base: every step with the right values."""
     base = quantised(model_type)
-    before, want = parts(base), logits(base)
+    before, want = parts(base), logits_of(base, IDS)
     model = get_peft_model(base, ready(config(**KINDS[kind])))
     wrapped = [layer for layer in model.modules() if isinstance(layer, LoraQuantLinear)]
     assert len(wrapped) == (14 if ready is prepare else 0)
-    torch.testing.assert_close(logits(model), want, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits_of(model, IDS), want, rtol=1e-4, atol=1e-4)
     losses = train(model)
     assert losses[-1] < losses[0] - 0.3
     assert same(parts(model), before)
-    trained = logits(model)
+    trained = logits_of(model, IDS)
     model.save_pretrained(tmp_path)
     model.merge_adapter()
-    assert formats.sqnr(trained.numpy(), logits(model).numpy()) > 8
+    assert formats.sqnr(trained.numpy(), logits_of(model, IDS).numpy()) > 8
     assert not same(parts(model), before)
     model.unmerge_adapter()
     if ready is prepare:
         assert same(parts(model), before)
     again = PeftModel.from_pretrained(quantised(model_type), tmp_path)
-    assert torch.equal(logits(again), trained)
+    assert torch.equal(logits_of(again, IDS), trained)
     merged = again.merge_and_unload()
     assert isinstance(merged.model.layers[0].mlp.up_proj, QuantLinear)
-    assert formats.sqnr(trained.numpy(), logits(merged).numpy()) > 8
+    assert formats.sqnr(trained.numpy(), logits_of(merged, IDS).numpy()) > 8
 
 
 #: The rungs of each format are checked by value when it is first used, which takes seconds.
@@ -150,7 +146,7 @@ SLOW = pytest.mark.slow
 def test_a_merge_without_a_difference_changes_no_bit(format, dtype):
     base = rung.quantize(tiny_model("llama").to(dtype), format)
     before = parts(base)
-    logits(base)  # packs, where there is a packing
+    logits_of(base, IDS)  # packs, where there is a packing
     for ready in (plain, prepare):
         merged = get_peft_model(base, ready(config())).merge_and_unload()
         assert same(parts(merged), before)
@@ -160,7 +156,7 @@ def test_a_merge_without_a_difference_changes_no_bit(format, dtype):
 def test_merging_says_what_it_costs_and_in_16_bits_costs_nothing(caplog):
     model = get_peft_model(quantised(format="int8"), config())
     train(model)
-    trained, twin = logits(model), copy.deepcopy(model)
+    trained, twin = logits_of(model, IDS), copy.deepcopy(model)
     with caplog.at_level(logging.WARNING, "rung"):
         merged = merge(model)
     assert "merged into 14 layers, which were encoded again: 4" in caplog.text
@@ -168,7 +164,7 @@ def test_merging_says_what_it_costs_and_in_16_bits_costs_nothing(caplog):
     assert min(cost(merged).values()) > 38
     exact = merge(twin, dequantize=True)
     assert not [layer for layer in exact.modules() if isinstance(layer, QuantWeight)]
-    assert formats.sqnr(trained.numpy(), logits(exact).numpy()) > 30
+    assert formats.sqnr(trained.numpy(), logits_of(exact, IDS).numpy()) > 30
     assert type(exact.model.layers[0].mlp.up_proj) is nn.Linear
     with pytest.raises(UsageError, match="LlamaForCausalLM has no adapters"):
         merge(merged)
@@ -177,20 +173,20 @@ def test_merging_says_what_it_costs_and_in_16_bits_costs_nothing(caplog):
 def test_two_adapters():
     model = get_peft_model(quantised(), prepare(config()))
     model.add_adapter("second", prepare(config(lora_dropout=0.0)))
-    first = logits(model)
+    first = logits_of(model, IDS)
     model.set_adapter("second")
     train(model, 3)
-    second = logits(model)
+    second = logits_of(model, IDS)
     assert not torch.equal(first, second)
     model.set_adapter("default")
-    assert torch.equal(logits(model), first)
+    assert torch.equal(logits_of(model, IDS), first)
     model.set_adapter("second")
     before = parts(model)
     model.merge_adapter(["default"])
     model.merge_adapter(["second"])
     model.unmerge_adapter()
     assert same(parts(model), before)
-    assert torch.equal(logits(model), second)
+    assert torch.equal(logits_of(model, IDS), second)
 
 
 def test_modules_to_save():
@@ -245,13 +241,13 @@ def test_other_kinds_train_and_merge(kind):
         train(model, steps=3)
         return model
 
-    before = logits(quantised("llama"))
+    before = logits_of(quantised("llama"), IDS)
     want = trained()(IDS).logits.detach()  # in training mode, which quantises no activations
     assert (want - before).norm() > 1e-3 * want.norm()
-    assert (logits(merge(trained(), dequantize=True)) - want).norm() < 2e-4 * want.norm()
+    assert (logits_of(merge(trained(), dequantize=True), IDS) - want).norm() < 2e-4 * want.norm()
     merged = merge(trained())
     assert merged.model.layers[0].self_attn.q_proj.stored.format.name == "nf4:64"
-    assert (logits(merged) - want).norm() < 0.3 * want.norm()  # encoded again
+    assert (logits_of(merged, IDS) - want).norm() < 0.3 * want.norm()  # encoded again
 
 
 @pytest.mark.parametrize(("base", "changes"), [({"hidden_size": 128}, {}), ({}, {"r": 8})])

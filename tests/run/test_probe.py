@@ -16,13 +16,12 @@ from rung.hardware.families import cuda
 from rung.run import probe, worker
 from rung.run.worker import Outcome
 from tests.hardware.fake_nvml import P2200, Nvml
+from tests.support.devices import fresh_cache
 
 DTYPES = ("f32", "f16", "bf16", "f64", "int8", "fp8")
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+cache = fresh_cache()
 
 
 @pytest.fixture

@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-import rung
+from tests.support.devices import simulated_card
 
-
-@pytest.fixture
-def card():
-    with rung.simulate("RTX 2080 Ti") as device:
-        yield device
+card = simulated_card("RTX 2080 Ti")
 
 
 def test_generators_of_elsewhere_are_refused_in_place_too(card):

@@ -5,13 +5,9 @@ import gc
 import pytest
 import torch
 
-import rung
+from tests.support.devices import simulated_card
 
-
-@pytest.fixture(autouse=True)
-def card():
-    with rung.simulate("a100") as device:
-        yield device
+card = simulated_card("a100", autouse=True)
 
 
 def test_a_replay_computes_with_new_inputs():

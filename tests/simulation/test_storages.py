@@ -8,14 +8,12 @@ import pytest
 import torch
 
 import rung
+from tests.support.devices import simulated_card
 
 MB = 2**20
 
 
-@pytest.fixture
-def card():
-    with rung.simulate("v100") as device:
-        yield device
+card = simulated_card("v100")
 
 
 def test_a_storage_names_its_card(card):

@@ -13,14 +13,12 @@ import torch
 
 import rung
 from rung.core.errors import RungError, UnknownDevice, UsageError
+from tests.support.devices import simulated_card
 
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
 
 
-@pytest.fixture
-def card():
-    with rung.simulate("Quadro P2200") as device:
-        yield device
+card = simulated_card("Quadro P2200")
 
 
 WAYS = {

@@ -4,19 +4,13 @@ import numpy as np
 import pytest
 
 from rung.core.errors import BadFile, UsageError
-from rung.splats import Cloud, read, write
-
-
-def cloud(degree=2, number=50):
-    rng = np.random.default_rng(degree)
-    terms = (degree + 1) ** 2
-    shapes = ((number, 3), (number, 4), (number, 3), (number,), (number, terms, 3))
-    return Cloud(*(rng.standard_normal(shape).astype(np.float32) for shape in shapes))
+from rung.splats import read, write
+from tests.support.splats import random_cloud
 
 
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
 def test_a_ply_comes_back_to_the_bit(degree, tmp_path):
-    given = cloud(degree)
+    given = random_cloud(50, degree, seed=degree)
     write(tmp_path / "a.ply", given)
     back = read(tmp_path / "a.ply")
     assert back.degree == degree
@@ -26,7 +20,7 @@ def test_a_ply_comes_back_to_the_bit(degree, tmp_path):
 
 def test_another_program_reads_a_ply(tmp_path):
     plyfile = pytest.importorskip("plyfile")
-    given = cloud(1)
+    given = random_cloud(50, 1, seed=1)
     write(tmp_path / "a.ply", given)
     vertex = plyfile.PlyData.read(tmp_path / "a.ply")["vertex"]
     assert [p.name for p in vertex.properties][:9] == ["x", "y", "z", "nx", "ny", "nz", "f_dc_0", "f_dc_1", "f_dc_2"]
@@ -96,7 +90,7 @@ def test_a_ply_that_is_wrong_says_how(data, words, tmp_path):
 
 
 def test_a_splat_file_keeps_what_a_byte_can(tmp_path):
-    given = cloud(0)
+    given = random_cloud(50, 0, seed=0)
     write(tmp_path / "a.splat", given)
     assert (tmp_path / "a.splat").stat().st_size == 32 * 50
     back = read(tmp_path / "a.splat")

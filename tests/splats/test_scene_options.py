@@ -16,6 +16,7 @@ from rung.splats.photographs import Photographs
 from rung.splats.scenes import archive
 from rung.splats.scenes.points import points_of
 from tests.splats.test_scenes import CAMERA, NAMES, binary, check, held, pictures, text
+from tests.support.devices import fresh_cache
 
 
 def mask(path, value=255):
@@ -118,9 +119,7 @@ def picture():
     return file.getvalue()
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+cache = fresh_cache()
 
 
 @pytest.mark.parametrize("top", ["", "garden/"])

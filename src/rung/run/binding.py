@@ -59,10 +59,11 @@ class Binder:
         ``apart``: rows are looked up in a weight of their own, which is held as it is stored.
         """
         asked = list(dict.fromkeys(cases))
-        while wanted := [(rung, case) for case in asked if (rung := self._unproved(case, apart))]:
+        while wanted := [(rung, case) for case in asked if (rung := self.unproved(case, apart))]:
             self._proofs |= self_check.prove(self.device, wanted, self.journal.say)
 
-    def _unproved(self, case: Case, apart: bool) -> Rung | None:
+    def unproved(self, case: Case, apart: bool) -> Rung | None:
+        """Return the rung that the case would climb to and that no self-check has proved here, or None."""
         stored = apart and case.op == "embedding"
         rung = self._climb(case, lambda name: not stored or name == "stored").rung
         known = rung is None or rung.name == "ref" or (rung, self_check.class_of(case)) in self._proofs

@@ -10,6 +10,7 @@ import bitsandbytes.nn.modules as peer  # noqa: E402
 
 from rung.hub.bitsandbytes import install, uninstall  # noqa: E402
 from tests.hub.bitsandbytes import replaceable  # noqa: E402
+from tests.support.models import logits_of, read_weight  # noqa: E402
 from tests.tiny import tiny_model  # noqa: E402
 
 pytestmark = replaceable
@@ -24,17 +25,6 @@ def _installed(monkeypatch):
     install()
     yield
     uninstall()
-
-
-def read(layer):
-    """The values of a layer through its forward."""
-    with torch.no_grad():
-        return layer(torch.eye(layer.in_features)).T
-
-
-def logits(model):
-    with torch.no_grad():
-        return model.eval()(IDS).logits
 
 
 def adapted(model, **options):
@@ -57,20 +47,20 @@ def test_every_step(model_type, tmp_path):
     layer = model.model.layers[0].mlp.up_proj
     assert isinstance(layer, bnb.nn.Linear4bit)
     assert model.lm_head.weight is model.get_input_embeddings().weight
-    first, bits = logits(model), layer.weight.data.clone()
+    first, bits = logits_of(model, IDS), layer.weight.data.clone()
 
     def decoded(of):
         return bnb.functional.dequantize_4bit(of.weight.data, of.weight.quant_state).to(torch.float32)
 
     assert torch.equal(layer.weight.data, bits)
-    torch.testing.assert_close(read(layer), decoded(layer), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(read_weight(layer), decoded(layer), rtol=1e-5, atol=1e-6)
     for training in (True, False):
         given = torch.randn(2, layer.in_features).requires_grad_()
         layer.train(training)(given).sum().backward()
         torch.testing.assert_close(given.grad, decoded(layer).sum(0).expand_as(given), rtol=1e-4, atol=1e-5)
 
     same = adapted(model).merge_and_unload()  # an adapter without a difference
-    assert torch.equal(logits(same), first)
+    assert torch.equal(logits_of(same, IDS), first)
 
     trained = adapted(load(), init_lora_weights=True)
     optimiser = torch.optim.AdamW([p for p in trained.parameters() if p.requires_grad], lr=1e-2)
@@ -80,20 +70,23 @@ def test_every_step(model_type, tmp_path):
         losses[-1].backward()
         optimiser.step()
         optimiser.zero_grad()
-        logits(trained)  # evaluated in between
+        logits_of(trained, IDS)  # evaluated in between
     assert losses[-1] < losses[0]
     target = trained.base_model.model.model.layers[0].mlp.up_proj
     wanted = decoded(target.base_layer) + target.get_delta_weight("default")
-    before = logits(trained)
+    before = logits_of(trained, IDS)
     trained.merge_adapter()
-    close = float((read(target.base_layer) - wanted).detach().norm() / wanted.detach().norm())
+    close = float((read_weight(target.base_layer) - wanted).detach().norm() / wanted.detach().norm())
     assert close < 0.12  # what encoding in nf4 costs
     trained.unmerge_adapter()
-    assert float((logits(trained) - before).norm() / before.norm()) < 0.3
+    assert float((logits_of(trained, IDS) - before).norm() / before.norm()) < 0.3
     merged = trained.merge_and_unload()
     torch.testing.assert_close(
-        read(merged.model.layers[0].mlp.up_proj), decoded(merged.model.layers[0].mlp.up_proj), rtol=1e-5, atol=1e-6
+        read_weight(merged.model.layers[0].mlp.up_proj),
+        decoded(merged.model.layers[0].mlp.up_proj),
+        rtol=1e-5,
+        atol=1e-6,
     )
 
     merged.save_pretrained(tmp_path / "merged")
-    assert torch.equal(logits(load("merged")), logits(merged))
+    assert torch.equal(logits_of(load("merged"), IDS), logits_of(merged, IDS))

@@ -6,12 +6,12 @@ import torch
 
 from rung.ops.rasterize import Camera
 from rung.ops.rasterize.projecting import seen_colors
-from rung.splats.cloud import Cloud
 from rung.splats.training import adam_8bit
 from rung.splats.training.model import NAMES, Model
 from rung.splats.training.run import train
 from rung.splats.training.settings import Settings
 from tests.splats.training import tiny
+from tests.support.splats import random_cloud
 
 COUNT = 700  # more than a thread takes at a time
 RATES = {"means": 0.0, "quats": 0.0, "log_scales": 0.0, "logits": 0.0, "base": 2.5e-3, "harmonics": 1.25e-4}
@@ -23,12 +23,6 @@ POSE[:3, 3] = torch.tensor([0.3, -0.2, 4.0])
 def plain(monkeypatch):
     """Turns compiled kernels off when it is called."""
     return lambda: monkeypatch.setattr(adam_8bit, "compiled_for", lambda values: None)
-
-
-def cloud(degree=3, count=COUNT):
-    rng = np.random.default_rng(3)
-    shapes = ((count, 3), (count, 4), (count, 3), (count,), (count, (degree + 1) ** 2, 3))
-    return Cloud(*(rng.standard_normal(shape).astype(np.float32) for shape in shapes))
 
 
 def stepped(model, degree, steps=1):
@@ -58,9 +52,9 @@ def stepped(model, degree, steps=1):
 def test_colours_and_their_gradients_are_those_of_the_specification(degree, halves, kernels, plain):
     if not kernels:
         plain()
-    lean = Model(cloud(), torch.device("cpu"), "8bit", halves)
+    lean = Model(random_cloud(COUNT, 3, seed=3), torch.device("cpu"), "8bit", halves)
     begun = lean.cloud()  # as it was rounded
-    full = Model(begun._replace(quats=cloud().quats), torch.device("cpu"))
+    full = Model(begun._replace(quats=random_cloud(COUNT, 3, seed=3).quats), torch.device("cpu"))
     for made, right in zip(stepped(lean, degree), stepped(full, degree), strict=True):
         if right is None:  # the first harmonic does not see where it is seen from
             assert not made.any()
@@ -72,7 +66,7 @@ def test_colours_and_their_gradients_are_those_of_the_specification(degree, halv
 
 @pytest.mark.parametrize("degree", [1, 3])
 def test_compiled_steps_are_those_of_plain_torch(degree, plain):
-    made = [Model(cloud(), torch.device("cpu"), "8bit") for _ in range(2)]
+    made = [Model(random_cloud(COUNT, 3, seed=3), torch.device("cpu"), "8bit") for _ in range(2)]
     stepped(made[0], degree, 5)
     plain()
     stepped(made[1], degree, 5)
@@ -92,7 +86,7 @@ def test_compiled_steps_are_those_of_plain_torch(degree, plain):
 @pytest.fixture(scope="module")
 def hundred():
     """The harmonics in 32 bits before a hundred steps, and how far those moved them."""
-    full = Model(cloud(), torch.device("cpu"))
+    full = Model(random_cloud(COUNT, 3, seed=3), torch.device("cpu"))
     begin = full.values["harmonics"].detach().clone()
     stepped(full, 3, 100)
     return begin, (full.values["harmonics"].detach() - begin).double()
@@ -104,7 +98,7 @@ def test_a_hundred_steps_lead_where_those_of_32_bits_do(halves, kernels, plain, 
     """Each changes a coefficient by 1/8 to 8 of float16's steps: rounded to the nearest, those of 1/8 would vanish."""
     if not kernels:
         plain()
-    lean, (begin, moved) = Model(cloud(), torch.device("cpu"), "8bit", halves), hundred
+    lean, (begin, moved) = Model(random_cloud(COUNT, 3, seed=3), torch.device("cpu"), "8bit", halves), hundred
     stepped(lean, 3, 100)
     away = lean.values["harmonics"].double() - begin - moved
     assert float(away[:, 0].norm() / moved[:, 0].norm()) < 0.07
@@ -114,7 +108,7 @@ def test_a_hundred_steps_lead_where_those_of_32_bits_do(halves, kernels, plain, 
 
 
 def test_splats_that_are_chosen_keep_their_means_and_fresh_ones_have_none():
-    model = Model(cloud(count=6), torch.device("cpu"), "8bit", "f16")
+    model = Model(random_cloud(6, 3, seed=3), torch.device("cpu"), "8bit", "f16")
     stepped(model, 3)
     before = {name: value.copy() for name, value in model.state().items()}
     model.choose(torch.tensor([4, 1, 1]), fresh=1)
@@ -132,7 +126,7 @@ def test_splats_that_are_chosen_keep_their_means_and_fresh_ones_have_none():
 
 
 def test_what_is_not_seen_any_more_fades_and_stays_a_number():
-    model = Model(cloud(count=9), torch.device("cpu"), "8bit", "f16")
+    model = Model(random_cloud(9, 3, seed=3), torch.device("cpu"), "8bit", "f16")
     stepped(model, 3)
     camera = Camera(64, 48, 50.0, 50.0, 32.0, 24.0, 3)
     for _ in range(700):
