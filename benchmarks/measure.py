@@ -378,7 +378,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"no measurement begins with {' or '.join(given.only)}; --list names them")
         if given.repeat < 1:
             parser.error("--repeat is a number of runs, at least 1")
-        print(f"load average {os.getloadavg()[0]:.1f} at the start; {given.repeat} runs of each tree, in turns")
+        load, busy = os.getloadavg()[0], "; BUSY: figures by the clock mean little"
+        print(
+            f"load average {load:.1f} at the start{busy if load > 0.5 else ''}; {given.repeat} runs of each, in turns"
+        )
         rows = measure(given.tree.resolve(), given.commit, chosen, Path(made), given.repeat)
     if given.json:
         found = [asdict(row) | {"verdict": row.verdict} for row in rows]

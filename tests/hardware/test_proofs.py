@@ -91,7 +91,7 @@ WRITER = """
 import sys
 sys.path[:] = {path!r}
 import itertools, pathlib
-from rung.hardware import proofs
+from rung.hardware import json_cache
 for number in itertools.count():
     json_cache.write({key!r}, [number] * 2000)
     if pathlib.Path({enough!r}).exists():
