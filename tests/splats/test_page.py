@@ -51,6 +51,7 @@ def test_what_is_packed_is_the_cloud(degree):
     given = cloud(200, degree)
     made = page(given, [camera()], title="<x>")
     assert b"<title>&lt;x&gt;</title>" in made
+    assert b"<b>&lt;x&gt;</b>" in made, "the caption"
     facts = json.loads(held(made, "scene"))
     assert facts["cameras"][0]["name"] == "</script>__VIEWER__"
     data = zlib.decompress(base64.b64decode(held(made, "splats")))
