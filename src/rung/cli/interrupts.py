@@ -106,4 +106,5 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         _end()
     import threading
 
+    # a second Ctrl-C comes here too while it starts, and raises nothing: no lock of its is left taken
     threading.Timer(_AGAIN, os.kill, (os.getpid(), signal.SIGINT)).start()

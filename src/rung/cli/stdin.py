@@ -113,7 +113,7 @@ def _speaks(number: int, seconds: float) -> bool:
 
 def _speaks_to_a_thread(number: int, seconds: float) -> bool:
     """Do the same by a thread that reads the first bytes. Where none come it waits on, and ends with the process."""
-    first: queue.Queue[bytes] = queue.Queue()
+    first: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def read() -> None:
         try:

@@ -174,9 +174,9 @@ class Team:
         follow.call  # noqa: B018  compiled here, not in a thread
         for gate in self._shared.gates:
             gate.acquire()
-        for thread in range(1, threads):
-            threading.Thread(target=_work, args=(self._shared, thread), daemon=True, name=f"rung-{thread}").start()
         weakref.finalize(self, _dismiss, self._shared)
+        for thread in range(1, threads):  # Ctrl-C in ``start`` leaves a daemon asleep, and a team that nobody keeps
+            threading.Thread(target=_work, args=(self._shared, thread), daemon=True, name=f"rung-{thread}").start()
 
     def run(self, program: Program) -> None:
         """Run the program to its end."""

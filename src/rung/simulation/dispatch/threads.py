@@ -12,7 +12,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import thread as pool
+from concurrent.futures import thread as pool  # the program's: rung itself uses ``core.shield.Workers``
 from typing import Any
 
 from rung.simulation.dispatch.patches import Patches
