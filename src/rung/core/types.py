@@ -185,7 +185,8 @@ class Rung(Value):
     ``needs`` names capabilities (``isa.avx512_vnni``) and packages (``package.numba``). ``formats`` and
     ``dtypes`` list what is accepted, ``*`` for all. ``check`` names a pure, torch-free function
     ``(case, device) -> Verdict``. ``packing`` names the private layout of the weight; rungs with the same
-    packing share it. ``impl`` names the implementation. ``version`` goes into the cache of proofs.
+    packing share it. ``impl`` names the implementation. ``version`` goes into the cache of proofs. ``plugin`` is the
+    distribution that adds the rung, empty for rung's own.
     """
 
     op: str
@@ -198,6 +199,7 @@ class Rung(Value):
     check: str = ""
     packing: str = "stored"
     version: int = 1
+    plugin: str = ""
 
     def verdict(self, case: Case, device: Device) -> Verdict:
         """Whether this rung takes that case on that device, with the reason when not."""
@@ -213,8 +215,23 @@ class Rung(Value):
         if "*" not in self.dtypes and case.dtype not in self.dtypes:
             return no(f"does not compute in {case.dtype}")
         if self.check:
-            return cast(Verdict, resolve(self.check)(case, device))
+            return self._checked(case, device) if self.plugin else cast(Verdict, resolve(self.check)(case, device))
         return YES
+
+    def _checked(self, case: Case, device: Device) -> Verdict:
+        """Return the verdict of a plug-in's check; one that raises or returns something else refuses."""
+        from rung.core.plugins import Plugin
+
+        try:
+            verdict = resolve(self.check)(case, device)
+        except Exception as error:
+            reason = f"its check raised {type(error).__name__}: {error}"
+        else:
+            if isinstance(verdict, Verdict):
+                return verdict
+            reason = f"its check returned a {type(verdict).__name__}, not a Verdict"
+        Plugin("rung.rungs", f"{self.op} {self.name}", self.plugin).leave_out(reason)
+        return no(f"of {self.plugin}: {reason}", StepClass.BROKEN)
 
     def load(self) -> Any:
         """The implementation, imported now."""

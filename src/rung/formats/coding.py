@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from rung.core.errors import UsageError
 from rung.core.types import Format
-from rung.formats import codebook4, floats, grouped, iq, iq4, kquants, legacy, microscale, rowwise, ternary
+from rung.formats import added, codebook4, floats, grouped, iq, iq4, kquants, legacy, microscale, rowwise, ternary
 from rung.formats.codec import PIECE, BlockCodec, Codec, Encoded, Floats, Source, each
-from rung.formats.table import get, next_better
+from rung.formats.table import ADDED, get, next_better
 
 #: By the name of the format; those of nf4, fp4 and of grouped ones are made of their format.
 _CODECS: dict[str, Codec] = {
@@ -22,6 +22,8 @@ _CODECS: dict[str, Codec] = {
 
 
 def _codec_of(fmt: Format) -> Codec:
+    if fmt.name in ADDED and fmt.name not in _CODECS:
+        _CODECS[fmt.name] = added.codec_of(fmt, *ADDED[fmt.name])
     made = grouped.GroupCodec if fmt.family == "grouped" else codebook4.CodebookCodec
     return _CODECS.get(fmt.name) or made(get(fmt.name))
 

@@ -7,16 +7,55 @@ weights, less 0.4 dB, unless the row says otherwise; those without an encoder he
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from rung.core.dtypes import FLOAT_BYTES
 from rung.core.errors import UnknownFormat
+from rung.core.plugins import Plugin, Refused
 from rung.core.registry import Registry
 from rung.core.text import did_you_mean
 from rung.core.types import Format
 
+
+@dataclass(frozen=True)
+class AddedFormat:
+    """A format of a plug-in; ``codec`` names its ``rung.formats.codec.Codec`` as ``package.module:NAME``."""
+
+    format: Format
+    codec: str
+
+
+#: The plug-in and the codec of formats that plug-ins add, by name.
+ADDED: dict[str, tuple[Plugin, str]] = {}
+
+
+def _added(plugin: Plugin, value: Any) -> Mapping[str, Format]:
+    if not (isinstance(value, AddedFormat) and isinstance(value.format, Format)):
+        raise Refused(f"it names a {type(value).__name__}, and a format is a rung.formats.table.AddedFormat")
+    made = value.format
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", made.name) or made.name in GROUPED:
+        raise Refused(f"{made.name!r} is no free name: it must be a-z, 0-9 and _, and none of rung's own")
+    if made.family in {own.family for own in FORMATS.own.values() if own.name not in ADDED}:
+        raise Refused(f"{made.name} says that it is of the family {made.family!r}, which is rung's own")
+    if made.layout != "rows" or made.block < 1 or made.block_bytes < 1 or made.nested:
+        raise Refused(f"{made.name} has the layout {made.layout!r}; formats of plug-ins have blocks in rows")
+    if not math.isclose(made.bits, 8 * made.block_bytes / made.block):
+        raise Refused(
+            f"{made.name} says {made.bits} bits a weight, and its blocks have {8 * made.block_bytes / made.block}"
+        )
+    if not re.fullmatch(r"[\w.]+:\w+", value.codec):
+        raise Refused(f"{value.codec!r} does not name a codec, as package.module:NAME does")
+    if made.name not in FORMATS.own:
+        ADDED[made.name] = (plugin, value.codec)
+    return {made.name: made}
+
+
 #: The formats by name. nf4 and fp4 stand here with their default block; ``get`` also knows the other blocks.
-FORMATS: Registry[Format] = Registry("format")
+FORMATS: Registry[Format] = Registry("format", "rung.formats", _added)
 _GGUF: dict[int, Format] = {}
 
 #: Blocks that nf4 and fp4 can have, the default first; nested scales are stored in blocks of ``NESTED_BLOCK``.
@@ -154,11 +193,9 @@ def get(name: str) -> Format:
     """
     if not isinstance(name, str):
         raise UnknownFormat(f"A format is named by a string, 'q4_k' say, and not by {name!r}.", (), ["rung formats"])
-    if name in FORMATS:
-        return FORMATS[name]
     wanted = name.strip().lower()
     kind, *options = wanted.split(":")
-    if wanted in FORMATS:
+    if wanted in FORMATS.own:
         return FORMATS[wanted]
     if kind in GROUPED:
         if (found := _grouped(kind, options)) is None:
@@ -166,6 +203,8 @@ def get(name: str) -> Format:
             raise UnknownFormat(f"There is no format {name!r}: write {choices}", (), ["rung formats"])
         return found
     if kind not in _FLOORS:
+        if wanted in FORMATS:  # a plug-in's
+            return FORMATS[wanted]
         known = list(dict.fromkeys(key.split(":")[0] for key in FORMATS))
         raise UnknownFormat(f"There is no format {name!r}.{did_you_mean(kind, known)}", ways_out=["rung formats"])
     nested = "nested" in options

@@ -195,7 +195,7 @@ class Mixture(Value):
 #: All that llama-quantize writes.
 LLAMA_CPP = tuple(_RULES)
 #: Those that are no format which rung encodes by itself: ``q4_k_m``, and ``q2_k``, which is both.
-MIXTURES = tuple(name for name in _RULES if name not in formats.FORMATS or not formats.FORMATS[name].encodes)
+MIXTURES = tuple(name for name in _RULES if name not in formats.FORMATS.own or not formats.FORMATS[name].encodes)
 
 
 def storage(name: str) -> Format | Mixture:

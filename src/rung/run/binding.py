@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import DeviceLost, NoRung, OutOfMemory
+from rung.core.plugins import Plugin
 from rung.core.types import YES, Case, Climb, Device, Format, Ladder, Rung, StepClass, StepDown, Verdict, no, resolve
 from rung.core.value import FrozenDict
 from rung.diagnosis import Match, classify
@@ -122,7 +123,13 @@ class Binder:
         if shared in PACKERS:
             state = resolve(PACKERS[shared])(encoded, self.threads)
         else:
-            state = rungs[0].load().prepare(encoded, dtype=self.dtype, threads=self.threads)
+            try:
+                state = rungs[0].load().prepare(encoded, dtype=self.dtype, threads=self.threads)
+            except Exception as error:
+                if not rungs[0].plugin:
+                    raise
+                self.failed(rungs[0], few_case, error)
+                return self.hold(encoded)
         return Held(encoded.format, encoded.shape, (few_case, many_case), rungs, state)
 
     def linear(self, weight: Encoded | Held) -> Linear:
@@ -155,6 +162,11 @@ class Binder:
         compatibility. After a return the call may be repeated with what ``choose`` gives now.
         """
         found = classify(error)
+        if found is None and rung.plugin:
+            reason = f"it raised {type(error).__name__}: {error}"
+            Plugin("rung.rungs", f"{rung.op} {rung.name}", rung.plugin).leave_out(reason)
+            self.distrust(rung, case, reason)
+            return
         if found is None or rung.name == "ref":
             raise error
         if found.signature.step is StepClass.OUT_OF_MEMORY:

@@ -10,6 +10,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 
+from rung.core.plugins import Plugin
 from rung.core.text import count
 from rung.core.types import YES, Case, Device, Rung, StepClass, Verdict, no
 from rung.core.version import PACKAGE
@@ -45,7 +46,7 @@ def _key(device: Device, rung_: Rung, case: Case) -> Mapping[str, str]:
         "target": ",".join(sorted(n for n, c in device.capabilities.items() if n.startswith("isa.") and c.level)),
         **software,
         "source": source_hash(),
-        "rung": f"{rung_.op} {rung_.name} {rung_.version} {rung_.impl}",
+        "rung": " ".join(filter(None, (rung_.op, rung_.name, str(rung_.version), rung_.impl, rung_.plugin))),
         "case": f"{case.format} {case.dtype} {_shape_class(case)}",
     }
 
@@ -94,7 +95,15 @@ def prove(
         if outcome.how != "timeout" and not outcome.says_nothing:
             json_cache.write(_key(device, rung_, case), verdict.to_json())
         verdicts[(rung_, class_of(case))] = verdict
+    _name_plugins(verdicts)
     return verdicts
+
+
+def _name_plugins(verdicts: Mapping[tuple[Rung, str], Verdict]) -> None:
+    """Name the plug-ins whose rungs do not compute what they say."""
+    for (rung_, _), verdict in verdicts.items():
+        if rung_.plugin and not verdict:
+            Plugin("rung.rungs", f"{rung_.op} {rung_.name}", rung_.plugin).leave_out(verdict.reason)
 
 
 def class_of(case: Case) -> str:
