@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: run test test-all test-real test-other-systems coverage measure lint format clean
+.PHONY: run test test-all test-real test-other-systems coverage measure lint format docs clean
 
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
@@ -43,6 +43,10 @@ format: $(VENV)/dev.done
 	$(BIN)/ruff check --fix src tests benchmarks training
 	$(BIN)/ruff format src tests benchmarks training
 
+# the site of docs/, in site/; a broken link fails
+docs: $(VENV)/docs.done
+	$(BIN)/mkdocs build --strict --quiet
+
 # torch is pinned in constraints.txt; without the pin several GB of CUDA packages may arrive
 $(VENV)/run.done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -54,5 +58,10 @@ $(VENV)/dev.done: $(VENV)/run.done
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[run,test,dev]'
 	@touch $@
 
+$(VENV)/docs.done: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist coverage-html .coverage
+	rm -rf $(VENV) build dist site coverage-html .coverage
