@@ -91,7 +91,7 @@ def errors(folder: Path, frames: int, size: str, steps: int) -> None:
     from rung.nn.quantize import put
     from rung.pipelines.generate import Pipeline, Settings
     from rung.pipelines.weights import fill
-    from rung.planning.pipeline import Held
+    from rung.planning.pipeline import NetworkStorage
 
     opened, (width, height) = Folder(folder), pixels(size) or (512, 512)
     made = torch.Generator().manual_seed(0)
@@ -100,7 +100,7 @@ def errors(folder: Path, frames: int, size: str, steps: int) -> None:
     )
 
     def filled(name: str) -> Any:
-        held, there = Held(name, "f32", 1), folder / "transformer"
+        held, there = NetworkStorage(name, "f32", 1), folder / "transformer"
         return fill(opened.network("transformer"), there, held, torch.device("cpu"), lambda done, total: None)
 
     def run(network: Any) -> torch.Tensor:

@@ -87,7 +87,7 @@ def make(folder: Path, splats: int, size: int, views: int) -> None:
 
 def train(case: Case, steps: int) -> dict[str, Any]:
     """One training in this process: its metrics, and ``median``, the seconds of half of the later steps."""
-    from rung.splats.training.run import Hearing
+    from rung.splats.training.run import ProgressListener
     from rung.splats.training.run import train as run
     from rung.splats.training.settings import Settings
 
@@ -106,7 +106,7 @@ def train(case: Case, steps: int) -> dict[str, Any]:
             device="cpu",
             eval_split=4,
         )
-        hearing = Hearing(progress=lambda now: times.append(time.perf_counter()))
+        hearing = ProgressListener(progress=lambda now: times.append(time.perf_counter()))
         found = run(settings, folder / "out", hearing=hearing).metrics
     return {**found, "median": statistics.median(np.diff(times)[len(times) // 2 :].tolist())}
 

@@ -37,7 +37,7 @@ from rung.splats import demo, read, write
 from rung.splats import scene as scene_of
 from rung.splats.photographs import Photographs
 from rung.splats.training import start
-from rung.splats.training.run import Hearing, train
+from rung.splats.training.run import ProgressListener, train
 from rung.splats.training.settings import Settings
 
 
@@ -52,7 +52,7 @@ def speed(scene: str, splats: int, steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         first = Path(folder) / "first.ply"
         write(first, start.cloud_of(points, colours, 3, 0.5, 1.0))
-        hearing = Hearing(progress=lambda now: times.append(time.perf_counter()))
+        hearing = ProgressListener(progress=lambda now: times.append(time.perf_counter()))
         train(
             Settings(scene, init=str(first), max_splats=splats, steps=steps, eval_split=0),
             Path(folder) / "run",

@@ -71,11 +71,11 @@ def predicted(case: Case) -> dict[str, int]:
     from rung.models.networks.component import describe
     from rung.planning.network_spec import Subject
     from rung.planning.training import training_use
-    from rung.planning.weight_plan_cache import Kitchen
+    from rung.planning.weight_plan_cache import WeightPlanCache
 
     subject = Subject.of_component(describe(config(case), case.shape), "config", case.shape)
     device = catalog.device("v100")
-    weights = Kitchen(subject).recipe(None, device, "f32", False).weights
+    weights = WeightPlanCache(subject).recipe(None, device, "f32", False).weights
     use = training_use(
         weights, subject, device, way=case.way, optimizer=case.optimizer, rank=16, batch=case.batch,
         sequence=case.sequence, checkpointing=case.checkpointing,

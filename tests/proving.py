@@ -15,7 +15,7 @@ from rung.core.value import FrozenDict
 from rung.engine import process_memory
 from rung.kernels.cpu.pack.layouts import FORMATS
 from rung.ops import LADDERS
-from rung.ops.linear import IN_PLACE
+from rung.ops.linear import READ_AS_STORED
 from rung.run import self_check
 from rung.run.binding import Binder
 from rung.run.journal import Journal
@@ -23,9 +23,9 @@ from rung.run.journal import Journal
 _OTHERS = ("nf4:64:nested", "fp4:128:nested", "u4:32", "u4:32:bf16", "u4:32:ordered", "e4m3:32")
 _FP8 = ("e4m3:32:bf16", "e4m3:64:bf16", "e4m3:128:bf16")
 _OF_LAYOUTS = (formats.get(name).name for name in FORMATS if name not in ("u2", "u4", "u8"))
-_NAMES = (*_OF_LAYOUTS, *IN_PLACE, *_OTHERS, *_FP8)
+_NAMES = (*_OF_LAYOUTS, *READ_AS_STORED, *_OTHERS, *_FP8)
 #: Formats of tiny models' embeddings; those that layers of f16 are multiplied in; those that bitsandbytes holds.
-_ROWS = ("q8_0", "q6_k", "q4_1", "q5_0", "q5_k", "int8", "nf4:64", *IN_PLACE)
+_ROWS = ("q8_0", "q6_k", "q4_1", "q5_0", "q5_k", "int8", "nf4:64", *READ_AS_STORED)
 _HALF, _HELD = ("nf4:64", "q8_0"), ("nf4:64", "fp4:64")
 _SPLATS = Case("rasterize", "f32", "f32", (256, 256, 256), FrozenDict({"degree": 3, "antialiased": False}))
 _MIXED = ("numba.row", "numba.stored")

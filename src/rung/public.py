@@ -36,7 +36,7 @@ def device(name: str, software: str | None = None, memory: str | int | None = No
 
 
 def card(path: str | PathLike[str]) -> ModelCard:
-    """What a model is, from headers alone: a GGUF file, a folder, ``demo`` or a hub name.
+    """Return what a model is, from headers alone: a GGUF file, a folder, ``demo`` or a hub name.
 
     Raises ``ModelNotFound``, ``BadFile``, ``UnknownArchitecture``, ``HubError``.
     """
@@ -59,7 +59,8 @@ def check(
     trace: bool = False,
     **asked: Any,
 ) -> Answer:
-    """Whether a model will run, where, in which format, how large and how fast, from its headers alone; no torch.
+    """Return whether a model will run, where, in which format, how large and how fast, from its headers alone; no
+    torch.
 
     ``devices``, or ``device`` as in ``load`` and ``plan``, are names (``p2200``, ``3090+3060``, ``2x3090``, ``cpu``) or
     devices, one or several, by default those of this machine; ``format`` is a format or several;

@@ -8,7 +8,7 @@ import pytest
 
 from rung.diagnosis.fixing import causes
 from rung.diagnosis.pages import page, write
-from rung.diagnosis.tables import made, tables
+from rung.diagnosis.tables import compile_tables, tables
 from rung.diagnosis.wording import template
 
 DOCS = Path(__file__).parents[2] / "docs" / "errors"
@@ -22,7 +22,7 @@ def test_the_pages_are_those_of_the_data(tmp_path):
 
 
 def test_the_table_that_programs_read_is_that_of_the_rows():
-    assert json.loads(made()) == tables(), "run: python -m rung.diagnosis.pages docs/errors"
+    assert json.loads(compile_tables()) == tables(), "run: python -m rung.diagnosis.pages docs/errors"
 
 
 @pytest.mark.parametrize("cause", causes().values(), ids=lambda cause: cause.label)

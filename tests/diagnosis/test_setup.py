@@ -63,7 +63,7 @@ def test_every_card_gets_an_answer_that_holds(key):
         if not found.needs:
             low, high = releases.pythons(build)
             assert version(low) <= version(python) <= version(high)
-            assert at.place in releases.places(build)
+            assert at.platform in releases.places(build)
             if driver and (minimum := releases.minimum_driver(build, system, row.min_cuda)):
                 assert numbers(driver) >= numbers(minimum)
         # and nothing newer would have done

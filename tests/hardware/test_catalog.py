@@ -290,7 +290,7 @@ def test_a_row_is_like_a_row_above_it():
 
 def test_what_is_read_is_what_people_edit():
     kept = Path(catalog.__file__).with_name("tables.json").read_text(encoding="utf-8")
-    assert kept == tables.made(), 'python -c "from rung.hardware.catalog import tables; tables.write()"'
+    assert kept == tables.compile_tables(), 'python -c "from rung.hardware.catalog import tables; tables.write()"'
 
 
 def test_importing_the_catalogue_reads_no_file():

@@ -16,7 +16,7 @@ from hub_server import Hub
 
 from rung.core.errors import DoesNotFit, HubError, ModelNotFound, UnsafeFile
 from rung.models import hub
-from rung.models.locate import BESIDE_WEIGHTS, locate
+from rung.models.locate import WORKING_BYTES, locate
 
 GB = 2**30
 
@@ -117,7 +117,7 @@ def test_a_bare_name_takes_what_fits_and_lists_the_others(server: Hub) -> None:
         assert "mmproj" not in note
         assert locate("org/tiny", memory_budget=4 * GB).path.name == "tiny-IQ3_XXS.gguf"
         with pytest.raises(DoesNotFit) as caught:
-            locate("org/tiny", memory_budget=BESIDE_WEIGHTS)
+            locate("org/tiny", memory_budget=WORKING_BYTES)
         assert "rung run org/tiny:" in str(caught.value)
     finally:
         hub.shutil.disk_usage = free

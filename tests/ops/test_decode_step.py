@@ -24,7 +24,7 @@ from rung.ops.decode_step.numba_step import RUNG as STEP
 from rung.ops.decode_step.numba_step import State
 from rung.ops.decode_step.ref import RUNG as REF
 from rung.ops.decode_step.weights import Weights
-from rung.ops.linear import IN_PLACE
+from rung.ops.linear import READ_AS_STORED
 from rung.ops.linear.numba_r16 import ROW
 from rung.ops.linear.numba_stored import RUNG as STORED
 from rung.run import self_check_cases
@@ -42,7 +42,7 @@ class RowLinear:
     """A weight on the rung of linear for single rows in its format."""
 
     def __init__(self, weight, format):
-        self.rung = STORED if format in IN_PLACE else ROW
+        self.rung = STORED if format in READ_AS_STORED else ROW
         self.state = self.rung.prepare(encoded(weight, format), dtype="f32", threads=1)
 
     def __call__(self, x):
@@ -134,7 +134,7 @@ def test_mixed_formats_share_their_activations():
     assert_close(found[1], found[0])
 
 
-@pytest.mark.parametrize("format", IN_PLACE)
+@pytest.mark.parametrize("format", READ_AS_STORED)
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
 def test_weights_stored_as_floats_give_the_same_sums(kind, format):
     """Nothing is rounded to int8 here: only the order of sums differs. The vocabulary is no multiple of 16."""

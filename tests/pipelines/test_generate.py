@@ -18,7 +18,7 @@ from rung.nn.quantize import put
 from rung.pipelines.calls import converted
 from rung.pipelines.generate import Pipeline, Settings, Watcher
 from rung.pipelines.weights import fill
-from rung.planning.pipeline import Held
+from rung.planning.pipeline import NetworkStorage
 from tests.tiny_pipelines import saved
 
 diffusers = pytest.importorskip("diffusers")
@@ -82,8 +82,8 @@ def test_int8_and_nf4_are_near(latte, cpu, plain):
     want = plain.frames.astype(float)
     for name, limits in (("int8", {"f32": 2.0, "bf16": 8.0}), ("nf4", {"f32": 25.0, "bf16": 25.0})):
         made = frames(latte, cpu, format=name)
-        most = limits[made.plan.held("transformer").dtype]
-        assert {made.plan.held(one).format for one in ("text_encoder", "transformer")} == {name}
+        most = limits[made.plan.storage("transformer").dtype]
+        assert {made.plan.storage(one).format for one in ("text_encoder", "transformer")} == {name}
         assert 0 < np.abs(made.frames - want).mean() < most, name
 
 
@@ -223,8 +223,8 @@ def test_a_small_budget_holds_formats_on_a_simulated_card(latte, plain, name):
         pipeline = Pipeline(folder, device, format=name)
         need = max(phase.memory.most for phase in pipeline.plan(CAT).phases)
         (made,) = Pipeline(folder, device, memory=need, format=name).make([CAT])
-    assert {made.plan.held(one).format for one in ("text_encoder", "transformer")} == {name}
-    assert made.plan.held("transformer").dtype == "f16"
+    assert {made.plan.storage(one).format for one in ("text_encoder", "transformer")} == {name}
+    assert made.plan.storage("transformer").dtype == "f16"
     want = plain.frames.astype(float)
     assert 0 < np.abs(made.frames - want).mean() < (4 if name == "int8" else 25)
 
@@ -237,7 +237,7 @@ def test_a_quantised_denoiser_errs_like_plain_layers_with_the_decoded_weights(la
     def filled(held, place):
         return fill(folder.network("transformer"), source, held, torch.device(place), lambda done, total: None)
 
-    plain = filled(Held(name, "f32", 1), "cpu")
+    plain = filled(NetworkStorage(name, "f32", 1), "cpu")
     layers = [key for key, layer in plain.named_modules() if isinstance(layer, QuantLinear)]
     assert len(layers) > 10
     for key in layers:
@@ -246,12 +246,14 @@ def test_a_quantised_denoiser_errs_like_plain_layers_with_the_decoded_weights(la
     given = [torch.randn(2, 4, 4, 8, 8, generator=made), torch.tensor([500, 500])]
     named = {"encoder_hidden_states": torch.randn(2, 6, 64, generator=made), "enable_temporal_attentions": True}
     with torch.no_grad():
-        exact = filled(Held("f32", "f32", 1), "cpu")(*given, **named, return_dict=False)[0]
+        exact = filled(NetworkStorage("f32", "f32", 1), "cpu")(*given, **named, return_dict=False)[0]
         decoded = plain(*given, **named, return_dict=False)[0]
         with rung.simulate(card) if card else contextlib.nullcontext():
             place, dtype = ("cuda:0", "f16") if card else ("cpu", "f32")
             there = converted(given, named, torch.device(place), TORCH_DTYPE[dtype])
-            found = filled(Held(name, dtype, 1), place)(*there[0], **there[1], return_dict=False)[0].cpu().float()
+            found = (
+                filled(NetworkStorage(name, dtype, 1), place)(*there[0], **there[1], return_dict=False)[0].cpu().float()
+            )
     error, limit = ((each - exact).norm() / exact.norm() for each in (found, decoded))
     assert 0 < error <= 1.1 * limit, (float(error), float(limit))
 
@@ -268,7 +270,7 @@ def test_numbers_that_overflow_in_f16_are_computed_again_in_f32(latte, monkeypat
     with rung.simulate("2080 Ti") as device:
         (made,) = Pipeline(folder, device, watcher=Watcher(step=steps.append)).make([CAT])
     assert [(step.op, str(step.step)) for step in steps] == [("transformer", "broken")]
-    assert made.plan.held("transformer").dtype == "f32"
+    assert made.plan.storage("transformer").dtype == "f32"
     assert made.frames.std() > 5
 
 
@@ -307,5 +309,5 @@ def test_a_full_memory_in_the_middle_makes_slices(latte, cpu, plain, monkeypatch
     monkeypatch.setattr(diffusers.AutoencoderKL, "decode", full)
     made = frames(latte, cpu, format="f32", watcher=Watcher(step=steps.append))
     assert [(step.op, str(step.step)) for step in steps] == [("vae", "out of memory")] * 2
-    assert made.plan.held("vae").at_once == 1
+    assert made.plan.storage("vae").at_once == 1
     assert np.abs(made.frames.astype(int) - plain.frames).max() <= 1

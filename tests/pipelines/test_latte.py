@@ -107,5 +107,5 @@ def test_it_fits_8_gb_of_this_machine(networks):
     device = next(one for one in process_memory.proven_devices(lambda device: None) if one.kind == "cpu")
     plan = plan_phases("Latte", networks, device, 8 * GB)
     assert plan.most < 7 * GB
-    assert plan.held("text_encoder").format == "int8"
-    assert plan.held("vae").at_once < 14
+    assert plan.storage("text_encoder").format == "int8"
+    assert plan.storage("vae").at_once < 14

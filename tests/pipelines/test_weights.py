@@ -12,12 +12,17 @@ from rung.hub.pipelines import Folder
 from rung.pipelines import weights
 from rung.pipelines.generate import Pipeline, Settings
 from rung.pipelines.weights import fill, network_of, tables
-from rung.planning.pipeline import Held, weight_bytes
+from rung.planning.pipeline import NetworkStorage, weight_bytes
 from tests.models import meta_models
 from tests.tiny_pipelines import saved
 
 pytest.importorskip("diffusers")
-WAYS = (Held("f32", "f32", 1), Held("bf16", "bf16", 1), Held("int8", "f32", 1), Held("nf4", "bf16", 1))
+WAYS = (
+    NetworkStorage("f32", "f32", 1),
+    NetworkStorage("bf16", "bf16", 1),
+    NetworkStorage("int8", "f32", 1),
+    NetworkStorage("nf4", "bf16", 1),
+)
 CPU = torch.device("cpu")
 
 
@@ -49,12 +54,12 @@ def _casts(network, held):
 
 def test_beside_quantised_layers_a_table_is_in_16_bits_and_its_rows_are_not(folder):
     ids = torch.tensor([[3, 4, 5]])
-    found = filled(folder, "text_encoder", Held("int8", "f32", 1))
+    found = filled(folder, "text_encoder", NetworkStorage("int8", "f32", 1))
     names = tables(found)
     assert names
     assert {found.get_parameter(name).dtype for name in names} == {torch.bfloat16}
     assert found.get_input_embeddings()(ids).dtype == torch.float32
-    wide = filled(folder, "text_encoder", Held("int8", "f32", 1))
+    wide = filled(folder, "text_encoder", NetworkStorage("int8", "f32", 1))
     for module in wide.modules():
         if isinstance(module, nn.Embedding) and module.weight.dtype == torch.bfloat16:
             module._forward_hooks.clear()
@@ -67,7 +72,7 @@ def test_a_processor_convolves_without_copies(folder):
     layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
     seen = 0
     for name in set(folder.networks) - {"text_encoder"}:
-        for module in filled(folder, name, Held("f32", "f32", 1)).modules():
+        for module in filled(folder, name, NetworkStorage("f32", "f32", 1)).modules():
             if isinstance(module, (nn.Conv2d, nn.Conv3d)):
                 seen += 1
                 assert module.weight.is_contiguous(memory_format=layouts[module.weight.dim()])
@@ -75,9 +80,9 @@ def test_a_processor_convolves_without_copies(folder):
 
 
 def test_what_is_converted_is_read_in_pieces(folder, monkeypatch):
-    whole = filled(folder, "vae", Held("bf16", "bf16", 1)).state_dict()
+    whole = filled(folder, "vae", NetworkStorage("bf16", "bf16", 1)).state_dict()
     monkeypatch.setattr(weights, "_PIECE", 52)  # no tensor is a multiple of it
-    pieces = filled(folder, "vae", Held("bf16", "bf16", 1)).state_dict()
+    pieces = filled(folder, "vae", NetworkStorage("bf16", "bf16", 1)).state_dict()
     assert whole.keys() == pieces.keys()
     assert all(torch.equal(whole[name], pieces[name]) for name in whole)
 
@@ -114,6 +119,6 @@ def test_rung_check_counts_the_weights_that_are_planned_to_run(tmp_path, format)
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     folder, (choice,) = Folder(tmp_path), rung.check(tmp_path, ["cpu"], formats=(format,)).choices
     for phase, name in zip(choice.phases, REAL, strict=True):
-        held = Held("f32" if phase.name == "decode" else format, HELD[phase.name], 1)
+        held = NetworkStorage("f32" if phase.name == "decode" else format, HELD[phase.name], 1)
         planned = network_of(folder.network(name), name, phase.name, (0, 0), 1, 0)
         assert phase.memory.weights == pytest.approx(weight_bytes(planned, held), rel=0.05), name

@@ -26,7 +26,7 @@ from rung.planning.network_spec import Subject
 from rung.planning.placement import arrange
 from rung.planning.request import Request
 from rung.planning.speed import READING_SPEED, at_reading_speed
-from rung.planning.weight_plan_cache import Kitchen
+from rung.planning.weight_plan_cache import WeightPlanCache
 from tests.planning.cards import cpu
 
 GB = 2**30
@@ -366,7 +366,7 @@ def test_published_figures_are_of_cards_and_below_what_their_memory_allows():
 )
 def test_the_bytes_of_published_models_are_those_of_their_shapes(name, config):
     outline = open_outline(CONFIGS / f"{config}.json") if config else find_outline("llama 3.2 3b")
-    kitchen = Kitchen(Subject.of_component(outline.components[0], "folder", name))
+    kitchen = WeightPlanCache(Subject.of_component(outline.components[0], "folder", name))
     device = catalog.device("b300")
     sizes = {row.model: row.bytes for rows in llama_cpp.published().values() for row in rows}
     for model, held in sizes.items():

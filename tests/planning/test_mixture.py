@@ -6,7 +6,7 @@ import pytest
 
 from rung import formats
 from rung.core.errors import UnknownFormat
-from rung.planning.gguf_mixtures import LLAMA_CPP, Mixture, Place, storage
+from rung.planning.gguf_mixtures import LLAMA_CPP, Mixture, TensorPosition, storage
 
 #: Bits per weight of Llama 3.1 8B: llama.cpp, tools/quantize/README.md.
 PUBLISHED = {
@@ -28,7 +28,7 @@ def bits_per_weight(mixture):
     tensors = [("embed", (VOCABULARY, HIDDEN), 0), ("head", (VOCABULARY, HIDDEN), 0)]
     tensors += [(role, shape, layer) for layer in range(LAYERS) for role, shape in ROLES.items()]
     for role, shape, layer in tensors:
-        chosen = mixture.format_at(Place(role, shape[1], layer, LAYERS, shared=4))
+        chosen = mixture.format_at(TensorPosition(role, shape[1], layer, LAYERS, shared=4))
         bits += 8 * chosen.bytes(shape)
         weights += shape[0] * shape[1]
     return bits / weights
@@ -42,13 +42,18 @@ def test_sizes_are_those_that_llama_cpp_publishes(name):
 def test_every_mixture_names_formats_that_exist():
     for name in LLAMA_CPP:
         for role in (*ROLES, "embed", "head", "qkv", "experts_down", "router"):
-            for place in (Place(role, 4096), Place(role, 4096, experts=8), Place(role, 96, tied=True), Place(role, 40)):
+            for place in (
+                TensorPosition(role, 4096),
+                TensorPosition(role, 4096, experts=8),
+                TensorPosition(role, 96, tied=True),
+                TensorPosition(role, 40),
+            ):
                 assert Mixture(name).format_at(place).divides(place.columns)
 
 
 def test_a_tied_embedding_is_stored_as_the_head():
-    assert Mixture("q4_k_m").format_at(Place("embed", 2048, tied=True)).name == "q6_k"
-    assert Mixture("q4_k_m").format_at(Place("embed", 2048)).name == "q4_k"
+    assert Mixture("q4_k_m").format_at(TensorPosition("embed", 2048, tied=True)).name == "q6_k"
+    assert Mixture("q4_k_m").format_at(TensorPosition("embed", 2048)).name == "q4_k"
 
 
 def test_names():

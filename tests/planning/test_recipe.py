@@ -12,7 +12,7 @@ from rung.models.networks.values import plain
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject, is_table
 from rung.planning.weight_plan import OWN_MAPPING, recipe
-from rung.planning.weight_plan_cache import Kitchen
+from rung.planning.weight_plan_cache import WeightPlanCache
 from tests.models import meta_models
 from tests.planning.cards import cpu, gemma_2b
 
@@ -41,7 +41,7 @@ def test_sums_over_what_is_alike_are_those_over_every_weight(config, name):
     """Layers are alike, so a recipe thinks about one tensor of each class."""
     outline = plain(config, "config", config, describe(meta_models.config(config), "x"))
     subject = Subject.of_component(outline.components[0], "config", "x")
-    made = Kitchen(subject).recipe(storage(name), catalog.device("zen 4"), "f32", True)
+    made = WeightPlanCache(subject).recipe(storage(name), catalog.device("zen 4"), "f32", True)
     assert [weight.tensor for weight in made.weights] == list(subject.tensors)
     assert made.bytes(0, subject.layers)[0] == sum(weight.bytes for weight in made.weights)
     multiplied = [w for w in made.weights if w.multiplies and not is_table(w.tensor.role)]

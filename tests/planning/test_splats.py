@@ -13,7 +13,7 @@ from rung.core.types import Device
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.models.card import SceneCard, View
-from rung.planning.splats import SCALES, Asked, SplatPlan, plan
+from rung.planning.splats import SCALES, SplatPlan, SplatRequest, plan
 from rung.planning.splats.costs import Kept, Load, memory_use
 
 CPU = Device(
@@ -150,7 +150,7 @@ def test_large_pictures_are_made_smaller_for_a_processor_and_not_for_a_card():
     assert plan(card, CPU).scale < 1
     assert plan(card, catalog.device("4090")).scale == 1
     assert plan(card, catalog.device("4090")).steps == 30_000
-    assert {made.scale for made in Asked(card, CPU).plans()} == set(SCALES)
+    assert {made.scale for made in SplatRequest(card, CPU).plans()} == set(SCALES)
 
 
 def test_speed_grows_with_the_device_and_falls_with_splats():
@@ -181,7 +181,7 @@ def test_a_step_is_counted_with_what_adam_keeps_and_a_bound():
 
 def test_two_pictures_and_a_bent_lens_are_counted():
     card = scene(10)
-    assert Asked(card, CPU, 1).plans()[-1].cache_bytes == 2 * 100 * 100 * 3
+    assert SplatRequest(card, CPU, 1).plans()[-1].cache_bytes == 2 * 100 * 100 * 3
     bent = replace(card, views=tuple(replace(view, lens="fisheye", bend=(0.1,) * 4) for view in card.views))
     straight, curved = (plan(each, CPU, max_splats=5000, max_resolution=400) for each in (card, bent))
     assert curved.memory.workspace == straight.memory.workspace + (64 << 20)

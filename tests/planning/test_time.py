@@ -15,7 +15,7 @@ from rung.planning.request import Request
 from rung.planning.solve import solve, speed
 from rung.planning.speed import Group, rates
 from rung.planning.weight_plan import Weight
-from rung.planning.weight_plan_cache import Kitchen
+from rung.planning.weight_plan_cache import WeightPlanCache
 from tests.planning.cards import cpu, gemma_2b, p2200
 
 CACHE = {"cache 64 1": 8e9, "cache 64 2": 7.6e9, "cache 64 4": 7e9, "cache 64 8": 5e9}
@@ -91,16 +91,16 @@ def test_a_format_that_was_not_measured_takes_the_middle_of_its_rung():
 def test_a_plan_predicts_what_it_was_made_for_and_any_other_depth(prompt):
     card, here = gemma_2b("q8_0", "gguf", layers=2), device()
     plan = solve(card, (here,), Request(prompt_tokens=prompt, context=4096))
-    found = speed(Kitchen(Subject.of_card(card)), plan, (here,), prompt)
+    found = speed(WeightPlanCache(Subject.of_card(card)), plan, (here,), prompt)
     assert (found.decode, found.prefill) == (plan.decode_rate, plan.prefill_rate)
-    assert speed(Kitchen(Subject.of_card(card)), plan, (here,), prompt + 32).decode < plan.decode_rate
+    assert speed(WeightPlanCache(Subject.of_card(card)), plan, (here,), prompt + 32).decode < plan.decode_rate
 
 
 def test_a_head_in_place_is_never_decoded():
     """One row is multiplied with it, which ``numba.stored`` does in place; ``torch.decode`` decodes it."""
     card = gemma_2b("f16", "gguf", layers=1)
     embed, down = card.tensor("embed"), card.tensor("layers.0.down")
-    made = Kitchen(Subject.of_card(card)).recipe(None, cpu(), "f32", False).weights
+    made = WeightPlanCache(Subject.of_card(card)).recipe(None, cpu(), "f32", False).weights
     head, wide = (next(w for w in made if w.tensor is tensor) for tensor in (embed, down))
 
     def of(rung: str, *weights: Weight) -> int:
@@ -115,7 +115,7 @@ def test_a_copy_that_is_kept_for_the_way_back_is_not_read():
     """q5_k is packed in a layout without a way back: of a file in q8_0 it is held twice, of one in q5_k once."""
     held, read = [], []
     for stored in ("q8_0", "q5_k"):
-        kitchen = Kitchen(Subject.of_card(gemma_2b(stored, "gguf", layers=1)))
+        kitchen = WeightPlanCache(Subject.of_card(gemma_2b(stored, "gguf", layers=1)))
         made = kitchen.recipe(formats.get("q5_k"), cpu(), "f32", True)
         held.append(sum(weight.bytes for weight in made.weights if weight.tensor.role == "layers.0.down"))
         read.append([group.bytes for group in made.groups if group.format == "q5_k" and not group.once])

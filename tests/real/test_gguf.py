@@ -8,7 +8,7 @@ import pytest
 
 import rung
 from rung.kernels.cpu import target
-from rung.ops.linear import IN_PLACE
+from rung.ops.linear import READ_AS_STORED
 from tests.fixtures import references
 
 FIXTURES = references.fixtures()
@@ -23,7 +23,7 @@ def check_rungs(model: Any) -> None:
     taken = {work: set(names.split(", ")) for work, names in model.report.rungs.items()}
     linears = {work.split()[1]: names for work, names in taken.items() if work.startswith("linear")}
     for format, names in linears.items():
-        assert names == ({"numba.stored", "torch.decode"} if format in IN_PLACE else {"numba.row", "numba.tile"})
+        assert names == ({"numba.stored", "torch.decode"} if format in READ_AS_STORED else {"numba.row", "numba.tile"})
     attention, step = {"numba.decode", "numba.prefill"}, {"numba.step"}
     if model.card.decoder.head_dim % 16:  # some of the smallest files: vectors of 16 cannot hold their heads
         attention, step = {"torch.sdpa"}, {"ref"}

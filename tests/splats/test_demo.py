@@ -6,7 +6,7 @@ from rung.splats import demo, scene
 from rung.splats.photographs import Photographs
 from rung.splats.poses import pose_of
 from rung.splats.scenes.points import points_of
-from rung.splats.training.start import seen_by
+from rung.splats.training.start import count_views
 
 
 def test_the_points_have_the_colours_that_the_photographs_show(tmp_path, monkeypatch):
@@ -16,7 +16,7 @@ def test_the_points_have_the_colours_that_the_photographs_show(tmp_path, monkeyp
     points, colours = points_of(card)
     assert (len(card.views), card.views[0].width, card.views[0].height) == (3, demo.SIZE, demo.SIZE)
     assert len(points) >= 1000
-    assert (seen_by(points, card.views) > 0).all()
+    assert (count_views(points, card.views) > 0).all()
     shots, nearest = Photographs(card, 1 << 30), np.full(len(points), np.inf)
     for number, view in enumerate(card.views):
         pose, shot = pose_of(view), shots.shot(number)

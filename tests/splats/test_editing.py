@@ -9,7 +9,7 @@ import torch
 
 from rung.models.card import View
 from rung.splats import Cloud, read, write
-from rung.splats.edit import Move, cropped, lowered, merged, moved, pruned, seen, turned_harmonics, weightiest
+from rung.splats.edit import Move, cropped, lowered, merged, moved, moved_view, pruned, turned_harmonics, weightiest
 
 from .test_foreign import apart, source
 
@@ -99,7 +99,7 @@ def test_a_scene_that_is_moved():
 
 def test_a_moved_scene_is_seen_as_before():
     view = View("a", "", 64, 48, 60.0, 60.0, 32.0, 24.0, (1.0, 0, 0, 0.2, 0, 0.6, -0.8, 0.5, 0, 0.8, 0.6, 9.0))
-    there, given = seen(view, MOVE), source(30, 9)
+    there, given = moved_view(view, MOVE), source(30, 9)
     pose, turned = (np.array(each.pose).reshape(3, 4) for each in (view, there))
     made = moved(given, MOVE)
     before = given.means @ pose[:, :3].T + pose[:, 3]

@@ -186,14 +186,14 @@ def test_the_budget_is_kept_whatever_is_asked_for(tmp_path, monkeypatch):
         pictures, "pixels", lambda path, *rest, **more: read.append(path.name) or pixels(path, *rest, **more)
     )
     want = [photographs.shot(i).rgb for i in range(6)]
-    assert photographs.held_bytes == 2 * 64 * 48 * 3
+    assert photographs.memory_bytes == 2 * 64 * 48 * 3
     read.clear()
     for i in range(5):
         photographs.expect(i + 1)
         assert np.array_equal(photographs.shot(i).rgb, want[i])
     photographs.shot(5)
     assert read == ["2.png", "3.png", "4.png", "5.png"]
-    assert photographs.held_bytes <= 2 * 64 * 48 * 3 + 5
+    assert photographs.memory_bytes <= 2 * 64 * 48 * 3 + 5
 
 
 def broken(path, kind):

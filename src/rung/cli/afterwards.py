@@ -1,4 +1,5 @@
-"""What ``rung exec`` imports only when it is needed: the check of a card's name, and the explanation at the end."""
+"""Hold what ``rung exec`` imports only when it is needed: the check of a card's name, and the explanation at the
+end."""
 
 from __future__ import annotations
 
@@ -150,7 +151,7 @@ def _with_command(found: Explanation, command: Sequence[str]) -> Explanation:
 
 
 def _environment(settings: Mapping[str, str]) -> dict[str, Any]:
-    """What the program ran on: this machine, or the simulated card."""
+    """Return what the program ran on: this machine, or the simulated card."""
     from rung.diagnosis import machine
 
     if settings.get("device", PROCESSOR) == PROCESSOR:

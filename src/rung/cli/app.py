@@ -55,14 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Whether an error came of Ctrl-C: some libraries make another one of it while they are imported."""
+    """Return whether an error came of Ctrl-C: some libraries make another one of it while they are imported."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def _discard() -> None:
-    """What is still to be printed goes nowhere: the interpreter must not try to write it once more when it ends."""
+    """Send what is still to be printed nowhere: the interpreter must not try to write it once more when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

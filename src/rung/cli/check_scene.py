@@ -20,7 +20,7 @@ _MARKS = ("transforms.json", "transforms_train.json", "sparse", "colmap", "camer
 
 
 def is_scene(name: str) -> bool:
-    """Whether a path is a scene of photographs and no model."""
+    """Return whether a path is a scene of photographs and no model."""
     path = Path(name)
     try:
         if path.suffix.lower() == ".zip" and path.is_file():
@@ -42,7 +42,7 @@ def _holds_cameras(folder: Path) -> bool:
 
 
 def is_answer(answer: Answer) -> bool:
-    """Whether an answer is about a scene: it was made by a module that nothing imports for models."""
+    """Return whether an answer is about a scene: it was made by a module that nothing imports for models."""
     module = sys.modules.get("rung.planning.splats.check")
     return module is not None and isinstance(answer, module.SplatAnswer)
 

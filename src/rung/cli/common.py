@@ -1,4 +1,4 @@
-"""What several commands need: a simulated device, a plan in words."""
+"""Define what several commands need: a simulated device, a plan in words."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def plan_line(plan: Plan, devices: Sequence[Device]) -> str:
 
 
 def part_lines(plan: Plan) -> list[str]:
-    """What is stored in another format than the plan's own, a line for each format and reason."""
+    """Return what is stored in another format than the plan's own, a line for each format and reason."""
     roles: dict[tuple[str, str], list[str]] = {}
     for part in plan.parts:
         roles.setdefault((part.format, part.reason), []).append(part.role)

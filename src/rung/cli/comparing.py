@@ -23,7 +23,7 @@ _WRITTEN = 32
 
 
 def is_pipeline(model: str, offline: bool) -> bool:
-    """Whether it is a pipeline of diffusers, here or on the hub, which is not asked ``offline``."""
+    """Return whether it is a pipeline of diffusers, here or on the hub, which is not asked ``offline``."""
     from rung.models.lookup import find_outline
 
     place = Path(model).expanduser()

@@ -95,7 +95,7 @@ def _hooks() -> str:
 
 
 def _check(settings: dict[str, str], command: list[str]) -> None:
-    """What the program would find out too late."""
+    """Raise what the program would find out too late."""
     if set(settings) <= {"strict"}:
         return
     from rung.cli.afterwards import check_card
@@ -146,7 +146,7 @@ def _report(found: Mapping[Key, int]) -> None:
 
 
 def _explain(last: bytes, status: int, settings: Mapping[str, str], command: list[str], known: bool) -> None:
-    """What goes wrong while explaining is said; the exit code stays the program's.
+    """Say what goes wrong while explaining; the exit code stays the program's.
 
     ``known``: something that may be the reason stands above already.
     """
@@ -177,7 +177,7 @@ def _not_started(name: str, error: OSError | ValueError, settings: Mapping[str, 
 
 
 def _binary(name: str) -> bool:
-    """Whether a command is no text: one of another processor or system."""
+    """Return whether a command is no text: one of another processor or system."""
     path = name if os.sep in name else next(filter(os.path.isfile, _candidates(name)), name)
     try:
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""What ``rung explain`` is asked about: a log, rows of logs, and a file that says where it happened."""
+"""Say what ``rung explain`` is asked about: a log, rows of logs, and a file that says where it happened."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _answer_row(row: tuple[int, str]) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """What a JSON text says; numbers that JSON has not are unknown."""
+    """Return what a JSON text says; numbers that JSON has not are unknown."""
     return json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
 
 

@@ -1,4 +1,4 @@
-"""What ``rung video`` and ``rung image`` share."""
+"""Define what ``rung video`` and ``rung image`` share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rung.core.types import Device
     from rung.hub.pipelines import Folder
     from rung.pipelines.batch import Job
-    from rung.pipelines.generate import Made, Pipeline
+    from rung.pipelines.generate import Generated, Pipeline
     from rung.planning.pipeline import PhasesPlan
 
 Model = Annotated[str, typer.Argument(help="The folder of a pipeline of diffusers, or ORG/REPO.")]
@@ -178,7 +178,7 @@ def _make(pipeline: Pipeline, left: list[Job], done: Any, fps: float, quiet: boo
 
     results = []
     for job, made in zip(left, pipeline.make([job.settings for job in left]), strict=True) if left else []:
-        pictures.write(job.out, made.frames, fps, {"model": pipeline.folder.place.name, **job.settings.told()})
+        pictures.write(job.out, made.frames, fps, {"model": pipeline.folder.place.name, **job.settings.chosen()})
         if done is not None:
             done.add(job)
         results.append(_result(job, made, pipeline.device))
@@ -188,7 +188,7 @@ def _make(pipeline: Pipeline, left: list[Job], done: Any, fps: float, quiet: boo
         print_json(results)
 
 
-def _result(job: Job, made: Made, device: Device) -> dict[str, Any]:
+def _result(job: Job, made: Generated, device: Device) -> dict[str, Any]:
     count, height, width, _ = made.frames.shape
     return {
         "file": str(job.out),
@@ -197,7 +197,7 @@ def _result(job: Job, made: Made, device: Device) -> dict[str, Any]:
         "height": height,
         "seconds": round(made.seconds, 2),
         "phase_seconds": {phase: round(spent, 2) for phase, spent in made.phases.items()},
-        "settings": job.settings.told(),
+        "settings": job.settings.chosen(),
         "plan": made.plan.to_json(),
         "predicted_bytes": made.plan.most,
         "peak_bytes": made.peak,

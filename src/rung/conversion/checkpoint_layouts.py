@@ -24,7 +24,7 @@ _TORCH = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
 def lossless(format: Format) -> bool:
-    """Whether it is a float that safetensors has a dtype for."""
+    """Return whether it is a float that safetensors has a dtype for."""
     return format.name in DTYPES
 
 
@@ -73,7 +73,7 @@ class Rung(Plain):
 
 
 class Bitsandbytes(Plain):
-    """What ``bitsandbytes`` saves of its ``Linear4bit`` and ``Linear8bitLt`` (version 0.4x and 0.5x)."""
+    """Hold what ``bitsandbytes`` saves of its ``Linear4bit`` and ``Linear8bitLt`` (version 0.4x and 0.5x)."""
 
     def entries(self, step: Step) -> tuple[Entry, ...]:
         """The codes, their scales, and for 4 bits the code book and a JSON text that describes them."""

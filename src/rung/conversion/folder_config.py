@@ -91,7 +91,7 @@ def _config(card: ModelCard, dtype: str) -> dict[str, Any]:
 
 
 def _own(decoder: Decoder, meta: Settings) -> dict[str, Any]:
-    """What only some types have."""
+    """Return what only some types have."""
     kind = decoder.model_type
     found: dict[str, Any] = {}
     if kind in ("gemma2", "gemma3_text"):

@@ -19,10 +19,10 @@ _LARGEST = 128 * 2**20
 
 def copied(folder: Path) -> dict[str, bytes]:
     """The files of a folder that its model needs beside the weights, without config.json."""
-    return {name: read_bounded(folder / name, _LARGEST) for name in beside(folder)}
+    return {name: read_bounded(folder / name, _LARGEST) for name in companion_files(folder)}
 
 
-def beside(folder: Path) -> list[str]:
+def companion_files(folder: Path) -> list[str]:
     """Their names."""
     return [name for name in _BESIDE if (folder / name).is_file()]
 

@@ -14,7 +14,7 @@ from rung.core.errors import BadFile
 _HEAD_DIM, _CONTEXT, _LARGEST_LAYERS = 256, 8192, 46
 _EOS, _END_OF_TURN, _BOS = 1, 107, 2
 #: What goes beside the weights unless the checkpoint's folder has it.
-BESIDE: dict[str, bytes] = {
+TOKENIZER_FILES: dict[str, bytes] = {
     "tokenizer_config.json": json.dumps(
         {"tokenizer_class": "GemmaTokenizer", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
         | {"pad_token": "<pad>", "add_bos_token": True, "add_eos_token": False}
@@ -23,7 +23,7 @@ BESIDE: dict[str, bytes] = {
 
 
 def recognised(tensors: Mapping[str, Any]) -> bool:
-    """Whether the names are those of Gemma PyTorch."""
+    """Return whether the names are those of Gemma PyTorch."""
     return "embedder.weight" in tensors and "model.layers.0.self_attn.qkv_proj.weight" in tensors
 
 

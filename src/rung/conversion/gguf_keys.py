@@ -150,7 +150,7 @@ def _rope(decoder: Decoder, values: Mapping[str, Any], config: Settings) -> dict
 
 
 def _own(decoder: Decoder, values: Mapping[str, Any], config: Settings) -> dict[str, Any]:
-    """What files of one type have and those of others do not."""
+    """Return what files of one type have and those of others do not."""
     kind = decoder.model_type
     spans = [layer.window for layer in decoder.layers if layer.window]
     if kind in ("llama", "mistral"):
@@ -191,7 +191,7 @@ def _factors(decoder: Decoder, values: Mapping[str, Any], config: Settings) -> F
 
 
 def unsaid(card: ModelCard, metadata: Mapping[str, Any], constants: list[tuple[Entry, bytes]]) -> tuple[str, ...]:
-    """What of the model the file does not say and a reader would not know: windows of attention, as notes.
+    """Return what of the model the file does not say and a reader would not know: windows of attention, as notes.
 
     Raises ``UnknownArchitecture`` where the file would describe another model.
     """
@@ -213,7 +213,7 @@ def unsaid(card: ModelCard, metadata: Mapping[str, Any], constants: list[tuple[E
 
 
 def differences(read: Decoder, own: Decoder) -> tuple[list[str], bool]:
-    """What a reader of the new file would compute otherwise, and whether windows differ within the context."""
+    """Return what a reader of the new file would compute otherwise, and whether windows differ within the context."""
     names = ("activation", "attention_scale", "attention_softcap", "logit_softcap", "embedding_scale", "norm_epsilon")
     wrong = [name.replace("_", " ") for name in names if not _alike(getattr(read, name), getattr(own, name))]
     if not all(_alike_ropes(read, own, layer) for layer in range(len(own.layers))):

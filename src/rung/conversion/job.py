@@ -1,4 +1,4 @@
-"""What is to be written: the tensors one after the other, how each is stored, and the files they lie in."""
+"""Hold what is to be written: the tensors one after the other, how each is stored, and the files they lie in."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Step:
 
     @property
     def merges(self) -> bool:
-        """Whether the weights are others than those of the source."""
+        """Return whether the weights are others than those of the source."""
         return bool(self.changes) or self.whole is not None
 
     @property
@@ -67,7 +67,7 @@ class Style(Protocol):
     """How a kind of file stores a tensor."""
 
     def entries(self, step: Step) -> tuple[Entry, ...]:
-        """What is stored for it."""
+        """Return what is stored for it."""
         ...
 
     def arrays(self, step: Step, encoded: Encoded) -> Iterable[Array]:

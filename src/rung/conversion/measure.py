@@ -1,4 +1,4 @@
-"""What quantising a tensor cost, found by decoding what is to be stored."""
+"""Hold what quantising a tensor cost, found by decoding what is to be stored."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def _db(signal: float, noise: float) -> float:
 
 
 def cost(before: Encoded, after: Encoded, threads: int = 1, compiled: bool = False) -> Cost:
-    """What is lost between two encodings of one weight [rows, columns]; rows of zeros that stay zeros lose nothing.
+    """Return what is lost between two encodings of one weight [rows, columns]; rows of zeros that stay zeros lose
+    nothing.
 
     Sums are taken in f64, a few rows at a time, with ``compiled`` by a kernel where there is one.
     """

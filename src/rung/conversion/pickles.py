@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.conversion import gemma_pytorch
-from rung.conversion.folder_files import beside, copied
+from rung.conversion.folder_files import companion_files, copied
 from rung.conversion.job import Entry, folder_layout, index_of
 from rung.conversion.resumable_writer import Partial, check_new
 from rung.core import errors
@@ -53,7 +53,7 @@ def state(source: Path) -> str:
     return state_of(
         [
             *pickles_of(source),
-            *(folder / name for name in (*beside(folder), "config.json") if (folder / name).is_file()),
+            *(folder / name for name in (*companion_files(folder), "config.json") if (folder / name).is_file()),
         ]
     )
 
@@ -101,7 +101,7 @@ def _converted(place: Path, target: Path) -> dict[str, int]:
     small = copied(folder)
     if gemma_pytorch.recognised(tensors):
         config, tensors = gemma_pytorch.translated(tensors)
-        small = gemma_pytorch.BESIDE | small
+        small = gemma_pytorch.TOKENIZER_FILES | small
     elif (folder / "config.json").is_file():
         config = read_object(folder / "config.json")
     else:

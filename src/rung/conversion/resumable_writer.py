@@ -99,7 +99,7 @@ class Partial:
 
     @property
     def resumed(self) -> bool:
-        """Whether tensors of an earlier run are kept."""
+        """Return whether tensors of an earlier run are kept."""
         return bool(self.done)
 
     def put(self, file: int, offset: int, data: Any) -> None:

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree. Each error carries its cause, the facts behind it and ways out.
+"""Hold what can go wrong, as one tree. Each error carries its cause, the facts behind it and ways out.
 
 ::
 

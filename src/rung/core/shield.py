@@ -26,7 +26,7 @@ _working: set[_thread.LockType] = set()
 
 
 class Outcome(Generic[T]):
-    """What a call that another thread makes comes to. One thread at a time may wait for it."""
+    """Hold what a call that another thread makes comes to. One thread at a time may wait for it."""
 
     def __init__(self) -> None:
         self._found: tuple[T | None, BaseException | None] | None = None
@@ -53,7 +53,8 @@ class Outcome(Generic[T]):
 
 
 class _Line:
-    """What workers share: the calls in order, whether they are still to be made, and a lock for each that works."""
+    """Hold what workers share: the calls in order, whether they are still to be made, and a lock for each that
+    works."""
 
     def __init__(self) -> None:
         self.calls: queue.SimpleQueue[Any] = queue.SimpleQueue()  # (outcome, call), then anything else: the end
@@ -98,7 +99,7 @@ class Workers:
 
     @property
     def open(self) -> bool:
-        """Whether somebody still waits for what the calls return."""
+        """Return whether somebody still waits for what the calls return."""
         return self._line.open
 
     def submit(self, call: Callable[..., T], *args: Any, **options: Any) -> Outcome[T]:

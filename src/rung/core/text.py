@@ -85,7 +85,7 @@ def count(number: int, noun: str) -> str:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern with ``*`` and ``?`` means a dotted name, or whole parts of it.
+    """Return whether a pattern with ``*`` and ``?`` means a dotted name, or whole parts of it.
 
     >>> matches("layers.0.q_proj", "layers.0"), matches("layers.0.q_proj", "*_proj"), matches("layers.10", "layers.1")
     (True, True, False)

@@ -104,7 +104,7 @@ class Device(Shown, Value):
         return f"<Device {self.id}: {self.name}, {self.memory / 2**30:.1f} GB>"
 
     def capability(self, name: str) -> Capability:
-        """What is known of a capability; unknown without a proof when nobody asked."""
+        """Return what is known of a capability; unknown without a proof when nobody asked."""
         return self.capabilities.get(name, Capability(name, Level.UNKNOWN, Proof.NONE))
 
     def with_capabilities(self, found: Iterable[Capability]) -> Device:
@@ -139,7 +139,7 @@ class Format(Value):
     title: str = ""
 
     def divides(self, columns: int) -> bool:
-        """Whether a row of that many weights can be stored."""
+        """Return whether a row of that many weights can be stored."""
         return self.layout not in ("rows", "ordered") or columns % self.block == 0
 
     def bytes(self, shape: tuple[int, ...]) -> int:
@@ -158,7 +158,7 @@ class Format(Value):
 
 @dataclass(frozen=True)
 class Case(Value):
-    """What a check may see of a call: no tensors.
+    """Hold what a check may see of a call: no tensors.
 
     ``shape`` per op: linear (rows, out, in), embedding (tokens, vocabulary, hidden), attention
     (queries, keys, heads, kv_heads, head_dim), quantize and dequantize (rows, columns), decode_step
@@ -202,7 +202,7 @@ class Rung(Value):
     plugin: str = ""
 
     def verdict(self, case: Case, device: Device) -> Verdict:
-        """Whether this rung takes that case on that device, with the reason when not."""
+        """Return whether this rung takes that case on that device, with the reason when not."""
         assert case.op == self.op, f"{self.name} is a rung of {self.op}, asked for {case.op}"
         if "*" not in self.kinds and device.kind not in self.kinds:
             return no(f"runs on {' and '.join(self.kinds)}, not on {device.kind}")
@@ -417,7 +417,7 @@ class StepDown(Value):
 
 @dataclass(frozen=True)
 class Report(Value):
-    """What happened: every step down, the rungs that ran, predicted beside measured (bytes, tokens per second).
+    """Hold what happened: every step down, the rungs that ran, predicted beside measured (bytes, tokens per second).
 
     ``rungs`` has, by op and format, the names of all that were taken: ``linear q4_0`` is ``numba.row, numba.tile``.
     """

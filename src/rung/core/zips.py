@@ -1,4 +1,4 @@
-"""What reading a damaged zip file raises."""
+"""Hold what reading a damaged zip file raises."""
 
 from __future__ import annotations
 

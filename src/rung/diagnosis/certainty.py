@@ -74,7 +74,7 @@ def guessed(cause: str, share: float, scene: Scene) -> bool:
 
 
 def _unnamed(cause: str, scene: Scene) -> bool:
-    """Whether a few words, none of them of an error, led to the cause."""
+    """Return whether a few words, none of them of an error, led to the cause."""
     said = scene.ending
     if not said.isascii() or len(said.split()) > _FEW_WORDS:
         return False
@@ -84,12 +84,12 @@ def _unnamed(cause: str, scene: Scene) -> bool:
 
 
 def _bare(scene: Scene) -> bool:
-    """Whether all that was said is a word or two: a status without its message."""
+    """Return whether all that was said is a word or two: a status without its message."""
     return len(scene.ending.split()) <= _WORDS_ALONE
 
 
 def _undecided(cause: str, scene: Scene) -> bool:
-    """Whether every message that names the cause also stands for others, and nothing beside it decides."""
+    """Return whether every message that names the cause also stands for others, and nothing beside it decides."""
     found = [hit for hit in scene.hits if hit.signature.causes.get(cause, 0) > 0 and not hit.signature.general]
     return bool(found) and all(_unsure(cause, hit) for hit in found)
 

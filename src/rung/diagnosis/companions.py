@@ -1,4 +1,5 @@
-"""What goes with a build of torch: Triton, bitsandbytes, flash-attn, xformers; whether it runs on a card, and which."""
+"""Hold what goes with a build of torch: Triton, bitsandbytes, flash-attn, xformers; whether it runs on a card, and
+which."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ _INSTEAD = {
 
 @dataclass(frozen=True)
 class Host(Value):
-    """What software is chosen for: a card (name, key of its architecture, version of its driver, empty when unknown)
-    in a system (``linux``, ``windows``, ``macos``) on a processor (``x86_64``, ``aarch64``) with a Python (``3.12``).
+    """Hold what software is chosen for: a card (name, key of its architecture, version of its driver, empty when
+    unknown) in a system (``linux``, ``windows``, ``macos``) on a processor (``x86_64``, ``aarch64``) with a Python
+    (``3.12``).
     """
 
     card: str
@@ -43,13 +45,13 @@ class Host(Value):
         return architectures()[self.architecture]
 
     @property
-    def place(self) -> str:
+    def platform(self) -> str:
         """``linux-x86_64``, as the catalogue says where builds are published."""
         return f"{self.system}-{self.machine}"
 
     @property
     def target(self) -> str:
-        """What builds carry code for: ``6.1``, ``gfx1030``, ``x86_64``."""
+        """Return what builds carry code for: ``6.1``, ``gfx1030``, ``x86_64``."""
         return self.row.cc or self.row.machine or self.architecture
 
 
@@ -75,7 +77,7 @@ def command(arguments: Sequence[str]) -> str | None:
     return f"pip install {' '.join(words)}" if arguments else None
 
 
-def place_words(place: str) -> str:
+def platform_words(place: str) -> str:
     """``Linux on x86_64`` of ``linux-x86_64``."""
     system, _, machine = place.partition("-")
     return f"{_SYSTEMS.get(system, system)} on {machine}"
@@ -154,8 +156,8 @@ def _against(row: Mapping[str, Any], build: Build, host: Host) -> Iterator[str]:
         unsure = [reason for _, runs, reason in found if runs == "unknown"]
         yield (refused or unsure or ["nobody has said whether it runs there"])[-1]
     at = version(build.release)
-    if host.place not in row["on"].split() or build.platform == "jetson":
-        yield f"not published for {place_words(host.place)}"
+    if host.platform not in row["on"].split() or build.platform == "jetson":
+        yield f"not published for {platform_words(host.platform)}"
     if version(host.python) < version(row["python"]):
         yield f"asks for Python {row['python']} or newer"
     if at < version(row["torch"]):
@@ -168,7 +170,7 @@ def _against(row: Mapping[str, Any], build: Build, host: Host) -> Iterator[str]:
 
 
 def _features(name: str, at: str, hosts: Sequence[Host]) -> Iterator[str]:
-    """What runs of a release on all the hosts, then what does not on one of them, with the reason."""
+    """Yield what runs of a release on all the hosts, then what does not on one of them, with the reason."""
     found = [one for host in hosts for one in features_there(name, at, host.row)]
     refused = {feature for feature, runs, _ in found if runs in ("no", "unknown")}
     if good := [feature for feature in dict.fromkeys(feature for feature, _, _ in found) if feature not in refused]:

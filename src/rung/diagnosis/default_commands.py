@@ -62,7 +62,8 @@ _TORCH_SOURCE = "git clone --recursive https://github.com/pytorch/pytorch && cd 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What goes with the fixes of one log, where that is the likeliest cause. ``variables`` stand before a build."""
+    """Hold what goes with the fixes of one log, where that is the likeliest cause. ``variables`` stand before a
+    build."""
 
     scene: Scene
     cause: str
@@ -71,7 +72,7 @@ class Defaults:
     maker: str
     variables: str
 
-    def place(self, label: str) -> str:
+    def location(self, label: str) -> str:
         """Return ``train.py, line 12``, where a fix is a change of code and the log names the line; else empty."""
         return self.scene.mentions.place if label in _IN_CODE or label == "fix-user-code" else ""
 

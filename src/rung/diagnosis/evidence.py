@@ -23,7 +23,7 @@ _MATCHED = 20
 
 @dataclass(frozen=True)
 class Scene:
-    """What a rule looks at: ``ids`` of the signatures found, their captured ``words``, and the facts.
+    """Hold what a rule looks at: ``ids`` of the signatures found, their captured ``words``, and the facts.
 
     ``text`` is all that was kept of the log, ``said`` what stood in the matched lines and in the last ones,
     ``ending`` the last ones alone, ``named`` the lines that may hold names. ``went_on``: what it holds was survived.
@@ -45,15 +45,15 @@ class Scene:
         return mentions_of(self.named)
 
     def has(self, *ids: str) -> bool:
-        """Whether one of these signatures was found."""
+        """Return whether one of these signatures was found."""
         return any(name in self.ids for name in ids)
 
     def below(self, capability: int) -> bool:
-        """Whether the GPU is known to be older than that compute capability (major * 10 + minor)."""
+        """Return whether the GPU is known to be older than that compute capability (major * 10 + minor)."""
         return self.facts.capability is not None and self.facts.capability < capability
 
     def from_(self, capability: int) -> bool:
-        """Whether the GPU is known to have at least that compute capability."""
+        """Return whether the GPU is known to have at least that compute capability."""
         return self.facts.capability is not None and self.facts.capability >= capability
 
     @property
@@ -62,21 +62,21 @@ class Scene:
         return self.facts.gpu.vendor if self.facts.gpu else ""
 
     def says(self, pattern: str) -> bool:
-        """Whether the lines that were kept hold a pattern."""
+        """Return whether the lines that were kept hold a pattern."""
         return re.search(pattern, self.text) is not None
 
     def says_last(self, pattern: str) -> bool:
-        """Whether the last lines, each kind once, hold a pattern, which may go over the end of a line."""
+        """Return whether the last lines, each kind once, hold a pattern, which may go over the end of a line."""
         return re.search(pattern, self.ending) is not None
 
     @property
     def raised_in_package(self) -> bool:
-        """Whether the last place that a traceback names is in an installed package."""
+        """Return whether the last place that a traceback names is in an installed package."""
         places: list[str] = re.findall(r'File "([^"\n]+)", line', self.said)
         return bool(places) and re.search(r"(?:site|dist)-packages", places[-1]) is not None
 
     def about(self, pattern: str) -> bool:
-        """Whether those lines, or what the environment says, hold a pattern."""
+        """Return whether those lines, or what the environment says, hold a pattern."""
         return self.says(pattern) or re.search(pattern, f"{self.facts.os} {self.facts.stated}") is not None
 
 

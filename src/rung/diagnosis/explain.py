@@ -83,18 +83,18 @@ class Explanation(Value):
 
     @property
     def unsure(self) -> bool:
-        """Whether the cause is little more than a guess."""
+        """Return whether the cause is little more than a guess."""
         return self.certainty == NOT_SURE
 
     @property
     def doubtful(self) -> bool:
-        """Whether other causes are about as likely."""
+        """Return whether other causes are about as likely."""
         return self.certainty in (ONE_OF, NOT_SURE)
 
     @property
     def ways(self) -> tuple[tuple[Fix, ...], tuple[Fix, ...]]:
-        """What to do in order, and what rung does instead: a machine without a GPU gets none by another build, so there
-        the processor comes first."""
+        """Return what to do in order, and what rung does instead: a machine without a GPU gets none by another build,
+        so there the processor comes first."""
         first = tuple(fix for fix in self.repairs if fix.label == _ON_CPU)
         return (*first, *self.fixes), tuple(fix for fix in self.repairs if fix.label != _ON_CPU)
 
@@ -161,8 +161,8 @@ def explain_log(
 
 
 def _speaks(scene: Scene) -> bool:
-    """Whether the log itself tells of a problem: a machine alone has none, whatever often goes wrong on such ones, nor
-    has a program that went on after all that it met."""
+    """Return whether the log itself tells of a problem: a machine alone has none, whatever often goes wrong on such
+    ones, nor has a program that went on after all that it met."""
     if scene.hits:
         return not scene.went_on
     said = votes(said_by(scene))
@@ -175,7 +175,7 @@ def rules_of(scene: Scene) -> list[Rule]:
 
 
 def scene(chunks: Iterable[bytes], environment: Mapping[str, Any] | None = None) -> Scene:
-    """What is known of a log in UTF-8 and its environment before anything is concluded."""
+    """Return what is known of a log in UTF-8 and its environment before anything is concluded."""
     given = environment_of(environment)
     reading = read(chunks)
     return scene_of(reading, gather(given, [*reading.about, *(hit.line for hit in reading.hits)], reading.named))
@@ -237,8 +237,8 @@ def wants_gpu(hits: Iterable[Hit]) -> bool:
 
 
 def _repairs(scene: Scene, speaker: Speaker, cause: str, *, automatic: bool) -> tuple[Fix, ...]:
-    """What rung does about it: a repair that it is sure of, its own reading of a GGUF file, a refused operation of a
-    program done another way."""
+    """Return what rung does about it: a repair that it is sure of, its own reading of a GGUF file, a refused operation
+    of a program done another way."""
     found = []
     if (run := speaker.run()) and (automatic or (scene.mentions.file and cause not in _OF_FILE)):
         found.append(run)
@@ -252,12 +252,12 @@ def _repairs(scene: Scene, speaker: Speaker, cause: str, *, automatic: bool) -> 
 
 
 def _named(cause: str, scene: Scene) -> bool:
-    """Whether an error says so itself: on words and guesses nothing is repaired."""
+    """Return whether an error says so itself: on words and guesses nothing is repaired."""
     return any(cause in hit.signature.causes and not hit.signature.general and not hit.survived for hit in scene.hits)
 
 
 def _evidence(scene: Scene, rules: list[Rule], cause: str | None) -> tuple[Evidence, ...]:
-    """What speaks for the cause: lines in their order, then facts, then what was contradicted."""
+    """Return what speaks for the cause: lines in their order, then facts, then what was contradicted."""
     found: dict[str, Hit] = {}
     for hit in scene.hits:
         if cause is None or hit.signature.causes.get(cause, 0) > 0:

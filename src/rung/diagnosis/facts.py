@@ -1,4 +1,4 @@
-"""What a log and its environment say about device and software, each with where it was found."""
+"""Hold what a log and its environment say about device and software, each with where it was found."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Facts:
 
     @property
     def windows(self) -> bool:
-        """Whether the system is Windows; the Linux inside of it is none."""
+        """Return whether the system is Windows; the Linux inside of it is none."""
         return "windows" in self.os.lower() and "wsl" not in self.os.lower()
 
     @property
     def apple(self) -> bool:
-        """Whether the system is macOS."""
+        """Return whether the system is macOS."""
         named = re.search(r"mac|darwin|osx", self.os, re.IGNORECASE) or _APPLE.search(f"{self.cpu} {self.libraries}")
         return bool(named) or (self.gpu or _NONE).vendor == "apple"
 
@@ -239,12 +239,12 @@ def _from_paths(facts: Facts, text: str) -> None:
 
 
 def _of_other_system(facts: Facts, text: str) -> bool:
-    """Whether a log shows what Windows alone prints, and the environment names another system."""
+    """Return whether a log shows what Windows alone prints, and the environment names another system."""
     return bool(facts.os) and not re.search("(?i)windows|wsl", facts.os) and _OF_WINDOWS.search(text) is not None
 
 
 def _contradicted(facts: Facts, met: str) -> tuple[str, ...]:
-    """What an environment says against the GPU of that compute capability that the log speaks of."""
+    """Return what an environment says against the GPU of that compute capability that the log speaks of."""
     log = f"the log speaks of a GPU of compute capability {met}, the environment"
     if facts.capability is not None:
         stated = capability_text(facts.capability)

@@ -1,4 +1,4 @@
-"""In which order fixes are named where a message asks for another than the order of its cause.
+"""Hold in which order fixes are named where a message asks for another than the order of its cause.
 
 The rows are (cause, when, labels that come first); of ``when`` that hold, the first counts.
 """

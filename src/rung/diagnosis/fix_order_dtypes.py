@@ -1,4 +1,5 @@
-"""In which order fixes of dtypes and shapes are named: what was slow, what overflowed, what a kernel does not take.
+"""Hold in which order fixes of dtypes and shapes are named: what was slow, what overflowed, what a kernel does not
+take.
 
 The rows are those of ``fix_order_facts``.
 """

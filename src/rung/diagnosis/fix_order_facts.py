@@ -1,4 +1,5 @@
-"""In which order fixes are named where the device, versions or the words around ask for another than a message alone.
+"""Hold in which order fixes are named where the device, versions or the words around ask for another than a message
+alone.
 
 The rows are (cause, when, labels that come first); of ``when`` that hold, the first counts.
 """

@@ -1,4 +1,4 @@
-"""In which order fixes are named on devices of other makers, on processors and behind graphics interfaces.
+"""Hold in which order fixes are named on devices of other makers, on processors and behind graphics interfaces.
 
 The rows are (cause, when, labels that come first), and stand before those of ``fix_order_facts``.
 """

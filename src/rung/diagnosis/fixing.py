@@ -1,4 +1,4 @@
-"""What to do about a cause: fixes in order, worded for the program and the device at hand."""
+"""Hold what to do about a cause: fixes in order, worded for the program and the device at hand."""
 
 from __future__ import annotations
 

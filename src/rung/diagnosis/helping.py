@@ -31,7 +31,7 @@ def places(order: Sequence[str]) -> dict[str, int]:
 
 
 class Helping:
-    """What the words of one log say for each fix."""
+    """Hold what the words of one log say for each fix."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._labels, self._rows = table = _table()

@@ -1,4 +1,5 @@
-"""Whether what is installed fits a machine: torch's code and the card, its CUDA and the driver, and the rest."""
+"""Find out whether what is installed fits a machine: torch's code and the card, its CUDA and the driver, and the
+rest."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from rung.hardware.catalog.rows import numbers, version
 
 @dataclass(frozen=True)
 class Finding(Value):
-    """What is said of an installed package: it fits, it does not, or nobody knows (None)."""
+    """Hold what is said of an installed package: it fits, it does not, or nobody knows (None)."""
 
     package: str
     version: str

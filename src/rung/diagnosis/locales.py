@@ -1,4 +1,5 @@
-"""What a system says in another language, read as English: loader, signals and error numbers of Linux, DLLs of Windows.
+"""Say what a system says in another language, read as English: loader, signals and error numbers of Linux, DLLs of
+Windows.
 
 Python, CUDA and their libraries speak English everywhere; only what the system itself adds is translated.
 """

@@ -45,7 +45,7 @@ def encoding_of(head: bytes) -> str:
 
 
 def is_text(line: str) -> bool:
-    """Whether nearly all of a line could be decoded."""
+    """Return whether nearly all of a line could be decoded."""
     return line.count("\ufffd") * _NO_TEXT <= len(line)
 
 
@@ -83,7 +83,7 @@ def _shortened(line: bytes) -> bytes:
 
 
 def states(line: bytes) -> list[str]:
-    """What a line showed, one after the other: a carriage return begins a new state of the same line."""
+    """Return what a line showed, one after the other: a carriage return begins a new state of the same line."""
     return [_shortened(state).decode("utf-8", "replace") for state in line.split(b"\r") if state]
 
 

@@ -22,7 +22,7 @@ KEPT, LONGEST = 200, 1_000
 
 @dataclass(frozen=True)
 class Mentions(Value):
-    """What a log names; empty where it names none.
+    """Hold what a log names; empty where it names none.
 
     ``command`` is the Python command that was run, else ``python`` and the first script of a traceback; ``module`` the
     package that raised as it is imported, ``library`` the same as pip installs it, where that is known for certain;
@@ -177,5 +177,5 @@ def _executable(text: str) -> str:
 
 
 def compiled(module: str) -> bool:
-    """Whether a package may hold compiled code, so that building it again changes something."""
+    """Return whether a package may hold compiled code, so that building it again changes something."""
     return bool(module) and module not in PURE

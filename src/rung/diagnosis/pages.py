@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rung.diagnosis.fixing import Cause, causes
 from rung.diagnosis.match import signatures
-from rung.diagnosis.tables import made
+from rung.diagnosis.tables import compile_tables
 from rung.diagnosis.wording import template, wordings
 
 _EXAMPLES = 8
@@ -46,5 +46,5 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    (Path(__file__).parent / "tables.json").write_text(made(), encoding="utf-8")
+    (Path(__file__).parent / "tables.json").write_text(compile_tables(), encoding="utf-8")
     write(Path(sys.argv[1]))

@@ -20,13 +20,13 @@ class Program(Value):
 
     @property
     def repaired(self) -> bool:
-        """Whether ``rung run`` or ``rung exec`` can do what it does: with torch, with a model that rung reads, or with
-        something that nobody named."""
+        """Return whether ``rung run`` or ``rung exec`` can do what it does: with torch, with a model that rung reads,
+        or with something that nobody named."""
         return self.torch or not self.name or self.name in _MODELS
 
     @property
     def python(self) -> bool:
-        """Whether ``rung exec`` reaches what it computes."""
+        """Return whether ``rung exec`` reaches what it computes."""
         return self.torch or not self.name
 
 

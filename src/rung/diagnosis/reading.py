@@ -71,15 +71,15 @@ class Hit:
 
     @property
     def plain(self) -> bool:
-        """Whether the signature is first of all one of plain errors of programs."""
+        """Return whether the signature is first of all one of plain errors of programs."""
         causes = self.signature.causes
         return not causes or max(causes, key=causes.__getitem__) == _OUTSIDE
 
 
 @dataclass
 class Reading:
-    """What is kept of a log: hits in the order of its lines, lines about device and software, lines that hold names of
-    files, packages and models (``named``), and the last lines.
+    """Hold what is kept of a log: hits in the order of its lines, lines about device and software, lines that hold
+    names of files, packages and models (``named``), and the last lines.
 
     ``found`` counts the lines by signature, ``work`` what all lines together have cost; ``chained`` is the last line
     that joins two exceptions, 0 before there is one, ``number`` the last line that was looked at.
@@ -96,7 +96,7 @@ class Reading:
 
     @property
     def went_on(self) -> bool:
-        """Whether all that was found was survived, and the program said more than a little after it."""
+        """Return whether all that was found was survived, and the program said more than a little after it."""
         if not self.hits or not all(hit.survived for hit in self.hits):
             return False
         return self.number - max(hit.number for hit in self.hits) >= _WENT_ON
@@ -142,7 +142,8 @@ def _fresh(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, byte
 
 
 def _shown(line: bytes, seen: set[int]) -> Iterator[str]:
-    """What a line showed, one after the other; of a progress bar what differs from all before in more than digits."""
+    """Yield what a line showed, one after the other; of a progress bar what differs from all before in more than
+    digits."""
     if b"\r" not in line.rstrip(b"\r"):
         yield from states(line)
         return
@@ -154,7 +155,7 @@ def _shown(line: bytes, seen: set[int]) -> Iterator[str]:
 
 
 def _telling(first: int, block: bytes, seen: set[int]) -> Iterator[tuple[int, bytes]]:
-    """Of those lines the ones that hold a telling word, found without looking at the others."""
+    """Yield those of the lines that hold a telling word, found without looking at the others."""
     low = block.lower()
     starts = set()
     for stem in _STEMS:
@@ -246,7 +247,8 @@ def _index() -> tuple[tuple[int, ...], dict[str, list[tuple[str, tuple[int, ...]
 
 
 def _piece(word: str) -> str:
-    """What a line must hold for the word to be looked for: its last letters, or its last one of another script."""
+    """Return what a line must hold for the word to be looked for: its last letters, or its last one of another
+    script."""
     if not word[-1].isascii():
         return word[-1]
     return word[-_PIECE:] if len(word) >= _PIECE else ""

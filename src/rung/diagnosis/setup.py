@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from rung.core.types import Level
 from rung.core.value import Value
 from rung.diagnosis import companions
-from rung.diagnosis.companions import Choice, Host, command, features_there, place_words, runs_as
+from rung.diagnosis.companions import Choice, Host, command, features_there, platform_words, runs_as
 from rung.hardware.catalog import releases
 from rung.hardware.catalog.builds import Build, builds, newest
 from rung.hardware.catalog.capabilities import capabilities, gfx_version
@@ -38,9 +38,9 @@ class Refusal(Value):
 
 @dataclass(frozen=True)
 class Setup(Value):
-    """What fits ``hosts``. ``needs`` are sentences about what must change first, ``python`` the Python to take if it is
-    among them, ``otherwise`` what fits without; ``notes`` is what there is to know of these cards with this build,
-    ``environment`` are variables that they need."""
+    """Hold what fits ``hosts``. ``needs`` are sentences about what must change first, ``python`` the Python to take if
+    it is among them, ``otherwise`` what fits without; ``notes`` is what there is to know of these cards with this
+    build, ``environment`` are variables that they need."""
 
     hosts: tuple[Host, ...]
     torch: Choice
@@ -96,7 +96,8 @@ def _from(indexes: Sequence[str], choice: Choice) -> Choice:
 
 
 def serves(build: Build, host: Host) -> bool:
-    """Whether a build carries code that runs on the host's card; a processor of Arm takes the builds made for it."""
+    """Return whether a build carries code that runs on the host's card; a processor of Arm takes the builds made for
+    it."""
     return build in _serving(host.architecture, host.machine)
 
 
@@ -116,7 +117,7 @@ def _served(host: Host) -> bool:
 
 @functools.cache
 def lacks(build: Build, host: Host) -> dict[str, str]:
-    """What a host must change for a build: ``python``, ``driver`` and ``system``, each with a sentence."""
+    """Return what a host must change for a build: ``python``, ``driver`` and ``system``, each with a sentence."""
     found = {}
     lowest, highest = releases.pythons(build)
     if not version(lowest) <= version(host.python) <= version(highest):
@@ -127,9 +128,9 @@ def lacks(build: Build, host: Host) -> dict[str, str]:
         found["driver"] = f"NVIDIA driver {minimum} or newer instead of {host.driver}"
     elif minimum and host.driver and not releases.old_enough(host.driver, last):
         found["driver"] = f"an NVIDIA driver of branch {last}, the last for this card, instead of {host.driver}"
-    if host.place not in releases.places(build):
-        where = " or ".join(place_words(place) for place in releases.places(build)) or "a system of its own"
-        found["system"] = f"{where} instead of {place_words(host.place)}"
+    if host.platform not in releases.places(build):
+        where = " or ".join(platform_words(place) for place in releases.places(build)) or "a system of its own"
+        found["system"] = f"{where} instead of {platform_words(host.platform)}"
     return found
 
 
@@ -146,7 +147,7 @@ def _torch(build: Build, hosts: Sequence[Host], wanted: str, indexes: Sequence[s
     patch = wanted.partition("+")[0]
     exact = build.with_release(patch) if patch.count(".") > 1 else build
     name = f"+{build.local or build.name}" if build.name else ""
-    arguments = releases.arguments(exact, hosts[0].place, tuple(indexes))
+    arguments = releases.arguments(exact, hosts[0].platform, tuple(indexes))
     of_file = re.search(r"torch-([\w.+]+)-cp", build.file)
     return Choice(
         package="torch",

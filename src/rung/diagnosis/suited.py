@@ -17,7 +17,7 @@ from rung.diagnosis.works import Works
 from rung.models import catalog, lookup
 from rung.models.catalog import Match
 from rung.models.networks.values import Outline
-from rung.planning.answers.sentence import place
+from rung.planning.answers.sentence import devices_phrase
 from rung.planning.check import check
 from rung.planning.check_result import Answer, Choice, Question
 from rung.planning.speed import READING_SPEED
@@ -70,7 +70,7 @@ def best_known(device: Device) -> Works | None:
 
 
 def _may_run(weights: float, device: Device) -> bool:
-    """Whether so many bytes fit, and can be read at least at reading speed."""
+    """Return whether so many bytes fit, and can be read at least at reading speed."""
     return weights <= device.budget and (not device.bandwidth or device.bandwidth / weights >= READING_SPEED)
 
 
@@ -97,7 +97,7 @@ def _known(name: str) -> Match | None:
 def _answer(
     outline: Outline, device: Device, formats: tuple[str, ...] = (), *, alternatives: bool = False
 ) -> Answer | None:
-    """What ``rung check`` says of a model there, None where it cannot say anything."""
+    """Return what ``rung check`` says of a model there, None where it cannot say anything."""
     try:
         return check(outline, [device], Question(formats=formats), alternatives=alternatives)
     except RungError:
@@ -108,7 +108,7 @@ def _works(answer: Answer, choice: Choice, device: Device, change: str = "") -> 
     beside = choice.speed.llama_cpp
     return Works(
         model=answer.title or answer.model,
-        device=place((device,)),
+        device=devices_phrase((device,)),
         format=choice.format,
         memory=choice.memory.total,
         free=choice.free,
@@ -120,7 +120,7 @@ def _works(answer: Answer, choice: Choice, device: Device, change: str = "") -> 
 
 
 def _runs(outline: Outline, device: Device, file: str) -> Works | None:
-    """What runs of the model of the log: in the format of its file or in one that fits, else with a change."""
+    """Return what runs of the model of the log: in the format of its file or in one that fits, else with a change."""
     known = _known(file) if file else None
     own = (known.format,) if known is not None and known.format else ()
     answer = _answer(outline, device, own, alternatives=True)
@@ -182,7 +182,7 @@ def _refused(fix: Fix, choice: Choice) -> Fix:
 
 
 def _repairs(found: Explanation, runs: Works | None) -> Iterable[Fix]:
-    """What rung does, with a command that runs: a file as it is, a name in the format that fits."""
+    """Yield what rung does, with a command that runs: a file as it is, a name in the format that fits."""
     others = [fix for fix in found.repairs if fix.label != "rung-run"]
     own = len(others) < len(found.repairs)
     if runs is None or runs.command is None or not (own or found.automatic):

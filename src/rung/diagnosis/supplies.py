@@ -1,4 +1,4 @@
-"""What installs a library of CUDA or a Python package that a log names as missing."""
+"""Hold what installs a library of CUDA or a Python package that a log names as missing."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ def tables() -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def made() -> str:
-    """What ``tables.json`` is to hold."""
+def compile_tables() -> str:
+    """Return what ``tables.json`` is to hold."""
     import tomllib
 
     from rung.diagnosis.anchors import anchors

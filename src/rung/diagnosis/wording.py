@@ -1,4 +1,4 @@
-"""In which words a fix is told, and with which command: those of the program, the device and the system at hand.
+"""Say a fix in words and with a command: those of the program, the device and the system at hand.
 
 ``fixes/`` holds the rows. A command is written for Linux and turned into one for PowerShell where the system is
 Windows. What it names (a package, a model, a file, a script) comes from the log; where the log does not name it there
@@ -51,7 +51,7 @@ class Wording:
 
     @property
     def plain(self) -> bool:
-        """Whether it asks for nothing."""
+        """Return whether it asks for nothing."""
         return not (self.when or self.program or self.cause or self.maker or self.system or self.below)
 
 
@@ -129,7 +129,7 @@ class Speaker:
             variables = "PYTORCH_ROCM_ARCH={gfx} " if self._maker == "amd" else ""
         found = Defaults(self._scene, self._cause, self.program, self._system, self._maker, variables)
         command = found.command(label)
-        return self._filled(command) if command else None, "" if command else found.place(label)
+        return self._filled(command) if command else None, "" if command else found.location(label)
 
     def tell(self, cause: str) -> str:
         """The command that tells a cause from the others; empty where it needs a name that the log does not hold."""
@@ -168,7 +168,7 @@ class Speaker:
         return _HOLE.sub(lambda hole: self._named(hole[1]) or hole[2] or "", text)
 
     def _named(self, name: str) -> str | None:
-        """What the log calls the thing of that name, None where it does not."""
+        """Return what the log calls the thing of that name, None where it does not."""
         said = self._scene.mentions
         module = said.module or self._module_of_hits() or (TORCH.name if self.program == TORCH else "")
         found = {
@@ -268,9 +268,9 @@ def _quoted(value: str) -> str:
 
 
 def _torch(scene: Scene) -> str:
-    """What ``rung setup`` gives for the card of this scene; for one that nobody named, the question to it."""
+    """Return what ``rung setup`` gives for the card of this scene; for one that nobody named, the question to it."""
     # reading the catalogue costs more than the rest of an explanation
-    from rung.diagnosis.companions import Host, place_words
+    from rung.diagnosis.companions import Host, platform_words
     from rung.diagnosis.setup import choose
     from rung.hardware.catalog import architectures
 
@@ -284,7 +284,7 @@ def _torch(scene: Scene) -> str:
     machine = "aarch64" if facts.apple or architectures()[key].platform else "x86_64"
     host = Host(facts.gpu.name if facts.gpu else key, key, driver, system, machine)
     found = choose([host])
-    if found is None or any(f"instead of {place_words(host.place)}" in need for need in found.needs):
+    if found is None or any(f"instead of {platform_words(host.platform)}" in need for need in found.needs):
         return _ASK_SETUP  # a build for another system would not be found here
     return found.torch.command or _ASK_SETUP
 

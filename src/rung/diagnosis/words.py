@@ -108,7 +108,7 @@ def _table() -> Table:
 
 
 def share(count: int) -> float:
-    """What each of so many known words of a log counts."""
+    """Return what each of so many known words of a log counts."""
     return 1 / math.sqrt(count + _SILENT)
 
 
@@ -120,7 +120,7 @@ def weighed(row: str) -> tuple[tuple[int, float], ...]:
 
 
 def scores(words: Iterable[str], table: Table) -> list[float] | None:
-    """What the words say for each label of a table, in nats; None when no word is known."""
+    """Return what the words say for each label of a table, in nats; None when no word is known."""
     labels, rows = table
     # sorted, for sums in the order of a set end differently from run to run
     known = [row for row in map(rows.get, sorted(words)) if row is not None]

@@ -1,4 +1,5 @@
-"""What runs on a device today, and where that is kept: planning takes as long to import as an explanation takes."""
+"""Hold what runs on a device today, and where that is kept: planning takes as long to import as an explanation
+takes."""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ def best_known(device: Device) -> Works | None:
 
 
 def _key(device: Device) -> dict[str, str]:
-    """What the answer holds for: the device with its software, about the memory that it has free, and the sources."""
+    """Return what the answer holds for: the device with its software, about the memory that it has free, and the
+    sources."""
     rates = sorted((*device.rates.items(), *device.peaks.items()))
     parts: dict[str, Any] = {
         "what": "works",

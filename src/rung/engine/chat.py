@@ -68,7 +68,7 @@ class Template:
 
     @cached_property
     def has_system_role(self) -> bool:
-        """Whether a system message gets through the template: some refuse it, some leave it out."""
+        """Return whether a system message gets through the template: some refuse it, some leave it out."""
         probe = [{"role": "system", "content": _MARK}, {"role": "user", "content": "hello"}]
         return _MARK in self._ask(probe, True)[0]
 

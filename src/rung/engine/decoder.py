@@ -27,7 +27,7 @@ class Step(Protocol):
 
     @property
     def without_torch(self) -> bool:
-        """Whether ``prepare`` and ``apply`` need no torch."""
+        """Return whether ``prepare`` and ``apply`` need no torch."""
 
     def prepare(self, weights: Weights, cache: Any, *, threads: int) -> Any:
         """Binds weights to a cache."""

@@ -25,7 +25,7 @@ from rung.models.lookup import name_of
 from rung.planning.network_spec import Subject
 from rung.planning.solve import speed
 from rung.planning.speed import Rates
-from rung.planning.weight_plan_cache import Kitchen
+from rung.planning.weight_plan_cache import WeightPlanCache
 from rung.run.journal import Journal
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Model:
         self._turns = Turns()
         self._journal = journal
         self._measured: dict[str, float] = {}
-        self._kitchen = Kitchen(Subject.of_card(card))
+        self._kitchen = WeightPlanCache(Subject.of_card(card))
         self._expected = Rates(plan.decode_rate, plan.prefill_rate)
         self._template = Template(card.chat_template, self.tokenizer.named) if card.chat_template else None
         self._ends = frozenset(card.end_tokens) | self.tokenizer.end_tokens
@@ -72,7 +72,7 @@ class Model:
 
     @property
     def report(self) -> Report:
-        """What happened so far: steps down, rungs, predicted beside measured: of an answer, at its length."""
+        """Return what happened so far: steps down, rungs, predicted beside measured: of an answer, at its length."""
         predicted = {
             "memory_bytes": float(self.plan.memory),
             "decode_tokens_per_second": self._expected.decode,
@@ -128,8 +128,8 @@ class Model:
         return self._start(self._ids(_as_messages(messages)), options, goes_on=False)
 
     def fits(self, prompt: str | Messages, answer: int | None = None) -> bool:
-        """Whether a text that is continued, or messages, leave room for an answer of so many tokens, by default an
-        eighth of the context."""
+        """Return whether a text that is continued, or messages, leave room for an answer of so many tokens, by default
+        an eighth of the context."""
         return self.room_after(prompt) >= (max(self.plan.context // 8, 1) if answer is None else answer)
 
     def room_after(self, prompt: str | Messages) -> int:

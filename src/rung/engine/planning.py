@@ -40,7 +40,7 @@ def not_here(card: Device, name: str) -> UnknownDevice:
 
 
 @dataclass(frozen=True)
-class Place:
+class PlanTarget:
     """Where to plan for: the id of a ``device`` (None: any of them) among ``devices`` (None: those of this machine).
 
     ``together``: the devices are one budget.
@@ -51,22 +51,22 @@ class Place:
     together: bool = False
 
 
-def place_named(name: str | None, software: str | None = None) -> Place:
+def target_named(name: str | None, software: str | None = None) -> PlanTarget:
     """Return where to plan for by the name of a device, of a card that is not here, or of several: ``p2200+cpu``.
 
     The CPU of this machine stands beside a card that is not here, for what does not fit on the card alone. Raises what
     ``select_groups`` raises.
     """
     if name is None and software is None:
-        return Place()
+        return PlanTarget()
     group = select_groups((name,) if name is not None else (), software)[0]
     if len(group) > 1:
-        return Place(None, group, together=True)
+        return PlanTarget(None, group, together=True)
     (device,) = group
     if device.real:
-        return Place(device.id)
+        return PlanTarget(device.id)
     beside = select_groups(("cpu",))[0] if device.kind != "cpu" else ()
-    return Place(device.id, (device, *beside))
+    return PlanTarget(device.id, (device, *beside))
 
 
 def make_plan(
@@ -93,7 +93,7 @@ def make_plan(
     """
     if device is not None and devices is None:
         if catalogue:
-            place = place_named(device)
+            place = target_named(device)
             typed = typed or Typed("rung plan" if place.devices else "rung run", "", device)
             device, devices, together = place.device, place.devices, place.together
         elif (card_named := catalog_device(device)) is not None:

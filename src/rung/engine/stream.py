@@ -44,7 +44,7 @@ class StopStrings:
         return 0
 
     def finish(self) -> str:
-        """What was held back and turned out to be text."""
+        """Return what was held back and turned out to be text."""
         held, self._held = self._held, ""
         return held
 
@@ -62,7 +62,7 @@ class TextStream:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string came; it and what follows it are no part of the text."""
+        """Return whether a stop string came; it and what follows it are no part of the text."""
         return self._stops.found is not None
 
     @property

@@ -25,7 +25,7 @@ from rung.models.cards.network import NetworkCard
 from rung.models.decoder_memory import CHUNK
 from rung.nn import QuantLinear
 from rung.nn.quantized.packed import pack
-from rung.ops.decode_step.low_rank import Beside
+from rung.ops.decode_step.low_rank import LowRankUpdates
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject
 from rung.planning.weight_plan import recipe
@@ -80,7 +80,7 @@ def _put_beside(layer: Any, changes: Sequence[LowRank], threads: int) -> None:
         return formats.encode(turned.contiguous().numpy(), formats.get("f32"))
 
     encoded = layer.stored.encoded if isinstance(layer, QuantLinear) else weight
-    beside = Beside(changes, encoded, next(layer.parameters()).device, threads)
+    beside = LowRankUpdates(changes, encoded, next(layer.parameters()).device, threads)
 
     def add(layer: Any, given: tuple[Tensor, ...], result: Tensor) -> Tensor:
         x, y = given[0].float().flatten(0, -2), result.flatten(0, -2).to(torch.float32, copy=True)
@@ -121,7 +121,7 @@ class ReadTokens(Tokens):
 
 
 class BorrowedDecoder:
-    """What ``rung.engine.decoder.Decoder`` is to a model, with a network of transformers."""
+    """Hold what ``rung.engine.decoder.Decoder`` is to a model, with a network of transformers."""
 
     def __init__(self, kept: Kept, context: int, vocabulary: int) -> None:
         self._kept, self._vocabulary = kept, vocabulary

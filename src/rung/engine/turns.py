@@ -1,4 +1,4 @@
-"""Who computes with a model: several threads, or several answers of one thread, may use it."""
+"""Decide who computes with a model: several threads, or several answers of one thread, may use it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def new_owner() -> int:
 
 
 class Turns:
-    """Lets one answer compute at a time, and remembers whose tokens the cache holds.
+    """Let one answer compute at a time, and remember whose tokens the cache holds.
 
     An answer keeps the model to itself until it ends or nobody asks it for a token: two threads that answer at once do
     so one after the other. An answer that another one came between finds out, and has to read its tokens again.

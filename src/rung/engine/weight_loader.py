@@ -23,7 +23,7 @@ from rung.models.reader import Reader
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject
 from rung.planning.weight_plan import Weight, compute_dtype, reads_without_torch, recipe
-from rung.run.binding import Attention, Binder, Embedding, Held, Linear, Step
+from rung.run.binding import Attention, Binder, BoundWeight, Embedding, Linear, Step
 from rung.run.journal import Journal
 from rung.run.torch_device import torch_name
 
@@ -58,7 +58,7 @@ class BoundParts:
         self._done, self._all, self._counting = 0, 0, threading.Lock()
         several = min(plan.threads, _PACKERS) if plan.format == "stored" else 1
         self._threads = Workers(several)
-        self._held: dict[str, Outcome[Held]] = {}
+        self._held: dict[str, Outcome[BoundWeight]] = {}
         self._rows: Outcome[Encoded] | None = None
         by_id = {device.id: device for device in devices}
         subject = Subject.of_card(card)
@@ -104,7 +104,8 @@ class BoundParts:
 
     @property
     def _shared(self) -> bool:
-        """Whether rows are looked up in the head's packed weight, and not in a copy of its own or on another device."""
+        """Return whether rows are looked up in the head's packed weight, and not in a copy of its own or on another
+        device."""
         return self.card.decoder.tied_head and self.plan.placements[0].device == self.plan.placements[-1].device
 
     def _cases(self, weights: Sequence[Weight], placement: Placement, dtype: str) -> Iterator[Case]:
@@ -134,7 +135,7 @@ class BoundParts:
 
     @property
     def without_torch(self) -> bool:
-        """Whether the decoder of these parts runs without torch, as the plan reckons."""
+        """Return whether the decoder of these parts runs without torch, as the plan reckons."""
         (placement, *others), adapters = self.plan.placements, bool(self._changes)
         weights, device = self._weights[placement.device].values(), self._binders[placement.device].device
         return not others and reads_without_torch(
@@ -142,7 +143,7 @@ class BoundParts:
         )
 
     def holds(self, role: str) -> bool:
-        """Whether the model has that tensor."""
+        """Return whether the model has that tensor."""
         return any(tensor.role == role for tensor in self.card.tensors)
 
     @property
@@ -212,7 +213,7 @@ class BoundParts:
         self._ordered |= linear.format.layout == "ordered"
         return linear
 
-    def _hold(self, role: str) -> Held:
+    def _hold(self, role: str) -> BoundWeight:
         """The tensor in the format of the plan, packed on the device of its layer."""
         device = self._place(role)
         held = self._binders[device].hold(self._encoded(role, device))

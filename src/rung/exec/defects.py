@@ -12,7 +12,8 @@ _EXAMPLE = "matmul f16 RuntimeError: CUDNN_STATUS_NOT_SUPPORTED"
 
 
 def defects(settings: Mapping[str, str], command: str = "python train.py") -> list[Defect]:
-    """Those of the settings; raises ``UsageError``, with the command that was typed, for one that is none."""
+    """Return the defects of the settings; raise ``UsageError``, with the command that was typed, for one that is
+    none."""
     return [defect(text, command) for text in settings.get("defects", "").split("\t") if text]
 
 

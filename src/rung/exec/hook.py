@@ -1,4 +1,4 @@
-"""What happens in a program when it has imported torch."""
+"""Do what happens in a program when it has imported torch."""
 
 from __future__ import annotations
 

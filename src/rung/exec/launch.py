@@ -96,7 +96,7 @@ def _pass_on(process: int, relay: Relay | None) -> None:
 
 
 def _ready(descriptors: list[int]) -> set[int]:
-    """Those on which something came, at least one. Not select, which takes no descriptor above 1023."""
+    """Return those on which something came, at least one. Not select, which takes no descriptor above 1023."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
@@ -139,7 +139,8 @@ class _Forwarding:
 
 
 def _leads() -> bool:
-    """Whether a terminal that goes tells this process alone, which leads the session: ``ssh -t host rung exec ...``."""
+    """Return whether a terminal that goes tells this process alone, which leads the session: ``ssh -t host rung exec
+    ...``."""
     return os.getsid(0) == os.getpid()
 
 

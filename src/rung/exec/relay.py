@@ -24,7 +24,7 @@ _LINE = 1 << 12
 
 
 class Way:
-    """What leads from the program's stream ``number`` to where this process's own leads."""
+    """Hold what leads from the program's stream ``number`` to where this process's own leads."""
 
     def __init__(self, number: int) -> None:
         self.leads_to = number
@@ -45,7 +45,7 @@ class Way:
 
     @property
     def reads(self) -> bool:
-        """Whether the program takes keys from this terminal."""
+        """Return whether the program takes keys from this terminal."""
         return self._terminal is not None and self.open and self._terminal.reads
 
     def hand_keys(self) -> None:
@@ -57,7 +57,7 @@ class Way:
                 self._close()
 
     def take(self) -> bytes:
-        """What is there, at most 64 KB; closed when there will be no more."""
+        """Return what is there, at most 64 KB; closed when there will be no more."""
         if not self.open:
             return b""
         try:
@@ -149,7 +149,7 @@ class Relay:
         return bytes(self._kept[-KEPT:])
 
     def leave_behind(self) -> None:
-        """What the program left running keeps its streams: a process of its own passes them on.
+        """Pass on the streams of what the program left running: a process of its own passes them on.
 
         It holds nothing else of what this process holds, since others may wait for its end, and outlives the signals
         of the terminal, as what it serves may.
@@ -182,7 +182,7 @@ def _place(line: bytes, stderr: bytes) -> int:
 
 
 def _same(one: int, other: int) -> bool:
-    """Whether two descriptors lead to the same file, pipe or terminal."""
+    """Return whether two descriptors lead to the same file, pipe or terminal."""
     try:
         first, second = os.fstat(one), os.fstat(other)
     except OSError:

@@ -1,4 +1,4 @@
-"""What was done in the processes of a program, handed to the launcher through a file: a line of JSON each."""
+"""Hold what was done in the processes of a program, handed to the launcher through a file: a line of JSON each."""
 
 from __future__ import annotations
 

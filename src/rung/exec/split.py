@@ -67,7 +67,8 @@ def in_pieces(op: Any, way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def full(error: BaseException) -> bool:
-    """Whether an exception says that memory has run out; what it was raised beside, a refusal, does not count."""
+    """Return whether an exception says that memory has run out; what it was raised beside, a refusal, does not
+    count."""
     found = match_alone(error)
     return found is not None and found.signature.step is StepClass.OUT_OF_MEMORY
 

@@ -39,7 +39,7 @@ class Terminal:
         self._set = termios.tcgetattr(self.end)
 
     def read(self, most: int) -> bytes:
-        """What is written to it; settings go to the real one."""
+        """Return what is written to it; settings go to the real one."""
         while piece := os.read(self.control, most):
             if not self._told or not piece[0]:
                 return piece[self._told :]
@@ -49,7 +49,8 @@ class Terminal:
 
     @property
     def reads(self) -> bool:
-        """Whether a program reads keys here one by one, as pagers do, which open the terminal of their stderr."""
+        """Return whether a program reads keys here one by one, as pagers do, which open the terminal of their
+        stderr."""
         return self._readable and not self._set[_LOCAL] & termios.ICANON and _front(self._real) in (0, os.getpgrp())
 
     def resize(self) -> bool:
@@ -82,7 +83,7 @@ def _changed(real: list[Any], before: list[Any], now: list[Any]) -> list[Any]:
 
 
 def _behind(real: int) -> bool:
-    """Whether the shell is in front, so that the terminal is not the program's; jobs of the program may be."""
+    """Return whether the shell is in front, so that the terminal is not the program's; jobs of the program may be."""
     front = _front(real)
     return front != os.getpgrp() and front == os.getsid(0)
 

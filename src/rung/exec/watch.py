@@ -62,7 +62,7 @@ _libraries: list[Any] = []
 
 
 def gpu() -> bool:
-    """Whether torch may use a GPU, found out without waking it: a process that forks must not have."""
+    """Return whether torch may use a GPU, found out without waking it: a process that forks must not have."""
     if sys.platform == "darwin":
         return True
     built = torch.version.cuda or torch.version.hip or has_xpu()

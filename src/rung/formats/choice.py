@@ -15,7 +15,7 @@ from rung.formats import table
 
 @dataclass(frozen=True)
 class Choice:
-    """What the arguments of ``rung.quantize`` say: linear layers and experts get ``format``, embeddings and output
+    """Hold what the arguments of ``rung.quantize`` say: linear layers and experts get ``format``, embeddings and output
     heads ``outer`` (None: they stay as they are). Those that a pattern of ``skip`` means stay too; those that one of
     ``keep`` means get its format.
     """
@@ -33,7 +33,8 @@ class Choice:
         embeddings: str | None = None,
         keep: Mapping[str, str] | None = None,
     ) -> Self:
-        """Those arguments, with the names of formats. Raises ``UnknownFormat``, and ``UsageError`` as ``kept`` does."""
+        """Return those arguments, with the names of formats. Raises ``UnknownFormat``, and ``UsageError`` as ``kept``
+        does."""
         return cls(
             table.get(format),
             (skip,) if isinstance(skip, str) else tuple(skip),
@@ -63,5 +64,6 @@ def kept(given: Mapping[str, str] | None) -> dict[str, Format]:
 
 
 def means(pattern: str, name: str, names: Container[str]) -> bool:
-    """Whether a pattern means the layer ``name``; one that is itself among the ``names`` of layers, only that one."""
+    """Return whether a pattern means the layer ``name``; one that is itself among the ``names`` of layers, only that
+    one."""
     return name == pattern if pattern in names else matches(name, pattern)

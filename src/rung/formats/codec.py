@@ -1,4 +1,4 @@
-"""What all formats share: an encoded weight, weights read a piece at a time, and the walk over blocks."""
+"""Define what all formats share: an encoded weight, weights read a piece at a time, and the walk over blocks."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def convert(
 
 
 def weighs(fmt: Format) -> bool:
-    """Whether encoding into a format looks at the importance of columns."""
+    """Return whether encoding into a format looks at the importance of columns."""
     codec = _codec_of(fmt)
     return isinstance(codec, BlockCodec) and codec.weighs
 

@@ -1,4 +1,4 @@
-"""What a format costs in quality, in words: the only place that knows them.
+"""Hold what a format costs in quality, in words: the only place that knows them.
 
 The ranges are those of the floors of ``formats.table``: 8 and 6 bits, 5 bits, 4 bits, 3 bits, fewer.
 """

@@ -41,7 +41,7 @@ class RowCodec(Codec):
         return {"data": data, "scale": scale}
 
     def kept(self, peak: Floats, step: Floats) -> Floats:
-        """What is stored for rows [n] with these largest magnitudes, of which a code is one ``step``."""
+        """Return what is stored for rows [n] with these largest magnitudes, of which a code is one ``step``."""
         return step
 
     def decode(self, encoded: Encoded, first: int, out: Floats) -> None:

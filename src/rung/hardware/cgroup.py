@@ -1,4 +1,4 @@
-"""What the control groups of this process allow: processors, and memory with what is left of it.
+"""Hold what the control groups of this process allow: processors, and memory with what is left of it.
 
 Both versions of cgroups, mounted together or alone. A limit may stand at any level from the process's own group up to
 the root of the mount, so every level is read and the tightest counts. Inside a container the path in

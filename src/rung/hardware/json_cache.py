@@ -81,7 +81,7 @@ def remove(key: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def lock(key: Mapping[str, str], seconds: float = 60.0) -> Iterator[None]:
-    """Lets one process at a time find out the value of ``key``; the next ones then read it.
+    """Let one process at a time find out the value of ``key``; the next ones then read it.
 
     Goes ahead without a lock where there can be none, and after ``seconds``.
     """

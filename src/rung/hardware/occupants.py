@@ -64,7 +64,7 @@ def _listed(device: Device, root: Path, nvml: Any | None) -> list[dict[str, Any]
 def _held(device: Device, root: Path) -> list[dict[str, Any]]:
     from rung.hardware.families import rocm
 
-    held = rocm.held(str(device.details.get("pci", "")), root)
+    held = rocm.process_memory(str(device.details.get("pci", "")), root)
     return [{"pid": pid, "name": _name(pid, root), "bytes": size} for pid, size in held.items()]
 
 

@@ -1,4 +1,4 @@
-"""What a probe found on a device, kept on disk until the device, its driver or the software changes."""
+"""Hold what a probe found on a device, kept on disk until the device, its driver or the software changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Findings(Value):
 
 
 def key(device: Device) -> dict[str, str]:
-    """What a proof holds for: device, driver, torch build, JIT with its target, kernels' source, rung's version."""
+    """Return what a proof holds for: device, driver, torch build, JIT with its target, kernels' source, rung's
+    version."""
     parts = {
         "what": "probe",
         "id": device.id,
@@ -89,7 +90,7 @@ def _are_rates(data: object) -> bool:
 
 
 def read(device: Device) -> Findings | None:
-    """What the last probe of that device found, or None; what has run out does not count."""
+    """Return what the last probe of that device found, or None; what has run out does not count."""
     data = json_cache.read(key(device))
     try:
         found = Findings.from_json(data) if isinstance(data, Mapping) else None

@@ -90,7 +90,7 @@ def attend(
 
 
 def _more(options: dict[str, Any]) -> bool:
-    """Whether transformers asks for what the ladder does not compute."""
+    """Return whether transformers asks for what the ladder does not compute."""
     tensors = any(options.get(name) is not None for name in ("position_bias", "s_aux", "cache"))
     return tensors or bool(options.get("dropout") or options.get("softcap"))
 
@@ -105,7 +105,7 @@ def _climbed(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -
 
 
 def use(network: nn.Module) -> None:
-    """Lets a network of transformers attend so, where it attends with torch's kernel and can be told; transformers logs
+    """Let a network of transformers attend so, where it attends with torch's kernel and can be told; transformers logs
     a warning where it cannot."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, mask)

@@ -16,12 +16,12 @@ from rung.core.errors import UsageError
 from rung.hub.register import DIFFUSERS_TABLE
 from rung.hub.transformers import AUTO, METHOD, QuantizationConfig
 from rung.nn import QuantLinear, QuantWeight
-from rung.nn.quantize import Wanted, check_shapes, check_values, put, replacement, wanted_layers
+from rung.nn.quantize import TargetLayer, check_shapes, check_values, put, replacement, target_layers
 from rung.nn.quantized.weight import encode
 
 
 class Quantizer(DiffusersQuantizer):
-    """What diffusers asks while it loads and saves."""
+    """Hold what diffusers asks while it loads and saves."""
 
     quantization_config: Any
     #: What a model's authors want in f32 stays so.
@@ -38,7 +38,7 @@ class Quantizer(DiffusersQuantizer):
                 ["format='int8'", "rung check MODEL   # says which format fits the whole pipeline"],
             )
         kept = [] if keep_in_fp32_modules is None else keep_in_fp32_modules
-        wanted = [each for each in wanted_layers(model, config.choice()) if not set(kept) & set(each.name.split("."))]
+        wanted = [each for each in target_layers(model, config.choice()) if not set(kept) & set(each.name.split("."))]
         if not wanted:
             raise UsageError(
                 f"{type(model).__name__} has no layer to quantise",
@@ -58,7 +58,7 @@ class Quantizer(DiffusersQuantizer):
                 for part, _ in model.get_submodule(f"{each.name}.stored").named_parameters()
             }
 
-    def _put(self, model: Any, each: Wanted, held: QuantWeight) -> None:
+    def _put(self, model: Any, each: TargetLayer, held: QuantWeight) -> None:
         layer: Any = replacement(
             each.module, [held], self.quantization_config.dtype(), self.quantization_config.threshold
         )
@@ -69,7 +69,7 @@ class Quantizer(DiffusersQuantizer):
     def check_if_quantized_param(
         self, model: Any, param_value: Tensor, param_name: str, state_dict: dict[str, Any], **kwargs: Any
     ) -> bool:
-        """Whether a tensor of the checkpoint is to be encoded, or a part of an encoded weight."""
+        """Return whether a tensor of the checkpoint is to be encoded, or a part of an encoded weight."""
         return param_name in (self._parts if self.pre_quantized else self._wanted)
 
     def create_quantized_param(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What happens in a program under ``rung exec`` when it has imported gsplat."""
+"""Do what happens in a program under ``rung exec`` when it has imported gsplat."""
 
 from __future__ import annotations
 

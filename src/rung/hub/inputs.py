@@ -1,4 +1,5 @@
-"""What a module of transformers or diffusers is fed with for a trace: tensors of the sizes that its configuration has.
+"""Hold what a module of transformers or diffusers is fed with for a trace: tensors of the sizes that its configuration
+has.
 
 Tokens are zeros with values, so that masks and positions can be computed; pictures, latents and texts have shapes only.
 """
@@ -116,11 +117,11 @@ class _Sizes:
 
     @property
     def _packed(self) -> bool:
-        """Whether latents are a list of patches: [batch, patches, channels]."""
+        """Return whether latents are a list of patches: [batch, patches, channels]."""
         return self._class.startswith(("Flux", "LTX"))
 
     def latents(self, half: bool = False) -> torch.Tensor:
-        """What is denoised; ``half``: what an autoencoder decodes."""
+        """Return what is denoised; ``half``: what an autoencoder decodes."""
         sizes = self._usual
         channels = self._get("latent_channels", "z_dim") if half else self._get("in_channels", default=4)
         if self._packed and not half:
@@ -163,7 +164,7 @@ class _Sizes:
         return torch.zeros(self._tokens, 3, device="cpu")
 
     def added_cond_kwargs(self) -> dict[str, torch.Tensor] | None:
-        """What Stable Diffusion XL is told beside the text."""
+        """Return what Stable Diffusion XL is told beside the text."""
         if self._get("addition_embed_type") != "text_time":
             return None
         times = 6

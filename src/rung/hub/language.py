@@ -34,7 +34,7 @@ from rung.models.files.jsonfile import SMALL, read_object
 from rung.models.files.shards import weight_files
 from rung.models.settings import QUANTISATION, Settings, quantisation
 from rung.nn import QuantWeight
-from rung.nn.quantize import kind_of, put, turned, wanted_layers
+from rung.nn.quantize import kind_of, put, target_layers, turned
 from rung.nn.quantized.weight import parameter_of
 
 #: What networks call what they keep of the tokens so far.
@@ -195,7 +195,7 @@ def _complete(folder: Path, network: nn.Module, found: Mapping[str, Any]) -> Non
 
 def _config(module: nn.Module, wanted: Mapping[str, Format], plain: str) -> dict[str, Any]:
     """The arguments of ``QuantizationConfig`` for these formats; none where torch's, in ``plain``, hold every layer."""
-    layers = wanted_layers(module, Choice.named("int8", embeddings="int8"))
+    layers = target_layers(module, Choice.named("int8", embeddings="int8"))
     # by the parameters themselves: a head that is an embedding has no name of its own among them
     held_in = {id(value): wanted[name] for name, value in module.named_parameters() if name in wanted}
     chosen: dict[str, Format] = {}

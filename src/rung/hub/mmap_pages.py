@@ -16,7 +16,7 @@ _USED = Path("/proc/self/smaps")
 
 
 def give_back(tensors: Iterable[Tensor]) -> None:
-    """Lets go of the pages of the mapped files that tensors look into, which keep them; of other memory none.
+    """Let go of the pages of the mapped files that tensors look into, which keep them; of other memory none.
 
     All of such a mapping goes, with what else was read of it. For files that nobody has changed anything of since they
     were mapped: a change would be lost.
@@ -31,7 +31,7 @@ def give_back(tensors: Iterable[Tensor]) -> None:
 
 
 def give_back_files(files: Iterable[Path]) -> None:
-    """Lets go of the pages of these files, wherever they are mapped and nobody has changed anything."""
+    """Let go of the pages of these files, wherever they are mapped and nobody has changed anything."""
     wanted, place = {str(file.resolve()) for file in files}, None
     for line in _USED.read_text().splitlines() if _USED.exists() else ():
         first, *rest = line.split(maxsplit=5)

@@ -134,7 +134,7 @@ def _named(library: Any) -> str:
 
 
 def component_of(module: torch.nn.Module, name: str = "model") -> Component:
-    """What a module is made of; its tensors have the roles that planning tells apart, and no place in a file."""
+    """Return what a module is made of; its tensors have the roles that planning tells apart, and no place in a file."""
     config = getattr(module, "config", None)
     roles = _roles(module)
     tensors = [

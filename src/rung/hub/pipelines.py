@@ -74,7 +74,7 @@ class Folder:
 
     @property
     def whole(self) -> bool:
-        """Whether the weights are here."""
+        """Return whether the weights are here."""
         return self._fetch is None
 
     def bring_weights(self) -> None:

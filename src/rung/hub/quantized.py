@@ -68,7 +68,8 @@ def uninstall() -> None:
 
 
 def _choose(name: str) -> Any:
-    """What makes a quantiser: rung's for checkpoints and for bitsandbytes' 4 and 8 bits, else transformers' own."""
+    """Return what makes a quantiser: rung's for checkpoints and for bitsandbytes' 4 and 8 bits, else transformers'
+    own."""
 
     def make(config: Any, **options: Any) -> HfQuantizer:
         if options.get("pre_quantized", True):
@@ -82,7 +83,7 @@ def _choose(name: str) -> Any:
 
 
 def _as_rungs(config: Any) -> QuantizationConfig:
-    """What a ``BitsAndBytesConfig`` asks for. Raises ``UsageError`` for what would change nothing."""
+    """Return what a ``BitsAndBytesConfig`` asks for. Raises ``UsageError`` for what would change nothing."""
     if config.load_in_8bit and config.llm_int8_has_fp16_weight:
         raise UsageError(
             "llm_int8_has_fp16_weight keeps the weights in 16 bits, and rung stores them in 8",
@@ -174,14 +175,14 @@ class Loader(Quantizer):
             )
         return None if held is None else checkpoints.read(self.method, held, raws, name)
 
-    def place(self, model: Any, name: str, encoded: Encoded, device: torch.device) -> dict[str, Tensor]:
+    def insert(self, model: Any, name: str, encoded: Encoded, device: torch.device) -> dict[str, Tensor]:
         """Puts the layer of a weight into the model; returns its parts by their names there."""
         stem, _, parameter = name.rpartition(".")
         module = model.get_submodule(stem)
         if parameter in NAMES:  # of gpt-oss, whose experts are stored as one
             rows = encoded.shape[0] // len(module.down_proj)
             starts = range(0, encoded.shape[0], rows)
-            return self.place_experts(model, name, [_rows(encoded, at, at + rows) for at in starts], device)
+            return self.insert_experts(model, name, [_rows(encoded, at, at + rows) for at in starts], device)
         dtype = module.weight.dtype
         shape = tuple(module.weight.shape)[:: -1 if turned(module) else 1]
         if shape != encoded.shape:
@@ -194,7 +195,7 @@ class Loader(Quantizer):
         stored = QuantWeight.of(encoded, dtype, device)
         return self._put(model, stem, replacement(module, [stored], None, threshold), [stored])
 
-    def place_experts(self, model: Any, name: str, experts: list[Encoded], device: torch.device) -> dict[str, Tensor]:
+    def insert_experts(self, model: Any, name: str, experts: list[Encoded], device: torch.device) -> dict[str, Tensor]:
         """Puts the layer of a weight for each expert into the model, once both of its tensors are there."""
         stem, _, parameter = name.rpartition(".")
         taken = self._taken.setdefault(stem, {})
@@ -244,7 +245,8 @@ class Loader(Quantizer):
 
 
 def fuses(model: nn.Module, name: str, operations: Sequence[ConversionOps]) -> bool:
-    """Whether operations of transformers' make a parameter of experts that a layer of rung's can hold one by one."""
+    """Return whether operations of transformers' make a parameter of experts that a layer of rung's can hold one by
+    one."""
     stem, _, parameter = name.rpartition(".")
     merged = [type(each) for each in operations] in ([MergeModulelist], [MergeModulelist, Concatenate])
     module = model.get_submodule(stem)
@@ -314,7 +316,7 @@ class _Place(Operation):
         encoded = self.hf_quantizer.encoded(name, own)
         if encoded is None:
             return {name: own["weight"].to(model.get_parameter_or_buffer(name).dtype)}
-        made = self.hf_quantizer.place(model, name, encoded, next(iter(own.values())).device)
+        made = self.hf_quantizer.insert(model, name, encoded, next(iter(own.values())).device)
         if name not in made:
             context["missing_keys"].discard(name)
         return made
@@ -342,7 +344,7 @@ class _Fuse(Operation):
         device = next(tensor for value in tensors.values() for tensor in value).device
         if (experts := self._experts(model, name, found)) is not None:
             context["missing_keys"].discard(name)
-            return self.hf_quantizer.place_experts(model, name, experts, device)
+            return self.hf_quantizer.insert_experts(model, name, experts, device)
         dtype = model.get_parameter_or_buffer(name).dtype
         made: Any = {
             target: [

@@ -23,7 +23,7 @@ from rung.hub.quantized import Loader, StoredConfig, fuses
 from rung.hub.transformers import Method, QuantizationConfig
 from rung.models.card import Piece, Source, Tensor
 from rung.models.cards import folder_weights
-from rung.models.checkpoints import OWN, Held, method_of, rung_folder
+from rung.models.checkpoints import OWN, StoredWeight, method_of, rung_folder
 from rung.models.checkpoints.values import OTHER_COPY, contradiction, shaped
 from rung.models.files.tensors import Stored
 from rung.models.roles import Found
@@ -48,7 +48,7 @@ class ReadConfig(QuantizationConfigMixin):
         self.described, self.method, self.wanted = dict(described), method_of(described, where), wanted
 
     def quantizer(self, **options: Any) -> Loader:
-        """What transformers loads with."""
+        """Return what transformers loads with."""
         stored = StoredConfig(**{**self.described, "quant_method": self.method})
         return Loader(stored, method=self.method, wanted=self.wanted)
 
@@ -146,7 +146,7 @@ def _experts(
         for name in names:
             shape, sources = tensors[name].shape, [item.source for item in _items(groups[name]) if item.source]
             pieces = tuple(piece for source in sources for piece in source.pieces)
-            source = Source(sources[0].method, Held(shape, shared.name, EMPTY), pieces)
+            source = Source(sources[0].method, StoredWeight(shape, shared.name, EMPTY), pieces)
             size = shape[0] * shared.bytes(shape[1:])
             made[name] = replace(tensors[name], format=shared.name, bytes=size, source=source)
     return made
@@ -170,7 +170,7 @@ def _formats(
 
 
 def _order(item: Found, files: Sequence[Path]) -> bytes:
-    """What says in which order the columns of a weight lie: the stored groups of them."""
+    """Return what says in which order the columns of a weight lie: the stored groups of them."""
     assert item.source is not None
     (piece,) = (piece for piece in item.source.pieces if piece.part == "g_idx")
     with open(files[piece.file], "rb") as file:
@@ -227,6 +227,8 @@ def _with_parts(tensor: Tensor, held: Sequence[tuple[QuantWeight, tuple[Piece, .
     """The tensor as those weights together hold it."""
     format = held[0][0].format
     shape = held[0][0].shape if len(tensor.shape) == 2 else tensor.shape  # GPT-2's own is turned
-    source = Source(OWN, Held(shape, format.name, EMPTY), tuple(piece for _, pieces in held for piece in pieces))
+    source = Source(
+        OWN, StoredWeight(shape, format.name, EMPTY), tuple(piece for _, pieces in held for piece in pieces)
+    )
     size = sum(format.bytes(weight.shape) for weight, _ in held)
     return replace(tensor, shape=shape, format=format.name, bytes=size, source=source)

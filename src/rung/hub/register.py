@@ -1,4 +1,4 @@
-"""What happens when another program's module has been imported, now or later; standard library only.
+"""Do what happens when another program's module has been imported, now or later; standard library only.
 
 ``import rung`` must cost nothing, and whether a program will import transformers or diffusers nobody knows then: so
 making quant_method ``rung`` known is put behind the import of the modules that hold their tables of quantisers.
@@ -39,7 +39,7 @@ def after_import(name: str, then: Callable[[], object]) -> None:
 
 
 def forget(name: str) -> None:
-    """What was to happen after the import of that module does not."""
+    """Cancel what was to happen after the import of that module."""
     sys.meta_path[:] = [each for each in sys.meta_path if not (isinstance(each, _Finder) and each.name == name)]
 
 

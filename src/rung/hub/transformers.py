@@ -27,15 +27,15 @@ from rung.hub.tensor_conversions import Operation, whole_names
 from rung.models.networks.values import plain
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
 from rung.nn.quantize import (
-    Wanted,
+    TargetLayer,
     check_computing,
     check_shapes,
     check_values,
     put,
     replacement,
+    target_layers,
     tell_left,
     turned,
-    wanted_layers,
 )
 from rung.nn.quantized import binding
 from rung.nn.quantized.weight import encode
@@ -90,11 +90,11 @@ class QuantizationConfig(QuantizationConfigMixin):
         self.threshold = float(threshold)
 
     def quantizer(self, **options: Any) -> HfQuantizer:
-        """What transformers quantises and loads with."""
+        """Return what transformers quantises and loads with."""
         return Quantizer(self, **options)
 
     def choice(self) -> Choice:
-        """What it says of each layer; ``format`` must be one, not ``auto``."""
+        """Return what it says of each layer; ``format`` must be one, not ``auto``."""
         return Choice.named(self.format, self.skip, self.embeddings, self.keep)
 
     def dtype(self) -> torch.dtype | None:
@@ -104,7 +104,7 @@ class QuantizationConfig(QuantizationConfigMixin):
 
 
 class Quantizer(HfQuantizer):
-    """What transformers asks while it loads, saves and trains."""
+    """Hold what transformers asks while it loads, saves and trains."""
 
     requires_calibration = False
     quantization_config: QuantizationConfig
@@ -120,7 +120,7 @@ class Quantizer(HfQuantizer):
         self.files = bool(kwargs.get("checkpoint_files"))
         if config.format == AUTO:
             _plan(model, config, kwargs.get("device_map"))
-        wanted = wanted_layers(model, config.choice())
+        wanted = target_layers(model, config.choice())
         for each in wanted:
             if not self.pre_quantized or each.format.encodes:  # what rung does not write it may have loaded
                 check_shapes(each)
@@ -142,7 +142,7 @@ class Quantizer(HfQuantizer):
         return [whole_names(each) for each in super().update_weight_conversions(weight_conversions, model)]
 
     def param_needs_quantization(self, model: nn.Module, param_name: str, **kwargs: Any) -> bool:
-        """Whether a parameter of the checkpoint is to be encoded."""
+        """Return whether a parameter of the checkpoint is to be encoded."""
         return not self.pre_quantized and param_name in self._of
 
     def get_quantize_ops(self) -> ConversionOps:
@@ -223,7 +223,7 @@ def _plan(model: Any, config: QuantizationConfig, device_map: Any) -> None:
         raise DoesNotFit(f"{name} fits {device.name} in no format.", refused[-4:], ways)
     chosen = formats.get(answer.choices[answer.best].format)
     config.format = chosen.name
-    wanted = wanted_layers(model, Choice(chosen, tuple(config.skip)))
+    wanted = target_layers(model, Choice(chosen, tuple(config.skip)))
     names = {each.name for each in wanted}
     for each in wanted:
         better = max((formats.next_better(chosen, w.shape[1]) for _, w in each.weights), key=lambda f: f.bits)
@@ -265,7 +265,7 @@ def tagged(model: Any) -> nn.Module:
 class _Group:
     """Layers that share their weights (a tied head and its embedding), and those weights once they are encoded."""
 
-    def __init__(self, layers: list[Wanted]) -> None:
+    def __init__(self, layers: list[TargetLayer]) -> None:
         self.layers, self.done = layers, False
         self.held: list[QuantWeight] = []
         self._taken: dict[str, list[QuantWeight]] = {}
@@ -296,7 +296,7 @@ class _Group:
             self.held = [weight for parameter in self._parameters() for weight in self._taken[parameter]]
 
     def whole(self) -> bool:
-        """Whether all parameters are there."""
+        """Return whether all parameters are there."""
         return len(self._taken) == len(self._parameters())
 
     def empty(self) -> list[QuantWeight]:
@@ -321,9 +321,9 @@ class _Group:
         return parts
 
 
-def _groups(wanted: list[Wanted], tied: dict[str, str]) -> list[_Group]:
+def _groups(wanted: list[TargetLayer], tied: dict[str, str]) -> list[_Group]:
     """Layers by the weights they share; the embedding of a tied head comes first."""
-    found: dict[str, list[Wanted]] = {}
+    found: dict[str, list[TargetLayer]] = {}
     for each in wanted:
         name = f"{each.name}.weight"
         found.setdefault(tied.get(name, name), []).append(each)

@@ -1,1 +1,1 @@
-"""What results are measured with and shown by: metrics, pictures, comparisons."""
+"""Hold what results are measured with and shown by: metrics, pictures, comparisons."""

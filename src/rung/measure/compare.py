@@ -53,7 +53,8 @@ def windows(ids: Sequence[int], length: int) -> Iterator[list[int]]:
 
 
 class Reference:
-    """What the reference says of each window, kept in a folder: of a large vocabulary it would not fit in memory."""
+    """Hold what the reference says of each window, kept in a folder: of a large vocabulary it would not fit in
+    memory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -63,7 +64,7 @@ class Reference:
         np.save(self._folder / f"{number}.npy", logits.astype(np.float32))
 
     def of(self, number: int) -> np.ndarray:
-        """What was kept."""
+        """Return what was kept."""
         found: np.ndarray = np.load(self._folder / f"{number}.npy", mmap_mode="r")
         return found
 

@@ -33,7 +33,7 @@ def ssim(frames: Array, reference: Array) -> float:
 
 
 def _ssim(x: Array, y: Array, weights: Array) -> float:
-    """Of one frame [height, width, channels]."""
+    """Return the value of one frame [height, width, channels]."""
     mean_x, mean_y = _blurred(x, weights), _blurred(y, weights)
     xx, yy = _blurred(x * x, weights) - mean_x**2, _blurred(y * y, weights) - mean_y**2
     xy = _blurred(x * y, weights) - mean_x * mean_y

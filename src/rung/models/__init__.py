@@ -1,4 +1,4 @@
-"""What a model is, from headers alone (``open_card``), and its weights, a tensor at a time (``reader.Reader``)."""
+"""Hold what a model is, from headers alone (``open_card``), and its weights, a tensor at a time (``reader.Reader``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is, from headers alone: its architecture, tensors, tokenizer and defaults. No weights are read."""
+"""Hold what a model is, from headers alone: its architecture, tensors, tokenizer and defaults. No weights are read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rung.core.types import EMPTY
 from rung.core.value import FrozenDict, Value
-from rung.models.checkpoints.values import OWN, Held
+from rung.models.checkpoints.values import OWN, StoredWeight
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Rope(Value):
 
 @dataclass(frozen=True)
 class Layer(Value):
-    """What differs between layers: the attention window in tokens (None: all) and which rope it uses."""
+    """Hold what differs between layers: the attention window in tokens (None: all) and which rope it uses."""
 
     window: int | None
     rope: int
@@ -88,12 +88,13 @@ class Source(Value):
     """How a quantised weight lies in its files: a method of ``rung.models.checkpoints``, and its parts."""
 
     method: str
-    held: Held
+    held: StoredWeight
     pieces: tuple[Piece, ...]
 
     @property
     def mapped(self) -> bool:
-        """Whether the parts are held as they lie in the files, and so cost no memory beside what is packed of them."""
+        """Return whether the parts are held as they lie in the files, and so cost no memory beside what is packed of
+        them."""
         return self.method == OWN
 
 
@@ -120,7 +121,7 @@ class Tensor(Value):
 
 @dataclass(frozen=True)
 class ModelCard(Value):
-    """What a model is, read from headers alone.
+    """Hold what a model is, read from headers alone.
 
     ``kind`` is gguf or folder. ``defaults`` are the sampling defaults of the checkpoint (temperature, top_k,
     top_p, min_p, repeat_penalty); ``end_tokens`` the ids at which generation stops. ``tokenizer`` says where
@@ -204,7 +205,7 @@ class View(Value):
 
 @dataclass(frozen=True)
 class SceneCard(Value):
-    """What a scene of photographs is, without its pictures: ``kind`` is colmap, transforms, blender or
+    """Hold what a scene of photographs is, without its pictures: ``kind`` is colmap, transforms, blender or
     realitycapture.
 
     ``views`` are in the order of their names. ``points`` counts the points that structure from motion found; they

@@ -16,7 +16,7 @@ from rung.core.text import close, quoted, size
 from rung.models.hub import Listing, Progress, fetch, listing
 
 #: What a model takes beside its weights, at the least.
-BESIDE_WEIGHTS = 600 * 2**20
+WORKING_BYTES = 600 * 2**20
 PREFERRED = "Q4_K_M"
 #: A budget in bytes that every model is within.
 _ANY = 2**62
@@ -86,12 +86,12 @@ def locate(
         raise nowhere(name, path)
     repository, label, file = found
     listed, notes = listing(repository, revision, offline)
-    files, chosen = wanted_files(listed, label, file, memory_budget)
+    files, chosen = select_files(listed, label, file, memory_budget)
     fetched = fetch(listed, files, progress)
     return Location(fetched[0].parent if CONFIG in files else fetched[0], (*notes, *chosen))
 
 
-def wanted_files(
+def select_files(
     listed: Listing, label: str | None, file: str | None, memory_budget: int | None
 ) -> tuple[list[str], list[str]]:
     """Return the files of a repository that make the model a name means, and what there is to say of the choice.
@@ -133,7 +133,8 @@ def gguf_files(listed: Listing, label: str | None, file: str | None) -> list[str
 
 
 def _may_be_model(path: Path) -> bool:
-    """Whether a name is worth proposing: a file of weights, or a folder that holds a configuration or such a file."""
+    """Return whether a name is worth proposing: a file of weights, or a folder that holds a configuration or such a
+    file."""
     if path.is_dir():
         return any(any(path.glob(pattern)) for pattern in ("config.json", "model_index.json", "*.gguf"))
     return path.suffix in _MODEL_FILES
@@ -164,7 +165,7 @@ def nowhere(name: str, path: Path) -> ModelNotFound:
 
 
 def _is_folder(listed: Listing) -> bool:
-    """Whether the repository is a model in safetensors. Raises ``UnsafeFile`` for one that has only pickles."""
+    """Return whether the repository is a model in safetensors. Raises ``UnsafeFile`` for one that has only pickles."""
     names = listed.files
     if "config.json" in names and _safetensors(listed):
         return True
@@ -272,11 +273,11 @@ def _best(listed: Listing, budget: int | None) -> tuple[_Choice, str]:
     if not choices:
         raise ModelNotFound(f"{listed.repository} holds no model that rung reads.", ["its .gguf files are no models"])
     budget = _free_memory() if budget is None else budget
-    fitting = [choice for choice in choices if choice.bytes + BESIDE_WEIGHTS <= budget]
+    fitting = [choice for choice in choices if choice.bytes + WORKING_BYTES <= budget]
     if not fitting:
         raise DoesNotFit(
             f"Nothing in {listed.repository} fits in {size(budget)}.",
-            [f"the smallest is {choices[-1]}, and {size(BESIDE_WEIGHTS)} are needed beside the weights"],
+            [f"the smallest is {choices[-1]}, and {size(WORKING_BYTES)} are needed beside the weights"],
             [f"rung run {listed.repository}:{choices[-1].label}   # downloads it all the same"],
         )
     preferred = [choice for choice in fitting if choice.label == PREFERRED]

@@ -1,4 +1,5 @@
-"""What a model of any kind is made of, from headers alone: every tensor's role, shape and stored format, without torch.
+"""Hold what a model of any kind is made of, from headers alone: every tensor's role, shape and stored format, without
+torch.
 
 >>> open_outline("mixtral/config.json").parameters     # doctest: +SKIP
 46702792704
@@ -143,12 +144,12 @@ def _part(folder: Path, where: str, describing: Describe) -> Component:
 
 
 def stem_of(folder: Path) -> str:
-    """What the names of the weight files begin with; empty where there are none."""
+    """Return what the names of the weight files begin with; empty where there are none."""
     return next((stem for stem in _STEMS if _has(folder, stem)), "")
 
 
 def _is_index(folder: Path, stem: str) -> bool:
-    """Whether only the index is there, and none of its shards."""
+    """Return whether only the index is there, and none of its shards."""
     return (folder / f"{stem}{INDEX}").is_file() and not any(folder.glob(f"{stem}*.safetensors"))
 
 

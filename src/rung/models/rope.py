@@ -68,7 +68,7 @@ class Scaling:
             raise BadFile(f"{self.where}: {key} of the rope scaling is {str(value)[:40]}, not a number above zero")
         return float(value)
 
-    def given(self, key: str) -> float | None:
+    def optional_number(self, key: str) -> float | None:
         """The number, or None where it is absent or null."""
         return None if self.values.get(key) is None else self.number(key)
 
@@ -114,8 +114,8 @@ def _values(inverse: Iterable[float]) -> tuple[float, ...]:
 
 def _longrope(scaling: Scaling) -> Rope:
     powers = positive_powers(scaling.base, scaling.dims)
-    factor = scaling.given("factor") or scaling.context / scaling.original
-    magnitude = scaling.given("attention_factor")
+    factor = scaling.optional_number("factor") or scaling.context / scaling.original
+    magnitude = scaling.optional_number("attention_factor")
     if magnitude is None:
         magnitude = math.sqrt(1 + math.log(factor) / math.log(scaling.original)) if factor > 1 else 1.0
     return Rope(
@@ -169,8 +169,8 @@ def correction_range(
 
 
 def _yarn(scaling: Scaling) -> tuple[array[float], float]:
-    factor = scaling.given("factor") or scaling.context / scaling.original
-    magnitude = scaling.given("attention_factor")
+    factor = scaling.optional_number("factor") or scaling.context / scaling.original
+    magnitude = scaling.optional_number("attention_factor")
     if magnitude is None:
         numerator, denominator = scaling.values.get("mscale"), scaling.values.get("mscale_all_dim")
         if numerator and denominator:
@@ -181,8 +181,8 @@ def _yarn(scaling: Scaling) -> tuple[array[float], float]:
         scaling.dims,
         scaling.base,
         scaling.original,
-        scaling.given("beta_fast") or BETA_FAST,
-        scaling.given("beta_slow") or BETA_SLOW,
+        scaling.optional_number("beta_fast") or BETA_FAST,
+        scaling.optional_number("beta_slow") or BETA_SLOW,
         bool(scaling.values.get("truncate", True)),
     )
     high = high + 0.001 if low == high else high

@@ -73,5 +73,5 @@ class Vocabulary:
 
     @property
     def adds_bos(self) -> bool:
-        """Whether a text begins with BOS."""
+        """Return whether a text begins with BOS."""
         return self._meta.flag("add_bos_token", self._kind == "llama" or self._meta.raw("pre") in _ADD_BOS)

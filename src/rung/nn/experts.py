@@ -16,13 +16,14 @@ NAMES = ("gate_up_proj", "down_proj")
 
 
 def recognised(module: nn.Module) -> bool:
-    """Whether a module looks like fused experts: it holds both tensors itself."""
+    """Return whether a module looks like fused experts: it holds both tensors itself."""
     held = dict(module.named_parameters(recurse=False))
     return all(name in held and held[name].ndim == 3 for name in NAMES)
 
 
 def computable(module: nn.Module) -> Verdict:
-    """Whether ``QuantExperts`` computes what that module does: [experts, out, in], gate beside up, nothing else."""
+    """Return whether ``QuantExperts`` computes what that module does: [experts, out, in], gate beside up, nothing
+    else."""
     kind = type(module).__name__
     if any(parameter.ndim != 3 for parameter in module.parameters(recurse=False)) or getattr(module, "has_bias", False):
         return no(f"the experts of {kind} have biases or tensors of their own")

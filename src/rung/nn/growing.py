@@ -1,4 +1,4 @@
-"""What splats become when they are copied (Kheradmand et al., 2024, arXiv:2404.09591), and their covariances."""
+"""Hold what splats become when they are copied (Kheradmand et al., 2024, arXiv:2404.09591), and their covariances."""
 
 from __future__ import annotations
 

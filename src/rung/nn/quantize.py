@@ -29,7 +29,7 @@ _log = logging.getLogger("rung")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TargetLayer:
     """A layer that is to be held in a format: its name, and its weights [rows, columns] with theirs."""
 
     name: str
@@ -69,7 +69,7 @@ def quantize(
             ["rung quantize SRC DST --format F   # quantises files"],
         )
     check_computing(compute_dtype, threshold)
-    wanted = wanted_layers(module, Choice.named(format, skip, embeddings, keep))
+    wanted = target_layers(module, Choice.named(format, skip, embeddings, keep))
     for each in wanted:
         check(each)
     held: dict[int, QuantWeight] = {}  # by the tensor that is replaced: tied layers share one weight
@@ -90,7 +90,7 @@ def quantize(
     return module
 
 
-def wanted_layers(module: nn.Module, choice: Choice) -> list[Wanted]:
+def target_layers(module: nn.Module, choice: Choice) -> list[TargetLayer]:
     """The layers to quantise, in order.
 
     Raises ``UsageError`` for a pattern that matches no layer, for a layer that is quantised already, and where there
@@ -98,14 +98,14 @@ def wanted_layers(module: nn.Module, choice: Choice) -> list[Wanted]:
     """
     named = [(name, layer) for name, layer in module.named_modules(remove_duplicate=False) if kind_of(layer)]
     heads, names = _heads(module, named), {name for name, _ in named}
-    found: list[Wanted] = []
+    found: list[TargetLayer] = []
     for name, layer in named:
         kind = kind_of(layer)
         chosen = choice.of((name,), bool(name) and (kind == "embedding" or name in heads), names)
         if chosen is not None and kind == "quantised":
             raise _already(name or type(layer).__name__, layer)
         if chosen is not None:
-            found.append(Wanted(name, layer, chosen, _weights(name, layer, kind)))
+            found.append(TargetLayer(name, layer, chosen, _weights(name, layer, kind)))
     known = [name for name, _ in named]
     for argument, pattern in [*(("skip", each) for each in choice.skip), *(("keep", each) for each in choice.keep)]:
         if not any(matches(name, pattern) for name in known):
@@ -146,7 +146,7 @@ def kind_of(layer: nn.Module) -> str:
 
 
 def turned(layer: nn.Module) -> bool:
-    """Whether a layer is transformers' ``Conv1D`` (GPT-2), a linear one that keeps its weight as [in, out]."""
+    """Return whether a layer is transformers' ``Conv1D`` (GPT-2), a linear one that keeps its weight as [in, out]."""
     return f"{type(layer).__module__}.{type(layer).__name__}" == "transformers.pytorch_utils.Conv1D"
 
 
@@ -214,7 +214,7 @@ def check_computing(dtype: torch.dtype | None, threshold: float) -> None:
         )
 
 
-def check(wanted: Wanted) -> None:
+def check(wanted: TargetLayer) -> None:
     """Raises what ``quantize`` says for a layer that cannot be quantised."""
     for name, weight in wanted.weights:
         if weight.is_meta:
@@ -228,7 +228,7 @@ def check(wanted: Wanted) -> None:
         check_values(name, weight)
 
 
-def check_shapes(wanted: Wanted) -> None:
+def check_shapes(wanted: TargetLayer) -> None:
     """Raises ``UsageError`` where a layer can be seen not to fit without looking at its values."""
     format = wanted.format
     leave_out = f"leave it out:  skip=[{wanted.name!r}]" if wanted.name else "leave this layer as it is"
@@ -289,7 +289,7 @@ def replacement(
 
 
 def _scale_of(layer: nn.Embedding) -> float | None:
-    """What Gemma's embeddings multiply rows with; the number of that name is there on the meta device too."""
+    """Return what Gemma's embeddings multiply rows with; the number of that name is there on the meta device too."""
     scale = getattr(layer, "scalar_embed_scale", getattr(layer, "embed_scale", None))
     return None if scale is None else float(scale)
 

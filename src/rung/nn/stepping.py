@@ -1,4 +1,4 @@
-"""What the optimisers of ``rung.nn.optim`` share: their rules, the state of each parameter, and a step."""
+"""Define what the optimisers of ``rung.nn.optim`` share: their rules, the state of each parameter, and a step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Encode = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Settings:
-    """What one step of one parameter goes by; ``step`` counts from 1."""
+    """Hold what one step of one parameter goes by; ``step`` counts from 1."""
 
     lr: float
     betas: tuple[float, ...]
@@ -154,13 +154,13 @@ class GlobalOptimManager:
         self.override_config(getattr(module, param_name), key_value_dict=config)
 
     def of(self, parameter: Tensor) -> dict[str, Any]:
-        """What was set for a parameter."""
+        """Return what was set for a parameter."""
         found: dict[str, Any] = self._settings.get(parameter, {})
         return found
 
 
 class Optimizer8bit(torch.optim.Optimizer):
-    """What all of them share; ``optim_bits`` 32 holds the state as it is."""
+    """Hold what all of them share; ``optim_bits`` 32 holds the state as it is."""
 
     _rule: Rule
     _bits: int | None = None  # of classes that leave no choice
@@ -314,7 +314,7 @@ def advance(
 
 
 def pieces(size: int, whole: bool) -> Iterator[slice]:
-    """What is updated at once of ``size`` values: ``PIECE``, or all where the norm of the whole is asked for."""
+    """Yield what is updated at once of ``size`` values: ``PIECE``, or all where the norm of the whole is asked for."""
     step = max(size, 1) if whole else PIECE
     for first in range(0, size, step):
         yield slice(first, min(first + step, size))

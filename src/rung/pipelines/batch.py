@@ -26,7 +26,7 @@ _FIELDS: Mapping[str, tuple[type | UnionType, float, float]] = {
 
 @dataclass(frozen=True)
 class Job:
-    """What is made, and where it goes."""
+    """Hold what is made, and where it goes."""
 
     settings: Settings
     out: Path
@@ -120,4 +120,4 @@ class Done:
             ) from error
 
     def _told(self, job: Job) -> dict[str, object]:
-        return json.loads(json.dumps({**self._made, **job.settings.told()}))
+        return json.loads(json.dumps({**self._made, **job.settings.chosen()}))

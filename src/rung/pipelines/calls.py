@@ -51,7 +51,8 @@ def batch_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 
 def divisible(kwargs: dict[str, Any]) -> bool:
-    """Whether the inputs of a call do not depend on each other; those of a temporal decoder are frames of one video."""
+    """Return whether the inputs of a call do not depend on each other; those of a temporal decoder are frames of one
+    video."""
     return "num_frames" not in kwargs
 
 

@@ -21,7 +21,7 @@ from rung.hub.pipelines import Folder
 from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.pipelines.calls import converted, in_slices, restored
 from rung.pipelines.weights import fill
-from rung.planning.pipeline import Held, Network, PhasesPlan, plan_phases, rungs
+from rung.planning.pipeline import Network, NetworkStorage, PhasesPlan, plan_phases, rungs
 from rung.run.journal import Journal
 from rung.run.torch_device import torch_name
 from rung.run.torch_private import tree_leaves, tree_map
@@ -55,8 +55,8 @@ class Performance:
         self._networks = {network.name: network for network in networks}
         self._place = torch.device(torch_name(device.id))
         self._progress = progress
-        self._resident: dict[str, tuple[Held, nn.Module]] = {}
-        self._failed: list[tuple[str, Held]] = []
+        self._resident: dict[str, tuple[NetworkStorage, nn.Module]] = {}
+        self._failed: list[tuple[str, NetworkStorage]] = []
         self._encoded: dict[object, Any] = {}
 
     def perform(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -72,7 +72,7 @@ class Performance:
         if key is not None and key in self._encoded:
             return self._encoded[key]
         while True:
-            held = self.plan.held(name)
+            held = self.plan.storage(name)
             try:
                 result = self._call(name, method, held, args, kwargs)
                 break
@@ -87,7 +87,7 @@ class Performance:
         """The phase that a network belongs to."""
         return self._networks[name].phase
 
-    def _call(self, name: str, method: str, held: Held, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, name: str, method: str, held: NetworkStorage, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         network = self._network(name, held)
         given, named = converted(args, kwargs, self._place, TORCH_DTYPE[held.dtype])
         with torch.no_grad():
@@ -98,7 +98,7 @@ class Performance:
             raise _Overflow(f"{name} in f16 gives numbers that are not finite")
         return result
 
-    def _network(self, name: str, held: Held) -> nn.Module:
+    def _network(self, name: str, held: NetworkStorage) -> nn.Module:
         """The network, read if it is not here; those of other phases go first."""
         phase = self._networks[name].phase
         for other in [one for one in self._resident if self._networks[one].phase != phase]:
@@ -118,14 +118,14 @@ class Performance:
         return found[1]
 
     def drop(self, name: str | None = None) -> None:
-        """Lets a network go, or all of them, and gives its memory back."""
+        """Let a network go, or all of them, and give its memory back."""
         for one in list(self._resident) if name is None else [name]:
             self._resident.pop(one, None)
         process_memory.give_back()
         if self._place.type != "cpu":
             getattr(torch, self._place.type).empty_cache()
 
-    def _step_down(self, name: str, held: Held, error: Exception) -> None:
+    def _step_down(self, name: str, held: NetworkStorage, error: Exception) -> None:
         """Plans again without what has failed; raises the error where it is no question of what the device can do."""
         step, reason = _judged(error)
         if step is StepClass.DEVICE_LOST:
@@ -141,7 +141,7 @@ class Performance:
             self._folder.place.name, list(self._networks.values()), self._device, self.plan.budget, self._format,
             without=self._failed,
         )  # fmt: skip
-        now = self.plan.held(name)
+        now = self.plan.storage(name)
         self._journal.step(StepDown(name, _words(held), self._device.id, step, reason, _words(now)))
         if (now.format, now.dtype) != (held.format, held.dtype):
             self.drop(name)
@@ -163,7 +163,7 @@ def _judged(error: Exception) -> tuple[StepClass | None, str]:
     return None, ""
 
 
-def _words(held: Held) -> str:
+def _words(held: NetworkStorage) -> str:
     return f"{held}, {held.at_once} at once"
 
 
@@ -172,7 +172,7 @@ def _finite(value: Any) -> bool:
 
 
 def _key(name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """What tells calls apart: their arguments, tensors by their values."""
+    """Return what tells calls apart: their arguments, tensors by their values."""
 
     def told(value: Any) -> Any:
         if not isinstance(value, Tensor):

@@ -39,7 +39,7 @@ _REHEARSED = 2
 
 @dataclass(frozen=True)
 class Settings(Value):
-    """What is made; None: as the pipeline has it. ``size`` is (width, height) in pixels."""
+    """Hold what is made; None: as the pipeline has it. ``size`` is (width, height) in pixels."""
 
     prompt: str
     negative: str | None = None
@@ -50,13 +50,13 @@ class Settings(Value):
     seed: int = 0
     scheduler: str | None = None
 
-    def told(self) -> dict[str, Any]:
-        """Those that were chosen, for the file."""
+    def chosen(self) -> dict[str, Any]:
+        """Return those that were chosen, for the file."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass
-class Made:
+class Generated:
     """Frames uint8 [number, height, width, 3], with the seconds that they took, and of those each phase's networks.
 
     ``peak`` is the largest resident size of the process in bytes, 0 where another device computed.
@@ -72,7 +72,7 @@ class Made:
 
 @dataclass
 class Watcher:
-    """Who is told: of bytes that are read, of steps that are done, of steps down, of the plan."""
+    """Hold who hears: of bytes that are read, of steps that are done, of steps down, of the plan."""
 
     progress: Progress = lambda label, done, total: None
     steps: Said = lambda done, total: None
@@ -131,7 +131,7 @@ class Pipeline:
 
             validate.check_room(pipeline, settings, process_memory.machine_memory())
             with quiet():
-                validate.check_made(pipeline, settings, made)
+                validate.check_output(pipeline, settings, made)
             _whole_text(pipeline, "prompt", settings.prompt, rehearsal.tokens)
             if settings.negative and self._reads_negative(rehearsal, made, settings):
                 _whole_text(pipeline, "negative prompt", settings.negative, rehearsal.tokens)
@@ -143,8 +143,8 @@ class Pipeline:
         return rehearsal.networks()
 
     @staticmethod
-    def _reads_negative(rehearsal: Rehearsal, made: validate.Made, settings: Settings) -> bool:
-        """Whether encoders are given anything else without the negative prompt."""
+    def _reads_negative(rehearsal: Rehearsal, made: validate.OutputSize, settings: Settings) -> bool:
+        """Return whether encoders are given anything else without the negative prompt."""
         heard = set(rehearsal.heard)
         rehearsal.heard.clear()
         with quiet():
@@ -176,7 +176,7 @@ class Pipeline:
     def _here(self) -> bool:
         return self.device.real and self.device.kind == "cpu"
 
-    def make(self, several: Iterable[Settings]) -> Iterator[Made]:
+    def make(self, several: Iterable[Settings]) -> Iterator[Generated]:
         """The frames of each, in order. All prompts are encoded before the first is denoised.
 
         Raises beside what ``plan`` raises what ``check_files`` does, before anything is computed.
@@ -217,12 +217,12 @@ class Pipeline:
         except _Encoded:
             return
 
-    def _made(self, performance: Performance, settings: Settings) -> Made:
+    def _made(self, performance: Performance, settings: Settings) -> Generated:
         started, before = time.monotonic(), dict(performance.seconds)
         frames = self._call(self._pipeline(performance.perform, settings, self.watcher.steps), settings)
         peak = process_memory.peak_memory() if self._here else 0
         phases = {phase: spent - before.get(phase, 0.0) for phase, spent in performance.seconds.items()}
-        return Made(frames, settings, time.monotonic() - started, phases, performance.plan, peak)
+        return Generated(frames, settings, time.monotonic() - started, phases, performance.plan, peak)
 
     def _pipeline(self, perform: Perform, settings: Settings, say: Said | None = None) -> Any:
         """The pipeline, whose networks ``perform`` stands for and whose steps are told to ``say``."""

@@ -25,7 +25,7 @@ _CPU = torch.device("cpu")
 
 @dataclass
 class _Seen:
-    """What the calls of one network needed, and the largest of them; bytes in f32."""
+    """Hold what the calls of one network needed, and the largest of them; bytes in f32."""
 
     activations: int = 0
     batch: int = 1
@@ -98,7 +98,7 @@ class _Method(nn.Module):
         self._method = method
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the method returns."""
+        """Return what the method returns."""
         return getattr(self.network, self._method)(*args, **kwargs)
 
 

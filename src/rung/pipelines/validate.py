@@ -1,4 +1,4 @@
-"""What a pipeline takes, found by asking it: the frames and the size that are asked for are made, or refused.
+"""Hold what a pipeline takes, found by asking it: the frames and the size that are asked for are made, or refused.
 
 Pipelines round some numbers without an error, and refuse others in words about tensors. A rehearsal needs no weights,
 so what is proposed instead has been rehearsed too; no rule of any pipeline is written down here.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Size = tuple[int, int]
 #: What is made of settings: the number of frames and (width, height). It raises what the pipeline raises.
-Made = Callable[["Settings"], tuple[int, Size]]
+OutputSize = Callable[["Settings"], tuple[int, Size]]
 
 #: What other people's code raises for numbers that it cannot work with; while nothing has weights, those of settings.
 _REFUSALS = (ValueError, RuntimeError, ArithmeticError, AssertionError, LookupError)
@@ -31,7 +31,7 @@ _STEPS = (8, 16, 32, 64)
 _PIXEL = 12
 
 
-def check_made(pipeline: Any, settings: Settings, made: Made) -> None:
+def check_output(pipeline: Any, settings: Settings, made: OutputSize) -> None:
     """Raises ``UsageError`` where the pipeline does not make the frames and the size of these settings.
 
     Its ways out have been tried: the nearest that it makes.
@@ -125,12 +125,12 @@ class _Search:
     """Looks for what is made near to what was asked for. ``known``: numbers of frames with where they stand."""
 
     settings: Settings
-    made: Made
+    made: OutputSize
     known: dict[int, str]
     tried: dict[tuple[int | None, Size | None], tuple[int, Size] | None] = field(default_factory=dict)
 
     def found(self) -> tuple[list[str], list[str]]:
-        """What the pipeline takes, in sentences, and the nearest options that it makes what they say of."""
+        """Return what the pipeline takes, in sentences, and the nearest options that it makes what they say of."""
         asked = self.settings
         rule, sizes = self.sizes(asked.frames)
         if sizes:
@@ -152,7 +152,7 @@ class _Search:
                 yield from _near(self.settings.size, step)
 
     def sizes(self, frames: int | None) -> tuple[list[str], list[Size]]:
-        """What sizes are made with so many frames, and the nearest; the pipeline's own where none near is."""
+        """Return what sizes are made with so many frames, and the nearest; the pipeline's own where none near is."""
         asked, taken = self.settings.size, list[Size]()
         if asked is None:
             return [], []
@@ -166,7 +166,8 @@ class _Search:
         return [], taken or ([own[1]] if own and self.works(frames, own[1]) else [])
 
     def numbers(self, size: Size | None) -> tuple[list[str], list[int]]:
-        """What numbers of frames are made in that size, and the nearest; those of its configuration where none is."""
+        """Return what numbers of frames are made in that size, and the nearest; those of its configuration where none
+        is."""
         asked = self.settings.frames
         if asked is None:
             found = [number for number in self.known if self.works(number, size)]
@@ -186,12 +187,12 @@ class _Search:
         return [f"{self.known[number]} is {number}" for number in numbers if number in self.known]
 
     def works(self, frames: int | None, size: Size | None) -> bool:
-        """Whether what these ask for is made."""
+        """Return whether what these ask for is made."""
         got = self.of(frames, size)
         return got is not None and _fits(replace(self.settings, frames=frames, size=size), got)
 
     def of(self, frames: int | None, size: Size | None) -> tuple[int, Size] | None:
-        """What is made; None: it is refused."""
+        """Return what is made; None: it is refused."""
         if (frames, size) not in self.tried:
             try:
                 got = self.made(replace(self.settings, frames=frames, size=size))

@@ -24,7 +24,7 @@ from rung.models.outline import stem_of
 from rung.nn import QuantWeight
 from rung.nn.quantize import check_values, kind_of, put, replacement
 from rung.nn.quantized.weight import encode
-from rung.planning.pipeline import Held, Network, Part, layer_format
+from rung.planning.pipeline import Network, NetworkStorage, Part, layer_format
 
 #: What safetensors calls the types that are no format of rung's.
 _OTHERS = {"F64": torch.float64, "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
@@ -64,7 +64,7 @@ def tables(network: nn.Module) -> set[str]:
 def network_of(
     module: nn.Module, name: str, phase: str, activations: tuple[int, int], batch: int, results: int
 ) -> Network:
-    """What planning wants to know of a network."""
+    """Return what planning wants to know of a network."""
     kept = set(kept_in_f32(module))
     layers = {f"{each}.weight" for each in quantisable(module)} if phase != "decode" else set()
     looked_up = tables(module)
@@ -108,7 +108,7 @@ def check_files(network: nn.Module, folder: Path) -> tuple[dict[Path, tuple[Stor
     return files, names
 
 
-def fill(network: nn.Module, folder: Path, held: Held, device: torch.device, progress: Progress) -> nn.Module:
+def fill(network: nn.Module, folder: Path, held: NetworkStorage, device: torch.device, progress: Progress) -> nn.Module:
     """Gives an empty network its weights and moves it to the device. Returns it.
 
     Layers of repeated blocks are held in ``held.format``, everything else in ``held.dtype``, or in f32 where the

@@ -1,4 +1,4 @@
-"""Whether a model will run, on which device, in which format: (outline, devices, question) -> Answer; pure.
+"""Find out whether a model will run, on which device, in which format: (outline, devices, question) -> Answer; pure.
 
 For a language model that ``rung run`` builds this is the same arithmetic as its plan: recipe, memory, time and error
 of ``rung.planning``, one arrangement for each format and device.
@@ -15,9 +15,9 @@ from rung.core.types import Device, Format, Level, MemoryUse, StepClass, Verdict
 from rung.core.value import FrozenDict
 from rung.hardware.select import Group, group_id
 from rung.models.networks.values import Outline
-from rung.planning.answers.alternatives import Wanted, instead
+from rung.planning.answers.alternatives import GroupRequest, instead
 from rung.planning.answers.case import Case, make_case, storages_of, usual_storages, with_context
-from rung.planning.answers.speeds import llama_cpp_beside, memory_bound
+from rung.planning.answers.speeds import llama_cpp_speed, memory_bound
 from rung.planning.check_result import (
     OPTIMIZER,
     RANK,
@@ -90,7 +90,7 @@ def check(
 
 
 def _instead(case: Case, group: Group, cpu: Device | None) -> list[Alternative]:
-    """What runs there in the place of what was asked for; of language models alone."""
+    """Return what runs there in the place of what was asked for; of language models alone."""
     subject = case.main.subject
     if case.question.training or len(case.kitchens) > 1 or not subject.generates:
         return []
@@ -103,7 +103,7 @@ def _instead(case: Case, group: Group, cpu: Device | None) -> list[Alternative]:
         return choose(subject, own or list(able), None)[0]
 
     asked = case.question
-    wanted = Wanted(group, tuple(storages_of(case)), case.context, bool(asked.formats), asked.context is not None)
+    wanted = GroupRequest(group, tuple(storages_of(case)), case.context, bool(asked.formats), asked.context is not None)
     beside = cpu if not subject.borrowed else None  # transformers' networks compute on one device
     return instead(wanted, beside, usual_storages(case), attempt, pick)
 
@@ -194,7 +194,7 @@ def _slow(case: Case, arrangement: Arrangement, group: Group) -> str:
 
 
 def _writes(case: Case) -> bool:
-    """Whether it is asked to write text."""
+    """Return whether it is asked to write text."""
     return case.reads and case.main.subject.generates and not case.question.training
 
 
@@ -234,13 +234,13 @@ def _speed(case: Case, arrangement: Arrangement, group: Group) -> Speed:
     most = memory_bound(arrangement, subject, depth, case.request.batch) if writes else None
     beside = None
     if writes and arrangement.over <= 0 and case.request.batch == 1:
-        beside = llama_cpp_beside(arrangement, subject, storage_name(arrangement.storage), case.context, case.outline)
+        beside = llama_cpp_speed(arrangement, subject, storage_name(arrangement.storage), case.context, case.outline)
     most = None if most is None else float(f"{most:.3g}")
     return Speed(prefill, decode, unsure, case.request.prompt_tokens, reason, most, beside)
 
 
 def _command(case: Case, arrangement: Arrangement, group: Group) -> str | None:
-    """What runs it. A card of the catalogue is meant to be the first of its kind where the command runs."""
+    """Return what runs it. A card of the catalogue is meant to be the first of its kind where the command runs."""
     makes = case.outline.makes if isinstance(arrangement.storage, Format) and case.request.batch == 1 else ""
     alone = len(group) > 1 and case.main.subject.borrowed  # transformers' networks compute on one device
     if case.question.training or alone or not (makes or case.outline.writes):
@@ -362,7 +362,7 @@ def _relaxations(case: Case, groups: Sequence[Group], choices: Sequence[Choice])
 
 
 def _called(case: Case) -> str:
-    """What a command calls the model that asks about it again: by name, where it is known by one."""
+    """Return what a command calls the model that asks about it again: by name, where it is known by one."""
     return case.outline.name if case.outline.title else case.outline.path
 
 

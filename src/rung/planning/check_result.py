@@ -1,4 +1,4 @@
-"""What ``rung check`` is asked and what it answers, as values with the JSON that scripts read."""
+"""Hold what ``rung check`` is asked and what it answers, as values with the JSON that scripts read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIMIZER, RANK, SEQUENCE = "adamw", 16, 1024
 
 @dataclass(frozen=True)
 class Question(Value):
-    """What is asked; see ``rung check --help``.
+    """Hold what is asked; see ``rung check --help``.
 
     ``formats`` are names of formats and mixtures (empty: those that rung itself would try); ``memory`` bytes by device
     id, ``*`` for any; ``training`` lora or full, by default with ``adamw``, rank 16 and sequences of 1024 tokens;
@@ -106,7 +106,7 @@ class Checkpointing(Value):
 
     @property
     def memory(self) -> MemoryUse:
-        """What the way that is taken needs."""
+        """Return what the way that is taken needs."""
         return self.lean if self.taken else self.without
 
     @property
@@ -171,12 +171,12 @@ class Choice(Value):
 
     @property
     def column(self) -> str:
-        """What choices of one device differ by."""
+        """Return what choices of one device differ by."""
         return self.format
 
     @property
     def speeds(self) -> tuple[str, ...]:
-        """What is predicted of its speed, in words; of training nothing."""
+        """Return what is predicted of its speed, in words; of training nothing."""
         prompt, found = count(self.speed.prompt_tokens, "token"), []
         if self.speed.decode_tokens_per_second is not None:
             found.append(f"{rate(self.speed.decode_tokens_per_second)} tokens/s after a prompt of {prompt}")
@@ -216,7 +216,7 @@ class Choice(Value):
 
 
 def _device_json(device: Device) -> dict[str, Any]:
-    """What an answer says of a device: its name, memory and bandwidth."""
+    """Return what an answer says of a device: its name, memory and bandwidth."""
     return {
         "id": device.id,
         "name": device.name,
@@ -251,7 +251,7 @@ class Alternative(Value):
 
     @property
     def label(self) -> str:
-        """What it is in few words: ``q3_k_m (3 bits)``, ``half on the CPU with q8_0``."""
+        """Return what it is in few words: ``q3_k_m (3 bits)``, ``half on the CPU with q8_0``."""
         from rung.planning.answers.sentence import share_words
 
         return f"{share_words(self.on_cpu)} on the CPU with {self.choice.format}" if self.on_cpu else self.change
@@ -329,7 +329,7 @@ class Answer(Shown, Value):
 
     @property
     def ok(self) -> bool:
-        """Whether anything would run with the options that were given."""
+        """Return whether anything would run with the options that were given."""
         return self.best is not None or any(each.as_asked for each in self.alternatives)
 
     @property

@@ -1,4 +1,5 @@
-"""What plans of every kind ask of devices: whether one computes, what a process takes there, how sure a speed is."""
+"""Compute what plans of every kind ask of devices: whether one computes, what a process takes there, how sure a speed
+is."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _CALIBRATED, _PROBED, _TABLE = 0.2, 0.35, 0.5
 
 
 def computes(device: Device) -> Verdict:
-    """Whether a device is worth planning for: a CPU, or a GPU that multiplies, as a probe or the catalogue says."""
+    """Return whether a device is worth planning for: a CPU, or a GPU that multiplies, as a probe or the catalogue
+    says."""
     found = [device.capability(f"matmul.{dtype}") for dtype in ("f32", "f16", "bf16")]
     if device.kind == "cpu" or any(c.level in (Level.NATIVE, Level.EMULATED) for c in found):
         return YES

@@ -17,7 +17,7 @@ from rung.core.value import Value
 
 
 @dataclass(frozen=True)
-class Place(Value):
+class TensorPosition(Value):
     """Where a tensor stands: its role without the layer, the layer of how many, and what the rules ask of the model.
 
     ``shared`` is the number of query heads for each key head.
@@ -44,7 +44,7 @@ class Place(Value):
         return self.layer < self.layers // 8
 
 
-Rule = Callable[[Place], str | None]
+Rule = Callable[[TensorPosition], str | None]
 
 
 def _shared(finer: str, otherwise: str | None = None) -> Rule:
@@ -52,7 +52,7 @@ def _shared(finer: str, otherwise: str | None = None) -> Rule:
     return lambda place: finer if place.shared >= 4 else otherwise
 
 
-def _when(test: Callable[[Place], bool], finer: str, otherwise: str | None = None) -> Rule:
+def _when(test: Callable[[TensorPosition], bool], finer: str, otherwise: str | None = None) -> Rule:
     return lambda place: finer if test(place) else otherwise
 
 
@@ -168,7 +168,7 @@ class Mixture(Value):
         """The format of most tensors."""
         return formats.get(_RULES[self.name][0])
 
-    def format_at(self, place: Place) -> Format:
+    def format_at(self, place: TensorPosition) -> Format:
         """The format of the tensor at that place."""
         chosen = formats.get(self._finer(place) or self.base.name)
         if chosen.divides(place.columns):
@@ -176,7 +176,7 @@ class Mixture(Value):
         instead = formats.get(_INSTEAD.get(chosen.name, chosen.name))
         return instead if instead.divides(place.columns) else formats.get("f16")
 
-    def _finer(self, place: Place) -> str | None:
+    def _finer(self, place: TensorPosition) -> str | None:
         role = _EXPERTS.get(place.role, place.role)
         if role == "head" or (role == "embed" and place.tied):
             return "q5_k" if self.name in _LOW or self.name == "iq3_xxs" else "q6_k"

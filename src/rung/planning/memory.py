@@ -35,7 +35,7 @@ _DECODING = ("torch.decode", "ref", "numba.stored")
 _BOUND_SHARE, _BOUND_CPU = 0.05, 96 * _MB
 
 
-def held(
+def weights_on(
     weights: Iterable[Weight], first: int, last: int, layers: int, tied: bool, encoder_layers: int = 0
 ) -> list[Weight]:
     """The weights that a device with the layers [first, last) holds; layers of a decoder count after its encoder's.
@@ -118,7 +118,7 @@ def bounded(use: MemoryUse, device: Device) -> MemoryUse:
 
 
 def _converts(subject: Subject, device: Device, context: int, cache_dtype: str) -> bool:
-    """Whether attention there wants the cache in f32, with a mask, while a prompt is read."""
+    """Return whether attention there wants the cache in f32, with a mask, while a prompt is read."""
     shape = subject.decoder
     if shape is None:
         return True

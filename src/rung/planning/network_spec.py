@@ -1,4 +1,4 @@
-"""What is planned: the tensors of a network and the measures that its memory and time depend on."""
+"""Measure what is planned: the tensors of a network and the measures that its memory and time depend on."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Subject(Value):
 
     @functools.cached_property
     def keeps(self) -> bool:
-        """Whether its files hold weights in formats that are kept unless another one is asked for."""
+        """Return whether its files hold weights in formats that are kept unless another one is asked for."""
         return self.kind == "gguf" or any(tensor.source for tensor in self.tensors)
 
     @property
@@ -68,13 +68,13 @@ class Subject(Value):
 
     @property
     def generates(self) -> bool:
-        """Whether it writes text token by token."""
+        """Return whether it writes text token by token."""
         return self.role in GENERATES
 
     @property
     def keeps_stored(self) -> bool:
-        """Whether layers keep a weight as it is stored beside what is packed of it: those of programs that rung does
-        not own, which may train or save it."""
+        """Return whether layers keep a weight as it is stored beside what is packed of it: those of programs that rung
+        does not own, which may train or save it."""
         return self.borrowed and (self.kind == "module" or not self.generates)
 
     @functools.cached_property
@@ -102,7 +102,8 @@ class Subject(Value):
 
     @property
     def halves(self) -> bool:
-        """Whether it is computed in 16 bits where weights are: parts of pipelines. rung's own decoders take f32."""
+        """Return whether it is computed in 16 bits where weights are: parts of pipelines. rung's own decoders take
+        f32."""
         return self.kind == "pipeline" or self.role in ("denoiser", "autoencoder")
 
     def activation_bytes(self, context: int, batch: int = 1, converted: bool = True, width: int = 4) -> int:
@@ -130,5 +131,5 @@ class Subject(Value):
 
 
 def is_table(role: str) -> bool:
-    """Whether one row of the tensor is looked up for a token, instead of multiplying it."""
+    """Return whether one row of the tensor is looked up for a token, instead of multiplying it."""
     return role.rpartition(".")[2] in TABLES

@@ -42,7 +42,7 @@ class Part(Value):
     kept: bool
     table: bool = False
 
-    def bytes(self, held: Held) -> int:
+    def bytes(self, held: NetworkStorage) -> int:
         """Bytes as it is held."""
         if self.layer and held.quantised:
             return layer_format(held.format, self.columns).bytes((self.rows, self.columns))
@@ -76,12 +76,12 @@ class Network(Value):
 
     @property
     def layers(self) -> bool:
-        """Whether there is anything that formats may hold."""
+        """Return whether there is anything that formats may hold."""
         return any(part.layer for part in self.tensors)
 
 
 @dataclass(frozen=True)
-class Held(Value):
+class NetworkStorage(Value):
     """How a network is held: weights in ``format``, computed in ``dtype``, ``at_once`` inputs at a time."""
 
     format: str
@@ -90,7 +90,7 @@ class Held(Value):
 
     @property
     def quantised(self) -> bool:
-        """Whether its layers are in blocks or rows with scales."""
+        """Return whether its layers are in blocks or rows with scales."""
         return self.format not in FLOAT_BYTES
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class PlannedPhase(Value):
     """A phase: how its networks are held, by name, and the memory while it runs."""
 
     name: str
-    held: FrozenDict[Held]
+    held: FrozenDict[NetworkStorage]
     memory: MemoryUse
 
 
@@ -119,7 +119,7 @@ class PhasesPlan(Value):
         """The memory of the largest phase."""
         return max(phase.memory.total for phase in self.phases)
 
-    def held(self, network: str) -> Held:
+    def storage(self, network: str) -> NetworkStorage:
         """How a network is held; raises ``KeyError``."""
         return next(phase.held[network] for phase in self.phases if network in phase.held)
 
@@ -129,12 +129,12 @@ def layer_format(name: str, columns: int) -> Format:
     return formats.next_better(formats.get(name), columns)
 
 
-def weight_bytes(network: Network, held: Held) -> int:
+def weight_bytes(network: Network, held: NetworkStorage) -> int:
     """Bytes of a network's weights and buffers."""
     return sum(part.bytes(held) for part in network.tensors) + network.buffers
 
 
-def loading_bytes(network: Network, held: Held) -> int:
+def loading_bytes(network: Network, held: NetworkStorage) -> int:
     """How far above its final size a network is while it is read, at the most: which tensor comes last is not known.
 
     One that is encoded is there as it is stored and in f32 too; others are converted in pieces.
@@ -143,13 +143,13 @@ def loading_bytes(network: Network, held: Held) -> int:
     return max(_CONVERTING, *encoded, 0)
 
 
-def rungs(network: Network, device: Device, format: str | None = None) -> list[Held]:
+def rungs(network: Network, device: Device, format: str | None = None) -> list[NetworkStorage]:
     """The ways to hold a network on a device, best first; ``format`` asks for one. Raises ``UnknownFormat``."""
     if format is not None and format not in FLOAT_BYTES:
         formats.get(format)
     plain = ways(network.phase, device, None)[0]
     found = [way for way in ways(network.phase, device, format) if network.layers or way[0] in FLOAT_BYTES] or [plain]
-    return [Held(name, dtype, count) for name, dtype in found for count in slices(network.batch)]
+    return [NetworkStorage(name, dtype, count) for name, dtype in found for count in slices(network.batch)]
 
 
 def ways(phase: str, device: Device, format: str | None) -> list[tuple[str, str]]:
@@ -183,8 +183,8 @@ def slices(batch: int) -> list[int]:
     return found
 
 
-def phase_memory(networks: Mapping[str, Network], held: Mapping[str, Held], device: Device) -> MemoryUse:
-    """What resides while these compute, one at a time."""
+def phase_memory(networks: Mapping[str, Network], held: Mapping[str, NetworkStorage], device: Device) -> MemoryUse:
+    """Return what resides while these compute, one at a time."""
     weights = sum(weight_bytes(networks[name], way) for name, way in held.items())
     working = 0
     for name, way in held.items():
@@ -200,7 +200,7 @@ def phase_memory(networks: Mapping[str, Network], held: Mapping[str, Held], devi
 
 def plan_phases(
     model: str, networks: Sequence[Network], device: Device, budget: int, format: str | None = None,
-    without: Iterable[tuple[str, Held]] = (),
+    without: Iterable[tuple[str, NetworkStorage]] = (),
 ) -> PhasesPlan:  # fmt: skip
     """The best way to hold each network so that every phase fits the budget.
 
@@ -221,8 +221,8 @@ def plan_phases(
 
 
 def _fitted(
-    model: str, phase: str, networks: Mapping[str, Network], ladders: Mapping[str, list[Held]], device: Device,
-    budget: int,
+    model: str, phase: str, networks: Mapping[str, Network], ladders: Mapping[str, list[NetworkStorage]],
+    device: Device, budget: int,
 ) -> PlannedPhase:  # fmt: skip
     if empty := [name for name, ladder in ladders.items() if not ladder]:
         raise DoesNotFit(f"Every way to hold the {empty[0]} of {model} on {device.id} has failed.")
@@ -233,8 +233,10 @@ def _fitted(
 
 
 def step_down(
-    ladders: Mapping[str, list[Held]], memory_of: Callable[[Mapping[str, Held]], MemoryUse], budget: int
-) -> tuple[dict[str, Held], MemoryUse]:
+    ladders: Mapping[str, list[NetworkStorage]],
+    memory_of: Callable[[Mapping[str, NetworkStorage]], MemoryUse],
+    budget: int,
+) -> tuple[dict[str, NetworkStorage], MemoryUse]:
     """Steps the network down whose next rung saves most, until they fit the budget or nothing saves any more."""
     place = dict.fromkeys(ladders, 0)
     while True:
@@ -255,7 +257,9 @@ def step_down(
         place[best] = saved[best][1]
 
 
-def _does_not_fit(model: str, phase: str, held: Mapping[str, Held], memory: MemoryUse, budget: int) -> DoesNotFit:
+def _does_not_fit(
+    model: str, phase: str, held: Mapping[str, NetworkStorage], memory: MemoryUse, budget: int
+) -> DoesNotFit:
     ways = ", ".join(f"{name} in {way}" for name, way in held.items())
     smaller = [] if phase == "encode" else ["a smaller --size, or fewer --frames"]
     return DoesNotFit(

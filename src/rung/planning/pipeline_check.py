@@ -14,27 +14,32 @@ from rung.core.value import FrozenDict
 from rung.models.networks.values import Phase
 from rung.planning.gguf_mixtures import storage as storage_of
 from rung.planning.memory import bounded, memory_use
-from rung.planning.pipeline import COPIES, Held, PlannedPhase, slices, step_down, ways
+from rung.planning.pipeline import COPIES, NetworkStorage, PlannedPhase, slices, step_down, ways
 from rung.planning.request import Request
 from rung.planning.weight_plan import Storage, compute_dtype, storage_name
-from rung.planning.weight_plan_cache import Kitchen, Recipe
+from rung.planning.weight_plan_cache import Recipe, WeightPlanCache
 
 #: Of what resides together one component computes at a time.
 _ONE_AT_A_TIME = ("activations", "workspace", "runtime", "bound")
 
 
 def phase_on(
-    phase: Phase, kitchens: Mapping[str, Kitchen], storage: Storage, device: Device, request: Request, context: int
+    phase: Phase,
+    kitchens: Mapping[str, WeightPlanCache],
+    storage: Storage,
+    device: Device,
+    request: Request,
+    context: int,
 ) -> PlannedPhase:
     """How its components are held in a format so that the phase fits the budget there, or as near as it gets."""
     mine = {name: kitchens[name] for name in phase.components}
     found = ways(phase.name, device, storage_name(storage))
     ladders = {
-        name: [Held(*way, count) for way in found for count in slices(inputs_of(kitchen, request))]
+        name: [NetworkStorage(*way, count) for way in found for count in slices(inputs_of(kitchen, request))]
         for name, kitchen in mine.items()
     }
 
-    def memory_of(held: Mapping[str, Held]) -> MemoryUse:
+    def memory_of(held: Mapping[str, NetworkStorage]) -> MemoryUse:
         uses = [_use(mine[name], phase.name, way, storage, device, request, context) for name, way in held.items()]
         weights = sum(use.weights for use in uses)
         return MemoryUse(
@@ -45,13 +50,19 @@ def phase_on(
     return PlannedPhase(phase.name, FrozenDict(held), memory)
 
 
-def inputs_of(kitchen: Kitchen, request: Request) -> int:
+def inputs_of(kitchen: WeightPlanCache, request: Request) -> int:
     """How many inputs one call has."""
     return kitchen.subject.shape.inputs * request.batch
 
 
 def _use(
-    kitchen: Kitchen, phase: str, way: Held, storage: Storage, device: Device, request: Request, context: int
+    kitchen: WeightPlanCache,
+    phase: str,
+    way: NetworkStorage,
+    storage: Storage,
+    device: Device,
+    request: Request,
+    context: int,
 ) -> MemoryUse:
     """A component by itself, computing so many inputs at a time."""
     subject, inputs, width = kitchen.subject, inputs_of(kitchen, request), FLOAT_BYTES[way.dtype]
@@ -65,7 +76,7 @@ def _use(
     return bounded(replace(use, activations=use.activations * way.at_once // inputs + made), device)
 
 
-def _part_bytes(recipe: Recipe, phase: str, way: Held) -> tuple[int, int]:
+def _part_bytes(recipe: Recipe, phase: str, way: NetworkStorage) -> tuple[int, int]:
     """Bytes of weights and workspace: what decodes is never quantised, tables of tokens have at least 16 bits."""
     weights, workspace = recipe.bytes(0, recipe.subject.layers)
     if phase == "decode":

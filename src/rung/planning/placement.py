@@ -11,7 +11,7 @@ from rung.planning.network_spec import Subject
 from rung.planning.request import Request
 from rung.planning.speed import Rates, has_kernel, rates, split_rates
 from rung.planning.weight_plan import Storage, Weight, compute_dtype
-from rung.planning.weight_plan_cache import Kitchen, Recipe
+from rung.planning.weight_plan_cache import Recipe, WeightPlanCache
 
 _WIDE = ("bf16", "f16")
 
@@ -44,7 +44,8 @@ class Arrangement:
 
     @property
     def timed(self) -> bool:
-        """Whether its speed is known: not where a CPU decodes weights first, at a rate that nobody measured there."""
+        """Return whether its speed is known: not where a CPU decodes weights first, at a rate that nobody measured
+        there."""
         return all(has_kernel(group, device) for made, device, _ in self.parts for group in made.groups)
 
     @property
@@ -54,14 +55,14 @@ class Arrangement:
 
 
 def is_lossless(subject: Subject, storage: Storage) -> bool:
-    """Whether the weights are f32, so that everything is computed in f32."""
+    """Return whether the weights are f32, so that everything is computed in f32."""
     if storage is not None:
         return storage.name == "f32"
     return all(t.format == "f32" for t in subject.tensors if len(t.shape) > 1)
 
 
 def computable(storage: Storage, device: Device) -> Verdict:
-    """Whether the device can multiply the 16-bit format that was asked for; a CPU's kernels read both."""
+    """Return whether the device can multiply the 16-bit format that was asked for; a CPU's kernels read both."""
     if not isinstance(storage, Format) or storage.name not in _WIDE or device.kind == "cpu":
         return YES
     found = device.capability(f"matmul.{storage.name}")
@@ -71,7 +72,7 @@ def computable(storage: Storage, device: Device) -> Verdict:
 
 
 def arrange(
-    kitchen: Kitchen, storage: Storage, devices: Sequence[Device], request: Request, context: int, packed: bool
+    kitchen: WeightPlanCache, storage: Storage, devices: Sequence[Device], request: Request, context: int, packed: bool
 ) -> Arrangement:
     """The layers over the devices in their order: each takes as many as its budget holds, the last the rest."""
     subject = kitchen.subject

@@ -14,7 +14,7 @@ from typing import Any
 from rung.core.types import Device
 from rung.core.value import Value
 from rung.models.catalog import KnownModel, Match, known_models, outline_of
-from rung.planning.answers.sentence import place
+from rung.planning.answers.sentence import devices_phrase
 from rung.planning.check import check
 from rung.planning.check_result import Choice, Question
 from rung.planning.request import Request
@@ -43,7 +43,7 @@ class Suggestion(Value):
 
     @property
     def reads(self) -> bool:
-        """Whether it answers as fast as one reads."""
+        """Return whether it answers as fast as one reads."""
         return _reads(self.choice)
 
     def to_json(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Suggestion(Value):
 
 @dataclass(frozen=True)
 class Shelf(Value):
-    """What runs on one device, or on several as one budget, best first; ``known`` counts the models looked at."""
+    """Hold what runs on one device, or on several as one budget, best first; ``known`` counts the models looked at."""
 
     group: tuple[Device, ...]
     free: int
@@ -71,13 +71,13 @@ class Shelf(Value):
 
     @property
     def ok(self) -> bool:
-        """Whether anything runs."""
+        """Return whether anything runs."""
         return bool(self.suggestions)
 
     @property
     def sentence(self) -> str:
         """The answer in one sentence."""
-        where = place(self.group)
+        where = devices_phrase(self.group)
         if not self.suggestions:
             return f"None of the {self.known} known models runs on {where}."
         best = self.suggestions[0]

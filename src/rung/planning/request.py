@@ -1,4 +1,4 @@
-"""What is asked of a plan; everything left out is chosen."""
+"""Hold what is asked of a plan; everything left out is chosen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _DECIMAL_COMMA = re.compile(r"(?:^|[^,=]+=)\s*\d*,\d+\s*(?:[a-zA-Z]+|$)")
 
 @dataclass(frozen=True)
 class Typed(Value):
-    """What a person typed, for commands that ask again: the command, and model and device by the names they have there.
+    """Hold what a person typed, for commands that ask again: the command, and model and device by the names they have
+    there.
 
     ``device`` and ``software`` are None where they were left out; ``model`` is empty where the path is its name.
     """

@@ -20,7 +20,7 @@ from rung.planning.request import Request
 from rung.planning.speed import READING_SPEED, Rates, at_reading_speed, rates, split_rates
 from rung.planning.suggestions import SMALLEST_CONTEXT, does_not_fit, groups_of
 from rung.planning.weight_plan import Storage, compute_dtype, parts
-from rung.planning.weight_plan_cache import Kitchen
+from rung.planning.weight_plan_cache import WeightPlanCache
 
 #: Without --context a plan holds this many tokens, or fewer where the model or the memory ends.
 DEFAULT_CONTEXT = 4096
@@ -44,7 +44,7 @@ def solve(card: ModelCard | NetworkCard, devices: Sequence[Device], request: Req
     and computes nothing here.
     """
     request.check_names(devices)
-    kitchen = Kitchen(Subject.of_card(card))
+    kitchen = WeightPlanCache(Subject.of_card(card))
     usable = _usable(card, devices, request)
     contexts = contexts_of(kitchen.subject, request.context)
     if request.together and isinstance(card, NetworkCard):
@@ -129,7 +129,7 @@ def contexts_of(subject: Subject, asked: int | None) -> list[int]:
 
 
 def storages(subject: Subject, asked: str | None) -> list[Storage]:
-    """What to try: the format asked for, else a file's own, or those that a folder may be stored in.
+    """Return what to try: the format asked for, else a file's own, or those that a folder may be stored in.
 
     Raises ``UnknownFormat``.
     """
@@ -139,7 +139,7 @@ def storages(subject: Subject, asked: str | None) -> list[Storage]:
 
 
 def arrangements(
-    kitchen: Kitchen, format: Storage, group: Sequence[Device], request: Request, context: int
+    kitchen: WeightPlanCache, format: Storage, group: Sequence[Device], request: Request, context: int
 ) -> list[Arrangement]:
     """The arrangement with fast packings, and one without where only that fits; layers of ``rung.nn`` always pack."""
     best = arrange(kitchen, format, group, request, context, packed=True)
@@ -150,7 +150,7 @@ def arrangements(
 
 
 def verdict_of(arrangement: Arrangement, group: Sequence[Device]) -> Verdict:
-    """Whether it would run there: every weight has a rung, every device multiplies the format, and it fits."""
+    """Return whether it would run there: every weight has a rung, every device multiplies the format, and it fits."""
     if arrangement.recipe.refused:
         return no(arrangement.recipe.refused.reason)
     for device in group:
@@ -189,7 +189,8 @@ def choose(subject: Subject, fitting: list[Arrangement], format: str | None) -> 
 
 
 def _wide_enough(wide: list[Arrangement], quantised: list[Arrangement], pace: float) -> bool:
-    """Whether 16 bits are fast enough: half as fast as any quantised format, and below reading speed not slower."""
+    """Return whether 16 bits are fast enough: half as fast as any quantised format, and below reading speed not
+    slower."""
     rate = _fastest(wide).rates.decode
     return rate >= _fastest(quantised).rates.decode / 2 and (at_reading_speed(rate) or rate >= _NEAR * pace)
 
@@ -223,7 +224,7 @@ def _stored(subject: Subject) -> str:
     return max(held, key=lambda name: held[name])
 
 
-def speed(kitchen: Kitchen, plan: Plan, devices: Iterable[Device], prompt: int) -> Rates:
+def speed(kitchen: WeightPlanCache, plan: Plan, devices: Iterable[Device], prompt: int) -> Rates:
     """Tokens per second that a plan lets expect of a prompt of that many tokens, and after it."""
     by_id = {device.id: device for device in devices}
     asked, lossless = None if plan.format == "stored" else storage(plan.format), plan.cache_dtype == "f32"

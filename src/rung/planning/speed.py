@@ -91,8 +91,8 @@ class Group:
 
 
 def groups(weights: Iterable[tuple[Weight, int]], subject: Subject) -> tuple[Group, ...]:
-    """What is multiplied for a token; of experts the share that a token visits, of look-up tables nothing. Each weight
-    stands for so many that are like it."""
+    """Return what is multiplied for a token; of experts the share that a token visits, of look-up tables nothing. Each
+    weight stands for so many that are like it."""
     found: dict[tuple[str, str, bool], list[float]] = {}
     for weight, number in weights:
         share = number * token_share(weight, subject)
@@ -182,7 +182,7 @@ def _layers(parts: Iterable[Group], subject: Subject, device: Device) -> float:
 
 
 def _chunks(depth: int) -> int:
-    """In which a prompt of so many tokens is read."""
+    """Return the rows of a chunk in which a prompt of so many tokens is read."""
     return -(-depth // CHUNK)
 
 
@@ -264,7 +264,7 @@ def _peak(group: Group, device: Device) -> float:
 
 
 def _measured(group: Group, device: Device, rows: str = "") -> float | None:
-    """What was measured for a format; for one that was not, the middle of those that its rung takes too."""
+    """Return what was measured for a format; for one that was not, the middle of those that its rung takes too."""
     if known := device.rates.get(f"{group.rung} {group.format}{rows}"):
         return known
     rung, many = f"{group.rung} ", rows == " many"

@@ -1,4 +1,4 @@
-"""What would make an impossible plan possible: the smallest changes, each as a command."""
+"""Hold what would make an impossible plan possible: the smallest changes, each as a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rung.planning.gguf_mixtures import Mixture, storage
 from rung.planning.placement import Arrangement, arrange
 from rung.planning.request import Request
 from rung.planning.weight_plan import Storage, storage_name
-from rung.planning.weight_plan_cache import Kitchen
+from rung.planning.weight_plan_cache import WeightPlanCache
 
 _SMALLER = ("q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "q3_k_m", "q3_k_s")
 #: The format of an unquantised folder for which the largest context is named.
@@ -42,7 +42,7 @@ def contexts(asked: int) -> list[int]:
 
 
 def does_not_fit(
-    kitchen: Kitchen,
+    kitchen: WeightPlanCache,
     devices: Sequence[Device],
     request: Request,
     tried: Sequence[Arrangement],
@@ -66,7 +66,7 @@ def does_not_fit(
 
 
 def _facts(devices: Sequence[Device], tried: Sequence[Arrangement], closest: Arrangement, context: int) -> list[str]:
-    """What was nearest to fitting, what its memory is made of, and a weight that no kernel takes."""
+    """Return what was nearest to fitting, what its memory is made of, and a weight that no kernel takes."""
     refused = [a.recipe.refused for a in tried if a.recipe.refused]
     tight = max(closest.placements, key=lambda p: p.memory.most - p.budget)
     names = {device.id: device.id if device.real else device.name for device in devices}
@@ -85,7 +85,7 @@ def groups_of(devices: Sequence[Device], together: bool = False) -> list[tuple[D
     return all_of_them if together and all_of_them else [(device,) for device in devices] + all_of_them
 
 
-def _command(kitchen: Kitchen, request: Request, **changed: str | int | None) -> str:
+def _command(kitchen: WeightPlanCache, request: Request, **changed: str | int | None) -> str:
     """The command that asks the same with something changed; None takes an option away."""
     typed = request.typed
     asked = {"format": request.format, "device": typed.device or request.device, "software": typed.software}
@@ -103,7 +103,9 @@ def _budget(device: str, count: int) -> str:
     return text if device == "*" else f"{device}={text}"
 
 
-def more_memory(kitchen: Kitchen, devices: Sequence[Device], request: Request, tried: Sequence[Arrangement]) -> str:
+def more_memory(
+    kitchen: WeightPlanCache, devices: Sequence[Device], request: Request, tried: Sequence[Arrangement]
+) -> str:
     """The least budget that holds the model on one device; another device where none here has so much."""
     alone = sorted((a.placements[0].memory.most, a.placements[0].device) for a in tried if len(a.placements) == 1)
     free = {device.id: device.budget for device in devices}
@@ -116,7 +118,7 @@ def more_memory(kitchen: Kitchen, devices: Sequence[Device], request: Request, t
     return f"a device with {tenths(alone[0][0])} GB free"
 
 
-def _fits(kitchen: Kitchen, format: Storage, groups: Groups, request: Request, context: int) -> bool:
+def _fits(kitchen: WeightPlanCache, format: Storage, groups: Groups, request: Request, context: int) -> bool:
     return any(
         arrange(kitchen, format, group, request, context, packed).over <= 0
         for group in groups
@@ -124,7 +126,7 @@ def _fits(kitchen: Kitchen, format: Storage, groups: Groups, request: Request, c
     )
 
 
-def less_context(kitchen: Kitchen, groups: Groups, request: Request, context: int) -> list[str]:
+def less_context(kitchen: WeightPlanCache, groups: Groups, request: Request, context: int) -> list[str]:
     """The command with the largest context, in steps, that fits in the format asked for; none where no context does."""
     name = request.format or (None if kitchen.subject.keeps else _COARSE)
     format = storage(name) if name and name != "stored" else None
@@ -132,7 +134,9 @@ def less_context(kitchen: Kitchen, groups: Groups, request: Request, context: in
     return [_command(kitchen, request, format=name, context=steps * _STEP)] if steps else []
 
 
-def smaller_format(kitchen: Kitchen, groups: Groups, request: Request, context: int, closest: Arrangement) -> list[str]:
+def smaller_format(
+    kitchen: WeightPlanCache, groups: Groups, request: Request, context: int, closest: Arrangement
+) -> list[str]:
     """The command with the finest format smaller than what was tried that fits the whole context."""
     stored = sum(w.bytes for w in closest.weights)
     for name in _SMALLER:
@@ -148,7 +152,7 @@ def _bits(format: Storage) -> float:
     return format.base.bits if isinstance(format, Mixture) else format.bits if format is not None else 0.0
 
 
-def _smaller_and_shorter(kitchen: Kitchen, groups: Groups, request: Request, context: int) -> list[str]:
+def _smaller_and_shorter(kitchen: WeightPlanCache, groups: Groups, request: Request, context: int) -> list[str]:
     """The command with a smaller format and a shorter context, where neither alone is enough."""
     for shorter in contexts(context)[1:]:
         for name in _SMALLER:
@@ -158,7 +162,7 @@ def _smaller_and_shorter(kitchen: Kitchen, groups: Groups, request: Request, con
 
 
 def _shorter_with_more(
-    kitchen: Kitchen, devices: Sequence[Device], request: Request, context: int, closest: Arrangement
+    kitchen: WeightPlanCache, devices: Sequence[Device], request: Request, context: int, closest: Arrangement
 ) -> list[str]:
     """The command with the least budget, in tenths of a GB, that holds a short context, and the longest one it holds;
     none where the whole context needs no more."""
@@ -174,7 +178,7 @@ def _shorter_with_more(
 
 
 def _beside(
-    kitchen: Kitchen, devices: Sequence[Device], others: Sequence[Device], request: Request, context: int
+    kitchen: WeightPlanCache, devices: Sequence[Device], others: Sequence[Device], request: Request, context: int
 ) -> list[str]:
     """The command that lets other devices hold layers too, where that is enough: all that are here, or, of a card that
     is not here, the CPU beside it."""

@@ -23,7 +23,7 @@ _LOGITS = 12
 
 
 def trainable(way: str, storage: Storage, subject: Subject) -> Verdict:
-    """Whether a model stored so can be trained so: all weights must be floats to be moved themselves."""
+    """Return whether a model stored so can be trained so: all weights must be floats to be moved themselves."""
     if not subject.generates:
         return no(f"rung knows the training of language models, and this is a network of the kind {subject.role}")
     if way == "full":

@@ -15,7 +15,7 @@ from rung.models.card import Tensor
 from rung.models.networks.values import SCALE
 from rung.models.roles import layer_of
 from rung.ops import LADDERS
-from rung.planning.gguf_mixtures import Mixture, Place
+from rung.planning.gguf_mixtures import Mixture, TensorPosition
 from rung.planning.network_spec import Subject, is_table
 
 #: Formats with fewer bits than this keep the embedding and the head in a better one, as the usual mixtures do.
@@ -53,17 +53,17 @@ class Weight(Value):
 
     @property
     def multiplies(self) -> bool:
-        """Whether it is a matrix, no norm or bias."""
+        """Return whether it is a matrix, no norm or bias."""
         return len(self.tensor.shape) > 1 and self.tensor.shape[0] > 1
 
 
 def storage_name(asked: Storage) -> str:
-    """What people call it, without default parameters: ``q4_k``, ``nf4``, ``q4_k_m`` or ``stored``."""
+    """Return what people call it, without default parameters: ``q4_k``, ``nf4``, ``q4_k_m`` or ``stored``."""
     return formats.short_name(asked.name) if asked is not None else "stored"
 
 
 def compute_dtype(device: Device, lossless: bool) -> str:
-    """What a device multiplies fastest; f32 for a model that is stored, or asked for, in f32.
+    """Return what a device multiplies fastest; f32 for a model that is stored, or asked for, in f32.
 
     Never f16 on a CPU without f16 arithmetic: there it is up to hundreds of times slower than bf16.
     """
@@ -205,10 +205,10 @@ def format_of(subject: Subject, tensor: Tensor, asked: Storage) -> tuple[Format,
     return asked, ""
 
 
-def _place(subject: Subject, tensor: Tensor) -> Place:
+def _place(subject: Subject, tensor: Tensor) -> TensorPosition:
     shape = subject.shape
     shared = shape.heads // shape.kv_heads if shape.kv_heads else 1
-    return Place(
+    return TensorPosition(
         role=tensor.role.rpartition(".")[2],
         columns=tensor.shape[-1],
         layer=layer_of(tensor.role) or 0,
@@ -229,7 +229,7 @@ def climb_linear(device: Device, format: Format, dtype: str, shape: tuple[int, .
 
 
 def is_linear(tensor: Tensor) -> bool:
-    """Whether it is a matrix of a layer, or a stack of them: no norm, table, head, convolution or router."""
+    """Return whether it is a matrix of a layer, or a stack of them: no norm, table, head, convolution or router."""
     role = tensor.role.rpartition(".")[2]
     matrix = 2 <= len(tensor.shape) <= 3 and tensor.shape[0] > 1
     return matrix and not is_table(tensor.role) and role != "head" and not role.endswith(_FLOATS)

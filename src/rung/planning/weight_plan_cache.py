@@ -10,7 +10,7 @@ from rung.core.types import Device
 from rung.ops import LADDERS
 from rung.planning.error import combined_db
 from rung.planning.gguf_mixtures import Mixture
-from rung.planning.memory import held, workspace
+from rung.planning.memory import weights_on, workspace
 from rung.planning.network_spec import Subject
 from rung.planning.speed import Group, groups, token_share
 from rung.planning.weight_plan import Alike, Storage, Weight, alike, classes, in_order, reads_without_torch
@@ -30,7 +30,7 @@ class Recipe:
 
     @functools.cached_property
     def groups(self) -> tuple[Group, ...]:
-        """What is multiplied for a token."""
+        """Return what is multiplied for a token."""
         return groups(((kind.weight, len(kind.places)) for kind in self.kinds), self.subject)
 
     @functools.cached_property
@@ -50,13 +50,13 @@ class Recipe:
 
     @functools.cached_property
     def fast(self) -> bool:
-        """Whether a rung multiplies without decoding first."""
+        """Return whether a rung multiplies without decoding first."""
         decoding = ("torch.decode", "ref")
         return any(kind.weight.rung not in decoding for kind in self.kinds if kind.weight.multiplies)
 
     @functools.cached_property
     def widened(self) -> bool:
-        """Whether a weight is held in another layout than the stored one."""
+        """Return whether a weight is held in another layout than the stored one."""
         return any(kind.weight.packing != "stored" for kind in self.kinds)
 
     def reads_without_torch(self, device: Device, cache_dtype: str, adapters: bool) -> bool:
@@ -82,11 +82,11 @@ class Recipe:
         layers = self.subject.layers
         if (first, last) == (0, layers):
             return self._whole
-        mine = held(self.weights, first, last, layers, self.subject.tied, self.subject.shape.encoder_layers)
+        mine = weights_on(self.weights, first, last, layers, self.subject.tied, self.subject.shape.encoder_layers)
         return sum(weight.bytes for weight in mine), workspace(mine)
 
 
-class Kitchen:
+class WeightPlanCache:
     """The recipes of one model."""
 
     def __init__(self, subject: Subject) -> None:
@@ -107,7 +107,8 @@ class Kitchen:
         return self._made[key]
 
     def _kind(self, device: Device) -> object:
-        """What the choice of rungs depends on: devices that can do the same with the same packages hold it alike."""
+        """Return what the choice of rungs depends on: devices that can do the same with the same packages hold it
+        alike."""
         key = id(device)
         if key not in self._kinds:
             levels = tuple(device.capability(name).level for name in _ASKED if not name.startswith("package."))

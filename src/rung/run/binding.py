@@ -100,7 +100,7 @@ class Binder:
             return no("would hold a wider copy of the weight than the budget allows")
         return self._proofs.get((rung, self_check.class_of(case)), YES)
 
-    def hold(self, encoded: Encoded) -> Held:
+    def hold(self, encoded: Encoded) -> BoundWeight:
         """The weight, packed for the rungs that multiply it by few and by many rows of activations.
 
         Takes the best packing that has a rung for both, so that a weight is held once. Raises ``NoRung``.
@@ -130,11 +130,11 @@ class Binder:
                     raise
                 self.failed(rungs[0], few_case, error)
                 return self.hold(encoded)
-        return Held(encoded.format, encoded.shape, (few_case, many_case), rungs, state)
+        return BoundWeight(encoded.format, encoded.shape, (few_case, many_case), rungs, state)
 
-    def linear(self, weight: Encoded | Held) -> Linear:
+    def linear(self, weight: Encoded | BoundWeight) -> Linear:
         """The weight bound for few and for many rows of activations."""
-        return Linear(self, weight if isinstance(weight, Held) else self.hold(weight))
+        return Linear(self, weight if isinstance(weight, BoundWeight) else self.hold(weight))
 
     def attention(self, heads: int, kv_heads: int, head_dim: int, cache_dtype: str, **options: Any) -> Attention:
         """Attention of one layer; ``options`` are window and softcap."""
@@ -201,7 +201,7 @@ def _lost(device: Device, found: Match) -> DeviceLost:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class BoundWeight:
     """A weight ``shape`` [out, in] in the packing that its two rungs share: those for few and for many rows."""
 
     format: Format
@@ -214,18 +214,18 @@ class Held:
 class Linear:
     """A weight [out, in] bound to rungs for few and many rows, which share one packing of it."""
 
-    def __init__(self, binder: Binder, held: Held) -> None:
+    def __init__(self, binder: Binder, held: BoundWeight) -> None:
         self._binder = binder
         self.format, self.shape, self._cases = held.format, held.shape, held.cases
         self._bind(held)
 
-    def _bind(self, held: Held) -> None:
+    def _bind(self, held: BoundWeight) -> None:
         self.rungs, self.state = held.rungs, held.state
         self.__dict__.pop("_implementations", None)
 
     @cached_property
     def _implementations(self) -> tuple[Any, Any]:
-        """Those of both rungs, loaded when first called: they import torch, and whole tokens need none."""
+        """Return those of both rungs, loaded when first called: they import torch, and whole tokens need none."""
         return self.rungs[0].load(), self.rungs[1].load()
 
     @property
@@ -318,7 +318,7 @@ class Attention:
 
     @cached_property
     def _implementations(self) -> tuple[Any, ...]:
-        """Those of both rungs, loaded when first called, as a linear's."""
+        """Return those of both rungs, loaded when first called, as a linear's."""
         return tuple(rung.load() for rung in self.rungs)
 
     def __call__(self, q: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:
@@ -353,7 +353,7 @@ class Rasterizer:
         return self(*given)
 
     def step_down(self, error: Exception) -> None:
-        """What failed on the way back may be repeated after this, on the rung below. Raises as ``Binder.failed``."""
+        """Step down after a failure on the way back, which may then be repeated. Raises as ``Binder.failed``."""
         self._binder.failed(self.rung, self._case, error)
         self._bind()
 
@@ -379,7 +379,7 @@ class Step:
 
     @property
     def without_torch(self) -> bool:
-        """Whether whole tokens are computed without torch."""
+        """Return whether whole tokens are computed without torch."""
         return bool(self._implementation.without_torch)
 
     def reads_without_torch(self, state: Step) -> bool:

@@ -24,7 +24,8 @@ _SEED = 20_261_122
 
 
 def prove(wanted: Iterable[Format], say: Callable[[str], None] = lambda text: None) -> frozenset[Format]:
-    """Those of the formats that compiled kernels encode here; ``say`` hears what is compiled, and why others are not.
+    """Return those of the formats that compiled kernels encode here; ``say`` hears what is compiled, and why others are
+    not.
 
     The outcome is kept on disk, but for a check that ran out of time, memory or disk.
     """

@@ -1,4 +1,4 @@
-"""What happened while running: steps down, said once, and the quarantine they lead to."""
+"""Record what happened while running: steps down, said once, and the quarantine they lead to."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def probe(device: Device, *, fresh: bool = False, progress: Progress = lambda wh
 
 
 def measure(device: Device, progress: Progress = lambda what: None) -> Findings:
-    """What a probe finds now, nothing read from disk or kept there."""
+    """Return what a probe finds now, nothing read from disk or kept there."""
     busy = _busy(device)
     capabilities = list(_instruction_sets(device, progress))
     computed, peaks, bandwidth, notes = _with_torch(device, progress)
@@ -67,14 +67,14 @@ def measure(device: Device, progress: Progress = lambda what: None) -> Findings:
 
 
 def _busy(device: Device) -> bool:
-    """Whether other programs leave the processor less than half of itself (the load of the last minute)."""
+    """Return whether other programs leave the processor less than half of itself (the load of the last minute)."""
     if device.kind != "cpu" or not hasattr(os, "getloadavg"):
         return False
     return os.getloadavg()[0] > 0.5 * int(device.details.get("cores", 1))
 
 
 def _worth_keeping(found: Findings) -> bool:
-    """Whether something was found out; what stayed unknown for want of torch or memory is tried again."""
+    """Return whether something was found out; what stayed unknown for want of torch or memory is tried again."""
     return any(c.proof is Proof.PROBE and c.level is not Level.UNKNOWN for c in found.capabilities) and not any(
         c.level is Level.UNKNOWN for c in found.capabilities
     )
@@ -141,7 +141,7 @@ def _with_torch(
 
 
 def _capability(name: str, outcome: Outcome, source: str) -> Capability:
-    """What an attempt proves: right values, or absent with the reason, or nothing when it could not be tried."""
+    """Return what an attempt proves: right values, or absent with the reason, or nothing when it could not be tried."""
     if outcome.ok and not outcome.value:
         return Capability(name, Level.NATIVE, Proof.PROBE, source)
     reason = str(outcome.value) if outcome.ok else _reason(outcome)
@@ -175,7 +175,7 @@ def _with_rate(capability: Capability, rates: Mapping[str, float]) -> Capability
 
 
 def marks(device: Device) -> dict[str, str]:
-    """What tells this device from others of its kind, for torch."""
+    """Return what tells this device from others of its kind, for torch."""
     marks = {name: str(device.details[name]) for name in ("uuid", "pci") if name in device.details}
     return marks | {"index": device.id.rpartition(":")[2] if ":" in device.id else "0"}
 

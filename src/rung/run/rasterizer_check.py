@@ -97,7 +97,8 @@ def _box(made: Picture, camera: Camera, place: tuple[int, int]) -> Tensor:
 
 
 def _weights(box: Tensor, number: int) -> Tensor:
-    """What a sum of the tile counts each value: of one sign, so that what is lost is not made up for elsewhere."""
+    """Return what a sum of the tile counts each value: of one sign, so that what is lost is not made up for
+    elsewhere."""
     return torch.rand(box.shape, generator=torch.Generator().manual_seed(_SEED + number)) + 0.5
 
 
@@ -166,7 +167,7 @@ def _composited(tile: Flat, place: tuple[int, int], weight: Tensor) -> tuple[Ten
 
 
 def _told(own: Splats, pose: Tensor, camera: Camera, told: Flat) -> Iterator[list[Tensor]]:
-    """What is told of splats in the plane as gradients of the splats themselves, float64, a piece at a time."""
+    """Yield what is told of splats in the plane as gradients of the splats themselves, float64, a piece at a time."""
     parts = zip(*(value.split(_PIECE) for value in told), strict=True)
     for splats, slopes in zip(_pieces(own), parts, strict=True):
         leaves = [tensor.requires_grad_() for tensor in splats]

@@ -1,4 +1,4 @@
-"""What one forward pass of any module does, found out without weights: ``rung.trace(module, *inputs)``.
+"""Hold what one forward pass of any module does, found out without weights: ``rung.trace(module, *inputs)``.
 
 The pass runs on torch's meta device, where tensors have shapes and no values, under a dispatch mode that sees every
 operation. So a module of any size is traced in about the time that its Python takes.
@@ -187,7 +187,7 @@ class _Watch(TorchDispatchMode):
         totals[2] += moved
 
     def operations(self) -> tuple[Operation, ...]:
-        """What was counted, the most expensive first."""
+        """Return what was counted, the most expensive first."""
         found = (Operation(name, *totals) for name, totals in self._found.items())
         return tuple(sorted(found, key=lambda one: (-one.flops, -one.bytes, one.name)))
 
@@ -205,13 +205,14 @@ class _Watch(TorchDispatchMode):
 
 
 def _is_alias(func: Any, before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
-    """Whether an operation only looks at its inputs in another shape."""
+    """Return whether an operation only looks at its inputs in another shape."""
     storages = {value.untyped_storage()._cdata for value in before}
     return not func._schema.is_mutable and all(value.untyped_storage()._cdata in storages for value in after)
 
 
 class _Functions(TorchFunctionMode):
-    """What must be seen before torch takes it apart: attention, devices that are not here, values as Python's own."""
+    """Hold what must be seen before torch takes it apart: attention, devices that are not here, values as Python's
+    own."""
 
     def __init__(self, watch: _Watch) -> None:
         super().__init__()

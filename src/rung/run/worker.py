@@ -61,7 +61,7 @@ _OF_THE_MOMENT = (
 
 @dataclass(frozen=True)
 class Outcome(Value):
-    """What became of a job.
+    """Hold what became of a job.
 
     ``how`` is ``returned`` (``value`` is what the function returned, through JSON), ``raised`` (``error`` is
     ``Type: message``), ``crashed`` (``error`` says what ended the process), ``timeout``, or ``skipped`` (too many
@@ -74,12 +74,12 @@ class Outcome(Value):
 
     @property
     def ok(self) -> bool:
-        """Whether the function returned."""
+        """Return whether the function returned."""
         return self.how == "returned"
 
     @property
     def says_nothing(self) -> bool:
-        """Whether the trouble was the moment's (memory or disk full, no process to be had), and no finding."""
+        """Return whether the trouble was the moment's (memory or disk full, no process to be had), and no finding."""
         return self.how == "skipped" or (not self.ok and any(words in self.error for words in _OF_THE_MOMENT))
 
 
@@ -172,7 +172,7 @@ class _Child:
         return json.loads(line)
 
     def cause_of_death(self) -> str:
-        """What ended the process, in words, with the last error that it printed."""
+        """Return what ended the process, in words, with the last error that it printed."""
         code = self._process.wait()
         self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, self._stderr.tell() - _TAIL))

@@ -66,7 +66,7 @@ class _Free:
         del self._blocks[block.address]
 
     def whole(self) -> list[Block]:
-        """Those that are a whole segment."""
+        """Return the blocks that are a whole segment."""
         return [block for block in self._blocks.values() if block.before is None and block.after is None]
 
 

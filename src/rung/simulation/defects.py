@@ -1,4 +1,4 @@
-"""What no table knows but history did: an operation that raises, or computes wrong numbers."""
+"""Compute what no table knows but history did: an operation that raises, or computes wrong numbers."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ class Defect:
             )
 
     def hits(self, op: str, kind: str, dtype: str) -> bool:
-        """Whether it concerns an operation of that name and kind in that dtype."""
+        """Return whether it concerns an operation of that name and kind in that dtype."""
         return self.op in ("*", op, kind) and self.dtype in ("*", dtype)

@@ -1,4 +1,4 @@
-"""What a simulation puts in force, in order, each with its way back."""
+"""Hold what a simulation puts in force, in order, each with its way back."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def put_in_force(devices: tuple[Device, ...], defects: tuple[Defect, ...]) -> co
         undo.callback(cache_invalidation.forget)
         dispatch_hook.handle_by(Dispatch(world).run)
         undo.callback(dispatch_hook.handle_by, None)
-        threads.install(dispatch_hook.seen, patches)
+        threads.install(dispatch_hook.observe, patches)
         patches.follow()
         world.active = True
         undo.callback(setattr, world, "active", False)
-        undo.enter_context(threads.entered(dispatch_hook.seen))
+        undo.enter_context(threads.entered(dispatch_hook.observe))
         undo.enter_context(threads.reached(dispatch_hook.see))
         return undo.pop_all()
 

@@ -1,4 +1,4 @@
-"""What ``torch.cuda.get_device_properties`` tells of a simulated card."""
+"""Hold what ``torch.cuda.get_device_properties`` tells of a simulated card."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MULTIPROCESSOR = {
 
 
 def properties(card: Card) -> Any:
-    """What ``get_device_properties`` tells; figures that the catalogue does not have are left out."""
+    """Return what ``get_device_properties`` tells; figures that the catalogue does not have are left out."""
     major, minor = card.capability
     device = card.device
     amd = device.kind == "rocm"

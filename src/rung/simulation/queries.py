@@ -1,4 +1,4 @@
-"""What ``torch.cuda`` answers about the simulated card: each method stands in for the function of its name."""
+"""Hold what ``torch.cuda`` answers about the simulated card: each method stands in for the function of its name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rung.simulation.torch_api import generators, legacy, streams
 
 
 class Questions:
-    """What ``torch.cuda``, ``torch.xpu`` and ``torch.accelerator`` are asked alike."""
+    """Hold what ``torch.cuda``, ``torch.xpu`` and ``torch.accelerator`` are asked alike."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -36,7 +36,7 @@ class Questions:
         return self._world.card.index
 
     def set_device(self, device: Any) -> None:
-        self._world.local.current = self._world.asked(device).index
+        self._world.local.current = self._world.card_of(device).index
 
     def init(self) -> None:
         self._began = True
@@ -48,30 +48,30 @@ class Questions:
         return self._began or any(card.allocator.stats()["reserved"] for card in self._world.cards)
 
     def get_device_name(self, device: Any = None) -> str:
-        return self._world.asked(device).device.name
+        return self._world.card_of(device).device.name
 
     def synchronize(self, device: Any = None) -> None:
         """Nothing runs later here."""
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        card = self._world.asked(device)
+        card = self._world.card_of(device)
         used = card.runtime + card.allocator.stats()["reserved"]
         return max(card.total - used, 0), card.total
 
     def memory_allocated(self, device: Any = None) -> int:
-        return self._world.asked(device).allocator.stats()["allocated"]
+        return self._world.card_of(device).allocator.stats()["allocated"]
 
     def max_memory_allocated(self, device: Any = None) -> int:
-        return self._world.asked(device).allocator.stats()["peak_allocated"]
+        return self._world.card_of(device).allocator.stats()["peak_allocated"]
 
     def memory_reserved(self, device: Any = None) -> int:
-        return self._world.asked(device).allocator.stats()["reserved"]
+        return self._world.card_of(device).allocator.stats()["reserved"]
 
     def max_memory_reserved(self, device: Any = None) -> int:
-        return self._world.asked(device).allocator.stats()["peak_reserved"]
+        return self._world.card_of(device).allocator.stats()["peak_reserved"]
 
     def memory_stats(self, device: Any = None) -> dict[str, int]:
-        allocator = self._world.asked(device).allocator
+        allocator = self._world.card_of(device).allocator
         stats, counts = allocator.stats(), allocator.counts
         found = {"num_alloc_retries": counts["retry"], "num_ooms": counts["out_of_memory"]}
         names = {"allocated_bytes": "allocated", "reserved_bytes": "reserved", "requested_bytes": "asked"}
@@ -81,7 +81,7 @@ class Questions:
         return found
 
     def memory_summary(self, device: Any = None, abbreviated: bool = False) -> str:
-        card = self._world.asked(device)
+        card = self._world.card_of(device)
         stats = card.allocator.stats()
         rows = [f"{name:<10} {stats[name]:>16,} {stats[f'peak_{name}']:>16,}" for name in ("allocated", "reserved")]
         return "\n".join([f"simulated {card.device.name}, bytes: now, peak", *rows])
@@ -90,26 +90,26 @@ class Questions:
         return [_segment(card, held) for card in self._world.cards for held in card.allocator.segments()]
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
-        self._world.asked(device).allocator.reset_peaks()
+        self._world.card_of(device).allocator.reset_peaks()
 
     def reset_max_memory_allocated(self, device: Any = None) -> None:
-        self._world.asked(device).allocator.reset_peaks()
+        self._world.card_of(device).allocator.reset_peaks()
 
     def reset_accumulated_memory_stats(self, device: Any = None) -> None:
-        self._world.asked(device).allocator.counts.clear()
+        self._world.card_of(device).allocator.counts.clear()
 
     def empty_cache(self) -> None:
         for card in self._world.cards:
             card.allocator.empty_cache()
 
     def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
-        card = self._world.asked(device)
+        card = self._world.card_of(device)
         if not 0 <= fraction <= 1:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         card.allocator.capacity = max(min(int(fraction * card.total), card.total - card.runtime), 0)
 
     def get_per_process_memory_fraction(self, device: Any = None) -> float:
-        card = self._world.asked(device)
+        card = self._world.card_of(device)
         capacity = card.allocator.capacity
         return capacity / card.total if capacity < card.total - card.runtime else 1.0
 
@@ -129,7 +129,7 @@ class Questions:
         return self._no_sensor(device, "memory usage over time")
 
     def _no_sensor(self, device: Any, what: str) -> int:
-        name = self._world.asked(device).device.name
+        name = self._world.card_of(device).device.name
         raise RuntimeError(f"{name} is no real card here: it has no driver that measures its {what}")
 
     def get_allocator_backend(self) -> str:
@@ -159,10 +159,10 @@ class Questions:
         return self._world.card.random.initial_seed()
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        return self._world.asked(device).random.get_state()
+        return self._world.card_of(device).random.get_state()
 
     def set_rng_state(self, new_state: torch.Tensor, device: Any = None) -> None:
-        self._world.asked(device).random.set_state(new_state)
+        self._world.card_of(device).random.set_state(new_state)
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
         return [card.random.get_state() for card in self._world.cards]
@@ -200,7 +200,7 @@ class Cuda(Questions):
     """``torch.cuda``, for NVIDIA and for AMD."""
 
     def get_device_capability(self, device: Any = None) -> tuple[int, int]:
-        return self._world.asked(device).capability
+        return self._world.card_of(device).capability
 
     def get_arch_list(self) -> list[str]:
         built = self._world.card.device.software.get("arch_list", "")
@@ -211,7 +211,7 @@ class Cuda(Questions):
         return " ".join(f"-gencode compute=compute_{n},code=sm_{n}" for n in numbers)
 
     def get_device_properties(self, device: Any = None) -> Any:
-        return properties(self._world.asked(device))
+        return properties(self._world.card_of(device))
 
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
         card = self._world.card
@@ -240,7 +240,7 @@ class Xpu(Questions):
         return dict(vars(self.get_device_properties()))
 
     def get_device_properties(self, device: Any = None) -> Any:
-        card = self._world.asked(device)
+        card = self._world.card_of(device)
         f64 = card.device.capability("matmul.f64").level is not Level.ABSENT
         return types.SimpleNamespace(
             name=card.device.name, type="gpu", total_memory=card.total, has_fp16=True, has_fp64=f64
@@ -369,7 +369,7 @@ def _cudnn(card: Card) -> int:
 
 
 def _install_build(world: World, patches: Patches) -> None:
-    """What torch says that it was built for."""
+    """Set what torch says that it was built for."""
     software = world.card.device.software
     amd = world.card.device.kind == "rocm"
     patches.set(torch.version, "hip", software.get("rocm", "6.4") if amd else None)

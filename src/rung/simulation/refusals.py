@@ -1,4 +1,4 @@
-"""What the real software says when a card cannot: the words of torch, by vendor and by the build that is assumed.
+"""Say what the real software says when a card cannot: the words of torch, by vendor and by the build that is assumed.
 
 Each text is that of the build's source; ``rung.diagnosis`` recognises them.
 """
@@ -32,7 +32,8 @@ _ASYNCHRONOUS = (
 
 
 def refusal(card: Card, op: str, kind: str, dtype: str) -> Callable[[], Exception] | None:
-    """What makes the error for an operation of that name, kind and dtype on this card; None when it runs there."""
+    """Return what makes the error for an operation of that name, kind and dtype on this card; None when it runs
+    there."""
     if card.lacks_code:
         return lambda: _no_code(card)
     if card.device.capability(f"{'matmul' if kind == 'convolution' else kind}.{dtype}").level is not Level.ABSENT:
@@ -105,7 +106,7 @@ def _no_code(card: Card) -> Exception:
 
 
 def _error(card: Card, text: str) -> Exception:
-    """Of the class that the assumed torch has for what CUDA reports."""
+    """Return an error of the class that the assumed torch has for what CUDA reports."""
     known: Callable[[str], Exception] = getattr(torch, "AcceleratorError", RuntimeError)
     return known(text) if card.torch_version >= (2, 8) else RuntimeError(text)
 

@@ -1,4 +1,4 @@
-"""What one simulation knows: its cards, each with its memory, its defects; and whether it is still in force."""
+"""Hold what one simulation knows: its cards, each with its memory, its defects; and whether it is still in force."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Card:
 
 
 class _Local(threading.local):
-    """What each thread has for itself."""
+    """Hold what each thread has for itself."""
 
     #: Where the Python call that is being served wants its tensors; None: as inputs lie.
     wanted: Card | Host | None = None
@@ -155,7 +155,7 @@ class World:
         """torch's own error for a card that is not there."""
         return refusals.no_such_device(self, index)
 
-    def asked(self, device: object) -> Card:
+    def card_of(self, device: object) -> Card:
         """The card that a question of ``torch.cuda`` is about; the current one where none is named.
 
         Raises torch's own error for another kind of device.

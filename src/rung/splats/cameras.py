@@ -28,7 +28,7 @@ _ELEVATION, _FIELD, _SIZE = math.radians(15), math.radians(50), (800, 600)
 
 
 class Frame(NamedTuple):
-    """What a scene is turned around: ``centre`` [3], the direction ``up`` [3], and how far away cameras stand."""
+    """Hold what a scene is turned around: ``centre`` [3], the direction ``up`` [3], and how far away cameras stand."""
 
     centre: np.ndarray
     up: np.ndarray

@@ -84,7 +84,7 @@ def moved(cloud: Cloud, move: Move) -> Cloud:
     )
 
 
-def seen(view: View, move: Move) -> View:
+def moved_view(view: View, move: Move) -> View:
     """The camera that sees of a moved scene what ``view`` sees of the scene; depths are scaled."""
     pose = np.array(view.pose).reshape(3, 4)
     turn = pose[:, :3] @ move.rotation.T

@@ -19,7 +19,7 @@ from rung.splats.cloud import Cloud
 from rung.splats.photographs import Photographs, Shot, transparent
 from rung.splats.render import Bytes, Colour, Painter, colour, eight_bits
 from rung.splats.scenes import scene
-from rung.splats.trained import METRICS, Trained, held
+from rung.splats.trained import METRICS, Trained, read_run_file
 
 #: PSNR in dB of pictures that are equal or almost: the mean over pictures stays a number.
 _MOST = 100.0
@@ -87,7 +87,7 @@ def evaluate_run(made: Trained, device: str | torch.device = "cpu") -> dict[str,
             ["rung splat train SCENE --out DIR   # keeps every eighth photograph for testing"],
         )
     shots, indexes = _tested(made, tests)
-    alpha, known = made.settings.get("alpha"), held(made.folder / METRICS)
+    alpha, known = made.settings.get("alpha"), read_run_file(made.folder / METRICS)
     poses = {view.name: view.pose for view in tests}
     found = evaluate(
         made.cloud,
@@ -125,7 +125,7 @@ def _tested(made: Trained, tests: Sequence[View]) -> tuple[Photographs, list[int
 
 
 def compared(shot: Shot, background: Colour, transparent: bool) -> tuple[Bytes, np.ndarray | None]:
-    """What a picture is held against, uint8 [H, W, 3], and which pixels count, bool [H, W] (None: all)."""
+    """Return what a picture is held against, uint8 [H, W, 3], and which pixels count, bool [H, W] (None: all)."""
     if shot.alpha is None:
         return shot.rgb, None
     if not transparent:

@@ -51,7 +51,9 @@ class Export:
         if not len(self.cloud.means):
             raise _nothing_left(merged)
         self.views = tuple(
-            replace(edit.seen(view, edits.move), lens="pinhole", bend=()) for each in sources for view in each.views
+            replace(edit.moved_view(view, edits.move), lens="pinhole", bend=())
+            for each in sources
+            for view in each.views
         )
 
     def _thinned(self, edits: Edits) -> Cloud:

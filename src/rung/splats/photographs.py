@@ -39,13 +39,13 @@ class Shot(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """What it takes in memory."""
+        """Return what it takes in memory."""
         return self.rgb.nbytes + (0 if self.alpha is None else self.alpha.nbytes)
 
 
 def transparent(alpha: str | None, view: View) -> bool:
-    """Whether what a photograph leaves open shows the background, by the option of that name; by default what no mask
-    leaves open."""
+    """Return whether what a photograph leaves open shows the background, by the option of that name; by default what no
+    mask leaves open."""
     return alpha == "transparent" or (alpha is None and not view.mask)
 
 
@@ -109,8 +109,8 @@ class Photographs:
         )
 
     @property
-    def held_bytes(self) -> int:
-        """What the pictures in memory take."""
+    def memory_bytes(self) -> int:
+        """Return what the pictures in memory take."""
         return self._held
 
     def shot(self, index: int) -> Shot:

@@ -38,7 +38,8 @@ def focus(views: Sequence[View]) -> Doubles:
 
 
 def converge(views: Sequence[View]) -> bool:
-    """Whether most cameras have their common ``focus`` in the picture; in a survey from the air they have not."""
+    """Return whether most cameras have their common ``focus`` in the picture; in a survey from the air they have
+    not."""
     goal = focus(views)
     return 2 * sum(bool(in_picture(view, goal[None])[0][0]) for view in views) > len(views)
 

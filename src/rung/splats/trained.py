@@ -34,7 +34,7 @@ class Trained(NamedTuple):
 
     @property
     def antialiased(self) -> bool:
-        """Whether splats smaller than a pixel were trained to be dimmed."""
+        """Return whether splats smaller than a pixel were trained to be dimmed."""
         return self.settings.get("antialiased") is True
 
     @property
@@ -45,7 +45,7 @@ class Trained(NamedTuple):
 
 
 def trained(path: Path) -> Trained:
-    """What a file of splats, or a run's folder, holds; a file that lies in a run's folder has its cameras.
+    """Return what a file of splats, or a run's folder, holds; a file that lies in a run's folder has its cameras.
 
     Raises ``UsageError`` for a folder without splats, ``BadFile``.
     """
@@ -57,7 +57,7 @@ def trained(path: Path) -> Trained:
             ["a folder is one that rung splat train wrote"],
             ["name a file of splats", f"rung splat train SCENE --out {quoted(path)}"],
         )
-    config = held(folder / CONFIG).get("settings", {})
+    config = read_run_file(folder / CONFIG).get("settings", {})
     settings = config if isinstance(config, dict) else {}
     return Trained(file, read(file), cameras.of_run(folder) if settings else (), settings)
 
@@ -75,7 +75,7 @@ def _by_step(files: Iterable[Path]) -> list[Path]:
     return sorted(files, key=lambda file: (len(file.name), file.name))
 
 
-def held(path: Path) -> dict[str, Any]:
+def read_run_file(path: Path) -> dict[str, Any]:
     """The JSON object of a file that a run left, empty where there is none. Raises ``BadFile``."""
     again = ["put back the file that rung splat train wrote", "train again, into another folder"]
     return read_object(path, _LIMIT, again) if path.is_file() else {}

@@ -1,4 +1,4 @@
-"""Whether a training fits: with gradient checkpointing or without, and in how small micro-batches."""
+"""Find out whether a training fits: with gradient checkpointing or without, and in how small micro-batches."""
 
 from __future__ import annotations
 

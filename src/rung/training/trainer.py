@@ -97,7 +97,7 @@ def _part(value: Any, first: int, last: int, rows: int) -> Any:
 
 
 def is_full(error: Exception) -> bool:
-    """Whether an error means that a memory is full."""
+    """Return whether an error means that a memory is full."""
     if isinstance(error, MemoryError):
         return True
     found = classify(error)

@@ -40,7 +40,7 @@ _WHOLE = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_
 
 @dataclass(frozen=True)
 class Options:
-    """What a run is made of. Names and defaults are TRL's, but for the learning rate, of which TRL's advice for
+    """Hold what a run is made of. Names and defaults are TRL's, but for the learning rate, of which TRL's advice for
     adapters (ten times its 2e-5) is taken, and for targets, which are all linear layers, as in QLoRA. ``max_length`` is
     by default TRL's 1,024 tokens, or what the model holds if that is less; ``format`` nf4, or what
     a quantised folder is stored in."""
@@ -62,7 +62,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to: losses are (step, loss); ``stopped`` after Ctrl-C."""
+    """Hold what a run came to: losses are (step, loss); ``stopped`` after Ctrl-C."""
 
     out: Path
     steps: int
@@ -174,7 +174,7 @@ def _check(card: ModelCard, asked: Options, place: Path) -> None:
 
 
 def _format(card: ModelCard, asked: str | None) -> str:
-    """What the base is held in while the adapter is trained. Raises ``UnknownFormat``, ``UsageError``."""
+    """Return what the base is held in while the adapter is trained. Raises ``UnknownFormat``, ``UsageError``."""
     if card.quantised:
         if asked not in (None, STORED):
             raise UsageError(
@@ -225,7 +225,7 @@ def _check_targets(card: ModelCard, targets: str) -> None:
 
 
 def _identity(card: ModelCard, data: Path, asked: Options) -> dict[str, Any]:
-    """What must be the same for a run to go on."""
+    """Return what must be the same for a run to go on."""
     digest = hashlib.sha256(data.read_bytes()).hexdigest()
     return {"model": str(Path(card.path).resolve()), "data": digest, "options": asdict(asked)}
 
@@ -259,7 +259,7 @@ def _claim(place: Path, identity: dict[str, Any]) -> None:
 
 
 def _kept(place: Path) -> bool:
-    """Whether a folder has anything beside the name of its run and what was left of writing it."""
+    """Return whether a folder has anything beside the name of its run and what was left of writing it."""
     others = (each for each in place.iterdir() if each.name != STATE and not each.name.startswith("."))
     return any(not each.is_dir() or any(each.iterdir()) for each in others)
 
@@ -363,7 +363,7 @@ def _save(trainer: Any, place: Path) -> None:
 
 
 def _disk_full(error: BaseException) -> bool:
-    """Whether an error, of whatever library, says that there is no room on the disk."""
+    """Return whether an error, of whatever library, says that there is no room on the disk."""
     return getattr(error, "errno", None) == errno.ENOSPC or "os error 28" in str(error) or "No space left" in str(error)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rung.ops.rasterize import Camera
-from rung.ops.rasterize.projecting import seen_colors
+from rung.ops.rasterize.projecting import view_colors
 from rung.splats.training import adam_8bit
 from rung.splats.training.model import NAMES, Model
 from rung.splats.training.run import train
@@ -35,7 +35,7 @@ def stepped(model, degree, steps=1):
         splats, seen = model.splats(camera, pose)
         colors = splats.colors
         if seen.degree is not None:
-            colors = seen_colors(splats, pose, degree)
+            colors = view_colors(splats, pose, degree)
         (colors * given).sum().backward()
         for name in NAMES:
             value = model.values[name]

@@ -101,7 +101,7 @@ def test_random_points_lie_where_cameras_look():
     pictures = [np.full((tiny.SIZE, tiny.SIZE, 3), 10 * number, np.uint8) for number in range(6)]
     points, colours = start.random_points(views, pictures, 200, np.random.default_rng(0))
     assert points.shape == colours.shape == (200, 3)
-    assert (start.seen_by(points, views) >= 3).all()
+    assert (start.count_views(points, views) >= 3).all()
     assert np.abs(focus(views)).max() < 0.3
 
 

@@ -14,7 +14,7 @@ from rung.nn.quantized import binding
 from rung.run.journal import Journal
 from rung.splats import read, write
 from rung.splats.training import beginning, checkpoint, run, trainer
-from rung.splats.training.run import Hearing, train
+from rung.splats.training.run import ProgressListener, train
 from rung.splats.training.settings import Settings, options_that_differ, parse_time
 from tests.splats.training import tiny
 
@@ -41,7 +41,7 @@ def killed_at(step):
         if now.step == step:
             raise Killed
 
-    return Hearing(progress=progress)
+    return ProgressListener(progress=progress)
 
 
 @pytest.mark.parametrize(("strategy", "bar"), [("mcmc", 18.0), ("classic", 16.0)])
@@ -72,7 +72,7 @@ def test_without_points_it_begins_where_pictures_agree_or_with_random_ones_and_l
             beginning.stereo, "matched_points", lambda *_: (np.zeros((0, 3), "f4"), np.zeros((0, 3), "u1"))
         )
     made, said = tiny.make(tmp_path / "bare", points=False), []
-    done = train(settings(made), tmp_path / "run", hearing=Hearing(note=said.append))
+    done = train(settings(made), tmp_path / "run", hearing=ProgressListener(note=said.append))
     (note,) = (text for text in said if "no points in the scene" in text)
     assert ("comparing its pictures" in note) == alike
     assert "random" in note or alike
@@ -170,7 +170,9 @@ def test_a_loss_that_is_no_number_goes_back_and_a_rung_lower(scene, tmp_path, mo
 
     monkeypatch.setattr(trainer, "photometric", once_wrong)
     said = []
-    done = train(settings(scene, steps=15, checkpoint_every=5), tmp_path / "run", hearing=Hearing(note=said.append))
+    done = train(
+        settings(scene, steps=15, checkpoint_every=5), tmp_path / "run", hearing=ProgressListener(note=said.append)
+    )
     binding._rasterizer_of.cache_clear()
     assert any("no number" in text and "Back to step 10" in text for text in said)
     assert [(step["rung"], step["to"]) for step in done.metrics["report"]["steps"]] == [("numba.tile", "torch.tile")]
@@ -243,7 +245,7 @@ def test_a_damaged_checkpoint_is_passed_over(scene, tmp_path):
     newest = out / "checkpoints" / "step-00000010.npz"
     newest.write_bytes(newest.read_bytes()[:-400])
     said = []
-    train(Settings(scene=str(scene)), out, resume=True, hearing=Hearing(note=said.append))
+    train(Settings(scene=str(scene)), out, resume=True, hearing=ProgressListener(note=said.append))
     assert "goes on after step 5" in said
 
 

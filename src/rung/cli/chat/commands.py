@@ -158,7 +158,7 @@ class _Command:
 
     @property
     def takes_argument(self) -> bool:
-        """Whether something may stand behind it."""
+        """Return whether something may stand behind it."""
         return " " in self.usage
 
 

@@ -1,4 +1,4 @@
-"""What was typed in chats, kept across sessions in the cache folder, for this user's eyes only."""
+"""Keep what was typed in chats, kept across sessions in the cache folder, for this user's eyes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a person types or pastes, a turn at a time: editing and history, pasted texts whole, and texts in \"\"\"."""
+"""Hold what a person types or pastes, a turn at a time: editing and history, pasted texts whole, and texts in
+\"\"\"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is behind a choice of ``rung check``, in words: for its text and for its page."""
+"""Hold what is behind a choice of ``rung check``, in words: for its text and for its page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def facts(choice: Choice) -> dict[str, list[str]]:
 
 
 def gist(choice: Choice) -> list[str]:
-    """What its memory is made of, and how sure its speed is."""
+    """Return what its memory is made of, and how sure its speed is."""
     peak = [f"peak in {phase.name}" for phase in choice.phases if phase.memory == choice.memory]
     return [*peak[:1], *parts(choice.memory), *([f"speed {unsure(choice)}"] if choice.speeds else [])]
 
@@ -66,7 +66,7 @@ def slower_why(answer: Answer, choice: Choice) -> str:
     return f"{reached}, since it decodes the weights before each product there" if on_gpu and not floats else reached
 
 
-def beside_words(choice: Choice) -> str:
+def llama_cpp_words(choice: Choice) -> str:
     """Return what llama.cpp reaches there, as far as published figures tell."""
     beside = choice.speed.llama_cpp
     if beside is None or beside.tokens_per_second is None:
@@ -82,7 +82,8 @@ def _bound(choice: Choice) -> list[str]:
 
 
 def _llama_cpp(choice: Choice) -> list[str]:
-    """What llama.cpp does there: its speed where figures are published, with where they are from, and the command."""
+    """Return what llama.cpp does there: its speed where figures are published, with where they are from, and the
+    command."""
     beside = choice.speed.llama_cpp
     if beside is None:
         return []

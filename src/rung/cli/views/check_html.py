@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from rung.cli.views.check_facts import beside_words, facts, slower_why
+from rung.cli.views.check_facts import facts, llama_cpp_words, slower_why
 from rung.cli.views.page import FEW, frame, table
 from rung.core.text import rate, size
 from rung.formats.grades import grade
@@ -84,7 +84,7 @@ def _rows(answer: Answer, choice: Choice, name: str, best: bool) -> str:
     command = f"<code>{escape(choice.command)}</code>" if choice.command else ""
     told += [command] if best and command else []
     if best and choice.speed.slower and choice.speed.llama_cpp:
-        words, faster = f"{slower_why(answer, choice)}; {beside_words(choice)}", choice.speed.llama_cpp.command
+        words, faster = f"{slower_why(answer, choice)}; {llama_cpp_words(choice)}", choice.speed.llama_cpp.command
         shown = f":</small> <code>{escape(faster)}</code>" if faster else ", from a GGUF file</small>"
         told.append(f"<small>{escape(words)}{shown}")
     items = "".join(

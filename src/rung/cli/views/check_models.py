@@ -44,7 +44,8 @@ def _row(suggestion: Suggestion) -> tuple[str, ...]:
 
 
 def _commands(shelf: Shelf, best: Suggestion) -> list[str]:
-    """What shows the first model in every format, and what runs it; with llama.cpp too, where that is much faster."""
+    """Return what shows the first model in every format, and what runs it; with llama.cpp too, where that is much
+    faster."""
     names = "+".join(one.id if one.real else one.id.partition(":")[0] for one in shelf.group)
     where = [] if shelf.group[0].real and len(shelf.group) == 1 else [f"--device {quoted(names)}"]
     found = [" ".join(["rung check", best.model.name, *where])]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rung.cli import check_scene
-from rung.cli.views.check_facts import beside_words, facts, gist, slower_why
+from rung.cli.views.check_facts import facts, gist, llama_cpp_words, slower_why
 from rung.cli.views.output import columns, folded
 from rung.core.text import printable, rate, size
 from rung.formats.grades import grade
@@ -104,7 +104,7 @@ def _speeds(choice: Choice) -> tuple[str, str]:
 
 
 def _pass_lines(one: Pass) -> list[str]:
-    """What a traced pass takes, and which operations take most of it."""
+    """Return what a traced pass takes, and which operations take most of it."""
     dear = ", ".join(f"{found['name']} {_operations(found['flops'])}" for found in one.operations[:3] if found["flops"])
     return [
         f"{one.component}: one pass is {one.calls:,} operations, {_operations(one.flops)}"
@@ -174,7 +174,7 @@ def _slower(answer: Answer, device: str) -> Choice | None:
 
 
 def _instead(answer: Answer, device: str) -> list[str]:
-    """What runs there in the place of what was asked for, each with its command."""
+    """Return what runs there in the place of what was asked for, each with its command."""
     others = [each for each in answer.alternatives if each.instead_of == device]
     name = answer.name(device)
     if not others:
@@ -195,7 +195,7 @@ def faster(answer: Answer, choice: Choice | None) -> list[str]:
     beside = choice.speed.llama_cpp if choice else None
     if choice is None or beside is None or not choice.speed.slower:
         return []
-    words = f"{slower_why(answer, choice)}; {beside_words(choice)}"
+    words = f"{slower_why(answer, choice)}; {llama_cpp_words(choice)}"
     if not beside.command:
         return _pieces("  ", [f"{words}, from a GGUF file"])
     return [*_pieces("  ", [f"{words}:"]), f"  {beside.command}"]

@@ -1,4 +1,5 @@
-"""What ``rung devices`` shows of a device: a heading, levels by dtype, every reason, the software that runs there."""
+"""Show what ``rung devices`` shows of a device: a heading, levels by dtype, every reason, the software that runs
+there."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def page() -> str:
 
 
 def _chips(keys: Iterable[str]) -> str:
-    """What these architectures are, in the words of their rows."""
+    """Return what these architectures are, in the words of their rows."""
     rows = [catalog.architectures()[key] for key in keys]
     return "; ".join(f"{row.generation}: {row.chips}" for row in rows) + "."
 

@@ -1,4 +1,4 @@
-"""What ``rung inspect`` shows: one library in full, many as a table, what follows from it at the end."""
+"""Show what ``rung inspect`` shows: one library in full, many as a table, what follows from it at the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _INSTRUCTIONS = {"avx": "AVX", "avx2": "AVX2", "avx512f": "AVX-512"}
 
 
 def heading(answer: Answer) -> Iterator[str]:
-    """What was read, and for which device it is judged."""
+    """Yield what was read, and for which device it is judged."""
     held = [library for library in answer.libraries if library.objects]
     if len(answer.libraries) == 1:
         library = answer.libraries[0]
@@ -60,7 +60,7 @@ def _device(device: Device) -> str:
 
 
 def matters(answer: Answer, place: int) -> bool:
-    """Whether a library belongs in the table: it has device code, is broken, or speaks against the device."""
+    """Return whether a library belongs in the table: it has device code, is broken, or speaks against the device."""
     library = answer.libraries[place]
     if answer.device and not library.remarks:
         runs = answer.judgements[place].runs
@@ -192,7 +192,7 @@ def _grouped(answer: Answer, shown: Sequence[int]) -> dict[str, list[int]]:
 
 
 def conclusion(answer: Answer) -> Iterator[str]:
-    """What all have in common, the weakest, what stands against the device and what to do then."""
+    """Yield what all have in common, the weakest, what stands against the device and what to do then."""
     for remark in answer.remarks:
         yield f"! {remark}"
     if len(answer.libraries) > 1:
@@ -202,7 +202,7 @@ def conclusion(answer: Answer) -> Iterator[str]:
 
 
 def _together(answer: Answer) -> Iterator[str]:
-    """What all libraries have code for, and which of them has the least."""
+    """Yield what all libraries have code for, and which of them has the least."""
     if not any(library.objects for library in answer.libraries):
         yield "None of them holds device code: it is a build for processors."
     if served := answers.common(answer.libraries):
@@ -213,7 +213,7 @@ def _together(answer: Answer) -> Iterator[str]:
 
 
 def _against(answer: Answer, device: Device) -> Iterator[str]:
-    """Whether something stands against the device; what is not for it at all."""
+    """Yield whether something stands against the device, and what is not for it at all."""
     counts = Counter(found.runs for found in answer.judgements)
     if answer.failing:
         yield f"Nothing of {_libraries(len(answer.failing))} runs on {device.name}."

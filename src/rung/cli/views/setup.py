@@ -1,4 +1,4 @@
-"""What ``rung setup`` shows: a line for each package, its command below, then what there is to know."""
+"""Show what ``rung setup`` shows: a line for each package, its command below, then what there is to know."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rung.diagnosis.companions import place_words
+from rung.diagnosis.companions import platform_words
 from rung.diagnosis.setup import Setup
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def lines(setup: Setup) -> Iterator[str]:
 
 def _host(host: Host) -> str:
     parts = [f"{host.card} ({host.target})" if host.row.kind != "cpu" else host.card]
-    parts += [place_words(host.place), f"Python {host.python}"]
+    parts += [platform_words(host.platform), f"Python {host.python}"]
     if host.row.kind == "cuda":
         parts.append(f"driver {host.driver or 'not known'}")
     return " · ".join(parts)
@@ -63,7 +63,7 @@ def _needs(setup: Setup) -> Iterator[str]:
 def verified(
     python: str, torch: str, setup: Setup, devices: Sequence[Device], proven: Sequence[tuple[str, Any]]
 ) -> Iterator[str]:
-    """What the probe proved of the ``torch`` that is installed now."""
+    """Yield what the probe proved of the ``torch`` that is installed now."""
     real = next((device for device in devices if device.real), None)
     where = real.name if real else "the processor"
     if not proven:

@@ -132,7 +132,8 @@ def _scored(listed: list[Piece]) -> dict[str, Any]:
 
 
 def _looks_special(text: str) -> bool:
-    """Whether a token is one of control although its file does not say so; llama.cpp's converter thinks the same."""
+    """Return whether a token is one of control although its file does not say so; llama.cpp's converter thinks the
+    same."""
     return text in _LOOKS_SPECIAL or any(text.startswith(left) and text.endswith(right) for left, right in _BRACKETS)
 
 

@@ -1,4 +1,4 @@
-"""What ``rung inspect`` found: the libraries, what each runs on, the weakest of them."""
+"""Hold what ``rung inspect`` found: the libraries, what each runs on, the weakest of them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Answer:
 
     @functools.cached_property
     def judgements(self) -> tuple[Judgement, ...]:
-        """What each library does on the device."""
+        """Return what each library does on the device."""
         return tuple(judge(library, self.device) for library in self.libraries) if self.device else ()
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stands against the device: of every library, or of one of its builds, something runs.
+        """Return whether nothing stands against the device: of every library, or of one of its builds, something runs.
 
         Device code for other makers' devices alone stands against it too.
         """
@@ -108,7 +108,7 @@ def _serves(images: frozenset[Image]) -> tuple[str, ...]:
 
 
 def common(libraries: Iterable[Library]) -> tuple[str, ...]:
-    """What all libraries have code for that have code of that maker; builds of one library count as one."""
+    """Return what all libraries have code for that have code of that maker; builds of one library count as one."""
     found: list[str] = []
     for together in _together(libraries):
         if together:
@@ -142,8 +142,8 @@ def _together(libraries: Iterable[Library]) -> tuple[Mapping[str, tuple[str, ...
 
 
 def group(library: Library) -> str:
-    """What libraries have in common of which a program takes one: builds of one library, kernel files of a folder,
-    Windows's launchers for several processors, which every Python environment has."""
+    """Return what libraries have in common of which a program takes one: builds of one library, kernel files of a
+    folder, Windows's launchers for several processors, which every Python environment has."""
     if library.format == "PE program":
         return os.path.join(os.path.dirname(library.name), "*.exe")
     if library.cpu is None and library.objects:

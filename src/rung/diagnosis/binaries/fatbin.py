@@ -34,7 +34,7 @@ _LONGEST_ENTRY = 4096
 
 @dataclass(frozen=True)
 class Found:
-    """What a reader found: the images of one object, where to go on, and what is wrong, empty when nothing is."""
+    """Hold what a reader found: the images of one object, where to go on, and what is wrong, empty when nothing is."""
 
     images: tuple[Image, ...]
     end: int

@@ -47,7 +47,7 @@ class Head:
 
 
 def read(head: bytes) -> Head | None:
-    """What a file is by its first bytes, None when it is no library, program or archive of object files."""
+    """Return what a file is by its first bytes, None when it is no library, program or archive of object files."""
     if head.startswith(_ELF) and len(head) >= 52:
         return _elf(head)
     if head.startswith(b"MZ"):

@@ -1,4 +1,4 @@
-"""What is found in a file, as values: images of device code, the objects that hold them, and libraries."""
+"""Hold what is found in a file, as values: images of device code, the objects that hold them, and libraries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Object(Value):
 
 @dataclass(frozen=True)
 class CpuCode(Value):
-    """What is known of the instructions for the processor.
+    """Hold what is known of the instructions for the processor.
 
     ``machine`` is x86_64, aarch64 ...; ``needs`` the level that the file itself demands (x86-64-v3), empty when it
     does not say; ``holds`` the instruction sets seen in it; ``looked_at`` of ``size`` bytes of code were searched.

@@ -1,4 +1,4 @@
-"""What of a library runs on a device: on which image, compiled by the driver or not, and what it lacks there."""
+"""Hold what of a library runs on a device: on which image, compiled by the driver or not, and what it lacks there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LEVELS = {"x86-64-v3": "isa.avx2", "x86-64-v4": "isa.avx512f"}
 
 @dataclass(frozen=True)
 class Judgement(Value):
-    """Whether a library's code runs on a device.
+    """Hold whether a library's code runs on a device.
 
     ``runs``: ``yes``; ``compiled``: only after the driver has compiled its PTX; ``partly``: some objects hold nothing
     for the device; ``no``; ``other``: its device code is for other makers' devices; ``none``: it holds no device code;
@@ -52,7 +52,7 @@ class Judgement(Value):
 
 
 def judge(library: Library, device: Device) -> Judgement:
-    """What is to be said of a library on a device."""
+    """Return what is to be said of a library on a device."""
     if library.format == NOT_READ:
         return Judgement("unknown", "it was not read")
     if device.kind == "cpu":
@@ -110,7 +110,8 @@ def _cuda(library: Library, device: Device) -> Judgement:
 
 
 def _too_new(image: Image, newest: str) -> bool:
-    """Whether the driver's compiler does not know that version of PTX; a driver that nobody has named knows all."""
+    """Return whether the driver's compiler does not know that version of PTX; a driver that nobody has named knows
+    all."""
     needed = rules.cuda_for_ptx(image.isa) if image.isa else ""
     return bool(newest and needed) and version(needed) > version(newest)
 

@@ -134,7 +134,7 @@ def _members(path: Path, archive: zipfile.ZipFile, size: int, remarks: list[str]
 
 
 def _leads_out(name: str) -> bool:
-    """Whether a member's name stands for a file outside of the folder that the archive is unpacked to."""
+    """Return whether a member's name stands for a file outside of the folder that the archive is unpacked to."""
     named = name.replace("\\", "/")
     return named.startswith("/") or _DRIVE.match(named) is not None or ".." in named.split("/")
 

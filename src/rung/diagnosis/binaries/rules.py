@@ -34,7 +34,7 @@ def parsed(target: str) -> tuple[Capability, str] | None:
 
 
 def runs_on_cuda(image: Image, device: Capability) -> bool:
-    """Whether a GPU of that compute capability runs an image, PTX through the driver's compiler.
+    """Return whether a GPU of that compute capability runs an image, PTX through the driver's compiler.
 
     A cubin runs on its own major number from its own minor number on, PTX on everything later; ``a`` on its own
     capability only, ``f`` in its family.
@@ -76,7 +76,7 @@ def choose_amd(images: Sequence[Image], device: str) -> Image | None:
 
 
 def missing(image: Image, device: Capability) -> list[str]:
-    """What the device could do and code for that image cannot, because it was compiled away."""
+    """Return what the device could do and code for that image cannot, because it was compiled away."""
     found = parsed(image.target)
     if found is None:
         return []

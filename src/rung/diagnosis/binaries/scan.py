@@ -35,17 +35,17 @@ _NAMED = re.compile(r"(gfx[0-9a-f]{3,5})(?:[^/]*)\.(?:dat|kdb|co|hsaco|aks2|mode
 
 
 def begun(head: bytes) -> str:
-    """What a file of device code begins like, whatever follows; empty when like nothing known."""
+    """Return what a file of device code begins like, whatever follows; empty when like nothing known."""
     return next((what for mark, what in _CONTAINERS.items() if head.startswith(mark)), "")
 
 
 def known(head: bytes) -> bool:
-    """Whether a file that begins so is worth reading: a library, a program, or device code by itself."""
+    """Return whether a file that begins so is worth reading: a library, a program, or device code by itself."""
     return head.startswith(tuple(_READERS)) or heads.read(head) is not None or _PTX.search(head) is not None
 
 
 def scan(name: str, file: BinaryIO, size: int, first: bytes, *, seeks: bool) -> Library:
-    """What a file of that size holds, of which ``first`` has been read. Broken parts become remarks.
+    """Return what a file of that size holds, of which ``first`` has been read. Broken parts become remarks.
 
     Raises nothing but what reading the file raises.
     """

@@ -1,4 +1,4 @@
-"""What was compiled or loaded, for what, and by whom: compilers, loaders, released programs."""
+"""Hold what was compiled or loaded, for what, and by whom: compilers, loaders, released programs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _same_cuda(scene: Scene) -> bool:
 
 
 def _shadowed(scene: Scene) -> bool:
-    """Whether a file of the program has the name of the module that it imports."""
+    """Return whether a file of the program has the name of the module that it imports."""
     name = _SHADOWED.search(scene.said)
     if name is None:
         return False

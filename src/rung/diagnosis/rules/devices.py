@@ -15,17 +15,18 @@ _WITHOUT_AVX = (
 
 
 def shown(scene: Scene) -> str:
-    """What was kept of the log, its last lines, and what the environment says."""
+    """Return what was kept of the log, its last lines, and what the environment says."""
     return f"{scene.text}\n{scene.said}\n{scene.facts.os} {scene.facts.stated}"
 
 
 def says(scene: Scene, pattern: str) -> bool:
-    """Whether any of that holds a pattern."""
+    """Return whether any of that holds a pattern."""
     return re.search(pattern, shown(scene)) is not None
 
 
 def _runtime_of_cuda_11(scene: Scene) -> bool:
-    """Whether a release of ONNX Runtime made for CUDA 11 stands beside a torch of CUDA 12, or the other way round."""
+    """Return whether a release of ONNX Runtime made for CUDA 11 stands beside a torch of CUDA 12, or the other way
+    round."""
     found = re.search(r"(?i)onnxruntime[-_]gpu[ =:]*1\.(\d+)", shown(scene))
     if found is None or scene.facts.cuda is None:
         return False

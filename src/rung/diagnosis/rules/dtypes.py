@@ -31,7 +31,7 @@ _OF_CPU = (
 
 
 def _int8_units(scene: Scene) -> bool:
-    """Whether the GPU is known to have int8 matrix units in Turing's layout: of 7.5, GeForce GTX 16 has none."""
+    """Return whether the GPU is known to have int8 matrix units in Turing's layout: of 7.5, GeForce GTX 16 has none."""
     gpu = scene.facts.gpu
     return scene.below(90) and (scene.from_(80) or (scene.from_(75) and gpu is not None and not gpu.half_is_broken))
 

@@ -1,4 +1,4 @@
-"""What inference engines and servers ask of a GPU, and which of their messages the device settles."""
+"""Hold what inference engines and servers ask of a GPU, and which of their messages the device settles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _made_for_older(scene: Scene) -> bool:
 
 
 def _computes_narrow(scene: Scene) -> bool:
-    """Whether the GPU computes in the narrow floats that the log speaks of."""
+    """Return whether the GPU computes in the narrow floats that the log speaks of."""
     return scene.from_(100) or (scene.from_(89) and not scene.says("(?i)fp4|float4"))
 
 

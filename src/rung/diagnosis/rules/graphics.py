@@ -35,7 +35,7 @@ _OWN_FOLDERS = re.compile(
 
 
 def _other_release(scene: Scene) -> bool:
-    """Whether a submodule is missing that code from outside its package asks for."""
+    """Return whether a submodule is missing that code from outside its package asks for."""
     top, _, rest = scene.words.get("package", "").partition(".")
     if not scene.has("package-missing") or not rest or _OWN_FOLDERS.fullmatch(top):
         return False

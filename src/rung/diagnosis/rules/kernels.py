@@ -35,14 +35,14 @@ def _cuda_known(scene: Scene) -> bool:
 
 
 def _narrow_floats(scene: Scene) -> bool:
-    """Whether it is about 8- or 4-bit floats, on a GPU that may not compute in them."""
+    """Return whether it is about 8- or 4-bit floats, on a GPU that may not compute in them."""
     if scene.says("(?i)fp4|fp_quant"):
         return not scene.from_(100)
     return ("fp8" in scene.facts.dtypes or scene.says("scaled_mm")) and not scene.from_(89)
 
 
 def _older_arch_asked(scene: Scene) -> bool:
-    """Whether an assembler was asked for an architecture that is older than the GPU."""
+    """Return whether an assembler was asked for an architecture that is older than the GPU."""
     asked = re.match(r"(?:sm|compute)_(\d+)", scene.words.get("arch", ""))
     return scene.has("ptxas-arch", "nvcc-arch") and asked is not None and scene.from_(int(asked[1]) + 10)
 
@@ -53,7 +53,7 @@ def _type(scene: Scene) -> str:
 
 
 def _int8_of_gpu(scene: Scene) -> bool:
-    """Whether a GPU refuses int8, which CPUs take: alone, or with float16, which all from 7.0 on compute."""
+    """Return whether a GPU refuses int8, which CPUs take: alone, or with float16, which all from 7.0 on compute."""
     named = re.match("(?i)int8(?P<half>_b?float16)?", _type(scene))
     return scene.facts.capability is not None and named is not None and (not named["half"] or scene.from_(100))
 

@@ -1,4 +1,4 @@
-"""What loads, trains, adapts and quantises models: where log or environment settle a message of several causes."""
+"""Hold what loads, trains, adapts and quantises models: where log or environment settle a message of several causes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _cpu_build(scene: Scene) -> bool:
 
 
 def _half_of_shape(scene: Scene) -> bool:
-    """Whether a tensor holds half as many numbers as its shape: two 4-bit ones lie in each byte."""
+    """Return whether a tensor holds half as many numbers as its shape: two 4-bit ones lie in each byte."""
     found = re.search(r"shape '\[(\d+), (\d+)\]' is invalid for input of size (\d+)", scene.said)
     return found is not None and int(found[1]) * int(found[2]) == 2 * int(found[3])
 

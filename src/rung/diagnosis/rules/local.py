@@ -1,4 +1,4 @@
-"""What llama.cpp and the programs around it, and CTranslate2, leave open and the environment settles."""
+"""Hold what llama.cpp and the programs around it, and CTranslate2, leave open and the environment settles."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ _SHORT = re.compile(r"(?:\.\.\.[/\\])?(\w+)[/\\](?!examples|tests|scripts)")
 
 
 def in_package(scene: Scene) -> bool:
-    """Whether the last place that a traceback names is in a package of others, where its path was shortened too."""
+    """Return whether the last place that a traceback names is in a package of others, where its path was shortened
+    too."""
     if scene.raised_in_package:
         return True
     places: list[str] = re.findall(r'File "([^"\n]+)"', scene.said)
@@ -34,7 +35,7 @@ _COMMON = re.compile(
 
 
 def _named_like(scene: Scene) -> bool:
-    """Whether a module that is only half there lies in a file of its name outside of the packages."""
+    """Return whether a module that is only half there lies in a file of its name outside of the packages."""
     found = re.search(r"partially initialized module '(\w+)'", scene.said)
     if found is None:
         return False
@@ -43,7 +44,7 @@ def _named_like(scene: Scene) -> bool:
 
 
 def _part(scene: Scene) -> bool:
-    """Whether it is a module inside a package that is there itself."""
+    """Return whether it is a module inside a package that is there itself."""
     top, dot, _ = scene.words.get("package", "").rstrip(".").partition(".")
     return scene.has("package-missing") and bool(dot) and _COMMON.match(top) is None
 

@@ -54,7 +54,7 @@ def _off_by_little(scene: Scene) -> bool:
 
 
 def _rounded(scene: Scene) -> bool:
-    """Whether a shape is refused that has a few values less than there are: a size was rounded down."""
+    """Return whether a shape is refused that has a few values less than there are: a size was rounded down."""
     found = re.search(r"shape '\[([\d, ]{1,80})\]' is invalid for input of size (\d+)", scene.said)
     if found is None:
         return False
@@ -63,14 +63,14 @@ def _rounded(scene: Scene) -> bool:
 
 
 def _two_sides(scene: Scene) -> bool:
-    """Whether a message names a type of the processor's tensors and one of CUDA's."""
+    """Return whether a message names a type of the processor's tensors and one of CUDA's."""
     side = r"(?:torch\.|CPU|(?=CUDA))(cuda\.|CUDA)?\w+"
     found = re.search(rf"Input type \({side}\) and (?:weight|bias) type \({side}", scene.said)
     return found is not None and bool(found[1]) != bool(found[2])
 
 
 def _stopped(scene: Scene) -> bool:
-    """Whether a program ended while it loaded a model, without a word: only its batch file speaks."""
+    """Return whether a program ended while it loaded a model, without a word: only its batch file speaks."""
     quiet = all(name.startswith("topic-") for name in scene.ids)
     ended = quiet and re.search(r"(?m)>\s?pause\s*$|^\^C\s*$", scene.said) is not None
     return ended and re.search(_LOADING, scene.said) is not None and re.search(_WELL, scene.said) is None

@@ -1,4 +1,4 @@
-"""What people report without an error of the program's: which of the likely causes their other words speak for."""
+"""Hold what people report without an error of the program's: which of the likely causes their other words speak for."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _OWN_FILES = re.compile(r"(?:site|dist)-packages|[/\\]torch[/\\]|__init__\.py")
 
 
 def _rate_and_nan(scene: Scene) -> bool:
-    """Whether the report speaks of the learning rate where it speaks of values that are no numbers."""
+    """Return whether the report speaks of the learning rate where it speaks of values that are no numbers."""
     lines = {hit.line for hit in scene.hits if hit.signature.id in NAN}
     return any(_RATE.search(line) for line in lines)
 
@@ -94,7 +94,7 @@ def _text_for_a_model(scene: Scene) -> bool:
 
 
 def _fewer_keys(scene: Scene) -> bool:
-    """Whether a tensor has so many times fewer or more numbers than its shape as there are queries for a key."""
+    """Return whether a tensor has so many times fewer or more numbers than its shape as there are queries for a key."""
     found = _SHAPE.search(scene.said)
     if found is None or int(found[4]) not in _HEADS:
         return False

@@ -1,4 +1,4 @@
-"""What a short statement without an error text is about: a card, a release of CUDA, a list of architectures."""
+"""Hold what a short statement without an error text is about: a card, a release of CUDA, a list of architectures."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ _TF_BEFORE_11 = r"(?i)\btensorflow(?:-gpu)?\W{0,3}(?:version\W{1,3})?(?:1\.|2\.[
 
 
 def _says(scene: Scene, pattern: re.Pattern[str]) -> bool:
-    """Whether the log is one statement that no signature knows as an error, and holds a pattern."""
+    """Return whether the log is one statement that no signature knows as an error, and holds a pattern."""
     stated = scene.ending
     return (
         "\n" not in stated
@@ -123,7 +123,7 @@ def _cards(text: str) -> list[int]:
 
 
 def _works_on_older(scene: Scene) -> bool:
-    """Whether a statement says that a thing runs on one card, and not on a newer one."""
+    """Return whether a statement says that a thing runs on one card, and not on a newer one."""
     if not (_says(scene, _ONE_WORKS) and _says(scene, _OTHER_NOT)) or _says(scene, _WRONG_RESULT):
         return False
     clauses = re.split(r"[,;.]\s|\bbut\b|\bwhile\b|\bwhereas\b", scene.ending)

@@ -1,4 +1,5 @@
-"""What surrounds torch's messages settles: memory that is full, packages that belong to torch, processes, symbols."""
+"""Hold what surrounds torch's messages settles: memory that is full, packages that belong to torch, processes,
+symbols."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def _recomputed_dtype(scene: Scene) -> bool:
 
 
 def _sister(scene: Scene) -> bool:
-    """Whether the line that could not be loaded belongs to a package that is released with torch."""
+    """Return whether the line that could not be loaded belongs to a package that is released with torch."""
     lines = [
         hit.line for hit in scene.hits if hit.signature.id in ("undefined-symbol", "dll-load", "dll-of-other-version")
     ]
@@ -93,12 +94,13 @@ def _built_for_other_cuda(scene: Scene) -> bool:
 
 
 def _answers_true(scene: Scene) -> bool:
-    """Whether a line of the log is a bare True, as an interpreter answers, and none a bare False."""
+    """Return whether a line of the log is a bare True, as an interpreter answers, and none a bare False."""
     return re.search(r"(?m)^\s*True\s*$", scene.said) is not None and "False" not in scene.said
 
 
 def _before_its_generation(scene: Scene) -> bool:
-    """Whether CUDA is older than the first GPU of the same generation: what holds code for that one runs on it."""
+    """Return whether CUDA is older than the first GPU of the same generation: what holds code for that one runs on
+    it."""
     facts = scene.facts
     if facts.capability is None or facts.cuda is None or not scene.has(*_WITHOUT_CODE):
         return False
@@ -107,7 +109,7 @@ def _before_its_generation(scene: Scene) -> bool:
 
 
 def _newer_than_driver(scene: Scene) -> bool:
-    """Whether the CUDA at hand is newer than the one that the driver came with."""
+    """Return whether the CUDA at hand is newer than the one that the driver came with."""
     found = re.match(r"\d+", scene.facts.driver)
     known = max((row for row in _DRIVERS if found and row[0] <= int(found[0])), default=None)
     return known is not None and scene.facts.cuda is not None and scene.facts.cuda > known[1]

@@ -1,4 +1,4 @@
-"""What ``rung calibrate`` measures on a GPU: whatever torch computes on beside the processor.
+"""Measure what ``rung calibrate`` measures on a GPU: whatever torch computes on beside the processor.
 
 There a launch goes into a queue, and what was launched before is computed meanwhile: a token takes as long as all
 launches or as all bytes, whichever is longer (``rung.planning.speed``). So both are measured apart, in the rungs that
@@ -65,7 +65,7 @@ class Round:
         self.binder = Binder(device, Journal(), dtype=compute_dtype(device, False), threads=threads)
 
     def seconds(self) -> dict[str, float]:
-        """Of products, attention, a token and a chunk of a prompt, by what was measured."""
+        """Return the rates of products, attention, a token and a chunk of a prompt, by what was measured."""
         self.told("layers")
         with decoder(self.device, self.threads, _PLAIN, _NARROW) as model:
             found = {"token": self._middle(partial(_token, model))}
@@ -84,7 +84,8 @@ class Round:
         return found
 
     def _products(self, name: str) -> dict[str, float]:
-        """Of a tiny product, and of the large ones together with one row of activations and with those of a chunk."""
+        """Return the rates of a tiny product, and of the large ones together with one row of activations and with those
+        of a chunk."""
         tiny = [self.binder.linear(encoded(name, *_TINY))] * _QUEUED
         large = [self.binder.linear(encoded(name, *shape)) for shape in _LARGE]
         return {
@@ -98,7 +99,8 @@ class Round:
         return {columns: torch.randn(rows, columns, device=self.place) for _, columns in (_TINY, *_LARGE)}
 
     def _attention(self, kv_heads: int, head_dim: int, group: int, queries: int) -> float:
-        """Of some queries over the caches of all layers, ``_DEPTH`` tokens and themselves in each."""
+        """Return the seconds of some queries over the caches of all layers, ``_DEPTH`` tokens and themselves in
+        each."""
         attend = self.binder.attention(kv_heads * group, kv_heads, head_dim, "f16", window=None, softcap=None)
         q = torch.randn(queries, kv_heads * group, head_dim, device=self.place)
         shape = (2 * _LAYERS, kv_heads, _DEPTH + queries, head_dim)
@@ -164,7 +166,7 @@ def _rung(name: str, device: Device) -> str:
 
 
 def _matrices(device: Device, threads: int) -> float:
-    """Of the narrow decoder, which a token is multiplied with."""
+    """Return the seconds of the narrow decoder, which a token is multiplied with."""
     return sum(group.matrices for group in plan(device, threads, _PLAIN, _NARROW)[1].groups)
 
 

@@ -81,7 +81,7 @@ def calibrate(
 
 
 def _undisturbed(measure: Callable[[], float]) -> float:
-    """What ``measure`` finds while the machine below takes no time away, or the least."""
+    """Return what ``measure`` finds while the machine below takes no time away, or the least."""
     found = []
     for _ in range(_TRIES):
         before, started = process_memory.stolen(), time.perf_counter()
@@ -101,7 +101,7 @@ class _Round:
         self.device, self.threads, self.told, self.names, self.borrowed = device, threads, told, names, borrowed
 
     def seconds(self) -> dict[str, float]:
-        """Of a token and of a chunk of a prompt, by what was measured."""
+        """Return the rates of a token and of a chunk of a prompt, by what was measured."""
         self.told("layers")
         with decoder(self.device, self.threads, _PLAIN, _NARROW) as model:
             found = {"narrow": _token(model, 0)}
@@ -153,7 +153,7 @@ def _weights(name: str) -> Size:
 
 
 def _rest(whole: float, part: float) -> float:
-    """What is left of some seconds, at least a tenth: a machine that stumbles makes no rate negative."""
+    """Return what is left of some seconds, at least a tenth: a machine that stumbles makes no rate negative."""
     return max(whole - part, whole / 10)
 
 

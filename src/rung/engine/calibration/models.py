@@ -25,7 +25,7 @@ from rung.planning.network_spec import Subject
 from rung.planning.request import Request
 from rung.planning.solve import solve
 from rung.planning.speed import values_between
-from rung.planning.weight_plan_cache import Kitchen, Recipe
+from rung.planning.weight_plan_cache import Recipe, WeightPlanCache
 from rung.run.journal import Journal
 
 _VOCABULARY = 512
@@ -46,8 +46,8 @@ class Size:
 
 @dataclass(frozen=True)
 class Reading:
-    """What reading a chunk of a prompt takes: operations of linears and of attention, values between linears; and the
-    bytes of its weights."""
+    """Hold what reading a chunk of a prompt takes: operations of linears and of attention, values between linears; and
+    the bytes of its weights."""
 
     rung: str
     held: float
@@ -72,7 +72,7 @@ def plan(device: Device, threads: int, name: str, size: Size) -> tuple[Plan, Rec
     """How such a model is run, and its weights."""
     made = card(name, size)
     found = solve(made, (device,), Request(device=device.id, context=size.context, threads=threads))
-    return found, Kitchen(Subject.of_card(made)).recipe(None, device, found.dtype, True)
+    return found, WeightPlanCache(Subject.of_card(made)).recipe(None, device, found.dtype, True)
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""What ``rung calibrate`` measures of networks that transformers builds: all that a token takes there beside weights.
+"""Measure what ``rung calibrate`` measures of networks that transformers builds: all that a token takes there beside
+weights.
 
 Tiny networks of random weights, in rung's layers, as ``rung.engine.transformers_decoder`` runs them: a dense one, a
 mixture of experts, and one of usual width that reads a prompt.
@@ -34,12 +35,13 @@ FORMAT = "q8_0"
 
 
 def can_measure() -> bool:
-    """Whether transformers is there."""
+    """Return whether transformers is there."""
     return find_spec("transformers") is not None
 
 
 def seconds(device: Device, undisturbed: Callable[[Callable[[], float]], float]) -> dict[str, float]:
-    """Of a token of a dense network and of a mixture, and of a chunk of a prompt; measured through ``undisturbed``."""
+    """Return the rates of a token of a dense network and of a mixture, and of a chunk of a prompt; measured through
+    ``undisturbed``."""
     found = {}
     for name, kind, size in (("dense", "Llama", _NARROW), ("mixture", "Mixtral", _NARROW | _EXPERTS)):
         found[name] = undisturbed(partial(_token, _network(kind, size, device)))

@@ -130,7 +130,7 @@ class JsonTokenizer:
         return None if found is None else int(found)
 
     def is_hidden(self, token: int) -> bool:
-        """Whether the token is a control token, which is no text."""
+        """Return whether the token is a control token, which is no text."""
         return self._specials.get(token, False)
 
     def piece(self, token: int) -> bytes:
@@ -250,7 +250,7 @@ class PieceTokenizer:
         return found if self._pieces.id_to_piece(found) == text else None
 
     def is_hidden(self, token: int) -> bool:
-        """Whether the token is a control token, which is no text."""
+        """Return whether the token is a control token, which is no text."""
         if token in self._added:
             return self._added[token][1]
         return token < self._pieces.get_piece_size() and bool(self._pieces.is_control(token))

@@ -133,7 +133,7 @@ class GgufTokenizer:
 
     @property
     def adds_bos(self) -> bool:
-        """Whether text starts with the BOS token."""
+        """Return whether text starts with the BOS token."""
         if self._pre.raw and self._pre.adds_bos:
             return True  # files that say otherwise are wrong
         return bool(self._get("add_bos_token", self.kind == "llama" or self._pre.adds_bos))
@@ -172,7 +172,7 @@ class GgufTokenizer:
         return sorted(found, key=lambda special: -len(special.text.encode("utf-8", "replace")))
 
     def is_hidden(self, token: int) -> bool:
-        """Whether the token is a control token, which is no text."""
+        """Return whether the token is a control token, which is no text."""
         return self.kinds[token] in (CONTROL, UNKNOWN)
 
     # ---- text and tokens
@@ -210,7 +210,7 @@ class GgufTokenizer:
 
     @property
     def strips_space(self) -> bool:
-        """Whether text gets a space in front, which decoding takes away again."""
+        """Return whether text gets a space in front, which decoding takes away again."""
         return self.kind == "llama" and bool(self._get("add_space_prefix", True))
 
     @cached_property

@@ -119,7 +119,7 @@ class Tokenizer:
         return self._backend.piece(token) if 0 <= token < self.size else b""
 
     def is_control(self, token: int) -> bool:
-        """Whether the token is a control token, which is no part of an answer's text."""
+        """Return whether the token is a control token, which is no part of an answer's text."""
         return 0 <= token < self.size and self._backend.is_hidden(token)
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:

@@ -17,7 +17,7 @@ _CARD, _HOST = "cuda", "cpu"
 
 
 class _Own(threading.local):
-    """What the program has set for the processor itself in this thread."""
+    """Hold what the program has set for the processor itself in this thread."""
 
     def __init__(self) -> None:
         self.enabled = False

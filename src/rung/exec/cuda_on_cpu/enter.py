@@ -1,4 +1,4 @@
-"""What ``rung exec --device cpu`` puts in force in a program, for the life of the process."""
+"""Hold what ``rung exec --device cpu`` puts in force in a program, for the life of the process."""
 
 from __future__ import annotations
 

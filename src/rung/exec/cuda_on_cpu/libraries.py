@@ -1,4 +1,4 @@
-"""What is for GPUs alone: NCCL, the compiler, and ways of optimisers that torch chooses on GPUs."""
+"""Hold what is for GPUs alone: NCCL, the compiler, and ways of optimisers that torch chooses on GPUs."""
 
 from __future__ import annotations
 

@@ -67,17 +67,17 @@ class Answers(Cuda):
         self._first = memory.resident()
 
     def memory_allocated(self, device: Any = None) -> int:
-        self._world.asked(device)
+        self._world.card_of(device)
         return max(memory.resident() - self._first, 0)
 
     def max_memory_allocated(self, device: Any = None) -> int:
-        self._world.asked(device)
+        self._world.card_of(device)
         return max(memory.peak() - self._first, 0)
 
     memory_reserved, max_memory_reserved = memory_allocated, max_memory_allocated
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        total = self._world.asked(device).device.memory
+        total = self._world.card_of(device).device.memory
         free = memory.available()
         return min(total, free if free is not None else total - memory.resident()), total
 
@@ -107,7 +107,7 @@ class Answers(Cuda):
         """Nothing is kept here that torch has freed."""
 
     def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
-        self._world.asked(device)
+        self._world.card_of(device)
         if not 0 <= fraction <= 1:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
 
@@ -116,7 +116,7 @@ class Answers(Cuda):
 
     def utilization(self, device: Any = None) -> int:
         """How busy the processor is, in percent: the load of the last minute over its cores."""
-        self._world.asked(device)
+        self._world.card_of(device)
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
         return min(round(100 * load / (os.cpu_count() or 1)), 100)
 
@@ -138,7 +138,7 @@ class Answers(Cuda):
         return True
 
     def cudart(self) -> Any:
-        """What programs call of it: the profiler's switch."""
+        """Return what programs call of it: the profiler's switch."""
         return types.SimpleNamespace(cudaProfilerStart=lambda: 0, cudaProfilerStop=lambda: 0)
 
     def get_sync_debug_mode(self) -> int:

@@ -1,4 +1,4 @@
-"""What operations on tensors of the host return lies on the host."""
+"""Hold what operations on tensors of the host return lies on the host."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _is_on_host(values: tuple[Any, ...]) -> bool:
-    """Whether the results of an operation with these arguments lie on the host: none of the card is among them.
+    """Return whether the results of an operation with these arguments lie on the host: none of the card is among them.
 
     A number that Python was given comes as a tensor without dimensions.
     """

@@ -1,4 +1,4 @@
-"""What happens in a program under ``rung exec --device cpu`` when it has imported Triton's interpreter."""
+"""Do what happens in a program under ``rung exec --device cpu`` when it has imported Triton's interpreter."""
 
 from __future__ import annotations
 

@@ -41,6 +41,6 @@ def by_pci(vendor: int, device: int, memory: int = 0) -> Product | None:
 
 
 def pci_name(vendor: int, device: int) -> str:
-    """What a PCI id is called: all the products that share it, empty when the catalogue has none."""
+    """Return what a PCI id is called: all the products that share it, empty when the catalogue has none."""
     wanted = f"{vendor:04x}:{device:04x}"
     return " / ".join(product.name for product in products() if wanted in product.pci)

@@ -1,4 +1,4 @@
-"""What a device can do with a build of torch: what its architecture can, unless both together say otherwise."""
+"""Hold what a device can do with a build of torch: what its architecture can, unless both together say otherwise."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def _by_name(found: list[Capability]) -> FrozenDict[Capability]:
 
 
 def declared(architecture: Architecture) -> list[Capability]:
-    """What the catalogue says of a device that is here, whose software it has not looked at."""
+    """Return what the catalogue says of a device that is here, whose software it has not looked at."""
     return list(table(architecture))
 
 
 def applies(rule: Mapping[str, Any], architecture: Architecture, build: Build) -> bool:
-    """Whether a row's conditions on kind, compute capability, torch and CUDA hold; a range is [from, below)."""
+    """Return whether a row's conditions on kind, compute capability, torch and CUDA hold; a range is [from, below)."""
     if rule.get("kind", architecture.kind) != architecture.kind:
         return False
     ranges = (("cc", architecture.cc), ("torch", build.release), ("cuda", build.toolkit))
@@ -77,7 +77,7 @@ def applies(rule: Mapping[str, Any], architecture: Architecture, build: Build) -
 
 
 def table(architecture: Architecture) -> Iterator[Capability]:
-    """What the row says of matmul, attention and elementwise work by dtype; where it does not know, its note.
+    """Yield what the row says of matmul, attention and elementwise work by dtype; where it does not know, its note.
 
     Attention is two matrix products and a softmax, so it is what matmul is; torch computes elementwise
     functions of f16 and bf16 in f32 wherever the hardware does not do them itself.
@@ -126,7 +126,7 @@ def _software(architecture: Architecture, build: Build, image: str) -> Iterator[
 
 
 def _units(architecture: Architecture) -> Iterator[Capability]:
-    """What the hardware has, whatever the software: matrix units, the int8 dot instruction, f16 arithmetic."""
+    """Yield what the hardware has, whatever the software: matrix units, the int8 dot instruction, f16 arithmetic."""
     source = f"{architecture.generation}, {architecture.key}"
     for name in NAMES:
         if name.startswith("units."):

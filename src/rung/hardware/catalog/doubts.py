@@ -1,4 +1,5 @@
-"""What the catalogue does not know of the releases that somebody asked for: said, where rows would only be missing."""
+"""Hold what the catalogue does not know of the releases that somebody asked for: said, where rows would only be
+missing."""
 
 from __future__ import annotations
 
@@ -58,12 +59,12 @@ def _known(package: str, kind: str) -> Mapping[str, Sequence[Row]]:
 
 
 def _goes_on(rows: Sequence[Row], asked: str) -> bool:
-    """Whether some row is of a later release: what has none was given up by then, as FlashAttention-1 was."""
+    """Return whether some row is of a later release: what has none was given up by then, as FlashAttention-1 was."""
     return any(numbers(row["since"]) > numbers(asked) for row in rows)
 
 
 def _is_newer(asked: str, row: Row) -> bool:
-    """Whether a row that is open towards later releases was made from an earlier one than that."""
+    """Return whether a row that is open towards later releases was made from an earlier one than that."""
     return "before" not in row and numbers(asked) > numbers(row["version"])
 
 

@@ -1,4 +1,5 @@
-"""What llama.cpp reaches on cards: published tokens a second, and the share of the card's bandwidth that they are."""
+"""Hold what llama.cpp reaches on cards: published tokens a second, and the share of the card's bandwidth that they
+are."""
 
 from __future__ import annotations
 

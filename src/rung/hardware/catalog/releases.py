@@ -58,7 +58,7 @@ def places(build: Build) -> tuple[str, ...]:
 
 
 def plain(build: Build, place: str) -> bool:
-    """Whether a plain ``pip install torch`` of that release gives this build there."""
+    """Return whether a plain ``pip install torch`` of that release gives this build there."""
     if place == "linux-aarch64" and build.name == "cpu":
         return not any(b.default and b.platform == "aarch64" for b in builds() if b.release == _short(build))
     system = place.partition("-")[0]
@@ -66,7 +66,7 @@ def plain(build: Build, place: str) -> bool:
 
 
 def arguments(build: Build, place: str, indexes: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """What pip is to install, and from where: ``("torch==2.14.1+cu126", "--index-url", ...)``.
+    """Return what pip is to install, and from where: ``("torch==2.14.1+cu126", "--index-url", ...)``.
 
     ``indexes`` replace the index of the build: options for pip, as they are. Empty where pip cannot fetch the build.
     """
@@ -103,14 +103,15 @@ def minimum_driver(build: Build, system: str, first_cuda: str = "") -> str:
 
 
 def old_driver(driver: str, cuda: int, system: str) -> bool:
-    """Whether a driver is of an older branch than the lowest that runs programs of a major version of CUDA."""
+    """Return whether a driver is of an older branch than the lowest that runs programs of a major version of CUDA."""
     rows = load("releases.toml")["driver"]
     lowest = next((row["windows" if system == "windows" else "linux"] for row in rows if row["cuda"] == str(cuda)), "")
     return bool(lowest) and () < numbers(driver)[:1] < numbers(str(lowest))[:1]
 
 
 def old_enough(driver: str, last: str) -> bool:
-    """Whether a driver still knows a card whose last branch is ``last`` (``580``; empty: the current one does)."""
+    """Return whether a driver still knows a card whose last branch is ``last`` (``580``; empty: the current one
+    does)."""
     return not last.isdigit() or numbers(driver)[:1] <= (int(last),)
 
 

@@ -30,7 +30,7 @@ _TORCH = {
 
 @dataclass(frozen=True)
 class Support(Value):
-    """Whether a feature of a release runs on a device: ``yes``, ``no``, ``slow`` or ``unknown``, with the reason.
+    """Hold whether a feature of a release runs on a device: ``yes``, ``no``, ``slow`` or ``unknown``, with the reason.
 
     ``min_arch`` is the lowest architecture that it runs on, where its maker names one (``sm_75``).
     """
@@ -45,7 +45,7 @@ class Support(Value):
 
 
 def support(device: Device) -> tuple[Support, ...]:
-    """What is known of released software on that device, torch first.
+    """Return what is known of released software on that device, torch first.
 
     A package that ``device.software`` names is looked up in that release, the others in their newest; where the newest
     does not run, the newest that does is listed too. Nothing but torch is known of an architecture that is not in the
@@ -137,7 +137,8 @@ def _bare_turing(row: Mapping[str, Any], architecture: Architecture) -> bool:
 
 
 def runs_on(code: str, ptx: str, capability: tuple[int, int]) -> bool:
-    """Whether code runs on a compute capability: own major number, minor not above; ``9.0a`` on 9.0 only; PTX later."""
+    """Return whether code runs on a compute capability: own major number, minor not above; ``9.0a`` on 9.0 only; PTX
+    later."""
     for image in code.split():
         at = version(image.rstrip("a"))
         exact = image.endswith("a")
@@ -160,7 +161,8 @@ def _listed(row: Mapping[str, Any], architecture: Architecture) -> tuple[str, st
 
 
 def _compute_types(device: Device, architecture: Architecture) -> Iterator[Support]:
-    """What CTranslate2 computes in when a model stored in a type is loaded; asked for by name it refuses the others."""
+    """Yield what CTranslate2 computes in when a model stored in a type is loaded; asked for by name it refuses the
+    others."""
     wheel = next((row for row in _features(device, architecture) if row.package == _CT2), None)
     newest = max((row["version"] for row in features() if row["package"] == _CT2), key=numbers)
     source = load("software.toml")["sources"]["ct2"]

@@ -17,7 +17,7 @@ _FILES = ("architectures.toml", "software.toml", "releases.toml", "guarded.toml"
 
 
 def load(name: str) -> dict[str, Any]:
-    """What the TOML file of that name beside this module says."""
+    """Return what the TOML file of that name beside this module says."""
     found: dict[str, Any] = _tables()[name]
     return found
 
@@ -28,8 +28,8 @@ def _tables() -> dict[str, Any]:
     return found
 
 
-def made() -> str:
-    """What ``tables.json`` is to hold."""
+def compile_tables() -> str:
+    """Return what ``tables.json`` is to hold."""
     import tomllib
 
     found = {name: tomllib.loads((_HERE / name).read_text(encoding="utf-8")) for name in _FILES}
@@ -38,4 +38,4 @@ def made() -> str:
 
 def write() -> None:
     """Writes ``tables.json``."""
-    (_HERE / "tables.json").write_text(made(), encoding="utf-8")
+    (_HERE / "tables.json").write_text(compile_tables(), encoding="utf-8")

@@ -126,7 +126,7 @@ def _without_driver(number: int, card: pci.Card, trouble: str) -> Device:
 
 
 def _visible(found: list[Device], wanted: str | None) -> list[Device]:
-    """What ``CUDA_VISIBLE_DEVICES`` leaves, in its order; a name that fits nothing ends the list, as in CUDA."""
+    """Return what ``CUDA_VISIBLE_DEVICES`` leaves, in its order; a name that fits nothing ends the list, as in CUDA."""
     if wanted is None:
         return found
     left = []

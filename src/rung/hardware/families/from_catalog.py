@@ -1,4 +1,4 @@
-"""What the catalogue adds to a device that a driver or the bus has shown."""
+"""Hold what the catalogue adds to a device that a driver or the bus has shown."""
 
 from __future__ import annotations
 

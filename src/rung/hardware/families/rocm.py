@@ -38,7 +38,7 @@ def identify(root: Path = Path("/"), *, environment: Mapping[str, str] = os.envi
     return found
 
 
-def held(place: str, root: Path = Path("/")) -> dict[int, int]:
+def process_memory(place: str, root: Path = Path("/")) -> dict[int, int]:
     """The processes that compute on the card at that place of the bus, and how many bytes of its memory each holds.
 
     KFD shows them to everybody (``proc/PID/vram_GPUID``); programs that only draw are not among them.

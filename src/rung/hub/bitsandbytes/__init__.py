@@ -47,7 +47,7 @@ def install() -> None:
             ["torch.library.Library.impl has no argument allow_override"],
             ["pip install -U torch"],
         )
-    after_import(_PEER, put_in_place)
+    after_import(_PEER, replace_kernels)
 
 
 def uninstall() -> None:
@@ -58,8 +58,8 @@ def uninstall() -> None:
     _patches.undo()
 
 
-def put_in_place() -> None:
-    """What ``install`` does once bitsandbytes has been executed."""
+def replace_kernels() -> None:
+    """Do what is left of ``install`` once bitsandbytes has been executed."""
     if _libraries:
         return
     library = torch.library.Library(_PEER, "IMPL")
@@ -122,7 +122,7 @@ def keeping_scales(quantize: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _outline(state: Any) -> tuple[Any, ...]:
-    """What two states must share for one to hold what the other encodes."""
+    """Return what two states must share for one to hold what the other encodes."""
     return state.shape, state.blocksize, state.quant_type, state.nested, state.absmax.shape, state.absmax.device
 
 

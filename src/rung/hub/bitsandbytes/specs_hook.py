@@ -1,4 +1,4 @@
-"""What happens in a program under ``rung exec`` before bitsandbytes looks for its compiled library."""
+"""Do what happens in a program under ``rung exec`` before bitsandbytes looks for its compiled library."""
 
 from __future__ import annotations
 

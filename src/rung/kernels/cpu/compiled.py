@@ -70,12 +70,12 @@ class Kernel:
 
     @property
     def from_cache(self) -> bool:
-        """Whether the compiled code came from the disk."""
+        """Return whether the compiled code came from the disk."""
         return bool(self.address and self._compiled.cache_hits)
 
     @property
     def on_disk(self) -> bool:
-        """Whether the compiled code lies in the cache on disk; nothing is compiled."""
+        """Return whether the compiled code lies in the cache on disk; nothing is compiled."""
         return shielded(self._is_on_disk)
 
     def _is_on_disk(self) -> bool:

@@ -26,8 +26,8 @@ _NUMBERS = ("omp_get_thread_num", "omp_get_num_threads")
 
 @kernel(1)
 def enter(words):
-    """What OpenMP calls on each thread: ``words`` are the address that tells its number, the function, its argument,
-    and how many threads there are."""
+    """Return what OpenMP calls on each thread: ``words`` are the address that tells its number, the function, its
+    argument, and how many threads there are."""
     call_address(read_i64(words + 8), (read_i64(words + 16), call_number(read_i64(words)), read_i64(words + 24)))
 
 
@@ -40,7 +40,7 @@ def _enter_program(words):
 
 
 def _openmp() -> tuple[Callable[..., None], int, int] | None:
-    """Of the OpenMP library in this process ``GOMP_parallel``, and the addresses of ``omp_get_thread_num`` and
+    """Return ``GOMP_parallel`` of the OpenMP library in this process, and the addresses of ``omp_get_thread_num`` and
     ``omp_get_num_threads``. Torch may bring one after the first tokens."""
     if _forked:
         return None

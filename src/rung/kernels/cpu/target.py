@@ -1,4 +1,4 @@
-"""What the JIT compiles for, and its environment: the one place that sets either.
+"""Hold what the JIT compiles for, and its environment: the one place that sets either.
 
 Nothing here imports Numba at module level, because its environment must be set before it is first imported.
 """
@@ -94,7 +94,7 @@ def configure(threads: int = 1) -> str:
 
 
 def shared() -> dict[str, str]:
-    """What the environment of a child needs to keep its kernels where this process does: a child that is killed
+    """Return what the environment of a child needs to keep its kernels where this process does: a child that is killed
     cannot remove a folder of its own."""
     return {} if _writable(_kernels()) else {"NUMBA_CACHE_DIR": str(_temporary())}
 

@@ -135,7 +135,7 @@ class Program:
 
 
 class _Shared:
-    """What the threads of a team share."""
+    """Hold what the threads of a team share."""
 
     def __init__(self, threads: int) -> None:
         self.state = np.zeros(_STATE_WORDS, dtype=np.int64)

@@ -1,5 +1,5 @@
-"""What encoders and decoders of blocks need beside ``generic``: rounding, choices, codes of 16 weights as int32, and
-sums in float64. Plain LLVM too: every instruction set runs them, to the same bits.
+"""Define what encoders and decoders of blocks need beside ``generic``: rounding, choices, codes of 16 weights as int32,
+and sums in float64. Plain LLVM too: every instruction set runs them, to the same bits.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def whole(b, x):
 
 
 @instruction(i32x16, i32x16, i32x16, INT)
-def beside(b, low, high, bits):
+def join_bits(b, low, high, bits):
     """``low`` with ``high`` above its lowest ``bits`` bits."""
     by = splat(b, b.trunc(bits, I32S.element), LANES)
     return b.or_(low, b.shl(high, by))

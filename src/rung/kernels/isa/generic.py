@@ -283,7 +283,7 @@ def replace_if(b, address, expected, value):
 
 @instruction(VOID)
 def give_way(b):
-    """Lets another thread of the machine run: ``sched_yield`` of the C library."""
+    """Let another thread of the machine run: ``sched_yield`` of the C library."""
     call(b, "sched_yield", I32, [])
 
 

@@ -1,4 +1,4 @@
-"""What the instruction sets share: the vector types Numba sees and ``instruction``, which names an LLVM emitter.
+"""Define what the instruction sets share: the vector types Numba sees and ``instruction``, which names an LLVM emitter.
 
 An emitter is a plain function ``emit(builder, *llvm_values) -> llvm value``. ``@instruction(result, *arguments)``
 makes it callable in compiled functions; its ``.emit`` stays there for longer emitters, which unroll in Python.

@@ -1,4 +1,4 @@
-"""What the architectures have in common: the tables of names, and how most of them read their sizes."""
+"""Define what the architectures have in common: the tables of names, and how most of them read their sizes."""
 
 from __future__ import annotations
 

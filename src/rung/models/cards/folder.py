@@ -144,7 +144,8 @@ def role_of(name: str, names: Mapping[str, str]) -> str:
 
 
 def _tie(decoder: Decoder, found: list[Found], tied: bool) -> Decoder:
-    """Whether the head is the embedding. As in transformers, a head that is stored counts, whatever the file says."""
+    """Return whether the head is the embedding. As in transformers, a head that is stored counts, whatever the file
+    says."""
     roles = {item.role for item in found}
     return replace(decoder, tied_head=tied and not {"head", "embed"} <= roles)
 

@@ -29,7 +29,7 @@ def joined(
     where: str,
     site: Callable[[str], rung_folder.Site | None],
 ) -> list[Found]:
-    """What is stored, with the tensors that make quantised weights replaced by these.
+    """Return what is stored, with the tensors that make quantised weights replaced by these.
 
     ``site``: see ``rung_folder.gather``; other methods' tensors tell their shapes. Raises ``UnknownArchitecture`` for a
     method that rung does not read, ``BadFile`` for tensors that contradict the config or each other.

@@ -1,4 +1,4 @@
-"""What is known of a language model that the lean decoder does not build, and transformers does."""
+"""Hold what is known of a language model that the lean decoder does not build, and transformers does."""
 
 from __future__ import annotations
 

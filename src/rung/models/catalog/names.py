@@ -31,7 +31,7 @@ _PATH = re.compile(r"[./~\\]|.*:/|.*/.*/|.*\.(?:gguf|safetensors|bin|pt|pth|ckpt
 
 @dataclass(frozen=True)
 class Match:
-    """What a name means: a row of the table, or, with ``model`` None, a dense model of ``size`` weights.
+    """Hold what a name means: a row of the table, or, with ``model`` None, a dense model of ``size`` weights.
 
     ``format`` is the format that stood after the name, in rung's words, or empty; ``notes`` say what was taken where
     the name left something open.

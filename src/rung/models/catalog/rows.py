@@ -85,7 +85,8 @@ class KnownModel:
 
     @property
     def runs_gguf(self) -> bool:
-        """Whether ``rung run`` builds it from a GGUF file; others it runs from their own folders, with transformers."""
+        """Return whether ``rung run`` builds it from a GGUF file; others it runs from their own folders, with
+        transformers."""
         return self.model_type in MODEL_TYPES
 
     def config(self) -> dict[str, Any]:

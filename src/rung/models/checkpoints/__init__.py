@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 from rung import formats
 from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.value import Value
-from rung.models.checkpoints.values import OTHER_COPY, OWN, Header, Held, Method, Raw
+from rung.models.checkpoints.values import OTHER_COPY, OWN, Header, Method, Raw, StoredWeight
 
 if TYPE_CHECKING:
     from rung.formats import Encoded
 
-__all__ = ["METHODS", "OWN", "Header", "Held", "Raw", "Weight", "gather", "method_of", "read"]
+__all__ = ["METHODS", "OWN", "Header", "Raw", "StoredWeight", "Weight", "gather", "method_of", "read"]
 
 #: quant_method of a config -> module of this package.
 METHODS = {
@@ -40,7 +40,7 @@ class Weight(Value):
     """A weight of a checkpoint: its ``name`` as an unquantised one would have it, and its parts' names in the files."""
 
     name: str
-    held: Held
+    held: StoredWeight
     parts: tuple[tuple[str, str], ...]
 
     @property
@@ -69,7 +69,7 @@ def _module(method: str) -> Method:
 
 
 def suffixes(method: str) -> Mapping[str, str]:
-    """What the names of a method's tensors end with -> the part of a weight that they are."""
+    """Return what the names of a method's tensors end with -> the part of a weight that they are."""
     return _module(method).SUFFIXES
 
 
@@ -111,16 +111,16 @@ def _name(method: str, stem: str) -> str:
 
 def describe(
     method: str, config: Mapping[str, Any], name: str, parts: Mapping[str, Header], peek: Callable[[str], Raw]
-) -> Held | None:
+) -> StoredWeight | None:
     """How a weight of these parts is held; None for tensors that are stored as they are."""
     module = _module(method)
-    found = module.held(config, name, parts, peek) if module.KEY in parts else None
+    found = module.stored_weight(config, name, parts, peek) if module.KEY in parts else None
     if found is not None and 0 in found.shape:
         raise BadFile(f"{name} has no weights: its shape is {list(found.shape)}")
     return found
 
 
-def read(method: str, held: Held, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(method: str, held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """The weight [rows, columns] of those parts; of three dimensions the first two are rows."""
     encoded = _module(method).read(held, parts, name)
     assert encoded.shape == (math.prod(held.shape[:-1]), held.shape[-1])

@@ -13,9 +13,9 @@ from rung.core.value import FrozenDict
 from rung.models.checkpoints.values import (
     FLOATS,
     Headers,
-    Held,
     Peek,
     Raw,
+    StoredWeight,
     contradiction,
     format_of,
     group_size,
@@ -36,7 +36,7 @@ _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 _SLAB = 512
 
 
-def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> Held:
+def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> StoredWeight:
     """See ``values.Method``."""
     need(name, parts, "qweight", "qzeros", "scales")
     bits = whole(config, "bits", (4,), config.get("w_bit"))
@@ -54,10 +54,10 @@ def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> He
     shaped(name, parts["qzeros"], (columns // group, rows // 8), ("I32",))
     shaped(name, parts["scales"], (columns // group, rows), tuple(FLOATS))
     made = format_of(bits, group, FLOATS[parts["scales"].dtype], False, False, columns)
-    return Held((rows, columns), made, FrozenDict())
+    return StoredWeight((rows, columns), made, FrozenDict())
 
 
-def read(held: Held, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 

@@ -15,7 +15,18 @@ from rung import formats
 from rung.core.errors import BadFile, UnknownFormat
 from rung.core.value import FrozenDict
 from rung.formats.table import NESTED_BLOCK
-from rung.models.checkpoints.values import FLOATS, Header, Headers, Held, Peek, Raw, contradiction, need, shaped, unread
+from rung.models.checkpoints.values import (
+    FLOATS,
+    Header,
+    Headers,
+    Peek,
+    Raw,
+    StoredWeight,
+    contradiction,
+    need,
+    shaped,
+    unread,
+)
 from rung.models.files.jsonfile import parse_object
 
 if TYPE_CHECKING:
@@ -40,7 +51,7 @@ KEY = "weight"
 OUTLIERS = 6.0
 
 
-def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> Held | None:
+def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> StoredWeight | None:
     """See ``values.Method``."""
     codes = parts["weight"]
     if "SCB" in parts:
@@ -48,7 +59,7 @@ def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> He
         shaped(name, codes, (*codes.shape, 1, 1)[:2], ("I8",))
         if "layout" in parts:
             _by_rows(name, parts["layout"], peek)
-        return Held(codes.shape, "llm_int8", FrozenDict())
+        return StoredWeight(codes.shape, "llm_int8", FrozenDict())
     if "state" not in parts:
         if codes.dtype not in FLOATS:
             raise contradiction(name, f"{codes.name} is stored as {codes.dtype}, and nothing beside it says how")
@@ -67,7 +78,7 @@ def _by_rows(name: str, layout: Header, peek: Peek) -> None:
         )
 
 
-def _four_bits(name: str, parts: Headers, state: Mapping[str, Any]) -> Held:
+def _four_bits(name: str, parts: Headers, state: Mapping[str, Any]) -> StoredWeight:
     shape, kind, block = state.get("shape"), state.get("quant_type"), state.get("blocksize")
     if not isinstance(shape, list) or len(shape) != 2 or not all(isinstance(n, int) and n > 0 for n in shape):
         raise BadFile(f"The quantisation state of {name} has the shape {str(shape)[:60]}")
@@ -87,7 +98,7 @@ def _four_bits(name: str, parts: Headers, state: Mapping[str, Any]) -> Held:
             raise BadFile(f"{name} has nested scales in another way than blocks of {NESTED_BLOCK} with an offset")
         shaped(name, parts["nested_absmax"], (-(-blocks // NESTED_BLOCK),), ("F32",))
     offset = float(state.get("nested_offset", 0.0)) if nested else 0.0
-    return Held((shape[0], shape[1]), made.name, FrozenDict({"offset": offset}))
+    return StoredWeight((shape[0], shape[1]), made.name, FrozenDict({"offset": offset}))
 
 
 _BITS = {"F32": 32, "F16": 16, "BF16": 16}
@@ -97,7 +108,7 @@ def _bytes(header: Header) -> int:
     return math.prod(header.shape) * _BITS.get(header.dtype, 8) // 8
 
 
-def read(held: Held, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 

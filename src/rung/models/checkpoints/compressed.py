@@ -19,9 +19,9 @@ from rung.models.checkpoints.values import (
     FLOATS,
     INDICES,
     Headers,
-    Held,
     Peek,
     Raw,
+    StoredWeight,
     contradiction,
     format_of,
     group_size,
@@ -47,7 +47,7 @@ SUFFIXES = {
 KEY = "scale"
 
 
-def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> Held | None:
+def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> StoredWeight | None:
     """See ``values.Method``."""
     scheme = _scheme(config, name.removesuffix(".weight"))
     if "packed" in parts:
@@ -60,7 +60,7 @@ def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> He
 
 
 def _scheme(config: Mapping[str, Any], module: str) -> Mapping[str, Any]:
-    """What the config says of the weights of a linear layer. Raises ``BadFile``."""
+    """Return what the config says of the weights of a linear layer. Raises ``BadFile``."""
     groups = config.get("config_groups")
     found = [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
     exact = [group for group in found if any(_means(target, module) for target in group.get("targets") or ())]
@@ -76,7 +76,7 @@ def _means(target: object, module: str) -> bool:
     return bool(re.match(text[3:], module)) if text.startswith("re:") else text == module
 
 
-def _packed(name: str, parts: Headers, scheme: Mapping[str, Any], peek: Peek) -> Held:
+def _packed(name: str, parts: Headers, scheme: Mapping[str, Any], peek: Peek) -> StoredWeight:
     need(name, parts, "scale", "shape")
     bits = whole(scheme, "num_bits", (4, 8))
     shape = tuple(int(n) for n in peek("shape").values.reshape(-1))
@@ -94,10 +94,10 @@ def _packed(name: str, parts: Headers, scheme: Mapping[str, Any], peek: Peek) ->
         raise contradiction(name, "actorder is group, and there is no weight_g_idx")
     scale = FLOATS[parts["scale"].dtype]
     made = format_of(bits, group, scale, "zero" not in parts, ordered, columns)
-    return Held(shape, made, FrozenDict({"bits": bits, "group": group}))
+    return StoredWeight(shape, made, FrozenDict({"bits": bits, "group": group}))
 
 
-def _plain(name: str, parts: Headers, scheme: Mapping[str, Any]) -> Held:
+def _plain(name: str, parts: Headers, scheme: Mapping[str, Any]) -> StoredWeight:
     rows, columns = shape = (*parts["weight"].shape, 1, 1)[:2]
     shaped(name, parts["weight"], shape, ("I8",))
     need(name, parts, "scale")
@@ -108,11 +108,11 @@ def _plain(name: str, parts: Headers, scheme: Mapping[str, Any]) -> Held:
     rowwise = group == columns and "zero" not in parts and not ordered
     scale = FLOATS[parts["scale"].dtype]
     made = "int8" if rowwise else format_of(8, group, scale, "zero" not in parts, ordered, columns)
-    return Held((rows, columns), made, FrozenDict({"bits": 8, "group": group}))
+    return StoredWeight((rows, columns), made, FrozenDict({"bits": 8, "group": group}))
 
 
 def _ordered(name: str, parts: Headers, columns: int) -> bool:
-    """Whether columns say which group is theirs."""
+    """Return whether columns say which group is theirs."""
     if "g_idx" in parts:
         shaped(name, parts["g_idx"], (columns,), INDICES)
     return "g_idx" in parts
@@ -130,7 +130,7 @@ def _group(name: str, parts: Headers, scheme: Mapping[str, Any], shape: tuple[in
     return group
 
 
-def read(held: Held, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 

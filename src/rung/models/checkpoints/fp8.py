@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 from rung.core.errors import BadFile
 from rung.core.value import FrozenDict
 from rung.formats import table
-from rung.models.checkpoints.values import FLOATS, WHOLE_ROW, Header, Headers, Held, Peek, Raw, contradiction, need
+from rung.models.checkpoints.values import (
+    FLOATS,
+    WHOLE_ROW,
+    Header,
+    Headers,
+    Peek,
+    Raw,
+    StoredWeight,
+    contradiction,
+    need,
+)
 
 if TYPE_CHECKING:
     from rung.formats import Encoded
@@ -31,7 +41,7 @@ KEY = "weight"
 _SCALES = (*FLOATS, "U8", "F8_E8M0")
 
 
-def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> Held | None:
+def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> StoredWeight | None:
     """See ``values.Method``."""
     codes = parts["weight"]
     if codes.dtype in FLOATS:
@@ -41,7 +51,7 @@ def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> He
     return of_codes(name, parts, config.get("weight_block_size"))
 
 
-def of_codes(name: str, parts: Headers, block: object) -> Held:
+def of_codes(name: str, parts: Headers, block: object) -> StoredWeight:
     """A weight of e4m3 codes; ``block`` is [rows, columns] or None. Raises ``BadFile``."""
     need(name, parts, "scale")
     codes, scale = parts["weight"], parts["scale"]
@@ -51,7 +61,7 @@ def of_codes(name: str, parts: Headers, block: object) -> Held:
     tall, wide = _block(name, codes, scale, block)
     group = math.gcd(WHOLE_ROW if wide == columns else wide, columns)
     made = table.grouped("e4m3", group, "bf16" if scale.dtype == "BF16" else "f32").name
-    return Held((rows, columns), made, FrozenDict({"rows": tall, "columns": wide}))
+    return StoredWeight((rows, columns), made, FrozenDict({"rows": tall, "columns": wide}))
 
 
 def _block(name: str, codes: Header, scale: Header, block: object) -> tuple[int, int]:
@@ -72,7 +82,7 @@ def _block(name: str, codes: Header, scale: Header, block: object) -> tuple[int,
     return rows // grid[0], columns // grid[1]
 
 
-def read(held: Held, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 

@@ -18,9 +18,9 @@ from rung.models.checkpoints.values import (
     INDICES,
     Header,
     Headers,
-    Held,
     Peek,
     Raw,
+    StoredWeight,
     contradiction,
     format_of,
     group_size,
@@ -40,7 +40,7 @@ _BITS = (2, 3, 4, 8)
 _VERSIONS = {"gptq": 1, "gptq_v2": 0}
 
 
-def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> Held:
+def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> StoredWeight:
     """See ``values.Method``."""
     need(name, parts, "qweight", "qzeros", "scales")
     bits = whole(config, "bits", _BITS)
@@ -64,7 +64,7 @@ def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> He
     scale, symmetric = FLOATS[parts["scales"].dtype], config.get("sym", True) is True
     made = format_of(bits, group, scale, symmetric, ordered, columns)
     settings = {"bits": bits, "group": group, "add": _VERSIONS[version], "ordered": ordered}
-    return Held((rows, columns), made, FrozenDict(settings))
+    return StoredWeight((rows, columns), made, FrozenDict(settings))
 
 
 def _shape(name: str, parts: Headers, bits: int) -> tuple[int, int]:
@@ -80,7 +80,7 @@ def _shape(name: str, parts: Headers, bits: int) -> tuple[int, int]:
     return rows, columns
 
 
-def read(held: Held, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 

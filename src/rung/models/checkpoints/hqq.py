@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rung.core.errors import BadFile
 from rung.core.value import FrozenDict
 from rung.formats import table
-from rung.models.checkpoints.values import FLOATS, Headers, Held, Peek, Raw, contradiction, need, unread
+from rung.models.checkpoints.values import FLOATS, Headers, Peek, Raw, StoredWeight, contradiction, need, unread
 
 if TYPE_CHECKING:
     from rung.formats import Encoded
@@ -28,7 +28,7 @@ SUFFIXES = {f".{part}": part for part in ("W_q", "scale", "zero", *_DESCRIBING)}
 KEY = "W_q"
 
 
-def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> Held:
+def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> StoredWeight:
     """See ``values.Method``. What no format has (``axis`` 0, groups across rows) is held in the scale's floats."""
     need(name, parts, "W_q", "scale", "zero", "shape", "nbits", "axis")
     bits, axis = (int(peek(part).values.reshape(-1)[0]) for part in ("nbits", "axis"))
@@ -46,10 +46,10 @@ def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> He
     group, dtype = math.prod(shape) // groups, FLOATS[scale.dtype]
     plain = axis == 0 or shape[1] % group or parts["zero"].dtype != scale.dtype
     made = dtype if plain else table.grouped({4: "u4", 8: "u8"}[bits], group, dtype).name
-    return Held(shape, made, FrozenDict({"bits": bits, "axis": axis}))
+    return StoredWeight(shape, made, FrozenDict({"bits": bits, "axis": axis}))
 
 
-def read(held: Held, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 

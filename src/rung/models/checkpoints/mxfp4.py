@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rung.core.value import FrozenDict
-from rung.models.checkpoints.values import Headers, Held, Peek, Raw, contradiction, need, shaped
+from rung.models.checkpoints.values import Headers, Peek, Raw, StoredWeight, contradiction, need, shaped
 
 if TYPE_CHECKING:
     from rung.formats import Encoded
@@ -20,7 +20,7 @@ SUFFIXES = {"_blocks": "blocks", "_scales": "scales"}
 KEY = "blocks"
 
 
-def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> Held:
+def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> StoredWeight:
     """See ``values.Method``; the shape is [experts, out, in]."""
     need(name, parts, "blocks", "scales")
     blocks = parts["blocks"]
@@ -28,10 +28,10 @@ def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> He
         raise contradiction(name, f"{blocks.name} is {list(blocks.shape)} of {blocks.dtype}")
     shaped(name, parts["scales"], blocks.shape[:-1], ("U8", "F8_E8M0"))
     experts, rows, groups, _ = blocks.shape
-    return Held((experts, rows, 32 * groups), "mxfp4", FrozenDict())
+    return StoredWeight((experts, rows, 32 * groups), "mxfp4", FrozenDict())
 
 
-def read(held: Held, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``; the experts' rows follow each other."""
     import numpy as np
 

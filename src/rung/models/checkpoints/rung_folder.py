@@ -16,7 +16,7 @@ from rung.core.errors import BadFile, UnknownFormat
 from rung.core.types import EMPTY, Format
 from rung.formats.choice import Choice
 from rung.models.checkpoints import Weight
-from rung.models.checkpoints.values import Header, Held, Raw, contradiction, need, shaped
+from rung.models.checkpoints.values import Header, Raw, StoredWeight, contradiction, need, shaped
 from rung.models.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ DTYPES = {"uint8": "U8", "int8": "I8", "int32": "I32", "float32": "F32"}
 
 @dataclass(frozen=True)
 class Site:
-    """What a network has under the name of a weight: its ``shape`` [out, in], the names that its layer may have there
-    (by age and kind of the checkpoint), and whether that is an embedding or an output head."""
+    """Hold what a network has under the name of a weight: its ``shape`` [out, in], the names that its layer may have
+    there (by age and kind of the checkpoint), and whether that is an embedding or an output head."""
 
     shape: tuple[int, int]
     names: tuple[str, ...]
@@ -40,7 +40,7 @@ class Site:
 
 
 def said(config: Mapping[str, Any], where: str) -> Choice:
-    """What a quantisation config says. Raises ``BadFile`` for what is no such config."""
+    """Return what a quantisation config says. Raises ``BadFile`` for what is no such config."""
     settings = Settings(config, f"{where}: quantization_config")
     if unknown := sorted(config.keys() - set(_KEYS)):
         raise BadFile(f"{settings.where} has the key {unknown[0][:60]}", [f"rung knows {', '.join(_KEYS)}"], _NEWER)
@@ -98,10 +98,10 @@ def _weight(stem: str, parts: Mapping[str, Header], site: Site, made: Format | N
     for key, (shape, dtype) in zip(expected, formats.parts(made, site.shape).values(), strict=True):
         shaped(name, parts[key], shape, (DTYPES[dtype],))
     named = tuple((part, parts[key].name) for key, part in expected.items())
-    return Weight(name, Held(site.shape, made.name, EMPTY), named)
+    return Weight(name, StoredWeight(site.shape, made.name, EMPTY), named)
 
 
-def read(held: Held, parts: Mapping[str, Raw], name: str) -> Encoded:
+def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``: the parts themselves."""
     from rung.formats import Encoded
 

@@ -1,4 +1,5 @@
-"""What readers of quantised checkpoints share: stored tensors as they lie in files, and what a weight is made of."""
+"""Define what readers of quantised checkpoints share: stored tensors as they lie in files, and what a weight is made
+of."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Header(Value):
 
 
 @dataclass(frozen=True)
-class Held(Value):
+class StoredWeight(Value):
     """A weight of ``shape`` as rung holds it: ``format`` is a printed name; ``settings`` are what ``read`` asks for."""
 
     shape: tuple[int, ...]
@@ -92,12 +93,12 @@ class Method(Protocol):
     KEY: str
 
     @staticmethod
-    def held(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> Held | None:
+    def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Peek) -> StoredWeight | None:
         """How the weight is held; None for one that is stored as it is. Raises ``BadFile`` for contradictions, and
         ``UnknownArchitecture`` for a variant that rung does not read."""
 
     @staticmethod
-    def read(held: Held, parts: Mapping[str, Raw], name: str) -> Encoded:
+    def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
         """The weight [rows, columns], every value as the method's own package decodes it. Raises ``BadFile``."""
 
 

@@ -1,4 +1,4 @@
-"""What a file is when it is not what was hoped for, from its first bytes."""
+"""Hold what a file is when it is not what was hoped for, from its first bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
 def describe(head: bytes) -> str:
-    """What a file with these first bytes (64 or more, when it has them) is, with an article; ``""`` if nobody knows."""
+    """Return what a file with these first bytes (64 or more, when it has them) is, with an article; ``""`` if nobody
+    knows."""
     if not head:
         return "an empty file"
     if is_pickle(head):
@@ -57,7 +58,7 @@ def describe(head: bytes) -> str:
 
 
 def is_pickle(head: bytes) -> bool:
-    """Whether these first bytes begin a pickle, bare or in PyTorch's zip archive."""
+    """Return whether these first bytes begin a pickle, bare or in PyTorch's zip archive."""
     if head.startswith(b"PK\x03\x04"):
         return b"data.pkl" in head or b".data/" in head or b"archive/" in head
     return head.startswith(_PICKLES)

@@ -48,7 +48,7 @@ _LARGEST_ALIGNMENT = 2**20
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says before its tensors' data. Arrays are ``Numbers`` or ``Strings``, both sequences."""
+    """Hold what a GGUF file says before its tensors' data. Arrays are ``Numbers`` or ``Strings``, both sequences."""
 
     path: Path
     version: int

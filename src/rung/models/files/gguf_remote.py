@@ -164,7 +164,8 @@ class Far:
 
 
 def _is_next(data: bytes, at: int, count: int, last: bool) -> bool:
-    """Whether the ``count`` bytes there name a key or, behind the ``last`` one, a tensor: its type or shape follows."""
+    """Return whether the ``count`` bytes there name a key or, behind the ``last`` one, a tensor: its type or shape
+    follows."""
     after = at + count
     if not 3 <= count <= 256 or after + 4 > len(data):
         return False

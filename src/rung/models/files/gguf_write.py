@@ -1,4 +1,4 @@
-"""What stands before the weights in a GGUF file, version 3, little-endian; ``gguf`` reads it."""
+"""Read what stands before the weights in a GGUF file, version 3, little-endian; ``gguf`` reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands before the weights in a safetensors file; ``safetensors`` reads it."""
+"""Read what stands before the weights in a safetensors file; ``safetensors`` reads it."""
 
 from __future__ import annotations
 

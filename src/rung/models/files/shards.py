@@ -68,7 +68,7 @@ def weight_map(index: Path) -> dict[str, str]:
 
 
 def _is_plain(name: object) -> bool:
-    """Whether a shard's name is that of a safetensors file in the folder itself."""
+    """Return whether a shard's name is that of a safetensors file in the folder itself."""
     return isinstance(name, str) and name.endswith(".safetensors") and not set(name) & set("/\\\0")
 
 

@@ -1,4 +1,4 @@
-"""What both kinds of weight files have in common: stored tensors, and the checks of where they lie."""
+"""Define what both kinds of weight files have in common: stored tensors, and the checks of where they lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the networks of diffusers work on by default, and how many numbers are alive while they do.
+"""Hold what the networks of diffusers work on by default, and how many numbers are alive while they do.
 
 Sizes: the default arguments of each pipeline's call in diffusers 0.42 (1024 x 1024 for FLUX, 512 x 704 and 161 frames
 for LTX-Video, 480 x 832 and 81 frames for Wan, 512 x 512 and 16 frames for Latte). What is alive: counted in

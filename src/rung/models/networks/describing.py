@@ -1,4 +1,5 @@
-"""What the descriptions of model types have in common: how they are registered, and how they take their measures."""
+"""Define what the descriptions of model types have in common: how they are registered, and how they take their
+measures."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _DECODERS = ("vae", "vqvae", "movq", "safety_checker", "watermark", "vocoder")
 
 
 def is_pipeline(folder: Path) -> bool:
-    """Whether a folder holds a pipeline."""
+    """Return whether a folder holds a pipeline."""
     return (folder / INDEX).is_file()
 
 

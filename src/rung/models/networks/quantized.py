@@ -15,7 +15,7 @@ from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.types import EMPTY
 from rung.formats.choice import Choice
 from rung.models.card import Source, Tensor
-from rung.models.checkpoints import OWN, Held, rung_folder
+from rung.models.checkpoints import OWN, StoredWeight, rung_folder
 from rung.models.networks.parts import tensor_bytes
 from rung.models.networks.values import GENERATES, TABLES
 from rung.models.settings import Settings
@@ -93,7 +93,7 @@ def _own(tensors: tuple[Tensor, ...], choice: Choice) -> tuple[Tensor, ...]:
         chosen = layer and choice.of((layer,), _last(tensor) in (*TABLES, "head"), names)
         if chosen and chosen.divides(tensor.shape[-1]):
             size = math.prod(tensor.shape[:-2]) * chosen.bytes(tensor.shape[-2:])
-            source = Source(OWN, Held(tensor.shape, chosen.name, EMPTY), ())
+            source = Source(OWN, StoredWeight(tensor.shape, chosen.name, EMPTY), ())
             tensor = replace(tensor, format=chosen.name, bytes=size, source=source)
         made.append(tensor)
     return tuple(made)

@@ -104,7 +104,7 @@ def _part(listed: Listing, mirror: Mirror, folder: Path, prefix: str, open_path:
 
 
 def _says_all(place: Path, index: Path, open_path: Open) -> bool:
-    """Whether the configuration explains every byte of the index, so that no shard needs to be asked."""
+    """Return whether the configuration explains every byte of the index, so that no shard needs to be asked."""
     try:
         described = open_path(place).weight_bytes
     except RungError:

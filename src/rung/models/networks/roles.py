@@ -15,18 +15,18 @@ _EXPERT = re.compile(r"(?:.*\.)?layers\.(\d+)\.(?:mlp|block_sparse_moe)\.experts
 _EXPERT_ROLES = {"w1": "gate", "gate_proj": "gate", "w3": "up", "up_proj": "up", "w2": "down", "down_proj": "down"}
 _BLOCKS, _SCALES = "_blocks", "_scales"
 
-Place = tuple[str, tuple[int, ...] | None]
+RoleShape = tuple[str, tuple[int, ...] | None]
 
 
 class Roles:
     """Where the tensors of a component's files belong; ``missing`` are the described ones that no file has had yet."""
 
     def __init__(self, component: Component) -> None:
-        self._places: dict[str, Place] = {t.name: (t.role, t.shape) for t in component.tensors}
+        self._places: dict[str, RoleShape] = {t.name: (t.role, t.shape) for t in component.tensors}
         self._layers = component.shape.layers
         self.missing = {name: role for name, (role, _) in self._places.items() if "experts" not in role}
 
-    def take(self, name: str) -> Place:
+    def take(self, name: str) -> RoleShape:
         """The role of a stored tensor, and the shape that it must have; ``OTHER`` for one that was not described."""
         if expert := _EXPERT.fullmatch(name):
             layer, index, part, scale = expert.groups()

@@ -1,4 +1,4 @@
-"""What an outline is made of: components with their tensors and shape, and the phases in which they reside."""
+"""Hold what an outline is made of: components with their tensors and shape, and the phases in which they reside."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Component(Value):
 
 @dataclass(frozen=True)
 class Phase(Value):
-    """What must be resident together; a component that no later phase names can be dropped after its last."""
+    """Hold what must be resident together; a component that no later phase names can be dropped after its last."""
 
     name: str
     components: tuple[str, ...]
@@ -164,7 +164,8 @@ class Outline(Value):
 
     @property
     def writes(self) -> bool:
-        """Whether ``rung run`` makes text with it: rung's own decoder, or transformers' network of a checkpoint."""
+        """Return whether ``rung run`` makes text with it: rung's own decoder, or transformers' network of a
+        checkpoint."""
         only, *more = self.components
         borrowed = only.role == "decoder" and self.kind not in ("gguf", "module")
         return not more and self.kind != "size" and (only.decoder is not None or borrowed)

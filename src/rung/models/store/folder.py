@@ -70,13 +70,13 @@ class Manifest(Value):
 
     @property
     def path(self) -> Path:
-        """What to open: the GGUF file, of a split one the first part, or the folder of a Hugging Face model."""
+        """Return what to open: the GGUF file, of a split one the first part, or the folder of a Hugging Face model."""
         whole = any(file.name == "config.json" for file in self.files)
         return self.folder if whole else self.folder / self.files[0].name
 
     @property
     def is_whole(self) -> bool:
-        """Whether all files are there in their full size."""
+        """Return whether all files are there in their full size."""
         try:
             return all((self.folder / file.name).stat().st_size == file.size for file in self.files)
         except OSError:

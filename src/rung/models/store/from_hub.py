@@ -15,7 +15,7 @@ from rung.core.settings import OFFLINE
 from rung.core.text import size
 from rung.models import hub
 from rung.models.hub import Listing
-from rung.models.locate import CONFIG, label_of, repository_of, wanted_files
+from rung.models.locate import CONFIG, label_of, repository_of, select_files
 from rung.models.store import folder
 from rung.models.store.folder import Manifest, StoredFile, blob_name
 from rung.models.store.pull import Progress, disk_full, keep_blob, writing_store
@@ -39,7 +39,7 @@ def pull_repository(
     assert said is not None, "the caller has asked"
     repository, label, file = said
     listed, notes = hub.listing(repository, revision, offline or bool(OFFLINE.read()))
-    files, chosen = wanted_files(listed, label, file, None)
+    files, chosen = select_files(listed, label, file, None)
     for note in (*notes, *chosen):
         on_note(note)
     if hub.in_cache(listed, files):

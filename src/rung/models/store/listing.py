@@ -1,4 +1,4 @@
-"""What models are on this machine, and what one is, as values that print as tables and as JSON."""
+"""Hold what models are on this machine, and what one is, as values that print as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def _partial(name: str) -> Partial | None:
 
 @dataclass(frozen=True)
 class About(Value):
-    """What one model is. ``formats`` counts weights by format; ``here`` is false for a starter that is not pulled."""
+    """Hold what one model is. ``formats`` counts weights by format; ``here`` is false for a starter that is not
+    pulled."""
 
     name: str
     title: str

@@ -85,7 +85,7 @@ def state(parts: dict[str, Tensor], format: Format, shape: tuple[int, int]) -> S
 
 
 def forget(codes: Tensor) -> None:
-    """Lets go of the state of the weight with these codes, which weak references to them belong to: torch exchanges no
+    """Let go of the state of the weight with these codes, which weak references to them belong to: torch exchanges no
     tensor that has one, and in-place changes under ``torch.inference_mode`` have no version to tell them by."""
     with _lock:
         _states.pop(codes, None)
@@ -209,7 +209,7 @@ def leave_rasterizers(place: torch.device, degree: int | None, antialiased: bool
 
 
 def multiplies(place: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a probe proved that matrices are multiplied there in that dtype at a speed worth having."""
+    """Return whether a probe proved that matrices are multiplied there in that dtype at a speed worth having."""
     if dtype in (torch.float32, torch.float64):
         return True
     return (

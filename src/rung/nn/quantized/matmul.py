@@ -47,14 +47,14 @@ def linear(x: Tensor, weight: QuantWeight, exact: bool) -> Tensor:
 
 
 def recorded(x: Tensor) -> bool:
-    """Whether a call with x is to be an operator's: torch makes a program of it (``torch.compile``, ``jit.trace``), or
-    x has no values, or is more than a tensor.
+    """Return whether a call with x is to be an operator's: torch makes a program of it (``torch.compile``,
+    ``jit.trace``), or x has no values, or is more than a tensor.
     """
     return type(x) is not Tensor or x.is_meta or torch.compiler.is_compiling() or is_tracing()
 
 
 def transformed() -> bool:
-    """Whether torch batches or differentiates the calls while they are made (``torch.func``, forward mode)."""
+    """Return whether torch batches or differentiates the calls while they are made (``torch.func``, forward mode)."""
     return are_transforms_active() or forward_ad._current_level >= 0
 
 
@@ -170,7 +170,8 @@ def _(x: Tensor, parts: Parts, format: str, rows: int, columns: int) -> Tensor:
 
 @register_flop_formula([torch.ops.rung.product, torch.ops.rung.infer])
 def _flops(x: Any, parts: Any, format: str, rows: int, columns: int, *more: Any, **named: Any) -> int:
-    """Those of the product of x [M, ...], as whoever counts operations of torch sees it; decoding is none."""
+    """Return the operations of the product of x [M, ...], as whoever counts operations of torch sees it; decoding is
+    none."""
     return 2 * int(x[0]) * rows * columns
 
 

@@ -41,7 +41,7 @@ def check_glue(case: Case, device: Device) -> Verdict:
 
 
 def check_step(case: Case, device: Device) -> Verdict:
-    """What ``check_glue`` wants, and linears that all have a kernel for single rows; adapters have theirs."""
+    """Return what ``check_glue`` wants, and linears that all have a kernel for single rows; adapters have theirs."""
     if case.options.get("ordered", False):
         return no("columns of a weight lie in an order of their own, which a whole token has no kernel for")
     others = [rung for rung in case.options["linears"] if rung not in ROWS]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rung.models.card import Decoder as Shape
-from rung.ops.decode_step.glue import Glue, Place
+from rung.ops.decode_step.glue import Glue, TokenSpan
 from rung.ops.decode_step.parts import Cache
 from rung.ops.decode_step.weights import Biased, LayerWeights
 
@@ -42,14 +42,14 @@ class Block:
         )
         self.output, self.narrow = (Linear(linear, weights.device) for linear in (weights.output, weights.narrow))
 
-    def forward(self, hidden: Tensor, cache: Cache, place: Place, glue: Glue) -> None:
+    def forward(self, hidden: Tensor, cache: Cache, place: TokenSpan, glue: Glue) -> None:
         """Adds what this layer computes to hidden [T, hidden], in place; writes the cache at ``place.start`` and on."""
         mixed = self._attention(glue.add_and_norm(hidden, None, None, self.attention_norm), cache, place, glue)
         x = glue.add_and_norm(hidden, mixed, self.attention_post_norm, self.mlp_norm)
         del mixed
         glue.add_and_norm(hidden, self.narrow(self._gated(x, glue)), self.mlp_post_norm, None)
 
-    def _attention(self, x: Tensor, cache: Cache, place: Place, glue: Glue) -> Tensor:
+    def _attention(self, x: Tensor, cache: Cache, place: TokenSpan, glue: Glue) -> Tensor:
         q, k, v = self._heads(x)
         glue.turn_and_keep(q, k, v, place, cache)
         keys, values = cache.read(self.weights.index, place.start + x.shape[0])

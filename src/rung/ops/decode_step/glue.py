@@ -1,4 +1,5 @@
-"""What lies between the products of a layer: norms, rotation, the cache and the gated activation, in plain torch."""
+"""Hold what lies between the products of a layer: norms, rotation, the cache and the gated activation, in plain
+torch."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from rung.ops.decode_step.rope import rotate
 
 
 @dataclass(frozen=True)
-class Place:
+class TokenSpan:
     """Where some tokens stand in a layer: the layer, the first position, and its rotation.
 
     cos and sin are [T, dims / 2] f32; the norms are those of q and k where a model has them.
@@ -37,7 +38,7 @@ class Glue(Protocol):
     ) -> Tensor:
         """hidden [T, hidden] += post_norm(added), in place; then norm(hidden) as a new tensor, hidden without one."""
 
-    def turn_and_keep(self, q: Tensor, k: Tensor, v: Tensor, place: Place, cache: Cache) -> None:
+    def turn_and_keep(self, q: Tensor, k: Tensor, v: Tensor, place: TokenSpan, cache: Cache) -> None:
         """Norms and rotates q [T, heads, D] and k [T, kv_heads, D] in place, and writes k and v into the cache."""
 
     def gate(self, gate: Tensor, up: Tensor) -> Tensor:
@@ -64,7 +65,7 @@ class TorchGlue:
             hidden += added if post_norm is None else self._norm(added, post_norm)
         return hidden if norm is None else self._norm(hidden, norm)
 
-    def turn_and_keep(self, q: Tensor, k: Tensor, v: Tensor, place: Place, cache: Cache) -> None:
+    def turn_and_keep(self, q: Tensor, k: Tensor, v: Tensor, place: TokenSpan, cache: Cache) -> None:
         """See ``Glue``."""
         for x, norm in ((q, place.q_norm), (k, place.k_norm)):
             if norm is not None:

@@ -27,9 +27,9 @@ _SLAB = 32 << 20
 _LANES = 16
 
 
-class Beside:
-    """What changes of low rank add to y = W x, in f32: up (down x); with a DoRA the rows of the sum are scaled to its
-    magnitudes.
+class LowRankUpdates:
+    """Hold what changes of low rank add to y = W x, in f32: up (down x); with a DoRA the rows of the sum are scaled to
+    its magnitudes.
 
     ``encoded`` gives W, ``device`` is torch's name of where it computes. Several changes are one: their ranks stand
     side by side. On a CPU compiled functions add it, without torch.
@@ -75,11 +75,11 @@ class Adapted:
     """A bound linear with what stands beside it."""
 
     def __init__(self, linear: Any, changes: Sequence[LowRank], device: str, threads: int) -> None:
-        self.linear, self.beside = linear, Beside(changes, linear.encoded, device, threads)
+        self.linear, self.beside = linear, LowRankUpdates(changes, linear.encoded, device, threads)
 
     @property
     def state(self) -> Any:
-        """What the linear is bound to."""
+        """Return what the linear is bound to."""
         return self.linear.state
 
     def __call__(self, x: Tensor) -> Tensor:

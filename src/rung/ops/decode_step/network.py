@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rung.formats.codec import Floats
 from rung.ops.decode_step.block import Block
-from rung.ops.decode_step.glue import Glue, Place
+from rung.ops.decode_step.glue import Glue, TokenSpan
 from rung.ops.decode_step.parts import Cache
 from rung.ops.decode_step.weights import Weights
 
@@ -43,7 +43,7 @@ class Network:
             hidden = hidden.to(layer.device)
             cos, sin = (torch.from_numpy(table).to(layer.device) for table in tables[layer.rope])
             interleaved = self.weights.frequencies[layer.rope].interleaved
-            place = Place(layer.index, start, cos, sin, interleaved, block.q_norm, block.k_norm)
+            place = TokenSpan(layer.index, start, cos, sin, interleaved, block.q_norm, block.k_norm)
             block.forward(hidden, cache, place, self.glue)
         return hidden
 

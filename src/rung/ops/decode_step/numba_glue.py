@@ -9,7 +9,7 @@ from torch import Tensor
 from rung.kernels.cpu.decode import prefill_elementwise
 from rung.kernels.cpu.parallel import run
 from rung.models.card import Decoder as Shape
-from rung.ops.decode_step.glue import Place
+from rung.ops.decode_step.glue import TokenSpan
 from rung.ops.decode_step.network import Network
 from rung.ops.decode_step.parts import Cache
 from rung.ops.decode_step.ref import Reference, State
@@ -40,7 +40,7 @@ class NumbaGlue:
         self._run(prefill_elementwise.add_and_norm.address, *hidden.shape, *pointers, self._epsilon.ctypes.data)
         return out
 
-    def turn_and_keep(self, q: Tensor, k: Tensor, v: Tensor, place: Place, cache: Cache) -> None:
+    def turn_and_keep(self, q: Tensor, k: Tensor, v: Tensor, place: TokenSpan, cache: Cache) -> None:
         """See ``Glue``; the heads of a token follow each other without gaps."""
         rows = cache.rows(place.layer)
         behind = place.start * rows.row_stride

@@ -72,12 +72,12 @@ class State:
 
     @cached_property
     def reads_without_torch(self) -> bool:
-        """Whether prompts are read without torch."""
+        """Return whether prompts are read without torch."""
         return reads(self.weights)
 
     @cached_property
     def reader(self) -> Reader:
-        """What reads prompts: without torch where every weight is packed, else torch with the compiled glue."""
+        """Return what reads prompts: without torch where every weight is packed, else torch with the compiled glue."""
         if self.reads_without_torch:
             return PromptReader(self.weights, self.threads)
         from rung.ops.decode_step.network import Network
@@ -157,7 +157,7 @@ class _Layout:
             self._layer(layer, start, self.embedded if index == 0 else self.added)
             post_norm = _vector(layer.mlp_post_norm)
         softcap = None if shape.logit_softcap is None else np.array([shape.logit_softcap], dtype=np.float32)
-        head = Piece(held(self.weights.head), None, address(self.logits), low_rank(self.weights.head))
+        head = Piece(kernel_weight(self.weights.head), None, address(self.logits), low_rank(self.weights.head))
         after = After(step.NOTHING if softcap is None else step.CAP, softcap=softcap)
         norm = Before(step.ADD, _vector(self.weights.norm), post_norm)
         self.builder.linear([head], address(self.added), norm, after)
@@ -198,7 +198,7 @@ class _Layout:
         self.builder.linear([_piece(layer.narrow, address(self.added))], wide, Before(step.PLAIN))
 
 
-def held(linear: Any) -> Packed | FloatRows:
+def kernel_weight(linear: Any) -> Packed | FloatRows:
     """The weight of a bound linear; one without a row kernel is our own mistake, as the ladder asks before."""
     state = linear.state
     if isinstance(state, Packed):
@@ -209,7 +209,7 @@ def held(linear: Any) -> Packed | FloatRows:
 
 
 def _piece(linear: Biased, result: int) -> Piece:
-    return Piece(held(linear.linear), _vector(linear.bias), result, low_rank(linear.linear))
+    return Piece(kernel_weight(linear.linear), _vector(linear.bias), result, low_rank(linear.linear))
 
 
 def low_rank(linear: Any) -> LowRankRows | None:

@@ -1,4 +1,4 @@
-"""What a decoder is made of: the shapes of its bound parts, and where they come from."""
+"""Hold what a decoder is made of: the shapes of its bound parts, and where they come from."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Parts(Protocol):
     """Where a decoder gets its bound parts from, a role (``layers.3.q``) at a time, in the order of use."""
 
     def holds(self, role: str) -> bool:
-        """Whether the model has that tensor."""
+        """Return whether the model has that tensor."""
 
     def linear(self, role: str) -> Linear:
         """x [T, in] -> [T, out], bound; ``head`` gives the embedding's matrix when the head is tied."""

@@ -13,7 +13,7 @@ from rung.ops.decode_step.weights import Weights
 
 @dataclass(frozen=True)
 class State:
-    """What ``prepare`` binds."""
+    """Hold what ``prepare`` binds."""
 
     network: Network
     cache: Cache

@@ -1,4 +1,5 @@
-"""What a decoder computes with: its bound parts in their order, for whole tokens and for prompts, without torch."""
+"""Compute what a decoder computes with: its bound parts in their order, for whole tokens and for prompts, without
+torch."""
 
 from __future__ import annotations
 

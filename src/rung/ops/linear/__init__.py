@@ -26,7 +26,7 @@ from rung.core.types import YES, Case, Device, Ladder, Level, Rung, Verdict, no
 from rung.kernels.cpu.pack.layouts import FORMATS, divides
 
 #: Formats of floats, whose rows are read as they are stored.
-IN_PLACE = ("f32", "f16", "bf16", "e4m3")
+READ_AS_STORED = ("f32", "f16", "bf16", "e4m3")
 
 #: Rows of activations that the row kernels take at once; the tile kernels start above.
 FEW = 8
@@ -34,7 +34,7 @@ FEW = 8
 
 def _columns(case: Case) -> Verdict:
     columns, format = case.shape[2], formats.get(case.format)
-    if case.format.split(":")[0] not in IN_PLACE:
+    if case.format.split(":")[0] not in READ_AS_STORED:
         fits = divides(format, columns)
     else:
         vectors = format.layout == "rows" and (format.block % 16 == 0 or format.family == "floats")
@@ -98,7 +98,7 @@ LADDER = register_ladder(
                 "rung.ops.linear.numba_stored:RUNG",
                 kinds=("cpu",),
                 needs=("isa.avx512f", "package.numba"),
-                formats=IN_PLACE,
+                formats=READ_AS_STORED,
                 check="rung.ops.linear:check_row",
             ),
             Rung(

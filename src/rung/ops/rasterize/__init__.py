@@ -87,7 +87,7 @@ TRITON_CUDA, TRITON_AMD = (5, 0), ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx9
 
 
 def compiled_there(case: Case, device: Device) -> Verdict:
-    """Whether Triton compiles for the device's architecture; tests compile the kernels for each."""
+    """Return whether Triton compiles for the device's architecture; tests compile the kernels for each."""
     if device.kind == "cuda":
         found = re.match(r"sm_(\d+)(\d)", device.arch)
         able = found is not None and (int(found[1]), int(found[2])) >= TRITON_CUDA

@@ -55,7 +55,7 @@ def basis(degree: int, directions: Tensor) -> Tensor:
     return torch.stack(terms, dim=-1)
 
 
-def seen_colors(splats: Splats, pose: Tensor, degree: int | None) -> Tensor:
+def view_colors(splats: Splats, pose: Tensor, degree: int | None) -> Tensor:
     """[N, 3]: the harmonics seen from the camera plus 0.5, not below 0; plain colours as they are."""
     if degree is None:
         return splats.colors
@@ -98,7 +98,7 @@ def project(splats: Splats, pose: Tensor, camera: Camera, screen: Tensor | None 
     if screen is not None:
         means = means + screen[:, :2]
     radii = (radii * inside[:, None]).int()
-    return Flat(means, conics, opacities, seen_colors(splats, pose, camera.degree), points[:, 2], radii)
+    return Flat(means, conics, opacities, view_colors(splats, pose, camera.degree), points[:, 2], radii)
 
 
 def absolute_of(screen: Tensor | None) -> Tensor | None:

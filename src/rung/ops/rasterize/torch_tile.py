@@ -21,7 +21,7 @@ _MOST = 1 << 22
 
 
 def _with_nothing(each: Tensor) -> Tensor:
-    """Of all splats, and of one more at the end that nobody sees, for lists that are filled up."""
+    """Return the values of all splats, and of one more at the end that nobody sees, for lists that are filled up."""
     return torch.cat([each, each.new_zeros(1, *each.shape[1:])])
 
 

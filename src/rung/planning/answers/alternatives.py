@@ -1,4 +1,4 @@
-"""What runs where nothing does as asked: coarser formats, a shorter context, some layers on the CPU; pure."""
+"""Hold what runs where nothing does as asked: coarser formats, a shorter context, some layers on the CPU; pure."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Pick = Callable[[Sequence[Arrangement]], Arrangement]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What was asked of a group of devices: ``formats`` to try, ``context`` in tokens, and whether a person named
+class GroupRequest:
+    """Hold what was asked of a group of devices: ``formats`` to try, ``context`` in tokens, and whether a person named
     them."""
 
     group: Group
@@ -41,7 +41,7 @@ class Wanted:
 
 
 def instead(
-    wanted: Wanted, cpu: Device | None, usual: Sequence[Storage], attempt: Attempt, pick: Pick
+    wanted: GroupRequest, cpu: Device | None, usual: Sequence[Storage], attempt: Attempt, pick: Pick
 ) -> list[Alternative]:
     """Return what runs on these devices in the place of what was asked for, the least different first.
 
@@ -62,7 +62,8 @@ def instead(
 
 
 def _adds(shared: Alternative, found: Sequence[Alternative]) -> bool:
-    """Whether the CPU beside the card is worth a word: it keeps an option, more of the weights, or is much faster."""
+    """Return whether the CPU beside the card is worth a word: it keeps an option, more of the weights, or is much
+    faster."""
     best = max(found, key=lambda each: each.choice.error_db, default=None)
     if best is None or (shared.as_asked and not best.as_asked):
         return True
@@ -75,7 +76,7 @@ def _distinct(formats: Sequence[Storage]) -> list[Storage]:
     return list({storage_name(each): each for each in formats}.values())
 
 
-def _on_devices(wanted: Wanted, formats: Sequence[Storage], attempt: Attempt, pick: Pick) -> list[Alternative]:
+def _on_devices(wanted: GroupRequest, formats: Sequence[Storage], attempt: Attempt, pick: Pick) -> list[Alternative]:
     """The best with the whole context, and with a shorter one where that keeps more of the weights."""
     found: list[Alternative] = []
     for context in contexts(wanted.context):
@@ -90,7 +91,7 @@ def _on_devices(wanted: Wanted, formats: Sequence[Storage], attempt: Attempt, pi
 
 
 def _beside_cpu(
-    wanted: Wanted, cpu: Device, formats: Sequence[Storage], attempt: Attempt, pick: Pick
+    wanted: GroupRequest, cpu: Device, formats: Sequence[Storage], attempt: Attempt, pick: Pick
 ) -> Alternative | None:
     for context in contexts(wanted.context):
         best = _best(formats, (*wanted.group, cpu), context, attempt, pick)
@@ -113,8 +114,8 @@ def _best(
     return able[id(best)], best
 
 
-def _alternative(wanted: Wanted, choice: Choice, context: int) -> Alternative:
-    """What is different, in words: ``q3_k_m instead of q8_0, 2,048 tokens of context``."""
+def _alternative(wanted: GroupRequest, choice: Choice, context: int) -> Alternative:
+    """Return what is different, in words: ``q3_k_m instead of q8_0, 2,048 tokens of context``."""
     other_format = choice.format not in map(storage_name, wanted.formats)
     other_context = context != wanted.context
     changes = [_format_change(choice)] if other_format else []

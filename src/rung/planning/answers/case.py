@@ -1,4 +1,4 @@
-"""What every choice of one model shares: its networks, what is asked, which formats to try; pure."""
+"""Hold what every choice of one model shares: its networks, what is asked, which formats to try; pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rung.planning.network_spec import Subject
 from rung.planning.request import Request
 from rung.planning.solve import FORMATS, contexts_of, storages
 from rung.planning.weight_plan import Storage, storage_name
-from rung.planning.weight_plan_cache import Kitchen
+from rung.planning.weight_plan_cache import WeightPlanCache
 
 
 @dataclass(frozen=True)
 class Case:
-    """What every choice of one model shares."""
+    """Hold what every choice of one model shares."""
 
-    kitchens: dict[str, Kitchen]
+    kitchens: dict[str, WeightPlanCache]
     outline: Outline
     question: Question
     request: Request
@@ -29,13 +29,13 @@ class Case:
     sequence: int
 
     @property
-    def main(self) -> Kitchen:
+    def main(self) -> WeightPlanCache:
         """The model itself; of a pipeline the largest component."""
         return max(self.kitchens.values(), key=lambda kitchen: kitchen.subject.parameters)
 
     @property
     def reads(self) -> bool:
-        """Whether it is one network that reads a text, and so has a context and a speed of reading."""
+        """Return whether it is one network that reads a text, and so has a context and a speed of reading."""
         return len(self.kitchens) == 1 and self.main.subject.role in (*GENERATES, "encoder")
 
 
@@ -53,7 +53,7 @@ def make_case(outline: Outline, question: Question, traced: Mapping[str, int]) -
             f"{outline.name} is a pipeline; rung knows the memory of training for language models.",
             ways_out=["rung check MODEL   # without --training"],
         )
-    kitchens = {name: Kitchen(subject) for name, subject in subjects.items()}
+    kitchens = {name: WeightPlanCache(subject) for name, subject in subjects.items()}
     largest = max(subjects.values(), key=lambda subject: subject.parameters)
     context = contexts_of(largest, question.context)[0]
     most = largest.shape.context or SEQUENCE
@@ -76,7 +76,7 @@ def make_case(outline: Outline, question: Question, traced: Mapping[str, int]) -
 
 
 def _borrowed(outline: Outline, subject: Subject) -> bool:
-    """Whether its layers will be those of rung.nn."""
+    """Return whether its layers will be those of rung.nn."""
     read = outline.writes or any(tensor.source for tensor in subject.tensors)
     return outline.kind == "module" or (subject.decoder is None and read)
 
@@ -112,7 +112,7 @@ def usual_storages(case: Case) -> list[Storage]:
 
 
 def _quantised(subject: Subject) -> bool:
-    """Whether its matrices are stored in formats that rung decodes, and not all of them as floats."""
+    """Return whether its matrices are stored in formats that rung decodes, and not all of them as floats."""
     stored = {tensor.format for tensor in subject.tensors}
     return stored <= set(formats.FORMATS) and any(formats.FORMATS[name].bits < 16 for name in stored)
 

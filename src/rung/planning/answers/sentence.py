@@ -32,9 +32,9 @@ def sentence(answer: Answer) -> str:
     if not answer.choices or not groups:
         return f"{_model(answer)}: no device was asked about."
     if len(groups) == 1:
-        return f"{_model(answer)} on {place(groups[0])}: {_on_one(answer, group_key(groups[0]))}."
+        return f"{_model(answer)} on {devices_phrase(groups[0])}: {_on_one(answer, group_key(groups[0]))}."
     if len(groups) <= _FEW:
-        told = (f"on {place(group)} {_on_one(answer, group_key(group))}" for group in groups)
+        told = (f"on {devices_phrase(group)} {_on_one(answer, group_key(group))}" for group in groups)
         return f"{_model(answer)}: {'; '.join(told)}."
     return _on_many(answer)
 
@@ -57,7 +57,7 @@ def group_name(group: Sequence[Device]) -> str:
     return " + ".join(name if number == 1 else f"{number} x {name}" for name, number in names.items())
 
 
-def place(group: Sequence[Device]) -> str:
+def devices_phrase(group: Sequence[Device]) -> str:
     """Return the devices in a sentence: ``a Quadro P2200``, ``this machine's CPU (AMD EPYC)``."""
     if len(group) > 1:
         return group_name(group)
@@ -110,7 +110,7 @@ def _beside_cpu(other: Alternative, context: int = 0, slow_is_said: bool = False
 
 
 def _as_asked(answer: Answer, other: Alternative) -> str:
-    """What was asked for and is not kept, in words."""
+    """Return what was asked for and is not kept, in words."""
     formats = list(dict.fromkeys(choice.format for choice in answer.choices))
     if other.choice.format in formats:
         return f"with {count(answer.context, 'token')} of context"
@@ -118,7 +118,7 @@ def _as_asked(answer: Answer, other: Alternative) -> str:
 
 
 def _runs(answer: Answer, best: Choice) -> str:
-    """What the best choice is asked with: ``yes, with q8_0 and 4,096 tokens of context, 6.6 tokens/s``."""
+    """Return what the best choice is asked with: ``yes, with q8_0 and 4,096 tokens of context, 6.6 tokens/s``."""
     word = _word(best)
     if answer.sequence:
         fits = f"training fits with {best.format}, {size(best.memory.total)} of {size(best.free)}"
@@ -191,4 +191,4 @@ def sorted_by_size(answer: Answer) -> list[Choice]:
 
 
 def _smallest(answer: Answer, choice: Choice) -> str:
-    return f"{place(answer.group(choice.device))}, with {choice.format}, {_speed(choice)}"
+    return f"{devices_phrase(answer.group(choice.device))}, with {choice.format}, {_speed(choice)}"

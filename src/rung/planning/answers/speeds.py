@@ -32,7 +32,7 @@ def memory_bound(arrangement: Arrangement, subject: Subject, depth: int, batch: 
     return bound(parts, subject, arrangement.cache_dtype, depth, batch)
 
 
-def llama_cpp_beside(
+def llama_cpp_speed(
     arrangement: Arrangement, subject: Subject, format: str, context: int, outline: Outline
 ) -> LlamaCpp | None:
     """Return what llama.cpp does with weights in that format; None where it has no such files, or several devices."""

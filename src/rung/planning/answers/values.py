@@ -44,7 +44,8 @@ class Speed(Value):
 
     @property
     def slower(self) -> bool:
-        """Whether llama.cpp is faster: by published figures, else where rung reaches less than half of the bound."""
+        """Return whether llama.cpp is faster: by published figures, else where rung reaches less than half of the
+        bound."""
         decode, beside = self.decode_tokens_per_second, self.llama_cpp
         if beside is None:
             return False

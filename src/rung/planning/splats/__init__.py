@@ -44,7 +44,7 @@ _PIECES = 64 << 20
 
 @dataclass(frozen=True)
 class SplatPlan(Value):
-    """What a training of splats gets on a device.
+    """Hold what a training of splats gets on a device.
 
     ``splats`` is the most there will be; ``width`` and ``height`` are pixels of the largest view in training, ``scale``
     their share of the photograph's; ``cache_bytes`` are for pictures (of the device's memory on a CPU, of the host's
@@ -81,7 +81,7 @@ class SplatPlan(Value):
 
     @property
     def fits(self) -> bool:
-        """Whether that is within the budget."""
+        """Return whether that is within the budget."""
         return self.peak <= self.budget
 
     @property
@@ -111,7 +111,7 @@ def plan(
     cache of pictures gets what is left in any case. Without ``steps`` a GPU does those of the published schedules, a
     CPU what it can in ``seconds`` (default: half an hour). Raises ``DoesNotFit`` and ``UsageError``.
     """
-    asked = Asked(card, device, memory, max_splats, max_resolution, sh_degree, steps, seconds, format)
+    asked = SplatRequest(card, device, memory, max_splats, max_resolution, sh_degree, steps, seconds, format)
     made = asked.plans()
     fitting = [each for each in made if each.fits]
     if not fitting:
@@ -120,8 +120,8 @@ def plan(
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What plans are made of: see ``plan``."""
+class SplatRequest:
+    """Hold what plans are made of: see ``plan``."""
 
     card: SceneCard
     device: Device
@@ -179,7 +179,7 @@ class Asked:
             return SCALES
         return (min(1.0, self.max_resolution / max(self.view.width, self.view.height)),)
 
-    def wanted(self, pixels: int) -> int:
+    def target_splats(self, pixels: int) -> int:
         """The splats that pictures of so many pixels are worth, or that were asked for."""
         worth = _MOST if self.device.kind != "cpu" else min(_MOST, max(_FEWEST, pixels // _PIXELS))
         return worth if self.max_splats is None else self.max_splats
@@ -187,22 +187,22 @@ class Asked:
     def at(self, scale: float) -> SplatPlan:
         """The plan at one resolution: all splats wanted, kept as they fit, or as many as fit."""
         width, height = self.size(scale)
-        wanted = self.wanted(width * height)
+        wanted = self.target_splats(width * height)
         levels = [kept for kept in _LEVELS if self.format in (None, _format(kept))]
         for kept in levels:
-            if (made := self.made(scale, wanted, kept)).fits:
+            if (made := self.plan_with(scale, wanted, kept)).fits:
                 return made
         low, high = min(_FEWEST, wanted), wanted
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.made(scale, middle, kept).fits else (low, middle - 1)
-        return self.made(scale, low, kept)
+            low, high = (middle, high) if self.plan_with(scale, middle, kept).fits else (low, middle - 1)
+        return self.plan_with(scale, low, kept)
 
     def size(self, scale: float) -> tuple[int, int]:
         """Width and height of the largest view in training."""
         return max(1, round(self.view.width * scale)), max(1, round(self.view.height * scale))
 
-    def made(self, scale: float, splats: int, kept: Kept) -> SplatPlan:
+    def plan_with(self, scale: float, splats: int, kept: Kept) -> SplatPlan:
         """The plan with these choices; the cache of pictures gets what is left."""
         (width, height), device = self.size(scale), self.device
         options = FrozenDict({"degree": self.sh_degree, "antialiased": False})
@@ -254,8 +254,8 @@ class Asked:
         if kept.state == "8bit":
             halves = ", harmonics in 16" if kept.harmonics == "f16" else ""
             found.append(f"Adam's means of harmonics in 8 bits{halves}")
-        if splats < self.wanted(pixels):
-            found.append(f"{splats:,} splats fit where {self.wanted(pixels):,} would be of use")
+        if splats < self.target_splats(pixels):
+            found.append(f"{splats:,} splats fit where {self.target_splats(pixels):,} would be of use")
         return found
 
 
@@ -268,14 +268,14 @@ def _format(kept: Kept) -> str:
     return FORMATS[kept.harmonics == "f16"]
 
 
-def best(fitting: list[SplatPlan], asked: Asked) -> SplatPlan:
-    """Of plans that fit, the largest first, the one that is taken."""
-    worthy = [made for made in fitting if 2 * made.splats >= asked.wanted(made.width * made.height)]
+def best(fitting: list[SplatPlan], asked: SplatRequest) -> SplatPlan:
+    """Return the plan that is taken, of those that fit, the largest first."""
+    worthy = [made for made in fitting if 2 * made.splats >= asked.target_splats(made.width * made.height)]
     quick = [made for made in worthy if asked.device.kind != "cpu" or made.steps_per_second >= _SLOWEST]
     return (quick or worthy[-1:] or fitting[-1:])[0]
 
 
-def ways_out(asked: Asked, smallest: SplatPlan) -> list[str]:
+def ways_out(asked: SplatRequest, smallest: SplatPlan) -> list[str]:
     """Commands whose plan would fit: smaller pictures, or more memory."""
     scene, sides = quoted(asked.card.path), (smallest.max_resolution >> halved for halved in range(1, 16))
     smaller = (replace(asked, max_resolution=side).plans()[0] for side in sides if side >= _SMALLEST)
@@ -284,7 +284,7 @@ def ways_out(asked: Asked, smallest: SplatPlan) -> list[str]:
     return [*ways, f"rung splat train {scene} --out DIR --memory {tenths(smallest.peak)}GB"]
 
 
-def _does_not_fit(asked: Asked, smallest: SplatPlan) -> DoesNotFit:
+def _does_not_fit(asked: SplatRequest, smallest: SplatPlan) -> DoesNotFit:
     return DoesNotFit(
         f"Training splats of {asked.card.path} does not fit into {size(asked.budget)}.",
         [

@@ -1,4 +1,4 @@
-"""Whether splats can be trained on a scene: (scene, devices, question) -> Answer; pure.
+"""Find out whether splats can be trained on a scene: (scene, devices, question) -> Answer; pure.
 
 A choice for each resolution and device; its format is that of the splats.
 """
@@ -18,10 +18,10 @@ from rung.core.types import StepClass, Verdict, no
 from rung.core.value import FrozenDict
 from rung.hardware.select import Group, group_id
 from rung.models.card import SceneCard
-from rung.planning.answers.sentence import place
+from rung.planning.answers.sentence import devices_phrase
 from rung.planning.check_result import Answer, Choice, Question, Relaxation, Speed
 from rung.planning.devices import computes, uncertainty
-from rung.planning.splats import FORMATS, Asked, SplatPlan, best, ways_out
+from rung.planning.splats import FORMATS, SplatPlan, SplatRequest, best, ways_out
 
 #: Fewer steps a second count as slow: the published schedules would take a day.
 _SLOW = 1 / 3
@@ -41,7 +41,7 @@ class SplatChoice(Choice):
 
     @property
     def speeds(self) -> tuple[str, ...]:
-        """What is predicted of its speed, in words."""
+        """Return what is predicted of its speed, in words."""
         made = self.plan
         return (f"{made.steps_per_second:.3g} steps/s", f"{duration(made.seconds)} for {made.steps:,} steps")
 
@@ -67,13 +67,14 @@ class SplatAnswer(Answer):
     def sentence(self) -> str:
         """The answer in one sentence: where, in which pictures, how long."""
         if self.best is None:
-            return f"{self.model}: no splats can be trained on {place(self.groups[0]) if self.groups else 'nothing'}."
+            where = devices_phrase(self.groups[0]) if self.groups else "nothing"
+            return f"{self.model}: no splats can be trained on {where}."
         best = self.choices[self.best]
         assert isinstance(best, SplatChoice)
         made = best.plan
         word = "yes" if best.level == "yes" else "slowly"
         pictures = f"pictures of {made.width} x {made.height} and up to {made.splats:,} splats"
-        where = place(self.group(best.device))
+        where = devices_phrase(self.group(best.device))
         return f"{self.model} on {where}: {word}, with {pictures}, {made.steps:,} steps in {duration(made.seconds)}."
 
     def to_json(self) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def _only_for_models(question: Question) -> None:
             )
 
 
-def _asked(card: SceneCard, group: Group, question: Question) -> Asked:
+def _asked(card: SceneCard, group: Group, question: Question) -> SplatRequest:
     unknown = next((name for name in question.formats if name not in FORMATS), None)
     if unknown is not None:
         raise UnknownFormat(
@@ -142,10 +143,10 @@ def _asked(card: SceneCard, group: Group, question: Question) -> Asked:
             [f"rung check {quoted(card.path)} --format f32"],
         )
     memory = question.memory.get(group_id(group), question.memory.get("*"))
-    return Asked(card, group[0], memory, format=question.formats[0] if len(set(question.formats)) == 1 else None)
+    return SplatRequest(card, group[0], memory, format=question.formats[0] if len(set(question.formats)) == 1 else None)
 
 
-def _choice(asked: Asked, group: Group, made: SplatPlan, named: bool) -> SplatChoice:
+def _choice(asked: SplatRequest, group: Group, made: SplatPlan, named: bool) -> SplatChoice:
     """``named``: whether training must be told the format."""
     verdict = _verdict(group, made)
     slow = f"{made.steps_per_second:.2g} steps a second" if verdict and made.steps_per_second < _SLOW else ""
@@ -175,8 +176,8 @@ def _verdict(group: Group, made: SplatPlan) -> Verdict:
     return no(f"the smallest plan needs {made.peak / 2**30:.1f} GB", StepClass.OUT_OF_MEMORY)
 
 
-def _command(asked: Asked, made: SplatPlan, named: bool) -> str:
-    """What trains so. A card of the catalogue is meant to be the first of its kind where the command runs."""
+def _command(asked: SplatRequest, made: SplatPlan, named: bool) -> str:
+    """Return what trains so. A card of the catalogue is meant to be the first of its kind where the command runs."""
     device = asked.device
     place = device.id if device.real else device.kind if device.kind in ("cpu", "mps") else f"{device.kind}:0"
     words = ["rung", "splat", "train", asked.card.path, "--out", "DIR", "--device", place]

@@ -60,7 +60,7 @@ _PLAIN = 60
 
 
 class Load(NamedTuple):
-    """What a step is about: numbers of splats and of pixels (width x height), and the degree of harmonics."""
+    """Hold what a step is about: numbers of splats and of pixels (width x height), and the degree of harmonics."""
 
     splats: int
     pixels: int
@@ -90,7 +90,7 @@ class Kept(NamedTuple):
     harmonics: str = "f32"
 
     def bytes(self, harmonics: int) -> tuple[int, int, int]:
-        """Of a splat with so many harmonics: what is learned, gradients, and Adam's means."""
+        """Return the bytes of a splat with so many harmonics: what is learned, gradients, and Adam's means."""
         if self.state == "f32":
             numbers = SHAPE + harmonics
             return 4 * numbers, 4 * numbers, 8 * numbers

@@ -1,1 +1,1 @@
-"""What a probe computes on a device. These modules run in a child process: see ``rung.run.probe``."""
+"""Compute what a probe computes on a device. These modules run in a child process: see ``rung.run.probe``."""

@@ -80,7 +80,8 @@ def product(x: Tensor, w: Tensor) -> Tensor:
 
 
 def wrong(got: Tensor, expected: Tensor, tolerance: float) -> str:
-    """What is wrong with a matrix: not finite, off as a whole, off in scale, or off in a single row; empty if nothing.
+    """Return what is wrong with a matrix: not finite, off as a whole, off in scale, or off in a single row; empty if
+    nothing.
 
     ``tolerance`` is a relative error in L2. A row may have twice as much; the scale a quarter, for rounding averages
     out. Zero asks for equality.

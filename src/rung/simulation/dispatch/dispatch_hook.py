@@ -64,7 +64,7 @@ def see() -> None:
     _include(_KEY, True)
 
 
-class seen:  # noqa: N801 (a block: with seen())
+class observe:  # noqa: N801 (a block: with seen())
     """While in the block, the operations of this thread are seen (or not)."""
 
     __slots__ = ("_before", "_now")
@@ -81,7 +81,7 @@ class seen:  # noqa: N801 (a block: with seen())
 
 
 def is_view(schema: Any) -> bool:
-    """Whether the result of an operation shares the memory of an argument, without being that argument."""
+    """Return whether the result of an operation shares the memory of an argument, without being that argument."""
     return any(a.alias_info is not None and not a.alias_info.is_write for a in schema.arguments)
 
 
@@ -122,7 +122,7 @@ def _with_kernels() -> set[str]:
 
 
 def _makes_tensors(full: str) -> bool:
-    """Whether an operation returns tensors that are none of its arguments; that is said of torch's own alone."""
+    """Return whether an operation returns tensors that are none of its arguments; that is said of torch's own alone."""
     name, _, overload = full.partition(".")
     return not name.startswith("aten::") or any(
         "Tensor" in str(result.type) and (result.alias_info is None or not result.alias_info.is_write)
@@ -131,9 +131,10 @@ def _makes_tensors(full: str) -> bool:
 
 
 def _is_called_under_modes() -> bool:
-    """Whether torch calls the fallback where a mode is in force: up to 2.9 and more it knows it by operation alone."""
+    """Return whether torch calls the fallback where a mode is in force: up to 2.9 and more it knows it by operation
+    alone."""
     try:
-        with seen(), _Passing():
+        with observe(), _Passing():
             torch.ops.aten.scalar_tensor.default(0)
     except RuntimeError:  # an assertion of its own
         return False

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rung.run.torch_private import DispatchKey, DispatchKeySet
 from rung.simulation import refusals
-from rung.simulation.dispatch.dispatch_hook import seen
+from rung.simulation.dispatch.dispatch_hook import observe
 from rung.simulation.dispatch.operations import Operation
 from rung.simulation.simulation import HOST, Card, Host, World
 from rung.simulation.torch_api import placement
@@ -105,16 +105,16 @@ class Dispatch:
     def _by_parts(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Card | Host | None) -> Any:
         """Computes an operation that is made of others: its parts come back to ``run``."""
         if wanted is None:
-            with seen():
+            with observe():
                 return func.decompose(*args, **kwargs)
-        with wanting(self.world, wanted), seen():
+        with wanting(self.world, wanted), observe():
             return func.decompose(*args, **kwargs)
 
     def _inside(self, func: Any) -> Callable[..., Any]:
         """Another library's operation: what its kernel calls of torch comes back to ``run``."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            with seen():
+            with observe():
                 return func._handle.redispatch_boxed(_KEYS, *args, **kwargs)
 
         return run
@@ -158,7 +158,8 @@ def _check_indices(world: World, tensor: Tensor, indices: Iterable[Tensor | None
 
 
 def _is_misplaced(tensor: Tensor) -> bool:
-    """Whether a tensor of the host may not be with those of a card: numbers may, and so may those of no device."""
+    """Return whether a tensor of the host may not be with those of a card: numbers may, and so may those of no
+    device."""
     return bool(tensor.dim()) and placement.real_device(tensor).type == "cpu"
 
 

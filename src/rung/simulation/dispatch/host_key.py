@@ -29,12 +29,12 @@ _SEARCHED = 256
 
 
 def marks(tensor: Tensor) -> bool:
-    """Whether the tensor bears the bit."""
+    """Return whether the tensor bears the bit."""
     return bool(_keys_of(tensor).has(KEY))
 
 
 def on_card(tensor: Tensor) -> bool:
-    """Whether the tensor is the card's: in the processor's memory, without the bit."""
+    """Return whether the tensor is the card's: in the processor's memory, without the bit."""
     return bool(_keys_of(tensor).raw_repr() & (_PROCESSOR | _BIT) == _PROCESSOR)
 
 

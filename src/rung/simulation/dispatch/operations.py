@@ -1,4 +1,4 @@
-"""What is known of an operation of torch, found out at its first call, and what a card does with it."""
+"""Hold what is known of an operation of torch, found out at its first call, and what a card does with it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Operation:
         self._failures: dict[tuple[int, torch.dtype], Callable[[], Exception] | None] = {}
 
     def failure(self, card: Card, dtype: torch.dtype) -> Callable[[], Exception] | None:
-        """What makes the error of this operation in that dtype; None when the card does it."""
+        """Return what makes the error of this operation in that dtype; None when the card does it."""
         found = self._failures.get((card.index, dtype), _UNKNOWN)
         if found is _UNKNOWN:
             found = self._failures[card.index, dtype] = self._judge(card, dtype)
@@ -83,7 +83,7 @@ class Operation:
         return refusals.refusal(card, self.name, self.kind, refusals.DTYPE_NAMES.get(dtype, ""))
 
     def spoils(self, card: Card, dtype: torch.dtype) -> bool:
-        """Whether a defect makes the results NaN."""
+        """Return whether a defect makes the results NaN."""
         return self.launches and any(defect.exception is None for defect in self._defects(card, dtype))
 
     def _defects(self, card: Card, dtype: torch.dtype) -> list[Defect]:

@@ -73,7 +73,8 @@ def reached(do: Callable[[], None]) -> Iterator[None]:
 
 @functools.cache
 def _calling(do: Callable[[], None]) -> Any:
-    """What the interpreter calls in a thread: ``do``, and never again. Kept for ever, for a thread may be in it."""
+    """Return what the interpreter calls in a thread: ``do``, and never again. Kept for ever, for a thread may be in
+    it."""
 
     def calling(*event: Any) -> int:
         own, called = _own(), _address(_calling(do))
@@ -106,7 +107,7 @@ def _others() -> Iterator[int]:
 
 
 def _fields(name: str) -> Iterator[int]:
-    """What the states of the other threads say, one by one."""
+    """Yield what the states of the other threads say, one by one."""
     return map(operator.attrgetter(name), map(_State.from_address, _others()))
 
 

@@ -128,7 +128,7 @@ class Autocast:
         return computed
 
     def _policy(self, overload: Any, name: str) -> Policy:
-        """What calls an operation of which a tensor lies on the card."""
+        """Return what calls an operation of which a tensor lies on the card."""
         if name in _REFUSED:
             return lambda args, kwargs: _refuse(_REFUSED[name])
         if name in _RESULT:
@@ -182,7 +182,7 @@ class Autocast:
         return call
 
     def _is_eligible(self, tensor: Tensor) -> bool:
-        """Whether a tensor is one that the card's ``autocast`` casts."""
+        """Return whether a tensor is one that the card's ``autocast`` casts."""
         floating = tensor.is_floating_point() and tensor.dtype is not torch.float64
         return floating and where(self._world, tensor) is not HOST
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rung.run.torch_private import EMPTY_PINNED_CACHE, BelowAutograd
 from rung.simulation import refusals
-from rung.simulation.dispatch.dispatch_hook import seen
+from rung.simulation.dispatch.dispatch_hook import observe
 from rung.simulation.dispatch.patches import Patches
 from rung.simulation.simulation import HOST, World
 from rung.simulation.torch_api.placement import card_of
@@ -20,7 +20,7 @@ _WAITING = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "_unique2",
 
 
 class Graph:
-    """What ``torch.cuda.CUDAGraph()`` makes in a simulation.
+    """Hold what ``torch.cuda.CUDAGraph()`` makes in a simulation.
 
     While it captures, operations are computed and noted; ``replay`` computes them again from what their inputs hold by
     then and writes the results where they were. The graph keeps all memory in between, as a real one does.
@@ -58,7 +58,7 @@ class Graph:
         return result
 
     def _leaves(self, func: Any, args: tuple[Any, ...]) -> bool:
-        """Whether it copies from a card to the host."""
+        """Return whether it copies from a card to the host."""
         lying = [card_of(self.world, value) is not None for value in args if isinstance(value, Tensor)]
         if func._schema.name == "aten::copy_":
             return lying == [False, True]
@@ -67,7 +67,7 @@ class Graph:
     def replay(self) -> None:
         """Does it again."""
         random = torch.Tag.nondeterministic_seeded
-        with seen(False), torch.inference_mode(), BelowAutograd():
+        with observe(False), torch.inference_mode(), BelowAutograd():
             for func, args, kwargs, result in self._steps:
                 if random in func.tags and kwargs.get("generator") is None:
                     made = self.world.card.by_chance(func, args, kwargs)

@@ -70,7 +70,7 @@ def where(world: World, tensor: Tensor) -> Card | Host:
 
 
 def is_transparent() -> bool:
-    """Whether this thread is inside of a ``transparent`` function."""
+    """Return whether this thread is inside of a ``transparent`` function."""
     return _inside.transparent
 
 

@@ -16,7 +16,7 @@ class Stream:
     first: Stream | None = None
 
     def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-        self.device = self.world.asked(device).place
+        self.device = self.world.card_of(device).place
         self.priority = priority
 
     @property
@@ -94,8 +94,8 @@ class Event:
 
 
 def of_any_device(world: World, real: Any, made: Any, *, placed: bool) -> type:
-    """What stands in for ``torch.Stream`` or ``torch.Event``: ``made`` for the card, which is meant where no device is
-    named, ``real`` for others; both are instances. ``placed``: ``made`` wants the device."""
+    """Return what stands in for ``torch.Stream`` or ``torch.Event``: ``made`` for the card, which is meant where no
+    device is named, ``real`` for others; both are instances. ``placed``: ``made`` wants the device."""
 
     class Meta(type):
         def __instancecheck__(cls, instance: object) -> bool:

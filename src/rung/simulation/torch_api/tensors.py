@@ -1,4 +1,4 @@
-"""What a tensor says of its device, and how it moves to the simulated card and back."""
+"""Say what a tensor says of its device, and how it moves to the simulated card and back."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the compact formats share: bytes of opacities and colours, quaternions by their three smallest parts, and the
-order of a curve through space."""
+"""Define what the compact formats share: bytes of opacities and colours, quaternions by their three smallest parts, and
+the order of a curve through space."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def logits(opacities: Bytes) -> Floats:
 
 
 def smallest_three(quats: Floats) -> tuple[Indexes, Floats]:
-    """Of unit quaternions [N, 4], in any order of their parts: which part is the largest [N], and the other three
-    [N, 3] as those of the same rotation whose largest is positive, times sqrt(2): they lie in -1 to 1."""
+    """Return, of unit quaternions [N, 4] in any order of their parts, which part is the largest [N], and the other
+    three [N, 3] as those of the same rotation whose largest is positive, times sqrt(2): they lie in -1 to 1."""
     largest = np.abs(quats).argmax(1)
     signs = np.sign(np.take_along_axis(quats, largest[:, None], 1))
     three = np.take_along_axis(quats, _OTHERS[largest], 1) * signs * np.sqrt(2)

@@ -1,4 +1,4 @@
-"""What a lens bends, taken back: the pinhole camera that a photograph of a bent one can fill, and its picture.
+"""Hold what a lens bends, taken back: the pinhole camera that a photograph of a bent one can fill, and its picture.
 
 A point at (x, y, 1) of the camera falls on ``fx x' + cx``, ``fy y' + cy``. OpenCV's model (docs.opencv.org, calib3d):
 x' = x (1 + k1 r2 + k2 r2^2 + k3 r2^3 + k4 r2^4) + 2 p1 x y + p2 (r2 + 2 x^2), and y' likewise; k4 is Brown's, as
@@ -50,8 +50,8 @@ def bent(view: View, x: Doubles, y: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def _fits(view: View, zoom: float) -> bool:
-    """Whether every point on the border of the straight picture falls on the photograph, and further out than all
-    points between it and the middle (a polynomial may turn back)."""
+    """Return whether every point on the border of the straight picture falls on the photograph, and further out than
+    all points between it and the middle (a polynomial may turn back)."""
     along = np.linspace(0, 1, _SIDE)
     u = np.concatenate([along, along, np.zeros(_SIDE), np.ones(_SIDE)]) * view.width
     v = np.concatenate([np.zeros(_SIDE), np.ones(_SIDE), along, along]) * view.height

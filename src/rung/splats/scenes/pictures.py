@@ -74,8 +74,8 @@ def size_of(path: Path) -> tuple[int, int]:
 
 
 def header_of(path: Path, whole: bool = False) -> Header:
-    """What the header says; with ``whole`` the file is also looked at as far as is cheap: PNG by its check sums, JPEG
-    by its end, others are decoded. Raises as ``size_of``."""
+    """Return what the header says; with ``whole`` the file is also looked at as far as is cheap: PNG by its check sums,
+    JPEG by its end, others are decoded. Raises as ``size_of``."""
     try:
         with _opened(path) as picture:
             # Asked for its EXIF data, a PNG without them before its pixels would be decoded.
@@ -94,7 +94,8 @@ def header_of(path: Path, whole: bool = False) -> Header:
 
 
 def settings_of(path: Path) -> tuple[object, ...]:
-    """What photographs of one camera and one focal length have in common: size, make, model, focal length in mm."""
+    """Return what photographs of one camera and one focal length have in common: size, make, model, focal length in
+    mm."""
     try:
         with _opened(path) as picture:
             exif = picture.getexif()
@@ -106,7 +107,8 @@ def settings_of(path: Path) -> tuple[object, ...]:
 
 
 def _has_an_end(path: Path, pixels: int) -> bool:
-    """Whether the pixels that begin there have an end; a small picture of the whole, before them, has its own."""
+    """Return whether the pixels that begin there have an end; a small picture of the whole, before them, has its
+    own."""
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - _TAIL, pixels))
         return _END_OF_JPEG in file.read()
@@ -140,7 +142,7 @@ def pixels(path: Path, width: int, height: int, lying: bool = False, grey: bool 
 
 
 def _decode_smaller(picture: Image, width: int, height: int) -> None:
-    """Lets a JPEG decoder leave out detail that is reduced away, where its blocks divide the picture evenly."""
+    """Let a JPEG decoder leave out detail that is reduced away, where its blocks divide the picture evenly."""
     if picture.format == "JPEG" and picture.mode in ("RGB", "L") and not any(side % 8 for side in picture.size):
         picture.draft(None, (2 * width, 2 * height))
 

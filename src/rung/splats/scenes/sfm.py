@@ -34,7 +34,7 @@ Note = Callable[[str], None]
 
 
 class Placed(NamedTuple):
-    """What was found: photographs that have a camera now, those that have none, and points."""
+    """Hold what was found: photographs that have a camera now, those that have none, and points."""
 
     photographs: int
     unplaced: tuple[str, ...]
@@ -42,7 +42,7 @@ class Placed(NamedTuple):
 
 
 def is_video(source: Path) -> bool:
-    """Whether photographs are to be taken out of it, by its suffix."""
+    """Return whether photographs are to be taken out of it, by its suffix."""
     return source.suffix.lower() in video.SUFFIXES and source.is_file()
 
 

@@ -37,7 +37,7 @@ class Books(NamedTuple):
     @staticmethod
     @functools.cache
     def of(device: torch.device) -> Books:
-        """Those on a device."""
+        """Return the books on a device."""
         second = codebook(False, device).clone()
         second[0] = second[1] / 2
         return Books(codebook(True, device), second)
@@ -52,8 +52,9 @@ class Means8(NamedTuple):
     second_sizes: Tensor
 
 
-class Told:
-    """What a picture told of colours: where it was seen from [3], the degree, and the colours' gradients [N, 3]."""
+class ColorGradients:
+    """Hold what a picture told of colours: where it was seen from [3], the degree, and the colours' gradients [N,
+    3]."""
 
     def __init__(self, position: Tensor, degree: int) -> None:
         self.position, self.degree = position.detach(), degree
@@ -64,7 +65,7 @@ class Shade(torch.autograd.Function):
     """(harmonics, centres, position, told) -> colours [N, 3]; the way back leaves their gradients with ``told``."""
 
     @staticmethod
-    def forward(ctx: Any, harmonics: Tensor, means: Tensor, position: Tensor, told: Told) -> Tensor:
+    def forward(ctx: Any, harmonics: Tensor, means: Tensor, position: Tensor, told: ColorGradients) -> Tensor:
         if compiled := compiled_for(means):
             colors = compiled.shade(harmonics, told.degree, means, told.position)
         else:
@@ -77,7 +78,7 @@ class Shade(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, given: Tensor) -> tuple[None, Tensor, Tensor, None]:
         harmonics, means, colors = ctx.saved_tensors
-        told: Told = ctx.told
+        told: ColorGradients = ctx.told
         if compiled := compiled_for(means):
             told.given, slopes = compiled.shade_back(harmonics, told.degree, means, told.position, colors, given)
         else:
@@ -100,17 +101,17 @@ def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(tensor.split(_PIECE) for tensor in tensors), strict=True)
 
 
-def _seen(means: Tensor, told: Told) -> Tensor:
+def _seen(means: Tensor, told: ColorGradients) -> Tensor:
     """The harmonics of the directions in which splats are seen [N, terms]."""
     return basis(told.degree, torch.nn.functional.normalize(means - told.position, dim=-1))
 
 
-def _plain(harmonics: Tensor, means: Tensor, told: Told) -> Tensor:
+def _plain(harmonics: Tensor, means: Tensor, told: ColorGradients) -> Tensor:
     values = _seen(means, told)
     return ((values[:, :, None] * harmonics[:, : values.shape[1]].float()).sum(1) + 0.5).clamp_min(0)
 
 
-def _slopes(harmonics: Tensor, means: Tensor, given: Tensor, told: Told) -> Tensor:
+def _slopes(harmonics: Tensor, means: Tensor, given: Tensor, told: ColorGradients) -> Tensor:
     if told.degree == 0:
         return torch.zeros_like(means)
     with torch.enable_grad():
@@ -124,7 +125,7 @@ def _slopes(harmonics: Tensor, means: Tensor, given: Tensor, told: Told) -> Tens
 def learn(
     harmonics: Tensor,
     means: Tensor,
-    told: Told,
+    told: ColorGradients,
     state: Means8,
     rates: tuple[float, ...],
     taken: int,

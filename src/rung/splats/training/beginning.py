@@ -83,7 +83,7 @@ def _compared(views: Sequence[View], chance: np.random.Generator) -> list[int]:
 
 def _check(views: Sequence[View], points: Floats, note: Callable[[str], None]) -> None:
     some = points[:: -(-len(points) // _LOOKED_AT)]
-    unseen = float((start.seen_by(some, views) == 0).mean())
+    unseen = float((start.count_views(some, views) == 0).mean())
     if unseen > 0.5:
         note(
             f"{unseen:.0%} of the points are in no picture: do the cameras look at the scene, and are poses and "

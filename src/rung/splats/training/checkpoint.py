@@ -43,7 +43,7 @@ def save(out: Path, made: Checkpoint) -> None:
 
 
 def disk_full(out: Path, error: OSError) -> Exception:
-    """What a failed writing means: ``DiskFull`` where there is no room, else the error itself."""
+    """Return what a failed writing means: ``DiskFull`` where there is no room, else the error itself."""
     if error.errno not in FULL:
         return error
     return DiskFull(
@@ -90,5 +90,5 @@ def pack(**groups: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def unpack(arrays: Mapping[str, np.ndarray], group: str) -> dict[str, np.ndarray]:
-    """Of a group."""
+    """Return the arrays of a group."""
     return {name.partition("/")[2]: value for name, value in arrays.items() if name.startswith(f"{group}/")}

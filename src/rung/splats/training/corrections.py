@@ -1,4 +1,5 @@
-"""What is learned of the photographs, not of the scene: how each was exposed, and where its camera really stood."""
+"""Hold what is learned of the photographs, not of the scene: how each was exposed, and where its camera really
+stood."""
 
 from __future__ import annotations
 

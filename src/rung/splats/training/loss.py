@@ -19,7 +19,7 @@ _C1, _C2 = 0.01**2, 0.03**2
 
 @functools.lru_cache(16)
 def _weights(width: int) -> Tensor:
-    """Of a window's side, float32."""
+    """Return the weights of a window's side, float32."""
     places = torch.arange(width, dtype=torch.float64) - (width - 1) / 2
     weights = torch.exp(-(places**2) / (2 * _SIGMA**2))
     return (weights / weights.sum()).float()

@@ -37,7 +37,7 @@ def adam(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: 
 def arrays_of(
     values: Mapping[str, Tensor], first: Mapping[str, Tensor], second: Mapping[str, Tensor]
 ) -> dict[str, np.ndarray]:
-    """What is learned and the two means of it as a checkpoint holds them: ``value.NAME``, ``first.NAME`` ..."""
+    """Return what is learned and the two means of it as a checkpoint holds them: ``value.NAME``, ``first.NAME`` ..."""
     held = {"value": values, "first": first, "second": second}
     return {
         f"{kind}.{name}": value.detach().cpu().numpy() for kind, group in held.items() for name, value in group.items()
@@ -65,7 +65,7 @@ class Model:
             for held in (self.first, self.second):
                 held["harmonics"] = torch.zeros_like(held["harmonics"], dtype=torch.uint8)
                 held[_SIZES] = torch.zeros(len(self), device=device)
-        self._told: adam_8bit.Told | None = None
+        self._told: adam_8bit.ColorGradients | None = None
         self.taken = 0
         self._ask()
 
@@ -88,13 +88,14 @@ class Model:
             compiled.prepare(self.lean)
 
     def splats(self, camera: Camera, pose: Tensor) -> tuple[Splats, Camera]:
-        """What a camera, whose degree is that of the harmonics, draws from a pose [4, 4], with gradients, and how."""
+        """Return what a camera, whose degree is that of the harmonics, draws from a pose [4, 4], with gradients, and
+        how."""
         v = self.values
         colors = v["harmonics"]
         if self.lean:
             assert camera.degree is not None
             position = -pose[:3, :3].T @ pose[:3, 3]
-            self._told = adam_8bit.Told(position, camera.degree)
+            self._told = adam_8bit.ColorGradients(position, camera.degree)
             colors, camera = (
                 adam_8bit.Shade.apply(colors, v["means"], position, self._told),
                 camera._replace(degree=None),
@@ -153,7 +154,7 @@ class Model:
 
     @torch.no_grad()
     def forget(self, rows: Tensor, *names: str) -> None:
-        """What Adam keeps of these rows begins anew; of all parameters, or those named."""
+        """Begin anew what Adam keeps of these rows; of all parameters, or those named."""
         for held in (self.first, self.second):
             for name in names or held:
                 held[name][rows] = 0
@@ -164,7 +165,7 @@ class Model:
 
     @classmethod
     def of_state(cls, state: Mapping[str, np.ndarray], taken: int, device: torch.device) -> Model:
-        """What ``state`` gave. Raises ``KeyError`` and ``ValueError`` for another state."""
+        """Return what ``state`` gave. Raises ``KeyError`` and ``ValueError`` for another state."""
         begun = Cloud(**{name: state[f"value.{name}"] for name in NAMES})
         kept = "8bit" if f"first.{_SIZES}" in state else "f32"
         made = cls(begun, device, kept, "f16" if begun.harmonics.dtype == np.float16 else "f32")

@@ -1,4 +1,5 @@
-"""What a run leaves in its folder beside the checkpoints: splats, cameras, a log, a curve, metrics, test pictures."""
+"""Hold what a run leaves in its folder beside the checkpoints: splats, cameras, a log, a curve, metrics, test
+pictures."""
 
 from __future__ import annotations
 

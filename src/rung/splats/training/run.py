@@ -64,8 +64,8 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Hearing:
-    """Who is told: sentences, and how the run stands."""
+class ProgressListener:
+    """Hold who hears: sentences, and how the run stands."""
 
     note: Callable[[str], None] = lambda said: None
     progress: Callable[[Progress], None] = lambda now: None
@@ -73,7 +73,7 @@ class Hearing:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to; ``metrics`` are those of ``metrics.json``, empty when it was ``stopped`` by Ctrl-C."""
+    """Hold what a run came to; ``metrics`` are those of ``metrics.json``, empty when it was ``stopped`` by Ctrl-C."""
 
     steps: int
     metrics: dict[str, Any]
@@ -86,7 +86,7 @@ def train(
     *,
     resume: bool = False,
     given: Collection[str] | None = None,
-    hearing: Hearing | None = None,
+    hearing: ProgressListener | None = None,
     place: str | None = None,
     begin: float | None = None,
     view: bool = False,
@@ -100,7 +100,7 @@ def train(
     ``DoesNotFit``, ``DiskFull``, ``Diverged``, ``AllGone``.
     """
     begin = time.monotonic() if begin is None else begin
-    told = hearing or Hearing()
+    told = hearing or ProgressListener()
     settings.check()
     process_memory.need_software()
     if view:
@@ -132,7 +132,7 @@ class _Run:
         settings: Settings,
         out: Path,
         planned: SplatPlan | None,
-        told: Hearing,
+        told: ProgressListener,
         begin: float,
         place: str | None,
     ) -> None:

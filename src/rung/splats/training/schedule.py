@@ -35,7 +35,7 @@ def _times(done: float, every: float) -> int:
 
 
 def degree(done: float, most: int) -> int:
-    """Of the harmonics that are learned by now."""
+    """Return the degree of the harmonics that are learned by now."""
     return min(most, _times(done, _DEGREE))
 
 
@@ -46,7 +46,8 @@ class Beat:
         self._every, self._start, self._stop, self._apart = every, start, stop, apart
 
     def falls(self, step: int, before: float, done: float, last: int) -> bool:
-        """Whether one is due after a step that took the run from ``before`` to ``done``; ``last``: the last one."""
+        """Return whether one is due after a step that took the run from ``before`` to ``done``; ``last``: the last
+        one."""
         if not self._start < done < self._stop or step - last < self._apart:
             return False
         return _times(done, self._every) > _times(before, self._every)

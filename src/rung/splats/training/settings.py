@@ -1,4 +1,4 @@
-"""What a run is asked for: every option that changes what comes out, kept beside it as ``config.json``."""
+"""Hold what a run is asked for: every option that changes what comes out, kept beside it as ``config.json``."""
 
 from __future__ import annotations
 

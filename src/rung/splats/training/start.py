@@ -1,4 +1,5 @@
-"""What training begins with: a splat for each point of the scene, or for random pixels of its pictures, or a file's."""
+"""Hold what training begins with: a splat for each point of the scene, or for random pixels of its pictures, or a
+file's."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _BITS = 21
 Bytes = npt.NDArray[np.uint8]
 
 
-def seen_by(points: Floats, views: Sequence[View]) -> npt.NDArray[np.int64]:
+def count_views(points: Floats, views: Sequence[View]) -> npt.NDArray[np.int64]:
     """How many cameras have each point in their picture, [N]."""
     seen = np.zeros(len(points), np.int64)
     for view in views:
@@ -50,7 +51,7 @@ def random_points(
             rays = np.stack([(u - view.cx) / view.fx, (v - view.cy) / view.fy, np.ones(mine.sum())], axis=1)
             points[mine] = stands[index] + (rays @ turn) * (reach[index] * share[mine])[:, None]
             tints[mine] = pictures[index][v.astype(int), u.astype(int)]
-        good = seen_by(points.astype(np.float32), views) >= enough
+        good = count_views(points.astype(np.float32), views) >= enough
         centres.append(points[good])
         colours.append(tints[good])
         found += int(good.sum())

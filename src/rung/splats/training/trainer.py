@@ -51,7 +51,7 @@ class AllGone(RungError):
 
 @dataclass(frozen=True)
 class Material:
-    """What is trained on: ``train`` are indexes of ``views`` and of ``photographs``."""
+    """Hold what is trained on: ``train`` are indexes of ``views`` and of ``photographs``."""
 
     views: Sequence[View]
     photographs: Photographs
@@ -60,8 +60,8 @@ class Material:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a step showed: the loss, and the PSNR of its picture."""
+class StepStats:
+    """Hold what a step showed: the loss, and the PSNR of its picture."""
 
     loss: float
     psnr: float
@@ -94,7 +94,7 @@ class Trainer:
 
     @property
     def degree(self) -> int:
-        """Of the harmonics that are learned by now."""
+        """Return the degree of the harmonics that are learned by now."""
         return schedule.degree(self._done, self._settings.sh_degree)
 
     @property
@@ -103,7 +103,7 @@ class Trainer:
         return None if self.model.lean else self.degree
 
     def camera(self, index: int) -> Camera:
-        """Of that view, in the space of training."""
+        """Return the camera of that view, in the space of training."""
         view = self._material.views[index]
         near = NEAR / self._material.world.extent
         return Camera(
@@ -141,7 +141,7 @@ class Trainer:
         self.elapsed += 0.0 if self._ticked is None else now - self._ticked
         self._ticked = now
 
-    def advance(self) -> Seen:
+    def advance(self) -> StepStats:
         """One step. Raises ``Diverged`` when its loss is no number."""
         index, before = self.index(self.step), self._done
         self._material.photographs.expect(self.index(self.step + 1))
@@ -158,7 +158,7 @@ class Trainer:
             self.check()
         return seen
 
-    def _learn(self, index: int, chance: torch.Generator) -> Seen:
+    def _learn(self, index: int, chance: torch.Generator) -> StepStats:
         """Gradients of one photograph; again on the rung below when the one that draws fails."""
         camera = self.camera(index)
         draw = binding.rasterizer(self.model.device, self.drawn, camera.antialiased)
@@ -174,7 +174,9 @@ class Trainer:
                 for value in (*self.model.values.values(), *self.corrections.values.values()):
                     value.grad = None
 
-    def _gradients(self, draw: Callable[..., Picture], index: int, camera: Camera, chance: torch.Generator) -> Seen:
+    def _gradients(
+        self, draw: Callable[..., Picture], index: int, camera: Camera, chance: torch.Generator
+    ) -> StepStats:
         pose = self.corrections.moved(index, self._poses[index])
         splats, seen = self.model.splats(camera, pose)
         screen = self.strategy.screen(len(self.model), self.model.device)
@@ -188,7 +190,7 @@ class Trainer:
         if not math.isfinite(value):
             raise Diverged(f"The loss of step {self.step + 1} is no number (NaN or infinite).")
         error = float((color.detach() - truth).square().mean())
-        return Seen(value, -10 * math.log10(max(error, 1e-10)))
+        return StepStats(value, -10 * math.log10(max(error, 1e-10)))
 
     def _compared(self, index: int, picture: Picture, chance: torch.Generator) -> tuple[Tensor, Tensor]:
         """The picture on its background and the photograph, [H, W, 3] from 0 to 1."""

@@ -86,7 +86,7 @@ class Live:
 
     @property
     def paused(self) -> bool:
-        """Whether somebody asked training to wait, and still looks on: a closed browser holds nothing up."""
+        """Return whether somebody asked training to wait, and still looks on: a closed browser holds nothing up."""
         return self._pause is not None and self._pause.value and bool(self._server.get_clients())
 
     def update(self, cloud: Cloud, step: int | None = None) -> None:

@@ -212,7 +212,7 @@ def _print(
 
 
 def _asker(model: str) -> Callable[..., Answer]:
-    """What answers for it; what models need is not imported for a scene."""
+    """Return what answers for it; what models need is not imported for a scene."""
     if check_scene.is_scene(model):
         return check_scene.check
     from rung.engine.checking import answer_for

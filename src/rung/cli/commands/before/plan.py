@@ -33,11 +33,11 @@ def plan(
     from rung.cli.views.shown_plan import candidates
     from rung.core.text import printable
     from rung.engine.open_model import open_named
-    from rung.engine.planning import make_plan, place_named
+    from rung.engine.planning import make_plan, target_named
     from rung.planning.request import Typed, parse_memory
 
     card, named = open_named(model, offline=offline, revision=revision, on_note=note)
-    place = place_named(device, software)
+    place = target_named(device, software)
     tell_taken([device])
     made, devices = make_plan(
         card,

@@ -153,7 +153,7 @@ def setup(
 def _devices(
     names: Sequence[str] | None, python: str, software: str | None = None
 ) -> tuple[list[Device], list[Device]]:
-    """What to choose for, and what else is in this machine."""
+    """Return what to choose for, and what else is in this machine."""
     from rung.diagnosis.hosts import devices_here
     from rung.hardware.select import select_device
 
@@ -315,7 +315,7 @@ def _other_ways(chosen: Setup) -> list[str]:
 
 
 def _arguments(chosen: Setup, packages: Sequence[str]) -> tuple[str, ...]:
-    """What pip is given for torch and the packages in one call, so that neither replaces the other's choice."""
+    """Return what pip is given for torch and the packages in one call, so that neither replaces the other's choice."""
     if not chosen.torch.arguments:
         raise SoftwareMissing(
             f"torch {chosen.torch.version} is a file that pip does not fetch.", ways_out=[str(chosen.torch.command)]
@@ -376,7 +376,7 @@ def _report(
     proven: Sequence[tuple[str, Any]],
     json: bool,
 ) -> None:
-    """What the probe proved; exits with 1 when f32 is not multiplied right."""
+    """Print what the probe proved; exit with 1 when f32 is not multiplied right."""
     from rung.cli.views import setup as views
     from rung.hardware.software import installed_in
 

@@ -90,8 +90,8 @@ _Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the ans
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the command line asks for. ``starter`` is set where no model was named and a starter answers; ``example``:
-    the model is asked its own question."""
+    """Hold what the command line asks for. ``starter`` is set where no model was named and a starter answers;
+    ``example``: the model is asked its own question."""
 
     model: str
     prompt: str | None

@@ -1,4 +1,4 @@
-"""What lies between the ops of a layer, compiled: norm, rotation, gated activation, sums and soft caps.
+"""Hold what lies between the ops of a layer, compiled: norm, rotation, gated activation, sums and soft caps.
 
 They take addresses of one row and are made of sixteen lanes: every length is a multiple of 16, unless
 said otherwise.

@@ -1,4 +1,4 @@
-"""What lies between the products of a layer when many tokens go through it: functions for ``parallel.run``.
+"""Hold what lies between the products of a layer when many tokens go through it: functions for ``parallel.run``.
 
 Each takes int64 words: the counter, then what its docstring lists; addresses of float32 unless said otherwise.
 Lengths are multiples of 16, strides are bytes between tokens. Threads take a few rows at a time.

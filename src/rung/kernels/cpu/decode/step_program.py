@@ -61,7 +61,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Before:
-    """What a linear does first: ``kind`` of ``step`` (PLAIN, START, ADD), with which norms."""
+    """Hold what a linear does first: ``kind`` of ``step`` (PLAIN, START, ADD), with which norms."""
 
     kind: int
     norm: Floats | None = None
@@ -70,7 +70,7 @@ class Before:
 
 @dataclass(frozen=True)
 class After:
-    """What a linear does to its result: ``kind`` of ``step`` (NOTHING, SILU, GELU, CAP).
+    """Hold what a linear does to its result: ``kind`` of ``step`` (NOTHING, SILU, GELU, CAP).
 
     For a gate: ``up`` is the piece beside it (the gate itself when both are one weight) and ``up_group`` the first
     group of its rows.

@@ -18,7 +18,7 @@ from rung.kernels.cpu.encode.rows import (
     SIZES,
     TABLE,
     WORK,
-    held,
+    half_scale,
     holds,
     reciprocal,
     take,
@@ -26,10 +26,10 @@ from rung.kernels.cpu.encode.rows import (
 )
 from rung.kernels.isa.avx512 import store_low_bytes
 from rung.kernels.isa.codes import (
-    beside,
     bits_of_all,
     climbed,
     in_pairs,
+    join_bits,
     magnitude,
     nearest,
     part,
@@ -77,7 +77,7 @@ def sixteen_scales(scale, work, refused):
     """Writes the float16 of 16 scales behind their factors."""
     if not holds(scale):
         write_int(refused, 1)
-    kept = held(scale)
+    kept = half_scale(scale)
     store(work, reciprocal(kept))
     store_half(work + 64, kept)
 
@@ -114,7 +114,7 @@ def q8_0(words, thread, threads):
 
 @numba.njit(**OPTIONS)
 def _extreme(x):
-    """Of 32 weights the one with the largest magnitude; the first of two opposite ones."""
+    """Return the one of 32 weights with the largest magnitude; the first of two opposite ones."""
     a, b = load(x), load(x + 64)
     high, deep = largest(larger(a, b)), largest(larger(subtract(zero(), a), subtract(zero(), b)))
     if high != deep:
@@ -139,7 +139,7 @@ def _unit_q4_0(x, blocks, count, work, refused):
     for k in range(count):
         block, place, factor = blocks + 18 * k, x + 128 * k, load_spread(work + 4 * k)
         write_u16(block, read_u16(work + 64 + 2 * k))
-        store_low_bytes(block + 2, beside(_codes_q4_0(place, factor), _codes_q4_0(place + 64, factor), 4))
+        store_low_bytes(block + 2, join_bits(_codes_q4_0(place, factor), _codes_q4_0(place + 64, factor), 4))
 
 
 @kernel(3)
@@ -161,7 +161,7 @@ def q4_0(words, thread, threads):
 def five_bits(place, low, high):
     """Writes 32 codes of five bits: the fifth ones as 32 bits, then the others in 16 bytes."""
     write_u32(place, bits_of_all(low, 4) | bits_of_all(high, 4) << 16)
-    store_low_bytes(place + 4, beside(part(low, 0, 15), part(high, 0, 15), 4))
+    store_low_bytes(place + 4, join_bits(part(low, 0, 15), part(high, 0, 15), 4))
 
 
 @numba.njit(**OPTIONS)

@@ -38,7 +38,7 @@ _CHUNK, _SLAB = 1 << 14, 1 << 22
 
 
 def compiles(fmt: Format) -> bool:
-    """Whether there is a kernel for a format, and a compiler for this processor."""
+    """Return whether there is a kernel for a format, and a compiler for this processor."""
     return fmt.name.split(":")[0] in FORMATS and _can_compile()
 
 
@@ -50,7 +50,7 @@ def _can_compile() -> bool:
 def convert(
     encoded: Encoded, fmt: Format, name: str = "weight", threads: int = 1, importance: Floats | None = None
 ) -> Encoded:
-    """What ``rung.formats.convert`` returns, bit for bit, or raises."""
+    """Return what ``rung.formats.convert`` returns, bit for bit, or raises."""
     made: Encoded | None = None
     if encoded.format != fmt and compiles(fmt) and _takes(encoded, fmt):
         made = _encode(encoded, fmt, threads, importance if formats.weighs(fmt) else None)
@@ -58,7 +58,7 @@ def convert(
 
 
 def _takes(encoded: Encoded, fmt: Format) -> bool:
-    """Whether rows consist of whole blocks and registers, and nothing is missing."""
+    """Return whether rows consist of whole blocks and registers, and nothing is missing."""
     rows, columns = encoded.shape
     return rows * columns > 0 and columns % max(fmt.block, 16) == 0 and _fits(encoded)
 
@@ -159,7 +159,7 @@ def _run(kernel: Any, threads: int, *words: Array | int | None) -> None:
 
 @functools.cache
 def _table(fmt: Format) -> Array:
-    """What the kernel of a format reads: an int64, then float32."""
+    """Return what the kernel of a format reads: an int64, then float32."""
     values: list[float] = []
     count = 0
     if fmt.name in ("q4_k", "q5_k"):

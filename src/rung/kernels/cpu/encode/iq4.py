@@ -10,7 +10,7 @@ from rung.kernels.cpu.encode.blocks import sixteen_scales
 from rung.kernels.cpu.encode.rows import CODES, COLUMNS, REFUSED, ROOM, SCRATCH, TABLE, WORK, take, weights
 from rung.kernels.cpu.encode.searches import GROUPS, inverse, turn_groups
 from rung.kernels.isa.avx512 import store_low_bytes
-from rung.kernels.isa.codes import below, beside, climbed, magnitude, rank, smaller
+from rung.kernels.isa.codes import below, climbed, join_bits, magnitude, rank, smaller
 from rung.kernels.isa.generic import (
     add,
     divide,
@@ -87,4 +87,4 @@ def iq4_nl(words, thread, threads):
                 write_u16(block, read_u16(work + 64 + 2 * k))
                 a = rank(_scaled(load(place), factor), table + _MIDDLES)
                 b = rank(_scaled(load(place + 64), factor), table + _MIDDLES)
-                store_low_bytes(block + 2, beside(a, b, 4))
+                store_low_bytes(block + 2, join_bits(a, b, 4))

@@ -26,8 +26,8 @@ from rung.kernels.cpu.encode.searches import affine, even, symmetric, turn_group
 from rung.kernels.isa.avx512 import load_u8, store_low_bytes
 from rung.kernels.isa.codes import (
     below,
-    beside,
     ceiling,
+    join_bits,
     largest_of_eight,
     magnitude,
     nearest,
@@ -75,7 +75,7 @@ def _search_affine(x, importance, levels, table, work):
 
 @numba.njit(**OPTIONS)
 def _integers(values, scale, coarse):
-    """What 6 bits hold of values / scale: the nearest, or the next above where the largest is coarse."""
+    """Return what 6 bits hold of values / scale: the nearest, or the next above where the largest is coarse."""
     ratio, limit = multiples(values, scale), spread(_COARSE)
     return smaller(below(coarse, limit, ceiling(ratio), nearest(ratio)), spread(_MOST_6))
 
@@ -132,7 +132,7 @@ def _write_q4_k(x, block, made, second):
             group, place = 8 * second + 2 * pair, x + 256 * pair + 64 * at
             low = _codes_affine(place, made, group, _SIXTEEN - _ONE)
             high = _codes_affine(place + 128, made, group + 1, _SIXTEEN - _ONE)
-            store_low_bytes(block + 16 + 32 * pair + 16 * at, beside(low, high, 4))
+            store_low_bytes(block + 16 + 32 * pair + 16 * at, join_bits(low, high, 4))
 
 
 @numba.njit(**OPTIONS)
@@ -144,8 +144,8 @@ def _write_q5_k(x, block, made, second):
             group, place = 8 * second + 2 * pair, x + 256 * pair + 64 * at
             low = _codes_affine(place, made, group, _THIRTY_TWO - _ONE)
             high = _codes_affine(place + 128, made, group + 1, _THIRTY_TWO - _ONE)
-            fifth = beside(fifth, beside(part(low, 4, 1), part(high, 4, 1), 1), 2 * pair)
-            store_low_bytes(block + 48 + 32 * pair + 16 * at, beside(part(low, 0, 15), part(high, 0, 15), 4))
+            fifth = join_bits(fifth, join_bits(part(low, 4, 1), part(high, 4, 1), 1), 2 * pair)
+            store_low_bytes(block + 48 + 32 * pair + 16 * at, join_bits(part(low, 0, 15), part(high, 0, 15), 4))
         store_low_bytes(block + 16 + 16 * at, fifth)
 
 
@@ -241,10 +241,10 @@ def _write_q6_k(x, block, made):
             a, b = _codes_symmetric(place, factor), _codes_symmetric(place + 128, factor + 8)
             c, d = _codes_symmetric(place + 256, factor + 16), _codes_symmetric(place + 384, factor + 24)
             low, high = block + 64 * half + 16 * at, block + 128 + 32 * half + 16 * at
-            store_low_bytes(low, beside(part(a, 0, 15), part(c, 0, 15), 4))
-            store_low_bytes(low + 32, beside(part(b, 0, 15), part(d, 0, 15), 4))
-            above = beside(part(a, 4, 3), part(b, 4, 3), 2)
-            store_low_bytes(high, beside(above, beside(part(c, 4, 3), part(d, 4, 3), 2), 4))
+            store_low_bytes(low, join_bits(part(a, 0, 15), part(c, 0, 15), 4))
+            store_low_bytes(low + 32, join_bits(part(b, 0, 15), part(d, 0, 15), 4))
+            above = join_bits(part(a, 4, 3), part(b, 4, 3), 2)
+            store_low_bytes(high, join_bits(above, join_bits(part(c, 4, 3), part(d, 4, 3), 2), 4))
     store_low_bytes(block + 192, load_u8(made + 96))
     write_u16(block + 208, read_u16(made + 64))
 

@@ -9,7 +9,7 @@ from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.cpu.encode.blocks import five_bits, sixteen_scales
 from rung.kernels.cpu.encode.rows import CODES, COLUMNS, REFUSED, ROOM, SCRATCH, WORK, holds, take, weights
 from rung.kernels.isa.avx512 import store_low_bytes
-from rung.kernels.isa.codes import below, beside, smaller, whole
+from rung.kernels.isa.codes import below, join_bits, smaller, whole
 from rung.kernels.isa.generic import (
     add,
     divide,
@@ -115,7 +115,7 @@ def _rows(words, thread, five):
                 if five:
                     five_bits(block + 4, a, b)
                 else:
-                    store_low_bytes(block + 4, beside(a, b, 4))
+                    store_low_bytes(block + 4, join_bits(a, b, 4))
 
 
 @kernel(3)

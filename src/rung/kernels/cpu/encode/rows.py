@@ -1,4 +1,4 @@
-"""What the encoders of all formats share: their words, rows of the source as float32, and scales in float16.
+"""Define what the encoders of all formats share: their words, rows of the source as float32, and scales in float16.
 
 Everything is computed in the order and with the rounding of ``rung.formats``, so that the bytes are the same.
 """
@@ -91,12 +91,12 @@ def weights(w, row):
 
 @numba.njit(**OPTIONS)
 def holds(scale):
-    """Whether float16 holds 16 scales."""
+    """Return whether float16 holds 16 scales."""
     return largest(magnitude(scale)) < _BEYOND
 
 
 @numba.njit(**OPTIONS)
-def held(scale):
+def half_scale(scale):
     """Scales as ``formats.codec.half`` has them before they are rounded: away from zero where float16 is coarse."""
     size = magnitude(scale)
     steps = ceiling(multiply(size, spread(_STEPS)))
@@ -118,4 +118,4 @@ def multiples(values, scale):
 @numba.njit(**OPTIONS)
 def stored(scale):
     """Scales as float16 stores them, in float32."""
-    return to_half(held(scale))
+    return to_half(half_scale(scale))

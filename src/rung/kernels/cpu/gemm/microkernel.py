@@ -102,7 +102,7 @@ class Tile:
         return dots
 
     def block_scales(self, p: Value) -> list[Value]:
-        """What the header of a block holds, float32: its scale and, negated, the scale of its minima."""
+        """Return what the header of a block holds, float32: its scale and, negated, the scale of its minima."""
         b, layout = self.b, self.layout
         if layout.block_header == 0:
             return []
@@ -187,7 +187,7 @@ def multiply_groups(
 
 
 def _last_scale(b: ir.IRBuilder, layout: Layout, base: Value, table: Value) -> Value | None:
-    """What the products of a group are multiplied with in the end: row scales, or the factor of a codebook."""
+    """Return what the products of a group are multiplied with in the end: row scales, or the factor of a codebook."""
     if layout.row_header:
         return v.load_f32.emit(b, base)
     return v.broadcast_f32.emit(b, plus(b, table, 16)) if layout.table else None

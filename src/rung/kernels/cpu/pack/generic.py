@@ -225,7 +225,7 @@ def pack_tq2_0(stored, place, lane, blocks, table):
 
 @numba.njit(**OPTIONS)
 def _digit(fractions, power):
-    """Of four bytes that are fractions in base 3 the digit that ``power`` brings to the front."""
+    """Return, of four bytes that are fractions in base 3, the digit that ``power`` brings to the front."""
     even = (((fractions & 0x00FF00FF) * power & 0x00FF00FF) * 3 >> 8) & 0x00030003
     odd = (((fractions >> 8 & 0x00FF00FF) * power & 0x00FF00FF) * 3 >> 8) & 0x00030003
     return even | (odd << 8)

@@ -84,7 +84,7 @@ class Layout:
 
     @property
     def activations(self) -> tuple[int, int]:
-        """What the activations must bring along: (offset, sums a unit); equal pairs can share them."""
+        """Return what the activations must bring along: (offset, sums a unit); equal pairs can share them."""
         return self.offset, self.parts
 
 
@@ -153,7 +153,7 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def is_generic(format: Format) -> bool:
-    """Whether its layout is one of those that formats share, and from which there is no way back."""
+    """Return whether its layout is one of those that formats share, and from which there is no way back."""
     return format.name.split(":")[0] in GENERIC
 
 
@@ -184,7 +184,7 @@ def packed_bytes(format: Format, shape: tuple[int, ...]) -> int:
 
 
 def divides(format: Format, columns: int) -> bool:
-    """Whether rows of that many columns can be packed: units and blocks must divide them.
+    """Return whether rows of that many columns can be packed: units and blocks must divide them.
 
     Of what other quantisers write, blocks must hold whole units.
     """

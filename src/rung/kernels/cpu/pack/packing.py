@@ -174,7 +174,7 @@ def _lanes(packed: Packed) -> Floats:
 
 
 def read_rows(packed: Packed, ids: Iterable[int]) -> Encoded:
-    """Those rows of the weight as a weight of their own: every value is what the stored one decodes to."""
+    """Return those rows of the weight as a weight of their own: every value is what the stored one decodes to."""
     wanted = np.array(list(ids), np.int64)
     columns = packed.shape[1]
     shape = (len(wanted), columns)
@@ -226,7 +226,7 @@ def _mapping(array: npt.NDArray[Any]) -> mmap.mmap | None:
 
 
 def _give_back(encoded: Encoded, first: int, last: int) -> None:
-    """Lets go of the pages of rows [first, last) if they are a file's, which keeps them."""
+    """Let go of the pages of rows [first, last) if they are a file's, which keeps them."""
     for part in encoded.parts.values():
         mapped = _mapping(part)
         if mapped is None:

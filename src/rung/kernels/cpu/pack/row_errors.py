@@ -1,4 +1,4 @@
-"""What rows lose when they are stored: sums in float64 of the squares of weights, and of what decoding changes."""
+"""Hold what rows lose when they are stored: sums in float64 of the squares of weights, and of what decoding changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.cpu.encode.rows import widen
 from rung.kernels.isa.avx512 import load_i8, load_u8, to_f32
-from rung.kernels.isa.codes import add_distance, beside, none, part, store_sum
+from rung.kernels.isa.codes import add_distance, join_bits, none, part, store_sum
 from rung.kernels.isa.generic import fetch_add, load, load_spread, multiply, spread, store, subtract, zero
 from rung.kernels.isa.scalar import half, numbers, read_u8, read_u16, read_u32, write_u32
 
@@ -67,7 +67,7 @@ def _affine(block, out, columns, fifth):
             for j in range(2):
                 code = part(load_u8(block + 16 + fifth + 32 * (group // 2) + 16 * j), 4 * (group % 2), 15)
                 if fifth:
-                    code = beside(code, part(load_u8(block + 16 + 16 * j), group, 1), 4)
+                    code = join_bits(code, part(load_u8(block + 16 + 16 * j), group, 1), 4)
                 store(out + 128 * group + 64 * j, subtract(multiply(to_f32(code), by), base))
         block, out = block + 144 + fifth, out + 1024
 
@@ -80,7 +80,7 @@ def _q6_k(block, out, columns):
             first, run = 16 * (group % 2), group // 2 % 4
             low = load_u8(block + 64 * (group // 8) + 32 * (run % 2) + first)
             high = load_u8(block + 128 + 32 * (group // 8) + first)
-            code = beside(part(low, 4 * (run // 2), 15), part(high, 2 * run, 3), 4)
+            code = join_bits(part(low, 4 * (run // 2), 15), part(high, 2 * run, 3), 4)
             scale = read_u8(block + 192 + group)
             by = d * np.float32(scale - 256 if scale > 127 else scale)
             store(out + 64 * group, multiply(subtract(to_f32(code), spread(_THIRTY_TWO)), spread(by)))

@@ -1,4 +1,4 @@
-"""What the denoisers of diffusers have in common: embedders of time and text, attention, feed-forward parts."""
+"""Define what the denoisers of diffusers have in common: embedders of time and text, attention, feed-forward parts."""
 
 from __future__ import annotations
 

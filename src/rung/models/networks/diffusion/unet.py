@@ -117,7 +117,7 @@ def _refuse_others(config: Settings) -> None:
 
 
 def _kinds(config: Settings, key: str, attending: str, plain: str, count: int) -> list[bool]:
-    """Whether the block at each depth attends to the text."""
+    """Return whether the block at each depth attends to the text."""
     found = texts(config, key)
     if len(found) != count:
         raise config.bad(key, found, f"a list of {count}")

@@ -66,7 +66,7 @@ def _ltx(config: Settings, parts: Parts) -> Shape:
 
 
 def _pictures(parts: Parts, config: Settings, hidden: int) -> None:
-    """What turns the features of a first picture into context, in the models that start from one."""
+    """Add what turns the features of a first picture into context, in the models that start from one."""
     size = width(config, "image_dim")
     image = parts / "condition_embedder.image_embedder"
     image.norm("norm1", size)

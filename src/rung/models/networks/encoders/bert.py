@@ -13,7 +13,7 @@ from rung.models.settings import Settings
 
 @dataclass(frozen=True)
 class _Names:
-    """What one family calls its parts: queries, keys, values, output, its norm, the wide layers, the last norm."""
+    """Hold what one family calls its parts: queries, keys, values, output, its norm, the wide layers, the last norm."""
 
     attention: tuple[str, str, str, str]
     attention_norm: str

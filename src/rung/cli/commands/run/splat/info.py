@@ -17,7 +17,7 @@ def info(
     ],
     json: options.Json = False,
 ) -> None:
-    """What a file of splats holds: how many, their harmonics, where they are and how large."""
+    """Print what a file of splats holds: how many, their harmonics, where they are and how large."""
     import numpy as np
 
     from rung.core.text import count, size

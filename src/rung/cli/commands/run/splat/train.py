@@ -14,7 +14,7 @@ import typer
 from rung.cli import options
 
 if TYPE_CHECKING:
-    from rung.splats.training.run import Hearing, Progress, Result
+    from rung.splats.training.run import Progress, ProgressListener, Result
 
 
 def train(
@@ -163,7 +163,7 @@ def train(
 
 
 def _given(context: typer.Context, name: str) -> bool:
-    """Whether an option is on the command line, also with the value that it has by default."""
+    """Return whether an option is on the command line, also with the value that it has by default."""
     return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
 
 
@@ -182,14 +182,14 @@ def _found_again(path: str | None) -> str | None:
     return os.path.abspath(path) if path is not None and os.path.exists(path) else path
 
 
-def _hearing(quiet: bool) -> Hearing:
+def _hearing(quiet: bool) -> ProgressListener:
     """Sentences on stderr, and a line of how the run stands: one that changes on a terminal, else twenty in all."""
     from rung.cli.views.output import note
     from rung.core.text import duration
-    from rung.splats.training.run import Hearing
+    from rung.splats.training.run import ProgressListener
 
     if quiet:
-        return Hearing()
+        return ProgressListener()
     live, said = sys.stderr.isatty(), [-1]
 
     def note_below(text: str) -> None:
@@ -208,7 +208,7 @@ def _hearing(quiet: bool) -> Hearing:
             f"\r\x1b[K{line}" if live else line, file=sys.stderr, end="" if live and now.done < 1 else "\n", flush=True
         )
 
-    return Hearing(note_below, progress)
+    return ProgressListener(note_below, progress)
 
 
 def _ending(done: Result, out: Path) -> str:

@@ -1,0 +1,62 @@
+"""The words of names and docstrings, as docs/glossary.md has them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+DENIED = set(re.search(r"`(kitchen [a-z ]+)`", GLOSSARY).group(1).split())
+OPENINGS = re.compile(r"(What|Whether|Of|Those|Who|In which|Lets)\b")
+TREES = [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted((ROOT / "src/rung").rglob("*.py"))]
+
+
+def words(name: str) -> set[str]:
+    """Return the words of a name in snake_case or CamelCase."""
+    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
+
+
+def public_names(body: list[ast.stmt], outside: bool = True) -> Iterator[tuple[int, str]]:
+    """Yield lines and names of functions, classes and methods, and of what a module assigns, without underscore."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+            if isinstance(node, ast.ClassDef):
+                yield from public_names(node.body, outside=False)
+        elif outside and isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from ((node.lineno, target.id) for target in targets if isinstance(target, ast.Name))
+
+
+def test_the_glossary_has_forty_words_in_order_each_in_one_line() -> None:
+    rows = re.findall(r"^\| (?!word|-)(.+?) \| (.+?) \|$", GLOSSARY, re.MULTILINE)
+    names = [name.lower() for name, _ in rows]
+    assert 20 < len(names) <= 40
+    assert names == sorted(set(names))
+    assert [name for name, meaning in rows if len(meaning) > 110] == []
+
+
+def test_no_public_name_has_a_word_of_the_deny_list() -> None:
+    assert {"kitchen", "beside", "place"} <= DENIED
+    assert words("LlamaBesideCPU_held") == {"llama", "beside", "cpu", "held"}
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path, tree in TREES
+        for line, name in public_names(tree.body)
+        if not name.startswith("_") and words(name) & DENIED
+    ]
+    assert found == []
+
+
+def test_docstrings_do_not_open_with_a_question() -> None:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [
+        f"{path.relative_to(ROOT)}: {text[:60]}"
+        for path, tree in TREES
+        for node in ast.walk(tree)
+        if isinstance(node, kinds) and (text := ast.get_docstring(node) or "") and OPENINGS.match(text)
+    ]
+    assert found == []
