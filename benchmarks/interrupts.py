@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -229,7 +228,6 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=["library", "torch", "chat", "commands"])
     parser.add_argument("--count", type=int, default=200)
     given = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # behind a shell's & what is started would ignore it
     parts: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
         "library": lambda: library(given.model, given.count, False),
         "torch": lambda: library(given.model, given.count, True),

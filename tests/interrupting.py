@@ -132,6 +132,11 @@ class Stop:
         return self.code == 0 or (self.code in _INTERRUPTED and "Traceback" not in self.said)
 
 
+def _hear_ctrl_c() -> None:
+    """In a child: behind a shell's ``&`` Ctrl-C is ignored, also by what is started there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def run(
     words: Sequence[str], folder: Path, stop_at: float | None = None, environment: Mapping[str, str] | None = None
 ) -> Stop:
@@ -146,6 +151,7 @@ def run(
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_hear_ctrl_c,
     )
     try:
         _, said = process.communicate(timeout=stop_at)
@@ -282,6 +288,7 @@ class Chat:
 
         self.process, self._number = pty.fork()
         if not self.process:
+            _hear_ctrl_c()
             os.environ.update(TERM="dumb", INPUTRC="/dev/null", COLUMNS="300", LINES="40", **(environment or {}))
             os.execv(sys.executable, [sys.executable, "-m", "rung", "run", *words])
         self._shown = ""
