@@ -54,6 +54,10 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def test_the_wheel_has_less_than_12_mb(wheel: Path) -> None:
+    assert wheel.stat().st_size < 12e6
+
+
 def run(installed: Path, *command: str) -> str:
     """What a command prints that finds the installed package before any other, far away from the source tree."""
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}
