@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,15 @@ def test_each_link_leads_to_a_file_and_no_path_is_of_one_machine(page: Path) -> 
     links = re.findall(r"\]\((?!https?://|mailto:|#)([^)\s#]+)", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     assert [link for link in links if not (page.parent / link).exists()] == []
     assert re.findall(r"/(?:work|root)/\S*|/home/(?!me\b|you\b|user\b)\w+/\S*", text) == []
+
+
+def test_what_builds_the_site_is_an_extra_of_its_own() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    names = {re.split(r"[\[><=]", requirement)[0] for requirement in extras["docs"]}
+    assert names == {"mkdocs-material", "mkdocstrings"}
+    assert names <= pinned
+    assert not names & {re.split(r"[\[><=]", each)[0] for extra in ("run", "test", "dev") for each in extras[extra]}
 
 
 def test_how_to_pages_have_steps_a_proof_and_files_that_are_there() -> None:
