@@ -16,12 +16,12 @@ import torch
 
 from rung.core.errors import UsageError
 from rung.core.types import Device, StepDown
-from rung.core.value import Value
 from rung.engine import process_memory
 from rung.hub.pipelines import Folder, Perform, quiet, scheduler, stand_in
 from rung.models.networks.pipeline import phases_of
 from rung.pipelines import validate
 from rung.pipelines.execute import Performance, Progress
+from rung.pipelines.settings import Settings as Settings
 from rung.pipelines.trace import Rehearsal
 from rung.pipelines.weights import check_files, fill_buffers
 from rung.planning.pipeline import Network, PhasesPlan, plan_phases, with_runtime
@@ -35,24 +35,6 @@ Said = Callable[[int, int], None]
 _FRAMES = ("num_frames", "video_length", "num_frames_per_chunk")
 #: Steps of a rehearsal: some schedulers divide by one less.
 _REHEARSED = 2
-
-
-@dataclass(frozen=True)
-class Settings(Value):
-    """Hold what is made; None: as the pipeline has it. ``size`` is (width, height) in pixels."""
-
-    prompt: str
-    negative: str | None = None
-    frames: int | None = None
-    size: tuple[int, int] | None = None
-    steps: int | None = None
-    guidance: float | None = None
-    seed: int = 0
-    scheduler: str | None = None
-
-    def chosen(self) -> dict[str, Any]:
-        """Return those that were chosen, for the file."""
-        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass

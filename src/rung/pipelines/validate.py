@@ -9,17 +9,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rung.core.errors import RungError, UsageError
 from rung.core.text import size as sized
-
-if TYPE_CHECKING:
-    from rung.pipelines.generate import Settings
+from rung.pipelines.settings import Settings
 
 Size = tuple[int, int]
 #: What is made of settings: the number of frames and (width, height). It raises what the pipeline raises.
-OutputSize = Callable[["Settings"], tuple[int, Size]]
+OutputSize = Callable[[Settings], tuple[int, Size]]
 
 #: What other people's code raises for numbers that it cannot work with; while nothing has weights, those of settings.
 _REFUSALS = (ValueError, RuntimeError, ArithmeticError, AssertionError, LookupError)
