@@ -14,7 +14,7 @@ from trl import SFTConfig
 from rung.hub.peft import prepare
 from rung.run.torch_device import torch_name
 from rung.training.fitting import Fit
-from rung.training.tune import Options, names
+from rung.training.options import Options, names
 
 #: Checkpoints of a run, about, and the most steps between two.
 _CHECKPOINTS, _FAR = 20, 100

@@ -29,6 +29,8 @@ from rung.planning.weight_plan import is_linear
 from rung.training.curve import loss_curve
 from rung.training.data import read_rows
 from rung.training.fitting import STORED, fit
+from rung.training.options import Options as Options
+from rung.training.options import names
 
 #: Tokens of a row, where nothing is asked for.
 LENGTH = 1024
@@ -36,28 +38,6 @@ PACKAGES = ("trl", "datasets", "peft", "transformers", "accelerate")
 STATE, CURVE, CHECKPOINTS = "tune.json", "loss.svg", "checkpoints"
 #: Files that a whole checkpoint has; the trainer writes the last one last.
 _WHOLE = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json")
-
-
-@dataclass(frozen=True)
-class Options:
-    """Hold what a run is made of. Names and defaults are TRL's, but for the learning rate, of which TRL's advice for
-    adapters (ten times its 2e-5) is taken, and for targets, which are all linear layers, as in QLoRA. ``max_length`` is
-    by default TRL's 1,024 tokens, or what the model holds if that is less; ``format`` nf4, or what
-    a quantised folder is stored in."""
-
-    format: str | None = None
-    epochs: float = 3.0
-    learning_rate: float = 2e-4
-    rank: int = 16
-    alpha: int = 32
-    dropout: float = 0.05
-    targets: str = "all-linear"
-    max_length: int | None = None
-    batch: int = 8
-    accumulate: int = 1
-    packing: bool = False
-    eval_split: float = 0.0
-    seed: int = 42
 
 
 @dataclass(frozen=True)
@@ -202,11 +182,6 @@ def _format(card: ModelCard, asked: str | None) -> str:
             code="format-does-not-suit",
         )
     return asked or "nf4"
-
-
-def names(targets: str) -> list[str]:
-    """The names of ``--targets``."""
-    return [name.strip() for name in targets.split(",")]
 
 
 def _check_targets(card: ModelCard, targets: str) -> None:
