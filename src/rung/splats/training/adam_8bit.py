@@ -136,7 +136,8 @@ def learn(
     given = told.given
     assert given is not None
     if compiled := compiled_for(means):
-        compiled.learn(harmonics, told.degree, means, told.position, given, state, rates, taken, betas, epsilon)
+        seen, books = (told.degree, means, told.position, given), Books.of(means.device)
+        compiled.learn(harmonics, *seen, state._asdict(), books, rates, taken, betas, epsilon)
         return
     chance = torch.Generator(means.device).manual_seed(taken)
     steps = torch.tensor(rates, device=means.device).view(harmonics.shape[1:]) / (1 - betas[0] ** taken)

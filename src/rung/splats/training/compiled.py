@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from rung.kernels.cpu.splat import colors as colours
 from rung.kernels.cpu.splat import ssim
 from rung.ops.rasterize import numba_tile
 from rung.run.precompile import compile_apart
-from rung.splats.training.adam_8bit import Books, Means8
 
 _LANES = 16
 
@@ -141,9 +141,9 @@ def shade_back(
 
 
 @functools.cache
-def _lookup() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Codebooks and what lies between their values, float32 [2, 256], and the least code of each cell."""
-    books = np.stack([book.numpy() for book in Books.of(torch.device("cpu"))])
+def _lookup(codebooks: tuple[Tensor, Tensor]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the codebooks and what lies between their values, float32 [2, 256], and the least code of each cell."""
+    books = np.stack([book.numpy() for book in codebooks])
     middles = np.full_like(books, np.inf)
     middles[:, :-1] = (books[:, :-1] + books[:, 1:]) / 2
     edges = ((np.arange(colours.CELLS + 1) + colours.FIRST_CELL) << colours.CELL_BITS).astype(np.int32).view(np.float32)
@@ -159,14 +159,19 @@ def learn(
     means: Tensor,
     position: Tensor,
     given: Tensor,
-    state: Means8,
+    state: Mapping[str, Tensor],
+    codebooks: tuple[Tensor, Tensor],
     rates: tuple[float, ...],
     taken: int,
     betas: tuple[float, float],
     epsilon: float,
 ) -> None:
-    """A step of Adam for harmonics, with a rate for each value of a row."""
-    books, middles, lookup = _lookup()
+    """Take a step of Adam for harmonics [N, K, 3], with a rate for each value of a row.
+
+    ``state`` has the codes uint8 [N, K, 3] of both means and their sizes float32 [N], by the kernel's names;
+    ``codebooks`` are the values float32 [256] that the codes stand for. Changes the harmonics and the state in place.
+    """
+    books, middles, lookup = _lookup(codebooks)
     root = 1 / math.sqrt(1 - betas[1] ** taken)
     _coloured(
         colours.learn,
@@ -175,7 +180,7 @@ def learn(
         means,
         position,
         given=given,
-        **state._asdict(),
+        **state,
         books=books,
         middles=middles,
         lookup=lookup,
