@@ -6,15 +6,13 @@ Each text is that of the build's source; ``rung.diagnosis`` recognises them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
-from rung.core.types import Level
+from rung.core.types import Device, Level
 from rung.kernels.gpu.dtypes import DTYPE_NAME
-
-if TYPE_CHECKING:
-    from rung.simulation.simulation import Card, Host, World
+from rung.simulation.allocator import Allocator
 
 DTYPE_NAMES = {
     **DTYPE_NAME,
@@ -29,6 +27,27 @@ _ASYNCHRONOUS = (
     "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
     "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1.\n"
 )
+
+
+class Card(Protocol):
+    """List the attributes of ``simulation.Card`` that the texts depend on; sizes in bytes."""
+
+    device: Device
+    index: int
+    type: str
+    place: torch.device
+    total: int
+    runtime: int
+    allocator: Allocator
+
+    @property
+    def torch_version(self) -> tuple[int, int]: ...
+
+    @property
+    def cuda_version(self) -> tuple[int, int] | None: ...
+
+    @property
+    def lacks_code(self) -> str: ...
 
 
 def refusal(card: Card, op: str, kind: str, dtype: str) -> Callable[[], Exception] | None:
@@ -117,13 +136,11 @@ def not_while_capturing(card: Card) -> Exception:
     return _error(card, text)
 
 
-def no_such_device(world: World, index: int) -> Exception:
-    """For ``cuda:1`` where there is one card."""
-    if world.type == "cuda":
+def no_such_device(kind: str, count: int, index: int) -> Exception:
+    """Make torch's error for ``cuda:1`` where there is one card; ``kind`` is torch's, ``count`` that of the cards."""
+    if kind == "cuda":
         return RuntimeError(f"CUDA error: invalid device ordinal\n{_ASYNCHRONOUS}")
-    return RuntimeError(
-        f"The device index is out of range. It must be in [0, {len(world.cards)}), but got {index} for {world.type}."
-    )
+    return RuntimeError(f"The device index is out of range. It must be in [0, {count}), but got {index} for {kind}.")
 
 
 def mixed_devices(card: Card, op: str, argument: str, place: str) -> Exception:
@@ -145,9 +162,9 @@ def mixed_devices(card: Card, op: str, argument: str, place: str) -> Exception:
     )
 
 
-def misplaced_index(here: Card | Host) -> Exception:
-    """For an index on another device than the tensor, which is ``here``, and than the host."""
-    return RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({here.place})")
+def misplaced_index(place: torch.device) -> Exception:
+    """Make the error for an index that lies neither on the host nor where the tensor does, which is ``place``."""
+    return RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({place})")
 
 
 def check_dtype(dtype: torch.dtype) -> None:

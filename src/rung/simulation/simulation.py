@@ -153,7 +153,7 @@ class World:
 
     def no_such_device(self, index: int) -> Exception:
         """torch's own error for a card that is not there."""
-        return refusals.no_such_device(self, index)
+        return refusals.no_such_device(self.type, len(self.cards), index)
 
     def card_of(self, device: object) -> Card:
         """The card that a question of ``torch.cuda`` is about; the current one where none is named.

@@ -154,7 +154,7 @@ def _check_indices(world: World, tensor: Tensor, indices: Iterable[Tensor | None
     here = where(world, tensor)
     lying = (where(world, index) for index in indices if index is not None)
     if here is not UNDECIDED and any(isinstance(place, Card) and place is not here for place in lying):
-        raise refusals.misplaced_index(here)
+        raise refusals.misplaced_index(here.place)
 
 
 def _is_misplaced(tensor: Tensor) -> bool:
