@@ -195,7 +195,33 @@ def _bind(
     if note:
         journal.notes.append(note)
     if isinstance(card, NetworkCard):
-        return import_whole("rung.engine.transformers_decoder").bind(card, plan, devices, journal, changes)
+        return _bind_network(card, plan, devices, journal, changes)
+    return _bind_decoder(card, plan, devices, journal, progress, first_prompt, changes)
+
+
+def _bind_network(
+    card: NetworkCard,
+    plan: Plan,
+    devices: Sequence[Device],
+    journal: Journal,
+    changes: Mapping[str, Sequence[LowRank]],
+) -> Model:
+    bind = import_whole("rung.engine.transformers_decoder").bind
+    from rung.engine.model import Model
+
+    decoder, tokenizer = bind(card, plan, devices, journal, changes)
+    return Model(card, plan, tuple(devices), decoder, journal, tokenizer)
+
+
+def _bind_decoder(
+    card: ModelCard,
+    plan: Plan,
+    devices: Sequence[Device],
+    journal: Journal,
+    progress: Progress,
+    first_prompt: str,
+    changes: Mapping[str, Sequence[LowRank]],
+) -> Model:
     with _importing():
         for name in ("rung.kernels.cpu.pack.packing", *_PARTS):  # the threads of the parts need the first
             import_whole(name)

@@ -31,7 +31,7 @@ from rung.run.journal import Journal
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rung.engine.transformers_decoder import BorrowedDecoder
+    from rung.engine.transformers_decoder import TransformersDecoder
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -52,7 +52,7 @@ class Model:
         card: ModelCard | NetworkCard,
         plan: Plan,
         devices: tuple[Device, ...],
-        decoder: Decoder | BorrowedDecoder,
+        decoder: Decoder | TransformersDecoder,
         journal: Journal,
         tokenizer: Tokenizer,
     ) -> None:

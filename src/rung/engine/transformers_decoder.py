@@ -6,7 +6,7 @@ import importlib.metadata
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +32,6 @@ from rung.planning.weight_plan import recipe
 from rung.run.journal import Journal
 from rung.run.torch_device import torch_name
 
-if TYPE_CHECKING:
-    from rung.engine.model import Model
-
 
 def bind(
     card: NetworkCard,
@@ -42,10 +39,8 @@ def bind(
     devices: Sequence[Device],
     journal: Journal,
     changes: Mapping[str, Sequence[LowRank]],
-) -> Model:
-    """The model, read and ready; ``changes`` are adapters' by the name of the layer. Raises what reading does."""
-    from rung.engine.model import Model
-
+) -> tuple[TransformersDecoder, Tokenizer]:
+    """Read the network and its tokenizer; ``changes`` are adapters', by layer. Raise what reading raises."""
     device = next(one for one in devices if one.id == plan.placements[0].device)
     place = torch.device(torch_name(device.id))
     if place.type == "cpu":
@@ -67,8 +62,8 @@ def bind(
     note = f"{engine} computes it: {card.why}"
     journal.notes.append(note)
     journal.say(note)
-    decoder = BorrowedDecoder(Kept(network, place, plan.context), plan.context, card.component.shape.vocabulary)
-    return Model(card, plan, tuple(devices), decoder, journal, tokenizer)
+    kept = Kept(network, place, plan.context)
+    return TransformersDecoder(kept, plan.context, card.component.shape.vocabulary), tokenizer
 
 
 def _put_beside(layer: Any, changes: Sequence[LowRank], threads: int) -> None:
@@ -120,8 +115,8 @@ class ReadTokens(Tokens):
         return self.length if super().shared(ids) == self.length < len(ids) else 0
 
 
-class BorrowedDecoder:
-    """Hold what ``rung.engine.decoder.Decoder`` is to a model, with a network of transformers."""
+class TransformersDecoder:
+    """Stand in for ``rung.engine.decoder.Decoder`` with a network of transformers."""
 
     def __init__(self, kept: Kept, context: int, vocabulary: int) -> None:
         self._kept, self._vocabulary = kept, vocabulary

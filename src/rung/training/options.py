@@ -28,5 +28,5 @@ class Options:
 
 
 def names(targets: str) -> list[str]:
-    """The names of ``--targets``."""
+    """Return the names in ``--targets``."""
     return [name.strip() for name in targets.split(",")]
