@@ -16,7 +16,8 @@ from rung.core.errors import CannotEncode, UsageError
 from rung.formats import Encoded
 from rung.nn import QuantEmbedding, QuantLinear, QuantWeight
 from rung.nn.quantized import binding
-from rung.nn.quantized.weight import encode, parts_of
+from rung.nn.quantized.binding import parts_of
+from rung.nn.quantized.weight import encode
 from tests.ops.conformance import FORMATS, weight
 
 NF4, Q4_K, INT8 = (formats.get(name) for name in ("nf4", "q4_k", "int8"))

@@ -19,7 +19,8 @@ SMALL = [format for format in FORMATS if format.block <= 512]
 
 def packs(format, rows=48, columns=512):
     """Whether a rung of this processor packs such a weight."""
-    return binding.pack(made(format, rows, columns)[0].stored, "f32", 1).packing != "stored"
+    weight = made(format, rows, columns)[0].stored
+    return binding.pack(weight.encoded(), weight.device, "f32", 1).packing != "stored"
 
 
 @pytest.mark.parametrize("format", SMALL, ids=lambda format: format.name)

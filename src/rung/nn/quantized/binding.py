@@ -12,12 +12,13 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from rung import formats
 from rung.core.errors import UsageError
 from rung.core.types import Device, Format, Level, Proof, StepDown
 from rung.formats import Encoded
@@ -31,9 +32,7 @@ from rung.run.probe import probe
 from rung.run.torch_device import STANDING_IN, torch_name
 from rung.simulation.context import current
 
-if TYPE_CHECKING:
-    from rung.nn.quantized.weight import QuantWeight
-
+Shape = tuple[int, int]
 #: What rungs compute in, by torch's dtype.
 _SIZES = {"scale", "absmax", "nested_absmax", "nested_offset"}
 
@@ -71,7 +70,12 @@ def _key(tensors: Iterable[Tensor]) -> tuple[tuple[int, int], ...]:
     return tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
 
 
-def state(parts: dict[str, Tensor], format: Format, shape: tuple[int, int]) -> State:
+def parts_of(format: Format, shape: Shape) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Return shape and dtype of each part of a weight [rows, columns], as ``rung.formats.encode`` makes them."""
+    return {part: (size, getattr(torch, dtype)) for part, (size, dtype) in formats.parts(format, shape).items()}
+
+
+def state(parts: dict[str, Tensor], format: Format, shape: Shape) -> State:
     """The state of a weight; a new one when its parts are not those of the last call.
 
     Raises ``UsageError`` for parts in another dtype than the format's: a cast has destroyed the scales.
@@ -106,9 +110,7 @@ def foreign(
     return found
 
 
-def _stored(parts: dict[str, Tensor], format: Format, shape: tuple[int, int]) -> Stored:
-    from rung.nn.quantized.weight import parts_of
-
+def _stored(parts: dict[str, Tensor], format: Format, shape: Shape) -> Stored:
     for name, (size, dtype) in parts_of(format, shape).items():
         if parts[name].dtype != dtype or tuple(parts[name].shape) != size:
             raise UsageError(
@@ -138,10 +140,10 @@ def linear(bound: State, x: Tensor) -> Linear:
         return bound.linears[x.dtype]
 
 
-def pack(weight: QuantWeight, dtype: str, threads: int) -> Linear:
-    """The weight bound for activations in ``dtype``, apart from those that ``linear`` keeps: several threads may pack
+def pack(encoded: Encoded, place: torch.device, dtype: str, threads: int) -> Linear:
+    """Bind a weight for activations in ``dtype``, apart from those that ``linear`` keeps: several threads may pack
     at once."""
-    return _binder_of(device_of(weight.device), dtype, threads, True).linear(weight.encoded())
+    return _binder_of(device_of(place), dtype, threads, True).linear(encoded)
 
 
 def _bind(bound: State, x: Tensor) -> Linear:

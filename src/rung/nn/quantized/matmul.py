@@ -20,7 +20,8 @@ from rung import formats
 from rung.core.errors import UsageError
 from rung.kernels.gpu.dtypes import DTYPE_NAME
 from rung.nn.quantized import binding
-from rung.nn.quantized.weight import QuantWeight, parts_of
+from rung.nn.quantized.binding import parts_of
+from rung.nn.quantized.weight import QuantWeight
 from rung.run.torch_private import DisableTransforms, are_transforms_active, is_tracing
 
 Parts = list[Tensor]
@@ -71,12 +72,6 @@ def look_up(ids: Tensor, weight: QuantWeight) -> Tensor:
         return torch_embedding(ids, _plain(weight, torch.float32))
     found = rows_of(ids.reshape(-1), list(weight.parts().values()), weight.format.name, rows, columns)
     return found.reshape(*ids.shape, columns)
-
-
-def decode(weight: QuantWeight, first: int, last: int, dtype: torch.dtype) -> Tensor:
-    """The rows [first, last) of the weight; a new tensor."""
-    state = binding.state(weight.parts(), weight.format, weight.shape)
-    return state.stored.decode(first, last, weight.device, dtype)
 
 
 def _state(parts: Parts, format: str, rows: int, columns: int) -> binding.State:

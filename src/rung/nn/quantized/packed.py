@@ -52,7 +52,7 @@ def pack(network: nn.Module, dtype: str, threads: int) -> None:
 
     def one(_: int) -> None:
         weight, found = places.popitem()  # nothing else holds it when it is packed
-        linear = binding.pack(weight, dtype, threads)
+        linear = binding.pack(weight.encoded(), weight.device, dtype, threads)
         if linear.packing != "stored":
             held = PackedWeight(weight, linear)
             for owner, name in found:

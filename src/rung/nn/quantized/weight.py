@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,18 +14,12 @@ from rung import formats
 from rung.core.errors import UsageError
 from rung.core.types import Format
 from rung.formats import Encoded
+from rung.nn.quantized import binding
+from rung.nn.quantized.binding import Shape, parts_of
+from rung.run.binding import Linear
 from rung.run.torch_private import disabled_torch_function, tree_map_only
 
-if TYPE_CHECKING:
-    from rung.run.binding import Linear
-
-Shape = tuple[int, int]
 _SIXTEEN = {torch.bfloat16: "bf16", torch.float16: "f16"}
-
-
-def parts_of(format: Format, shape: Shape) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Shape and dtype of each part of a weight [rows, columns], as ``rung.formats.encode`` returns them."""
-    return {part: (size, getattr(torch, dtype)) for part, (size, dtype) in formats.parts(format, shape).items()}
 
 
 def written_instead(format: Format, columns: int) -> str:
@@ -87,8 +81,6 @@ class QuantWeight(nn.Module):
 
     def linear(self, x: Tensor) -> Linear:
         """The weight bound to rungs for activations like x [T, columns]."""
-        from rung.nn.quantized import binding
-
         return binding.linear(binding.state(self.parts(), self.format, self.shape), x)
 
     def encoded(self) -> Encoded:
@@ -96,10 +88,9 @@ class QuantWeight(nn.Module):
         return Encoded(self.format, self.shape, {part: _array(tensor) for part, tensor in self.parts().items()})
 
     def decode(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The decoded weight [rows, columns], by default in ``dtype``; a new tensor."""
-        from rung.nn.quantized.matmul import decode
-
-        return decode(self, 0, self.shape[0], dtype or self.dtype)
+        """Return the decoded weight [rows, columns], by default in ``dtype``; a new tensor."""
+        state = binding.state(self.parts(), self.format, self.shape)
+        return state.stored.decode(0, self.shape[0], self.device, dtype or self.dtype)
 
     def columns(self, wanted: Tensor, dtype: torch.dtype) -> Tensor:
         """The columns ``wanted`` int64 [n] of the decoded weight: [rows, n]; no other is decoded where rows have a
@@ -162,8 +153,6 @@ class QuantWeight(nn.Module):
         super()._load_from_state_dict(*args, **kwargs)
 
     def _forget(self) -> None:
-        from rung.nn.quantized import binding
-
         binding.forget(self.codes)
 
     def extra_repr(self) -> str:
