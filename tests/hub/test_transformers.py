@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 import rung
 from rung import formats
 from rung.core.errors import BadFile, CannotEncode, DoesNotFit, UnknownFormat, UsageError
-from rung.hub import register
-from rung.hub import transformers as hub
+from rung.hub import quantizer, register
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear
 from rung.nn.quantized import binding
 from rung.planning.check_result import Question
@@ -83,7 +82,15 @@ def test_a_fresh_process_needs_only_import_rung(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ["import transformers.quantizers.auto, rung", "import rung, rung.hub.transformers"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import transformers.quantizers.auto, rung",
+        "import rung, rung.hub.transformers",
+        "import rung, rung.hub.quantizer",
+        "import rung, rung.hub.quantized",
+    ],
+)
 def test_the_method_is_registered_in_any_order(first):
     code = f"{first}; from transformers.quantizers import auto; print('rung' in auto.AUTO_QUANTIZER_MAPPING)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -312,13 +319,13 @@ def test_format_auto_with_a_device_map(tmp_path, device_map):
 )
 def test_format_auto_is_planned_for_the_accelerator_of_a_device_map(device_map, place):
     with rung.simulate("rtx2080ti"):
-        assert hub._main_place(device_map) == torch.device(place)
+        assert quantizer._main_place(device_map) == torch.device(place)
 
 
 def test_format_auto_in_layers_that_it_does_not_divide(tmp_path, monkeypatch):
     """The plan's answer is given: a tiny model has no need of it."""
     tiny_checkpoint(tmp_path / "plain", "llama", hidden_size=256, intermediate_size=96)
-    asked = hub.check
+    asked = quantizer.check
 
     def answer(outline, devices, question):
         found = asked(outline, devices, Question(formats=("q4_k",)))
@@ -326,7 +333,7 @@ def test_format_auto_in_layers_that_it_does_not_divide(tmp_path, monkeypatch):
         assert outline.parameters == sum(parameter.numel() for parameter in there)
         return found
 
-    monkeypatch.setattr(hub, "check", answer)
+    monkeypatch.setattr(quantizer, "check", answer)
     model = load(tmp_path / "plain", quantization_config=rung.QuantizationConfig(format="auto"))
     held = quantised(model)
     assert held["model.layers.0.self_attn.q_proj"] == "q4_k"
@@ -338,7 +345,7 @@ def test_format_auto_in_layers_that_it_does_not_divide(tmp_path, monkeypatch):
 def test_format_auto_counts_what_is_packed_beside_the_weight(tmp_path, monkeypatch):
     """A layer keeps its weight as it is stored; of a file of llama.cpp only what is packed stays, which is less."""
     tiny_checkpoint(tmp_path, "llama")
-    asked, seen = hub.check, []
+    asked, seen = quantizer.check, []
 
     def answer(outline, devices, question):
         only = Question(formats=("q8_0",))
@@ -347,7 +354,7 @@ def test_format_auto_counts_what_is_packed_beside_the_weight(tmp_path, monkeypat
         )
         return asked(outline, devices, only)
 
-    monkeypatch.setattr(hub, "check", answer)
+    monkeypatch.setattr(quantizer, "check", answer)
     model = load(tmp_path, quantization_config=rung.QuantizationConfig(format="auto"))
     layers = [layer for layer in model.modules() if isinstance(layer, QuantLinear)]
     stored = sum(part.nbytes for layer in layers for part in layer.stored.parts().values())

@@ -13,8 +13,8 @@ from diffusers.quantizers.base import DiffusersQuantizer
 from torch import Tensor, nn
 
 from rung.core.errors import UsageError
+from rung.hub.quantizer import AUTO, METHOD, QuantizationConfig
 from rung.hub.register import DIFFUSERS_TABLE
-from rung.hub.transformers import AUTO, METHOD, QuantizationConfig
 from rung.nn import QuantLinear, QuantWeight
 from rung.nn.quantize import TargetLayer, check_shapes, check_values, put, replacement, target_layers
 from rung.nn.quantized.weight import encode

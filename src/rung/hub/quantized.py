@@ -21,8 +21,8 @@ from rung.core.errors import BadFile, UsageError
 from rung.core.types import Format
 from rung.formats import Encoded
 from rung.hub.mmap_pages import give_back
+from rung.hub.quantizer import QuantizationConfig, Quantizer, tagged
 from rung.hub.tensor_conversions import Operation, whole_names
-from rung.hub.transformers import QuantizationConfig, Quantizer, tagged
 from rung.models import checkpoints
 from rung.models.checkpoints import Header, Raw
 from rung.models.checkpoints.bitsandbytes import OUTLIERS

@@ -20,7 +20,7 @@ from rung import formats
 from rung.core.errors import BadFile, UnknownArchitecture, UsageError
 from rung.core.types import EMPTY, Format
 from rung.hub.quantized import Loader, StoredConfig, fuses
-from rung.hub.transformers import Method, QuantizationConfig
+from rung.hub.quantizer import Method, QuantizationConfig
 from rung.models.card import Piece, Source, Tensor
 from rung.models.cards import folder_weights
 from rung.models.checkpoints import OWN, StoredWeight, method_of, rung_folder

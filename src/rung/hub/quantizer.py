@@ -1,7 +1,7 @@
-"""transformers: ``from_pretrained(..., quantization_config=rung.QuantizationConfig(format="nf4"))``.
+"""Quantize models of transformers while they are loaded: ``quantization_config=rung.QuantizationConfig(format="nf4")``.
 
-Weights are encoded one after the other while they are loaded. What is saved loads again without naming a config, once
-``rung`` has been imported (``rung.hub.register`` sees to that).
+Weights are encoded one after the other. What is saved loads again without naming a config, once ``rung`` has been
+imported: ``rung.hub.register`` imports this module as soon as transformers' table of quantizers is there.
 """
 
 from __future__ import annotations
@@ -245,6 +245,8 @@ def _main_place(device_map: Any) -> torch.device:
 class _Encode(Operation):
     """A weight that was just read becomes the parts of a layer."""
 
+    hf_quantizer: Quantizer
+
     def converted(self, tensors: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
         """The tensor as parts, under the names that the layer keeps them by."""
         (value,) = tensors.values()
@@ -363,23 +365,6 @@ def _complete(model: nn.Module) -> None:
             ["take both from the same copy of the model"],
             code="model-incomplete",
         )
-
-
-def install() -> None:
-    """From now on ``from_pretrained`` loads other quantisers' checkpoints with rung; see ``rung.hub.quantized``.
-
-    bitsandbytes in 4 and 8 bits (which also quantises while loading), GPTQ, AWQ, compressed-tensors, fp8, MXFP4, HQQ.
-    """
-    from rung.hub import quantized
-
-    quantized.install()
-
-
-def uninstall() -> None:
-    """Puts transformers' own quantisers back."""
-    from rung.hub import quantized
-
-    quantized.uninstall()
 
 
 def register(table: Any) -> None:

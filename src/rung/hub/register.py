@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TABLE = "transformers.quantizers.auto"
 DIFFUSERS_TABLE = "diffusers.quantizers.auto"
 #: Modules that register at their end, whoever imports them, by the table that they add to.
-_REGISTERING = {TABLE: "rung.hub.transformers", DIFFUSERS_TABLE: "rung.hub.diffusers"}
+_REGISTERING = {TABLE: "rung.hub.quantizer", DIFFUSERS_TABLE: "rung.hub.diffusers"}
 
 
 def install() -> None:

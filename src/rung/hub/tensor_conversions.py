@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from transformers.core_model_loading import ConversionOps, WeightConverter
 
@@ -11,8 +11,12 @@ from rung.core.errors import RungError
 from rung.hub.mmap_pages import give_back
 from rung.nn.experts import NAMES
 
-if TYPE_CHECKING:
-    from rung.hub.transformers import Quantizer
+
+class Conversion(Protocol):
+    """The quantizer that a conversion is of, as far as the operations need it."""
+
+    refused: RungError | None  #: what stopped the conversion of a weight
+    files: bool  #: whether values come from files, and not from the caller
 
 
 class Operation(ConversionOps):
@@ -21,7 +25,7 @@ class Operation(ConversionOps):
     transformers would hide what it raises in a report; it is kept, and raised once the files have been read.
     """
 
-    def __init__(self, hf_quantizer: Quantizer) -> None:
+    def __init__(self, hf_quantizer: Conversion) -> None:
         self.hf_quantizer = hf_quantizer  # by this name transformers knows that scales are not to be cast
 
     def __deepcopy__(self, memo: Any) -> Operation:

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from rung.hub.quantized_layout import ReadConfig
-from rung.hub.transformers import QuantizationConfig
+from rung.hub.quantizer import QuantizationConfig
 from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.models.card import ModelCard
 from rung.models.checkpoints import OWN
