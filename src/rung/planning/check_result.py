@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rung.core.errors import RungError, UsageError
 from rung.core.shown import Shown
-from rung.core.text import count, did_you_mean, rate, size
-from rung.core.types import EMPTY, Device, MemoryUse, Verdict
+from rung.core.text import count, did_you_mean
+from rung.core.types import EMPTY, Device
 from rung.core.value import FrozenDict, Value
-from rung.formats.grades import grade
+from rung.planning.answers.sentence import sentence
+from rung.planning.answers.values import Alternative as Alternative
+from rung.planning.answers.values import Checkpointing as Checkpointing
+from rung.planning.answers.values import Choice as Choice
 from rung.planning.answers.values import LlamaCpp as LlamaCpp
 from rung.planning.answers.values import Speed as Speed
+from rung.planning.answers.values import memory_json as memory_json
+from rung.planning.answers.words import group_name
 from rung.planning.optimizers import WAYS, optimizer_state
-from rung.planning.pipeline import PlannedPhase
 
 #: What a measure may be at most: no machine holds more, and numbers stay numbers.
 _MOST = 10**9
@@ -97,37 +100,6 @@ class Question(Value):
 
 
 @dataclass(frozen=True)
-class Checkpointing(Value):
-    """A training step that keeps all activations, and one ``lean`` by gradient checkpointing; ``taken``: the latter."""
-
-    taken: bool
-    without: MemoryUse
-    lean: MemoryUse
-
-    @property
-    def memory(self) -> MemoryUse:
-        """Return what the way that is taken needs."""
-        return self.lean if self.taken else self.without
-
-    @property
-    def note(self) -> str:
-        """The way that is taken in words."""
-        return (
-            f"with gradient checkpointing; {size(self.without.total)} without"
-            if self.taken
-            else "without checkpointing"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Both ways as scripts read them: bytes of the activations, and in all."""
-        ways = {"without": self.without, "with": self.lean}
-        return {
-            "taken": self.taken,
-            **{name: {"activations": use.activations, "total": use.total} for name, use in ways.items()},
-        }
-
-
-@dataclass(frozen=True)
 class Pass(Value):
     """One traced forward pass of a component, ``batch`` inputs of ``tokens`` tokens where it reads text.
 
@@ -145,76 +117,6 @@ class Pass(Value):
     operations: tuple[FrozenDict[Any], ...]
 
 
-@dataclass(frozen=True)
-class Choice(Value):
-    """One format on one device or group of devices.
-
-    ``fits`` is about memory alone, ``verdict`` says whether it would run; ``level`` is yes, slow or no. ``free`` is
-    the budget it was held against, over all its devices. ``error_db`` is infinite when nothing is lost.
-    ``command`` runs it; None where ``rung run`` does not build the model, and for training, which alone has
-    ``checkpointing``.
-    """
-
-    format: str
-    device: str
-    fits: bool
-    level: str
-    verdict: Verdict
-    memory: MemoryUse
-    free: int
-    speed: Speed
-    error_db: float
-    command: str | None
-    phases: tuple[PlannedPhase, ...] = ()
-    in_the_way: tuple[FrozenDict[Any], ...] = field(default=())
-    checkpointing: Checkpointing | None = None
-
-    @property
-    def column(self) -> str:
-        """Return what choices of one device differ by."""
-        return self.format
-
-    @property
-    def speeds(self) -> tuple[str, ...]:
-        """Return what is predicted of its speed, in words; of training nothing."""
-        prompt, found = count(self.speed.prompt_tokens, "token"), []
-        if self.speed.decode_tokens_per_second is not None:
-            found.append(f"{rate(self.speed.decode_tokens_per_second)} tokens/s after a prompt of {prompt}")
-        if self.speed.prefill_tokens_per_second is not None:
-            found.append(f"{rate(self.speed.prefill_tokens_per_second)} tokens/s while {prompt} are read")
-        return tuple(found)
-
-    def to_json(self) -> dict[str, Any]:
-        """The choice as scripts read it."""
-        lossless = math.isinf(self.error_db)
-        made: dict[str, Any] = {
-            "format": self.format,
-            "device": self.device,
-            "fits": self.fits,
-            "level": self.level,
-            "verdict": {"ok": self.verdict.ok, "reason": self.verdict.reason},
-            "memory": memory_json(self.memory),
-            **({"checkpointing": self.checkpointing.to_json()} if self.checkpointing else {}),
-            "free": self.free,
-            "speed": self.speed.to_json(),
-            "error_db": None if lossless else round(self.error_db, 1),
-            "quality": grade(self.error_db),
-            "command": self.command,
-        }
-        if self.phases:
-            made["phases"] = [
-                {
-                    "name": phase.name,
-                    "memory": memory_json(phase.memory),
-                    "held": {name: dict(vars(way)) for name, way in phase.held.items()},
-                }
-                for phase in self.phases
-            ]
-        if self.in_the_way:
-            made["in_the_way"] = [dict(process) for process in self.in_the_way]
-        return made
-
-
 def _device_json(device: Device) -> dict[str, Any]:
     """Return what an answer says of a device: its name, memory and bandwidth."""
     return {
@@ -225,47 +127,6 @@ def _device_json(device: Device) -> dict[str, Any]:
         "free": device.budget,
         "bandwidth": device.bandwidth,
     }
-
-
-def memory_json(use: MemoryUse) -> dict[str, int]:
-    """Bytes by what they hold, with their total."""
-    names = ("weights", "kv_cache", "activations", "workspace", "runtime", "gradients", "optimizer")
-    return {name: getattr(use, name) for name in names} | {"total": use.total}
-
-
-@dataclass(frozen=True)
-class Alternative(Value):
-    """A choice that runs in the place of those that were asked for; ``change`` says what is different.
-
-    ``instead_of`` are the devices that were asked about; ``context`` is that of the choice; ``on_cpu`` the share of
-    the layers that the CPU holds beside the card. ``as_asked``: every option that was given is kept, so that what is
-    different was rung's to choose.
-    """
-
-    instead_of: str
-    choice: Choice
-    change: str
-    context: int
-    on_cpu: float = 0.0
-    as_asked: bool = True
-
-    @property
-    def label(self) -> str:
-        """Return what it is in few words: ``q3_k_m (3 bits)``, ``half on the CPU with q8_0``."""
-        from rung.planning.answers.sentence import share_words
-
-        return f"{share_words(self.on_cpu)} on the CPU with {self.choice.format}" if self.on_cpu else self.change
-
-    def to_json(self) -> dict[str, Any]:
-        """The alternative as scripts read it: a choice with what is different."""
-        return {
-            "instead_of": self.instead_of,
-            "change": self.change,
-            "context": self.context,
-            "on_cpu": round(self.on_cpu, 3),
-            "as_asked": self.as_asked,
-            **self.choice.to_json(),
-        }
 
 
 @dataclass(frozen=True)
@@ -335,8 +196,6 @@ class Answer(Shown, Value):
     @property
     def sentence(self) -> str:
         """The answer in one sentence."""
-        from rung.planning.answers.sentence import sentence
-
         return sentence(self)
 
     def group(self, key: str) -> tuple[Device, ...]:
@@ -346,8 +205,6 @@ class Answer(Shown, Value):
 
     def name(self, key: str) -> str:
         """The devices of a choice as people call them."""
-        from rung.planning.answers.sentence import group_name
-
         group = self.group(key) or self.group(key.removesuffix("+cpu"))
         names = group_name(group) if group else key
         return names + (" + CPU" if key.endswith("+cpu") and not self.group(key) and group else "")

@@ -9,7 +9,7 @@ from rung.core.text import count
 from rung.core.types import Device, Format
 from rung.formats.grades import grade
 from rung.hardware.select import Group, group_id
-from rung.planning.check_result import Alternative, Choice
+from rung.planning.answers.values import Alternative, Choice
 from rung.planning.gguf_mixtures import storage
 from rung.planning.placement import Arrangement
 from rung.planning.suggestions import contexts

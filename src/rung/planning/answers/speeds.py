@@ -9,7 +9,7 @@ from rung.core.types import Device
 from rung.hardware.catalog import llama_cpp
 from rung.models.networks.values import Outline
 from rung.models.store.starters import find as find_starter
-from rung.planning.check_result import LlamaCpp
+from rung.planning.answers.values import LlamaCpp
 from rung.planning.gguf_mixtures import LLAMA_CPP
 from rung.planning.network_spec import Subject
 from rung.planning.placement import Arrangement

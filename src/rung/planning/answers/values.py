@@ -1,10 +1,17 @@
-"""A predicted speed, with what the memory allows and what llama.cpp reaches."""
+"""Choices of an answer, each with its memory and its predicted speed, and what llama.cpp reaches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+from typing import Any
 
-from rung.core.value import Value
+from rung.core.text import count, rate, size
+from rung.core.types import MemoryUse, Verdict
+from rung.core.value import FrozenDict, Value
+from rung.formats.grades import grade
+from rung.planning.answers.words import share_words
+from rung.planning.pipeline import PlannedPhase
 
 #: llama.cpp is named as the faster one from this factor on; without a figure for the card where rung reaches less than
 #: this share of what the memory allows, of which llama.cpp reached 43 to 86 % on most cards.
@@ -54,3 +61,143 @@ class Speed(Value):
         if beside.tokens_per_second is not None:
             return beside.tokens_per_second > _FASTER * decode
         return self.bound_tokens_per_second is not None and decode < self.bound_tokens_per_second * _HALF
+
+
+@dataclass(frozen=True)
+class Checkpointing(Value):
+    """A training step that keeps all activations, and one ``lean`` by gradient checkpointing; ``taken``: the latter."""
+
+    taken: bool
+    without: MemoryUse
+    lean: MemoryUse
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Return what the way that is taken needs."""
+        return self.lean if self.taken else self.without
+
+    @property
+    def note(self) -> str:
+        """The way that is taken in words."""
+        return (
+            f"with gradient checkpointing; {size(self.without.total)} without"
+            if self.taken
+            else "without checkpointing"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Both ways as scripts read them: bytes of the activations, and in all."""
+        ways = {"without": self.without, "with": self.lean}
+        return {
+            "taken": self.taken,
+            **{name: {"activations": use.activations, "total": use.total} for name, use in ways.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Choice(Value):
+    """One format on one device or group of devices.
+
+    ``fits`` is about memory alone, ``verdict`` says whether it would run; ``level`` is yes, slow or no. ``free`` is
+    the budget it was held against, over all its devices. ``error_db`` is infinite when nothing is lost.
+    ``command`` runs it; None where ``rung run`` does not build the model, and for training, which alone has
+    ``checkpointing``.
+    """
+
+    format: str
+    device: str
+    fits: bool
+    level: str
+    verdict: Verdict
+    memory: MemoryUse
+    free: int
+    speed: Speed
+    error_db: float
+    command: str | None
+    phases: tuple[PlannedPhase, ...] = ()
+    in_the_way: tuple[FrozenDict[Any], ...] = field(default=())
+    checkpointing: Checkpointing | None = None
+
+    @property
+    def column(self) -> str:
+        """Return what choices of one device differ by."""
+        return self.format
+
+    @property
+    def speeds(self) -> tuple[str, ...]:
+        """Return what is predicted of its speed, in words; of training nothing."""
+        prompt, found = count(self.speed.prompt_tokens, "token"), []
+        if self.speed.decode_tokens_per_second is not None:
+            found.append(f"{rate(self.speed.decode_tokens_per_second)} tokens/s after a prompt of {prompt}")
+        if self.speed.prefill_tokens_per_second is not None:
+            found.append(f"{rate(self.speed.prefill_tokens_per_second)} tokens/s while {prompt} are read")
+        return tuple(found)
+
+    def to_json(self) -> dict[str, Any]:
+        """The choice as scripts read it."""
+        lossless = math.isinf(self.error_db)
+        made: dict[str, Any] = {
+            "format": self.format,
+            "device": self.device,
+            "fits": self.fits,
+            "level": self.level,
+            "verdict": {"ok": self.verdict.ok, "reason": self.verdict.reason},
+            "memory": memory_json(self.memory),
+            **({"checkpointing": self.checkpointing.to_json()} if self.checkpointing else {}),
+            "free": self.free,
+            "speed": self.speed.to_json(),
+            "error_db": None if lossless else round(self.error_db, 1),
+            "quality": grade(self.error_db),
+            "command": self.command,
+        }
+        if self.phases:
+            made["phases"] = [
+                {
+                    "name": phase.name,
+                    "memory": memory_json(phase.memory),
+                    "held": {name: dict(vars(way)) for name, way in phase.held.items()},
+                }
+                for phase in self.phases
+            ]
+        if self.in_the_way:
+            made["in_the_way"] = [dict(process) for process in self.in_the_way]
+        return made
+
+
+def memory_json(use: MemoryUse) -> dict[str, int]:
+    """Bytes by what they hold, with their total."""
+    names = ("weights", "kv_cache", "activations", "workspace", "runtime", "gradients", "optimizer")
+    return {name: getattr(use, name) for name in names} | {"total": use.total}
+
+
+@dataclass(frozen=True)
+class Alternative(Value):
+    """A choice that runs in the place of those that were asked for; ``change`` says what is different.
+
+    ``instead_of`` are the devices that were asked about; ``context`` is that of the choice; ``on_cpu`` the share of
+    the layers that the CPU holds beside the card. ``as_asked``: every option that was given is kept, so that what is
+    different was rung's to choose.
+    """
+
+    instead_of: str
+    choice: Choice
+    change: str
+    context: int
+    on_cpu: float = 0.0
+    as_asked: bool = True
+
+    @property
+    def label(self) -> str:
+        """Return what it is in few words: ``q3_k_m (3 bits)``, ``half on the CPU with q8_0``."""
+        return f"{share_words(self.on_cpu)} on the CPU with {self.choice.format}" if self.on_cpu else self.change
+
+    def to_json(self) -> dict[str, Any]:
+        """The alternative as scripts read it: a choice with what is different."""
+        return {
+            "instead_of": self.instead_of,
+            "change": self.change,
+            "context": self.context,
+            "on_cpu": round(self.on_cpu, 3),
+            "as_asked": self.as_asked,
+            **self.choice.to_json(),
+        }
