@@ -5,17 +5,16 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import UsageError
 from rung.core.types import Device, StepClass
-from rung.core.value import Value
-from rung.diagnosis.certainty import NOT_SURE, ONE_OF, guessed, in_words, limited, vague
+from rung.diagnosis.certainty import guessed, limited, vague
 from rung.diagnosis.evidence import Evidence, Rule, Scene, scene_of
+from rung.diagnosis.explanation import Alternative as Alternative
+from rung.diagnosis.explanation import Explanation as Explanation
 from rung.diagnosis.facts import environment_of, gather
 from rung.diagnosis.fixing import causes, fixes_for
-from rung.diagnosis.programs import NONE, Program
 from rung.diagnosis.reading import Hit, read
 from rung.diagnosis.rules import RULES
 from rung.diagnosis.score import probabilities, weights
@@ -23,7 +22,6 @@ from rung.diagnosis.wording import Fix, Speaker
 from rung.diagnosis.words import said_by, votes, words_of
 
 if TYPE_CHECKING:
-    from rung.diagnosis.works import Works
     from rung.models.networks.values import Outline
 
 #: Below this probability rung says that it does not know, and where it is likelier that nothing of it is the matter.
@@ -32,80 +30,7 @@ _LEAST = 0.12
 _SURE = 0.92
 _SHOWN = 5
 _OUTSIDE = "not-a-compatibility-problem"
-_ON_CPU = "rung-exec-cpu"
 _CHUNK = 1 << 20
-
-
-@dataclass(frozen=True)
-class Alternative(Value):
-    """Another cause and its probability."""
-
-    cause: str
-    confidence: float
-
-
-@dataclass(frozen=True)
-class Explanation(Value):
-    """``cause`` is a label of ``causes.toml`` or None; ``confidence`` the probability that it is right.
-
-    ``alternatives`` are other causes, falling; ``automatic``: ``rung run`` repairs it by itself. ``repairs`` are what
-    rung itself does about it: ``rung run`` with the model of the log, ``rung exec`` before its command; ``works`` is
-    what runs on the device today, where one was asked about. ``tell`` is the command that tells the likeliest
-    alternative apart, ``program`` what the log is of, ``again`` how to get a log that says more; ``vague``: the log is
-    everyday words, and a program's own would say more. These four are not in the JSON.
-    """
-
-    cause: str | None
-    confidence: float
-    fixes: tuple[Fix, ...]
-    automatic: bool
-    alternatives: tuple[Alternative, ...]
-    evidence: tuple[Evidence, ...]
-    repairs: tuple[Fix, ...] = ()
-    works: Works | None = None
-    tell: str = field(default="", compare=False)
-    program: Program = field(default=NONE, compare=False)
-    again: str = field(default="", compare=False)
-    vague: bool = field(default=False, compare=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """The answer as an object."""
-        unsaid = ("tell", "program", "again", "vague")
-        found = {key: value for key, value in super().to_json().items() if key not in unsaid}
-        if self.works is not None:
-            found["works"] |= {"sentence": self.works.sentence}
-        return found | {"certainty": self.certainty}
-
-    @property
-    def certainty(self) -> str | None:
-        """How sure the cause is, in words; None without one."""
-        return None if self.cause is None else in_words(self.confidence)
-
-    @property
-    def unsure(self) -> bool:
-        """Return whether the cause is little more than a guess."""
-        return self.certainty == NOT_SURE
-
-    @property
-    def doubtful(self) -> bool:
-        """Return whether other causes are about as likely."""
-        return self.certainty in (ONE_OF, NOT_SURE)
-
-    @property
-    def ways(self) -> tuple[tuple[Fix, ...], tuple[Fix, ...]]:
-        """Return what to do in order, and what rung does instead: a machine without a GPU gets none by another build,
-        so there the processor comes first."""
-        first = tuple(fix for fix in self.repairs if fix.label == _ON_CPU)
-        return (*first, *self.fixes), tuple(fix for fix in self.repairs if fix.label != _ON_CPU)
-
-    @property
-    def sentence(self) -> str:
-        """The answer in one sentence."""
-        if self.cause is None:
-            if any(item.line is not None for item in self.evidence):
-                return "I do not know this one: what I know of it says too little, or the program went on after it."
-            return "I do not know this one: nothing in it matches an error that I know."
-        return causes()[self.cause].sentence
 
 
 def explain(

@@ -5,25 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rung.core.errors import RungError
 from rung.core.text import quoted, size
 from rung.core.types import Device
-from rung.diagnosis import works
 from rung.diagnosis.evidence import Evidence, Scene
+from rung.diagnosis.explanation import Explanation, Works
 from rung.diagnosis.wording import Fix
-from rung.diagnosis.works import Works
 from rung.models import catalog, lookup
 from rung.models.catalog import Match
 from rung.models.networks.values import Outline
-from rung.planning.answers.sentence import devices_phrase
+from rung.planning.answers.words import devices_phrase
 from rung.planning.check import check
 from rung.planning.check_result import Answer, Choice, Question
 from rung.planning.speed import READING_SPEED
-
-if TYPE_CHECKING:
-    from rung.diagnosis.explain import Explanation
 
 #: Well-known models by size, largest first; the first that answers at reading speed is named.
 _KNOWN = (
@@ -42,15 +37,16 @@ _TRAINED = r"(?i)\btrain|backward|optimizer|epoch|fine-?tun"
 
 
 def suit(found: Explanation, scene: Scene, device: Device, outline: Outline | None) -> Explanation:
-    """Return the explanation with its fixes checked against ``device``, and with what works there."""
+    """Return the explanation with its fixes checked against ``device``, and with what runs there of the model of
+    ``outline`` or of the log; without a known model the explanation as it is."""
     names = filter(None, (scene.mentions.file, scene.mentions.model))
     outline = outline or next(filter(None, map(_outline_named, names)), None)
     if outline is None:
-        return replace(found, works=works.best_known(device))
+        return found
     runs = _runs(outline, device, scene.mentions.file)
     found = _checked(_with_cards(found, outline), scene, device, outline, runs)
     found = replace(found, repairs=tuple(_repairs(found, runs)))
-    return replace(found, works=runs or works.best_known(device))
+    return replace(found, works=runs)
 
 
 def best_known(device: Device) -> Works | None:

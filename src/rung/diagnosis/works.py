@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rung.core.text import size
 from rung.core.types import Device
-from rung.core.value import Value
+from rung.diagnosis.explanation import Explanation
+from rung.diagnosis.explanation import Works as Works
 from rung.hardware import json_cache
 
 if TYPE_CHECKING:
     from rung.diagnosis.evidence import Scene
-    from rung.diagnosis.explain import Explanation
     from rung.models.networks.values import Outline
 
 _PACKAGE = Path(__file__).parent.parent
@@ -26,50 +25,14 @@ _SOURCES = ("planning", "formats", "models/catalog", "models/networks", "hardwar
 _BITS = 4
 
 
-@dataclass(frozen=True)
-class Works(Value):
-    """A model that runs on ``device`` (``a Quadro P2200``): in which format, with which memory (bytes) of what is free,
-    how fast, by which command.
-
-    ``change`` says what is different from what was asked (a shorter context), ``faster`` is a command of llama.cpp
-    where that is faster; both are mostly empty. ``of_log``: it is the model that the log, or ``--model``, names.
-    """
-
-    model: str
-    device: str
-    format: str
-    memory: int
-    free: int
-    tokens_per_second: float | None
-    command: str | None
-    change: str = ""
-    faster: str = ""
-    of_log: bool = False
-
-    @property
-    def sentence(self) -> str:
-        """``Gemma 2B in q8_0, 3.1 of 4.9 GB, about 7 tokens/s``."""
-        change = f", {self.change}" if self.change and self.format not in self.change else ""
-        return f"{self.model} in {self.format}{change}, {self.use}"
-
-    @property
-    def use(self) -> str:
-        """``3.1 of 4.9 GB, about 7 tokens/s``."""
-        number, unit = size(self.free).split(" ", 1)
-        held = size(self.memory)
-        of = f"{held.removesuffix(f' {unit}') if held.endswith(unit) else held} of {number} {unit}"
-        speed = self.tokens_per_second
-        return of + (f", about {speed:.2g} tokens/s" if speed is not None else "")
-
-
 def suit(found: Explanation, scene: Scene, device: Device, outline: Outline | None) -> Explanation:
     """Return the explanation with its fixes checked against ``device`` for the model of ``outline`` or of the log, and
     with what works there: that model, else a well-known one."""
     if outline is not None or scene.mentions.runs:
         from rung.diagnosis import suited
 
-        return suited.suit(found, scene, device, outline)
-    return replace(found, works=best_known(device))
+        found = suited.suit(found, scene, device, outline)
+    return found if found.works is not None else replace(found, works=best_known(device))
 
 
 def best_known(device: Device) -> Works | None:
