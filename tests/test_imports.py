@@ -75,6 +75,35 @@ def test_imports_point_down(path):
         assert there == here or LEVEL[there] < LEVEL[here], f"{path.relative_to(ROOT)} imports {name}"
 
 
+def _imported_modules(path: Path, modules: set[str]) -> set[str]:
+    """Return the modules of rung that a file imports, lazily and for types included."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules else str(node.module) for name in names}
+    return found & modules
+
+
+def test_modules_import_each_other_in_no_circle():
+    paths = {
+        ".".join(("rung", *p.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): p for p in MODULES
+    }
+    left = {name: _imported_modules(path, set(paths)) - {name} for name, path in paths.items()}
+    while lowest := [name for name, imported in left.items() if not imported & left.keys()]:
+        for name in lowest:
+            del left[name]
+    circle = list(left)[
+        :1
+    ]  # each module that is left imports another one that is left: following them ends in a circle
+    while left and (following := min(left[circle[-1]] & left.keys())) not in circle:
+        circle.append(following)
+    assert not left, "a circle: " + " -> ".join([*circle[circle.index(following) :], following])
+
+
 def test_ops_do_not_import_each_other():
     ops = {folder.name for folder in (ROOT / "ops").iterdir() if folder.is_dir()}
     for path in (ROOT / "ops").rglob("*.py"):
