@@ -22,7 +22,7 @@ import transformers
 from transformers.cache_utils import DynamicCache
 
 import rung
-from rung.hub.language import Kept
+from rung.hub.networks.language import Kept
 
 PROMPT, TOKENS, VOCABULARY = 512, 24, 32000
 KINDS: dict[str, tuple[str, dict[str, int]]] = {

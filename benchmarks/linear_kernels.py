@@ -4,7 +4,7 @@
 
 Prints, for each format, shape and number of rows, the best of several runs in microseconds, GB/s of packed weights,
 int8 GOP/s, and both as shares of what was measured here: a read of 256 MB, and `vpdpbusd` on registers. Weights are
-cold: runs cycle through copies of 128 MB in all. Times include quantising the activations. `language_model.py`
+cold: runs cycle through copies of 128 MB in all. Times include quantizing the activations. `language_model.py`
 measures whole models beside llama.cpp.
 """
 
@@ -20,7 +20,7 @@ from rung import formats
 from rung.formats import Encoded
 from rung.kernels.cpu.compiled import kernel
 from rung.kernels.cpu.gemm.product import product
-from rung.kernels.cpu.pack import arena
+from rung.kernels.cpu.pack import packing
 from rung.kernels.cpu.pack.packing import Packed, pack
 from rung.kernels.cpu.parallel import run
 from rung.kernels.isa.avx512 import broadcast_i32, dot_u8_i8, load_i32, sum_i32, zero_i32
@@ -75,7 +75,7 @@ def best(call: Callable[[], None], seconds: float) -> float:
 
 def limits(threads: int) -> tuple[float, float]:
     """Bytes read and int8 operations per second."""
-    memory, results = arena.empty(256 << 20), np.zeros(16 * threads, np.int32)
+    memory, results = packing.empty(256 << 20), np.zeros(16 * threads, np.int32)
     memory[:] = 1
     turns = 100_000
 

@@ -1,4 +1,4 @@
-"""The resident peak of loading a 16-bit folder through transformers, quantised on the way.
+"""The resident peak of loading a 16-bit folder through transformers, quantized on the way.
 
     python benchmarks/loading_memory.py [--format nf4] [--layers 32] [--folder DIR]
 

@@ -1,11 +1,11 @@
-"""8-bit optimisers beside bitsandbytes' and beside 32 bits: losses of a small model, state size, interchange.
+"""8-bit optimizers beside bitsandbytes' and beside 32 bits: losses of a small model, state size, interchange.
 
     python benchmarks/optimizers.py [--peer FOLDER] [--steps 300] [--task text] [--only NAME ...]
 
 FOLDER is where bitsandbytes is installed, when it is not beside rung. The tasks: ``text``, the next byte of rung's own
 documentation, and ``regression``, a linear map without noise, whose loss falls to a hundredth, so that the smallest
-difference of two optimisers is a large share of it. Prints the mean loss of the last 20 steps with
-rung's optimiser in 8 bits, bitsandbytes' in 8 bits, and rung's in 32 bits; their differences; the bytes of the 8-bit
+difference of two optimizers is a large share of it. Prints the mean loss of the last 20 steps with
+rung's optimizer in 8 bits, bitsandbytes' in 8 bits, and rung's in 32 bits; their differences; the bytes of the 8-bit
 state as a share of the 32-bit one; and how far parameters lie apart after one more step when rung goes on from
 bitsandbytes' state dictionary. bitsandbytes does not bound the update (``max_unorm``) of tensors whose state has 8
 bits: LAMB-free and LARS-free are rung's without that bound for those. Some 10 s of one core for each.
@@ -25,7 +25,7 @@ from torch import nn
 
 from rung.nn import optim
 
-#: Learning rates and what else an optimiser needs, by task.
+#: Learning rates and what else an optimizer needs, by task.
 _REGRESSION = {
     "Adam": {"lr": 3e-3},
     "AdamW": {"lr": 3e-3},
@@ -86,38 +86,38 @@ def text(generator: torch.Generator) -> tuple[nn.Module, Loss]:
     return model, loss
 
 
-#: The tasks by name: the network, and what the optimisers need for it.
+#: The tasks by name: the network, and what the optimizers need for it.
 TASKS = {"text": (text, _TEXT), "regression": (regression, _REGRESSION)}
 
 
 def trained(make: Make, steps: int, task: str) -> tuple[float, nn.Module, torch.optim.Optimizer]:
-    """The mean loss of the last 20 steps, the network and the optimiser; always the same data."""
+    """The mean loss of the last 20 steps, the network and the optimizer; always the same data."""
     torch.manual_seed(0)
     model, next_loss = TASKS[task][0](torch.Generator().manual_seed(1))
-    optimiser, losses = make(model.parameters()), []
+    optimizer, losses = make(model.parameters()), []
     for _ in range(steps):
         loss = next_loss()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
-    return sum(losses[-20:]) / len(losses[-20:]), model, optimiser
+    return sum(losses[-20:]) / len(losses[-20:]), model, optimizer
 
 
-def state_bytes(optimiser: torch.optim.Optimizer, model: nn.Module) -> int:
+def state_bytes(optimizer: torch.optim.Optimizer, model: nn.Module) -> int:
     """Bytes of the state of the large parameters, without the codebooks that all share."""
     large = [p for p in model.parameters() if p.numel() >= 65536]
-    held = [optimiser.state[p] for p in large]
+    held = [optimizer.state[p] for p in large]
     return sum(v.nbytes for state in held for k, v in state.items() if k.startswith(("state", "absmax")))
 
 
 def apart(make: Make, theirs: Make, task: str) -> float:
     """The largest difference of a parameter one step after rung has taken over the peer's state."""
-    _, model, optimiser = trained(theirs, 5, task)
+    _, model, optimizer = trained(theirs, 5, task)
     twin = copy.deepcopy(model)
     own = make(twin.parameters())
-    own.load_state_dict(optimiser.state_dict())
-    for network, taken in ((model, optimiser), (twin, own)):
+    own.load_state_dict(optimizer.state_dict())
+    for network, taken in ((model, optimizer), (twin, own)):
         for p in network.parameters():
             p.grad = torch.full_like(p, 0.01)
         taken.step()
@@ -137,7 +137,7 @@ def main() -> None:
         sys.path.append(chosen.peer)
     import bitsandbytes
 
-    print("optimiser   rung 8    bnb 8   rung 32  to bnb 8  to 32 bit  state  one step apart")
+    print("optimizer   rung 8    bnb 8   rung 32  to bnb 8  to 32 bit  state  one step apart")
     for name in chosen.only:
         options = TASKS[chosen.task][1][name]
 

@@ -66,7 +66,7 @@ def write_folder(folder: Path, kind: str) -> None:
     """The pipeline of a kind, with weights in bfloat16; its tokenizers know few words."""
     import diffusers
 
-    from rung.hub.pipelines import Folder
+    from rung.hub.diffusers.pipelines import Folder
 
     name, (scheduler, options), networks = KINDS[kind]
     getattr(diffusers, scheduler)(**options).save_pretrained(folder / "scheduler")

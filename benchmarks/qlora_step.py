@@ -4,7 +4,7 @@
 
 Both hold the same weights, with LoRA of PEFT (rank 16) on every linear layer but the head, and take the same tokens:
 forward, backward and a step of torch's AdamW on the adapters. Prints the median of each in ms, the median of the ratios
-of neighbouring steps (above 1: rung is faster), and the losses of both, which are to agree.
+of neighboring steps (above 1: rung is faster), and the losses of both, which are to agree.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def step(model: nn.Module, ready: Callable[[LoraConfig], LoraConfig]) -> Callabl
     torch.manual_seed(1)
     base: Any = model
     adapted = get_peft_model(base, ready(LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM"))).train()
-    optimiser = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], 1e-3)
+    optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], 1e-3)
 
     def run(ids: torch.Tensor) -> float:
         loss = adapted(input_ids=ids, labels=ids).loss
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         return float(loss.detach())
 
     return run

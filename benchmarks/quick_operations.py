@@ -3,7 +3,7 @@
     python benchmarks/quick_operations.py
 
 A signature of ``explain`` on the texts that backtracking dislikes most (the slowest of all), the greedy choice among
-262,144 logits, the tokenizer of a vocabulary of 256,000, and every device of the catalogue. The best of several; CPU
+262,144 logits, the tokenizer of a vocabulary of 256,000, and every device of the catalog. The best of several; CPU
 seconds of this thread. The exit status is 1 if one misses its bar. Takes a minute.
 """
 

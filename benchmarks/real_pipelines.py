@@ -29,7 +29,7 @@ def measure(folder: Path, wanted: str | None, options: dict[str, Any], memory: s
     """The planned and the measured peak of each phase, or of one, with its seconds of processor time."""
     from rung.cli.making import device_named
     from rung.engine import process_memory
-    from rung.hub.pipelines import Folder
+    from rung.hub.diffusers.pipelines import Folder
     from rung.pipelines import generate
     from rung.pipelines.execute import Performance
     from rung.pipelines.trace import Rehearsal
@@ -70,7 +70,7 @@ def measure(folder: Path, wanted: str | None, options: dict[str, Any], memory: s
     said()
     print(f"frames {made.frames.shape}, deviation {made.frames.std():.1f}, {made.seconds:.0f} s", flush=True)
     if wanted is None and not np.ptp(made.frames):
-        sys.exit("the frames are of one colour")
+        sys.exit("the frames are of one color")
 
 
 def _written_apart(folder: Path, kind: str) -> None:
@@ -85,7 +85,7 @@ def _written_apart(folder: Path, kind: str) -> None:
 def errors(folder: Path, frames: int, size: str, steps: int) -> None:
     """The denoiser against f32, beside plain f32 layers with the same decoded weights; and the frames."""
     from rung.cli.making import device_named, pixels
-    from rung.hub.pipelines import Folder
+    from rung.hub.diffusers.pipelines import Folder
     from rung.measure.metrics import psnr
     from rung.nn import QuantLinear
     from rung.nn.quantize import put

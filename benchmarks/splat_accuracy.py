@@ -3,7 +3,7 @@
     python benchmarks/splat_accuracy.py [--scenes 50]
 
 Random scenes with splats behind the camera, on borders of tiles, opaque, tiny, huge and flat; every second one is drawn
-antialiased. Prints the largest difference of a pixel (colour and alpha) and how many are beyond 1e-5, and that of
+antialiased. Prints the largest difference of a pixel (color and alpha) and how many are beyond 1e-5, and that of
 a gradient as a share of the tensor's largest. Pixels where a skip, a stop or an order is on its threshold are not left
 out. gsplat's own functions in torch, in float64, are asked where gsplat is installed; differences are relative.
 """
@@ -84,8 +84,8 @@ def gsplat() -> None:
         projected = max(projected, *(relative(got[seen], want[seen]) for got, want in pairs))
     directions = torch.nn.functional.normalize(torch.randn(1000, 3, dtype=torch.double), dim=-1)
     coefficients = torch.randn(1000, 16, 3, dtype=torch.double)
-    colours = (basis(3, directions)[:, :, None] * coefficients).sum(1)
-    harmonics = relative(colours, theirs._spherical_harmonics(3, directions, coefficients))
+    colors = (basis(3, directions)[:, :, None] * coefficients).sum(1)
+    harmonics = relative(colors, theirs._spherical_harmonics(3, directions, coefficients))
     print(f"against gsplat: projection within {projected:.1e}, harmonics {harmonics:.1e} (bar 1e-5), radii equal")
 
 

@@ -31,7 +31,7 @@ DRAWN, ENCODED = 8, 64
 
 
 def drawn(rng: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """[HEIGHT, WIDTH, 3]: soft colours, some edges, a little noise."""
+    """[HEIGHT, WIDTH, 3]: soft colors, some edges, a little noise."""
     soft = rng.integers(0, 255, (9, 12, 3), dtype=np.uint8)
     made = np.asarray(Image.fromarray(soft).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)).astype(np.int16)
     for _ in range(200):

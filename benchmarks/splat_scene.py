@@ -69,14 +69,14 @@ class Quad:
 class Sphere:
     """A sphere; u runs around it, v from its top down."""
 
-    centre: Array
+    center: Array
     radius: float
     texture: Array
     gloss: float
 
     def hits(self, origin: Array, rays: Array, best: Array) -> Hits:
         """As ``Quad.hits``, from outside."""
-        start = origin - self.centre
+        start = origin - self.center
         a, half, c = (rays * rays).sum(1), rays @ start, start @ start - self.radius**2
         inner = half * half - a * c
         distance = (-half - np.sqrt(np.maximum(inner, 0))) / a
@@ -90,7 +90,7 @@ Surface = Quad | Sphere
 
 
 def photographs(wheel: Path) -> dict[str, Array]:
-    """The pictures in scikit-image's wheel by name, colours 0 to 1, reduced."""
+    """The pictures in scikit-image's wheel by name, colors 0 to 1, reduced."""
     found = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -102,7 +102,7 @@ def photographs(wheel: Path) -> dict[str, Array]:
 
 
 def box(
-    centre: tuple[float, float, float],
+    center: tuple[float, float, float],
     half: tuple[float, float, float],
     turn: float,
     textures: list[Array],
@@ -114,7 +114,7 @@ def box(
     x, y, z = np.array([cos, sin, 0]) * half[0], np.array([-sin, cos, 0]) * half[1], np.array([0, 0, 1.0]) * half[2]
     sides: list[Surface] = []
     for index, (out, right, up) in enumerate(((x, y, z), (y, -x, z), (-x, -y, z), (-y, x, z), (z, x, y), (-z, x, -y))):
-        corner = np.array(centre) + out - right + up
+        corner = np.array(center) + out - right + up
         sides.append(Quad(corner, 2 * right, -2 * up, textures[index % len(textures)], gloss))
     return sides
 
@@ -136,7 +136,7 @@ def surfaces(of: dict[str, Array]) -> list[Surface]:
 
 
 def sampled(texture: Array, u: Array, v: Array) -> Array:
-    """Colours [N, 3] between the four nearest texels."""
+    """Colors [N, 3] between the four nearest texels."""
     height, width, _ = texture.shape
     x, y = (u * width - 0.5).clip(0, width - 1.001), (v * height - 0.5).clip(0, height - 1.001)
     left, top = x.astype(int), y.astype(int)
@@ -146,7 +146,7 @@ def sampled(texture: Array, u: Array, v: Array) -> Array:
 
 
 def cast(scene: list[Surface], origin: Array, rays: Array) -> tuple[Array, Array]:
-    """Distances [N] in lengths of the ray and colours [N, 3]: diffuse light, and Blinn's highlights."""
+    """Distances [N] in lengths of the ray and colors [N, 3]: diffuse light, and Blinn's highlights."""
     best, nearest = np.full(len(rays), np.inf), np.zeros(len(rays), int)
     where, normals = np.zeros((len(rays), 2)), np.zeros((len(rays), 3))
     for index, surface in enumerate(scene):
@@ -196,7 +196,7 @@ def picture(scene: list[Surface], pose: Array, size: int) -> npt.NDArray[np.uint
 
 
 class Points(NamedTuple):
-    """Points on surfaces: places [N, 3], colours uint8 [N, 3], and for each view the (x, y) [N, 2] of them, NaN
+    """Points on surfaces: places [N, 3], colors uint8 [N, 3], and for each view the (x, y) [N, 2] of them, NaN
     where it does not see them."""
 
     places: Array

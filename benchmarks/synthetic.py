@@ -100,7 +100,7 @@ def tensors(shape: Shape, mix: Mix) -> Iterator[tuple[str, tuple[int, ...], GGML
 
 
 #: Mean code of the types with minima: the field that takes it off, and what to multiply the scale with.
-_CENTRE = {
+_CENTER = {
     "q4_1": ("m", -7.5),
     "q5_1": ("m", -15.5),
     "q2_k": ("dmin", 1.5),
@@ -143,8 +143,8 @@ def _scale(blocks: np.ndarray, name: str, scales: np.ndarray) -> None:
         blocks["scales"] = (blocks["scales"] & 0x0FFF) | (halves << 12)
     else:
         blocks["d"] = scales
-        if name in _CENTRE:
-            field, factor = _CENTRE[name]
+        if name in _CENTER:
+            field, factor = _CENTER[name]
             blocks[field] = blocks["d"].astype(np.float32) * factor
 
 

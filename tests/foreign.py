@@ -1,4 +1,4 @@
-"""Checkpoints as other quantisers write them, and what their packages decode; GPTQ and AWQ by the specification."""
+"""Checkpoints as other quantizers write them, and what their packages decode; GPTQ and AWQ by the specification."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tensors = dict[str, Tensor]
 
 
 class Variant(NamedTuple):
-    """A quantisation config, and from a weight to the tensors that are stored for it and what they decode to."""
+    """A quantization config, and from a weight to the tensors that are stored for it and what they decode to."""
 
     config: dict[str, Any]
     store: Callable[[Tensor], tuple[Tensors, Tensor]]
@@ -46,9 +46,9 @@ def store(folder: Path, variant: Variant, chosen: Callable[[str], bool], turned:
     return decoded
 
 
-def configure(folder: Path, quantisation: dict[str, Any]) -> None:
+def configure(folder: Path, quantization: dict[str, Any]) -> None:
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": quantisation}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": quantization}))
 
 
 # --- codes in words of 32 bits, by Python's own integers
@@ -77,7 +77,7 @@ def _fours(data: bytes) -> list[bytes]:
     return [data[at : at + 4] for at in range(0, len(data), 4)]
 
 
-def quantised(
+def quantized(
     weight: Tensor, bits: int, group: int, symmetric: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Codes [out, in], scales and zero points [out, groups]."""
@@ -106,7 +106,7 @@ def gptq(bits: int = 4, group: int = 32, symmetric: bool = True, ordered: bool =
             if ordered
             else torch.arange(columns)
         )
-        codes, scale, zero = quantised(weight[:, place], bits, size, symmetric, torch.float16)
+        codes, scale, zero = quantized(weight[:, place], bits, size, symmetric, torch.float16)
         g_idx = torch.empty(columns, dtype=torch.int32)
         g_idx[place] = (torch.arange(columns) // size).int()
         natural = torch.empty_like(codes)
@@ -140,7 +140,7 @@ _AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 def awq(group: int = 32) -> Variant:
     def store(weight: Tensor) -> tuple[Tensors, Tensor]:
-        codes, scale, zero = quantised(weight, 4, group, False, torch.float16)
+        codes, scale, zero = quantized(weight, 4, group, False, torch.float16)
         tensors = {".qweight": _awq_words(codes.T), ".qzeros": _awq_words(zero.T), ".scales": scale.T}
         return tensors, decode_awq(tensors, group)
 

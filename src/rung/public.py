@@ -24,7 +24,7 @@ def devices() -> tuple[Device, ...]:
 
 
 def device(name: str, software: str | None = None, memory: str | int | None = None) -> Device:
-    """A device that need not be here, as the catalogue knows it: ``rung.device("p2200", software="torch 1.10+cu102")``.
+    """A device that need not be here, as the catalog knows it: ``rung.device("p2200", software="torch 1.10+cu102")``.
 
     ``name`` is a product, a cloud instance or a TOML file that describes a card; ``software`` names releases, by
     default the newest torch that still carries the card's code; ``memory`` replaces the card's. Never imports torch.
@@ -64,7 +64,7 @@ def check(
 
     ``devices``, or ``device`` as in ``load`` and ``plan``, are names (``p2200``, ``3090+3060``, ``2x3090``, ``cpu``) or
     devices, one or several, by default those of this machine; ``format`` is a format or several;
-    ``fits`` asks the whole catalogue; ``trace`` builds the modules of a configuration without weights, with torch, and
+    ``fits`` asks the whole catalog; ``trace`` builds the modules of a configuration without weights, with torch, and
     counts a forward pass. ``asked`` are the fields of ``rung.planning.check_result.Question``: ``context batch
     formats training optimizer rank sequence prompt_tokens``. Raises what ``card`` raises, ``UnknownDevice``,
     ``UnknownFormat``, ``ContextTooLong``, ``UsageError``; with ``trace`` also ``CannotTrace`` and ``SoftwareMissing``.
@@ -125,7 +125,7 @@ def plan(
         context=context,
         threads=threads,
         devices=devices,
-        catalogue=True,
+        catalog=True,
     )[0]
 
 

@@ -292,7 +292,7 @@ def test_a_conversation_is_saved_and_goes_on(talk: Any, monkeypatch: pytest.Monk
         ('{"messages": [{"role": "assistant", "content": "x"}]}', "roles are user and assistant in turn"),
         ('{"messages": [{"role": "user", "content": 3}]}', "roles are user and assistant in turn"),
         ('{"messages": [], "options": {"top_p": 7}}', "must be a number from 0 to 1"),
-        ('{"messages": [], "options": {"colour": 7}}', "There is no option colour"),
+        ('{"messages": [], "options": {"color": 7}}', "There is no option color"),
         ('{"messages": [], "system": 7}', "system text is no text"),
         ("[" * 100_000, "nested too deeply"),
     ],

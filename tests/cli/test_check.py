@@ -112,7 +112,7 @@ def test_a_table_of_training_has_no_columns_of_speed(rung, gemma):
     assert "tokens/s" in rung("check", gemma, "--device", "t4").out
 
 
-def test_where_no_card_of_the_catalogue_runs_it_the_way_out_is_said(rung, gemma):
+def test_where_no_card_of_the_catalog_runs_it_the_way_out_is_said(rung, gemma):
     said = rung("check", gemma, "--fits", "--format", "nf4", "--memory", "1GB")
     assert said.code == 1
     assert "0 of 246 cards" in said.out
@@ -235,7 +235,7 @@ def test_the_page_is_one_file_that_asks_nobody(rung, gemma, tmp_path):
     assert not re.search(r"quadro-p2200|geforce-rtx", text), "names, not ids"
     assert not re.search(r"https?://|<script|<link|<img|url\(", re.sub(r"<dd>.*?</dd>", "", text))
     for level in re.findall(r'<span class="(\w+)">(\w+)</span>', text):
-        assert level[0] == level[1], "a colour never stands alone"
+        assert level[0] == level[1], "a color never stands alone"
     assert text.count("<details>") == text.count("</details>") == 20
 
 
@@ -297,11 +297,11 @@ def test_a_page_is_written_whole_or_not_at_all(rung, gemma, tmp_path, monkeypatc
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["config.json", "page.html"]
 
 
-def test_the_whole_catalogue(rung, gemma):
+def test_the_whole_catalog(rung, gemma):
     answer = json.loads(rung("check", gemma, "--fits", "--json", "--format", "nf4").out)
     assert len(answer["best_by_device"]) == len(catalog.products())
     said = rung("check", gemma, "--fits", "--format", "nf4").out
-    assert f"of {len(catalog.products())} cards of the catalogue run it" in said
+    assert f"of {len(catalog.products())} cards of the catalog run it" in said
 
 
 def test_a_pipeline_is_not_split_over_cards(rung, tmp_path):

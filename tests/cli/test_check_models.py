@@ -7,9 +7,9 @@ import pytest
 
 from rung.hardware.catalog import device
 from rung.models.catalog import Match, find, outline_of
+from rung.planning.answers.recommend import recommend
 from rung.planning.check import check
 from rung.planning.check_result import Question
-from rung.planning.recommend import recommend
 from rung.planning.speed import READING_SPEED
 
 CARDS = ("p2200", "rtx 4090", "h100", "ryzen 9 7950x")

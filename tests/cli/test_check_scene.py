@@ -111,7 +111,7 @@ def test_the_page_has_a_column_for_each_resolution(rung, photographs, tmp_path):
     assert all(f"<td>{size}</td>" in text for size in ("800 x 600", "400 x 300", "200 x 150"))
 
 
-def test_every_card_of_the_catalogue(rung, photographs):
+def test_every_card_of_the_catalog(rung, photographs):
     said = rung("check", photographs, "--fits", "--json")
     found = json.loads(said.out)
     able = [index for index in found["best_by_device"].values() if index is not None]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rung.cli.views import check_text, output
+from rung.cli.views import output
+from rung.cli.views.check import as_text
 from rung.core.text import rate, size
 from rung.hardware.select import select_groups
 from rung.models.lookup import find_outline
@@ -64,7 +65,7 @@ def test_what_the_memory_of_the_best_is_made_of_is_below_its_command(rung, gemma
         assert below == "  " + " · ".join([*told(best["memory"]), f"speed ± {best['speed']['uncertainty']:.0%}"])
 
 
-def test_of_the_whole_catalogue_it_is_that_of_the_smallest_card(rung, gemma):
+def test_of_the_whole_catalog_it_is_that_of_the_smallest_card(rung, gemma):
     said = rung("check", gemma, "--fits", "--format", "nf4").out.splitlines()
     assert "the smallest" in said[-2]
     name = re.search(r"the smallest at reading speed: (.*?), nf4", said[-2])[1]
@@ -164,6 +165,6 @@ def test_where_the_bandwidth_is_not_known_the_table_has_the_speed_of_the_sentenc
     answer = check(find_outline("gemma-2b"), [replace(device, bandwidth=None)], Question(formats=("q4_0",)))
     choice = answer.choices[0]
     assert choice.speed.bound_tokens_per_second is None
-    row = next(line for line in check_text.text(answer).splitlines() if line.startswith("q4_0"))
+    row = next(line for line in as_text.text(answer).splitlines() if line.startswith("q4_0"))
     assert f" {rate(choice.speed.decode_tokens_per_second)} " in row
     assert f" {rate(choice.speed.prefill_tokens_per_second)} " not in row

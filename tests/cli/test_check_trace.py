@@ -10,7 +10,7 @@ import transformers
 
 import rung as package
 from rung.core.errors import SoftwareMissing
-from rung.hub import modules
+from rung.hub.networks import modules
 
 GPT2 = {
     "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_layer": 2, "n_head": 4,

@@ -13,15 +13,15 @@ import pytest
 
 from rung.cli import fetching
 from rung.cli.commands.before import devices as devices_command
-from rung.cli.views.device_screen import state
-from rung.cli.views.devices import speed
+from rung.cli.views.devices.overview import speed
+from rung.cli.views.devices.screen import state
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.hardware import catalog, detect, occupants, probe_cache
 from rung.hardware.families import cuda
 from rung.hardware.probe_cache import Findings
 from rung.hardware.select import select_device
-from rung.planning.largest import SIZES, largest
+from rung.planning.answers.recommend import SIZES, largest
 from rung.run import probe
 from tests.hardware.fake_nvml import P2200, UNKNOWN_ARCH, Nvml
 from tests.support.devices import fresh_cache
@@ -82,11 +82,11 @@ def test_what_is_cached_is_shown(rung, cards):
     assert row(said.out, "Gop/s")[:2] == ["186", "23"]
 
 
-def test_a_card_is_shown_as_the_catalogue_knows_it_and_marked(rung, cards):
+def test_a_card_is_shown_as_the_catalog_knows_it_and_marked(rung, cards):
     cards(P2200)
     said = rung("devices").out.split("\n\n")[1]
     assert said.startswith("cuda:0  Quadro P2200 · sm_61 · 4.4 GB free of 4.9 GB · driver 580.95.05")
-    assert "from the catalogue (checked), not measured here: rung devices --probe" in said
+    assert "from the catalog (checked), not measured here: rung devices --probe" in said
     assert row(said, "matmul") == ["(yes)", "(emulated)", "(emulated)", "(yes)", "?", "(no)"]
 
 
@@ -107,7 +107,7 @@ def test_one_device_with_all_reasons(rung, cards):
 def test_a_card_that_is_not_here(rung, cards):
     said = rung("devices", "2080ti", "--all")
     assert said.out.startswith("geforce-rtx-2080-ti  GeForce RTX 2080 Ti · sm_75 · 10.8 GB free of 11.0 GB\n")
-    assert "not in this machine; from the catalogue (checked)" in said.out
+    assert "not in this machine; from the catalog (checked)" in said.out
     assert row(said.out, "matmul.bf16")[:2] == ["emulated", "catalogue"]
 
 
@@ -214,9 +214,9 @@ def test_software_beside_a_card(rung, cards):
     assert rung("devices", "--software", "torch 2.3").code == 2
 
 
-def test_a_release_that_the_catalogue_does_not_know_is_never_passed_over(rung, cards):
+def test_a_release_that_the_catalog_does_not_know_is_never_passed_over(rung, cards):
     asked = ("devices", "v100", "--software", "llama.cpp b1000")
-    line = "llama.cpp b1000: the catalogue does not know that release; it knows b1400 to b9000."
+    line = "llama.cpp b1000: the catalog does not know that release; it knows b1400 to b9000."
     assert line in rung(*asked).out.splitlines()
     assert json.loads(rung(*asked, "--json").out)["doubts"] == [line]
     said = rung("devices", "v100", "--software", "llama.cpp b3000").out
@@ -224,7 +224,7 @@ def test_a_release_that_the_catalogue_does_not_know_is_never_passed_over(rung, c
     assert "catalogue does not know" not in said
 
 
-def test_the_catalogue_is_listed_and_narrowed(rung, cards):
+def test_the_catalog_is_listed_and_narrowed(rung, cards):
     said = rung("devices", "--catalog")
     assert said.code == 0
     assert len(said.out.splitlines()) > 240
@@ -314,7 +314,7 @@ def test_a_cache_that_cannot_be_written_is_said(rung, cards, monkeypatch, tmp_pa
     assert "cannot be written" in said.out
 
 
-def test_what_is_piped_has_no_colours(rung, cards):
+def test_what_is_piped_has_no_colors(rung, cards):
     assert "\x1b" not in rung("devices").out
 
 

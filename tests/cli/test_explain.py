@@ -38,8 +38,8 @@ def test_a_line_is_explained_on_a_card(run):
 
 def test_the_software_of_a_card_is_known_where_it_is_named():
     card = {"gpu": "Quadro P2200", "compute_capability": "6.1"}
-    assert machine.catalogue_card("p2200") == card
-    assert machine.catalogue_card("p2200", "torch 1.10+cu102") == card | {"torch": "1.10.0", "cuda": "10.2"}
+    assert machine.catalog_card("p2200") == card
+    assert machine.catalog_card("p2200", "torch 1.10+cu102") == card | {"torch": "1.10.0", "cuda": "10.2"}
 
 
 def test_a_file_is_a_log_and_lines_are_numbered(run, tmp_path):
@@ -170,7 +170,7 @@ def test_a_binary_is_no_log_that_it_knows(run, tmp_path):
 
 def test_an_environment_replaces_this_machine_wholly(run, tmp_path):
     file = tmp_path / "environment.json"
-    file.write_text(json.dumps({"gpu": "8x H100 80GB", "compute_capability": None, "colour": "red"}))
+    file.write_text(json.dumps({"gpu": "8x H100 80GB", "compute_capability": None, "color": "red"}))
     code, out, _ = run(IMAGE, "--environment", file, "--json")
     assert code == 0
     assert json.loads(out)["cause"] == "build-lacks-new-arch"

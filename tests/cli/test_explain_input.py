@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from rung.cli import explain_input
+from rung.cli.input import log
 from rung.diagnosis.explain import explain, scene
 from rung.diagnosis.facts import environment_of
 
@@ -70,7 +70,7 @@ def test_odd_rows_do_not_cost_the_others(rung):
 
 
 def test_a_row_without_an_end_is_refused(monkeypatch, rung):
-    monkeypatch.setattr(explain_input, "_LONGEST_ROW", 1 << 20)
+    monkeypatch.setattr(log, "_LONGEST_ROW", 1 << 20)
     rows = json.dumps({"id": 1, "log": FULL}) + "\n" + "x" * (4 << 20)
     said = rung("explain", "--jsonl", "-", stdin=rows)
     assert (said.code, len(answers(said.out))) == (2, 1)
@@ -162,7 +162,7 @@ class Grows(io.BytesIO):
 def test_a_file_that_grows_while_it_is_read_is_read_to_its_end():
     from rung.diagnosis.explain import explain_log
 
-    assert explain_log(explain_input._chunks(Grows(b"start\n")), {}).cause == "gpu-out-of-memory"
+    assert explain_log(log._chunks(Grows(b"start\n")), {}).cause == "gpu-out-of-memory"
 
 
 @pytest.mark.parametrize(

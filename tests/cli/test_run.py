@@ -160,7 +160,7 @@ class Spoken:
         return iter(self.pieces)
 
 
-#: A window title, a clipboard, a colour whose sequence comes in two pieces, a byte that begins one, text turned round.
+#: A window title, a clipboard, a color whose sequence comes in two pieces, a byte that begins one, text turned round.
 STEERING = ("\x1b]0;title\x07", "\x1b]52;c;aGk=\x1b\\", "red \x1b", "[31m", "\x9b2J", "\u202edrawkcab", "\tü\n")
 
 

@@ -104,7 +104,7 @@ def test_what_is_of_that_kind_already_is_refused(tmp_path):
         converting(card, False, "q8_0")
 
 
-def test_a_quantised_file_is_decoded(tmp_path):
+def test_a_quantized_file_is_decoded(tmp_path):
     write(converting(open_card(FIXTURES / "gguf" / "llama-q8_0.gguf"), False, "f32"), tmp_path / "x", 1)
     from gguf import GGUFReader
     from gguf.quants import dequantize

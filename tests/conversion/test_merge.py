@@ -139,7 +139,7 @@ def test_a_format_that_is_only_read_is_refused_with_one_that_is_written(tmp_path
 
 
 @pytest.mark.parametrize("who", ["rung", "bitsandbytes", "bitsandbytes with its default"])
-def test_a_quantised_base_goes_on_computing_as_it_did(who, tmp_path):
+def test_a_quantized_base_goes_on_computing_as_it_did(who, tmp_path):
     plain = tiny.tiny_checkpoint(tmp_path / "base", "llama")
     adapted(plain).save_pretrained(tmp_path / "adapter")
     said = rung.QuantizationConfig("llm_int8", threshold=2.5, compute_dtype="bfloat16")

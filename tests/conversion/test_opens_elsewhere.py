@@ -80,7 +80,7 @@ def test_a_folder_of_bitsandbytes_is_its_own(format, source, tmp_path):
         if isinstance(layer, bnb.nn.Linear8bitLt):
             other = mine.get_submodule(name)
             assert type(other) is type(layer), name
-            # bitsandbytes casts to f16 first, so that a code may be the neighbour
+            # bitsandbytes casts to f16 first, so that a code may be the neighbor
             assert (layer.weight.data.int() - other.weight.data.int()).abs().max() <= 1
     assert torch.allclose(logits_of(own, TOKENS), logits_of(mine, TOKENS), atol=0.2, rtol=0.05)
 
@@ -107,7 +107,7 @@ def test_transformers_reads_the_gguf_file(source, tmp_path):
     assert (found - exact).norm() < 0.02 * exact.norm()
 
 
-def test_a_quantised_folder_becomes_a_gguf_file(source, tmp_path):
+def test_a_quantized_folder_becomes_a_gguf_file(source, tmp_path):
     """Codes that do not lie in rows are decoded before the rows change their order."""
     from safetensors.torch import load_file
 

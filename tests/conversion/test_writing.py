@@ -284,10 +284,10 @@ def test_what_is_kept_has_its_format(source, tmp_path):
     assert "model.layers.1.mlp.up_proj.stored.q4_0" in found
 
 
-def test_quantising_what_is_quantised_is_said(source, tmp_path):
+def test_quantizing_what_is_quantized_is_said(source, tmp_path):
     write(quantizing(open_card(source), "gguf", "q8_0", {}), tmp_path / "x.gguf", 1)
     job = quantizing(open_card(tmp_path / "x.gguf"), "gguf", "q4_0", {})
-    assert "is quantised already (q8_0)" in job.notes[0]
+    assert "is quantized already (q8_0)" in job.notes[0]
 
 
 def test_a_large_model_is_divided(source, tmp_path, monkeypatch):

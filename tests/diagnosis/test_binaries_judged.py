@@ -128,7 +128,7 @@ def test_the_driver_that_ptx_needs(isa, cuda):
     assert rules.cuda_for_ptx(isa) == cuda
 
 
-def test_every_capability_of_the_catalogue_runs_its_own_cubin():
+def test_every_capability_of_the_catalog_runs_its_own_cubin():
     for row in architectures().values():
         if row.capability:
             assert row.cc in serves(library(f"sm_{row.cc.replace('.', '')}"))

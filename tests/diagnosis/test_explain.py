@@ -114,7 +114,7 @@ def test_cuda_and_the_driver_are_read_from_packages_paths_and_logs():
         ("Intel Iris Xe", "intel", None),
     ],
 )
-def test_cards_that_the_catalogue_has_not_are_known_by_their_series(card, vendor, capability):
+def test_cards_that_the_catalog_has_not_are_known_by_their_series(card, vendor, capability):
     facts = scene([b"it fails"], {"gpu": card}).facts
     assert (facts.gpu.vendor, facts.capability) == (vendor, capability)
 

@@ -73,7 +73,7 @@ def test_several_adapters_with_weights(tmp_path):
 @pytest.mark.parametrize("file", ["mistral-f32.gguf", "gemma-f32.gguf"])
 @pytest.mark.parametrize("kind", ["peft", "gguf"])
 def test_a_gguf_model_with_an_adapter_of_either_kind(file, kind, tmp_path):
-    """llama.cpp's converter pairs neighbouring rows of q and k of a Llama, and so does the one for adapters."""
+    """llama.cpp's converter pairs neighboring rows of q and k of a Llama, and so does the one for adapters."""
     model_type = file.partition("-")[0]
     sizes = {"hidden_size": 32, "intermediate_size": 64, "head_dim": 16, "vocab_size": VOCABULARY}
     model = adapted(from_gguf.fill(tiny.tiny_model(model_type, **sizes), GGUF / file))

@@ -25,7 +25,7 @@ from rung.core.errors import (
 )
 from rung.engine.load import load
 from rung.engine.open_model import open_any
-from rung.hub import language
+from rung.hub.networks import language
 from rung.kernels.cpu.pack.layouts import packed_bytes
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
 from rung.nn.quantized import binding
@@ -236,10 +236,10 @@ def test_a_tokenizer_of_older_files(folders, tmp_path):
 
 
 def test_a_method_that_rung_does_not_read_says_what_to_do(folders, tmp_path):
-    folder = shutil.copytree(folders("opt"), tmp_path / "quantised")
+    folder = shutil.copytree(folders("opt"), tmp_path / "quantized")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "qux"}}))
-    with pytest.raises(UnknownArchitecture, match="quantised with qux") as refused:
+    with pytest.raises(UnknownArchitecture, match="quantized with qux") as refused:
         rung.load(folder)
     assert refused.value.ways_out
 
@@ -273,8 +273,8 @@ def test_adapters_stand_beside_the_network(folders, tmp_path, kind, options):
     model = load(str(folders(kind)), format="f32", device="cpu", context=64, adapters=names)
     torch.testing.assert_close(model.logits(ids), want, rtol=1e-4, atol=1e-4)
     assert any("unmerged" in note for note in model.report.notes)
-    quantised = load(str(folders(kind)), format="q8_0", device="cpu", context=64, adapters=names)
-    assert float((quantised.logits(ids) - want).norm() / want.norm()) < 0.05
+    quantized = load(str(folders(kind)), format="q8_0", device="cpu", context=64, adapters=names)
+    assert float((quantized.logits(ids) - want).norm() / want.norm()) < 0.05
     with pytest.raises(UsageError, match="made for another model"):
         load(str(folders("bloom")), adapters=names)
 

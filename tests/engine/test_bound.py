@@ -14,12 +14,12 @@ import rung
 from rung.core.errors import BadFile
 from rung.engine.load import load
 from rung.models.reader import Reader
-from rung.planning.devices import RUNTIME_CPU
+from rung.planning.memory import RUNTIME_CPU
 
 MODEL = Path(__file__).parents[1] / "fixtures" / "gguf" / "llama-q4_0.gguf"
 WITHOUT_TORCH = """
 import sys
-from rung.engine.weight_loader import BoundParts
+from rung.engine.weight_loader import WeightLoader
 from rung.models.lookup import find_card
 from rung.engine.planning import make_plan
 from rung.models.reader import Reader
@@ -27,7 +27,7 @@ from rung.run.journal import Journal
 card = find_card(sys.argv[1])
 plan, devices = make_plan(card)
 seen = []
-with Reader(card) as reader, BoundParts(card, plan, devices, reader, Journal(), lambda *at: seen.append(at)) as parts:
+with Reader(card) as reader, WeightLoader(card, plan, devices, reader, Journal(), lambda *at: seen.append(at)) as parts:
     packings = {held.result().rungs[0].packing for held in parts._held.values()}
 assert packings != {"r16"} or "torch" not in sys.modules
 assert seen[-1][0] == seen[-1][1] > 0

@@ -14,7 +14,7 @@ from rung.core.types import Device
 from rung.engine.calibration import importance, models, transformers
 from rung.hardware import detect, probe_cache
 from rung.models.card import Tensor
-from rung.planning.devices import uncertainty
+from rung.planning.memory import uncertainty
 from rung.planning.request import Request
 from rung.planning.solve import solve
 from rung.planning.speed import Group, step_of

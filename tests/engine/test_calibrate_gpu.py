@@ -16,7 +16,7 @@ from rung import formats
 from rung.core.value import FrozenDict
 from rung.engine.calibration import gpu, importance, models, transformers
 from rung.hardware import detect, probe_cache
-from rung.planning.devices import uncertainty
+from rung.planning.memory import uncertainty
 from rung.planning.request import Request
 from rung.planning.solve import solve
 from rung.run.binding import Attention, Linear
@@ -143,7 +143,7 @@ def test_known_rates_come_back():
 
 
 def test_rates_of_a_card_are_remembered_for_it_and_trusted_like_a_probe(monkeypatch, tmp_path):
-    """Not for its neighbour, nor under another driver; nobody has held predictions from them against a card."""
+    """Not for its neighbor, nor under another driver; nobody has held predictions from them against a card."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
     card = replace(p2200(), software=p2200().software | {"driver": "550.54"})
     assert probe_cache.write_rates(card, {"layer gpu": 1.0}) == ""

@@ -1,4 +1,4 @@
-"""Folders that rung quantised, run: the lean decoder where it knows the model, else the network of transformers."""
+"""Folders that rung quantized, run: the lean decoder where it knows the model, else the network of transformers."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tests.engine.test_borrowed_quantised import IDS, KINDS, PROMPT, SMALL, apart, exact, held, logits
+from tests.engine.test_borrowed_quantized import IDS, KINDS, PROMPT, SMALL, apart, exact, held, logits
 from tests.fixtures import references
 from tests.tiny_pipelines import tokenizer
 from tests.training.rows import chat_folder
@@ -52,7 +52,7 @@ def test_the_lean_decoder_computes_with_them(tmp_path, tied, format, keep):
 
 @pytest.fixture
 def saved(tmp_path):
-    """Makes a tiny model that transformers saves quantised by rung; its folder, and the same network in f32."""
+    """Makes a tiny model that transformers saves quantized by rung; its folder, and the same network in f32."""
 
     def of(kind, **asked):
         name, own = KINDS[kind]
@@ -169,9 +169,9 @@ def test_missing_and_short_parts_are_refused(saved):
     weights = load_file(path)
     for part in ("nf4_64", "absmax"):
         save_file({**weights, f"{stem}.{part}": weights[f"{stem}.{part}"][:-1]}, path, {"format": "pt"})
-        with pytest.raises(BadFile, match="contradicts the quantisation config"):
+        with pytest.raises(BadFile, match="contradicts the quantization config"):
             open_any(folder)
         save_file({name: value for name, value in weights.items() if name != f"{stem}.{part}"}, path, {"format": "pt"})
-        with pytest.raises(BadFile, match="contradicts the quantisation config") as caught:
+        with pytest.raises(BadFile, match="contradicts the quantization config") as caught:
             open_any(folder)
         assert f"{stem}.{part}" in str(caught.value)

@@ -99,7 +99,7 @@ def test_greedy_with_a_penalty_that_was_asked_for_moves_on() -> None:
     assert values.tolist() == pytest.approx([1.0, 2.0, 1.9, -1.0])
 
 
-def test_a_negative_logit_is_penalised_downwards() -> None:
+def test_a_negative_logit_is_penalized_downwards() -> None:
     sampler = Sampler(Sampling(repeat_penalty=2.0), [0])
     assert sampler.choose(np.array([-1.0, -1.5], np.float32)) == 1
 

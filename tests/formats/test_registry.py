@@ -152,7 +152,7 @@ def test_tables_are_those_of_the_gguf_package() -> None:
     assert np.array_equal(microscale.HALF_E4M3, quants.NVFP4.ue4m3_to_fp32(np.arange(256, dtype=np.uint8)))
 
 
-def test_codebooks_are_normalised_and_sorted_where_they_must_be() -> None:
+def test_codebooks_are_normalized_and_sorted_where_they_must_be() -> None:
     for codebook in codebook4.CODEBOOKS.values():
         assert codebook.dtype == np.float32
         assert np.abs(codebook).max() == 1.0

@@ -7,7 +7,7 @@ GB = 2**30
 
 
 class Nvml:
-    """Stands in for the module ``pynvml``; ``refuses`` is the message of an error at initialisation."""
+    """Stands in for the module ``pynvml``; ``refuses`` is the message of an error at initialization."""
 
     class NVMLError(Exception):
         pass

@@ -1,4 +1,4 @@
-"""The catalogue: every row whole, its figures computed again, its names unambiguous."""
+"""The catalog: every row whole, its figures computed again, its names unambiguous."""
 
 import re
 import subprocess
@@ -124,7 +124,7 @@ def test_what_was_checked_says_from_what():
     assert all(p.units for p in PRODUCTS if p.status == "checked" or p.source == "recalled")
 
 
-def test_the_catalogue_is_large_enough():
+def test_the_catalog_is_large_enough():
     assert len(ARCHITECTURES) >= 60
     assert len([p for p in PRODUCTS if ARCHITECTURES[p.arch].kind != "cpu"]) >= 180
     assert {p.arch for p in PRODUCTS} >= {"sm_37", "sm_121", "gfx803", "gfx1201", "xe-hpg", "apple7", "x86-avx2"}
@@ -245,7 +245,7 @@ def test_what_is_known_of_the_founding_cards(name, dtype, level):
     assert found.proof is (Proof.NONE if level == "unknown" else Proof.TABLE)
 
 
-def test_a_device_of_the_catalogue():
+def test_a_device_of_the_catalog():
     device = catalog.device("p2200")
     assert (device.id, device.name, device.arch, device.kind) == ("quadro-p2200", "Quadro P2200", "sm_61", "cuda")
     assert not device.real
@@ -293,13 +293,13 @@ def test_what_is_read_is_what_people_edit():
     assert kept == tables.compile_tables(), 'python -c "from rung.hardware.catalog import tables; tables.write()"'
 
 
-def test_importing_the_catalogue_reads_no_file():
+def test_importing_the_catalog_reads_no_file():
     code = "import sys, rung.hardware.catalog; print('tomllib' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
 
 
-def test_a_device_of_the_catalogue_takes_few_calls():
+def test_a_device_of_the_catalog_takes_few_calls():
     """Count calls of Python functions: 370 a product in 2026, with all its capabilities."""
     products, calls = catalog.products(), []
     before = sys.getprofile()

@@ -16,7 +16,7 @@ def identify(tmp_path, *gpus, environment=None, **driver):
     return cuda.identify(tmp_path, nvml=Nvml(*gpus, **driver), environment=environment or {})
 
 
-def test_a_card_of_the_catalogue(tmp_path):
+def test_a_card_of_the_catalog(tmp_path):
     (found,) = identify(tmp_path, P2200)
     assert (found.id, found.kind, found.name, found.arch, found.real) == (
         "cuda:0",
@@ -66,7 +66,7 @@ def test_a_driver_that_does_not_say_how_much_memory(tmp_path):
     assert found.details["memory_from"] == "catalogue"
 
 
-def test_a_data_centre_card(tmp_path):
+def test_a_data_center_card(tmp_path):
     (found,) = identify(tmp_path, H200)
     assert (found.arch, found.bandwidth) == ("sm_90", 4800e9)
     assert found.capability("matmul.fp8").level is Level.NATIVE
@@ -130,7 +130,7 @@ def test_a_card_without_its_driver(tmp_path):
     assert "nouveau" in found.capability("matmul.f32").source
 
 
-def test_a_card_that_the_catalogue_does_not_know(tmp_path):
+def test_a_card_that_the_catalog_does_not_know(tmp_path):
     tree(tmp_path, card("0000:01:00.0", "0x10de", "0xfff0"))
     (found,) = cuda.identify(tmp_path, environment={})
     assert (found.name, found.arch, found.memory) == ("unknown NVIDIA device 10de:fff0", "unknown", 0)

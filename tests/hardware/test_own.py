@@ -41,7 +41,7 @@ def test_a_file_is_a_device(tmp_path):
         ({"memory": "nan"}, "memory = nan"),
         ({"memory": "true"}, "memory = True"),
         ({"name": '""'}, "name = ''"),
-        ({"arch": '"sm_68"'}, "'sm_68' that the catalogue does not have. Did you mean sm_"),
+        ({"arch": '"sm_68"'}, "'sm_68' that the catalog does not have. Did you mean sm_"),
         ({"peaks": "{ f16 = 40 }"}, "lacks peaks.f32"),
         ({"peaks": "{ f32 = 20, fp16 = 40 }"}, "'fp16', which is no dtype"),
         ({"peaks": "20"}, "peaks = 20"),

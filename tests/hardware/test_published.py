@@ -1,4 +1,4 @@
-"""Figures of the catalogue held against published ones that its rows were not made from."""
+"""Figures of the catalog held against published ones that its rows were not made from."""
 
 import pytest
 
@@ -75,6 +75,6 @@ def test_rates_and_bandwidth(line):
 
 
 @pytest.mark.parametrize(("name", "speed"), LLAMA_BENCH.items())
-def test_nothing_decodes_faster_than_the_catalogue_s_bandwidth_nor_far_below_it(name, speed):
+def test_nothing_decodes_faster_than_the_catalog_s_bandwidth_nor_far_below_it(name, speed):
     share = speed * READ / catalog.device(name).bandwidth
     assert 0.5 <= share < 0.9

@@ -14,7 +14,7 @@ CARDS = {
 }  # fmt: skip
 
 #: "Supported hardware" of https://docs.vllm.ai/en/v<release>/ (quantization/supported_hardware.html, since 0.11
-#: features/quantization/). The rows of the catalogue were made from 0.5.3, 0.6.4, 0.6.6 and 0.15.1.
+#: features/quantization/). The rows of the catalog were made from 0.5.3, 0.6.4, 0.6.6 and 0.15.1.
 VLLM = {
     "0.5.3": """
 AWQ                    no  yes yes yes yes no  no  no
@@ -135,14 +135,14 @@ def test_ctranslate2(release, types, line):
         # https://huggingface.co/docs/bitsandbytes/v0.48.1/installation and v0.46.0/installation, "CC Required"
         ("0.48.1", "LLM.int8()", "7.5"),
         ("0.48.1", "nf4 and fp4", "6.0"),
-        ("0.48.1", "8-bit optimisers", "6.0"),
+        ("0.48.1", "8-bit optimizers", "6.0"),
         ("0.46.0", "LLM.int8()", "7.5"),
         ("0.46.0", "nf4 and fp4", "5.0"),
-        ("0.46.0", "8-bit optimisers", "5.0"),
-        # the README of 0.35: "LLM.int8() requires Turing or Ampere GPUs", optimisers "Kepler or newer"
+        ("0.46.0", "8-bit optimizers", "5.0"),
+        # the README of 0.35: "LLM.int8() requires Turing or Ampere GPUs", optimizers "Kepler or newer"
         ("0.35.0", "LLM.int8()", "7.5"),
-        ("0.35.0", "8-bit optimisers", "3.7"),
-        ("0.42.0", "8-bit optimisers", "5.0"),
+        ("0.35.0", "8-bit optimizers", "3.7"),
+        ("0.42.0", "8-bit optimizers", "5.0"),
     ],
 )
 def test_bitsandbytes(release, feature, lowest):
@@ -156,9 +156,9 @@ def test_bitsandbytes(release, feature, lowest):
     ("name", "package", "feature", "software", "expected"),
     [
         # llamafile#434: sm_60 code whose dp4a body was compiled away
-        ("p2200", "llamafile", "quantised matrix products", "llamafile 0.8.5", "no"),
-        ("p2200", "llamafile", "quantised matrix products", None, "slow"),
-        ("t4", "llamafile", "quantised matrix products", "llamafile 0.8.5", "yes"),
+        ("p2200", "llamafile", "quantized matrix products", "llamafile 0.8.5", "no"),
+        ("p2200", "llamafile", "quantized matrix products", None, "slow"),
+        ("t4", "llamafile", "quantized matrix products", "llamafile 0.8.5", "yes"),
         # the README of FlashAttention: Ampere, Ada or Hopper
         ("t4", "flash-attn", "FlashAttention-2, f16 and bf16, heads up to 256", None, "no"),
         ("3090", "flash-attn", "FlashAttention-2, f16 and bf16, heads up to 256", None, "yes"),
@@ -171,10 +171,10 @@ def test_bitsandbytes(release, feature, lowest):
         ("mi300x", "flash-attn", "FlashAttention-2, f16 and bf16, heads up to 256", "flash-attn 2.5.9", "no"),
         ("mi300x", "flash-attn", "FlashAttention-2, f16 and bf16, heads up to 256", "flash-attn 2.6", "yes"),
         # ggml-org/llama.cpp#3501 and #11984: code for 5.2 and newer, 5.0 since February 2025
-        ("gtx 750 ti", "llama.cpp", "CUDA or HIP, quantised matrix products", "llama.cpp b3000", "no"),
-        ("gtx 750 ti", "llama.cpp", "CUDA or HIP, quantised matrix products", "llama.cpp b5000", "slow"),
-        ("p100", "llama.cpp", "CUDA or HIP, quantised matrix products", "llama.cpp b3000", "slow"),
-        ("p2200", "llama.cpp", "CUDA or HIP, quantised matrix products", "llama.cpp b3000", "yes"),
+        ("gtx 750 ti", "llama.cpp", "CUDA or HIP, quantized matrix products", "llama.cpp b3000", "no"),
+        ("gtx 750 ti", "llama.cpp", "CUDA or HIP, quantized matrix products", "llama.cpp b5000", "slow"),
+        ("p100", "llama.cpp", "CUDA or HIP, quantized matrix products", "llama.cpp b3000", "slow"),
+        ("p2200", "llama.cpp", "CUDA or HIP, quantized matrix products", "llama.cpp b3000", "yes"),
         # installation pages of vLLM: 7.0 up to 0.14, 7.5 in 0.21
         ("v100", "vLLM", "prebuilt wheel", "vLLM 0.6", "yes"),
         ("p100", "vLLM", "prebuilt wheel", "vLLM 0.6", "no"),
@@ -208,14 +208,14 @@ def test_where_the_newest_does_not_run_the_newest_that_does_is_listed():
         (
             "v100",
             "llama.cpp b1000",
-            "llama.cpp b1000: the catalogue does not know that release; it knows b1400 to b9000.",
+            "llama.cpp b1000: the catalog does not know that release; it knows b1400 to b9000.",
         ),
         (
             "v100",
             "CTranslate2 2.0",
-            "CTranslate2 2.0: the catalogue does not know that release; it knows 3.5 to 4.8.5.",
+            "CTranslate2 2.0: the catalog does not know that release; it knows 3.5 to 4.8.5.",
         ),
-        ("mi300x", "CTranslate2 4.8", "CTranslate2 4.8: the catalogue knows nothing of CTranslate2 on such a device."),
+        ("mi300x", "CTranslate2 4.8", "CTranslate2 4.8: the catalog knows nothing of CTranslate2 on such a device."),
         ("v100", "bitsandbytes 0.38", "for nf4 and fp4 (0.39 to 0.50.2)."),
         ("v100", "vLLM 0.16", "prebuilt wheel (0.2 to 0.14.0 and 0.21 to 0.33.0); AWQ, GPTQ, Marlin"),
         ("v100", "vLLM 0.16", "GGUF as of 0.15.1, the newest that was looked at."),
@@ -238,7 +238,7 @@ def test_a_release_that_rows_do_not_speak_of_is_told_in_one_line(name, software,
         ("sapphire rapids", None),
     ],
 )
-def test_what_the_catalogue_knows_raises_no_doubt(name, software):
+def test_what_the_catalog_knows_raises_no_doubt(name, software):
     assert doubts(catalog.device(name, software)) == ()
 
 

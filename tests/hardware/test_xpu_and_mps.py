@@ -29,7 +29,7 @@ def test_tiles_add_up(tmp_path):
     assert (found.name, found.memory) == ("Data Center GPU Max 1550", 128 * GB)
 
 
-def test_where_the_kernel_does_not_show_it_the_memory_is_the_catalogues(tmp_path):
+def test_where_the_kernel_does_not_show_it_the_memory_is_the_catalogs(tmp_path):
     tree(tmp_path, card("0000:03:00.0", "0x8086", "0x56a5", driver="i915"))
     (found,) = xpu.identify(tmp_path)
     assert (found.name, found.memory, found.details["memory_from"]) == ("Arc A380", 6 * GB, "catalogue")
@@ -88,7 +88,7 @@ def test_what_the_gpu_may_hold(more, free):
     assert found.free == free
 
 
-def test_a_newer_processor_than_the_catalogue():
+def test_a_newer_processor_than_the_catalog():
     (found,) = mac(**{"machdep.cpu.brand_string": "Apple M9 Ultra"})
     assert (found.name, found.arch, found.memory) == ("Apple M9 Ultra", "unknown", 32 * GB)
     assert not found.capabilities

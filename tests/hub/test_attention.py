@@ -5,8 +5,8 @@ import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
-from rung.hub import attention
-from rung.hub.attention import Rows, attend, mask, with_rows
+from rung.hub.networks import attention
+from rung.hub.networks.attention import Rows, attend, mask, with_rows
 
 GENERATOR = torch.Generator().manual_seed(5)
 

@@ -49,7 +49,7 @@ def decoded(model):
     return plain
 
 
-def test_a_network_is_quantised_saved_loaded_and_run(base, tmp_path):
+def test_a_network_is_quantized_saved_loaded_and_run(base, tmp_path):
     model = load_causal(base, quantization_config=rung.QuantizationConfig("q8_0", skip="h.1.attn"))
     assert len(layers(model)) == 6
     assert apart(logits_of(model, IDS), logits_of(load_causal(base), IDS)) < 0.02
@@ -65,7 +65,7 @@ def test_a_network_is_quantised_saved_loaded_and_run(base, tmp_path):
     assert formats["transformer.h.0.attn.c_attn.weight"] == ("q8_0", (192, 64))
 
 
-def test_a_copy_of_what_another_quantiser_stored_loads_without_it(base, tmp_path):
+def test_a_copy_of_what_another_quantizer_stored_loads_without_it(base, tmp_path):
     load_causal(base).save_pretrained(tmp_path / "stored")
     foreign.store(
         tmp_path / "stored", foreign.VARIANTS["gptq"], lambda name: name.endswith("0.attn.c_proj.weight"), True

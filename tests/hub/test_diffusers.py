@@ -1,4 +1,4 @@
-"""Models and pipelines of diffusers, quantised while they are loaded, saved and loaded again; values are compared."""
+"""Models and pipelines of diffusers, quantized while they are loaded, saved and loaded again; values are compared."""
 
 import copy
 import json

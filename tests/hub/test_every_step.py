@@ -68,13 +68,13 @@ def test_every_step(model_type, tmp_path):
     assert torch.equal(logits_of(unchanged, IDS), first)
 
     trained = adapted(load())
-    optimiser = torch.optim.AdamW([p for p in trained.parameters() if p.requires_grad], lr=1e-2)
+    optimizer = torch.optim.AdamW([p for p in trained.parameters() if p.requires_grad], lr=1e-2)
     losses = []
     for _ in range(4):
         losses.append(trained.train()(IDS, labels=IDS).loss)
         losses[-1].backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         logits_of(trained, IDS)  # evaluated in between
     assert losses[-1] < losses[0]
     assert same(parts(trained), before)

@@ -1,4 +1,4 @@
-"""Experts that other quantisers stored one by one: held as they are stored, with the values of an own decoder."""
+"""Experts that other quantizers stored one by one: held as they are stored, with the values of an own decoder."""
 
 import math
 
@@ -115,7 +115,7 @@ def test_they_are_held_as_they_are_stored(tmp_path, kind, name, held):
     assert same(experts.gate_up_proj, want.gate_up_proj, dtype)
     assert same(experts.down_proj, want.down_proj, dtype)
     ours = logits_of(model, IDS)
-    assert (ours - logits_of(reference, IDS)).norm() < 0.02 * ours.norm()  # rungs may quantise activations
+    assert (ours - logits_of(reference, IDS)).norm() < 0.02 * ours.norm()  # rungs may quantize activations
     model.save_pretrained(tmp_path / "ours")
     names = load_file(tmp_path / "ours" / "model.safetensors")
     assert any(part.endswith(f"experts.down_proj.3.{held.replace(':', '_')}") for part in names)
@@ -155,7 +155,7 @@ def test_what_is_missing_is_told(tmp_path, end, says):
     assert "layers.0.mlp.experts.down_proj" in str(caught.value)
 
 
-def test_experts_that_rung_quantised_are_saved_as_they_are(tmp_path):
+def test_experts_that_rung_quantized_are_saved_as_they_are(tmp_path):
     model = AutoModelForCausalLM.from_config(MODELS["mixtral"]())
     model.save_pretrained(tmp_path / "plain")
     config = rung.QuantizationConfig("nf4")

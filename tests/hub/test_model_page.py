@@ -1,4 +1,4 @@
-"""The page of a quantised model: written where there is none, true, and its program loads the model."""
+"""The page of a quantized model: written where there is none, true, and its program loads the model."""
 
 import copy
 import re

@@ -2,7 +2,7 @@
 
 import transformers
 
-from rung.hub.modules import component_of, module_of
+from rung.hub.networks.modules import component_of, module_of
 
 
 def test_positions_that_are_more_than_tokens_are_no_embedding():

@@ -1,4 +1,4 @@
-"""A model that is quantised already, loaded with another config: what is stored counts, and that is said."""
+"""A model that is quantized already, loaded with another config: what is stored counts, and that is said."""
 
 import json
 
@@ -40,7 +40,7 @@ def test_another_config_of_rung_is_told_that_the_stored_one_counts(stored, other
 
 
 def others():
-    """Configs of other quantisers."""
+    """Configs of other quantizers."""
     return {
         "4 bits": lambda: transformers.BitsAndBytesConfig(load_in_4bit=True),
         "8 bits": lambda: transformers.BitsAndBytesConfig(load_in_8bit=True),
@@ -52,8 +52,8 @@ def others():
 
 @pytest.mark.parametrize("installed", [False, True])
 @pytest.mark.parametrize("other", others())
-def test_another_quantisers_config_is_refused(stored, other, installed):
-    """By transformers, before anything is loaded, and with the words for it where rung takes that quantiser's place."""
+def test_another_quantizers_config_is_refused(stored, other, installed):
+    """By transformers, before anything is loaded, and with the words for it where rung takes that quantizer's place."""
     pytest.importorskip("bitsandbytes")
     from rung.hub import transformers as hub
 
@@ -76,7 +76,7 @@ METHODS = {
 
 @pytest.mark.parametrize("installed", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_checkpoint_of_another_quantiser_is_not_quantised_again(tmp_path, method, installed):
+def test_a_checkpoint_of_another_quantizer_is_not_quantized_again(tmp_path, method, installed):
     from rung.hub import transformers as hub
 
     tiny_checkpoint(tmp_path, "llama")
@@ -93,14 +93,14 @@ def test_a_checkpoint_of_another_quantiser_is_not_quantised_again(tmp_path, meth
 
 
 def test_weights_that_nobody_reads_are_not_taken_for_a_model(tmp_path):
-    """A method that transformers does not know is left aside by it: what would be quantised are random values."""
+    """A method that transformers does not know is left aside by it: what would be quantized are random values."""
     plain = tiny_checkpoint(tmp_path, "llama")
     names = {name: f"{name}_packed" for name in plain.state_dict() if name.endswith("_proj.weight")}
     state = {names.get(name, name): value for name, value in plain.state_dict().items()}
     plain.save_pretrained(tmp_path, state_dict=state)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "mine"}}))
-    with pytest.raises(BadFile, match="has none of the 14 weights that were to be quantised") as refused:
+    with pytest.raises(BadFile, match="has none of the 14 weights that were to be quantized") as refused:
         load_causal(tmp_path, quantization_config=rung.QuantizationConfig("nf4"))
     assert "random values" in refused.value.facts[0]
 

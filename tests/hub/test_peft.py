@@ -1,4 +1,4 @@
-"""LoRA of PEFT on quantised layers: trains, merges, loads and goes back; with ``prepare`` and without."""
+"""LoRA of PEFT on quantized layers: trains, merges, loads and goes back; with ``prepare`` and without."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ IDS = torch.tensor([[1, 17, 300, 4, 25, 60]])
 KINDS = {"lora": {}, "rslora": {"use_rslora": True}, "dora": {"use_dora": True}}
 
 
-def quantised(model_type="llama", format="nf4", **options):
+def quantized(model_type="llama", format="nf4", **options):
     return rung.quantize(tiny_model(model_type, tie_word_embeddings=True, **options), format)
 
 
@@ -49,13 +49,13 @@ def same(one, other):
 
 
 def train(model, steps=5):
-    optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-2)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-2)
     losses = []
     for _ in range(steps):
         loss = model.train()(IDS, labels=IDS).loss
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
     return losses
 
@@ -63,7 +63,7 @@ def train(model, steps=5):
 def step(ready, dtype, options):
     """Logits with adapters and without, and the gradients of every adapter: two are active where nothing is asked."""
     torch.manual_seed(2)
-    model = get_peft_model(quantised().to(dtype), ready(config(init_lora_weights=False, **options)))
+    model = get_peft_model(quantized().to(dtype), ready(config(init_lora_weights=False, **options)))
     if not options:
         model.add_adapter("second", ready(config(init_lora_weights=False)))
         model.base_model.set_adapter(["default", "second"])
@@ -106,7 +106,7 @@ def test_a_step_computes_what_pefts_own_layer_does(options):
 )
 def test_the_whole_way(model_type, kind, ready, tmp_path):
     """Load, evaluate, train, merge, unmerge, save, load into a fresh base: every step with the right values."""
-    base = quantised(model_type)
+    base = quantized(model_type)
     before, want = parts(base), logits_of(base, IDS)
     model = get_peft_model(base, ready(config(**KINDS[kind])))
     wrapped = [layer for layer in model.modules() if isinstance(layer, LoraQuantLinear)]
@@ -123,7 +123,7 @@ def test_the_whole_way(model_type, kind, ready, tmp_path):
     model.unmerge_adapter()
     if ready is prepare:
         assert same(parts(model), before)
-    again = PeftModel.from_pretrained(quantised(model_type), tmp_path)
+    again = PeftModel.from_pretrained(quantized(model_type), tmp_path)
     assert torch.equal(logits_of(again, IDS), trained)
     merged = again.merge_and_unload()
     assert isinstance(merged.model.layers[0].mlp.up_proj, QuantLinear)
@@ -154,7 +154,7 @@ def test_a_merge_without_a_difference_changes_no_bit(format, dtype):
 
 
 def test_merging_says_what_it_costs_and_in_16_bits_costs_nothing(caplog):
-    model = get_peft_model(quantised(format="int8"), config())
+    model = get_peft_model(quantized(format="int8"), config())
     train(model)
     trained, twin = logits_of(model, IDS), copy.deepcopy(model)
     with caplog.at_level(logging.WARNING, "rung"):
@@ -171,7 +171,7 @@ def test_merging_says_what_it_costs_and_in_16_bits_costs_nothing(caplog):
 
 
 def test_two_adapters():
-    model = get_peft_model(quantised(), prepare(config()))
+    model = get_peft_model(quantized(), prepare(config()))
     model.add_adapter("second", prepare(config(lora_dropout=0.0)))
     first = logits_of(model, IDS)
     model.set_adapter("second")
@@ -190,13 +190,13 @@ def test_two_adapters():
 
 
 def test_modules_to_save():
-    model = get_peft_model(quantised(), config(modules_to_save=["lm_head"]))
+    model = get_peft_model(quantized(), config(modules_to_save=["lm_head"]))
     train(model, 2)
     assert model.lm_head.modules_to_save["default"].weight.requires_grad
 
 
 def test_an_adapter_that_there_is_not_is_not_merged():
-    model = get_peft_model(quantised(), config(init_lora_weights=False))
+    model = get_peft_model(quantized(), config(init_lora_weights=False))
     with pytest.raises(UsageError, match=r"no adapter 'defualt'.*Did you mean default"):
         merge(model, adapter_names=["defualt"])
     assert isinstance(model.base_model.model.model.layers[0].mlp.up_proj.base_layer, QuantLinear)
@@ -237,12 +237,12 @@ def test_other_kinds_train_and_merge(kind):
 
     def trained():
         torch.manual_seed(0)
-        model = get_peft_model(quantised("llama"), getattr(peft, f"{kind}Config")(**options))
+        model = get_peft_model(quantized("llama"), getattr(peft, f"{kind}Config")(**options))
         train(model, steps=3)
         return model
 
-    before = logits_of(quantised("llama"), IDS)
-    want = trained()(IDS).logits.detach()  # in training mode, which quantises no activations
+    before = logits_of(quantized("llama"), IDS)
+    want = trained()(IDS).logits.detach()  # in training mode, which quantizes no activations
     assert (want - before).norm() > 1e-3 * want.norm()
     assert (logits_of(merge(trained(), dequantize=True), IDS) - want).norm() < 2e-4 * want.norm()
     merged = merge(trained())
@@ -253,11 +253,11 @@ def test_other_kinds_train_and_merge(kind):
 @pytest.mark.parametrize(("base", "changes"), [({"hidden_size": 128}, {}), ({}, {"r": 8})])
 def test_an_adapter_of_another_base_or_rank_is_refused(base, changes, tmp_path):
     """By PEFT, on rung's layers as on plain ones."""
-    get_peft_model(quantised(), config()).save_pretrained(tmp_path)
+    get_peft_model(quantized(), config()).save_pretrained(tmp_path)
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(RuntimeError, match=r"size mismatch for base_model\.model\.model\.layers\.0"):
-        PeftModel.from_pretrained(quantised(**base), tmp_path)
+        PeftModel.from_pretrained(quantized(**base), tmp_path)
 
 
 def test_the_int8_merge_of_the_founding_report_on_a_v100():

@@ -1,4 +1,4 @@
-"""Models of transformers, quantised while they are loaded, saved, loaded again, trained and decoded."""
+"""Models of transformers, quantized while they are loaded, saved, loaded again, trained and decoded."""
 
 import importlib
 import json
@@ -35,7 +35,7 @@ def logits(model):
         return model.eval()(IDS).logits.float()
 
 
-def quantised(model):
+def quantized(model):
     return {n: layer.stored.format.name for n, layer in model.named_modules() if hasattr(layer, "stored")}
 
 
@@ -48,8 +48,8 @@ def test_the_way_there_and_back(tmp_path, model_type, tied, embeddings):
     config = rung.QuantizationConfig(format="nf4", embeddings=embeddings)
     model = load(tmp_path / "plain", quantization_config=config, dtype=torch.float32)
     same = rung.quantize(tiny_model(model_type, tie_word_embeddings=tied), "nf4", embeddings=embeddings)
-    assert quantised(model) == quantised(same)
-    assert len(quantised(model)) == 14 + (2 if embeddings else 0)
+    assert quantized(model) == quantized(same)
+    assert len(quantized(model)) == 14 + (2 if embeddings else 0)
     want = logits(same)
     assert torch.equal(logits(model), want)
     if tied and embeddings:
@@ -141,7 +141,7 @@ def test_the_dtype_of_a_model_leaves_scales_alone(tmp_path, dtype):
 
 
 def test_generate_and_train(tmp_path):
-    """Greedy tokens; a step of training moves what is not quantised, and nothing else."""
+    """Greedy tokens; a step of training moves what is not quantized, and nothing else."""
     tiny_checkpoint(tmp_path / "plain", "llama")
     model = load(tmp_path / "plain", quantization_config=rung.QuantizationConfig("q8_0"), dtype=torch.float32)
     out = model.generate(IDS, max_new_tokens=5, do_sample=False)
@@ -163,7 +163,7 @@ def test_dequantize(tmp_path):
         model = load(tmp_path / str(tied), quantization_config=config, dtype=torch.float32)
         want = logits(model)
         model.dequantize()
-        assert not quantised(model)
+        assert not quantized(model)
         assert formats.sqnr(want.numpy(), logits(model).numpy()) > 25
         assert (model.lm_head.weight is model.model.embed_tokens.weight) is tied
         model.save_pretrained(tmp_path / "back")
@@ -171,7 +171,7 @@ def test_dequantize(tmp_path):
 
 
 def test_a_new_head_stays_plain(tmp_path):
-    """A layer that the checkpoint lacks is initialised and not quantised, and is found plain when loaded again."""
+    """A layer that the checkpoint lacks is initialized and not quantized, and is found plain when loaded again."""
     tiny_checkpoint(tmp_path / "plain", "llama")
     config = rung.QuantizationConfig("nf4")
     model = load(tmp_path / "plain", AutoModelForSequenceClassification, quantization_config=config, num_labels=3)
@@ -183,7 +183,7 @@ def test_a_new_head_stays_plain(tmp_path):
     assert isinstance(again.model.layers[0].mlp.up_proj, QuantLinear)
 
 
-def test_every_linear_layer_of_t5_is_quantised(tmp_path):
+def test_every_linear_layer_of_t5_is_quantized(tmp_path):
     """``wo`` too, which transformers keeps in 32 bits: with f32 sums what overflowed in f16 does not."""
     config = transformers.T5Config(
         vocab_size=64, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu"
@@ -193,14 +193,14 @@ def test_every_linear_layer_of_t5_is_quantised(tmp_path):
     model = load(
         tmp_path, transformers.T5EncoderModel, quantization_config=rung.QuantizationConfig("q8_0"), dtype=torch.float16
     )
-    assert len(quantised(model)) == 14
+    assert len(quantized(model)) == 14
     with torch.no_grad():
         got = model.eval()(torch.arange(9)[None]).last_hidden_state
         want = plain.eval()(torch.arange(9)[None]).last_hidden_state
     assert formats.sqnr(want.numpy(), got.float().numpy()) > 25
 
 
-def test_experts_are_quantised_while_they_are_merged(tmp_path):
+def test_experts_are_quantized_while_they_are_merged(tmp_path):
     config = transformers.MixtralConfig(
         vocab_size=320,
         hidden_size=64,
@@ -244,7 +244,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_loaded(tmp_path):
     for config, says in (
         (rung.QuantizationConfig(skip=["nothing_like_it"]), "skip: 'nothing_like_it' matches no layer"),
         (rung.QuantizationConfig("q4_k"), "q4_k cannot store model.layers.0.self_attn.q_proj.weight"),
-        (rung.QuantizationConfig(skip="*"), "LlamaForCausalLM has no layer to quantise: skip leaves none"),
+        (rung.QuantizationConfig(skip="*"), "LlamaForCausalLM has no layer to quantize: skip leaves none"),
     ):
         with pytest.raises(UsageError, match=says):
             load(tmp_path, quantization_config=config)
@@ -305,7 +305,7 @@ def test_format_auto_is_the_plans(tmp_path):
 def test_format_auto_with_a_device_map(tmp_path, device_map):
     tiny_checkpoint(tmp_path, "llama")
     config = rung.QuantizationConfig(format="auto")
-    assert quantised(load(tmp_path, quantization_config=config, device_map=device_map))
+    assert quantized(load(tmp_path, quantization_config=config, device_map=device_map))
 
 
 @pytest.mark.parametrize(
@@ -335,11 +335,11 @@ def test_format_auto_in_layers_that_it_does_not_divide(tmp_path, monkeypatch):
 
     monkeypatch.setattr(quantizer, "check", answer)
     model = load(tmp_path / "plain", quantization_config=rung.QuantizationConfig(format="auto"))
-    held = quantised(model)
+    held = quantized(model)
     assert held["model.layers.0.self_attn.q_proj"] == "q4_k"
     assert held["model.layers.0.mlp.down_proj"] == formats.next_better(formats.get("q4_k"), 96).name
     model.save_pretrained(tmp_path / "saved")
-    assert quantised(load(tmp_path / "saved")) == held
+    assert quantized(load(tmp_path / "saved")) == held
 
 
 def test_format_auto_counts_what_is_packed_beside_the_weight(tmp_path, monkeypatch):

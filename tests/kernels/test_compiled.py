@@ -14,11 +14,11 @@ from rung.kernels.cpu import parallel, target
 
 _TWICE = """
 import json
-from rung.kernels.cpu.gemm.activations import quantise
-from rung.kernels.cpu.pack.codebook_blocks import decode_blocks_avx512
-from rung.kernels.cpu.gemm.linear import multiply
+from rung.kernels.cpu.gemm.activations import quantize
+from rung.kernels.cpu.pack.decoding import decode_blocks_avx512
+from rung.kernels.cpu.gemm.product import multiply
 from rung.kernels.cpu.pack.native import NATIVE
-made = [make(dtype) for make in (quantise, decode_blocks_avx512) for dtype in ("f32", "bf16")]
+made = [make(dtype) for make in (quantize, decode_blocks_avx512) for dtype in ("f32", "bf16")]
 made += [multiply("q4_0", 1), multiply("q4_0", 8)]
 made += NATIVE["q4_0"]
 print(json.dumps([kernel.from_cache for kernel in made]))

@@ -8,7 +8,7 @@ from rung import formats
 from rung.formats import Encoded, grouped
 from rung.kernels.cpu import target
 from rung.kernels.cpu.pack import decoding
-from rung.kernels.cpu.pack.codebook_blocks import decode_blocks
+from rung.kernels.cpu.pack.decoding import decode_blocks
 from rung.kernels.cpu.parallel import run
 
 
@@ -61,7 +61,7 @@ def test_processors_without_avx512() -> None:
 
 @pytest.mark.parametrize("ordered", ["", ":ordered"])
 @pytest.mark.parametrize("format", ["u2:16:bf16", "u4:64", "u8:32:f32", "e4m3:128", "e4m3:256:bf16"])
-def test_what_other_quantisers_write(format: str, ordered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_other_quantizers_write(format: str, ordered: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = grouped.sample(formats.get(format + ordered), (40, 512), np.random.default_rng(1))
     slices = [None, slice(3, 37)]
     wanted = [formats.decode(weight, rows) for rows in slices]

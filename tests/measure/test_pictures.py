@@ -26,7 +26,7 @@ SETTINGS = {"prompt": "a cat – in snow", "seed": 7}
 def test_moving_pictures(tmp_path, name):
     pictures.write(tmp_path / name, FRAMES, 8.0, SETTINGS)
     with Image.open(tmp_path / name) as found:
-        assert found.n_frames >= 2  # equal neighbours may become one
+        assert found.n_frames >= 2  # equal neighbors may become one
         found.seek(found.n_frames - 1)
         assert np.abs(np.asarray(found.convert("RGB")).astype(int) - FRAMES[-1]).mean() < 12
     assert pictures.settings_of(tmp_path / name) == SETTINGS
@@ -175,7 +175,7 @@ def test_a_sheet_has_a_row_a_label(tmp_path):
         assert (np.asarray(found)[-32:, -48:] == FRAMES[0]).all()
 
 
-def test_more_curves_than_colours_are_told_apart(tmp_path):
+def test_more_curves_than_colors_are_told_apart(tmp_path):
     pictures.curves(tmp_path / "x.svg", {str(n): [(0, n), (1, n)] for n in range(9)}, "title", "layer", "dB")
     drawn = re.findall(
         r'stroke="(#\w+)" stroke-width="1.5" stroke-dasharray="([\d ]*)"', (tmp_path / "x.svg").read_text()

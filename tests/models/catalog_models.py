@@ -61,7 +61,7 @@ def built(config: dict[str, Any]) -> meta_models.Shapes:
 
 
 def shapes() -> dict[str, KnownModel]:
-    """One model of the catalogue for each shape."""
+    """One model of the catalog for each shape."""
     return {model.shape: model for model in reversed(known_models())}
 
 

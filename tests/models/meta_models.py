@@ -26,7 +26,7 @@ def names() -> list[str]:
 
 
 def config(name: str) -> dict[str, Any]:
-    """A configuration, without what it says of quantised storage: the libraries build the plain model."""
+    """A configuration, without what it says of quantized storage: the libraries build the plain model."""
     found = json.loads((FOLDER / f"{name}.json").read_text())
     found.pop("quantization_config", None)
     return found

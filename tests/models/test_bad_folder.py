@@ -57,7 +57,7 @@ def test_a_head_that_is_missing_is_named(checkpoints, tmp_path):
         ({"model_type": "mamba9"}, "'mamba9', which rung does not build"),
         ({"hidden_act": "relu6"}, "activation 'relu6'"),
         ({"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}}, "rope scaling 'spiral'"),
-        ({"quantization_config": {"quant_method": "aqlm", "bits": 4}}, "quantised with aqlm"),
+        ({"quantization_config": {"quant_method": "aqlm", "bits": 4}}, "quantized with aqlm"),
         ({"compression_config": {"quant_method": "sparseml"}}, "sparseml"),
     ],
 )

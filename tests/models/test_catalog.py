@@ -1,4 +1,4 @@
-"""The catalogue of models: every row against its published count, and what names mean."""
+"""The catalog of models: every row against its published count, and what names mean."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_path_wins_over_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_names_work_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **more: object) -> None:
-        raise AssertionError("a name of the catalogue asked the network")
+        raise AssertionError("a name of the catalog asked the network")
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     assert find_outline("llama 3.1 8b").parameters == 8_030_261_248

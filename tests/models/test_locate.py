@@ -21,7 +21,7 @@ from rung.models.locate import WORKING_BYTES, locate
 GB = 2**30
 
 
-QUANTISED = {
+QUANTIZED = {
     "README.md": b"r",
     "tiny-Q2_K.gguf": b"2" * 20,
     "tiny-Q4_K_M.gguf": b"4" * 40,
@@ -95,15 +95,15 @@ def test_a_bare_tokenizer_model_is_fetched_where_there_is_no_json(server: Hub) -
     ],
 )
 def test_a_file_of_a_gguf_repository(server: Hub, name: str, file: str) -> None:
-    server.repositories["org/tiny"] = QUANTISED
+    server.repositories["org/tiny"] = QUANTIZED
     found = locate(name, memory_budget=10 * GB)
     assert str(found.path).endswith(file)
-    assert found.path.read_bytes() == QUANTISED[file]
+    assert found.path.read_bytes() == QUANTIZED[file]
     assert len([path for _, path, _ in server.requests if path.endswith(".gguf")]) <= 2  # nothing else was fetched
 
 
 def test_a_bare_name_takes_what_fits_and_lists_the_others(server: Hub) -> None:
-    server.repositories["org/tiny"] = QUANTISED
+    server.repositories["org/tiny"] = QUANTIZED
     server.sizes = {
         "tiny-Q2_K.gguf": 2 * GB, "tiny-Q4_K_M.gguf": 4 * GB, "tiny-Q8_0.gguf": 8 * GB, "sub/tiny-IQ3_XXS.gguf": 3 * GB
     }  # fmt: skip
@@ -124,7 +124,7 @@ def test_a_bare_name_takes_what_fits_and_lists_the_others(server: Hub) -> None:
 
 
 def test_without_q4_k_m_the_best_that_fits(server: Hub) -> None:
-    server.repositories["org/tiny"] = {name: data for name, data in QUANTISED.items() if "Q4_K_M" not in name}
+    server.repositories["org/tiny"] = {name: data for name, data in QUANTIZED.items() if "Q4_K_M" not in name}
     assert locate("org/tiny", memory_budget=10 * GB).path.name == "tiny.BF16.gguf"
 
 
@@ -191,7 +191,7 @@ def test_a_rest_that_is_longer_than_the_file_is_thrown_away(server: Hub, monkeyp
 
 
 def test_what_is_downloaded_is_not_fetched_again_and_serves_offline(server: Hub) -> None:
-    server.repositories["org/tiny"] = QUANTISED
+    server.repositories["org/tiny"] = QUANTIZED
     first = locate("org/tiny:Q8_0")
     fetched = len([1 for command, path, _ in server.requests if command == "GET" and path.endswith(".gguf")])
     assert locate("org/tiny:Q8_0") == first
@@ -207,7 +207,7 @@ def test_what_is_downloaded_is_not_fetched_again_and_serves_offline(server: Hub)
 
 
 def test_a_revision_is_its_own_download(server: Hub) -> None:
-    server.repositories["org/tiny"] = QUANTISED
+    server.repositories["org/tiny"] = QUANTIZED
     assert locate("org/tiny:Q8_0", revision="v1").path.exists()
     assert any("/v1/" in path or path.endswith("/v1") for _, path, _ in server.requests)
     with pytest.raises(HubError, match="no revision v9"):
@@ -216,7 +216,7 @@ def test_a_revision_is_its_own_download(server: Hub) -> None:
 
 def test_the_token_is_sent(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    server.repositories["org/tiny"] = QUANTISED
+    server.repositories["org/tiny"] = QUANTIZED
     locate("org/tiny:Q2_K")
     assert server.token == "Bearer hf_secret"
 
@@ -226,7 +226,7 @@ def test_without_a_network_what_was_downloaded_serves_and_it_is_said(
 ) -> None:
     from huggingface_hub import constants
 
-    server.repositories["org/tiny"] = QUANTISED
+    server.repositories["org/tiny"] = QUANTIZED
     first = locate("org/tiny:Q8_0")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     found = locate("org/tiny:Q8_0")
@@ -273,8 +273,8 @@ def test_a_repository_without_a_model_is_no_model(server: Hub) -> None:
         locate("org/vision")
 
 
-def test_a_wrong_file_or_quantisation_names_the_near_ones(server: Hub) -> None:
-    server.repositories["org/tiny"] = QUANTISED
+def test_a_wrong_file_or_quantization_names_the_near_ones(server: Hub) -> None:
+    server.repositories["org/tiny"] = QUANTIZED
     with pytest.raises(ModelNotFound) as caught:
         locate("org/tiny:Q4_K_S")
     assert "rung run org/tiny:Q4_K_M" in str(caught.value)
@@ -284,7 +284,7 @@ def test_a_wrong_file_or_quantisation_names_the_near_ones(server: Hub) -> None:
 
 
 def test_a_disk_that_is_too_small_is_said_before_the_download(server: Hub) -> None:
-    server.repositories["org/tiny"] = QUANTISED
+    server.repositories["org/tiny"] = QUANTIZED
     server.sizes["tiny-Q8_0.gguf"] = 2**60
     with pytest.raises(HubError) as caught:
         locate("org/tiny:Q8_0")
@@ -293,7 +293,7 @@ def test_a_disk_that_is_too_small_is_said_before_the_download(server: Hub) -> No
 
 
 def test_what_is_here_already_needs_no_room(server: Hub) -> None:
-    server.repositories["org/tiny"] = QUANTISED
+    server.repositories["org/tiny"] = QUANTIZED
     first = locate("org/tiny:Q8_0")
     server.sizes["tiny-Q8_0.gguf"] = 2**60
     assert locate("org/tiny:Q8_0") == first
@@ -305,7 +305,7 @@ def test_a_disk_that_fills_up_is_said(server: Hub, monkeypatch: pytest.MonkeyPat
     def full(*_: Any, **__: Any) -> str:
         raise OSError(28, "No space left on device")
 
-    server.repositories["org/tiny"] = QUANTISED
+    server.repositories["org/tiny"] = QUANTIZED
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", full)
     with pytest.raises(HubError, match="does not fit on the disk"):
         locate("org/tiny:Q8_0")
@@ -349,8 +349,8 @@ def test_what_is_no_model_is_not_proposed(tmp_path: Path, monkeypatch: pytest.Mo
     assert caught.value.ways_out == ("rung run gemma-2b",)
 
 
-def test_the_environment_variables_of_the_hub_are_honoured(server: Hub, tmp_path: Path) -> None:
-    server.repositories["org/tiny"] = QUANTISED
+def test_the_environment_variables_of_the_hub_are_honored(server: Hub, tmp_path: Path) -> None:
+    server.repositories["org/tiny"] = QUANTIZED
     program = "from rung.models.locate import locate; import sys; print(locate('org/tiny:Q2_K').path)"
     environment = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
     environment.pop("HF_HUB_OFFLINE", None)

@@ -157,7 +157,7 @@ def test_weights_multiplied_for_a_token_are_the_published_ones(name):
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_bytes_of_quantised_checkpoints_are_the_published_ones(name):
+def test_bytes_of_quantized_checkpoints_are_the_published_ones(name):
     assert round(outline(name).weight_bytes / 2**30, 1) == CHECKPOINTS[name]
 
 
@@ -223,9 +223,9 @@ def test_classes_that_nobody_described():
             describe(meta_models.config(name) | {"architectures": "FooModel"}, "x")
 
 
-def test_a_configuration_of_quantised_weights_that_cannot_be_derived_says_so():
+def test_a_configuration_of_quantized_weights_that_cannot_be_derived_says_so():
     config = meta_models.config("llama-2-7b") | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
-    with pytest.raises(UnknownArchitecture, match="quantised with gptq"):
+    with pytest.raises(UnknownArchitecture, match="quantized with gptq"):
         describe(config, "x")
     with pytest.raises(BadFile, match="weight_block_size"):
         describe(config | {"quantization_config": {"quant_method": "fp8"}}, "x")

@@ -1,4 +1,4 @@
-"""Folders that rung quantised: every weight is what transformers decodes with rung; contradictions are told."""
+"""Folders that rung quantized: every weight is what transformers decodes with rung; contradictions are told."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def plain(tmp_path_factory):
     return of
 
 
-def quantised(source, target, format, *keep):
+def quantized(source, target, format, *keep):
     write(quantizing(open_card(source), "rung", format, parse_keep(keep)), target, 1)
     return target
 
@@ -73,9 +73,9 @@ def same(one, other):
 
 @pytest.mark.parametrize("format", [*dict.fromkeys(formats.get(name).name for name in WRITTEN), *OTHER_BLOCKS])
 def test_every_format_that_rung_writes(plain, tmp_path, format):
-    folder = quantised(plain(True), tmp_path / "made", format, f"embed_tokens={format}")
+    folder = quantized(plain(True), tmp_path / "made", format, f"embed_tokens={format}")
     card = open_card(folder)
-    assert card.quantised == "rung"
+    assert card.quantized == "rung"
     assert {tensor.format for tensor in card.tensors if tensor.source} == {format}
     assert ModelCard.from_json(json.loads(json.dumps(card.to_json()))) == card
     found = decoded(card)
@@ -85,7 +85,7 @@ def test_every_format_that_rung_writes(plain, tmp_path, format):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_mixture_with_formats_of_its_own(plain, tmp_path, tied):
-    folder = quantised(plain(tied), tmp_path / "made", "q4_k_m", "lm_head=nf4:64:nested", "*up_proj=int8")
+    folder = quantized(plain(tied), tmp_path / "made", "q4_k_m", "lm_head=nf4:64:nested", "*up_proj=int8")
     found = decoded(open_card(folder))
     same(found, theirs(folder))
     held = {tensor.role: tensor.format for tensor in open_card(folder).tensors if tensor.source}
@@ -111,7 +111,7 @@ def test_what_transformers_saves(tmp_path, model_type, tied):
 
 
 def test_the_text_of_a_model_that_sees(tmp_path):
-    """Its vision part is quantised too, and left aside; names are older ones than those of the network."""
+    """Its vision part is quantized too, and left aside; names are older ones than those of the network."""
     from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
     text = tiny.tiny_config("gemma3_text").to_dict()
@@ -137,7 +137,7 @@ def test_the_text_of_a_model_that_sees(tmp_path):
 
 def test_shards(plain, tmp_path, monkeypatch):
     monkeypatch.setattr(job, "SHARD", 34_000)
-    folder = quantised(plain(False), tmp_path / "made", "nf4")
+    folder = quantized(plain(False), tmp_path / "made", "nf4")
     assert len(list(folder.glob("*.safetensors"))) > 3
     card = open_card(folder)
     same(decoded(card), theirs(folder))
@@ -149,7 +149,7 @@ def test_shards(plain, tmp_path, monkeypatch):
 
 
 def test_another_format_may_be_asked_for(plain, tmp_path):
-    folder = quantised(plain(False), tmp_path / "made", "nf4")
+    folder = quantized(plain(False), tmp_path / "made", "nf4")
     assert rung.plan(folder).format == "stored"
     assert rung.plan(folder, format="q8_0").format == "q8_0"
     answer = rung.check(folder, ["cpu"])
@@ -203,7 +203,7 @@ def refused(folder, says):
 @pytest.mark.parametrize("case", CONFIGS)
 def test_a_config_that_contradicts_its_tensors(plain, tmp_path, case):
     changes, says = CONFIGS[case]
-    folder = quantised(plain(False), tmp_path / "made", "nf4")
+    folder = quantized(plain(False), tmp_path / "made", "nf4")
     configured(folder, **changes)
     refused(folder, says)
     if case in ("another format", "one layer in another", "no such format"):  # what transformers refuses as well
@@ -244,25 +244,25 @@ TENSORS = {
 @pytest.mark.parametrize("case", TENSORS)
 def test_tensors_that_contradict_the_config(plain, tmp_path, case):
     change, says = TENSORS[case]
-    folder = quantised(plain(False), tmp_path / "made", "nf4")
+    folder = quantized(plain(False), tmp_path / "made", "nf4")
     rewritten(folder, change)
     refused(folder, says)
 
 
 def test_another_network(plain, tmp_path):
     """Codes without rows fit a network of another shape only by its whole size."""
-    folder = quantised(plain(False), tmp_path / "made", "nf4")
+    folder = quantized(plain(False), tmp_path / "made", "nf4")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 384}))
     refused(folder, r"nf4_64 is \[65536\] of U8 .*expected: \[49152\]")
 
 
 def test_a_truncated_file(plain, tmp_path):
-    folder = quantised(plain(False), tmp_path / "made", "nf4")
+    folder = quantized(plain(False), tmp_path / "made", "nf4")
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     refused(folder, "is not a whole safetensors file")
-    card = open_card(quantised(plain(False), tmp_path / "again", "nf4"))
+    card = open_card(quantized(plain(False), tmp_path / "again", "nf4"))
     path = tmp_path / "again" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])  # after the card was made
     with pytest.raises(BadFile, match="not a whole safetensors file"):
@@ -272,7 +272,7 @@ def test_a_truncated_file(plain, tmp_path):
 def test_pairs_of_a_flat_format_that_swap_their_shapes(tmp_path):
     """q and o of the same size and another shape: only the network tells them apart."""
     tiny.tiny_checkpoint(tmp_path / "plain", "llama", "bfloat16", head_dim=32, num_hidden_layers=1)
-    card = open_card(quantised(tmp_path / "plain", tmp_path / "made", "nf4"))
+    card = open_card(quantized(tmp_path / "plain", tmp_path / "made", "nf4"))
     shapes = {tensor.role: tensor.shape for tensor in card.tensors if tensor.source}
     assert (shapes["layers.0.q"], shapes["layers.0.o"]) == ((128, 64), (64, 128))
     same(decoded(card), theirs(tmp_path / "made"))
@@ -287,14 +287,14 @@ def test_pairs_of_a_flat_format_that_swap_their_shapes(tmp_path):
 def test_it_becomes_other_files(plain, tmp_path):
     from rung.conversion.convert import converting
 
-    folder = quantised(plain(True), tmp_path / "made", "nf4:64:nested", "embed_tokens=q8_0")
+    folder = quantized(plain(True), tmp_path / "made", "nf4:64:nested", "embed_tokens=q8_0")
     card = open_card(folder)
     write(converting(card, False, "f32"), tmp_path / "floats", 1)
     want = {f"{name}.weight": value for name, value in decoded(card).items()}
     got = load_file(tmp_path / "floats" / "model.safetensors")
     assert all(torch.equal(got[name], value) for name, value in want.items())
     assert "quantization_config" not in json.loads((tmp_path / "floats" / "config.json").read_text())
-    again = quantised(folder, tmp_path / "again", "int8")
+    again = quantized(folder, tmp_path / "again", "int8")
     same(decoded(open_card(again)), theirs(again))
     assert {t.format for t in open_card(again).tensors if t.source} == {"int8", "q8_0"}
     write(quantizing(card, "gguf", "q8_0", {}), tmp_path / "x.gguf", 1)
@@ -306,7 +306,7 @@ def test_an_adapter_is_merged_into_its_own_formats(plain, tmp_path):
 
     from rung.conversion.merge import merging
 
-    folder = quantised(plain(False), tmp_path / "made", "nf4", "lm_head=q8_0")
+    folder = quantized(plain(False), tmp_path / "made", "nf4", "lm_head=q8_0")
     model = AutoModelForCausalLM.from_pretrained(plain(False), dtype=torch.float32)
     adapted(model, target_modules=["up_proj"]).save_pretrained(tmp_path / "adapter")
     card = open_card(folder)

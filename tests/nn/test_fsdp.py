@@ -1,4 +1,4 @@
-"""Quantised layers under FSDP2: one process with gloo is enough for sharding, gathering and freeing parameters."""
+"""Quantized layers under FSDP2: one process with gloo is enough for sharding, gathering and freeing parameters."""
 
 import copy
 

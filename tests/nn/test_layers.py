@@ -1,4 +1,4 @@
-"""Quantised layers beside plain ones that hold the same decoded weight; what others do with them changes nothing."""
+"""Quantized layers beside plain ones that hold the same decoded weight; what others do with them changes nothing."""
 
 import copy
 import io
@@ -25,7 +25,7 @@ SMALL = [format for format in FORMATS if format.block <= 512]
 
 
 def made(format, rows=48, columns=512, dtype=torch.float32, bias=True, seed=1):
-    """A quantised layer and the plain one with its decoded weight."""
+    """A quantized layer and the plain one with its decoded weight."""
     encoded = weight(format, rows, columns, seed)
     extra = torch.randn(rows, generator=torch.Generator().manual_seed(seed)).to(dtype) if bias else None
     layer = QuantLinear(QuantWeight.of(encoded, dtype), extra)
@@ -70,7 +70,7 @@ def test_16_bits_are_encoded_as_what_they_stand_for(format, dtype):
 
 @pytest.mark.parametrize("format", SMALL, ids=lambda f: f.name)
 def test_training_computes_what_the_decoded_weight_does(format):
-    """Forward, gradients to input and bias, in the modes in which activations must not be quantised."""
+    """Forward, gradients to input and bias, in the modes in which activations must not be quantized."""
     layer, plain = made(format)
     for training in (True, False):
         layer.train(training)
@@ -87,7 +87,7 @@ def test_training_computes_what_the_decoded_weight_does(format):
         layer.bias.grad = plain.bias.grad = None
 
 
-def test_training_without_gradients_quantises_no_activations():
+def test_training_without_gradients_quantizes_no_activations():
     layer, plain = made(Q4_K)
     x = some(3, 512)
     with torch.no_grad():
@@ -323,7 +323,7 @@ def test_decoding_to_16_bits_rounds_what_is_decoded_to_32(monkeypatch, format, d
     assert torch.equal(layer.stored.decode(dtype), plain.weight.detach().to(dtype))
 
 
-def test_outliers_are_left_out_of_the_quantised_product():
+def test_outliers_are_left_out_of_the_quantized_product():
     """LLM.int8(): with a few huge columns the error falls to that of rows without them."""
     layer, plain = made(INT8, 64, 1024, bias=False)
     x = some(24, 1024)
@@ -376,7 +376,7 @@ def test_a_tied_head_shares_the_weight():
     assert sum(p.numel() for p in tied.parameters()) == sum(p.numel() for p in stored.parameters())
 
 
-def test_dequantised_layers_are_plain():
+def test_dequantized_layers_are_plain():
     layer, plain = made(Q4_K)
     back = layer.eval().dequantize()
     assert type(back) is nn.Linear

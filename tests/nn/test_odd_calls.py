@@ -1,4 +1,4 @@
-"""Arguments and inputs that a quantised layer cannot take, and ones without values: said in words, or computed."""
+"""Arguments and inputs that a quantized layer cannot take, and ones without values: said in words, or computed."""
 
 import pytest
 import torch

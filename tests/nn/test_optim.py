@@ -1,4 +1,4 @@
-"""Optimisers with 8-bit state beside the same in 32 bits, torch's own, and the paper's codebooks."""
+"""Optimizers with 8-bit state beside the same in 32 bits, torch's own, and the paper's codebooks."""
 
 import copy
 import inspect
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rung.core.errors import UsageError
-from rung.nn import optim, state8
+from rung.nn import optim, stepping
 from rung.nn.optim import GlobalOptimManager
 from rung.training.optim import Adam, AdamW, AdamW8bit, AdEMAMix
 
@@ -25,19 +25,19 @@ def network(seed=0):
 
 
 def trained(make, steps=40, model=None):
-    """Losses of a small regression with the optimiser that ``make`` makes of parameters."""
+    """Losses of a small regression with the optimizer that ``make`` makes of parameters."""
     model = model or network()
-    optimiser, generator = make(model.parameters()), torch.Generator().manual_seed(1)
+    optimizer, generator = make(model.parameters()), torch.Generator().manual_seed(1)
     target = torch.randn(64, 64, generator=generator) / 8
     losses = []
     for _ in range(steps):
         x = torch.randn(64, 64, generator=generator)
         loss = (model(x) - x @ target).square().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
-    return losses, optimiser, model
+    return losses, optimizer, model
 
 
 def of(name, bits):
@@ -47,13 +47,13 @@ def of(name, bits):
 @pytest.mark.parametrize("name", NAMES)
 def test_eight_bits_train_like_32(name):
     exact, _, _ = trained(of(name, 32))
-    coded, optimiser, model = trained(of(name, 8))
+    coded, optimizer, model = trained(of(name, 8))
     last, want = sum(coded[-10:]), sum(exact[-10:])
     assert want < 0.9 * sum(exact[:10])
     assert abs(last / want - 1) < 0.03
     large = model[0].weight
-    assert optimiser.state[large]["state1"].dtype == torch.uint8
-    assert optimiser.state[model[0].bias]["state1"].dtype == torch.float32  # fewer than 4096 values
+    assert optimizer.state[large]["state1"].dtype == torch.uint8
+    assert optimizer.state[model[0].bias]["state1"].dtype == torch.float32  # fewer than 4096 values
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_32_bits_are_torchs(ours, theirs):
 def test_a_trust_ratio_bounds_the_update(name, bits):
     p = nn.Parameter(torch.ones(4096))
     p.grad = torch.randn(4096, generator=torch.Generator().manual_seed(1)) * 1e4
-    optimiser = getattr(optim, f"{name}{bits}bit")([p], lr=1.0, max_unorm=0.02, **OPTIONS.get(name, {}))
-    optimiser.step()
+    optimizer = getattr(optim, f"{name}{bits}bit")([p], lr=1.0, max_unorm=0.02, **OPTIONS.get(name, {}))
+    optimizer.step()
     assert float((p - 1).norm()) == pytest.approx(0.02 * 64, rel=1e-4 if name == "LARS" else 0.7)
-    assert float(optimiser.state[p]["unorm_vec"]) > 0.02 * 64
+    assert float(optimizer.state[p]["unorm_vec"]) > 0.02 * 64
 
 
 def test_lion_moves_by_signs():
@@ -94,9 +94,9 @@ def test_lion_moves_by_signs():
 
 def test_ademamix_schedules():
     p = nn.Parameter(torch.zeros(8))
-    optimiser = AdEMAMix([p], alpha=5.0, t_alpha=10, t_beta3=10, betas=(0.9, 0.999, 0.9999))
-    config = optimiser._config(optimiser.param_groups[0], p)
-    early, late = optimiser._at(1, config), optimiser._at(10, config)
+    optimizer = AdEMAMix([p], alpha=5.0, t_alpha=10, t_beta3=10, betas=(0.9, 0.999, 0.9999))
+    config = optimizer._config(optimizer.param_groups[0], p)
+    early, late = optimizer._at(1, config), optimizer._at(10, config)
     assert early.alpha == pytest.approx(0.5)
     # the half-life of the slow mean grows evenly from that of the fast one
     half = [math.log(0.5) / math.log(beta) for beta in (0.9, early.betas[2], 0.9999)]
@@ -109,9 +109,9 @@ def test_states_are_held_by_the_nearest_value(signed):
     x = torch.randn(5000, generator=torch.Generator().manual_seed(2)) ** 3
     x = x if signed else x.abs()
     x[256:512] = 0
-    values = state8.codebook(signed, x.device)
-    codes, absmax = state8.encode(x, values)
-    decoded = state8.decode(codes, absmax, values)
+    values = stepping.codebook(signed, x.device)
+    codes, absmax = stepping.encode(x, values)
+    decoded = stepping.decode(codes, absmax, values)
     scale = x[:4864].view(19, 256).abs().amax(1).repeat_interleave(256).clamp_min(1e-38)
     best = (x[:4864, None] - values * scale[:, None]).abs().amin(1)
     torch.testing.assert_close((x[:4864] - decoded[:4864]).abs() / scale, best / scale, rtol=0, atol=2 / 65535)
@@ -124,9 +124,9 @@ def test_the_state_is_a_quarter():
     p.grad = torch.ones_like(p)
     sizes = []
     for bits in (8, 32):
-        optimiser = optim.AdamW([p], optim_bits=bits)
-        optimiser.step()
-        held = optimiser.state[p]
+        optimizer = optim.AdamW([p], optim_bits=bits)
+        optimizer.step()
+        held = optimizer.state[p]
         sizes.append(sum(held[k].nbytes for k in held if k.startswith(("state", "absmax"))))
     assert sizes[0] <= 0.27 * sizes[1]
 
@@ -148,11 +148,11 @@ def test_a_run_goes_on_from_its_state_dictionary(name, tmp_path):
 def test_parameters_in_16_bits_and_with_strides():
     for p in (nn.Parameter(torch.ones(64, 128, dtype=torch.bfloat16)), nn.Parameter(torch.ones(128, 64).t())):
         p.grad = torch.ones_like(p)
-        optimiser = AdamW8bit([p], lr=0.5, weight_decay=0.0)
-        optimiser.step()
+        optimizer = AdamW8bit([p], lr=0.5, weight_decay=0.0)
+        optimizer.step()
         torch.testing.assert_close(p.float(), torch.full((64, 128), 0.5))
-        optimiser.load_state_dict(optimiser.state_dict())
-        assert optimiser.state[p]["state1"].dtype == torch.uint8
+        optimizer.load_state_dict(optimizer.state_dict())
+        assert optimizer.state[p]["state1"].dtype == torch.uint8
 
 
 def test_pieces_join(monkeypatch):
@@ -160,10 +160,10 @@ def test_pieces_join(monkeypatch):
     for piece in (1 << 20, 512):
         monkeypatch.setattr("rung.nn.stepping.PIECE", piece)
         p = nn.Parameter(torch.linspace(-1, 1, 5001))
-        optimiser = optim.AdEMAMix8bit([p], lr=0.1)
+        optimizer = optim.AdEMAMix8bit([p], lr=0.1)
         for step in range(3):
             p.grad = torch.sin(torch.arange(5001.0) * (step + 1))
-            optimiser.step()
+            optimizer.step()
         results.append(p)
     assert torch.equal(*results)
 
@@ -171,11 +171,11 @@ def test_pieces_join(monkeypatch):
 def test_settings_of_single_parameters():
     a, b, c = (nn.Parameter(torch.ones(5000)) for _ in range(3))
     GlobalOptimManager.get_instance().override_config(b, "optim_bits", 32)
-    optimiser = AdamW8bit([{"params": [a, b]}, {"params": [c], "lr": 0.0, "optim_bits": 32}])
+    optimizer = AdamW8bit([{"params": [a, b]}, {"params": [c], "lr": 0.0, "optim_bits": 32}])
     for p in (a, b, c):
         p.grad = torch.ones(5000)
-    optimiser.step()
-    kinds = [optimiser.state[p]["state1"].dtype for p in (a, b, c)]
+    optimizer.step()
+    kinds = [optimizer.state[p]["state1"].dtype for p in (a, b, c)]
     assert kinds == [torch.uint8, torch.float32, torch.float32]
     assert torch.equal(c, torch.ones(5000))
 
@@ -197,7 +197,7 @@ def test_bad_arguments(make, says):
         make([nn.Parameter(torch.ones(3))])
 
 
-def test_a_setting_that_no_optimiser_goes_by_is_refused():
+def test_a_setting_that_no_optimizer_goes_by_is_refused():
     manager, parameter = GlobalOptimManager.get_instance(), nn.Parameter(torch.ones(3))
     with pytest.raises(UsageError, match=r"skip_zeros would change nothing here[\s\S]*optim_bits"):
         manager.override_config(parameter, key_value_dict={"lr": 0.1, "skip_zeros": True})
@@ -220,11 +220,11 @@ def test_states_are_those_of_bitsandbytes(name):
     for module in (optim, bnb.optim):
         p = nn.Parameter(torch.linspace(-1, 1, 5000))
         make = getattr(module, f"{name}8bit")
-        optimiser = make([p], lr=RATES.get(name, 3e-3), **OPTIONS.get(name, {}))
+        optimizer = make([p], lr=RATES.get(name, 3e-3), **OPTIONS.get(name, {}))
         for step in range(3):
             p.grad = torch.sin(torch.arange(5000.0) * (step + 1)) ** 9  # many values near zero
-            optimiser.step()
-        held.append(optimiser.state[p])
+            optimizer.step()
+        held.append(optimizer.state[p])
     for part in ("state1", "state2") if "state2" in held[1] and held[1]["state2"] is not None else ("state1",):
         apart = held[0][part].view(-1) != held[1][part].view(-1)
         assert apart.float().mean() < 1e-3  # a value at the edge of two codes may fall either way

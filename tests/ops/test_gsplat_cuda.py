@@ -30,7 +30,7 @@ class Kernels:
     ):
         assert tile_size == TILE
         told = torch.zeros(len(conics[0]), 2, requires_grad=True) if absgrad else None
-        if told is not None:  # as gsplat does it: on the way back the centres get an attribute
+        if told is not None:  # as gsplat does it: on the way back the centers get an attribute
             told.register_post_accumulate_grad_hook(lambda made: setattr(means2d, "absgrad", made.grad[None]))
         flat = Flat(means2d[0], conics[0], opacities[0], colors[0, :, :3], colors[0, :, 3], torch.zeros(0))
         starts = [*isect_offsets.reshape(-1).tolist(), len(flatten_ids)]
@@ -61,7 +61,7 @@ def test_it_gives_what_ref_gives(monkeypatch):
         assert float((here - there).abs().max() / there.abs().max()) < 1e-3
 
 
-def test_absolute_gradients_are_those_that_gsplat_leaves_on_the_centres(monkeypatch):
+def test_absolute_gradients_are_those_that_gsplat_leaves_on_the_centers(monkeypatch):
     rung = LADDER.rung("gsplat.cuda").load()
     monkeypatch.setattr("rung.ops.rasterize.gsplat_cuda.kernels", Kernels)
     camera, given, found = Camera(37, 21, 30.0, 31.0, 18.2, 10.1, 2), splats(50, 2), []

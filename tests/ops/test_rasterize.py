@@ -64,7 +64,7 @@ def decisions(given, camera, pose=None):
 
 
 def by_hand(given, camera):
-    """The picture of plain colours, pixel by pixel and splat by splat, without a matrix library."""
+    """The picture of plain colors, pixel by pixel and splat by splat, without a matrix library."""
     out = torch.zeros(camera.height, camera.width, 5, dtype=torch.double)
     flat = []
     for mean, quat, scale, opacity, color in zip(*(tensor.double().tolist() for tensor in given), strict=True):
@@ -85,8 +85,8 @@ def by_hand(given, camera):
             for a in range(2)
         ]
         xx, xy, yy = flat_sigma[0][0] + 0.3, flat_sigma[0][1], flat_sigma[1][1] + 0.3
-        centre = camera.fx * x / z + camera.cx, camera.fy * y / z + camera.cy
-        flat.append((z, centre, (xx, xy, yy, xx * yy - xy * xy), opacity, [*color, z, 1.0]))
+        center = camera.fx * x / z + camera.cx, camera.fy * y / z + camera.cy
+        flat.append((z, center, (xx, xy, yy, xx * yy - xy * xy), opacity, [*color, z, 1.0]))
     flat.sort(key=lambda each: each[0])
     for row in range(camera.height):
         for column in range(camera.width):
@@ -261,7 +261,7 @@ def test_nothing_in_the_picture(rung):
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
-def test_the_gradient_on_the_screen_is_that_of_the_centres(rung):
+def test_the_gradient_on_the_screen_is_that_of_the_centers(rung):
     given, camera = splats(60, 0), CAMERA._replace(degree=0)
     found = []
     for implementation, kind in ((rung.load(), torch.float32), (REF, torch.float64)):

@@ -7,7 +7,7 @@ import pytest
 
 from rung.core.errors import UsageError
 from rung.engine import process_memory
-from rung.hub.pipelines import Folder
+from rung.hub.diffusers.pipelines import Folder
 from rung.pipelines import validate
 from rung.pipelines.generate import Pipeline, Settings
 from tests.tiny_pipelines import saved

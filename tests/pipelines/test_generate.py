@@ -11,7 +11,7 @@ import torch
 import rung
 from rung.core.errors import BadFile, DoesNotFit, ModelNotFound, UnknownArchitecture, UsageError
 from rung.engine import process_memory
-from rung.hub.pipelines import Folder
+from rung.hub.diffusers.pipelines import Folder
 from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.nn import QuantLinear
 from rung.nn.quantize import put
@@ -170,12 +170,12 @@ def test_weights_that_are_needed_last_are_looked_for_first(latte, cpu, tmp_path,
         next(Pipeline(folder, cpu, watcher=Watcher(progress=nothing)).make([CAT]))
 
 
-def test_what_is_stored_quantised_is_told_apart(latte, cpu, tmp_path):
+def test_what_is_stored_quantized_is_told_apart(latte, cpu, tmp_path):
     folder = shutil.copytree(latte, tmp_path / "latte")
     config = rung.QuantizationConfig("nf4")
     kind = diffusers.LatteTransformer3DModel
     kind.from_pretrained(latte / "transformer", quantization_config=config).save_pretrained(folder / "transformer")
-    with pytest.raises(UsageError, match=r"transformer of latte is stored quantised, by rung[\s\S]*--format nf4"):
+    with pytest.raises(UsageError, match=r"transformer of latte is stored quantized, by rung[\s\S]*--format nf4"):
         Pipeline(folder, cpu).plan(CAT)
 
 
@@ -217,7 +217,7 @@ def test_every_step_on_a_simulated_card(latte, plain, card):
 
 @pytest.mark.parametrize("name", ["int8", "nf4"])
 def test_a_small_budget_holds_formats_on_a_simulated_card(latte, plain, name):
-    """Where 16 bits do not fit the networks are quantised there, and the frames are near all the same."""
+    """Where 16 bits do not fit the networks are quantized there, and the frames are near all the same."""
     folder = Folder(latte)
     with rung.simulate("2080 Ti") as device:
         pipeline = Pipeline(folder, device, format=name)
@@ -230,7 +230,7 @@ def test_a_small_budget_holds_formats_on_a_simulated_card(latte, plain, name):
 
 
 @pytest.mark.parametrize(("name", "card"), [("int8", None), ("nf4", None), ("nf4", "2080 Ti")])
-def test_a_quantised_denoiser_errs_like_plain_layers_with_the_decoded_weights(latte, name, card):
+def test_a_quantized_denoiser_errs_like_plain_layers_with_the_decoded_weights(latte, name, card):
     """Against f32, at most 1.1 times as much; on the card in f16, whose rounding nf4 hides and int8 does not."""
     source, folder = latte / "transformer", Folder(latte)
 

@@ -7,7 +7,7 @@ import pytest
 from rung.core.errors import DoesNotFit
 from rung.engine import process_memory
 from rung.hardware import catalog
-from rung.hub.pipelines import Folder
+from rung.hub.diffusers.pipelines import Folder
 from rung.models.outline import open_outline
 from rung.pipelines.generate import Pipeline, Settings
 from rung.planning.check import check
@@ -81,7 +81,7 @@ def test_it_fits_cards_of_8_and_11_gb(networks, card):
     assert all(phase.memory.most <= device.budget for phase in plan.phases)
     held = {name: way for phase in plan.phases for name, way in phase.held.items()}
     assert held["text_encoder"].dtype in ("f32", "bf16")  # never f16, in which T5 overflows
-    assert held["text_encoder"].quantised
+    assert held["text_encoder"].quantized
     assert held["vae"].dtype == "f32"
 
 

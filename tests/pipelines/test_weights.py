@@ -8,7 +8,7 @@ from torch import nn
 
 import rung
 from rung.engine import process_memory
-from rung.hub.pipelines import Folder
+from rung.hub.diffusers.pipelines import Folder
 from rung.pipelines import weights
 from rung.pipelines.generate import Pipeline, Settings
 from rung.pipelines.weights import fill, network_of, tables
@@ -38,7 +38,7 @@ def filled(folder, name, held):
 @pytest.mark.parametrize("held", WAYS, ids=str)
 def test_what_resides_is_what_was_planned(folder, held):
     for name in folder.networks:
-        if name == "vae" and held.quantised:  # never planned so
+        if name == "vae" and held.quantized:  # never planned so
             continue
         planned = network_of(folder.network(name), name, "encode", (0, 0), 1, 0)
         network = filled(folder, name, held)
@@ -52,7 +52,7 @@ def _casts(network, held):
     return floats // 2 if held.dtype == "bf16" else 0
 
 
-def test_beside_quantised_layers_a_table_is_in_16_bits_and_its_rows_are_not(folder):
+def test_beside_quantized_layers_a_table_is_in_16_bits_and_its_rows_are_not(folder):
     ids = torch.tensor([[3, 4, 5]])
     found = filled(folder, "text_encoder", NetworkStorage("int8", "f32", 1))
     names = tables(found)

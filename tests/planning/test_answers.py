@@ -1,4 +1,4 @@
-"""Answers of ``check``: the sentence on cards of the catalogue, what runs instead, speeds beside those of others."""
+"""Answers of ``check``: the sentence on cards of the catalog, what runs instead, speeds beside those of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that are computed for models of the catalogue against the sizes of published files."""
+"""Sizes that are computed for models of the catalog against the sizes of published files."""
 
 import pytest
 

@@ -76,7 +76,7 @@ def test_a_refusal_counts_the_bound_of_its_error():
 
 
 def test_gemma_on_a_p2200():
-    """The founding case: bf16 emulated and too big, f16 too big, a quantised format is best and fits."""
+    """The founding case: bf16 emulated and too big, f16 too big, a quantized format is best and fits."""
     answer = check(outline(), [catalog.device("p2200")], Question(context=4096))
     by_format = {choice.format: choice for choice in answer.choices}
     assert not by_format["bf16"].fits
@@ -128,7 +128,7 @@ def test_batch_and_context_are_in_the_cache():
     assert four.memory.weights == one.memory.weights
 
 
-def test_what_is_stored_quantised_can_stay_so():
+def test_what_is_stored_quantized_can_stay_so():
     """gpt-oss in mxfp4: as stored comes first, wins where it fits, and loses nothing; fp8 is no format of rung."""
     configs = Path(__file__).parents[1] / "models" / "configs"
     oss, deep = (open_outline(configs / f"{name}.json") for name in ("gpt-oss-20b", "deepseek-v3"))
@@ -190,7 +190,7 @@ def test_slow_says_why():
         ({"training": "full"}, ["a100 80gb"], ""),
         ({"training": "full"}, ["3090"], "adapters"),
         ({"training": "full", "optimizer": "adafactor", "batch": 64}, ["a6000"], "8 sequences at a time"),
-        ({"training": "full", "formats": ("bf16",)}, ["nvidia a40"], "an optimiser with 8-bit state"),
+        ({"training": "full", "formats": ("bf16",)}, ["nvidia a40"], "an optimizer with 8-bit state"),
         ({"training": "full", "formats": ("nf4",)}, ["a100 80gb"], "another format"),
         ({"training": "lora", "formats": ("f32",)}, ["3060 12gb"], "another format"),
         ({"training": "lora", "formats": ("f16",), "batch": 8}, ["p4000"], "another format, one sequence at a time"),

@@ -21,7 +21,7 @@ def plan(card, *devices, **asked):
 
 
 def ratio(made):
-    """Speed of the fastest 16-bit candidate that fits over that of the fastest quantised one."""
+    """Speed of the fastest 16-bit candidate that fits over that of the fastest quantized one."""
     rates = {True: 0.0, False: 0.0}
     for candidate in made.candidates:
         if candidate.verdict:

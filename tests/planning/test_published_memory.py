@@ -83,10 +83,10 @@ def test_finetuning_qwen_7b(tokens):
     device, words = catalog.device("a100 80gb"), 151936
     asked = {"training": "lora", "rank": 64, "batch": 1, "sequence": tokens}
     choices = check(llama("7B", words), [device], Question(formats=("bf16", "nf4"), **asked)).choices
-    lora, quantised = (choice.checkpointing.lean.total for choice in choices)
+    lora, quantized = (choice.checkpointing.lean.total for choice in choices)
     otherwise = 2 * words * 4096 * (2 - formats.get("q6_k").bits / 8) + 2 * 2e8 - 4 * words * tokens
     assert lora == pytest.approx(QWEN[tokens][0] * 1e9, rel=0.052)
-    assert quantised + otherwise == pytest.approx(QWEN[tokens][1] * 1e9, rel=0.04)
+    assert quantized + otherwise == pytest.approx(QWEN[tokens][1] * 1e9, rel=0.04)
 
 
 def test_finetuning_65b_takes_one_card_of_48_gb():
@@ -108,7 +108,7 @@ def test_finetuning_65b_takes_one_card_of_48_gb():
 
 @pytest.mark.parametrize("size", ["7B", "13B", "33B"])
 def test_finetuning_on_one_card(size):
-    """33B on 24 GB, 13B and 7B on less (rank 16, moments in 8 bits): said of paged optimisers in the same paper."""
+    """33B on 24 GB, 13B and 7B on less (rank 16, moments in 8 bits): said of paged optimizers in the same paper."""
     card = catalog.device({"7B": "t4", "13B": "t4", "33B": "3090"}[size])
     asked = {"training": "lora", "rank": 16, "batch": 1, "sequence": 512, "optimizer": "adamw8bit"}
     assert check(llama(size), [card], Question(formats=("nf4",), **asked)).choices[0].fits
@@ -116,7 +116,7 @@ def test_finetuning_on_one_card(size):
 
 def outline(name):
     """Models that no description covers are taken from the modules of transformers."""
-    modules = pytest.importorskip("rung.hub.modules")
+    modules = pytest.importorskip("rung.hub.networks.modules")
     pytest.importorskip("transformers")
     if name in OPT:
         hidden, layers, heads = OPT[name]

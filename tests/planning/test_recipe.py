@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rung.hardware import catalog
-from rung.kernels.cpu.pack import arena
+from rung.kernels.cpu.pack import packing
 from rung.kernels.cpu.pack.layouts import HUGE, packed_bytes
 from rung.models.networks.component import describe
 from rung.models.networks.values import plain
@@ -18,7 +18,7 @@ from tests.planning.cards import cpu, gemma_2b
 
 
 def test_the_threshold_is_the_arena_s():
-    assert arena._ARENA // 4 == OWN_MAPPING
+    assert packing._ARENA // 4 == OWN_MAPPING
 
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_k", "q6_k", "q8_0"])

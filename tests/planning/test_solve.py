@@ -50,7 +50,7 @@ def test_a_folder_takes_the_finest_fast_format_where_16_bits_are_slow():
 
 
 def test_a_folder_stays_in_16_bits_where_nothing_is_faster():
-    """Without a fast quantised rung every weight is decoded first, and 16 bits win."""
+    """Without a fast quantized rung every weight is decoded first, and 16 bits win."""
     made = plan(gemma_2b(), cpu(vnni=Level.ABSENT))
     assert made.format in ("bf16", "f16")
 

@@ -30,8 +30,8 @@ CPU = Device(
 
 def scene(count: int = 60, width: int = 400, height: int = 400) -> SceneCard:
     pose = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-    centre = (width / 2, height / 2)
-    views = tuple(View(f"{n:05}", f"{n:05}.JPG", width, height, 350.0, 350.0, *centre, pose) for n in range(count))
+    center = (width / 2, height / 2)
+    views = tuple(View(f"{n:05}", f"{n:05}.JPG", width, height, 350.0, 350.0, *center, pose) for n in range(count))
     return SceneCard("colmap", "scene", views)
 
 

@@ -14,7 +14,7 @@ import rung
 from rung import formats
 from tests import tiny
 from tests.fixtures import references
-from tests.fixtures.references import F32_DIVERGENCE, QUANTISED_DIVERGENCE, SAME_CHOICE
+from tests.fixtures.references import F32_DIVERGENCE, QUANTIZED_DIVERGENCE, SAME_CHOICE
 from tests.real.conftest import Make, copy_tokenizer
 
 IDS = np.concatenate(([1], np.random.default_rng(3).integers(3, 300, 47)))
@@ -78,7 +78,7 @@ def test_f32_is_what_transformers_computes(make: Make, kind: str) -> None:
     assert answer.result["tokens"] == wanted
 
 
-def quantised(model: Any, format: str, head: str) -> Any:
+def quantized(model: Any, format: str, head: str) -> Any:
     """The same model with every matrix stored in a format and decoded again; embedding and head in ``head``."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -109,13 +109,13 @@ def test_encoded_on_the_fly(make: Make, model_type: str, format: str, head: str)
     folder, theirs = make(model_type, **WIDE)
     plain = reference(theirs)
     ours = rung.load(folder, format=format, device="cpu", context=CONTEXT)
-    wanted = reference(quantised(theirs, format, head))
-    check(ours, wanted, QUANTISED_DIVERGENCE)
+    wanted = reference(quantized(theirs, format, head))
+    check(ours, wanted, QUANTIZED_DIVERGENCE)
     assert ours.plan.format == formats.get(format).name
     assert {part.format for part in ours.plan.parts} == {head} - {format}
     lost = references.agreement(plain, wanted).divergence
     if format in ("q4_k", "q4_0", "nf4"):  # so that logits of the model as it was would not pass
-        assert lost > 2 * QUANTISED_DIVERGENCE
+        assert lost > 2 * QUANTIZED_DIVERGENCE
 
 
 def test_rows_that_blocks_do_not_divide_take_the_next_better_format(make: Make) -> None:
@@ -123,7 +123,7 @@ def test_rows_that_blocks_do_not_divide_take_the_next_better_format(make: Make) 
     ours = rung.load(folder, format="q6_k", device="cpu", context=CONTEXT)
     assert {part.format for part in ours.plan.parts} == {"q8_0"}
     assert all("do not divide rows of" in part.reason for part in ours.plan.parts)
-    check(ours, reference(quantised(theirs, "q8_0", "q8_0")), QUANTISED_DIVERGENCE)
+    check(ours, reference(quantized(theirs, "q8_0", "q8_0")), QUANTIZED_DIVERGENCE)
 
 
 def test_gemma3_with_vision_runs_as_text(make: Make, tmp_path: Path) -> None:

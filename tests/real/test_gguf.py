@@ -1,4 +1,4 @@
-"""Logits of every GGUF fixture (llama.cpp wrote and quantised them) against transformers on the decoded weights."""
+"""Logits of every GGUF fixture (llama.cpp wrote and quantized them) against transformers on the decoded weights."""
 
 from __future__ import annotations
 

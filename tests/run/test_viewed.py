@@ -48,7 +48,7 @@ class Blind:
 
 
 class Poisoned:
-    """The picture is right and gradients of its centres are no numbers."""
+    """The picture is right and gradients of its centers are no numbers."""
 
     def apply(self, given, pose, camera, screen=None):
         means = given.means.clone()

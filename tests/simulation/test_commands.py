@@ -1,4 +1,4 @@
-"""``sim:NAME`` in the commands that compute, and names of the catalogue in those that reason."""
+"""``sim:NAME`` in the commands that compute, and names of the catalog in those that reason."""
 
 from __future__ import annotations
 

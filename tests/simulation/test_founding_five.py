@@ -133,10 +133,10 @@ def test_latte_the_text_encoder_in_four_bits_on_a_2080_ti(heard):
     encoder, ids = t5(), torch.arange(64).flip(0)[None]
     nf4 = formats.get("nf4")
 
-    def quantised(layer):
+    def quantized(layer):
         return formats.encode(layer.weight.detach().numpy(), nf4, "w")
 
-    plain = replaced(encoder, lambda layer: _dense(formats.decode(quantised(layer))))
+    plain = replaced(encoder, lambda layer: _dense(formats.decode(quantized(layer))))
     refused = rung.Defect("matmul", "f16", RuntimeError, GEMM_EX)
     with torch.inference_mode(), rung.simulate("RTX 2080 Ti", defects=[refused]) as card:
         naive = copy.deepcopy(encoder).half().cuda()
@@ -146,7 +146,7 @@ def test_latte_the_text_encoder_in_four_bits_on_a_2080_ti(heard):
 
         journal = Journal()
         binder = Binder(card, journal, dtype="f16")
-        running = replaced(encoder, lambda layer: Through(binder.linear(quantised(layer)))).cuda()
+        running = replaced(encoder, lambda layer: Through(binder.linear(quantized(layer)))).cuda()
         got = running(ids.cuda()).last_hidden_state
         assert got.device.type == "cuda"
         assert written(journal) == [("torch.decode", StepClass.BROKEN, "ref")]
@@ -289,7 +289,7 @@ def test_gemma_then_is_too_big_in_f16():
         assert known(caught.value) is StepClass.OUT_OF_MEMORY
 
 
-def test_gemma_then_is_planned_quantised():
+def test_gemma_then_is_planned_quantized():
     (card,) = describe(["Quadro P2200"], software="torch 1.10+cu102")
     plan = rung.plan(gemma_2b("bf16"), devices=[card], context=4096)
     refused = {c.format: c.verdict.reason for c in plan.candidates if not c.verdict}
@@ -303,7 +303,7 @@ def test_gemma_then_is_planned_quantised():
     assert plan.placements[0].memory.total < card.budget
 
 
-def test_gemma_then_runs_quantised(tmp_path, heard):
+def test_gemma_then_runs_quantized(tmp_path, heard):
     model = tiny_checkpoint(tmp_path, "gemma", "bfloat16", hidden_size=256, intermediate_size=512, head_dim=64)
     gguf_vocabulary(tmp_path)
     ids, q8 = list(range(64)), formats.get("q8_0")

@@ -69,7 +69,7 @@ def test_marked_tests_run_once_a_card_and_others_as_ever(tmp_path):
     assert "7 passed, 2 skipped" in said, said
 
 
-def test_all_is_the_whole_catalogue_and_imports_no_torch_to_say_so(tmp_path):
+def test_all_is_the_whole_catalog_and_imports_no_torch_to_say_so(tmp_path):
     cards = [p for p in catalog.products() if catalog.architectures()[p.arch].kind != "cpu"]
     said = run(tmp_path, "--rung-devices", "all", "--collect-only", "-k", "test_fixture")
     assert f"{len(cards)}/" in said or f"{len(cards)} tests collected" in said, said[-500:]
@@ -90,5 +90,5 @@ def test_a_vendor_is_each_of_its_cards_once(tmp_path, vendor):
 @pytest.mark.parametrize("name", ["nonsense"])
 def test_a_card_that_nobody_knows(tmp_path, name):
     said = run(tmp_path, "--rung-devices", name, "-k", "test_fixture")
-    assert "The catalogue has no device called" in said
+    assert "The catalog has no device called" in said
     assert "1 error" in said

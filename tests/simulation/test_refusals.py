@@ -21,7 +21,7 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f
 
 
 @pytest.mark.parametrize(("arch", "name"), CARDS.items(), ids=CARDS)
-def test_every_architecture_refuses_what_the_catalogue_says_and_nothing_else(arch, name):
+def test_every_architecture_refuses_what_the_catalog_says_and_nothing_else(arch, name):
     """Asked without entering a simulation: each product would cost a second."""
     card = World(describe([name])).card
     operations = {

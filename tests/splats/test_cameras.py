@@ -53,8 +53,8 @@ def test_an_orbit_follows_the_cameras_of_the_run():
         turn = np.stack([right, np.cross(ahead, right), ahead])
         pose = tuple(np.concatenate([turn, -(turn @ place)[:, None]], axis=1).reshape(-1))
         ring.append(View(f"{number}.jpg", "", 320, 200, 300.0, 310.0, 150.0, 110.0, pose))
-    centre, up, distance = frame(ring, cloud())
-    assert centre == pytest.approx([1, 2, 3], abs=0.05)
+    center, up, distance = frame(ring, cloud())
+    assert center == pytest.approx([1, 2, 3], abs=0.05)
     assert up == pytest.approx([0, 0, 1], abs=1e-6)
     assert distance == pytest.approx(math.sqrt(29), abs=0.05)
     first = orbit(ring, cloud(), 5)[0]

@@ -9,11 +9,11 @@ from rung.splats.scenes.points import points_of
 from rung.splats.training.start import count_views
 
 
-def test_the_points_have_the_colours_that_the_photographs_show(tmp_path, monkeypatch):
+def test_the_points_have_the_colors_that_the_photographs_show(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "VIEWS", 3)
     demo.make(tmp_path)
     card = scene(tmp_path)
-    points, colours = points_of(card)
+    points, colors = points_of(card)
     assert (len(card.views), card.views[0].width, card.views[0].height) == (3, demo.SIZE, demo.SIZE)
     assert len(points) >= 1000
     assert (count_views(points, card.views) > 0).all()
@@ -24,5 +24,5 @@ def test_the_points_have_the_colours_that_the_photographs_show(tmp_path, monkeyp
         places = np.stack([view.fx * x / z + view.cx, view.fy * y / z + view.cy])
         column, row = places.astype(int).clip(0, demo.SIZE - 1)
         assert 0.2 < (shot.alpha > 0).mean() < 1
-        nearest = np.minimum(nearest, np.abs(shot.rgb[row, column].astype(int) - colours).max(axis=1))
+        nearest = np.minimum(nearest, np.abs(shot.rgb[row, column].astype(int) - colors).max(axis=1))
     assert np.median(nearest) < 8

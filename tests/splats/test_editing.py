@@ -49,7 +49,7 @@ def directions(number=200, seed=1):
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3])
-def test_colours_turn_with_the_splats(degree):
+def test_colors_turn_with_the_splats(degree):
     """In 200 directions, with a basis of our own in float64."""
     harmonics = source(6, (degree + 1) ** 2).harmonics
     rotation = MOVE.rotation

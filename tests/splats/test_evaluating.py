@@ -15,7 +15,7 @@ from rung.measure.metrics import ssim
 from rung.models.card import View
 from rung.splats import Cloud, write
 from rung.splats.evaluate import evaluate, evaluate_run
-from rung.splats.render import Painter, colour, draw, eight_bits
+from rung.splats.render import Painter, color, draw, eight_bits
 from rung.splats.trained import trained
 
 POSE = (1.0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0)
@@ -34,7 +34,7 @@ def one(mean=(0.0, 0.0, 2.0), scale=0.1, opacity=0.5, rgb=(1.0, 0.5, 0.0), degre
 def test_a_splat_before_the_camera_is_where_and_what_it_should_be():
     colors, depths = Painter(one()).paint(VIEW, (0.0, 0.0, 1.0))
     assert colors.shape == (21, 33, 3)
-    assert colors[10, 16] == pytest.approx([0.5, 0.25, 0.5], abs=1e-5)  # its centre is this pixel's
+    assert colors[10, 16] == pytest.approx([0.5, 0.25, 0.5], abs=1e-5)  # its center is this pixel's
     sigma2 = (30 * 0.1 / 2) ** 2 + 0.3
     share = 0.5 * math.exp(-9 / (2 * sigma2))
     assert colors[10, 19] == pytest.approx([share, share / 2, 1 - share], abs=1e-4)
@@ -59,10 +59,10 @@ def test_eight_bits_round_and_cut_off():
 
 
 def test_a_background_by_name_and_by_numbers():
-    assert (colour("white"), colour("0.2, 0,1")) == ((1, 1, 1), (0.2, 0, 1))
+    assert (color("white"), color("0.2, 0,1")) == ((1, 1, 1), (0.2, 0, 1))
     for words in ("red", "1,2,3", "0.1,0.2", "nan,0,0"):
         with pytest.raises(UsageError, match="no background"):
-            colour(words)
+            color(words)
 
 
 class Shots:

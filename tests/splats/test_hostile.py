@@ -119,7 +119,7 @@ def test_a_compressed_ply_that_is_wrong_says_how(data, words, tmp_path):
     refused(tmp_path / "a.compressed.ply", data, words)
 
 
-def test_an_older_compressed_ply_has_no_bounds_of_colours(tmp_path):
+def test_an_older_compressed_ply_has_no_bounds_of_colors(tmp_path):
     (tmp_path / "a.ply").write_bytes(compressed())
     back = read(tmp_path / "a.ply")
     assert (len(back.means), back.degree) == (2, 0)
@@ -199,7 +199,7 @@ def test_splats_that_are_no_numbers_are_not_written(end, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_centre_beyond_spz_leaves_the_old_file(tmp_path):
+def test_a_center_beyond_spz_leaves_the_old_file(tmp_path):
     good = source(5, 1)
     write(tmp_path / "a.spz", good)
     kept = (tmp_path / "a.spz").read_bytes()

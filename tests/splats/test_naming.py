@@ -2,7 +2,7 @@
 
 import pytest
 
-from rung.splats.naming import stems
+from rung.splats.render_files import stems
 
 
 @pytest.mark.parametrize(

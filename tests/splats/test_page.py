@@ -115,7 +115,7 @@ def test_a_page_without_cameras_is_turned_by_the_mouse_and_moved_by_keys(tmp_pat
     browser.press("mouseMoved", x=middle[0] + 60, y=middle[1] + 10)
     browser.press("mouseReleased", x=middle[0] + 60, y=middle[1] + 10, clickCount=1)
     browser.wait(f"String(camera().pose) !== {json.dumps(first)}")
-    assert browser.value("free.target.every((value, axis) => Math.abs(value - scene.centre[axis]) < 1e-6)")
+    assert browser.value("free.target.every((value, axis) => Math.abs(value - scene.center[axis]) < 1e-6)")
     second = browser.value("free.eye")
     browser.value("dispatchEvent(new KeyboardEvent('keydown', {code: 'KeyW'}))")
     browser.wait(f"Math.hypot(...plus(free.eye, {second}, -1)) > 0.01")

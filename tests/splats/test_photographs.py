@@ -68,17 +68,17 @@ def test_a_picture_of_the_cameras_size_is_as_stored(tmp_path):
 
 
 def test_every_kind_of_picture_becomes_three_channels_of_eight_bits(tmp_path):
-    colors, grey, clear = noise(), noise(channels=1), noise(channels=4)
+    colors, gray, clear = noise(), noise(channels=1), noise(channels=4)
     wide = RNG.integers(0, 2**16, (48, 64, 3)).astype(np.uint16)
-    saved(tmp_path / "grey.png", grey)
-    saved(tmp_path / "grey16.png", wide[..., 0])
+    saved(tmp_path / "gray.png", gray)
+    saved(tmp_path / "gray16.png", wide[..., 0])
     sixteen_bit_rgb(tmp_path / "rgb16.png", wide)
     saved(tmp_path / "rgba.png", clear)
     palette = Image.fromarray(colors).quantize(256)
     palette.save(tmp_path / "palette.png")
     want = {
-        "grey": np.repeat(grey[..., None], 3, 2),
-        "grey16": np.repeat((wide[..., :1] >> 8).astype(np.uint8), 3, 2),
+        "gray": np.repeat(gray[..., None], 3, 2),
+        "gray16": np.repeat((wide[..., :1] >> 8).astype(np.uint8), 3, 2),
         "rgb16": (wide >> 8).astype(np.uint8),
         "rgba": clear[..., :3],
         "palette": np.array(palette.convert("RGB")),

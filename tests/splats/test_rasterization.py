@@ -87,7 +87,7 @@ def test_the_gradient_on_the_screen_is_kept_for_growing():
     [
         ({"camera_model": "fisheye"}, "camera_model='fisheye'"),
         ({"eps2d": 0.1}, "eps2d=0.1"),
-        ({"colour": 1}, "colour=1"),
+        ({"color": 1}, "color=1"),
         ({"render_mode": "RGBD"}, "render_mode 'RGBD'"),
     ],
 )

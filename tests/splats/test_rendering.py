@@ -62,11 +62,11 @@ def test_photographs_that_differ_in_their_suffix_alone_keep_it(run, tmp_path):
 def test_depth_is_brighter_nearby_and_black_where_nothing_is(run, tmp_path):
     drawn(trained(run), tmp_path / "out", [view("a")], depth=True)
     with Image.open(tmp_path / "out" / "a.png") as picture:
-        grey = np.array(picture)
-    near, far = grey[12, 8], grey[12, 21]
+        gray = np.array(picture)
+    near, far = gray[12, 8], gray[12, 21]
     assert near.min() == near.max() > 200
     assert far.max() < 60
-    assert grey[0, 31].max() == 0
+    assert gray[0, 31].max() == 0
 
 
 def test_a_file_alone_has_no_cameras_and_a_black_ground(run, tmp_path):

@@ -299,10 +299,10 @@ def points_scene(folder, rows, header=HEADER):
 def test_points_in_text_as_nerfstudio_writes_them(tmp_path):
     points_scene(tmp_path, "0 0 -5 1 2 3\n1.5 nan -5 4 5 6\n1 2 -3e0 7 8 255\n")
     card = scene(tmp_path)
-    centres, colours = points_of(card)
+    centers, colors = points_of(card)
     assert card.points == 2
-    assert centres.tolist() == [[0, 0, -5], [1, 2, -3]]
-    assert colours.tolist() == [[1, 2, 3], [7, 8, 255]]
+    assert centers.tolist() == [[0, 0, -5], [1, 2, -3]]
+    assert colors.tolist() == [[1, 2, 3], [7, 8, 255]]
     points_scene(tmp_path, "0 0 -5\n0 0 5\n1 1 1\n", HEADER[: HEADER.index("property uint8")])
     assert points_of(scene(tmp_path))[1].tolist() == [[128] * 3] * 3
     (tmp_path / "sparse_pc.ply").unlink()

@@ -96,8 +96,8 @@ def test_colmap(write, place, tmp_path):
     card = scene(tmp_path)
     check(card, "colmap")
     assert card.points == 3
-    centres, colors = colmap.points(tmp_path / place)
-    assert np.array_equal(centres, SHIFTS[:3].astype(np.float32))
+    centers, colors = colmap.points(tmp_path / place)
+    assert np.array_equal(centers, SHIFTS[:3].astype(np.float32))
     assert colors.tolist() == [[9, 8, 0], [9, 8, 1], [9, 8, 2]]
 
 

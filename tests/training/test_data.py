@@ -4,8 +4,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from rung.core.errors import BadFile, ModelNotFound, UsageError
-from rung.training.data import Dropped, read_rows
-from rung.training.tokens import IGNORED, encode_rows
+from rung.training.data import IGNORED, Dropped, encode_rows, read_rows
 from tests.training.rows import chat_folder, question, write
 
 

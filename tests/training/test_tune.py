@@ -51,7 +51,7 @@ def same(one, other):
     return first.keys() == second.keys() and all(torch.allclose(first[n], second[n], atol=1e-5) for n in first)
 
 
-def test_a_base_that_rung_quantised_is_trained_as_it_is_stored(made, tmp_path):
+def test_a_base_that_rung_quantized_is_trained_as_it_is_stored(made, tmp_path):
     from rung.conversion import quantize, writing
     from rung.models.open import open_card
 
@@ -69,12 +69,12 @@ def test_a_base_that_rung_quantised_is_trained_as_it_is_stored(made, tmp_path):
     assert (plain - want).norm() > 0.05 * want.norm()
     model = rung.load(str(tmp_path / "base"), device="cpu", context=64, adapters=[str(tmp_path / "out")])
     assert (model.logits(ids[0].tolist()) - want).norm() < 0.02 * want.norm()
-    with pytest.raises(UsageError, match="was asked for in nf4, and is quantised already") as refused:
+    with pytest.raises(UsageError, match="was asked for in nf4, and is quantized already") as refused:
         run(tmp_path, tmp_path / "other", Options(format="nf4"), data=place / "data.jsonl")
     assert refused.value.ways_out[0] == "leave out --format"
 
 
-def test_a_base_that_others_quantised_needs_no_package_of_theirs(made, tmp_path):
+def test_a_base_that_others_quantized_needs_no_package_of_theirs(made, tmp_path):
     place, _ = made
     shutil.copytree(place / "base", tmp_path / "base")
     variant = foreign.VARIANTS["awq"]
@@ -94,7 +94,7 @@ def test_a_base_that_others_quantised_needs_no_package_of_theirs(made, tmp_path)
         want = PeftModel.from_pretrained(base, tmp_path / "out").eval()(torch.tensor([ids])).logits[0]
     assert (before - want).norm() > 0.05 * want.norm()
     assert (model.logits(ids) - want).norm() < 0.02 * want.norm()
-    with pytest.raises(UsageError, match="was asked for in nf4, and is quantised already"):
+    with pytest.raises(UsageError, match="was asked for in nf4, and is quantized already"):
         run(tmp_path, tmp_path / "other", Options(format="nf4"), data=place / "data.jsonl")
 
 
@@ -219,7 +219,7 @@ def test_ctrl_c_saves_and_the_same_call_goes_on(made, tmp_path):
 @pytest.fixture
 def full(monkeypatch):
     """A card that holds so many rows at a time."""
-    import rung.training.base as base
+    import rung.training.setup as base
 
     load = base.load_base
 

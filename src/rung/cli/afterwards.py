@@ -62,7 +62,7 @@ def check_card(settings: Mapping[str, str], command: Sequence[str]) -> None:
 
 
 def _check_simulated(card: str, settings: Mapping[str, str], typed: str) -> None:
-    """Raises ``UnknownDevice`` for a card that is not in the catalogue, with names that are and commands for them."""
+    """Raises ``UnknownDevice`` for a card that is not in the catalog, with names that are and commands for them."""
     from rung.simulation.cards import describe
 
     try:
@@ -75,7 +75,7 @@ def _check_simulated(card: str, settings: Mapping[str, str], typed: str) -> None
         others = "" if near else f": {', '.join(_CARDS)} and {len(products()) - len(_CARDS)} more"
         raise UnknownDevice(
             f"The program was not started: {error.cause[0].lower()}{error.cause[1:]}",
-            [*error.facts, f"--device sim:NAME takes the cards of the catalogue{others}"],
+            [*error.facts, f"--device sim:NAME takes the cards of the catalog{others}"],
             [
                 *(f"rung exec --device {shlex.quote(f'sim:{name}')} -- {typed}" for name in near or _CARDS[:1]),
                 f"rung exec --device cpu -- {typed}",
@@ -91,7 +91,7 @@ def explain_end(
 
     ``already``: what may be the reason is said already, so a death that is no matter of the device is not called so.
     """
-    from rung.cli.views.explain_text import show
+    from rung.cli.views.explain.as_text import show
     from rung.diagnosis.explain import explain_log
 
     if status < 0:  # what a shell would add
@@ -159,5 +159,5 @@ def _environment(settings: Mapping[str, str]) -> dict[str, Any]:
     from rung.simulation.cards import describe
 
     device = describe([settings["device"]], settings.get("memory"), settings.get("software"))[0]
-    found = machine.catalogue_card(device.name)
+    found = machine.catalog_card(device.name)
     return found | {name: device.software[name] for name in ("torch", "cuda", "driver") if name in device.software}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rung.cli.views.check_models import text
+from rung.cli.views.check.several import text
 from rung.cli.views.output import print_json
 from rung.core.errors import UsageError
 from rung.hardware.select import Group
+from rung.planning.answers.recommend import recommend
 from rung.planning.check_result import Question
-from rung.planning.recommend import recommend
 
 
 def refuse_options(given: Mapping[str, object]) -> None:

@@ -22,7 +22,7 @@ def tell_taken(names: Iterable[str | None]) -> None:
             tell(note)
 
 
-#: Of more devices than these, as of the whole catalogue, nobody is told which have less than the budget.
+#: Of more devices than these, as of the whole catalog, nobody is told which have less than the budget.
 _FEW = 16
 
 

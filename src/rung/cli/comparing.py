@@ -15,7 +15,7 @@ from rung.models.networks.pipeline import INDEX
 
 if TYPE_CHECKING:
     from rung.engine.model import Model
-    from rung.hub.pipelines import Folder
+    from rung.hub.diffusers.pipelines import Folder
 
 Rows = list[dict[str, Any]]
 #: Tokens that are written for the speed of writing.

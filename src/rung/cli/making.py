@@ -17,7 +17,7 @@ from rung.core.text import size as sized
 
 if TYPE_CHECKING:
     from rung.core.types import Device
-    from rung.hub.pipelines import Folder
+    from rung.hub.diffusers.pipelines import Folder
     from rung.pipelines.batch import Job
     from rung.pipelines.generate import Generated, Pipeline
     from rung.planning.pipeline import PhasesPlan
@@ -117,7 +117,7 @@ def opened(model: str, offline: bool, revision: str | None, quiet: bool) -> Fold
     """The pipeline's folder; of what is not here the small files are downloaded, and the weights when they are read."""
     from rung.cli.views.progress import bar
     from rung.engine import process_memory
-    from rung.hub.pipelines import Folder
+    from rung.hub.diffusers.pipelines import Folder
     from rung.pipelines.folders import folder_of
 
     process_memory.need_software()

@@ -46,7 +46,7 @@ Software = Annotated[
     str | None,
     typer.Option(
         "--software",
-        help='Releases that a card of the catalogue has: "torch 1.10+cu102", "torch 2.3, bitsandbytes 0.42".',
+        help='Releases that a card of the catalog has: "torch 1.10+cu102", "torch 2.3, bitsandbytes 0.42".',
         show_default=False,
     ),
 ]
@@ -54,7 +54,7 @@ Reasoned = Annotated[
     str | None,
     typer.Option(
         "--device",
-        help="Use this device: one that is here, or one of the catalogue that need not be (rung devices --catalog).",
+        help="Use this device: one that is here, or one of the catalog that need not be (rung devices --catalog).",
         show_default=False,
     ),
 ]

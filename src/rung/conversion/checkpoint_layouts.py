@@ -55,7 +55,7 @@ class Plain:
 
 
 class Rung(Plain):
-    """The parts of a quantised layer, as ``rung.nn`` names them in a state dictionary."""
+    """The parts of a quantized layer, as ``rung.nn`` names them in a state dictionary."""
 
     def entries(self, step: Step) -> tuple[Entry, ...]:
         """An entry for each part."""

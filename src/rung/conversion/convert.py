@@ -15,7 +15,7 @@ from rung.models.lookup import name_of
 def converting(card: ModelCard, gguf: bool, dtype: str | None) -> Job:
     """A folder as a GGUF file, or a GGUF file as a folder, in floats of ``dtype`` (default: the source's own).
 
-    What a GGUF file holds quantised is decoded, by default to bf16. Raises ``UsageError`` for a source that is of
+    What a GGUF file holds quantized is decoded, by default to bf16. Raises ``UsageError`` for a source that is of
     that kind already or a format that is no float, ``UnknownArchitecture``, ``BadFile``.
     """
     kind = "gguf" if gguf else "folder"

@@ -22,7 +22,7 @@ TOKENIZER_FILES: dict[str, bytes] = {
 }
 
 
-def recognised(tensors: Mapping[str, Any]) -> bool:
+def recognized(tensors: Mapping[str, Any]) -> bool:
     """Return whether the names are those of Gemma PyTorch."""
     return "embedder.weight" in tensors and "model.layers.0.self_attn.qkv_proj.weight" in tensors
 

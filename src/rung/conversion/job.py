@@ -14,7 +14,7 @@ from rung.formats import Encoded
 from rung.formats.codec import Array, Floats
 from rung.models.adapters.adapter import LowRank
 from rung.models.card import ModelCard, Tensor
-from rung.models.files import gguf_write, safetensors_write
+from rung.models.files import gguf_write, safetensors
 
 #: Bytes of weights in one file of a folder, as transformers divides them.
 SHARD = 5 * 10**9
@@ -35,7 +35,7 @@ class Entry:
 class Step:
     """One tensor of the source: its name in the result, and the format it gets.
 
-    ``heads``: the rows of that many heads change their order, for a rotation of neighbouring dimensions (a GGUF file
+    ``heads``: the rows of that many heads change their order, for a rotation of neighboring dimensions (a GGUF file
     of Llama) when ``interleave``, else for one of halves; 0 where they stay. ``shift`` is added to every weight.
     ``reason`` says why the format is not the one that was asked for. ``changes`` are those of adapters, which are added
     first, and ``whole`` are weights that take the place of the source's.
@@ -130,7 +130,7 @@ def folder_layout(entries: Sequence[Entry]) -> tuple[tuple[Planned, ...], dict[s
     files, places = [], dict[str, tuple[int, int]]()
     for number, held in enumerate(shards):
         held.sort(key=lambda entry: -_WIDTH[entry.dtype])
-        head, offsets = safetensors_write.head([(e.name, e.dtype, e.shape, e.bytes) for e in held])
+        head, offsets = safetensors.head([(e.name, e.dtype, e.shape, e.bytes) for e in held])
         files.append(Planned(shard_name(number, len(shards)), head, len(head) + sum(e.bytes for e in held)))
         places |= {entry.name: (number, offset) for entry, offset in zip(held, offsets, strict=True)}
     return tuple(files), places

@@ -1,4 +1,4 @@
-"""Hold what quantising a tensor cost, found by decoding what is to be stored."""
+"""Hold what quantizing a tensor cost, found by decoding what is to be stored."""
 
 from __future__ import annotations
 

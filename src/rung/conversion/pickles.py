@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.conversion import gemma_pytorch
-from rung.conversion.folder_files import companion_files, copied
+from rung.conversion.folder_config import companion_files, copied
 from rung.conversion.job import Entry, folder_layout, index_of
 from rung.conversion.resumable_writer import Partial, check_new
 from rung.core import errors
@@ -43,7 +43,7 @@ def pickles_of(source: Path) -> list[Path]:
     if not source.is_dir() or any(source.glob("*.safetensors")):
         return []
     found = sorted(path for suffix in PICKLE_SUFFIXES for path in source.glob(f"*{suffix}"))
-    # beside them a training program keeps its arguments, its optimiser, its random numbers
+    # beside them a training program keeps its arguments, its optimizer, its random numbers
     return [path for path in found if path.name.startswith("pytorch_model")] or found
 
 
@@ -99,7 +99,7 @@ def _converted(place: Path, target: Path) -> dict[str, int]:
     for path in pickles_of(place):
         tensors |= _read(path)
     small = copied(folder)
-    if gemma_pytorch.recognised(tensors):
+    if gemma_pytorch.recognized(tensors):
         config, tensors = gemma_pytorch.translated(tensors)
         small = gemma_pytorch.TOKENIZER_FILES | small
     elif (folder / "config.json").is_file():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rung import formats
-from rung.conversion import folder_config, folder_files, gguf_keys, importance, names
+from rung.conversion import folder_config, gguf_keys, importance, names
 from rung.conversion.checkpoint_layouts import DTYPES, Bitsandbytes, Gguf, Plain, Rung, lossless
 from rung.conversion.job import Job, Step, Style
 from rung.conversion.tokenizers import vocabulary
@@ -22,7 +22,7 @@ from rung.models.checkpoints.bitsandbytes import OUTLIERS
 from rung.models.files import gguf as gguf_file
 from rung.models.files.gguf_write import pair
 from rung.models.lookup import name_of
-from rung.models.settings import Settings, quantisation
+from rung.models.settings import Settings, quantization
 from rung.planning.gguf_mixtures import Mixture, storage
 from rung.planning.network_spec import Subject
 from rung.planning.weight_plan import format_of, is_linear
@@ -77,7 +77,7 @@ def quantizing(card: ModelCard, kind: str, format: str, keep: Mapping[str, Forma
     asked = storage(format)
     if kind != "gguf" and isinstance(asked, Format) and lossless(asked):
         raise UsageError(
-            f"{asked.name} is no quantised format",
+            f"{asked.name} is no quantized format",
             (),
             [f"rung convert {quoted(name_of(card.path))} DST --format {asked.name}"],
         )
@@ -108,7 +108,7 @@ def to_gguf(
         said = {"general.file_type": gguf_keys.file_type(asked), "general.quantization_version": 2}
         pairs += tuple(pair(key, value) for key, value in said.items())
         steps = tuple(_step(tensor, tensor.name, chosen) for tensor in card.tensors)
-        return Job(card, steps, Gguf(), True, folder_files.constants(card), pairs, notes=notes)
+        return Job(card, steps, Gguf(), True, folder_config.constants(card), pairs, notes=notes)
     metadata, constants = gguf_keys.keys(card, asked)
     notes += gguf_keys.unsaid(card, metadata, constants)
     metadata |= vocabulary.tokenizer_keys(card)
@@ -130,7 +130,7 @@ def to_folder(
     if card.kind == "folder":
         named = names.folder_names(card)
         steps = tuple(_step(tensor, named[tensor.role], chosen) for tensor in card.tensors)
-        config, small = dict(card.metadata), folder_files.copied(Path(card.path))
+        config, small = dict(card.metadata), folder_config.copied(Path(card.path))
     else:
         config, small, said = folder_config.folder_files(card, plain_dtype(card))
         notes += said
@@ -210,7 +210,7 @@ def _chosen(
 
 
 def plain_dtype(card: ModelCard) -> str:
-    """The float in which a folder made of a GGUF file stores what is not quantised: the file's own, else bf16."""
+    """The float in which a folder made of a GGUF file stores what is not quantized: the file's own, else bf16."""
     stored = [tensor.format for tensor in card.tensors if len(tensor.shape) > 1]
     return max(set(stored), key=stored.count) if set(stored) <= DTYPES.keys() else "bf16"
 
@@ -267,7 +267,7 @@ def _read_only(format: Format, fact: str) -> UsageError:
 
 
 def _notes(card: ModelCard, chosen: Mapping[str, tuple[Format, str]]) -> tuple[str, ...]:
-    """A word about quantising what is quantised."""
+    """A word about quantizing what is quantized."""
     twice = sorted(
         {
             tensor.format
@@ -278,7 +278,7 @@ def _notes(card: ModelCard, chosen: Mapping[str, tuple[Format, str]]) -> tuple[s
     if not twice:
         return ()
     return (
-        f"{card.name} is quantised already ({', '.join(twice)}): what was lost then stays lost, and the errors below"
+        f"{card.name} is quantized already ({', '.join(twice)}): what was lost then stays lost, and the errors below"
         " come on top of it",
     )
 
@@ -319,13 +319,13 @@ def _config_of(kind: str, card: ModelCard, asked: Format | Mixture, steps: Seque
 
 
 def _computing(card: ModelCard, steps: Sequence[Step]) -> dict[str, Any]:
-    """Return what a quantised source says of how its layers compute, where every weight stays in the format it has."""
-    said = quantisation(Settings(card.metadata, "config.json")) or {}
+    """Return what a quantized source says of how its layers compute, where every weight stays in the format it has."""
+    said = quantization(Settings(card.metadata, "config.json")) or {}
     if any(step.format.name != step.tensor.format for step in steps):
         return {}
-    if card.quantised == "bitsandbytes" and said.get("load_in_8bit"):
+    if card.quantized == "bitsandbytes" and said.get("load_in_8bit"):
         return {"threshold": said.get("llm_int8_threshold", OUTLIERS)}
-    return {key: said[key] for key in ("compute_dtype", "threshold") if card.quantised == OWN and key in said}
+    return {key: said[key] for key in ("compute_dtype", "threshold") if card.quantized == OWN and key in said}
 
 
 def _bitsandbytes_config(base: Format, plain: list[str], card: ModelCard) -> dict[str, Any]:

@@ -5,7 +5,7 @@
     RungError
     ├── UsageError              a wrong argument, option or combination of them
     │   ├── UnknownFormat       no format of that name
-    │   ├── UnknownDevice       no device of that name, here or in the catalogue
+    │   ├── UnknownDevice       no device of that name, here or in the catalog
     │   └── ContextTooLong      a prompt or a requested context above what the model or the plan holds
     ├── ModelError              something about the model that was asked for
     │   ├── ModelNotFound       neither a file, a folder nor a name on the hub
@@ -89,7 +89,7 @@ class UnknownFormat(UsageError):
 
 
 class UnknownDevice(UsageError):
-    """No device of that name, here or in the catalogue."""
+    """No device of that name, here or in the catalog."""
 
     code = "device-unknown"
 

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable
 
 GB = 2**30
-#: What colours a terminal, moves in it or turns the direction of text, but for the end of a line and tabs.
+#: What colors a terminal, moves in it or turns the direction of text, but for the end of a line and tabs.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 

@@ -28,7 +28,7 @@ class Proof(enum.StrEnum):
     """Where the knowledge of a capability comes from."""
 
     PROBE = "probe"  # computed here and compared
-    TABLE = "table"  # the catalogue
+    TABLE = "table"  # the catalog
     DECLARED = "declared"  # the driver or the processor says so
     NONE = "none"  # nobody knows
 
@@ -98,7 +98,7 @@ class Device(Shown, Value):
     details: FrozenDict[Any] = EMPTY
     real: bool = True
     rates: FrozenDict[float] = EMPTY
-    VIEW = "rung.cli.views.shown_device"
+    VIEW = "rung.cli.views.devices.shown"
 
     def __repr__(self) -> str:
         return f"<Device {self.id}: {self.name}, {self.memory / 2**30:.1f} GB>"
@@ -427,3 +427,7 @@ class Report(Value):
     predicted: FrozenDict[float] = EMPTY
     measured: FrozenDict[float] = EMPTY
     notes: tuple[str, ...] = ()
+
+
+#: Bytes of a number.
+FLOAT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}

@@ -48,7 +48,7 @@ def card_named(name: str, software: str | None = None) -> Device | None:
         return None
 
 
-def catalogue_card(name: str, software: str | None = None) -> dict[str, str]:
+def catalog_card(name: str, software: str | None = None) -> dict[str, str]:
     """The environment of a machine with that card, and of the software nothing but what is named.
 
     Raises ``UnknownDevice``, and ``UsageError`` for software that the catalogue does not know.

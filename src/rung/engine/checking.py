@@ -17,7 +17,7 @@ from rung.planning.check import check
 from rung.planning.check_result import Answer, Choice, Pass, Question
 from rung.planning.request import parse_memory
 
-#: Of more devices than these, as of the whole catalogue, nothing but what was asked for is tried.
+#: Of more devices than these, as of the whole catalog, nothing but what was asked for is tried.
 _FEW = 16
 
 
@@ -35,7 +35,7 @@ def check_model(
     trace: bool = False,
     **asked: Any,
 ) -> Answer:
-    """Return the answer for one model on devices by name (default: this machine; ``fits``: the whole catalogue).
+    """Return the answer for one model on devices by name (default: this machine; ``fits``: the whole catalog).
 
     Of a model on the hub a few headers are fetched; ``asked`` are the fields of ``Question``. ``device`` and ``format``
     are the words of the command line for ``devices`` and ``formats``, one or several. ``trace`` builds its
@@ -49,7 +49,7 @@ def check_model(
     named = [*_several(devices), *_several(device)]
     if fits and named:
         raise UsageError(
-            "fits asks the whole catalogue; device names devices: one or the other.", code="options-exclude-each-other"
+            "fits asks the whole catalog; device names devices: one or the other.", code="options-exclude-each-other"
         )
     for one in named:
         if not isinstance(one, str | Device):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rung.core.dtypes import FLOAT_BYTES
 from rung.core.errors import ContextTooLong
+from rung.core.types import FLOAT_BYTES
 from rung.models.card import Decoder
 from rung.ops.decode_step.parts import Rows
 

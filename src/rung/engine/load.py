@@ -21,7 +21,7 @@ from rung.models.adapters.roles import read_changes, read_network_changes
 from rung.models.card import ModelCard
 from rung.models.cards.network import NetworkCard
 from rung.models.lookup import find_path
-from rung.planning.devices import computes
+from rung.planning.memory import computes
 from rung.planning.request import Typed, parse_memory
 from rung.planning.solve import steps_down
 from rung.run.journal import Journal
@@ -225,7 +225,7 @@ def _bind_decoder(
     with _importing():
         for name in ("rung.kernels.cpu.pack.packing", *_PARTS):  # the threads of the parts need the first
             import_whole(name)
-    from rung.engine.weight_loader import BoundParts
+    from rung.engine.weight_loader import WeightLoader
     from rung.models.reader import Reader
 
     def read(done: int, total: int) -> None:
@@ -233,7 +233,7 @@ def _bind_decoder(
 
     whole = plan.packing == "r16" and len(plan.placements) == 1
     singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if whole else 0
-    with Reader(card) as reader, BoundParts(card, plan, devices, reader, journal, read, changes) as parts:
+    with Reader(card) as reader, WeightLoader(card, plan, devices, reader, journal, read, changes) as parts:
         from rung.engine.decoder import Decoder
         from rung.engine.kv_cache import Cache
         from rung.engine.model import Model

@@ -27,7 +27,7 @@ def open_named(
     revision: str | None = None,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> tuple[ModelCard | NetworkCard, str | None]:
-    """Return the card of a model by name, for a plan, and the format that stood after a name of the catalogue.
+    """Return the card of a model by name, for a plan, and the format that stood after a name of the catalog.
 
     Raises what ``find_path`` and ``open_any`` raise.
     """
@@ -53,7 +53,7 @@ def open_any(path: Path) -> ModelCard | NetworkCard:
         if not (path / "config.json").is_file():
             raise
         _need_transformers(error.cause)
-        from rung.hub.language import card_of_network
+        from rung.hub.networks.language import card_of_network
 
         return card_of_network(path, error.cause)
 

@@ -31,7 +31,7 @@ def device_here(name: str | None, on_note: Callable[[str], None]) -> Device:
 
 
 def not_here(card: Device, name: str) -> UnknownDevice:
-    """The error for a card of the catalogue where something is to be computed."""
+    """The error for a card of the catalog where something is to be computed."""
     return UnknownDevice(
         f"{card.name} is not in this machine.",
         [f"devices here: {', '.join(d.id for d in detect.devices())}"],
@@ -79,7 +79,7 @@ def make_plan(
     threads: int | None = None,
     devices: Sequence[Device] | None = None,
     on_probe: Callable[[Device], None] = lambda device: None,
-    catalogue: bool = False,
+    catalog: bool = False,
     beside: int = 0,
     together: bool = False,
     typed: Typed | None = None,
@@ -87,12 +87,12 @@ def make_plan(
     """The plan for a card, and the devices it was made for (by default those of this machine, probed once).
 
     ``beside`` bytes are left for adapters; ``together``: the devices are one budget; ``typed`` is what ways out repeat.
-    With ``catalogue``, for plans that nobody is about to run, ``device`` may name a card that is not here, or several.
+    With ``catalog``, for plans that nobody is about to run, ``device`` may name a card that is not here, or several.
     Where torch or numba is missing nothing can be probed: the plan is for this machine with them, and says so.
     Raises ``DoesNotFit``, ``ContextTooLong``, ``UnknownFormat``, ``UnknownDevice``, ``UsageError``.
     """
     if device is not None and devices is None:
-        if catalogue:
+        if catalog:
             place = target_named(device)
             typed = typed or Typed("rung plan" if place.devices else "rung run", "", device)
             device, devices, together = place.device, place.devices, place.together

@@ -96,7 +96,7 @@ class Sampler:
 
         Raises ``DeviceError`` for logits that are no numbers.
         """
-        logits = self._penalised(logits.reshape(-1))
+        logits = self._penalized(logits.reshape(-1))
         best = int(logits.argmax())
         if not math.isfinite(logits[best]):
             raise DeviceError(
@@ -109,7 +109,7 @@ class Sampler:
             self._said.add(token)
         return token
 
-    def _penalised(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def _penalized(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         if not self._said:
             return logits
         said = np.fromiter((token for token in self._said if 0 <= token < logits.size), np.int64)

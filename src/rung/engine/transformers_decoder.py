@@ -19,7 +19,7 @@ from rung.engine.kv_cache import Tokens
 from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.formats import Encoded
 from rung.formats.codec import Floats
-from rung.hub.language import Kept, read, write_tokenizer
+from rung.hub.networks.language import Kept, read, write_tokenizer
 from rung.models.adapters.adapter import LowRank
 from rung.models.cards.network import NetworkCard
 from rung.models.decoder_memory import CHUNK

@@ -35,7 +35,7 @@ _MANY = 256
 _PACKERS = 8
 
 
-class BoundParts:
+class WeightLoader:
     """See ``rung.ops.decode_step.parts.Parts``. A context manager: reading starts when it is entered and ends at the
     latest when it is left.
 

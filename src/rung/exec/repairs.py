@@ -10,7 +10,7 @@ def repairs(variables: dict[str, str]) -> dict[str, str]:
     """Return those that this machine needs and ``variables`` does not have, each with its value.
 
     Apple: what torch lacks on the GPU it computes on the processor. AMD: a card whose code no build carries runs that
-    of its closest relative, by the catalogue (ROCm, ``HSA_OVERRIDE_GFX_VERSION``).
+    of its closest relative, by the catalog (ROCm, ``HSA_OVERRIDE_GFX_VERSION``).
     """
     found: dict[str, str] = {}
     if sys.platform == "darwin":

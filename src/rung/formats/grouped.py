@@ -1,4 +1,4 @@
-"""Formats that other quantisers write and rung reads: codes of 2, 4 or 8 bits, a scale and a zero point for a group.
+"""Formats that other quantizers write and rung reads: codes of 2, 4 or 8 bits, a scale and a zero point for a group.
 
 ``u2``, ``u4`` and ``u8`` stand for ``(code - zero) * scale`` (GPTQ, AWQ, compressed-tensors, HQQ), ``e4m3`` for
 ``code * scale`` with codes that are floats of 1 sign, 4 exponent and 3 mantissa bits, without infinities (OFP8,

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 
 def sqnr(reference: npt.ArrayLike, approximation: npt.ArrayLike) -> float:
-    """Signal to quantisation noise ratio in dB: 10 log10(sum(r^2) / sum((r - a)^2)), computed in float64.
+    """Signal to quantization noise ratio in dB: 10 log10(sum(r^2) / sum((r - a)^2)), computed in float64.
 
     Infinite when both are equal, also when both are zero; minus infinite when only the reference is zero.
     """

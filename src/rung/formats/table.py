@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rung.core.dtypes import FLOAT_BYTES
 from rung.core.errors import UnknownFormat
 from rung.core.plugins import Plugin, Refused
 from rung.core.registry import Registry
 from rung.core.text import did_you_mean
-from rung.core.types import Format
+from rung.core.types import FLOAT_BYTES, Format
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ _GGUF: dict[int, Format] = {}
 #: Blocks that nf4 and fp4 can have, the default first; nested scales are stored in blocks of ``NESTED_BLOCK``.
 BLOCKS = (64, 128, 256, 512, 1024, 2048, 4096)
 NESTED_BLOCK = 256
-#: The group of other quantisers' formats where a name has none.
+#: The group of other quantizers' formats where a name has none.
 _GROUP = 128
 #: Their floors by block; nested scales cost 0.01 dB.
 _FLOORS = {"nf4": (20.3, 20.0, 19.7, 19.4, 19.2, 18.9, 18.7), "fp4": (17.8, 17.4, 17.0, 16.6, 16.2, 15.9, 15.5)}
@@ -148,7 +147,7 @@ class Grouped(NamedTuple):
     title: str
 
 
-#: What other quantisers write. Floors: groups of 128, scale and zero point from the largest and smallest weight.
+#: What other quantizers write. Floors: groups of 128, scale and zero point from the largest and smallest weight.
 GROUPED = {
     "u2": Grouped(2, "f16", True, 4.3, "2-bit, scale and zero point"),
     "u4": Grouped(4, "f16", True, 19.6, "4-bit, scale and zero point"),

@@ -1,1 +1,1 @@
-"""Devices from drivers and kernel files, without torch; the catalogue; the cache of proofs."""
+"""Devices from drivers and kernel files, without torch; the catalog; the cache of proofs."""

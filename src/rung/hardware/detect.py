@@ -15,7 +15,7 @@ _pretended: list[Device] = []
 def devices(cached: bool = True) -> tuple[Device, ...]:
     """The CPU, then the accelerators; never imports torch. A simulated card comes first and alone beside the CPU.
 
-    What a cached probe found replaces what the driver declares and the catalogue says; ``cached=False`` leaves it out.
+    What a cached probe found replaces what the driver declares and the catalog says; ``cached=False`` leaves it out.
     """
     if _pretended:
         processor = cpu.identify()

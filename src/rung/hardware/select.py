@@ -1,6 +1,6 @@
 """From what a person typed to devices: the only place that decides what the name of a device means.
 
-A name is an id of this machine (``cuda:0``, ``cpu``), a card of the catalogue (``p2200`` or ``sim:p2200``), the path of
+A name is an id of this machine (``cuda:0``, ``cpu``), a card of the catalog (``p2200`` or ``sim:p2200``), the path of
 a device file, or several of these as one budget (``3090+3060``, ``2x3090``).
 """
 
@@ -18,12 +18,12 @@ from rung.hardware import catalog, detect
 #: Devices that share one budget; mostly one.
 Group = tuple[Device, ...]
 
-#: Ids of devices of this machine; every other name is one of the catalogue.
+#: Ids of devices of this machine; every other name is one of the catalog.
 _ID = re.compile(r"(?:cpu|cuda|rocm|xpu|mps)(?::\d+)?")
 
 
 def is_id(name: str) -> bool:
-    """Return whether ``name`` is an id of a device of a machine (``cuda:0``) and no card of the catalogue."""
+    """Return whether ``name`` is an id of a device of a machine (``cuda:0``) and no card of the catalog."""
     return _ID.fullmatch(name) is not None
 
 
@@ -42,7 +42,7 @@ def absent(name: str, here: Iterable[Device]) -> UnknownDevice:
 
 
 def catalog_device(name: str) -> Device | None:
-    """Return the card of the catalogue, or of a device file, that ``name`` means.
+    """Return the card of the catalog, or of a device file, that ``name`` means.
 
     None for a device of this machine and for an unknown name. Raises ``UnknownDevice`` for ``sim:`` and an unknown
     name.
@@ -56,7 +56,7 @@ def catalog_device(name: str) -> Device | None:
 
 
 def select_device(name: str | None, software: str | None = None) -> Device:
-    """Return the device of this machine with that id (default: the CPU), else the one of the catalogue.
+    """Return the device of this machine with that id (default: the CPU), else the one of the catalog.
 
     Raises ``UnknownDevice``, ``UsageError`` for ``software`` with a device that is here, ``BadFile`` for a device
     file.
@@ -69,7 +69,7 @@ def select_device(name: str | None, software: str | None = None) -> Device:
         raise absent(name or "cpu", here)
     if software is not None:
         raise UsageError(
-            f"{device.id} is here and has the software that is installed; --software goes with the catalogue.",
+            f"{device.id} is here and has the software that is installed; --software goes with the catalog.",
             ways_out=[f'rung devices p2200 --software "{software}"'],
             code="option-without-effect",
         )
@@ -77,7 +77,7 @@ def select_device(name: str | None, software: str | None = None) -> Device:
 
 
 def select_groups(names: Sequence[str | Device], software: str | None = None, fits: bool = False) -> list[Group]:
-    """Return one group a name, the devices of this machine without names, with ``fits`` every product of the catalogue.
+    """Return one group a name, the devices of this machine without names, with ``fits`` every product of the catalog.
 
     Names of the same device are one group. Raises ``UnknownDevice``, ``UsageError`` for two devices with one id and for
     GPUs that no one program drives.
@@ -87,7 +87,7 @@ def select_groups(names: Sequence[str | Device], software: str | None = None, fi
     here = _here()
     if software is not None and (not names or any(isinstance(n, Device) or _is_here(n, here) for n in names)):
         raise UsageError(
-            "--software goes with names of the catalogue; a device that is here has the software that is installed.",
+            "--software goes with names of the catalog; a device that is here has the software that is installed.",
             ways_out=[f"--device p2200 --software {quoted(software)}"],
             code="option-without-effect",
         )

@@ -1,4 +1,4 @@
-"""The page (README.md) of a quantised model: what it was, what it is held in, and how to load it."""
+"""The page (README.md) of a quantized model: what it was, what it is held in, and how to load it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
 _KINDS = {QuantLinear: "linear layer", QuantEmbedding: "embedding", QuantExperts: "expert layer"}
 _TEXT = """# {name}
 
-{origin} with quantised weights, as rung {version} saved it: {size} instead of {plain} in 16 bits.
+{origin} with quantized weights, as rung {version} saved it: {size} instead of {plain} in 16 bits.
 
 | layers | format | bits a weight |
 |---|---|---|

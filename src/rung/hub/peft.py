@@ -1,4 +1,4 @@
-"""PEFT: LoRA on quantised layers, with merges that say what they cost and unmerging that is exact.
+"""PEFT: LoRA on quantized layers, with merges that say what they cost and unmerging that is exact.
 
 PEFT wraps rung's layers as they are (``QuantLinear`` is a ``torch.nn.Linear``): adapters train, merge and load without
 anything from here. ``prepare`` adds what PEFT's own layer cannot: the way back from a merge, bit for bit, and steps
@@ -77,7 +77,7 @@ def merge(model: PeftModel, dequantize: bool = False, adapter_names: list[str] |
     """Merges adapters (by default the active ones) and returns the model without PEFT.
 
     Layers stay in their formats, and what encoding them again has cost is logged (``cost`` has it by layer); with
-    ``dequantize`` all quantised layers become plain ones, merged in f32, in the dtype of the model. Raises
+    ``dequantize`` all quantized layers become plain ones, merged in f32, in the dtype of the model. Raises
     ``UsageError`` for a model without adapters and for formats that rung only reads.
     """
     if not isinstance(model, PeftModel):

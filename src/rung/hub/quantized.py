@@ -1,6 +1,6 @@
 """transformers: checkpoints of bitsandbytes, GPTQ, AWQ, compressed-tensors, fp8, MXFP4 and HQQ on any device.
 
-``install()`` puts rung in the place of transformers' own quantisers for these methods, ``uninstall()`` puts them back.
+``install()`` puts rung in the place of transformers' own quantizers for these methods, ``uninstall()`` puts them back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rung.models import checkpoints
 from rung.models.checkpoints import Header, Raw
 from rung.models.checkpoints.bitsandbytes import OUTLIERS
 from rung.nn import QuantLinear, QuantWeight
-from rung.nn.experts import NAMES, QuantExperts, computable, recognised
+from rung.nn.experts import NAMES, QuantExperts, computable, recognized
 from rung.nn.quantize import kind_of, put, replacement, turned
 
 #: transformers' names of the methods -> those of ``rung.models.checkpoints``.
@@ -61,14 +61,14 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Puts transformers' own quantisers back; models that are loaded stay as they are."""
+    """Puts transformers' own quantizers back; models that are loaded stay as they are."""
     while _theirs:
         name, (config, quantizer) = _theirs.popitem()
         auto.AUTO_QUANTIZATION_CONFIG_MAPPING[name], auto.AUTO_QUANTIZER_MAPPING[name] = config, quantizer
 
 
 def _choose(name: str) -> Any:
-    """Return what makes a quantiser: rung's for checkpoints and for bitsandbytes' 4 and 8 bits, else transformers'
+    """Return what makes a quantizer: rung's for checkpoints and for bitsandbytes' 4 and 8 bits, else transformers'
     own."""
 
     def make(config: Any, **options: Any) -> HfQuantizer:
@@ -102,7 +102,7 @@ def _as_rungs(config: Any) -> QuantizationConfig:
 
 
 class StoredConfig(QuantizationConfigMixin):
-    """A quantisation config as a checkpoint has it, whatever its keys; reading it needs no package of the method."""
+    """A quantization config as a checkpoint has it, whatever its keys; reading it needs no package of the method."""
 
     def __init__(self, quant_method: str, **values: Any) -> None:
         self.quant_method: Any = quant_method
@@ -110,7 +110,7 @@ class StoredConfig(QuantizationConfigMixin):
 
 
 class Loader(Quantizer):
-    """Loads what another quantiser has stored: each weight as soon as all of its parts have been read.
+    """Loads what another quantizer has stored: each weight as soon as all of its parts have been read.
 
     ``wanted`` has formats of weights, by the names of their parameters, that are not to stay as they are stored.
     """
@@ -250,7 +250,7 @@ def fuses(model: nn.Module, name: str, operations: Sequence[ConversionOps]) -> b
     stem, _, parameter = name.rpartition(".")
     merged = [type(each) for each in operations] in ([MergeModulelist], [MergeModulelist, Concatenate])
     module = model.get_submodule(stem)
-    return merged and parameter in NAMES and recognised(module) and bool(computable(module))
+    return merged and parameter in NAMES and recognized(module) and bool(computable(module))
 
 
 def _config_of(model: nn.Module) -> QuantizationConfig | None:
@@ -291,7 +291,7 @@ def _raw(tensor: Tensor) -> Raw:
     values = here.view(_AS_INTEGERS[here.element_size()]) if narrow else here
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in _DTYPES:
-        raise BadFile(f"A quantised weight has a part of {tensor.dtype}, which no method uses")
+        raise BadFile(f"A quantized weight has a part of {tensor.dtype}, which no method uses")
     return Raw(_DTYPES[dtype], values.numpy())
 
 

@@ -1,4 +1,4 @@
-"""Networks that only transformers builds, from checkpoints that a quantiser wrote, another one or rung itself.
+"""Networks that only transformers builds, from checkpoints that a quantizer wrote, another one or rung itself.
 
 Which formats their layers will hold is known from headers; reading those of others asks for rung's loader in one call,
 whatever is installed, so that nothing has to be put back.
@@ -22,7 +22,7 @@ from rung.core.types import EMPTY, Format
 from rung.hub.quantized import Loader, StoredConfig, fuses
 from rung.hub.quantizer import Method, QuantizationConfig
 from rung.models.card import Piece, Source, Tensor
-from rung.models.cards import folder_weights
+from rung.models.cards import folder
 from rung.models.checkpoints import OWN, StoredWeight, method_of, rung_folder
 from rung.models.checkpoints.values import OTHER_COPY, contradiction, shaped
 from rung.models.files.tensors import Stored
@@ -37,7 +37,7 @@ Group = dict[str | None, list[Found]]
 
 
 class ReadConfig(QuantizationConfigMixin):
-    """Makes one call of ``from_pretrained`` read with ``Loader`` what a quantisation config describes.
+    """Makes one call of ``from_pretrained`` read with ``Loader`` what a quantization config describes.
 
     The model's own config must not hold it then; ``wanted``: see ``Loader``. Raises ``UnknownArchitecture`` for a
     method that rung does not read.
@@ -60,25 +60,25 @@ def as_stored(
     described: Mapping[str, Any],
     where: str,
 ) -> tuple[Tensor, ...]:
-    """The tensors of a network, those that its files hold quantised in the formats of its layers, with a ``source``.
+    """The tensors of a network, those that its files hold quantized in the formats of its layers, with a ``source``.
 
     The others have no source: they are floats, also those that are decoded because no layer of rung's holds them.
-    ``described`` is the quantisation config. Raises ``BadFile`` where tensors contradict it, each other or the
+    ``described`` is the quantization config. Raises ``BadFile`` where tensors contradict it, each other or the
     network, and ``UnknownArchitecture`` for what rung does not read.
     """
     read = [Found("", one, number) for number, several in enumerate(files.values()) for one in several]
     if method_of(described, where) == OWN:
         return _own(module, tensors, read, described, where)
-    weights = folder_weights.joined(read, tuple(files), described, where, lambda name: None)
+    weights = folder.joined(read, tuple(files), described, where, lambda name: None)
     groups, converters = _by_parameter(module, weights)
     names = {tensor.name for tensor in tensors}
     for name in groups.keys() - names:
         if any(item.source for item in _items(groups[name])):
-            raise _unheld(f"{where}: {name} is quantised by itself, and tied to another weight of its network")
+            raise _unheld(f"{where}: {name} is quantized by itself, and tied to another weight of its network")
     made = {tensor.name: _held(module, tensor, groups.get(tensor.name, {})) for tensor in tensors}
     made |= _experts(module, made, groups, converters, tuple(files))
     if not any(tensor.source for tensor in made.values()):
-        raise _unheld(f"{where} is quantised, and no layer of a {type(module).__name__} holds such a weight")
+        raise _unheld(f"{where} is quantized, and no layer of a {type(module).__name__} holds such a weight")
     return tuple(made.values())
 
 
@@ -218,8 +218,8 @@ def _pieces(weight: QuantWeight, places: Sequence[str], groups: Mapping[str, Gro
         items = [item for place in places for item in _items(groups.get(f"{place}.{name}", {}))]
         if not items:
             raise contradiction(places[0], f"expected: {weight.format.name}", f"there is no {places[0]}.{name}")
-        shaped(places[0], folder_weights.header_of(items[0].stored), shape, (rung_folder.DTYPES[dtype],))
-        found.append(folder_weights.piece_of(part, items[0]))
+        shaped(places[0], folder.header_of(items[0].stored), shape, (rung_folder.DTYPES[dtype],))
+        found.append(folder.piece_of(part, items[0]))
     return tuple(found)
 
 

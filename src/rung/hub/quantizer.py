@@ -21,7 +21,7 @@ from rung import formats
 from rung.core.errors import BadFile, DoesNotFit, RungError, UsageError
 from rung.core.text import count
 from rung.formats.choice import Choice, kept, means
-from rung.hub.modules import component_of
+from rung.hub.networks.modules import component_of
 from rung.hub.register import TABLE
 from rung.hub.tensor_conversions import Operation, whole_names
 from rung.models.networks.values import plain
@@ -54,7 +54,7 @@ class Method(StrEnum):
 
 
 class QuantizationConfig(QuantizationConfigMixin):
-    """How ``from_pretrained`` is to quantise; the arguments are those of ``rung.quantize``.
+    """How ``from_pretrained`` is to quantize; the arguments are those of ``rung.quantize``.
 
     ``format="auto"``: what ``rung check`` finds best for the device that the model is loaded to, and for layers that it
     does not divide the next better one; the config then says what was chosen.
@@ -90,7 +90,7 @@ class QuantizationConfig(QuantizationConfigMixin):
         self.threshold = float(threshold)
 
     def quantizer(self, **options: Any) -> HfQuantizer:
-        """Return what transformers quantises and loads with."""
+        """Return what transformers quantizes and loads with."""
         return Quantizer(self, **options)
 
     def choice(self) -> Choice:
@@ -138,7 +138,7 @@ class Quantizer(HfQuantizer):
         return model
 
     def update_weight_conversions(self, weight_conversions: Any, model: Any) -> list[Any]:
-        """transformers' own conversions, which leave the parts of quantised experts alone when they are saved."""
+        """transformers' own conversions, which leave the parts of quantized experts alone when they are saved."""
         return [whole_names(each) for each in super().update_weight_conversions(weight_conversions, model)]
 
     def param_needs_quantization(self, model: nn.Module, param_name: str, **kwargs: Any) -> bool:
@@ -160,7 +160,7 @@ class Quantizer(HfQuantizer):
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         self.raise_refusal()
-        if not self.pre_quantized:  # what the checkpoint lacks was initialised, and stays plain
+        if not self.pre_quantized:  # what the checkpoint lacks was initialized, and stays plain
             self._some_read()
             plain = [each.name for group in self._groups if not group.done for each in group.layers]
             self.quantization_config.skip += plain
@@ -172,11 +172,11 @@ class Quantizer(HfQuantizer):
         return tagged(model)
 
     def _some_read(self) -> None:
-        """Raises ``BadFile`` where the checkpoint had no weight of the layers: nothing would be quantised."""
+        """Raises ``BadFile`` where the checkpoint had no weight of the layers: nothing would be quantized."""
         if self._groups and not any(group.done for group in self._groups):
             names = [name for group in self._groups for name in group.names()]
             raise BadFile(
-                f"The checkpoint has none of the {count(len(names), 'weight')} that were to be quantised",
+                f"The checkpoint has none of the {count(len(names), 'weight')} that were to be quantized",
                 [f"{names[0]} is the first; the model has random values in their place"],
                 ["take a checkpoint of this architecture, whose weights are in 16 or 32 bits"],
             )
@@ -368,7 +368,7 @@ def _complete(model: nn.Module) -> None:
 
 
 def register(table: Any) -> None:
-    """Adds the method to transformers' table of quantisers."""
+    """Adds the method to transformers' table of quantizers."""
     if METHOD not in table.AUTO_QUANTIZER_MAPPING:
         table.register_quantization_config(METHOD)(QuantizationConfig)
         table.AUTO_QUANTIZER_MAPPING[METHOD] = lambda config, **options: config.quantizer(**options)

@@ -1,7 +1,7 @@
 """Do what happens when another program's module has been imported, now or later; standard library only.
 
 ``import rung`` must cost nothing, and whether a program will import transformers or diffusers nobody knows then: so
-making quant_method ``rung`` known is put behind the import of the modules that hold their tables of quantisers.
+making quant_method ``rung`` known is put behind the import of the modules that hold their tables of quantizers.
 """
 
 from __future__ import annotations

@@ -208,8 +208,8 @@ def sheet(path: Path, rows: Mapping[str, Frames], most: int = 8) -> None:
         made.save(temporary)
 
 
-#: Colours that are told apart with every kind of sight (Okabe and Ito, 2008).
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+#: Colors that are told apart with every kind of sight (Okabe and Ito, 2008).
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _WIDE, _HIGH, _LEFT, _TOP, _BELOW, _RIGHT = 720, 360, 64, 36, 44, 120
 
 
@@ -261,12 +261,12 @@ def curves(path: Path, series: Mapping[str, Sequence[tuple[float, float]]], titl
             _text(at_x, _HIGH - _BELOW + 16, f"{low_x + share * (high_x - low_x):.4g}", "middle"),
         ]
     for number, (label, given) in enumerate(points.items()):
-        colour, dash = _COLOURS[number % len(_COLOURS)], _DASHES[number // len(_COLOURS) % len(_DASHES)]
+        color, dash = _COLORS[number % len(_COLORS)], _DASHES[number // len(_COLORS) % len(_DASHES)]
         line = " ".join(f"{across:.1f},{down:.1f}" for across, down in map(place, given))
-        drawn = f'fill="none" stroke="{colour}" stroke-width="1.5" stroke-dasharray="{dash}"'
+        drawn = f'fill="none" stroke="{color}" stroke-width="1.5" stroke-dasharray="{dash}"'
         parts.append(f'<polyline points="{line}" {drawn}/>')
-        parts += [f'<circle cx="{a:.1f}" cy="{d:.1f}" r="2" fill="{colour}"/>' for a, d in map(place, given[:200])]
-        parts.append(_text(_WIDE - _RIGHT + 10, _TOP + 16 * number, label, "start", f'fill="{colour}"'))
+        parts += [f'<circle cx="{a:.1f}" cy="{d:.1f}" r="2" fill="{color}"/>' for a, d in map(place, given[:200])]
+        parts.append(_text(_WIDE - _RIGHT + 10, _TOP + 16 * number, label, "start", f'fill="{color}"'))
     with writing(path), written_whole(path) as temporary:
         temporary.write_text("\n".join([*parts, "</svg>\n"]), encoding="utf-8")
 

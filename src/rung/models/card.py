@@ -85,7 +85,7 @@ class Piece(Value):
 
 @dataclass(frozen=True)
 class Source(Value):
-    """How a quantised weight lies in its files: a method of ``rung.models.checkpoints``, and its parts."""
+    """How a quantized weight lies in its files: a method of ``rung.models.checkpoints``, and its parts."""
 
     method: str
     held: StoredWeight
@@ -157,8 +157,8 @@ class ModelCard(Value):
         raise KeyError(role)
 
     @property
-    def quantised(self) -> str:
-        """The method that quantised the weights of a folder, ``rung`` too; empty for GGUF files and plain folders."""
+    def quantized(self) -> str:
+        """The method that quantized the weights of a folder, ``rung`` too; empty for GGUF files and plain folders."""
         return next((tensor.source.method for tensor in self.tensors if tensor.source), "")
 
     @property

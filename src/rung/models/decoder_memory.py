@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.core.dtypes import FLOAT_BYTES
+from rung.core.types import FLOAT_BYTES
 from rung.models.card import Decoder
 
 #: Tokens that go through the layers together when a prompt is read.

@@ -1,6 +1,6 @@
 """From a name to a path: a local file or folder, or a repository of the model hub.
 
-``ORG/REPO`` is a repository, ``ORG/REPO:Q4_K_M`` one quantisation of a GGUF repository and
+``ORG/REPO`` is a repository, ``ORG/REPO:Q4_K_M`` one quantization of a GGUF repository and
 ``ORG/REPO/file.gguf`` one of its files.
 """
 
@@ -54,7 +54,7 @@ class Location:
 
 @dataclass(frozen=True)
 class _Choice:
-    """One model of a GGUF repository: its quantisation as its name says, its files in order and their bytes."""
+    """One model of a GGUF repository: its quantization as its name says, its files in order and their bytes."""
 
     label: str
     files: tuple[str, ...]
@@ -114,21 +114,21 @@ def label_of(file: str) -> str:
 
 
 def repository_of(name: str) -> tuple[str, str | None, str | None] | None:
-    """The repository, the quantisation and the file that a name of the hub says; None where it looks like a path."""
+    """The repository, the quantization and the file that a name of the hub says; None where it looks like a path."""
     found = _HUB.fullmatch(name)
     looks_local = name.startswith((".", "/", "~")) or (found and name.endswith(".gguf") and not found[4])
     return None if found is None or looks_local else (f"{found[1]}/{found[2]}", found[3], found[4])
 
 
 def gguf_files(listed: Listing, label: str | None, file: str | None) -> list[str]:
-    """The files of a model of a GGUF repository in order: the named one, the quantisation, else Q4_K_M or the largest.
+    """The files of a model of a GGUF repository in order: the named one, the quantization, else Q4_K_M or the largest.
 
     Raises ``ModelNotFound`` with what is there, or ``HubError`` when parts are missing.
     """
     if file:
         return _parts(listed, file)
     if label:
-        return _labelled(listed, label)
+        return _labeled(listed, label)
     return list(_best(listed, _ANY)[0].files)
 
 
@@ -249,7 +249,7 @@ def _parts(listed: Listing, name: str) -> list[str]:
     return _complete(listed, name)
 
 
-def _labelled(listed: Listing, label: str) -> list[str]:
+def _labeled(listed: Listing, label: str) -> list[str]:
     choices = _ggufs(listed)
     matching = [choice for choice in choices if choice.label.lower() == label.lower()]
     if not matching:

@@ -1,7 +1,7 @@
 """From what a person typed to a model: the only place that decides what the name of a model means.
 
 In this order: a path that exists; ``demo``, the embedded model; a starter; a model of the store; a model that ollama,
-LM Studio or the hub's cache hold, by the name that they use; a name of the hub; a name of the catalogue, whose sizes
+LM Studio or the hub's cache hold, by the name that they use; a name of the hub; a name of the catalog, whose sizes
 are known and whose weights are not here.
 """
 
@@ -125,7 +125,7 @@ def exists(name: str) -> bool:
 
 
 def find_known(name: str) -> Match | None:
-    """Return the model of the catalogue that ``name`` means; None for what is here, starters, hub and unknown names.
+    """Return the model of the catalog that ``name`` means; None for what is here, starters, hub and unknown names.
 
     Raises ``UsageError`` for a name that fits several models, ``ModelNotFound`` for a size that its family lacks.
     """
@@ -241,10 +241,10 @@ def find_outline(
     describing: Describe = describe,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Outline:
-    """Return the outline of what is here, a configuration, a starter, a hub name or a name of the catalogue.
+    """Return the outline of what is here, a configuration, a starter, a hub name or a name of the catalog.
 
     Only headers are read; of a starter that is not here its own card. ``on_note`` is told what was taken where a name
-    leaves something open, and that the hub was not asked about a model which the catalogue knows.
+    leaves something open, and that the hub was not asked about a model which the catalog knows.
     """
     here = find_here(name, revision=revision, on_note=on_note)
     if here is not None:

@@ -108,16 +108,16 @@ def token_ids(value: Any, vocabulary: int) -> tuple[int, ...]:
     )
 
 
-#: Where a configuration says how its weights are quantised; the second name is an older one of compressed-tensors.
-QUANTISATION = ("quantization_config", "compression_config")
+#: Where a configuration says how its weights are quantized; the second name is an older one of compressed-tensors.
+QUANTIZATION = ("quantization_config", "compression_config")
 
 
-def quantisation(config: Settings) -> Mapping[str, Any] | None:
-    """The quantisation config, under its name and the one that compressed-tensors had for it; None without one.
+def quantization(config: Settings) -> Mapping[str, Any] | None:
+    """The quantization config, under its name and the one that compressed-tensors had for it; None without one.
 
     Raises ``BadFile`` for one that is no object.
     """
-    found = next((value for key in QUANTISATION if (value := config.raw(key))), None)
+    found = next((value for key in QUANTIZATION if (value := config.raw(key))), None)
     if found and not isinstance(found, Mapping):
-        raise config.bad(QUANTISATION[0], found, "an object")
+        raise config.bad(QUANTIZATION[0], found, "an object")
     return found or None

@@ -15,7 +15,7 @@ from rung.nn.quantized.weight import QuantWeight
 NAMES = ("gate_up_proj", "down_proj")
 
 
-def recognised(module: nn.Module) -> bool:
+def recognized(module: nn.Module) -> bool:
     """Return whether a module looks like fused experts: it holds both tensors itself."""
     held = dict(module.named_parameters(recurse=False))
     return all(name in held and held[name].ndim == 3 for name in NAMES)

@@ -17,9 +17,9 @@ class QuantLinear(nn.Linear):
 
     ``weight`` shows decoded values (see ``Decoded``); the parts are the parameters of ``stored``. Computes in the
     dtype of x, or in ``compute_dtype``. In training, and wherever a gradient to x is asked for, it computes what a
-    plain layer with the decoded weight does; otherwise the rung of the ladder may quantise activations. ``threshold``
+    plain layer with the decoded weight does; otherwise the rung of the ladder may quantize activations. ``threshold``
     above 0: columns of x with a larger magnitude than that are left out of this (LLM.int8(), arXiv:2208.07339).
-    ``exact``: never quantises activations, nor keeps a packing of the weight; for layers that see many rows.
+    ``exact``: never quantizes activations, nor keeps a packing of the weight; for layers that see many rows.
     """
 
     exact = False

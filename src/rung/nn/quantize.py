@@ -58,15 +58,15 @@ def quantize(
     Returns the module, which is changed in place: wholly or, when something is raised, not at all. A single
     ``nn.Linear`` or ``nn.Embedding`` is not changed; its replacement is returned.
 
-    Raises ``UnknownFormat``; ``UsageError`` for a pattern that matches nothing, for what is quantised already, weights
-    on the meta device, rows that the format does not divide, layers of size zero, nothing to quantise, a negative
+    Raises ``UnknownFormat``; ``UsageError`` for a pattern that matches nothing, for what is quantized already, weights
+    on the meta device, rows that the format does not divide, layers of size zero, nothing to quantize, a negative
     threshold, a dtype that nothing computes in; ``CannotEncode`` for NaN and Inf, with the tensor's name.
     """
     if not isinstance(module, nn.Module):
         raise UsageError(
             f"rung.quantize takes a torch.nn.Module, not {type(module).__name__}",
             (),
-            ["rung quantize SRC DST --format F   # quantises files"],
+            ["rung quantize SRC DST --format F   # quantizes files"],
         )
     check_computing(compute_dtype, threshold)
     wanted = target_layers(module, Choice.named(format, skip, embeddings, keep))
@@ -91,10 +91,10 @@ def quantize(
 
 
 def target_layers(module: nn.Module, choice: Choice) -> list[TargetLayer]:
-    """The layers to quantise, in order.
+    """The layers to quantize, in order.
 
-    Raises ``UsageError`` for a pattern that matches no layer, for a layer that is quantised already, and where there
-    is none to quantise.
+    Raises ``UsageError`` for a pattern that matches no layer, for a layer that is quantized already, and where there
+    is none to quantize.
     """
     named = [(name, layer) for name, layer in module.named_modules(remove_duplicate=False) if kind_of(layer)]
     heads, names = _heads(module, named), {name for name, _ in named}
@@ -102,7 +102,7 @@ def target_layers(module: nn.Module, choice: Choice) -> list[TargetLayer]:
     for name, layer in named:
         kind = kind_of(layer)
         chosen = choice.of((name,), bool(name) and (kind == "embedding" or name in heads), names)
-        if chosen is not None and kind == "quantised":
+        if chosen is not None and kind == "quantized":
             raise _already(name or type(layer).__name__, layer)
         if chosen is not None:
             found.append(TargetLayer(name, layer, chosen, _weights(name, layer, kind)))
@@ -131,9 +131,9 @@ def tell_left(module: nn.Module) -> None:
 
 
 def kind_of(layer: nn.Module) -> str:
-    """``linear``, ``embedding``, ``experts``, ``quantised``, or nothing."""
+    """``linear``, ``embedding``, ``experts``, ``quantized``, or nothing."""
     if isinstance(layer, QuantLinear | QuantEmbedding | QuantExperts):
-        return "quantised"
+        return "quantized"
     if isinstance(layer, nn.Linear):
         plain = type(layer).forward is nn.Linear.forward or type(layer).__name__ in _SAME
         held = layer._parameters.get("weight")  # none where it is computed of others (weight_norm)
@@ -142,7 +142,7 @@ def kind_of(layer: nn.Module) -> str:
         return "linear"
     if type(layer) is nn.Embedding or (isinstance(layer, nn.Embedding) and hasattr(layer, "embed_scale")):
         return "embedding"
-    return "experts" if experts.recognised(layer) else ""
+    return "experts" if experts.recognized(layer) else ""
 
 
 def turned(layer: nn.Module) -> bool:
@@ -153,8 +153,8 @@ def turned(layer: nn.Module) -> bool:
 def _already(name: str, layer: nn.Module) -> UsageError:
     held = sorted({weight.format.name for weight in layer.modules() if isinstance(weight, QuantWeight)})
     return UsageError(
-        f"{name} is quantised already, to {', '.join(held)}",
-        ["quantising twice would lose twice"],
+        f"{name} is quantized already, to {', '.join(held)}",
+        ["quantizing twice would lose twice"],
         ["begin with the model that it was made from, or leave it out with skip"],
         code="already-quantized",
     )
@@ -164,11 +164,11 @@ def _nothing(name: str, known: list[str], skip: tuple[str, ...]) -> UsageError:
     if skip:
         reason, way = "skip leaves none", "leave out a pattern of skip"
     elif known:
-        reason, way = "its embeddings and its head stay as they are", 'embeddings="int8" quantises them too'
+        reason, way = "its embeddings and its head stay as they are", 'embeddings="int8" quantizes them too'
     else:
-        reason, way = "neither linear layers nor fused experts", "quantise the module that has them"
+        reason, way = "neither linear layers nor fused experts", "quantize the module that has them"
     facts = [f"left out: {', '.join(known[:3])}{' ...' if len(known) > 3 else ''}"] if known else []
-    return UsageError(f"{name} has no layer to quantise: {reason}", facts, [way])
+    return UsageError(f"{name} has no layer to quantize: {reason}", facts, [way])
 
 
 def _heads(module: nn.Module, named: list[tuple[str, nn.Module]]) -> set[str]:
@@ -215,7 +215,7 @@ def check_computing(dtype: torch.dtype | None, threshold: float) -> None:
 
 
 def check(wanted: TargetLayer) -> None:
-    """Raises what ``quantize`` says for a layer that cannot be quantised."""
+    """Raises what ``quantize`` says for a layer that cannot be quantized."""
     for name, weight in wanted.weights:
         if weight.is_meta:
             raise UsageError(
@@ -234,7 +234,7 @@ def check_shapes(wanted: TargetLayer) -> None:
     leave_out = f"leave it out:  skip=[{wanted.name!r}]" if wanted.name else "leave this layer as it is"
     if not format.encodes:
         better = written_instead(format, wanted.weights[0][1].shape[1])
-        ways = [f"quantise to {better}, which it writes", "rung formats   # says which are written"]
+        ways = [f"quantize to {better}, which it writes", "rung formats   # says which are written"]
         raise UsageError(
             f"rung reads {format.name} and does not write it",
             [f"asked for {wanted.name or 'it'}"],
@@ -242,7 +242,7 @@ def check_shapes(wanted: TargetLayer) -> None:
             code="format-not-writable",
         )
     if kind_of(wanted.module) == "experts" and not (able := experts.computable(wanted.module)):
-        raise UsageError(f"{wanted.name} cannot be quantised: {able.reason}", (), [leave_out])
+        raise UsageError(f"{wanted.name} cannot be quantized: {able.reason}", (), [leave_out])
     if getattr(wanted.module, "max_norm", None) is not None:
         raise UsageError(f"{wanted.name} scales its rows while it reads them (max_norm)", (), [leave_out])
     for name, weight in wanted.weights:
@@ -254,7 +254,7 @@ def check_shapes(wanted: TargetLayer) -> None:
                 f"{format.name} cannot store {name}: its blocks of {format.block} do not divide rows of"
                 f" {weight.shape[1]}",
                 (),
-                [leave_out, f"quantise to {other}, the next better format that divides it"],
+                [leave_out, f"quantize to {other}, the next better format that divides it"],
                 code="format-does-not-suit",
             )
 

@@ -63,14 +63,14 @@ def rasterization(
 
     ``means`` [N, 3], ``quats`` [N, 4] (w, x, y, z), ``scales`` [N, 3], ``opacities`` [N], ``colors`` [N, D] or
     [C, N, D], with ``sh_degree`` [N, K, 3]; ``viewmats`` [C, 4, 4] world to camera, ``Ks`` [C, 3, 3], ``backgrounds``
-    [C, D]. Returns colours [C, H, W, D] (depth last where ``render_mode`` asks for it: D the sum of weight x depth, ED
+    [C, D]. Returns colors [C, H, W, D] (depth last where ``render_mode`` asks for it: D the sum of weight x depth, ED
     divided by alpha), alphas [C, H, W, 1], and a dictionary with ``means2d`` [C, N, 2] (after ``backward`` its ``grad``
     is theirs, and with ``absgrad`` the sum over pixels of its absolute values is its ``absgrad``), ``radii`` [C, N, 2],
     ``width``, ``height`` and ``n_cameras``; it is never packed, so ``gaussian_ids`` and the like are None.
 
     Of gsplat's other arguments those that choose a way of computing change nothing; those that ask for other pictures
     (distortion, fisheye, rolling shutter, covariances, another blur) raise ``UsageError``, as do shapes that do not
-    fit, and ``absgrad`` of more than three colours.
+    fit, and ``absgrad`` of more than three colors.
     """
     asked = {"radius_clip": radius_clip, "eps2d": eps2d, **others}
     _refuse(asked, render_mode, rasterize_mode)
@@ -115,7 +115,7 @@ def _joined(screens: list[Tensor]) -> Tensor:
 
 
 def _passes(splats: Splats, view: Tensor, camera: Camera, screen: Tensor) -> Iterator[Picture]:
-    """Pictures of three channels each, as many as the colours have."""
+    """Pictures of three channels each, as many as the colors have."""
     draw = binding.rasterizer(splats.means.device, camera.degree, camera.antialiased)
     if camera.degree is not None:
         yield draw(splats, view, camera, screen)

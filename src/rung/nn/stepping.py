@@ -1,7 +1,8 @@
-"""Define what the optimisers of ``rung.nn.optim`` share: their rules, the state of each parameter, and a step."""
+"""Define what the optimizers of ``rung.nn.optim`` share: their rules, the state of each parameter, and a step."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,13 +13,78 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rung.core.errors import UsageError
-from rung.nn import state8
-from rung.nn.state8 import BLOCK, blocks, codebook
+from rung.formats.codebook4 import DYNAMIC
+
+BLOCK = 256
+#: bitsandbytes looks codes up on a CPU in a table of that many steps between -1 and 1.
+_STEPS = 65536
+
+
+@functools.cache
+def codebook(signed: bool, device: torch.device) -> Tensor:
+    """The 256 sorted values float32 in -1 ... 1, or for what is never negative in 0 ... 1."""
+    if signed:
+        return torch.from_numpy(DYNAMIC).to(device)
+    values = [0.0, 1.0]
+    for exponent in range(7):
+        edges = torch.linspace(0.1, 1, 2 ** (exponent + 1) + 1, dtype=torch.float32)
+        values += (10.0 ** (exponent - 6) * ((edges[:-1] + edges[1:]) / 2)).tolist()
+    return torch.tensor(sorted(values), dtype=torch.float32, device=device)
+
+
+def blocks(size: int) -> int:
+    """How many blocks that many values make."""
+    return -(-size // BLOCK)
+
+
+def decode(codes: Tensor, absmax: Tensor, values: Tensor) -> Tensor:
+    """Codes uint8 [n] and magnitudes [blocks] -> float32 [n]."""
+    decoded = values[codes.long()]
+    return decoded.mul_(absmax.repeat_interleave(BLOCK)[: len(codes)])
+
+
+def encode(state: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes uint8 [n] and magnitudes [blocks] of float32 [n]: the nearest value of the codebook, near zero on a CPU
+    what bitsandbytes has there."""
+    if state.device.type == "cpu":
+        return looked_up(state, BLOCK, values)
+    table, absmax = in_blocks(state, BLOCK)
+    table.mul_((1 / absmax.clamp_min(1e-38))[:, None])
+    return torch.bucketize(table.view(-1)[: len(state)], (values[:-1] + values[1:]) / 2).to(torch.uint8), absmax
+
+
+def in_blocks(flat: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Values f32 [blocks, size], zeros at the end, and the largest magnitude of each block."""
+    count = -(-len(flat) // size)
+    padded = torch.zeros(count * size, device=flat.device)
+    padded[: len(flat)] = flat
+    table = padded.view(count, size)
+    return table, table.abs().amax(dim=1) if count else table.new_empty(0)
+
+
+def looked_up(flat: Tensor, size: int, code: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes uint8 [n] and magnitudes of blocks, by bitsandbytes' table: what is smaller than 1.5e-5 of the largest has
+    a code that is not the nearest."""
+    table, absmax = in_blocks(flat, min(size, len(flat)))
+    scaled = table.mul_((1 / absmax)[:, None]).clamp_(-1, 1)
+    steps = scaled.add_(1).mul_(0.5 * (_STEPS - 1)).add_(0.5).to(torch.int32).clamp_(0, _STEPS - 1)
+    codes = _table(code.detach().numpy().tobytes()).index_select(0, steps.view(-1)).view(table.shape)
+    codes[absmax == 0] = 0
+    return codes.view(-1)[: len(flat)], absmax
+
+
+@functools.lru_cache(16)
+def _table(code: bytes) -> Tensor:
+    """The code uint8 of each step between -1 and 1, by the values of a codebook."""
+    values = torch.frombuffer(bytearray(code), dtype=torch.float32)
+    steps = -1 + 2 * torch.arange(_STEPS, dtype=torch.float32) / (_STEPS - 1)
+    return torch.bucketize(steps, (values[:-1] + values[1:]) / 2).to(torch.uint8)
+
 
 #: Under this key bitsandbytes hides what FSDP must not gather.
 _WRAPPED = "__bnb_optimizer_quant_state__"
-_QUANTISED = ("qmap1", "qmap2", "state1", "state2", "absmax1", "absmax2", "unorm_vec")
-#: What single parameters may have instead of the optimiser's own.
+_QUANTIZED = ("qmap1", "qmap2", "state1", "state2", "absmax1", "absmax2", "unorm_vec")
+#: What single parameters may have instead of the optimizer's own.
 SETTINGS = (
     *("lr", "betas", "eps", "weight_decay", "alpha", "t_alpha", "t_beta3"),
     *("optim_bits", "min_8bit_size", "max_unorm"),
@@ -48,7 +114,7 @@ Update = Callable[[Tensor, Tensor, list[Tensor], Settings], tuple[Tensor, float]
 
 @dataclass(frozen=True)
 class Rule:
-    """An optimiser: its update, which of its states have a sign, and whether weight decay goes into the gradient."""
+    """An optimizer: its update, which of its states have a sign, and whether weight decay goes into the gradient."""
 
     update: Update
     signed: tuple[bool, ...]
@@ -112,7 +178,7 @@ ADAGRAD = Rule(_adagrad, (True,), coupled=True)
 
 
 class GlobalOptimManager:
-    """Settings of single parameters, for all optimisers; there is one, ``get_instance()``."""
+    """Settings of single parameters, for all optimizers; there is one, ``get_instance()``."""
 
     _instance: GlobalOptimManager | None = None
 
@@ -135,7 +201,7 @@ class GlobalOptimManager:
     ) -> None:
         """Sets ``key`` (``optim_bits``, ``lr``, ``betas`` ...) or several at once for these parameters.
 
-        Raises ``UsageError`` for what no optimiser here goes by.
+        Raises ``UsageError`` for what no optimizer here goes by.
         """
         given = key_value_dict if key_value_dict is not None else {key: value}
         unknown = sorted(str(name) for name in given if name not in SETTINGS)
@@ -184,7 +250,7 @@ class Optimizer8bit(torch.optim.Optimizer):
             )
         if is_paged:
             raise UsageError(
-                "paged state needs the managed memory of CUDA, which this optimiser does not use",
+                "paged state needs the managed memory of CUDA, which this optimizer does not use",
                 ["8-bit state is a quarter of the size: it may fit without paging"],
                 ["is_paged=False"],
             )
@@ -256,15 +322,15 @@ class Optimizer8bit(torch.optim.Optimizer):
         whole = super().state_dict()
         whole["state"] = {
             number: {
-                **{name: value for name, value in state.items() if name not in _QUANTISED},
-                _WRAPPED: {name: value for name, value in state.items() if name in _QUANTISED},
+                **{name: value for name, value in state.items() if name not in _QUANTIZED},
+                _WRAPPED: {name: value for name, value in state.items() if name in _QUANTIZED},
             }
             for number, state in whole["state"].items()
         }
         return whole
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes a state dictionary of this optimiser or of bitsandbytes' of the same name.
+        """Takes a state dictionary of this optimizer or of bitsandbytes' of the same name.
 
         Raises ``UsageError`` when it belongs to parameters of another size.
         """
@@ -279,7 +345,7 @@ class Optimizer8bit(torch.optim.Optimizer):
             if saved["state1"].numel() != p.numel() * _counts(self._rule)[0]:
                 raise UsageError(
                     f"The state of parameter {number} has {saved['state1'].numel()} values, the parameter {p.numel()}",
-                    ["it was saved for another model, or by another optimiser"],
+                    ["it was saved for another model, or by another optimizer"],
                 )
             self.state[p] = {
                 name: value.detach().to(p.device, copy=True) if isinstance(value, Tensor) else value
@@ -336,14 +402,12 @@ def _slots(state: dict[str, Any], rule: Rule) -> list[tuple[Tensor, Tensor | Non
 def read_states(state: dict[str, Any], part: slice, rule: Rule) -> list[Tensor]:
     """The states of a piece, float32; 32-bit ones are looked into and not copied."""
     return [
-        held[part] if absmax is None or values is None else state8.decode(held[part], _of(absmax, part), values)
+        held[part] if absmax is None or values is None else decode(held[part], _of(absmax, part), values)
         for held, absmax, values in _slots(state, rule)
     ]
 
 
-def write_states(
-    state: dict[str, Any], part: slice, rule: Rule, states: list[Tensor], encode: Encode = state8.encode
-) -> None:
+def write_states(state: dict[str, Any], part: slice, rule: Rule, states: list[Tensor], encode: Encode = encode) -> None:
     """Encodes the states of a piece again."""
     for new, (held, absmax, values) in zip(states, _slots(state, rule), strict=True):
         if absmax is not None and values is not None:

@@ -17,7 +17,7 @@ from rung.core.errors import DeviceLost
 from rung.core.types import Device, StepClass, StepDown
 from rung.diagnosis import classify
 from rung.engine import process_memory
-from rung.hub.pipelines import Folder
+from rung.hub.diffusers.pipelines import Folder
 from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.pipelines.calls import converted, in_slices, restored
 from rung.pipelines.weights import fill

@@ -17,7 +17,7 @@ import torch
 from rung.core.errors import UsageError
 from rung.core.types import Device, StepDown
 from rung.engine import process_memory
-from rung.hub.pipelines import Folder, Perform, quiet, scheduler, stand_in
+from rung.hub.diffusers.pipelines import Folder, Perform, quiet, scheduler, stand_in
 from rung.models.networks.pipeline import phases_of
 from rung.pipelines import validate
 from rung.pipelines.execute import Performance, Progress

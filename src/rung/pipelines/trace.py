@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rung.hub.pipelines import Folder
+from rung.hub.diffusers.pipelines import Folder
 from rung.models.networks.pipeline import phases_of
 from rung.pipelines.calls import batch_of, converted
 from rung.pipelines.weights import cast, network_of

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rung.core.errors import BadFile
 from rung.core.text import count
-from rung.hub.pipelines import kept_in_f32
+from rung.hub.diffusers.pipelines import kept_in_f32
 from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.models.files.shards import weight_files
 from rung.models.files.tensors import Stored
@@ -40,7 +40,7 @@ _PIECE = 32 << 20
 Progress = Callable[[int, int], None]
 
 
-def quantisable(network: nn.Module) -> dict[str, nn.Linear]:
+def quantizable(network: nn.Module) -> dict[str, nn.Linear]:
     """The linear layers in the repeated blocks of a network, by name; those that its authors want in f32 are not.
 
     But T5's ``wo`` is: what overflows in f16 are its sums, which stay in f32, not its weights.
@@ -66,7 +66,7 @@ def network_of(
 ) -> Network:
     """Return what planning wants to know of a network."""
     kept = set(kept_in_f32(module))
-    layers = {f"{each}.weight" for each in quantisable(module)} if phase != "decode" else set()
+    layers = {f"{each}.weight" for each in quantizable(module)} if phase != "decode" else set()
     looked_up = tables(module)
     parts = []
     for key, value in module.named_parameters():
@@ -112,11 +112,11 @@ def fill(network: nn.Module, folder: Path, held: NetworkStorage, device: torch.d
     """Gives an empty network its weights and moves it to the device. Returns it.
 
     Layers of repeated blocks are held in ``held.format``, everything else in ``held.dtype``, or in f32 where the
-    network's authors want that; but beside quantised layers a table of tokens is held in 16 bits, and its rows are
+    network's authors want that; but beside quantized layers a table of tokens is held in 16 bits, and its rows are
     widened. Raises what ``check_files`` does, and ``CannotEncode`` for NaN.
     """
     dtype, kept = TORCH_DTYPE[held.dtype], set(kept_in_f32(network))
-    layers, narrow = (quantisable(network), tables(network)) if held.quantised else ({}, set())
+    layers, narrow = (quantizable(network), tables(network)) if held.quantized else ({}, set())
     files, names = check_files(network, folder)
     total, done = sum(stored.bytes for tensors in files.values() for stored in tensors), 0
     for stored, read in _read(files):
@@ -125,7 +125,7 @@ def fill(network: nn.Module, folder: Path, held: NetworkStorage, device: torch.d
             own = torch.float32 if kept & set(name.split(".")) else dtype
             layer = layers.get(name.removesuffix(".weight"))
             if layer is not None and name.endswith(".weight"):
-                _quantise(network, name, layer, read(None), held.format, own, device)
+                _quantize(network, name, layer, read(None), held.format, own, device)
             else:
                 _place(network, name, read(_narrow(stored, own) if name in narrow else own), device)
         done += stored.bytes
@@ -228,7 +228,7 @@ def _names(network: Any, stored: list[str], wanted: set[str]) -> dict[str, str]:
     return found
 
 
-def _quantise(
+def _quantize(
     network: nn.Module, name: str, layer: nn.Linear, values: Tensor, format: str, dtype: torch.dtype,
     device: torch.device,
 ) -> None:  # fmt: skip

@@ -18,6 +18,7 @@ from rung.models.networks.values import Outline
 from rung.planning.answers.alternatives import GroupRequest, instead
 from rung.planning.answers.case import Case, make_case, storages_of, usual_storages, with_context
 from rung.planning.answers.speeds import llama_cpp_speed, memory_bound
+from rung.planning.answers.suggestions import less_context, other_training, smaller_format
 from rung.planning.check_result import (
     OPTIMIZER,
     RANK,
@@ -30,16 +31,14 @@ from rung.planning.check_result import (
     Relaxation,
     Speed,
 )
-from rung.planning.devices import computes, uncertainty
-from rung.planning.pipeline import PlannedPhase
-from rung.planning.pipeline_check import inputs_of, phase_on
+from rung.planning.memory import computes, uncertainty
+from rung.planning.pipeline import PlannedPhase, inputs_of, phase_on
 from rung.planning.placement import Arrangement, arrange, computable
 from rung.planning.solve import SIXTEEN, arrangements, choose, verdict_of
 from rung.planning.speed import READING_SPEED, at_reading_speed, has_kernel
-from rung.planning.suggestions import less_context, other_training, smaller_format
 from rung.planning.training import trainable, training_use
 from rung.planning.weight_plan import Storage, storage_name
-from rung.planning.weight_plan_cache import Recipe
+from rung.planning.weight_plan_cache import WeightPlan
 
 #: Weights that take so many times the bytes of their format are worth a word.
 _WIDENED = 1.5
@@ -240,7 +239,7 @@ def _speed(case: Case, arrangement: Arrangement, group: Group) -> Speed:
 
 
 def _command(case: Case, arrangement: Arrangement, group: Group) -> str | None:
-    """Return what runs it. A card of the catalogue is meant to be the first of its kind where the command runs."""
+    """Return what runs it. A card of the catalog is meant to be the first of its kind where the command runs."""
     makes = case.outline.makes if isinstance(arrangement.storage, Format) and case.request.batch == 1 else ""
     alone = len(group) > 1 and case.main.subject.borrowed  # transformers' networks compute on one device
     if case.question.training or alone or not (makes or case.outline.writes):
@@ -278,7 +277,7 @@ def _best(case: Case, fitting: Sequence[tuple[Arrangement, int]], choices: Seque
 # ---- pipelines and training
 
 
-def _recipes(case: Case, arrangement: Arrangement, device: Device) -> dict[str, Recipe]:
+def _recipes(case: Case, arrangement: Arrangement, device: Device) -> dict[str, WeightPlan]:
     """The recipe of each component."""
     return {
         name: kitchen.recipe(arrangement.storage, device, arrangement.dtype, False)

@@ -18,7 +18,7 @@ from rung.planning.answers.values import LlamaCpp as LlamaCpp
 from rung.planning.answers.values import Speed as Speed
 from rung.planning.answers.values import memory_json as memory_json
 from rung.planning.answers.words import group_name
-from rung.planning.optimizers import WAYS, optimizer_state
+from rung.planning.training import WAYS, optimizer_state
 
 #: What a measure may be at most: no machine holds more, and numbers stay numbers.
 _MOST = 10**9
@@ -183,7 +183,7 @@ class Answer(Shown, Value):
     groups: tuple[tuple[Device, ...], ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     title: str = ""
-    VIEW = "rung.cli.views.shown_answer"
+    VIEW = "rung.cli.views.check.shown"
 
     def __repr__(self) -> str:
         return f"<Answer: {self.sentence}>"

@@ -5,16 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rung.core.types import Case, Device, MemoryUse
+from rung.core.types import YES, Case, Device, Level, MemoryUse, Proof, Verdict, no
 from rung.core.value import FrozenDict
 from rung.models.decoder_memory import CHUNK
 from rung.models.roles import layer_of
 from rung.ops import LADDERS
-from rung.planning.devices import RUNTIME_CPU, RUNTIME_GPU, RUNTIME_LEAN
 from rung.planning.network_spec import Subject
 from rung.planning.weight_plan import Weight, compute_dtype
 
 _MB = 2**20
+#: Resident bytes of the process before any weight: Python, torch for CPUs, Numba and its compiled kernels.
+#: ``rung calibrate`` replaces it by what this machine shows (``Device.details["runtime_bytes"]``).
+RUNTIME_CPU = 345 * _MB
+#: The same without torch, which language models of packed weights do not need (``benchmarks/small_models.py``).
+RUNTIME_LEAN = 150 * _MB
+#: The context of a GPU and the libraries that torch loads there, where nobody measured: 250 to 600 MB are usual.
+RUNTIME_GPU = 400 * _MB
+#: How far off a prediction may be: after rung calibrate on a steady machine, after a probe, from the catalog alone.
+#: No prediction from rates of a GPU has been held against one yet: they are trusted like a probe.
+_CALIBRATED, _PROBED, _TABLE = 0.2, 0.35, 0.5
+
+
+def computes(device: Device) -> Verdict:
+    """Return whether a device is worth planning for: a CPU, or a GPU that multiplies, as a probe or the catalog
+    says."""
+    found = [device.capability(f"matmul.{dtype}") for dtype in ("f32", "f16", "bf16")]
+    if device.kind == "cpu" or any(c.level in (Level.NATIVE, Level.EMULATED) for c in found):
+        return YES
+    return no(found[0].source or "nobody knows what it can do; rung devices --probe finds out")
+
+
+def uncertainty(device: Device) -> float:
+    """How far off the predicted speed may be, as a share of it."""
+    if device.rates:
+        held = _CALIBRATED if device.kind == "cpu" else _PROBED
+        return max(held, device.rates.get("spread", 0.0))
+    probed = any(c.proof is Proof.PROBE for c in device.capabilities.values())
+    return _PROBED if probed else _TABLE
+
+
 #: What transformers, the classes of a model and the kernels of its layers take beside that, on a CPU; and what the heap
 #: of a network that transformers builds keeps of activations for those that come next.
 _TRANSFORMERS, _HEAP = 225 * _MB, 32 * _MB
@@ -102,7 +131,7 @@ def workspace(weights: Iterable[Weight]) -> int:
 
 
 def runtime(subject: Subject, device: Device, torch: bool = True) -> int:
-    """Bytes before any weight: measured, from the catalogue, or as is usual; on a CPU with the tokenizer."""
+    """Bytes before any weight: measured, from the catalog, or as is usual; on a CPU with the tokenizer."""
     known = device.details.get("runtime_bytes")
     if device.kind != "cpu":
         return int(known or RUNTIME_GPU)

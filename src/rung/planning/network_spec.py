@@ -6,7 +6,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from rung.core.dtypes import FLOAT_BYTES
+from rung.core.types import FLOAT_BYTES
 from rung.core.value import Value
 from rung.models.card import Decoder, ModelCard, Tensor
 from rung.models.cards.network import NetworkCard

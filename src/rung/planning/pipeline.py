@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rung import formats
-from rung.core.dtypes import FLOAT_BYTES
 from rung.core.errors import DoesNotFit
 from rung.core.text import size
-from rung.core.types import Device, Format, MemoryUse
+from rung.core.types import FLOAT_BYTES, Device, Format, MemoryUse
 from rung.core.value import FrozenDict, Value
-from rung.planning.devices import RUNTIME_CPU, RUNTIME_GPU
-from rung.planning.memory import bounded
-from rung.planning.weight_plan import compute_dtype
+from rung.models.networks.values import Phase
+from rung.planning.gguf_mixtures import storage as storage_of
+from rung.planning.memory import RUNTIME_CPU, RUNTIME_GPU, bounded, memory_use
+from rung.planning.request import Request
+from rung.planning.weight_plan import Storage, compute_dtype, storage_name
+from rung.planning.weight_plan_cache import WeightPlan, WeightPlanCache
 
 #: What networks are held in where their 16 bits do not fit: best first.
-QUANTISED = ("int8", "nf4")
+QUANTIZED = ("int8", "nf4")
 #: Bytes of a number in the formats that are no blocks.
 #: A weight is decoded in slabs of at most so many bytes in f32, and once more in what is computed in.
 _SLAB = 2 * (32 << 20)
@@ -34,7 +36,7 @@ COPIES = 4
 @dataclass(frozen=True)
 class Part(Value):
     """A weight [rows, columns]: ``layer``: formats may hold it; ``kept``: in f32 where none does; ``table``: in 16 bits
-    where layers are quantised."""
+    where layers are quantized."""
 
     rows: int
     columns: int
@@ -44,9 +46,9 @@ class Part(Value):
 
     def bytes(self, held: NetworkStorage) -> int:
         """Bytes as it is held."""
-        if self.layer and held.quantised:
+        if self.layer and held.quantized:
             return layer_format(held.format, self.columns).bytes((self.rows, self.columns))
-        if self.table and held.quantised:
+        if self.table and held.quantized:
             return self.rows * self.columns * 2
         return self.rows * self.columns * (4 if self.kept else FLOAT_BYTES[held.dtype])
 
@@ -89,7 +91,7 @@ class NetworkStorage(Value):
     at_once: int
 
     @property
-    def quantised(self) -> bool:
+    def quantized(self) -> bool:
         """Return whether its layers are in blocks or rows with scales."""
         return self.format not in FLOAT_BYTES
 
@@ -139,7 +141,7 @@ def loading_bytes(network: Network, held: NetworkStorage) -> int:
 
     One that is encoded is there as it is stored and in f32 too; others are converted in pieces.
     """
-    encoded = (part.rows * part.columns * _ENCODING for part in network.tensors if part.layer and held.quantised)
+    encoded = (part.rows * part.columns * _ENCODING for part in network.tensors if part.layer and held.quantized)
     return max(_CONVERTING, *encoded, 0)
 
 
@@ -170,8 +172,8 @@ def ways(phase: str, device: Device, format: str | None) -> list[tuple[str, str]
     elif format is not None:
         found = [(format, dtype), (format, "f32")]
     else:
-        found = [(plain, plain), *((name, dtype) for name in QUANTISED)]
-        found += [("f32", "f32"), *((name, "f32") for name in QUANTISED)]
+        found = [(plain, plain), *((name, dtype) for name in QUANTIZED)]
+        found += [("f32", "f32"), *((name, "f32") for name in QUANTIZED)]
     return list(dict.fromkeys(found))
 
 
@@ -191,7 +193,7 @@ def phase_memory(networks: Mapping[str, Network], held: Mapping[str, NetworkStor
         network = networks[name]
         alive = network.activations if way.dtype == "f32" else network.narrow
         computing = alive * way.at_once // network.batch
-        computing += network.results * (COPIES if network.phase == "decode" else 1) + (_SLAB if way.quantised else 0)
+        computing += network.results * (COPIES if network.phase == "decode" else 1) + (_SLAB if way.quantized else 0)
         working = max(working, computing, loading_bytes(network, way))
     known = device.details.get("runtime_bytes")
     runtime = int(known or (RUNTIME_CPU if device.kind == "cpu" else RUNTIME_GPU))
@@ -272,3 +274,71 @@ def _does_not_fit(
 def with_runtime(device: Device, count: int) -> Device:
     """The device, on which so many bytes are used before any weight."""
     return replace(device, details=FrozenDict({**device.details, "runtime_bytes": count}))
+
+
+#: Of what resides together one component computes at a time.
+_ONE_AT_A_TIME = ("activations", "workspace", "runtime", "bound")
+
+
+def phase_on(
+    phase: Phase,
+    kitchens: Mapping[str, WeightPlanCache],
+    storage: Storage,
+    device: Device,
+    request: Request,
+    context: int,
+) -> PlannedPhase:
+    """How its components are held in a format so that the phase fits the budget there, or as near as it gets."""
+    mine = {name: kitchens[name] for name in phase.components}
+    found = ways(phase.name, device, storage_name(storage))
+    ladders = {
+        name: [NetworkStorage(*way, count) for way in found for count in slices(inputs_of(kitchen, request))]
+        for name, kitchen in mine.items()
+    }
+
+    def memory_of(held: Mapping[str, NetworkStorage]) -> MemoryUse:
+        uses = [_use(mine[name], phase.name, way, storage, device, request, context) for name, way in held.items()]
+        weights = sum(use.weights for use in uses)
+        return MemoryUse(
+            weights=weights, kv_cache=0, **{name: max(getattr(use, name) for use in uses) for name in _ONE_AT_A_TIME}
+        )
+
+    held, memory = step_down(ladders, memory_of, request.budget(device))
+    return PlannedPhase(phase.name, FrozenDict(held), memory)
+
+
+def inputs_of(kitchen: WeightPlanCache, request: Request) -> int:
+    """How many inputs one call has."""
+    return kitchen.subject.shape.inputs * request.batch
+
+
+def _use(
+    kitchen: WeightPlanCache,
+    phase: str,
+    way: NetworkStorage,
+    storage: Storage,
+    device: Device,
+    request: Request,
+    context: int,
+) -> MemoryUse:
+    """A component by itself, computing so many inputs at a time."""
+    subject, inputs, width = kitchen.subject, inputs_of(kitchen, request), FLOAT_BYTES[way.dtype]
+    stored = storage_of(way.format) if way.format in FLOAT_BYTES else storage
+    recipe = kitchen.recipe(stored, device, compute_dtype(device, way.format == "f32"), False)
+    held = _part_bytes(recipe, phase, way)
+    use = memory_use(held, subject, device, subject.layers, context, "f16", request.batch, width)
+    if way.at_once == inputs:
+        return use
+    made = COPIES * FLOAT_BYTES["f32"] * subject.shape.made * inputs
+    return bounded(replace(use, activations=use.activations * way.at_once // inputs + made), device)
+
+
+def _part_bytes(recipe: WeightPlan, phase: str, way: NetworkStorage) -> tuple[int, int]:
+    """Bytes of weights and workspace: what decodes is never quantized, tables of tokens have at least 16 bits."""
+    weights, workspace = recipe.bytes(0, recipe.subject.layers)
+    if phase == "decode":
+        return FLOAT_BYTES[way.format] * recipe.subject.parameters, workspace
+    found = [(kind.weight, len(kind.places)) for kind in recipe.kinds if kind.weight.tensor.role.endswith("embed")]
+    if way.format in ("bf16", "f16"):
+        weights += 2 * recipe.subject.kept
+    return weights + sum(max(2 * table.count - table.bytes, 0) * times for table, times in found), workspace

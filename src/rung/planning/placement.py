@@ -11,7 +11,7 @@ from rung.planning.network_spec import Subject
 from rung.planning.request import Request
 from rung.planning.speed import Rates, has_kernel, rates, split_rates
 from rung.planning.weight_plan import Storage, Weight, compute_dtype
-from rung.planning.weight_plan_cache import Recipe, WeightPlanCache
+from rung.planning.weight_plan_cache import WeightPlan, WeightPlanCache
 
 _WIDE = ("bf16", "f16")
 
@@ -27,10 +27,10 @@ class Arrangement:
     dtype: str
     cache_dtype: str
     packed: bool
-    recipe: Recipe
+    recipe: WeightPlan
     placements: tuple[Placement, ...]
     rates: Rates
-    parts: tuple[tuple[Recipe, Device, int], ...] = ()
+    parts: tuple[tuple[WeightPlan, Device, int], ...] = ()
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -80,7 +80,7 @@ def arrange(
     cache_dtype = compute_dtype(devices[0], lossless) if subject.borrowed else "f32" if lossless else "f16"
     placements: list[Placement] = []
     speeds: list[tuple[Rates, int]] = []
-    parts: list[tuple[Recipe, Device, int]] = []
+    parts: list[tuple[WeightPlan, Device, int]] = []
     first = 0
     for device in devices:
         if placements and first == layers:  # those before hold all of it
@@ -91,7 +91,7 @@ def arrange(
         torch = not (alone and mine.reads_without_torch(device, cache_dtype, request.beside > 0))
 
         def use(
-            last: int, mine: Recipe = mine, device: Device = device, first: int = first, torch: bool = torch
+            last: int, mine: WeightPlan = mine, device: Device = device, first: int = first, torch: bool = torch
         ) -> MemoryUse:
             held = mine.bytes(first, last)
             count = last - first

@@ -11,20 +11,20 @@ from rung.core.types import YES, Candidate, Device, Format, Plan, StepClass, Ste
 from rung.models.card import ModelCard
 from rung.models.cards.network import NetworkCard
 from rung.models.lookup import name_of
-from rung.planning.devices import computes
+from rung.planning.answers.suggestions import SMALLEST_CONTEXT, does_not_fit, groups_of
 from rung.planning.error import percent
 from rung.planning.gguf_mixtures import storage
+from rung.planning.memory import computes
 from rung.planning.network_spec import Subject
 from rung.planning.placement import Arrangement, arrange, computable
 from rung.planning.request import Request
 from rung.planning.speed import READING_SPEED, Rates, at_reading_speed, rates, split_rates
-from rung.planning.suggestions import SMALLEST_CONTEXT, does_not_fit, groups_of
 from rung.planning.weight_plan import Storage, compute_dtype, parts
 from rung.planning.weight_plan_cache import WeightPlanCache
 
 #: Without --context a plan holds this many tokens, or fewer where the model or the memory ends.
 DEFAULT_CONTEXT = 4096
-#: Formats that an unquantised folder may be stored in by itself.
+#: Formats that an unquantized folder may be stored in by itself.
 SIXTEEN = ("bf16", "f16")
 #: From this share of the highest speed on two formats count as equally fast: predictions are no better.
 _NEAR = 0.9
@@ -34,8 +34,8 @@ FORMATS = (*SIXTEEN, "q8_0", "int8", "q6_k", "q5_k", "q4_k_m", "q4_k", "nf4", "q
 def solve(card: ModelCard | NetworkCard, devices: Sequence[Device], request: Request) -> Plan:
     """The plan for a model on these devices.
 
-    A file keeps the formats it is stored in; an unquantised folder runs in 16 bits if that fits and decodes
-    at no less than half the speed of the fastest quantised choice, else in the format with the highest
+    A file keeps the formats it is stored in; an unquantized folder runs in 16 bits if that fits and decodes
+    at no less than half the speed of the fastest quantized choice, else in the format with the highest
     floor that fits, among those with a fast rung that decode at reading speed. Where none does, speed decides. Several
     devices share the layers when one is too small, but not those of a network that transformers builds.
 
@@ -172,12 +172,12 @@ def choose(subject: Subject, fitting: list[Arrangement], format: str | None) -> 
     if subject.keeps:
         return _fastest(fitting), ("the formats are kept as they are stored",)
     wide = [a for a in fitting if a.name in SIXTEEN]
-    quantised = [a for a in fitting if a.name not in SIXTEEN]
+    quantized = [a for a in fitting if a.name not in SIXTEEN]
     pace = _fastest(fitting).rates.decode
-    if wide and (not quantised or _wide_enough(wide, quantised, pace)):
+    if wide and (not quantized or _wide_enough(wide, quantized, pace)):
         best = _fastest(wide)
         return best, (f"{best.name}: 16 bits fit and are fast enough here",)
-    fast = [a for a in quantised if a.recipe.fast] or quantised
+    fast = [a for a in quantized if a.recipe.fast] or quantized
     readable = [a for a in fast if at_reading_speed(a.rates.decode)]
     pool = readable or [a for a in fast if a.rates.decode >= _NEAR * pace] or fast
     top = max(_floor(a) for a in pool)
@@ -188,15 +188,15 @@ def choose(subject: Subject, fitting: list[Arrangement], format: str | None) -> 
     return best, (f"{_stored(subject)} → {best.name}: {why}, error {percent(_floor(best)):.1g} %",)
 
 
-def _wide_enough(wide: list[Arrangement], quantised: list[Arrangement], pace: float) -> bool:
-    """Return whether 16 bits are fast enough: half as fast as any quantised format, and below reading speed not
+def _wide_enough(wide: list[Arrangement], quantized: list[Arrangement], pace: float) -> bool:
+    """Return whether 16 bits are fast enough: half as fast as any quantized format, and below reading speed not
     slower."""
     rate = _fastest(wide).rates.decode
-    return rate >= _fastest(quantised).rates.decode / 2 and (at_reading_speed(rate) or rate >= _NEAR * pace)
+    return rate >= _fastest(quantized).rates.decode / 2 and (at_reading_speed(rate) or rate >= _NEAR * pace)
 
 
 def steps_down(plan: Plan) -> tuple[StepDown, ...]:
-    """The 16 bits that an unquantised folder was not given: each refused there, so that a lower format was taken."""
+    """The 16 bits that an unquantized folder was not given: each refused there, so that a lower format was taken."""
     there = {place.device for place in plan.placements}
     wide = [c for c in plan.candidates if c.format in SIXTEEN and {p.device for p in c.placements} == there]
     if plan.format in SIXTEEN or any(c.verdict for c in wide):

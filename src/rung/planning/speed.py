@@ -8,7 +8,7 @@ A token takes the time of its weights, of the keys and values that it reads, and
 - ``cache 64 1``, by the size of a head (64 or 128) and the query heads that share a key head (1, 2, 4 or 8): bytes of
   keys and values a second; ``attention many``: operations a second of many queries.
 - ``layer numba.step``, by the rung that computes whole tokens: seconds of a layer beside its linears. ``values many``:
-  of a prompt, values a second that are normed, activated, added and quantised between the linears, counted as the
+  of a prompt, values a second that are normed, activated, added and quantized between the linears, counted as the
   columns of its state and of its feed-forward part for each layer and token.
 - ``layer transformers``: seconds of a layer of a network that transformers builds, beside its weights and its cache;
   ``expert transformers``: of each expert that a token visits there; ``values transformers``: as ``values many``.
@@ -35,7 +35,7 @@ from rung.planning.weight_plan import Weight
 
 #: Tokens of the prompt that a speed is predicted for and after, where nobody says.
 PROMPT = 512
-#: Bytes per second and operations per second taken when nothing is measured and the catalogue is silent.
+#: Bytes per second and operations per second taken when nothing is measured and the catalog is silent.
 _SLOWEST_BANDWIDTH = 15e9
 _SLOWEST_PEAK = 5e10
 #: Weights per second that are decoded for the rungs that decode before they multiply: by numpy, which took 0.3 to 0.7

@@ -8,14 +8,31 @@ that compute in f32; adapters as in LoRA (Hu et al. 2021). ``benchmarks/training
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from rung.core.dtypes import FLOAT_BYTES
-from rung.core.types import YES, Device, MemoryUse, Verdict, no
+from rung.core.errors import UsageError
+from rung.core.text import did_you_mean
+from rung.core.types import FLOAT_BYTES, YES, Device, MemoryUse, Verdict, no
 from rung.planning.memory import bounded, runtime
 from rung.planning.network_spec import Subject
-from rung.planning.optimizers import optimizer_state
 from rung.planning.weight_plan import Storage, Weight, is_linear
+
+WAYS = ("lora", "full")
+#: Bytes of state for each trained weight: moments in f32, or in blocks of 8 bits; factored ones count as nothing.
+OPTIMIZERS: Mapping[str, int] = {"adamw": 8, "adamw8bit": 2, "lion": 4, "adafactor": 0, "momentum": 4, "sgd": 0}
+
+
+def optimizer_state(name: str) -> int:
+    """Bytes of state for each trained weight. Raises ``UsageError`` for an optimizer that nobody knows."""
+    if name not in OPTIMIZERS:
+        raise UsageError(
+            f"There is no optimizer {name!r}.{did_you_mean(name, OPTIMIZERS)}",
+            [f"known: {', '.join(OPTIMIZERS)}"],
+            ["rung check MODEL --training lora --optimizer adamw"],
+            code="name-unknown",
+        )
+    return OPTIMIZERS[name]
+
 
 #: Bytes for each token and word of the vocabulary when the way back begins: the logarithms of the softmax, the gradient
 #: of the loss and that of the softmax, all in f32.
@@ -48,7 +65,7 @@ def training_use(
 ) -> MemoryUse:
     """Bytes on one device while a step of ``batch`` sequences of ``sequence`` tokens is trained.
 
-    Trained weights of 16 bits have a copy in f32 beside them, which counts as the optimiser's; adapters are f32.
+    Trained weights of 16 bits have a copy in f32 beside them, which counts as the optimizer's; adapters are f32.
     The workspace is the largest weight: in 16 bits where it multiplies and is stored in blocks, in f32 where it moves.
     Gradients count beside all activations, as they lie when they are accumulated over several batches.
     """

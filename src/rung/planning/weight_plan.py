@@ -129,7 +129,7 @@ def recipe(subject: Subject, asked: Storage, device: Device, dtype: str, packed:
     """Every tensor of the model with its format, packing and rung; ``asked`` None keeps what is stored.
 
     ``packed`` False keeps every weight in its stored layout: smaller where a packing is wider, and slower. A network of
-    transformers holds in ``dtype`` what its checkpoint has not quantised.
+    transformers holds in ``dtype`` what its checkpoint has not quantized.
     """
     kinds = classes(subject, isinstance(asked, Mixture))
     return in_order(subject, alike(subject, asked, device, dtype, packed, kinds))

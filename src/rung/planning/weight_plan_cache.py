@@ -17,7 +17,7 @@ from rung.planning.weight_plan import Alike, Storage, Weight, alike, classes, in
 
 
 @dataclass(frozen=True)
-class Recipe:
+class WeightPlan:
     """Every weight of a model as a device would hold it, and sums over them: ``kinds`` are held alike."""
 
     subject: Subject
@@ -91,11 +91,11 @@ class WeightPlanCache:
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
-        self._made: dict[object, Recipe] = {}
+        self._made: dict[object, WeightPlan] = {}
         self._classes: dict[bool, tuple[tuple[int, ...], ...]] = {}
         self._kinds: dict[int, tuple[Device, object]] = {}
 
-    def recipe(self, storage: Storage, device: Device, dtype: str, packed: bool) -> Recipe:
+    def recipe(self, storage: Storage, device: Device, dtype: str, packed: bool) -> WeightPlan:
         """The weights as that device would hold them."""
         key = (storage, self._kind(device), dtype, packed)
         if key not in self._made:
@@ -103,7 +103,7 @@ class WeightPlanCache:
             if each not in self._classes:
                 self._classes[each] = classes(self.subject, each)
             made = alike(self.subject, storage, device, dtype, packed, self._classes[each])
-            self._made[key] = Recipe(self.subject, made)
+            self._made[key] = WeightPlan(self.subject, made)
         return self._made[key]
 
     def _kind(self, device: Device) -> object:

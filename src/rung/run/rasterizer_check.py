@@ -88,7 +88,7 @@ def _tiles(camera: Camera) -> list[tuple[int, int]]:
 
 
 def _box(made: Picture, camera: Camera, place: tuple[int, int]) -> Tensor:
-    """[h, w, 5] of a tile: colour, depth, alpha."""
+    """[h, w, 5] of a tile: color, depth, alpha."""
     left, top = TILE * place[0], TILE * place[1]
     rows, columns = slice(top, min(top + TILE, camera.height)), slice(left, min(left + TILE, camera.width))
     return torch.cat(
@@ -154,11 +154,11 @@ def _composited(tile: Flat, place: tuple[int, int], weight: Tensor) -> tuple[Ten
     leaves = Flat(*(value.requires_grad_(value.is_floating_point()) for value in tile))
     down = torch.arange(weight.shape[0], dtype=torch.double) + 0.5 + TILE * place[1]
     across = torch.arange(weight.shape[1], dtype=torch.double) + 0.5 + TILE * place[0]
-    centres = torch.stack(torch.meshgrid(across, down, indexing="xy"), dim=-1).reshape(-1, 2)
+    centers = torch.stack(torch.meshgrid(across, down, indexing="xy"), dim=-1).reshape(-1, 2)
     every = torch.arange(len(tile.means))
     some = max(1, _PAIRS // max(len(every), 1))
     pixels = []
-    for part, share in zip(centres.split(some), weight.reshape(-1, 5).split(some), strict=True):
+    for part, share in zip(centers.split(some), weight.reshape(-1, 5).split(some), strict=True):
         with torch.enable_grad():
             made = composite(leaves, every, part)
             (made * share).sum().backward()

@@ -2,11 +2,11 @@
 
 Requests are rounded up to 512 bytes. Up to 1 MB they come out of segments of 2 MB, below 10 MB out of segments of
 20 MB, above that out of segments of their own, a multiple of 2 MB. The smallest free piece that is large enough is
-taken, and split when enough of it is left; neighbours that are free grow together. Segments stay reserved when they
+taken, and split when enough of it is left; neighbors that are free grow together. Segments stay reserved when they
 are free, until ``empty_cache`` or until the memory runs out.
 
 What was given back waits under its size for the next request of that size, as most programs ask for the same again
-and again. It grows together with its neighbours only before a new segment would be reserved: torch does so at once,
+and again. It grows together with its neighbors only before a new segment would be reserved: torch does so at once,
 so that there, and not here, a smaller piece may be cut out of it meanwhile.
 """
 
@@ -34,7 +34,7 @@ class Full(Exception):
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """A piece of a segment; ``before`` and ``after`` are its neighbours there. ``asked`` is what was requested."""
+    """A piece of a segment; ``before`` and ``after`` are its neighbors there. ``asked`` is what was requested."""
 
     size: int
     address: int
@@ -187,7 +187,7 @@ class Allocator:
         return block
 
     def _merged(self, block: Block) -> Block:
-        """The block grown together with the neighbours that are free."""
+        """The block grown together with the neighbors that are free."""
         before, after = block.before, block.after
         if after is not None and after.free:
             self._free[block.small].drop(after)

@@ -48,7 +48,7 @@ def describe(
 def _described(name: str | Device, memory: str | int | None, software: str | None) -> Device:
     if not isinstance(name, str | Device) or (isinstance(name, str) and is_id(name.removeprefix("sim:"))):
         raise UsageError(
-            f"{name!r} names no card of the catalogue.",
+            f"{name!r} names no card of the catalog.",
             ["cpu, cuda:0 and the like are devices of a machine; a simulation is of a card by its name"],
             ['rung.simulate("p2200")', "rung devices --catalog"],
         )
@@ -56,7 +56,7 @@ def _described(name: str | Device, memory: str | int | None, software: str | Non
         return catalog.device(name, software, memory)
     if memory is not None or software is not None:
         raise UsageError(
-            "memory and software are for a name of the catalogue, not for a device that is described already.",
+            "memory and software are for a name of the catalog, not for a device that is described already.",
             [f"{name.name} has {name.memory} bytes and its software"],
             ['rung.simulate("p2200", memory="4GB")', "dataclasses.replace(device, free=...)"],
         )

@@ -18,9 +18,9 @@ _lock = threading.Lock()
 
 
 class simulate(contextlib.ContextDecorator):  # noqa: N801 (used as a function: rung.simulate)
-    """Simulates cards of the catalogue: as ``with rung.simulate("Quadro P2200"):`` or as a decorator.
+    """Simulates cards of the catalog: as ``with rung.simulate("Quadro P2200"):`` or as a decorator.
 
-    A name is one of the catalogue or a device file (``sim:`` may stand before it), or a ``Device``; several names are
+    A name is one of the catalog or a device file (``sim:`` may stand before it), or a ``Device``; several names are
     several cards in one machine, ``cuda:0``, ``cuda:1`` in that order, and so is ``"2x3090"``. ``memory``: bytes or a
     text like ``4.6GB`` that are free on each, fewer than the card is sold with or more; ``software`` a build of torch,
     ``"torch 1.10+cu102"``; ``defects`` operations that fail there. In the block the cards are ``cuda`` (``xpu`` for

@@ -2,7 +2,7 @@
 
 ``@pytest.mark.rung_device("v100", ...)`` runs a test once on each of these simulated cards; the fixture ``rung_device``
 is the ``Device`` there; ``memory=``, ``software=`` and ``defects=`` of the mark are those of ``rung.simulate``.
-``--rung-devices all`` runs such tests once on every card of the catalogue, ``--rung-devices nvidia`` on every card of
+``--rung-devices all`` runs such tests once on every card of the catalog, ``--rung-devices nvidia`` on every card of
 that vendor, ``--rung-devices p2200,mi210`` on those named. Nothing outside such tests changes, and torch is imported
 by the first of them that runs.
 """

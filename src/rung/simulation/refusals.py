@@ -1,6 +1,6 @@
 """Say what the real software says when a card cannot: the words of torch, by vendor and by the build that is assumed.
 
-Each text is that of the build's source; ``rung.diagnosis`` recognises them.
+Each text is that of the build's source; ``rung.diagnosis`` recognizes them.
 """
 
 from __future__ import annotations

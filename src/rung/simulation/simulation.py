@@ -16,7 +16,7 @@ from rung.simulation.allocator import Allocator, Block
 from rung.simulation.defects import Defect
 
 _DEVICE = torch.device  # the real one, whatever stands in for it
-#: The CUDA context and the libraries that torch loads, where the catalogue has no figure for the card and build.
+#: The CUDA context and the libraries that torch loads, where the catalog has no figure for the card and build.
 _RUNTIME = 400 * 2**20
 #: What cuBLAS takes at the first product (aten/src/ATen/cuda/CUDABlas.cpp: 32 MB from compute capability 9.0 on,
 #: before that ``:4096:2:16:8``).

@@ -28,9 +28,9 @@ _ELEVATION, _FIELD, _SIZE = math.radians(15), math.radians(50), (800, 600)
 
 
 class Frame(NamedTuple):
-    """Hold what a scene is turned around: ``centre`` [3], the direction ``up`` [3], and how far away cameras stand."""
+    """Hold what a scene is turned around: ``center`` [3], the direction ``up`` [3], and how far away cameras stand."""
 
-    centre: np.ndarray
+    center: np.ndarray
     up: np.ndarray
     distance: float
 
@@ -158,13 +158,13 @@ def frame(views: Sequence[View], cloud: Cloud) -> Frame:
         middle = np.median(means, axis=0).astype(np.float64)
         far = float(np.quantile(np.linalg.norm(means - middle, axis=1), 0.9))
         return Frame(middle, np.array([0.0, -1.0, 0.0]), 2 * far or 1.0)
-    centre = focus(views)
-    distance = float(np.median(np.linalg.norm(places(views) - centre, axis=1)))
+    center = focus(views)
+    distance = float(np.median(np.linalg.norm(places(views) - center, axis=1)))
     if distance < 1e-6:
         distance = frame((), cloud).distance
     up = -np.mean([pose_of(view)[1, :3] for view in views], axis=0)
     length = float(np.linalg.norm(up))
-    return Frame(centre, up / length if length > 1e-3 else np.array([0.0, -1.0, 0.0]), distance)
+    return Frame(center, up / length if length > 1e-3 else np.array([0.0, -1.0, 0.0]), distance)
 
 
 def looking(place: np.ndarray, at: np.ndarray, up: np.ndarray) -> tuple[float, ...]:
@@ -184,7 +184,7 @@ def aside(up: np.ndarray) -> np.ndarray:
 
 def orbit(views: Sequence[View], cloud: Cloud, frames: int = FRAMES) -> tuple[View, ...]:
     """So many views evenly around the scene, a little from above; the picture is that of the first camera."""
-    centre, up, distance = frame(views, cloud)
+    center, up, distance = frame(views, cloud)
     if views:
         lens = replace(views[0], cx=views[0].width / 2, cy=views[0].height / 2)
     else:
@@ -196,7 +196,7 @@ def orbit(views: Sequence[View], cloud: Cloud, frames: int = FRAMES) -> tuple[Vi
     for number in range(frames):
         angle = 2 * math.pi * number / frames
         level = math.cos(angle) * side + math.sin(angle) * other
-        place = centre + distance * (math.cos(_ELEVATION) * level + math.sin(_ELEVATION) * up)
+        place = center + distance * (math.cos(_ELEVATION) * level + math.sin(_ELEVATION) * up)
         name = f"{number:05d}"
-        found.append(replace(lens, name=name, image="", mask="", split="", pose=looking(place, centre, up)))
+        found.append(replace(lens, name=name, image="", mask="", split="", pose=looking(place, center, up)))
     return tuple(found)

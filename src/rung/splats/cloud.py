@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
-#: The first harmonic: what a colour's distance from grey is divided by.
+#: The first harmonic: what a color's distance from gray is divided by.
 C0 = 0.28209479177387814
 
 
@@ -29,7 +29,7 @@ class Cloud(NamedTuple):
 
     @property
     def tints(self) -> Floats:
-        """Colours [N, 3] without harmonics above the first, mostly in 0 to 1."""
+        """Colors [N, 3] without harmonics above the first, mostly in 0 to 1."""
         return (0.5 + C0 * self.harmonics[:, 0]).astype(np.float32)
 
     @property

@@ -45,7 +45,7 @@ def merged(clouds: Sequence[Cloud]) -> Cloud:
 
 
 def cropped(cloud: Cloud, low: Sequence[float], high: Sequence[float]) -> Cloud:
-    """The splats whose centres lie in the box from ``low`` [3] to ``high`` [3]."""
+    """The splats whose centers lie in the box from ``low`` [3] to ``high`` [3]."""
     inside = (cloud.means >= np.asarray(low)) & (cloud.means <= np.asarray(high))
     return cloud.chosen(np.asarray(inside.all(1)))
 
@@ -115,7 +115,7 @@ def _quaternion(rotation: Matrix) -> Matrix:
 
 
 def turned_harmonics(harmonics: Floats, rotation: Matrix) -> Floats:
-    """[N, (degree + 1)^2, 3] of splats that are turned: their colour in a direction is what it was in the direction
+    """[N, (degree + 1)^2, 3] of splats that are turned: their color in a direction is what it was in the direction
     turned back.
 
     Each degree by its own Wigner matrix, in float64. It is found by looking: it is what takes the values of the basis

@@ -17,7 +17,7 @@ from rung.measure.metrics import ssim
 from rung.models.card import View
 from rung.splats.cloud import Cloud
 from rung.splats.photographs import Photographs, Shot, transparent
-from rung.splats.render import Bytes, Colour, Painter, colour, eight_bits
+from rung.splats.render import Bytes, Color, Painter, color, eight_bits
 from rung.splats.scenes import scene
 from rung.splats.trained import METRICS, Trained, read_run_file
 
@@ -39,7 +39,7 @@ def evaluate(
     photographs: Shots,
     indexes: Iterable[int],
     *,
-    background: Colour = (0.0, 0.0, 0.0),
+    background: Color = (0.0, 0.0, 0.0),
     transparent: Callable[[View], bool] = lambda view: False,
     antialiased: bool = False,
     device: str | torch.device = "cpu",
@@ -94,7 +94,7 @@ def evaluate_run(made: Trained, device: str | torch.device = "cpu") -> dict[str,
         [replace(view, pose=poses[view.name]) for view in shots.views],
         shots,
         indexes,
-        background=colour(made.background),
+        background=color(made.background),
         transparent=lambda view: transparent(alpha, view),
         antialiased=made.antialiased,
         device=device,
@@ -124,7 +124,7 @@ def _tested(made: Trained, tests: Sequence[View]) -> tuple[Photographs, list[int
     return shots, [places[each] for each in wanted]
 
 
-def compared(shot: Shot, background: Colour, transparent: bool) -> tuple[Bytes, np.ndarray | None]:
+def compared(shot: Shot, background: Color, transparent: bool) -> tuple[Bytes, np.ndarray | None]:
     """Return what a picture is held against, uint8 [H, W, 3], and which pixels count, bool [H, W] (None: all)."""
     if shot.alpha is None:
         return shot.rgb, None

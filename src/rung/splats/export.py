@@ -13,7 +13,7 @@ from rung.splats import cameras, edit
 from rung.splats.cloud import Cloud
 from rung.splats.evaluate import psnr
 from rung.splats.files import read, suffix, write
-from rung.splats.render import Painter, colour, eight_bits
+from rung.splats.render import Painter, color, eight_bits
 from rung.splats.trained import Trained
 from rung.splats.viewers.page import page
 
@@ -68,7 +68,7 @@ class Export:
         """Writes the file whole or not at all; raises ``UsageError``, ``CannotEncode``, ``DiskFull``."""
         with writing(out):
             if out.suffix.lower() == PAGE:
-                ground, sharp = colour(self._first.background), self._first.antialiased
+                ground, sharp = color(self._first.background), self._first.antialiased
                 training = [view for view in self.views if view.split == "train"]
                 write_whole(
                     out, page(self.cloud, training, background=ground, antialiased=sharp, title=page_title(out))
@@ -82,7 +82,7 @@ class Export:
         after = self.cloud if out.suffix.lower() == PAGE else read(out)
         views: Sequence[View] = self.views[:: -(-len(self.views) // _CAMERAS) or 1]
         views = views or cameras.orbit((), self.whole, _ORBIT)
-        ground = colour(self._first.background)
+        ground = color(self._first.background)
         painters = [Painter(cloud, antialiased=self._first.antialiased) for cloud in (self.whole, after)]
         found = [psnr(*(eight_bits(painter.paint(view, ground)[0]) for painter in painters)) for view in views]
         return sum(found) / len(found), len(found)
@@ -101,7 +101,7 @@ def _nothing_left(merged: Cloud) -> UsageError:
     low, high = merged.means.min(0), merged.means.max(0)
     return UsageError(
         f"None of the {len(merged.means):,} splats is left.",
-        [f"their centres lie from {low} to {high}"],
+        [f"their centers lie from {low} to {high}"],
         ["rung splat info SRC", "a larger --crop, or a lower --prune-opacity"],
     )
 

@@ -252,5 +252,5 @@ def _decoded(plan: _Plan) -> Shot:
     shot = _shot(pictures.pixels(Path(view.image), view.width, view.height, plan.lying[0]))
     if not view.mask:
         return shot
-    mask = pictures.pixels(Path(view.mask), view.width, view.height, plan.lying[1], grey=True)
+    mask = pictures.pixels(Path(view.mask), view.width, view.height, plan.lying[1], gray=True)
     return Shot(shot.rgb, mask if shot.alpha is None else np.minimum(mask, shot.alpha))

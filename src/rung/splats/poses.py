@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rung.models.card import View
 
 Doubles = npt.NDArray[np.float64]
-#: Of its own width, how far a picture lies beside its neighbour's where nothing else says how far the scene is: surveys
+#: Of its own width, how far a picture lies beside its neighbor's where nothing else says how far the scene is: surveys
 #: are flown with overlaps of 60 to 80 %.
 _BESIDE = 1 / 3
 
@@ -46,7 +46,7 @@ def converge(views: Sequence[View]) -> bool:
 
 def reaches(views: Sequence[View]) -> Doubles:
     """About how far along its axis what each camera looks at is, [N]: their common ``focus``; where they do not
-    ``converge``, so far that pictures of neighbours overlap by two thirds."""
+    ``converge``, so far that pictures of neighbors overlap by two thirds."""
     stands = places(views)
     if converge(views):
         axes = np.stack([pose_of(view)[2, :3] for view in views])

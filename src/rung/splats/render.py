@@ -1,4 +1,4 @@
-"""Pictures of a trained scene, without gradients: in colour, and how far away things are."""
+"""Pictures of a trained scene, without gradients: in color, and how far away things are."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rung.splats.cloud import Cloud, Floats
 
 Bytes = npt.NDArray[np.uint8]
 #: Red, green, blue in 0 to 1, as splats have them: nothing converts to or from sRGB.
-Colour = Sequence[float]
+Color = Sequence[float]
 
 
 class Painter:
     """Draws views of one cloud, whose splats lie on a device once for all pictures.
 
-    ``degree`` limits the harmonics (0: the same colour from all sides).
+    ``degree`` limits the harmonics (0: the same color from all sides).
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class Painter:
         self._splats = Splats(*(torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in parts))
         self._mode = "antialiased" if antialiased else "classic"
 
-    def paint(self, view: View, background: Colour = (0.0, 0.0, 0.0)) -> tuple[Floats, Floats]:
-        """Colours [H, W, 3], in 0 to 1 where the splats are, and depths [H, W] (weighted means, 0 where nothing is)."""
+    def paint(self, view: View, background: Color = (0.0, 0.0, 0.0)) -> tuple[Floats, Floats]:
+        """Colors [H, W, 3], in 0 to 1 where the splats are, and depths [H, W] (weighted means, 0 where nothing is)."""
         pose, intrinsics = torch.eye(4), torch.eye(3)
         pose[:3] = torch.tensor(view.pose).reshape(3, 4)
         intrinsics[0, 0], intrinsics[1, 1], intrinsics[0, 2], intrinsics[1, 2] = view.fx, view.fy, view.cx, view.cy
@@ -61,7 +61,7 @@ class Painter:
 def draw(
     cloud: Cloud,
     view: View,
-    background: Colour = (0.0, 0.0, 0.0),
+    background: Color = (0.0, 0.0, 0.0),
     *,
     antialiased: bool = False,
     degree: int | None = None,
@@ -72,11 +72,11 @@ def draw(
 
 
 def eight_bits(colors: np.ndarray) -> Bytes:
-    """Colours as files hold them: 0 to 1 becomes 0 to 255, rounded; what lies beyond is cut off."""
+    """Colors as files hold them: 0 to 1 becomes 0 to 255, rounded; what lies beyond is cut off."""
     return np.rint(np.clip(colors, 0, 1) * 255).astype(np.uint8)
 
 
-def colour(words: str) -> tuple[float, float, float]:
+def color(words: str) -> tuple[float, float, float]:
     """A background by name (black, white) or as R,G,B in 0 to 1; raises ``UsageError``."""
     named = {"black": (0.0, 0.0, 0.0), "white": (1.0, 1.0, 1.0)}
     if words in named:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -14,11 +14,36 @@ from rung.measure import pictures
 from rung.models.card import View
 from rung.ops.rasterize import NEAR
 from rung.splats.cloud import Cloud
-from rung.splats.naming import stems
 from rung.splats.poses import in_picture
-from rung.splats.render import Bytes, Colour, Painter, eight_bits
+from rung.splats.render import Bytes, Color, Painter, eight_bits
 from rung.splats.scenes.video import SUFFIXES
 from rung.splats.trained import Trained
+
+
+def stems(names: Sequence[str]) -> list[PurePosixPath]:
+    """For each photograph a path without a suffix of its own, all different, which cannot lead out of a folder.
+
+    The photograph's subfolders and stem; with its suffix where stems alone would be the same, with a number where names
+    are the same.
+    """
+    paths = [_inside(name) for name in names]
+    for found in ([path.with_suffix("") for path in paths], paths):
+        if len(set(found)) == len(found):
+            return found
+    taken = dict[PurePosixPath, None]()
+    for path in paths:
+        place, number = path, 1
+        while place in taken:
+            number += 1
+            place = path.with_name(f"{path.name}-{number}")
+        taken[place] = None
+    return list(taken)
+
+
+def _inside(name: str) -> PurePosixPath:
+    parts = [part for part in PurePosixPath(name.replace("\\", "/")).parts if part not in ("..", "/")]
+    return PurePosixPath(*parts or ["photograph"])
+
 
 VIDEOS = (".mp4", ".gif")
 #: Splats by which the range of depths is found, and the shares of them before and behind it.
@@ -29,7 +54,7 @@ def draw_all(
     made: Trained,
     views: Sequence[View],
     out: Path,
-    background: Colour,
+    background: Color,
     depth: bool,
     fps: float,
     on_done: Callable[[int], None],
@@ -37,7 +62,7 @@ def draw_all(
 ) -> int:
     """Draws every view, to ``out/STEM.png`` (``naming.stems``) or as the frames of ``out``, a video; returns how many.
 
-    ``device`` is one of torch. With ``depth`` pictures are grey: white is the nearest, black the farthest or nothing.
+    ``device`` is one of torch. With ``depth`` pictures are gray: white is the nearest, black the farthest or nothing.
     Raises ``UsageError`` for names that a folder or a video cannot have, for views of several sizes in a video,
     ``SoftwareMissing`` without ffmpeg or pillow, ``DiskFull``.
     """
@@ -72,18 +97,18 @@ def _drawn(
     painter: Painter,
     cloud: Cloud,
     views: Sequence[View],
-    background: Colour,
+    background: Color,
     depth: bool,
     on_done: Callable[[int], None],
 ) -> Iterator[Bytes]:
     near, far = _range(cloud, views) if depth else (0.0, 0.0)
     for number, view in enumerate(views, 1):
         colors, depths = painter.paint(view, background)
-        yield eight_bits(_grey(depths, near, far) if depth else colors)
+        yield eight_bits(_gray(depths, near, far) if depth else colors)
         on_done(number)
 
 
-def _grey(depths: np.ndarray, near: float, far: float) -> np.ndarray:
+def _gray(depths: np.ndarray, near: float, far: float) -> np.ndarray:
     """[H, W, 3]; inverse depths, of which the eye sees as much nearby as it does far away."""
     inverse = 1 / np.maximum(depths, 1e-9)
     shade = np.where(depths > 0, (inverse - 1 / far) / max(1 / near - 1 / far, 1e-9), 0)

@@ -1,1 +1,1 @@
-"""Training: adapters with TRL (``tune``), and optimisers with 8-bit state."""
+"""Training: adapters with TRL (``tune``), and optimizers with 8-bit state."""

@@ -20,12 +20,12 @@ def loss_curve(training: Points, evaluation: Points, title: str) -> str:
         y = _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - (loss - low) / span)
         return f"{x:.1f},{y:.1f}"
 
-    def line(points: Points, colour: str) -> str:
+    def line(points: Points, color: str) -> str:
         places = " ".join(at(*point) for point in points)
         dots = "".join(
-            '<circle cx="{}" cy="{}" r="2" fill="{}"/>'.format(*at(*point).split(","), colour) for point in points
+            '<circle cx="{}" cy="{}" r="2" fill="{}"/>'.format(*at(*point).split(","), color) for point in points
         )
-        return f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{places}"/>{dots}'
+        return f'<polyline fill="none" stroke="{color}" stroke-width="1.5" points="{places}"/>{dots}'
 
     ticks = [low + span * part / 4 for part in range(5)]
     marks = "".join(

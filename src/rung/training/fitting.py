@@ -15,9 +15,9 @@ from rung.planning.network_spec import Subject
 from rung.planning.training import adapter_weights, training_use
 from rung.planning.weight_plan import Weight, compute_dtype, recipe
 
-#: Formats that hold weights as they are computed with; for the others the layers are quantised.
+#: Formats that hold weights as they are computed with; for the others the layers are quantized.
 PLAIN = ("f32", "bf16", "f16")
-#: In place of a format: what a folder holds quantised stays as it is.
+#: In place of a format: what a folder holds quantized stays as it is.
 STORED = "stored"
 
 
@@ -106,7 +106,7 @@ def _use(
 
 def _weights(card: ModelCard, device: Device, format: str, dtype: str) -> tuple[Weight, ...]:
     """The weights as transformers holds them: linears in the format, embedding, head and norms in what is computed; of
-    a quantised folder those that are stored so."""
+    a quantized folder those that are stored so."""
     plain, asked = formats.get(dtype), None if format == STORED else formats.get(format)
 
     def held(weight: Weight) -> Weight:

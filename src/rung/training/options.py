@@ -10,7 +10,7 @@ class Options:
     """Hold what a run is made of. Names and defaults are TRL's, but for the learning rate, of which TRL's advice for
     adapters (ten times its 2e-5) is taken, and for targets, which are all linear layers, as in QLoRA. ``max_length`` is
     by default TRL's 1,024 tokens, or what the model holds if that is less; ``format`` nf4, or what
-    a quantised folder is stored in."""
+    a quantized folder is stored in."""
 
     format: str | None = None
     epochs: float = 3.0

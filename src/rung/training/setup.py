@@ -9,11 +9,18 @@ from typing import Any
 
 import torch
 from peft import LoraConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig
 
 from rung.hub.peft import prepare
+from rung.hub.quantized_layout import ReadConfig
+from rung.hub.quantizer import QuantizationConfig
+from rung.kernels.gpu.dtypes import TORCH_DTYPE
+from rung.models.card import ModelCard
+from rung.models.checkpoints import OWN
+from rung.models.settings import QUANTIZATION, Settings, quantization
 from rung.run.torch_device import torch_name
-from rung.training.fitting import Fit
+from rung.training.fitting import PLAIN, STORED, Fit
 from rung.training.options import Options, names
 
 #: Checkpoints of a run, about, and the most steps between two.
@@ -79,3 +86,25 @@ def settings(asked: Options, planned: Fit, length: int, folder: Path, rows: int,
         report_to="none",
         disable_tqdm=True,
     )
+
+
+def load_tokenizer(card: ModelCard) -> Any:
+    """The tokenizer of a folder, with a token to pad with."""
+    tokenizer = AutoTokenizer.from_pretrained(card.path)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_base(card: ModelCard, format: str, dtype: str) -> Any:
+    """The model with its linear layers in ``format``, or as they are ``STORED``, computing in ``dtype``."""
+    options: dict[str, Any] = {"dtype": TORCH_DTYPE[dtype]}
+    if format == STORED and card.quantized != OWN:  # transformers itself would ask for the package that wrote it
+        options["config"] = config = AutoConfig.from_pretrained(card.path)
+        described = quantization(Settings(card.metadata, card.name)) or {}
+        for key in QUANTIZATION:
+            config.__dict__.pop(key, None)
+        options["quantization_config"] = ReadConfig(described, card.name, {})
+    elif format not in (*PLAIN, STORED):
+        options["quantization_config"] = QuantizationConfig(format=format)
+    return AutoModelForCausalLM.from_pretrained(card.path, **options)

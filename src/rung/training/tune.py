@@ -79,9 +79,8 @@ def tune(
 
     from transformers.utils.logging import disable_progress_bar
 
-    from rung.training.base import load_base, load_tokenizer
-    from rung.training.setup import lora, settings
-    from rung.training.tokens import encode_rows
+    from rung.training.data import encode_rows
+    from rung.training.setup import load_base, load_tokenizer, lora, settings
 
     disable_progress_bar()
     length = asked.max_length or min(LENGTH, card.decoder.context)
@@ -155,10 +154,10 @@ def _check(card: ModelCard, asked: Options, place: Path) -> None:
 
 def _format(card: ModelCard, asked: str | None) -> str:
     """Return what the base is held in while the adapter is trained. Raises ``UnknownFormat``, ``UsageError``."""
-    if card.quantised:
+    if card.quantized:
         if asked not in (None, STORED):
             raise UsageError(
-                f"{card.name} was asked for in {asked}, and is quantised already.",
+                f"{card.name} was asked for in {asked}, and is quantized already.",
                 ["adapters are trained on what it holds, as it is stored"],
                 ["leave out --format", f"rung tune ORIGINAL DATA --out DIR --format {asked}"],
                 code="already-quantized",
@@ -282,7 +281,7 @@ def _train(
     import datasets
     from transformers.trainer_callback import PrinterCallback
 
-    from rung.training.base import load_tokenizer
+    from rung.training.setup import load_tokenizer
     from rung.training.trainer import Diverged, Trainer, Watch, plain_loss
 
     datasets.disable_progress_bars()

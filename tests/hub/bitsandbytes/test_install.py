@@ -207,16 +207,16 @@ def test_embeddings_and_int8_layers():
     assert float((found[1][1] - want).norm() / want.norm()) < 0.01
 
 
-def test_an_optimiser_goes_on_with_rung():
+def test_an_optimizer_goes_on_with_rung():
     p = [nn.Parameter(torch.linspace(-1, 1, 8192)) for _ in range(2)]
-    optimisers = [bnb.optim.AdamW8bit([each], lr=1e-2) for each in p]
+    optimizers = [bnb.optim.AdamW8bit([each], lr=1e-2) for each in p]
     for step in range(4):
         for which, act in ((0, uninstall), (1, install if step > 1 else uninstall)):
             act()
             p[which].grad = torch.sin(torch.arange(8192.0) * (step + 1))
-            optimisers[which].step()
+            optimizers[which].step()
     torch.testing.assert_close(*p, rtol=1e-5, atol=1e-6)
-    first, second = (o.state[each] for o, each in zip(optimisers, p, strict=True))
+    first, second = (o.state[each] for o, each in zip(optimizers, p, strict=True))
     assert torch.equal(first["state2"], second["state2"])
 
 

@@ -212,7 +212,7 @@ def test_a_repacked_weight_is_refused():
 
 @pytest.mark.parametrize("name", ["adam", "lamb", "ademamix", "momentum", "lars", "lion", "rmsprop", "adagrad"])
 @pytest.mark.parametrize("bits", [8, 32])
-def test_optimisers(name, bits):
+def test_optimizers(name, bits):
     two, lead = name in ("adam", "lamb", "ademamix"), (2,) if name == "ademamix" else ()
     found = []
     for run in (KERNELS, {op: getattr(ops, op).default for op in KERNELS if op.startswith("optimizer")}):
@@ -249,6 +249,6 @@ def test_gradients_of_zero_are_not_left_alone():
 @pytest.mark.parametrize("threshold", [0.0, 1.0])
 def test_activations_may_lie_in_any_order(threshold):
     a = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(6)).transpose(0, 1)
-    for quantise in (int8.int8_vectorwise_quant, int8.int8_double_quant):
-        for found, known in zip(quantise(a, threshold), quantise(a.contiguous(), threshold), strict=True):
+    for quantize in (int8.int8_vectorwise_quant, int8.int8_double_quant):
+        for found, known in zip(quantize(a, threshold), quantize(a.contiguous(), threshold), strict=True):
             assert found is None if known is None else torch.equal(found, known)

@@ -63,13 +63,13 @@ def test_every_step(model_type, tmp_path):
     assert torch.equal(logits_of(same, IDS), first)
 
     trained = adapted(load(), init_lora_weights=True)
-    optimiser = torch.optim.AdamW([p for p in trained.parameters() if p.requires_grad], lr=1e-2)
+    optimizer = torch.optim.AdamW([p for p in trained.parameters() if p.requires_grad], lr=1e-2)
     losses = []
     for _ in range(4):
         losses.append(trained.train()(IDS, labels=IDS).loss)
         losses[-1].backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         logits_of(trained, IDS)  # evaluated in between
     assert losses[-1] < losses[0]
     target = trained.base_model.model.model.layers[0].mlp.up_proj

@@ -39,8 +39,8 @@ def test_a_file_of_a_starters_name_wins_and_that_is_said(tmp_path: Path, monkeyp
     assert lookup.find_missing_starter("smollm2") is None
 
 
-def test_a_starter_wins_over_the_catalogue_and_over_other_programs(tmp_path: Path) -> None:
-    """smollm2 is a family of the catalogue too, of which the most used size is 1.7B; ollama has it as well."""
+def test_a_starter_wins_over_the_catalog_and_over_other_programs(tmp_path: Path) -> None:
+    """smollm2 is a family of the catalog too, of which the most used size is 1.7B; ollama has it as well."""
     other = tmp_path / "home" / ".lmstudio" / "models" / "me" / "smollm2"
     other.mkdir(parents=True)
     shutil.copy(FILE, other / "smollm2.gguf")
@@ -61,7 +61,7 @@ def test_a_starter_is_planned_before_it_is_here() -> None:
     assert "rung pull gemma3-270m" in notes[0]
 
 
-def test_a_model_of_the_catalogue_that_is_a_starter_names_it() -> None:
+def test_a_model_of_the_catalog_that_is_a_starter_names_it() -> None:
     with pytest.raises(RungError, match="weights are not here") as caught:
         lookup.find_path("smollm2-135m")
     assert caught.value.ways_out[0] == "rung run smollm2"

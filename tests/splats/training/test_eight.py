@@ -1,4 +1,4 @@
-"""Harmonics with Adam's means in 8 bits: colours, gradients and steps against plain torch and against 32 bits."""
+"""Harmonics with Adam's means in 8 bits: colors, gradients and steps against plain torch and against 32 bits."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def plain(monkeypatch):
 
 
 def stepped(model, degree, steps=1):
-    """The model after steps with gradients of the colours that are the same each time."""
+    """The model after steps with gradients of the colors that are the same each time."""
     camera = Camera(64, 48, 50.0, 50.0, 32.0, 24.0, degree)
     pose = POSE.clone().requires_grad_()
     given = torch.from_numpy(np.random.default_rng(5).standard_normal((len(model), 3)).astype(np.float32) * 1e-5)
@@ -49,7 +49,7 @@ def stepped(model, degree, steps=1):
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
 @pytest.mark.parametrize("halves", ["f32", "f16"])
 @pytest.mark.parametrize("kernels", [True, False])
-def test_colours_and_their_gradients_are_those_of_the_specification(degree, halves, kernels, plain):
+def test_colors_and_their_gradients_are_those_of_the_specification(degree, halves, kernels, plain):
     if not kernels:
         plain()
     lean = Model(random_cloud(COUNT, 3, seed=3), torch.device("cpu"), "8bit", halves)

@@ -10,7 +10,7 @@ from rung.splats.training.adc import Classic
 from rung.splats.training.corrections import Corrections
 from rung.splats.training.mcmc import MarkovChain, drawn
 from rung.splats.training.model import Model
-from rung.splats.training.schedule import Beat
+from rung.splats.training.settings import Beat
 from rung.splats.training.start import apart
 from tests.splats.training import tiny
 

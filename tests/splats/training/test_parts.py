@@ -1,4 +1,4 @@
-"""The parts of training against independent computations: loss, growth, neighbours, spaces, schedule."""
+"""The parts of training against independent computations: loss, growth, neighbors, spaces, schedule."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 from rung.measure.metrics import ssim
 from rung.nn.growing import divided
 from rung.splats.poses import focus, in_picture, pose_of
-from rung.splats.training import checkpoint, loss, model, schedule, start
+from rung.splats.training import checkpoint, loss, model, settings, start
 from rung.splats.training.corrections import Corrections
 from rung.splats.training.normalization import around
 from tests.splats.training import tiny
@@ -33,12 +33,12 @@ def test_the_compiled_step_of_adam_is_torchs(shape):
     rates = tuple(0.01 * (1 + at % 3) for at in range(value[0].numel()))
     ours = [value.clone(), torch.zeros(shape), torch.zeros(shape)]
     moved = torch.nn.Parameter(value.clone())
-    optimiser = torch.optim.Adam([moved], lr=1.0, eps=model.EPSILON)
+    optimizer = torch.optim.Adam([moved], lr=1.0, eps=model.EPSILON)
     for taken in range(1, 4):
         gradient = torch.randn(shape, generator=generator)
         before = moved.detach().clone()
         moved.grad = gradient
-        optimiser.step()
+        optimizer.step()
         with torch.no_grad():
             moved.copy_(before + (moved - before) * torch.tensor(rates).view(shape[1:]))
         model.adam(ours[0], gradient, ours[1], ours[2], rates, taken)
@@ -85,7 +85,7 @@ def test_copies_of_a_splat_look_as_it_did(opacity, copies):
     assert float(scale[0, 1] / scale[0, 0]) == pytest.approx(0.2 / 0.7)
 
 
-def test_neighbours_are_about_those_of_comparing_all():
+def test_neighbors_are_about_those_of_comparing_all():
     points = np.random.default_rng(2).standard_normal((600, 3)).astype(np.float32)
     squares = ((points[:, None] - points[None]) ** 2).sum(-1)
     wanted = np.sqrt(np.sort(squares, axis=1)[:, 1:4].mean(1))
@@ -99,8 +99,8 @@ def test_neighbours_are_about_those_of_comparing_all():
 def test_random_points_lie_where_cameras_look():
     views = [tiny.view(tiny.camera(angle)) for angle in np.linspace(0, 5, 6)]
     pictures = [np.full((tiny.SIZE, tiny.SIZE, 3), 10 * number, np.uint8) for number in range(6)]
-    points, colours = start.random_points(views, pictures, 200, np.random.default_rng(0))
-    assert points.shape == colours.shape == (200, 3)
+    points, colors = start.random_points(views, pictures, 200, np.random.default_rng(0))
+    assert points.shape == colors.shape == (200, 3)
     assert (start.count_views(points, views) >= 3).all()
     assert np.abs(focus(views)).max() < 0.3
 
@@ -140,10 +140,10 @@ def test_the_inner_space_and_back():
 
 
 def test_the_schedule_is_the_published_one_at_its_length():
-    assert schedule.rates(0, 30_000) == {**schedule.RATES, "means": pytest.approx(1.6e-4)}
-    assert schedule.rates(1, 60_000) == {**schedule.RATES, "means": pytest.approx(1.6e-6)}
-    assert [schedule.degree(step / 30_000, 3) for step in (0, 999, 1000, 2500, 29_999)] == [0, 0, 1, 2, 3]
-    beat = schedule.Beat(100 / 30_000, 500 / 30_000, 25_000 / 30_000)
+    assert settings.rates(0, 30_000) == {**settings.RATES, "means": pytest.approx(1.6e-4)}
+    assert settings.rates(1, 60_000) == {**settings.RATES, "means": pytest.approx(1.6e-6)}
+    assert [settings.degree(step / 30_000, 3) for step in (0, 999, 1000, 2500, 29_999)] == [0, 0, 1, 2, 3]
+    beat = settings.Beat(100 / 30_000, 500 / 30_000, 25_000 / 30_000)
     fell, last = [], 0
     for step in range(1, 30_001):
         if beat.falls(step, (step - 1) / 30_000, step / 30_000, last):
@@ -153,11 +153,11 @@ def test_the_schedule_is_the_published_one_at_its_length():
     assert max(fell) == 24_900
 
 
-def test_in_a_short_run_centres_come_as_far_as_in_a_long_one():
-    whole = 30_000 * schedule.rates(0, 30_000)["means"]
-    assert [steps * schedule.rates(0, steps)["means"] for steps in (15_000, 2_000, 1_000)] == pytest.approx([whole] * 3)
-    assert schedule.rates(0, 10)["means"] == pytest.approx(30 * 1.6e-4)
-    assert schedule.rates(0.5, 30_000 // 16)["logits"] == pytest.approx(2 * 5e-2)
+def test_in_a_short_run_centers_come_as_far_as_in_a_long_one():
+    whole = 30_000 * settings.rates(0, 30_000)["means"]
+    assert [steps * settings.rates(0, steps)["means"] for steps in (15_000, 2_000, 1_000)] == pytest.approx([whole] * 3)
+    assert settings.rates(0, 10)["means"] == pytest.approx(30 * 1.6e-4)
+    assert settings.rates(0.5, 30_000 // 16)["logits"] == pytest.approx(2 * 5e-2)
 
 
 def test_a_corrected_pose_is_a_rotation_and_nothing_at_the_beginning():

@@ -22,9 +22,9 @@ def photographed(view):
     return (np.clip(np.stack(tones, -1) / 4 + 0.5, 0, 1) * 255).astype(np.uint8), places_there
 
 
-def test_points_lie_on_the_surface_and_have_its_colours():
+def test_points_lie_on_the_surface_and_have_its_colors():
     shots = [Shot(photographed(view)[0], None) for view in _VIEWS]
-    points, colours = stereo.matched_points(_VIEWS, shots)
+    points, colors = stereo.matched_points(_VIEWS, shots)
     assert len(points) > 0.5 * len(_VIEWS) * tiny.SIZE**2
     away = np.abs(points @ [1.0, 0.0, 0.5]) / np.hypot(1.0, 0.5)
     assert np.median(away) < 0.02
@@ -34,7 +34,7 @@ def test_points_lie_on_the_surface_and_have_its_colours():
     close = nearest.min(0) < 0.02**2
     of_picture = picture.reshape(-1, 3)[nearest.argmin(0)][close].astype(int)
     assert close.sum() > 20
-    assert np.median(np.abs(of_picture - colours[::50][close])) < 12
+    assert np.median(np.abs(of_picture - colors[::50][close])) < 12
 
 
 def test_what_is_masked_or_plain_gives_no_points():

@@ -48,7 +48,7 @@ def twelve():
     return views, [photographed(view) for view in views]
 
 
-def test_they_look_about_as_far_as_pictures_of_neighbours_overlap_by_two_thirds():
+def test_they_look_about_as_far_as_pictures_of_neighbors_overlap_by_two_thirds():
     assert reaches(survey(3, 4, 2 / 3)) == pytest.approx([HIGH] * 12)
     assert not converge(survey(3, 4))
     ring = [tiny.view(tiny.camera(angle, far=3.0)) for angle in np.linspace(0, 5, 6)]
@@ -57,7 +57,7 @@ def test_they_look_about_as_far_as_pictures_of_neighbours_overlap_by_two_thirds(
 
 
 @pytest.mark.parametrize("views", [survey(1, 1), survey(1, 1) * 3], ids=["alone", "in one place"])
-def test_cameras_without_a_neighbour_look_as_far_as_training_takes_its_space_to_be(views):
+def test_cameras_without_a_neighbor_look_as_far_as_training_takes_its_space_to_be(views):
     assert reaches(views).tolist() == [1.0] * len(views)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rung.cli.chat.options import check_options
 from rung.cli.generation import GenerationOptions
-from rung.cli.text_input import decode, kind_of, text_of
+from rung.cli.input.text import decode, kind_of, text_of
 from rung.core.errors import BadFile, ModelNotFound, UsageError
 from rung.core.files import FULL
 from rung.core.settings import CACHE

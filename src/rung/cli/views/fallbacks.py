@@ -1,4 +1,4 @@
-"""The fallback matrix: which rung every op stands on, on every architecture of the catalogue, in every format."""
+"""The fallback matrix: which rung every op stands on, on every architecture of the catalog, in every format."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ DTYPES = {"linear": ("f32", "f16", "bf16")}
 _FORMATS = {"attention": ("f32", "f16"), "decode_step": ("f32", "f16"), "rasterize": ("f32",)}
 _HEAD = """# Fallbacks
 
-Which rung every op stands on, on every product of the catalogue, in every format: `rung ladder --matrix` prints this
-page from the ladders and the catalogue, and a test compares them. A product has the newest torch that still carries
+Which rung every op stands on, on every product of the catalog, in every format: `rung ladder --matrix` prints this
+page from the ladders and the catalog, and a test compares them. A product has the newest torch that still carries
 code for it. Products whose answers are the same stand together; below each table is why the rungs above were not
 taken. `rung ladder linear q4_k --device p2200` shows one of them.
 """

@@ -11,7 +11,7 @@ from rung.core.text import size
 from rung.diagnosis.binaries import answer as answers
 from rung.diagnosis.binaries import rules
 from rung.diagnosis.binaries.images import CODE_OBJECT, CUBIN, LTO, NOT_READ, PTX, SPIRV, CpuCode, Library
-from rung.diagnosis.binaries.judge import Judgement, capability, targets
+from rung.diagnosis.binaries.judge import Judgment, capability, targets
 from rung.hardware.catalog.rows import architectures, version
 
 if TYPE_CHECKING:
@@ -63,23 +63,23 @@ def matters(answer: Answer, place: int) -> bool:
     """Return whether a library belongs in the table: it has device code, is broken, or speaks against the device."""
     library = answer.libraries[place]
     if answer.device and not library.remarks:
-        runs = answer.judgements[place].runs
+        runs = answer.judgments[place].runs
         return runs not in (("yes", "none") if answer.device.kind == "cpu" else ("other", "none"))
     return bool(library.objects or library.remarks)
 
 
 def in_full(answer: Answer, place: int) -> Iterator[str]:
-    """All that is known of one library, the judgement first."""
+    """All that is known of one library, the judgment first."""
     library = answer.libraries[place]
-    if answer.judgements:
-        yield _sentence(answer.judgements[place])
+    if answer.judgments:
+        yield _sentence(answer.judgments[place])
     if library.objects:
         for kind, word in _KINDS.items():
             if found := library.count(kind):
                 yield f"  {word:<9} {_counted(found)}{_driver(library) if kind == PTX else ''}"
         yield f"  objects   {_objects(library)}"
         yield f"  code for  {ranges(answers.serves(library)) or 'no device of the catalogue'}"
-    elif not answer.judgements and library.format != NOT_READ:
+    elif not answer.judgments and library.format != NOT_READ:
         yield "  no device code"
     if library.cpu:
         yield f"  CPU       {_cpu(library.cpu)}"
@@ -87,7 +87,7 @@ def in_full(answer: Answer, place: int) -> Iterator[str]:
         yield f"  ! {remark}"
 
 
-def _sentence(found: Judgement) -> str:
+def _sentence(found: Judgment) -> str:
     word = _WORDS[found.runs]
     parts = [word + (f": {found.reason}" if found.reason not in ("", word) else "")]
     if found.images and found.runs in ("yes", "partly"):
@@ -136,7 +136,7 @@ def _cpu(code: CpuCode) -> str:
 
 
 def ranges(served: Sequence[str]) -> str:
-    """Compute capabilities of the catalogue as ranges, AMD targets as they are: ``6.0 to 6.2, 7.5``."""
+    """Compute capabilities of the catalog as ranges, AMD targets as they are: ``6.0 to 6.2, 7.5``."""
     known = sorted({row.cc for row in architectures().values() if row.cc}, key=version)
     places = [known.index(name) for name in served if name in known]
     runs: list[list[int]] = []
@@ -158,8 +158,8 @@ def listing(answer: Answer, shown: Sequence[int]) -> Table:
         first = answer.libraries[members[0]]
         total = sum(answer.libraries[place].size for place in members)
         label = name if len(members) == 1 else f"{name} ({len(members)} files)"
-        if answer.judgements:
-            rows.add_row(label, size(total), *_judged([answer.judgements[place] for place in members]))
+        if answer.judgments:
+            rows.add_row(label, size(total), *_judged([answer.judgments[place] for place in members]))
         else:
             libraries = [answer.libraries[place] for place in members]
             served = {cc for library in libraries for cc in answers.serves(library) if not cc.startswith("gfx")}
@@ -170,7 +170,7 @@ def listing(answer: Answer, shown: Sequence[int]) -> Table:
     return rows
 
 
-def _judged(found: Sequence[Judgement]) -> tuple[str, str]:
+def _judged(found: Sequence[Judgment]) -> tuple[str, str]:
     """Word and reason of one library; of kernel files the best, since each is for one device."""
     best = min(found, key=lambda item: list(_WORDS).index(item.runs))
     parts = [best.reason]
@@ -214,7 +214,7 @@ def _together(answer: Answer) -> Iterator[str]:
 
 def _against(answer: Answer, device: Device) -> Iterator[str]:
     """Yield whether something stands against the device, and what is not for it at all."""
-    counts = Counter(found.runs for found in answer.judgements)
+    counts = Counter(found.runs for found in answer.judgments)
     if answer.failing:
         yield f"Nothing of {_libraries(len(answer.failing))} runs on {device.name}."
     elif counts["no"]:

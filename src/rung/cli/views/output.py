@@ -27,8 +27,8 @@ _NARROWEST = 20
 
 
 def console(stderr: bool = False) -> Console:
-    """A rich console that neither wraps nor colours what is piped, and writes control characters out; ``NO_COLOR`` is
-    honoured by rich."""
+    """A rich console that neither wraps nor colors what is piped, and writes control characters out; ``NO_COLOR`` is
+    honored by rich."""
     from rich.console import Console
     from rich.text import Text
 

@@ -47,7 +47,7 @@ pre { background: #eee; padding: .5rem; overflow-x: auto } pre code { padding: 0
 }
 @media (max-width: 480px) { body { padding: 0 .6rem } th, td { padding: .3rem .25rem } .spare { display: none } }
 """
-#: Of more devices than these, as of the whole catalogue, nothing is told one by one.
+#: Of more devices than these, as of the whole catalog, nothing is told one by one.
 FEW = 12
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from rung.core.types import Device
 from rung.diagnosis.binaries import rules
 from rung.diagnosis.binaries.images import AMD, CUBIN, CUDA, PTX, Image, Library
-from rung.diagnosis.binaries.judge import Judgement, judge, targets
+from rung.diagnosis.binaries.judge import Judgment, judge, targets
 from rung.hardware.catalog.rows import architectures
 
 _RUNS = ("yes", "compiled", "partly")
@@ -33,7 +33,7 @@ class Answer:
     device: Device | None = None
 
     @functools.cached_property
-    def judgements(self) -> tuple[Judgement, ...]:
+    def judgments(self) -> tuple[Judgment, ...]:
         """Return what each library does on the device."""
         return tuple(judge(library, self.device) for library in self.libraries) if self.device else ()
 
@@ -43,24 +43,24 @@ class Answer:
 
         Device code for other makers' devices alone stands against it too.
         """
-        runs = {found.runs for found in self.judgements}
+        runs = {found.runs for found in self.judgments}
         return not self.failing and not ("other" in runs and not runs & set(_RUNS))
 
     @functools.cached_property
     def failing(self) -> tuple[int, ...]:
         """The libraries (by place) of which nothing runs on the device, and no other build of them either."""
         runs: dict[str, set[str]] = {}
-        for library, found in zip(self.libraries, self.judgements, strict=bool(self.device)):
+        for library, found in zip(self.libraries, self.judgments, strict=bool(self.device)):
             runs.setdefault(group(library), set()).add(found.runs)
         return tuple(
             place
-            for place, found in enumerate(self.judgements)
+            for place, found in enumerate(self.judgments)
             if found.runs == "no" and not runs[group(self.libraries[place])] & set(_RUNS)
         )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
-        judgements = self.judgements or (None,) * len(self.libraries)
+        judgments = self.judgments or (None,) * len(self.libraries)
         least = weakest(self.libraries)
         return {
             "what": self.what,
@@ -68,12 +68,12 @@ class Answer:
             "ok": self.ok if self.device else None,
             "runs_on": list(common(self.libraries)),
             "weakest": least.name if least else None,
-            "libraries": [_library(*pair) for pair in zip(self.libraries, judgements, strict=True)],
+            "libraries": [_library(*pair) for pair in zip(self.libraries, judgments, strict=True)],
             "remarks": list(self.remarks),
         }
 
 
-def _library(library: Library, found: Judgement | None) -> dict[str, Any]:
+def _library(library: Library, found: Judgment | None) -> dict[str, Any]:
     counts = {
         "cubins": library.count(CUBIN),
         "ptx": library.count(PTX),

@@ -34,7 +34,7 @@ _LEVELS = {"x86-64-v3": "isa.avx2", "x86-64-v4": "isa.avx512f"}
 
 
 @dataclass(frozen=True)
-class Judgement(Value):
+class Judgment(Value):
     """Hold whether a library's code runs on a device.
 
     ``runs``: ``yes``; ``compiled``: only after the driver has compiled its PTX; ``partly``: some objects hold nothing
@@ -51,19 +51,19 @@ class Judgement(Value):
     missing: tuple[str, ...] = ()
 
 
-def judge(library: Library, device: Device) -> Judgement:
+def judge(library: Library, device: Device) -> Judgment:
     """Return what is to be said of a library on a device."""
     if library.format == NOT_READ:
-        return Judgement("unknown", "it was not read")
+        return Judgment("unknown", "it was not read")
     if device.kind == "cpu":
         return _cpu(library.cpu, device)
     if not library.objects:
-        return Judgement("none", "no device code")
+        return Judgment("none", "no device code")
     if device.kind == "cuda":
         return _cuda(library, device)
     if device.kind == "rocm":
         return _amd(library, device)
-    return Judgement("unknown", f"device code for {device.kind} is not read")
+    return Judgment("unknown", f"device code for {device.kind} is not read")
 
 
 def capability(device: Device) -> rules.Capability | None:
@@ -85,10 +85,10 @@ def _order(target: str) -> tuple[int, int, int, str]:
     return 3, int(number[1], 16) if number else 0, 0, target
 
 
-def _cuda(library: Library, device: Device) -> Judgement:
+def _cuda(library: Library, device: Device) -> Judgment:
     at = capability(device)
     if at is None:
-        return Judgement("unknown", f"the compute capability of {device.name} is not known")
+        return Judgment("unknown", f"the compute capability of {device.name} is not known")
     newest = str(device.details.get("cuda", ""))
     old: set[str] = set()
 
@@ -106,7 +106,7 @@ def _cuda(library: Library, device: Device) -> Judgement:
         isa = min(old, key=version)
         reason += f"; PTX {isa} needs a driver with CUDA {rules.cuda_for_ptx(isa)}, this one has {newest}"
     missing = Counter(what for image, _ in found.chosen for what in rules.missing(image, at))
-    return found.judgement(reason, tuple(missing))
+    return found.judgment(reason, tuple(missing))
 
 
 def _too_new(image: Image, newest: str) -> bool:
@@ -116,7 +116,7 @@ def _too_new(image: Image, newest: str) -> bool:
     return bool(newest and needed) and version(needed) > version(newest)
 
 
-def _amd(library: Library, device: Device) -> Judgement:
+def _amd(library: Library, device: Device) -> Judgment:
     found = _objects(library, AMD, lambda images: rules.choose_amd(images, device.arch))
     if not found.objects:
         return _nothing(library, AMD)
@@ -124,7 +124,7 @@ def _amd(library: Library, device: Device) -> Judgement:
     row = architectures().get(device.arch)
     if not found.fit and row and row.override and library.count(*AMD)[row.override]:
         reason += f"; told that it is a {row.override} (HSA_OVERRIDE_GFX_VERSION) ROCm runs that code there"
-    return found.judgement(reason, ())
+    return found.judgment(reason, ())
 
 
 @dataclass(frozen=True)
@@ -143,12 +143,12 @@ class _Objects:
     def objects(self) -> int:
         return self.fit + sum(item.count for item in (*self.plain, *self.special))
 
-    def judgement(self, reason: str, missing: tuple[str, ...]) -> Judgement:
+    def judgment(self, reason: str, missing: tuple[str, ...]) -> Judgment:
         used: Counter[str] = Counter()
         for image, number in self.chosen:
             used[image.target] += number
         images = tuple(target for target, _ in used.most_common())
-        return Judgement(self.runs, reason, images, self.fit, self.objects, missing)
+        return Judgment(self.runs, reason, images, self.fit, self.objects, missing)
 
     @property
     def runs(self) -> str:
@@ -195,26 +195,26 @@ def _held(objects: Iterable[Object]) -> str:
     return " ".join(targets(image.target for item in objects for image in item.images))
 
 
-def _nothing(library: Library, kinds: Sequence[str]) -> Judgement:
+def _nothing(library: Library, kinds: Sequence[str]) -> Judgment:
     others = library.count() - library.count(*kinds)
     if others:
-        return Judgement("other", f"it holds {' '.join(targets(others))}")
-    return Judgement("unknown", "only LTO-IR, which is linked into cubins before it can run")
+        return Judgment("other", f"it holds {' '.join(targets(others))}")
+    return Judgment("unknown", "only LTO-IR, which is linked into cubins before it can run")
 
 
-def _cpu(code: CpuCode | None, device: Device) -> Judgement:
+def _cpu(code: CpuCode | None, device: Device) -> Judgment:
     if code is None:
-        return Judgement("none", "no code for a processor")
+        return Judgment("none", "no code for a processor")
     if device.arch not in code.machine.split(" + "):
-        return Judgement("no", f"it is for {code.machine}, the processor is {device.arch}")
+        return Judgment("no", f"it is for {code.machine}, the processor is {device.arch}")
     wanted = _LEVELS.get(code.needs, "")
     if wanted and device.capability(wanted).level is Level.ABSENT:
-        return Judgement("no", f"it asks for {code.needs} and the processor has no {wanted.removeprefix('isa.')}")
+        return Judgment("no", f"it asks for {code.needs} and the processor has no {wanted.removeprefix('isa.')}")
     lacks = [name for name in code.holds if device.capability(f"isa.{name}").level is Level.ABSENT]
     if lacks:
-        return Judgement(
+        return Judgment(
             "unknown",
             f"it holds {' '.join(lacks)} instructions, which the processor lacks: most programs ask first, and"
             " whether this one does cannot be told from the file",
         )
-    return Judgement("yes", "", (code.machine,))
+    return Judgment("yes", "", (code.machine,))

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from rung.core.errors import BadFile, UsageError
+from rung.core.files import DAMAGED
 from rung.core.shield import Workers
 from rung.core.text import count, quoted
 from rung.core.text import size as as_size
-from rung.core.zips import DAMAGED
 from rung.diagnosis.binaries import heads, scan
 from rung.diagnosis.binaries.images import NOT_READ, Library
 

@@ -10,7 +10,7 @@ from rung.diagnosis.rules.known import DIED, FOR_CUDA, FROM_SOURCE, LATE, MISSIN
 
 _NVIDIA = "NVIDIA, CUDA C++ Programming Guide, compute capabilities"
 _TORCH = "torch, build configuration of the wheels"
-_CATALOGUE = "NVIDIA, CUDA toolkit release notes, first toolkit of an architecture"
+_CATALOG = "NVIDIA, CUDA toolkit release notes, first toolkit of an architecture"
 _OF_CPU_BUILD = ("architectures-unknown", "extension-for-cuda", "is-available-false", "torch-library-missing")
 _RUNTIME = ("cuda-no-kernel-image", "cuda-invalid-device-function", "invalid-device-function-short")
 _UNSEEN = (
@@ -293,7 +293,7 @@ RULES: tuple[Rule, ...] = (
         lambda s: s.has(*MISSING, *WRONG_CODE) and _cuda_before_gpu(s),
         {"build-lacks-new-arch": 3.5, "build-wrong-arch-flags": -2.5, "cuda-toolkit-mismatch": -1},
         "{gpu} has compute capability {cc}, which the CUDA of this build does not know yet",
-        _CATALOGUE,
+        _CATALOG,
     ),
     Rule(
         "named-cuda-call",

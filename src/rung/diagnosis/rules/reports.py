@@ -25,7 +25,7 @@ _ELSEWHERE = re.compile(r"(?i)\bbut not (?:in|on|with|for)\b|\bonly (?:with|on|i
 _NAN = re.compile(r"(?i)\bnans?\b")
 _GARBLED = r"(?i)\b(?:gibberish|garbled|garbage|nonsens\w*|incoheren\w*|corrupted output|unrelated output)\b"
 _GRAPHICS = r"(?i)\b(?:vulkan|sycl|opencl|webgpu|ggml_(?:vulkan|vk|sycl|opencl))"
-_QUANTISED = r"(?i)\bquanti[sz]|\b(?:[iI]?[qQ][1-8]_\w+|gptq|awq|exl2|nf4|[2-8]-?bit)\b"
+_QUANTIZED = r"(?i)\bquanti[sz]|\b(?:[iI]?[qQ][1-8]_\w+|gptq|awq|exl2|nf4|[2-8]-?bit)\b"
 #: Magic numbers of llama.cpp's formats and of an archive of torch's, as bytes lie in the file.
 _MODELS = (b"GGUF", b"ggml", b"ggjt", b"ggmf", b"ggla", b"lmgg", b"tjgg", b"fmgg", b"algg", b"FUGG", b"PK\x03\x04")
 _SHAPE = re.compile(r"shape '\[(\d+), (?:(\d+), )?(\d+), (\d+)\]' is invalid for input of size (\d+)")
@@ -130,7 +130,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "garbled-by-graphics",
-        lambda s: s.says(_GARBLED) and s.says(_GRAPHICS) and not s.says(_QUANTISED),
+        lambda s: s.says(_GARBLED) and s.says(_GRAPHICS) and not s.says(_QUANTIZED),
         {"software-defect": 4, "graphics-api-feature-missing": -2, "fp16-overflow": -2, "fp16-broken-on-gpu": -1},
         "the interface offers what is needed, and a shader of the program computes something else",
         "llama.cpp, Vulkan and SYCL backends",

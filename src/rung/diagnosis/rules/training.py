@@ -61,7 +61,7 @@ _SHARED_REFUSED = (
     r"shm_open failed ?: Permission denied|(?:/dev/shm|/torch_\d)[^\n]{0,160}Permission denied"
     r"|Permission denied[^\n]{0,60}/dev/shm"
 )
-_QUANTISER = r"(?i)gptq|quanti|hessian|damp|sparsegpt|hinv"
+_QUANTIZER = r"(?i)gptq|quanti|hessian|damp|sparsegpt|hinv"
 _METADATA = re.compile(r"(saved|recomputed) metadata: .{0,200}'dtype': (torch\.\w+)")
 
 
@@ -298,7 +298,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "factorised-without-quantiser",
-        lambda s: s.has("hessian-singular") and re.search(_QUANTISER, s.said) is None,
+        lambda s: s.has("hessian-singular") and re.search(_QUANTIZER, s.said) is None,
         {"not-a-compatibility-problem": 3, "quantization-accuracy": -2},
         "nothing is quantised here: the matrix of the program has no such root",
         "torch, linalg",

@@ -14,7 +14,7 @@ from rung import formats
 from rung.core.types import Device, Format, Plan
 from rung.engine.decoder import Decoder
 from rung.engine.kv_cache import Cache
-from rung.engine.weight_loader import BoundParts
+from rung.engine.weight_loader import WeightLoader
 from rung.formats import Encoded
 from rung.models.card import Decoder as Shape
 from rung.models.card import Layer, ModelCard, Rope, Tensor
@@ -25,7 +25,7 @@ from rung.planning.network_spec import Subject
 from rung.planning.request import Request
 from rung.planning.solve import solve
 from rung.planning.speed import values_between
-from rung.planning.weight_plan_cache import Recipe, WeightPlanCache
+from rung.planning.weight_plan_cache import WeightPlan, WeightPlanCache
 from rung.run.journal import Journal
 
 _VOCABULARY = 512
@@ -68,7 +68,7 @@ def reading(name: str, size: Size, device: Device, threads: int) -> Reading:
     )
 
 
-def plan(device: Device, threads: int, name: str, size: Size) -> tuple[Plan, Recipe]:
+def plan(device: Device, threads: int, name: str, size: Size) -> tuple[Plan, WeightPlan]:
     """How such a model is run, and its weights."""
     made = card(name, size)
     found = solve(made, (device,), Request(device=device.id, context=size.context, threads=threads))
@@ -79,7 +79,7 @@ def plan(device: Device, threads: int, name: str, size: Size) -> tuple[Plan, Rec
 def decoder(device: Device, threads: int, name: str, size: Size) -> Iterator[Decoder]:
     """A bound decoder of random weights in that format."""
     made, found = card(name, size), plan(device, threads, name, size)[0]
-    with BoundParts(made, found, (device,), Random(made), Journal(), lambda done, total: None) as parts:
+    with WeightLoader(made, found, (device,), Random(made), Journal(), lambda done, total: None) as parts:
         weights = Weights.bind(made.decoder, parts, size.context)
     cache = Cache(made.decoder, size.context, found.cache_dtype, parts.devices)
     yield Decoder(weights, cache, parts.step(), threads)

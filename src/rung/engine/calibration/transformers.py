@@ -68,8 +68,8 @@ def rates(seconds: Mapping[str, float], many: float, attention: float) -> dict[s
 
 
 def _network(kind: str, size: Mapping[str, int], device: Device) -> Any:
-    from rung.hub import attention
-    from rung.hub.language import Kept
+    from rung.hub.networks import attention
+    from rung.hub.networks.language import Kept
 
     library: Any = importlib.import_module("transformers")
     config = getattr(library, f"{kind}Config")(vocab_size=512, num_key_value_heads=4, **size)

@@ -160,8 +160,8 @@ class PieceTokenizer:
     Raises ``SoftwareMissing`` without the ``sentencepiece`` package, ``BadFile`` for a file it cannot load.
     """
 
-    # A second normaliser message after the first: the later value wins when the file is parsed. Field 3
-    # (normaliser), two bytes: its field 3 (add_dummy_prefix) is 0.
+    # A second normalizer message after the first: the later value wins when the file is parsed. Field 3
+    # (normalizer), two bytes: its field 3 (add_dummy_prefix) is 0.
     _NO_PREFIX = b"\x1a\x02\x18\x00"
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:

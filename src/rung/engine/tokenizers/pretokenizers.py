@@ -3,7 +3,7 @@ r"""Pre-tokenizers of byte-level BPE in GGUF files: what each ``tokenizer.ggml.p
 A pre-tokenizer is a list of regular expressions; each one cuts every piece left by those before it into
 matches and what lies between them. The expressions are those of the checkpoints' own ``tokenizer.json``
 where they are known, since a GGUF file must tokenize plain text as its checkpoint does; where only
-llama.cpp's reading is public, they follow its behaviour. Names and families are llama.cpp's.
+llama.cpp's reading is public, they follow its behavior. Names and families are llama.cpp's.
 
 Text in which special tokens occur is cut as llama.cpp cuts it (``beside_specials``): it reads some classes of
 letters differently and composes no characters, and people compare with it there.

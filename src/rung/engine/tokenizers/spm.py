@@ -1,6 +1,6 @@
 """SentencePiece's merging by scores, for GGUF files of kind ``llama``.
 
-Text becomes symbols (code points); the neighbours whose join is a token of the highest score are joined
+Text becomes symbols (code points); the neighbors whose join is a token of the highest score are joined
 first, of equal ones the leftmost, until nothing can be joined. What is no token then is spelled in bytes.
 Source: Kudo and Richardson, SentencePiece (2018), and the merging that llama.cpp does on these files.
 """

@@ -10,5 +10,5 @@ compute at full speed; those of the host bear a mark (``rung.simulation.dispatch
 - ``autocast``   for the card is that of the processor, in the card's dtype
 - ``out_of_memory`` a full memory is what it is on a card
 - ``products``   in float32 of 16-bit matrices
-- ``libraries``  NCCL, Triton, the compiler and optimisers: what is for GPUs alone
+- ``libraries``  NCCL, Triton, the compiler and optimizers: what is for GPUs alone
 """

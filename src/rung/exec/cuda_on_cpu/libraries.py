@@ -1,4 +1,4 @@
-"""Hold what is for GPUs alone: NCCL, the compiler, and ways of optimisers that torch chooses on GPUs."""
+"""Hold what is for GPUs alone: NCCL, the compiler, and ways of optimizers that torch chooses on GPUs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _compile_nothing() -> None:
 
 
 def _install_optimizers(patches: Patches) -> None:
-    """Optimisers go tensor by tensor where nobody asks for more, as on a processor: the same sums in the same order."""
+    """Optimizers go tensor by tensor where nobody asks for more, as on a processor: the same sums in the same order."""
     from torch.optim import optimizer
 
     from rung.run.torch_private import FOREACH_DEVICES, foreach_utils

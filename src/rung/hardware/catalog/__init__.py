@@ -1,4 +1,4 @@
-"""The catalogue: what is known of architectures, products and software without having them. Read when first asked for.
+"""The catalog: what is known of architectures, products and software without having them. Read when first asked for.
 
 The files beside this one say how their rows are written; each row names its source and whether it was checked. A
 device made from a row is not in this machine: chosen by name, never fallen into.
@@ -41,6 +41,6 @@ def by_pci(vendor: int, device: int, memory: int = 0) -> Product | None:
 
 
 def pci_name(vendor: int, device: int) -> str:
-    """Return what a PCI id is called: all the products that share it, empty when the catalogue has none."""
+    """Return what a PCI id is called: all the products that share it, empty when the catalog has none."""
     wanted = f"{vendor:04x}:{device:04x}"
     return " / ".join(product.name for product in products() if wanted in product.pci)

@@ -158,7 +158,7 @@ def _torch(release: str, name: str | None, architecture: Architecture) -> Build:
     if not same:
         known = sorted({b.release for b in builds()}, key=version)
         raise UsageError(
-            f"The catalogue knows torch {known[0]} to {known[-1]}, not {release}.{did_you_mean(release, known)}",
+            f"The catalog knows torch {known[0]} to {known[-1]}, not {release}.{did_you_mean(release, known)}",
             ways_out=[f'rung devices t4 --software "torch {known[-1]}"'],
             code="name-unknown",
         )
@@ -166,7 +166,7 @@ def _torch(release: str, name: str | None, architecture: Architecture) -> Build:
     if not fits:
         names = sorted({str(b) for b in same})
         raise UsageError(
-            f"The catalogue has no build torch {release}+{name}.",
+            f"The catalog has no build torch {release}+{name}.",
             [f"of {short} it knows: {', '.join(names)}"],
             code="no-torch-build",
         )
@@ -182,11 +182,11 @@ def _plain(same: list[Build], architecture: Architecture) -> list[Build]:
 
 
 def _package(name: str) -> str:
-    """The name that the catalogue has for a package, in whatever case it is written."""
+    """The name that the catalog has for a package, in whatever case it is written."""
     known = {str(row["package"]).lower(): row["package"] for row in features()}
     if name not in known:
         raise UsageError(
-            f"The catalogue knows no package {name!r}.{did_you_mean(name, [*known, 'torch'])}",
+            f"The catalog knows no package {name!r}.{did_you_mean(name, [*known, 'torch'])}",
             [f"packages: torch, {', '.join(sorted(set(known.values())))}"],
             code="name-unknown",
         )

@@ -56,7 +56,7 @@ def _by_name(found: list[Capability]) -> FrozenDict[Capability]:
 
 
 def declared(architecture: Architecture) -> list[Capability]:
-    """Return what the catalogue says of a device that is here, whose software it has not looked at."""
+    """Return what the catalog says of a device that is here, whose software it has not looked at."""
     return list(table(architecture))
 
 

@@ -1,4 +1,4 @@
-"""Hold what the catalogue does not know of the releases that somebody asked for: said, where rows would only be
+"""Hold what the catalog does not know of the releases that somebody asked for: said, where rows would only be
 missing."""
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def doubts(device: Device) -> tuple[str, ...]:
 def _doubt(package: str, asked: str, kind: str) -> str:
     known = _known(package, kind)
     if not known:
-        return f"{package} {asked}: the catalogue knows nothing of {package} on such a device."
+        return f"{package} {asked}: the catalog knows nothing of {package} on such a device."
     rows = {name: next((row for row in listed if covers(row, asked)), None) for name, listed in known.items()}
     if not any(rows.values()):
         spans = _spans([row for listed in known.values() for row in listed])
-        return f"{package} {asked}: the catalogue does not know that release; it knows {spans}."
+        return f"{package} {asked}: the catalog does not know that release; it knows {spans}."
     missing = [
         f"{name} ({_spans(known[name])})" for name, row in rows.items() if not row and _goes_on(known[name], asked)
     ]
-    said = [f"the catalogue has no row of that release for {', '.join(missing)}"] if missing else []
+    said = [f"the catalog has no row of that release for {', '.join(missing)}"] if missing else []
     for version in dict.fromkeys(row["version"] for row in rows.values() if row and _is_newer(asked, row)):
         names = [name for name, row in rows.items() if row and row["version"] == version and _is_newer(asked, row)]
         said.append(f"{', '.join(names)} as of {version}, the newest that was looked at")

@@ -40,7 +40,7 @@ class Decoding(Value):
 
 @functools.cache
 def published() -> Mapping[str, tuple[Decoding, ...]]:
-    """Return the measurements by the card's name in the catalogue."""
+    """Return the measurements by the card's name in the catalog."""
     named: dict[str, dict[str, str]] = {"model": {}, "source": {}}
     found: dict[str, tuple[Decoding, ...]] = {}
     for line in _TABLE.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""A device from the catalogue: a product with a release of the software, as data to plan with."""
+"""A device from the catalog: a product with a release of the software, as data to plan with."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _IDLE = {"cuda": 0.975, "rocm": 0.98, "xpu": 0.95}
 _LARGE_MAC = 36 * GB
 #: Bytes that a process takes on a GPU before any tensor, where no figure is known.
 RUNTIME = 400 * 2**20
-#: What a catalogue processor computes with beside torch: rung's own kernels.
+#: What a catalog processor computes with beside torch: rung's own kernels.
 _CPU_PACKAGES = {"numba": "0.63.0", "llvmlite": "0.46.0"}
 
 
 def device(name: str, software: str | None = None, memory: str | int | None = None) -> Device:
-    """The device of that name as the catalogue knows it: not in this machine, for planning and simulation.
+    """The device of that name as the catalog knows it: not in this machine, for planning and simulation.
 
     ``name`` is a product as drivers, shops and people write it (``p2200``, ``RTX3060 12GB``, ``p3.2xlarge``, with or
     without ``sim:``), or a TOML file that describes a card. ``software`` names releases (``torch 1.10+cu102``); without
@@ -36,7 +36,7 @@ def device(name: str, software: str | None = None, memory: str | int | None = No
     name left open, ``details["about"]`` what is known of the card beside its figures.
 
     Raises ``UnknownDevice`` with the names that look most like it or the list that it fits, ``UsageError`` for
-    software that the catalogue does not know, for memory that is none and for more than any GPU has, and for a file
+    software that the catalog does not know, for memory that is none and for more than any GPU has, and for a file
     with wrong keys.
     """
     wanted = name.removeprefix("sim:").strip()
@@ -146,13 +146,13 @@ def _bytes(memory: str | int | None) -> int | None:
 
 
 def _check_largest(memory: int) -> None:
-    """Raises ``UsageError`` for more memory than any GPU of the catalogue has: a slip of the pen."""
+    """Raises ``UsageError`` for more memory than any GPU of the catalog has: a slip of the pen."""
     gpus = [product for product in products() if architectures()[product.arch].kind != "cpu"]
     largest = max(gpus, key=lambda product: max(product.sizes))
     if memory > max(largest.sizes):
         raise UsageError(
             f"No GPU has {size(memory)} of memory.",
-            [f"the largest of the catalogue, {largest.name}, has {size(max(largest.sizes))}"],
+            [f"the largest of the catalog, {largest.name}, has {size(max(largest.sizes))}"],
             ['memory="4.6GB"', "a device file of your own   # docs/devices.md"],
             code="value-out-of-range",
         )

@@ -20,7 +20,7 @@ SHARED = {
     "titan": ("GeForce GTX TITAN X", "NVIDIA TITAN X Pascal", "NVIDIA TITAN Xp", "NVIDIA TITAN V", "NVIDIA TITAN RTX"),
 }
 _MAKERS = re.compile(r"\b(nvidia|geforce|amd|intel|tesla|quadro|radeon|instinct|apple|graphics|corporation)\b")
-#: What drivers write beside a name and the catalogue does not.
+#: What drivers write beside a name and the catalog does not.
 _LOOSE = re.compile(r"\b(generation|hbm3e?|gpu)\b")
 _MEMORY = re.compile(r"\b(\d+) ?gi?b\b")
 #: Words that tell boards with one chip apart.
@@ -129,7 +129,7 @@ def _guess(name: str, wanted: str) -> Match:
     if key := _architectures().get(_joined(wanted)):
         number = sum(1 for p in products() if p.arch == key)
         raise UnknownDevice(
-            f"{key} is an architecture; the catalogue has {count(number, 'product')} with it.",
+            f"{key} is an architecture; the catalog has {count(number, 'product')} with it.",
             ways_out=[f"rung devices --catalog {key}"],
         )
     short = _short(wanted)
@@ -150,9 +150,7 @@ def _guess(name: str, wanted: str) -> Match:
     near = list(dict.fromkeys(close_by))[:3]
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     ways = [f"rung devices {quoted(near[0])}"] if near else []
-    raise UnknownDevice(
-        f"The catalogue has no device called {name!r}.{hint}", ways_out=[*ways, "rung devices --catalog"]
-    )
+    raise UnknownDevice(f"The catalog has no device called {name!r}.{hint}", ways_out=[*ways, "rung devices --catalog"])
 
 
 def _ambiguous(name: str, several: Iterable[str]) -> UnknownDevice:

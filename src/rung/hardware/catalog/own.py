@@ -1,4 +1,4 @@
-"""A device file of one's own: a card that the catalogue does not have, as a few lines of TOML."""
+"""A device file of one's own: a card that the catalog does not have, as a few lines of TOML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rung.hardware.catalog.rows import DTYPES, Architecture, Product, architectu
 #: Key to what it must be, and whether a file needs it.
 _KEYS = {
     "name": (str, True, "what the card is called"),
-    "arch": (str, True, "an architecture of the catalogue: sm_86, gfx1100, xe-hpg, apple9, x86-avx2"),
+    "arch": (str, True, "an architecture of the catalog: sm_86, gfx1100, xe-hpg, apple9, x86-avx2"),
     "memory": (float, True, "GB of 2^30 bytes"),
     "bandwidth": (float, True, "10^9 bytes a second"),
     "peaks": (dict, True, "10^12 operations a second by dtype, f32 at least"),
@@ -51,7 +51,7 @@ def read(path: str) -> tuple[Product, Architecture]:
         raise _bad(path, "lacks peaks.f32: 10^12 operations a second.")
     if row["arch"] not in architectures():
         hint = did_you_mean(row["arch"], architectures())
-        raise _bad(path, f"names an architecture {row['arch']!r} that the catalogue does not have.{hint}")
+        raise _bad(path, f"names an architecture {row['arch']!r} that the catalog does not have.{hint}")
     if row.get("free", 0) > row["memory"]:
         raise _bad(path, "has more free memory than memory.")
     return _product(path, row), architectures()[row["arch"]]

@@ -23,7 +23,7 @@ def releases() -> Mapping[str, Mapping[str, str]]:
 
 
 def newest_release() -> str:
-    """The newest release of torch that the catalogue knows: ``2.15``."""
+    """The newest release of torch that the catalog knows: ``2.15``."""
     return builds()[0].release
 
 

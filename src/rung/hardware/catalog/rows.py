@@ -1,4 +1,4 @@
-"""The rows of the catalogue as values: architectures and products, read when first asked for."""
+"""The rows of the catalog as values: architectures and products, read when first asked for."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def support(device: Device) -> tuple[Support, ...]:
 
     A package that ``device.software`` names is looked up in that release, the others in their newest; where the newest
     does not run, the newest that does is listed too. Nothing but torch is known of an architecture that is not in the
-    catalogue.
+    catalog.
     """
     architecture = architecture_of(device)
     found = list(_torch(device))

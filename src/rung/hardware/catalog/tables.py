@@ -1,4 +1,4 @@
-"""The rows of the catalogue. People edit the TOML files; a program reads ``tables.json``, made from them.
+"""The rows of the catalog. People edit the TOML files; a program reads ``tables.json``, made from them.
 
 Reading TOML takes fifty times as long. ``write`` makes the file anew, and a test holds that it is current:
 

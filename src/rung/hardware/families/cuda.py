@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.core.types import Device
-from rung.hardware.families import from_catalog, pci
+from rung.hardware.families import from_catalog
 
 _VENDOR = 0x10DE
 
@@ -22,7 +22,7 @@ def identify(
     """The NVIDIA GPUs that a program here may use, in the order of the bus.
 
     ``nvml`` stands in for the module ``pynvml`` in tests. A machine without the driver's library answers at once.
-    ``CUDA_VISIBLE_DEVICES`` is honoured: positions (in the order of the bus), UUIDs or their beginnings.
+    ``CUDA_VISIBLE_DEVICES`` is honored: positions (in the order of the bus), UUIDs or their beginnings.
     """
     module = nvml or library()
     listed: list[Device] = []
@@ -34,7 +34,7 @@ def identify(
             trouble = f"the NVIDIA driver does not answer: {error}"
     if listed:
         return _numbered(_visible(listed, environment.get("CUDA_VISIBLE_DEVICES")))
-    cards = list(pci.cards(root, _VENDOR))
+    cards = list(from_catalog.cards(root, _VENDOR))
     return [_without_driver(number, card, trouble) for number, card in enumerate(cards)]
 
 
@@ -107,7 +107,7 @@ def _device(nvml: Any, number: int, driver: str, cuda: str) -> Device:
     )
 
 
-def _without_driver(number: int, card: pci.Card, trouble: str) -> Device:
+def _without_driver(number: int, card: from_catalog.Card, trouble: str) -> Device:
     """A card that the bus shows and no program can use: named by its PCI id, everything absent with the reason."""
     reason = trouble or (
         f"its driver is {card.driver}, not NVIDIA's" if card.driver and card.driver != "nvidia" else "no NVIDIA driver"

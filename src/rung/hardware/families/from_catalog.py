@@ -1,14 +1,18 @@
-"""Hold what the catalogue adds to a device that a driver or the bus has shown."""
+"""Hold what the catalog adds to a device that a driver or the bus has shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.hardware.catalog import DTYPES, Product
+from rung.hardware.cgroup import read
 from rung.hardware.software import installed
 
 
@@ -24,11 +28,11 @@ def device(
     driver: str = "",
     details: Mapping[str, Any],
 ) -> Device:
-    """A device of this machine, completed from the catalogue and marked so in ``details``.
+    """A device of this machine, completed from the catalog and marked so in ``details``.
 
     What the driver says comes first. Empty ``name`` or ``arch`` and a ``memory`` of 0 are taken from the product of
     that name, or of that PCI id where only one has it; ``details`` then holds ``name_from``, ``arch_from`` or
-    ``memory_from`` = catalogue. A name that several products share, or none, is marked ``pci id``. What nobody knows
+    ``memory_from`` = catalog. A name that several products share, or none, is marked ``pci id``. What nobody knows
     stays ``unknown``, with no capabilities.
     """
     product = (catalog.find(name) if name else None) or (catalog.by_pci(*pci, memory) if pci else None)
@@ -74,3 +78,33 @@ def unusable(found: Device, reason: str) -> Device:
 
 def _rates(product: Product | None) -> Mapping[str, float]:
     return product.rates() if product else {}
+
+
+@dataclass(frozen=True)
+class Card:
+    """A display controller or accelerator: its ids, place (``0000:01:00``), driver (may be empty) and sysfs folder."""
+
+    vendor: int
+    device: int
+    place: str
+    driver: str
+    folder: Path
+
+
+def cards(root: Path, vendor: int) -> Iterator[Card]:
+    """The cards of a vendor, in the order of the bus. Display controllers (class 03) and accelerators (class 12)."""
+    for folder in sorted((root / "sys/bus/pci/devices").glob("*")):
+        number = hexadecimal(read(folder / "vendor"))
+        if number == vendor and read(folder / "class")[:4] in ("0x03", "0x12"):
+            driver = ""
+            with contextlib.suppress(OSError):
+                driver = (folder / "driver").resolve(strict=True).name
+            yield Card(vendor, hexadecimal(read(folder / "device")), folder.name.rpartition(".")[0], driver, folder)
+
+
+def hexadecimal(text: str) -> int:
+    """The number of ``0x10de``, -1 for anything else."""
+    try:
+        return int(text, 16)
+    except ValueError:
+        return -1

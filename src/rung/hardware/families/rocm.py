@@ -9,7 +9,7 @@ from typing import Any
 
 from rung.core.types import Device
 from rung.hardware.cgroup import read
-from rung.hardware.families import from_catalog, pci
+from rung.hardware.families import from_catalog
 
 _VENDOR = 0x1002
 _NODES = "sys/class/kfd/kfd/topology/nodes"
@@ -19,9 +19,9 @@ _PROCESSES = "sys/class/kfd/kfd/proc"
 def identify(root: Path = Path("/"), *, environment: Mapping[str, str] = os.environ) -> list[Device]:
     """The AMD GPUs that a program here may use; ``root`` is the folder that holds ``sys``.
 
-    ``ROCR_VISIBLE_DEVICES``, then ``HIP_VISIBLE_DEVICES`` (positions) are honoured.
+    ``ROCR_VISIBLE_DEVICES``, then ``HIP_VISIBLE_DEVICES`` (positions) are honored.
     """
-    cards = {card.place: card for card in pci.cards(root, _VENDOR)}
+    cards = {card.place: card for card in from_catalog.cards(root, _VENDOR)}
     nodes = sorted((root / _NODES).glob("[0-9]*"), key=lambda folder: int(folder.name))
     listed = [(node, _properties(node / "properties")) for node in nodes]
     # A node without SIMD units is a processor; gfx_target_version 0 says that ROCm does not know the GPU.
@@ -64,7 +64,7 @@ def target(version: int) -> str:
 
 
 def _device(
-    number: int, node: Path, properties: Mapping[str, int], card: pci.Card | None, place: str, driver: str
+    number: int, node: Path, properties: Mapping[str, int], card: from_catalog.Card | None, place: str, driver: str
 ) -> Device:
     banks = (_properties(bank) for bank in sorted(node.glob("mem_banks/*/properties")))
     # Heap types 1 and 2 are the GPU's own memory (public and private), 0 is the system's.
@@ -85,7 +85,7 @@ def _device(
     )
 
 
-def _without_kfd(number: int, card: pci.Card) -> Device:
+def _without_kfd(number: int, card: from_catalog.Card) -> Device:
     """A card that cannot compute here: named by its PCI id, everything absent with the reason."""
     reason = "amdgpu offers no compute queue (no KFD)" if card.driver == "amdgpu" else "no amdgpu driver"
     total, _ = _vram(card)
@@ -102,7 +102,7 @@ def _without_kfd(number: int, card: pci.Card) -> Device:
     return from_catalog.unusable(found, reason)
 
 
-def _vram(card: pci.Card | None) -> tuple[int, int]:
+def _vram(card: from_catalog.Card | None) -> tuple[int, int]:
     """Bytes of video memory and bytes in use, 0 where the driver does not say."""
     if card is None:
         return 0, 0

@@ -8,19 +8,19 @@ from typing import Any
 from rung.core.types import Device
 from rung.hardware import catalog
 from rung.hardware.cgroup import read
-from rung.hardware.families import from_catalog, pci
+from rung.hardware.families import from_catalog
 
 _VENDOR = 0x8086
 
 
 def identify(root: Path = Path("/")) -> list[Device]:
-    """The Intel GPUs that the catalogue knows or that have memory of their own; ``root`` holds ``sys``.
+    """The Intel GPUs that the catalog knows or that have memory of their own; ``root`` holds ``sys``.
 
-    Graphics inside a processor that the catalogue does not list are left out: torch supports few of them, and the
+    Graphics inside a processor that the catalog does not list are left out: torch supports few of them, and the
     kernel does not say which.
     """
     found: list[Device] = []
-    for card in pci.cards(root, _VENDOR):
+    for card in from_catalog.cards(root, _VENDOR):
         memory = _memory(card)
         if not memory and not catalog.pci_name(card.vendor, card.device):
             continue
@@ -40,7 +40,7 @@ def identify(root: Path = Path("/")) -> list[Device]:
     return found
 
 
-def _memory(card: pci.Card) -> int:
+def _memory(card: from_catalog.Card) -> int:
     """Bytes of the card's own memory: xe gives them by tile, i915 (not every version) as a whole; else 0."""
     total = 0
     places = ("tile*/physical_vram_size_bytes", "lmem_total_bytes", "drm/card*/lmem_total_bytes")

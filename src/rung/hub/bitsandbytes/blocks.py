@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rung.nn.state8 import in_blocks, looked_up
+from rung.nn.stepping import in_blocks, looked_up
 
 #: Values that are worked on at once by torch: bounds the float32 copies.
 PIECE = 1 << 22

@@ -24,7 +24,7 @@ from rung.formats.table import BLOCKS
 from rung.hub.bitsandbytes.blocks import PIECE, dequantize_blockwise, nearest
 from rung.kernels.cpu.pack.decoding import decode
 from rung.nn.quantized import binding
-from rung.nn.state8 import BLOCK
+from rung.nn.stepping import BLOCK
 
 
 def quantize_4bit(a: Tensor, blocksize: int, quant_type: str, quant_storage: torch.dtype) -> tuple[Tensor, Tensor]:

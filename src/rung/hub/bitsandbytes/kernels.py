@@ -16,7 +16,7 @@ from rung.hub.bitsandbytes.int8 import (
     int8_vectorwise_dequant,
     int8_vectorwise_quant,
 )
-from rung.hub.bitsandbytes.optimisers import optimizer_update_8bit_blockwise, optimizer_update_32bit
+from rung.hub.bitsandbytes.optimizers import optimizer_update_8bit_blockwise, optimizer_update_32bit
 
 
 def _into_last(kernel: Callable[..., Any]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""torch's dtypes by the short names of ``rung.core.dtypes``, and back."""
+"""torch's dtypes by the short names of ``rung.core.types``, and back."""
 
 import torch
 

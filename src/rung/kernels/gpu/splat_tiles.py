@@ -16,8 +16,8 @@ import triton.language as tl
 
 RECORD, STATE = 10, 6
 #: What a tile tells of a splat: sums of the loss's derivative by its power, alone and times x, y, xx, xy, yy (offsets
-#: from the centre), and its derivatives by red, green, blue and depth; and where they are asked for, the sums of the
-#: absolute derivatives by the centre.
+#: from the center), and its derivatives by red, green, blue and depth; and where they are asked for, the sums of the
+#: absolute derivatives by the center.
 PARTS, UNSIGNED = 10, 2
 #: Splats between two looks whether any pixel takes more.
 _TOGETHER = tl.constexpr(32)
@@ -26,7 +26,7 @@ _RECORD, _STATE, _PARTS, _PIXELS, _TILE = (tl.constexpr(value) for value in (REC
 
 @triton.jit
 def _alpha(record, x, y):
-    """Opacity at the pixels as it is and held to the most, whether it counts, and the offsets from the centre."""
+    """Opacity at the pixels as it is and held to the most, whether it counts, and the offsets from the center."""
     dx = x - tl.load(record)
     dy = y - tl.load(record + 1)
     xx, xy, yy = tl.load(record + 2), tl.load(record + 3), tl.load(record + 4)

@@ -12,8 +12,8 @@ from rung.kernels.isa import generic as v
 from rung.kernels.isa.vector import F32, FLOAT, INT, VOID, constant, instruction, load, plus, splat, store
 
 _NAMES = "x y half_xx xy half_yy opacity red green blue depth reach_x reach_y pixel_x pixel_y unused unused_too"
-#: Where a splat's values are, in float32: the fraction of its centre's pixel (the pixel itself at the end, so that
-#: offsets are exact far from the corner), half xx, xy and half yy of its conic, opacity, colour, depth, its reach.
+#: Where a splat's values are, in float32: the fraction of its center's pixel (the pixel itself at the end, so that
+#: offsets are exact far from the corner), half xx, xy and half yy of its conic, opacity, color, depth, its reach.
 RECORD = tuple(_NAMES.split())
 #: Vectors of a row's state, and of the gradients of what came out: red, green, blue, depth, alpha.
 STATE, OUTPUTS = 6, 5

@@ -191,7 +191,7 @@ def _whole(adapter: Adapter, card: ModelCard | NetworkCard, name: str) -> UsageE
 
 
 def _in_order(role: str, change: LowRank, paired: bool, decoder: Decoder) -> LowRank:
-    """With the rows of q and k in the model's order: GGUF files of Llama pair neighbouring dimensions of a head, and
+    """With the rows of q and k in the model's order: GGUF files of Llama pair neighboring dimensions of a head, and
     so do adapters that were made for them (``paired``)."""
     interleaved = decoder.ropes[0].interleaved
     heads = {"q": decoder.heads, "k": decoder.kv_heads}.get(role.rpartition(".")[2])

@@ -37,7 +37,7 @@ def from_config(config: Settings) -> Decoder:
 
 
 def from_gguf(meta: Settings, factors: Factors) -> Decoder:
-    """The decoder of a GGUF file: its q and k are stored so that neighbouring dimensions rotate together."""
+    """The decoder of a GGUF file: its q and k are stored so that neighboring dimensions rotate together."""
     width = family.gguf_width(meta)
     if meta.integer("rope.dimension_count", width) != width:
         raise BadFile(f"{meta.where}: llama.rope.dimension_count must be the {width} dimensions of a head")

@@ -4,24 +4,92 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.text import count as counted
 from rung.core.value import FrozenDict
-from rung.models import architectures
+from rung.models import architectures, checkpoints
 from rung.models.architectures.family import Architecture
-from rung.models.card import Decoder, ModelCard
-from rung.models.cards import folder_weights
+from rung.models.card import Decoder, ModelCard, Piece, Source
+from rung.models.checkpoints import rung_folder
 from rung.models.checkpoints.rung_folder import Site
 from rung.models.files.jsonfile import LIMIT, SMALL, read_bounded, read_object
 from rung.models.files.shards import weight_files
 from rung.models.files.tensors import Stored
 from rung.models.roles import Found, shape_of, tensors_of
-from rung.models.settings import Settings, quantisation, token_ids
+from rung.models.settings import Settings, quantization, token_ids
+
+if TYPE_CHECKING:
+    from rung.models.checkpoints import Raw
+
+#: safetensors' names of the types that are formats of rung.
+_NAMES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
+#: The largest tensor that is read for its values while a folder is described.
+_SMALL = 1 << 16
+
+
+def joined(
+    found: Sequence[Found],
+    files: Sequence[Path],
+    config: Mapping[str, Any],
+    where: str,
+    site: Callable[[str], rung_folder.Site | None],
+) -> list[Found]:
+    """Return what is stored, with the tensors that make quantized weights replaced by these.
+
+    ``site``: see ``rung_folder.gather``; other methods' tensors tell their shapes. Raises ``UnknownArchitecture`` for a
+    method that rung does not read, ``BadFile`` for tensors that contradict the config or each other.
+    """
+    method = checkpoints.method_of(config, where)
+    by_name = {item.stored.name: item for item in found}
+    headers = [header_of(item.stored) for item in found]
+
+    def peek(name: str) -> Raw:
+        return _read(by_name[name], files)
+
+    if method == checkpoints.OWN:
+        weights, plain = rung_folder.gather(rung_folder.said(config, where), headers, site)
+    else:
+        weights, plain = checkpoints.gather(method, config, headers, peek)
+    whole = [by_name[header.name] for header in plain]
+    if not weights:
+        raise BadFile(f"{where} says that the model is quantized with {method}, and no tensor is")
+    for weight in weights:
+        stored = Stored(weight.name, weight.held.shape, weight.held.format, True, 0, weight.bytes)
+        pieces = tuple(piece_of(part, by_name[name]) for part, name in weight.parts)
+        whole.append(Found("", stored, pieces[0].file, Source(method, weight.held, pieces)))
+    return whole
+
+
+def header_of(stored: Stored) -> checkpoints.Header:
+    """The tensor as safetensors describes it."""
+    return checkpoints.Header(stored.name, stored.shape, _NAMES.get(stored.format, stored.format))
+
+
+def piece_of(part: str, item: Found) -> Piece:
+    """The stored tensor as that part of a weight."""
+    header, stored = header_of(item.stored), item.stored
+    return Piece(part, stored.name, header.dtype, stored.shape, item.file, stored.offset, stored.bytes)
+
+
+def _read(item: Found, files: Sequence[Path]) -> Raw:
+    """The values of a small stored tensor. Raises ``BadFile``."""
+    import numpy as np
+
+    from rung.models.checkpoints.values import raw_of
+
+    header, stored = header_of(item.stored), item.stored
+    if stored.bytes > _SMALL:
+        raise BadFile(f"{stored.name} has {stored.bytes:,} bytes; what describes a weight is smaller")
+    with open(files[item.file], "rb") as file:
+        file.seek(stored.offset)
+        data = file.read(stored.bytes)
+    return raw_of(header.dtype, header.shape, np.frombuffer(data, np.uint8))
+
 
 _OUTSIDE = {"embed_tokens.weight": "embed", "norm.weight": "norm"}
 _LAYER = re.compile(r"layers\.(0|[1-9]\d{0,3})\.(.+)")
@@ -101,10 +169,10 @@ def _configuration(folder: Path, name: str) -> tuple[Settings, Settings, Archite
 def _weights(
     files: Mapping[Path, tuple[Stored, ...]], top: Settings, config: Settings, site: Callable[[str], Site | None]
 ) -> list[Found]:
-    """The tensors of all files, without their roles; those of a quantised checkpoint as the weights that they make."""
+    """The tensors of all files, without their roles; those of a quantized checkpoint as the weights that they make."""
     found = [Found("", stored, number) for number, tensors in enumerate(files.values()) for stored in tensors]
-    described = quantisation(top) or quantisation(config)
-    return folder_weights.joined(found, tuple(files), described, config.where, site) if described else found
+    described = quantization(top) or quantization(config)
+    return joined(found, tuple(files), described, config.where, site) if described else found
 
 
 def _site(name: str, names: Mapping[str, str], decoder: Decoder) -> Site | None:

@@ -1,4 +1,4 @@
-"""From what a person types to a model of the catalogue, or a refusal with the names that it fits."""
+"""From what a person types to a model of the catalog, or a refusal with the names that it fits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Match:
 
 
 def find(name: str) -> Match | None:
-    """Return what ``name`` means, None where it is no name of the catalogue.
+    """Return what ``name`` means, None where it is no name of the catalog.
 
     Raises ``UsageError`` for a name that fits several models alike, ``ModelNotFound`` for a size that a known family
     does not have.
@@ -58,7 +58,7 @@ def find(name: str) -> Match | None:
 
 
 def find_near(name: str) -> list[str]:
-    """Return the names of the catalogue that look most like ``name``, best first."""
+    """Return the names of the catalog that look most like ``name``, best first."""
     key = "" if _PATH.match(name) else _key(_words(split_format(name[:_LONGEST])[0]))
     models = {spelling: model.name for spelling, model in reversed(list(_exact().items()))}
     return list(dict.fromkeys(models[spelling] for spelling in close(key, models, most=6)))[:3] if key else []

@@ -25,7 +25,7 @@ _STEP = 64
 
 
 def outline_of(match: Match, describing: Callable[[Mapping[str, Any], str], Component] = describe) -> Outline:
-    """Return the outline of a model of the catalogue, or of a dense model of the size that was asked for.
+    """Return the outline of a model of the catalog, or of a dense model of the size that was asked for.
 
     Its ``path`` is the repository of its weights, for commands that run it; of a size alone it is the size.
     """
@@ -38,7 +38,7 @@ def outline_of(match: Match, describing: Callable[[Mapping[str, Any], str], Comp
 
 
 def card_of(outline: Outline) -> ModelCard | NetworkCard:
-    """Return a card that plans take, of a model of the catalogue: without files and tokenizer, so nothing runs it."""
+    """Return a card that plans take, of a model of the catalog: without files and tokenizer, so nothing runs it."""
     (component,) = outline.components
     if component.decoder is None:
         return NetworkCard(outline.name, outline.path, component, "", "", "", None, (), None, False)

@@ -1,4 +1,4 @@
-"""Quantised checkpoints, of others and of rung itself: their tensors together make weights in formats of rung.
+"""Quantized checkpoints, of others and of rung itself: their tensors together make weights in formats of rung.
 
 One module a method (``values.Method``). From headers alone: ``gather``; from values: ``read``. Every value of a weight
 is what the method's own package decodes, bit for bit in the dtype that it decodes to.
@@ -37,7 +37,7 @@ _MODULES = {**METHODS, OWN: "own"}
 
 @dataclass(frozen=True)
 class Weight(Value):
-    """A weight of a checkpoint: its ``name`` as an unquantised one would have it, and its parts' names in the files."""
+    """A weight of a checkpoint: its ``name`` as an unquantized one would have it, and its parts' names in the files."""
 
     name: str
     held: StoredWeight
@@ -50,13 +50,13 @@ class Weight(Value):
 
 
 def method_of(config: Mapping[str, Any], where: str) -> str:
-    """The method of a quantisation config. Raises ``UnknownArchitecture`` for one that rung does not read."""
+    """The method of a quantization config. Raises ``UnknownArchitecture`` for one that rung does not read."""
     method = config.get("quant_method")
     if method is None and (config.get("load_in_4bit") or config.get("load_in_8bit")):
         method = "bitsandbytes"
     if not isinstance(method, str) or method not in _MODULES:
         raise UnknownArchitecture(
-            f"{where} is quantised" + (f" with {str(method)[:40]}" if method else ""),
+            f"{where} is quantized" + (f" with {str(method)[:40]}" if method else ""),
             [f"rung reads checkpoints of {', '.join(_MODULES)}"],
             OTHER_COPY,
             code="quantization-unknown",
@@ -76,7 +76,7 @@ def suffixes(method: str) -> Mapping[str, str]:
 def gather(
     method: str, config: Mapping[str, Any], headers: Iterable[Header], peek: Callable[[str], Raw]
 ) -> tuple[list[Weight], list[Header]]:
-    """The quantised weights among the tensors of a checkpoint, and the tensors that are stored as they are.
+    """The quantized weights among the tensors of a checkpoint, and the tensors that are stored as they are.
 
     ``peek(name)`` reads a small tensor. Raises ``BadFile`` where tensors contradict the config or each other, and
     ``UnknownArchitecture`` for a variant of the method that rung does not read.

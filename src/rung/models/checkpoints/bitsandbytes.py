@@ -65,7 +65,7 @@ def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Pe
             raise contradiction(name, f"{codes.name} is stored as {codes.dtype}, and nothing beside it says how")
         return None
     need(name, parts, "absmax", "quant_map")
-    return _four_bits(name, parts, parse_object(peek("state").values.tobytes(), f"the quantisation state of {name}"))
+    return _four_bits(name, parts, parse_object(peek("state").values.tobytes(), f"the quantization state of {name}"))
 
 
 def _by_rows(name: str, layout: Header, peek: Peek) -> None:
@@ -81,12 +81,12 @@ def _by_rows(name: str, layout: Header, peek: Peek) -> None:
 def _four_bits(name: str, parts: Headers, state: Mapping[str, Any]) -> StoredWeight:
     shape, kind, block = state.get("shape"), state.get("quant_type"), state.get("blocksize")
     if not isinstance(shape, list) or len(shape) != 2 or not all(isinstance(n, int) and n > 0 for n in shape):
-        raise BadFile(f"The quantisation state of {name} has the shape {str(shape)[:60]}")
+        raise BadFile(f"The quantization state of {name} has the shape {str(shape)[:60]}")
     nested = "nested_absmax" in parts
     try:
         made = formats.get(f"{kind}:{block}" + (":nested" if nested else ""))
     except UnknownFormat as error:
-        raise BadFile(f"The quantisation state of {name} is of no kind that rung reads", [error.cause]) from error
+        raise BadFile(f"The quantization state of {name} is of no kind that rung reads", [error.cause]) from error
     count = math.prod(shape)
     blocks = -(-count // made.block)
     if _bytes(parts["weight"]) != -(-count // 2):

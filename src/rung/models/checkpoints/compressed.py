@@ -68,7 +68,7 @@ def _scheme(config: Mapping[str, Any], module: str) -> Mapping[str, Any]:
     for group in (*exact, *linear):
         if isinstance(weights := group.get("weights"), Mapping):
             return weights
-    raise BadFile(f"quantization_config has no config_groups for {module}, which is stored quantised")
+    raise BadFile(f"quantization_config has no config_groups for {module}, which is stored quantized")
 
 
 def _means(target: object, module: str) -> bool:

@@ -59,7 +59,7 @@ def stored_weight(config: Mapping[str, Any], name: str, parts: Headers, peek: Pe
         raise BadFile(
             f"{name} has no g_idx, and desc_act is true: nothing says which columns share a scale",
             (),
-            ["take another copy of the model, or one quantised with desc_act=False"],
+            ["take another copy of the model, or one quantized with desc_act=False"],
         )
     scale, symmetric = FLOATS[parts["scales"].dtype], config.get("sym", True) is True
     made = format_of(bits, group, scale, symmetric, ordered, columns)

@@ -41,7 +41,7 @@ def weight(
         return grouped.build(fmt, codes, np.repeat(stored, blocks, 1), np.repeat(zeros, blocks, 1), order)
     if not (zero == middle).all():
         raise BadFile(
-            f"{name} contradicts the quantisation config of its model",
+            f"{name} contradicts the quantization config of its model",
             [f"sym is true, and zero points differ from {middle}: the first is {int(zero[zero != middle][0])}"],
         )
     rows, columns = codes.shape
@@ -65,7 +65,7 @@ def by_group(groups: Array, group: int, name: str) -> Array:
     counts = np.bincount(groups, minlength=1) if inside else np.zeros(1, np.int64)
     if len(counts) != -(-columns // group) or not (counts == group).all():
         raise BadFile(
-            f"{name} contradicts the quantisation config of its model",
+            f"{name} contradicts the quantization config of its model",
             [f"g_idx has groups of {sorted(set(counts.tolist()))[:4]} columns, group_size is {group}"],
         )
     place = np.empty(columns, np.int32)

@@ -40,7 +40,7 @@ class Site:
 
 
 def said(config: Mapping[str, Any], where: str) -> Choice:
-    """Return what a quantisation config says. Raises ``BadFile`` for what is no such config."""
+    """Return what a quantization config says. Raises ``BadFile`` for what is no such config."""
     settings = Settings(config, f"{where}: quantization_config")
     if unknown := sorted(config.keys() - set(_KEYS)):
         raise BadFile(f"{settings.where} has the key {unknown[0][:60]}", [f"rung knows {', '.join(_KEYS)}"], _NEWER)
@@ -59,7 +59,7 @@ def said(config: Mapping[str, Any], where: str) -> Choice:
 def gather(
     choice: Choice, headers: Iterable[Header], site: Callable[[str], Site | None]
 ) -> tuple[list[Weight], list[Header]]:
-    """The quantised weights among the tensors of a checkpoint, and the tensors that are stored as they are.
+    """The quantized weights among the tensors of a checkpoint, and the tensors that are stored as they are.
 
     ``site(name)`` is what the network has under the name of a weight; None for what is no matrix of it. Raises
     ``BadFile`` where tensors contradict the config or the network.

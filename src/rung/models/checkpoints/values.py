@@ -1,4 +1,4 @@
-"""Define what readers of quantised checkpoints share: stored tensors as they lie in files, and what a weight is made
+"""Define what readers of quantized checkpoints share: stored tensors as they lie in files, and what a weight is made
 of."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _NUMPY |= {"F16": "<u2", "BF16": "<u2", "U8": "u1", "BOOL": "u1", "F8_E4M3": "u1
 def raw_of(dtype: str, shape: tuple[int, ...], data: np.ndarray[Any, Any]) -> Raw:
     """The values of a stored tensor from its bytes; a view. Raises ``BadFile`` for a type that no method uses."""
     if dtype not in _NUMPY:
-        raise BadFile(f"A quantised weight has a part of {dtype}, which no method uses")
+        raise BadFile(f"A quantized weight has a part of {dtype}, which no method uses")
     return Raw(dtype, data.view(_NUMPY[dtype]).reshape(shape))
 
 
@@ -85,11 +85,11 @@ Peek = Callable[[str], Raw]
 
 
 class Method(Protocol):
-    """How one quantiser stores its weights; a module of this package."""
+    """How one quantizer stores its weights; a module of this package."""
 
     #: What the names of its tensors end with -> the part of a weight that they are.
     SUFFIXES: Mapping[str, str]
-    #: The part without which there is no quantised weight.
+    #: The part without which there is no quantized weight.
     KEY: str
 
     @staticmethod
@@ -103,8 +103,8 @@ class Method(Protocol):
 
 
 def contradiction(name: str, *facts: str) -> BadFile:
-    """The error for tensors that are not what the quantisation config says."""
-    return BadFile(f"{name} contradicts the quantisation config of its model", facts, _WAYS)
+    """The error for tensors that are not what the quantization config says."""
+    return BadFile(f"{name} contradicts the quantization config of its model", facts, _WAYS)
 
 
 _WAYS = ("hf download ORG/REPO --force-download: one of the two was changed, or belongs to another model",)
@@ -115,8 +115,8 @@ def unread(what: str) -> UnknownArchitecture:
     return UnknownArchitecture(f"quantization_config: {what}", (), OTHER_COPY)
 
 
-#: What helps where rung does not read how a checkpoint is quantised.
-OTHER_COPY = ("rung run ORG/REPO   # the unquantised or a GGUF version of the model",)
+#: What helps where rung does not read how a checkpoint is quantized.
+OTHER_COPY = ("rung run ORG/REPO   # the unquantized or a GGUF version of the model",)
 
 
 def need(name: str, parts: Headers, *wanted: str) -> None:
@@ -138,7 +138,7 @@ def shaped(name: str, header: Header, shape: tuple[int, ...], dtypes: tuple[str,
 
 
 def whole(config: Mapping[str, Any], key: str, choices: tuple[int, ...], default: object = None) -> int:
-    """A number of bits of a quantisation config. Raises ``BadFile``, ``UnknownArchitecture`` where it is none of
+    """A number of bits of a quantization config. Raises ``BadFile``, ``UnknownArchitecture`` where it is none of
     ``choices``."""
     value = config.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 16:

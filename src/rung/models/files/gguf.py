@@ -250,7 +250,7 @@ class _Parser:
             raise BadFile(
                 f"{self.path.name}: tensor {name} has the type number {kind}, which rung does not know",
                 ["it was removed from GGUF, is newer than this rung, or the file is damaged"],
-                ["rung formats   # the types that rung reads", "take another quantisation:  rung run ORG/REPO:Q4_K_M"],
+                ["rung formats   # the types that rung reads", "take another quantization:  rung run ORG/REPO:Q4_K_M"],
             )
         if not found.divides(shape[-1]):
             raise self.bad(f"tensor {name} of {found.name} has rows of {shape[-1]}, and its blocks hold {found.block}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +74,19 @@ def _tensor(file: str, name: str, entry: Any, start: int) -> Stored:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**60
+
+
+def head(tensors: Sequence[tuple[str, str, tuple[int, ...], int]]) -> tuple[bytes, list[int]]:
+    """The bytes before the weights, and where in the file each tensor (name, dtype, shape, bytes) begins.
+
+    Tensors lie without gaps in the given order; who wants them aligned gives the widest dtypes first.
+    """
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    offsets, at = [], 0
+    for name, dtype, shape, length in tensors:
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + length]}
+        offsets.append(at)
+        at += length
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, [8 + len(text) + offset for offset in offsets]

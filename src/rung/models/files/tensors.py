@@ -60,7 +60,7 @@ def truncated(file: str, kind: str, cause: str) -> BadFile:
 
 def unsound(file: str, kind: str, cause: str, facts: Iterable[str] = ()) -> BadFile:
     """The error for a file that contradicts itself, or claims what no file can hold."""
-    ways = [_fetch_again(file), "take another copy or another quantisation of the model:  rung run ORG/REPO"]
+    ways = [_fetch_again(file), "take another copy or another quantization of the model:  rung run ORG/REPO"]
     return BadFile(f"{file} is not a sound {kind} file: {cause}", facts, ways)
 
 

@@ -1,4 +1,4 @@
-"""Configurations that say that their checkpoint is quantised: what of it is stored how.
+"""Configurations that say that their checkpoint is quantized: what of it is stored how.
 
 https://huggingface.co/docs/transformers/quantization/fp8 and /mxfp4; the checkpoints of DeepSeek-V3 (fp8 in blocks of
 128 x 128 with f32 scales; embedding, head, norms and routers as they were) and of gpt-oss (experts in mxfp4); rung's
@@ -28,7 +28,7 @@ _PLAIN = ("router", "shared_router", "conv", "table")
 def stored(tensors: tuple[Tensor, ...], config: Settings, role: str) -> tuple[Tensor, ...]:
     """The tensors of a component of that role as the checkpoint stores them.
 
-    Raises ``UnknownArchitecture`` for other ways of quantising, ``BadFile`` for values that cannot be.
+    Raises ``UnknownArchitecture`` for other ways of quantizing, ``BadFile`` for values that cannot be.
     """
     found = config.raw("quantization_config") or config.raw("compression_config")
     if not found:
@@ -46,9 +46,9 @@ def stored(tensors: tuple[Tensor, ...], config: Settings, role: str) -> tuple[Te
     if method == OWN and role in GENERATES:
         return _own(tensors, rung_folder.said(found, config.where))
     raise UnknownArchitecture(
-        f"{config.where} is quantised" + (f" with {method[:40]}" if method else ""),
+        f"{config.where} is quantized" + (f" with {method[:40]}" if method else ""),
         ["from a configuration alone rung knows how fp8 (in blocks), mxfp4 and its own checkpoints are stored"],
-        ["rung plan FOLDER   # where transformers builds the network", "name the unquantised version of the model"],
+        ["rung plan FOLDER   # where transformers builds the network", "name the unquantized version of the model"],
         code="quantization-unknown",
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rung.core.value import Value
 from rung.models.card import Decoder, ModelCard, Tensor
 
-#: Ends of the roles of tensors that belong to another one's storage and are no weights: scales of quantised blocks.
+#: Ends of the roles of tensors that belong to another one's storage and are no weights: scales of quantized blocks.
 SCALE = "_scale"
 #: The role of what a file holds and the model does not take.
 OTHER = "other"
@@ -97,7 +97,7 @@ class Component(Value):
 
     @property
     def parameters(self) -> int:
-        """Number of weights; scales of quantised blocks are none."""
+        """Number of weights; scales of quantized blocks are none."""
         return sum(math.prod(t.shape) for t in self.tensors if t.role != OTHER and not t.role.endswith(SCALE))
 
     @property

@@ -55,7 +55,7 @@ class Starter(Value):
     """A model that is fetched by name: ``size`` and ``sha256`` are those of ``file``, a GGUF file.
 
     ``question`` is what ``rung run`` asks it; ``chats``: it has a chat template; ``same_as``: its name in the
-    catalogue. ``config`` and ``formats`` are its shape and its formats by role.
+    catalog. ``config`` and ``formats`` are its shape and its formats by role.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Products with, and rows of, weights that are held in a format; as operators that ``torch.compile`` sees.
 
 Two ways: exact products decode the weight and let torch multiply, with gradients to the activations; others go through
-the ladder, whose rungs may quantise the activations. Training and whatever wants a gradient takes the exact one. Where
+the ladder, whose rungs may quantize the activations. Training and whatever wants a gradient takes the exact one. Where
 torch transforms functions itself, weights are decoded for its own operations: it cannot see into those of rungs.
 """
 

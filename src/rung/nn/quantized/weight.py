@@ -111,7 +111,7 @@ class QuantWeight(nn.Module):
             raise UsageError(
                 f"{name} has the shape {list(self.shape)}; the new values have {list(values.shape)}",
                 [f"it is stored in {self.format.name}, whose layout goes by the shape"],
-                ["give a table its new size first, and quantise it then", "layer.dequantize()   # is a plain layer"],
+                ["give a table its new size first, and quantize it then", "layer.dequantize()   # is a plain layer"],
             )
         changed = values.to(self.device) != self.decode(values.dtype)
         if not bool(changed.any()):
@@ -123,7 +123,7 @@ class QuantWeight(nn.Module):
                 ["new values, a merged adapter's say, cannot be put back into it"],
                 [
                     "merge into plain layers:  rung.hub.peft.merge(model, dequantize=True)",
-                    f"quantise the decoded layer to another format, {better} say:  layer.dequantize()",
+                    f"quantize the decoded layer to another format, {better} say:  layer.dequantize()",
                 ],
                 code="format-not-writable",
             )

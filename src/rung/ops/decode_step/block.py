@@ -51,7 +51,7 @@ class Block:
 
     def _attention(self, x: Tensor, cache: Cache, place: TokenSpan, glue: Glue) -> Tensor:
         q, k, v = self._heads(x)
-        glue.turn_and_keep(q, k, v, place, cache)
+        glue.rope_and_store_kv(q, k, v, place, cache)
         keys, values = cache.read(self.weights.index, place.start + x.shape[0])
         scale, softcap, window = self.shape.attention_scale, self.shape.attention_softcap, self.weights.window
         out = self.weights.attend(q, keys, values, start=place.start, scale=scale, window=window, softcap=softcap)

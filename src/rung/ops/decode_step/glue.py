@@ -38,7 +38,7 @@ class Glue(Protocol):
     ) -> Tensor:
         """hidden [T, hidden] += post_norm(added), in place; then norm(hidden) as a new tensor, hidden without one."""
 
-    def turn_and_keep(self, q: Tensor, k: Tensor, v: Tensor, place: TokenSpan, cache: Cache) -> None:
+    def rope_and_store_kv(self, q: Tensor, k: Tensor, v: Tensor, place: TokenSpan, cache: Cache) -> None:
         """Norms and rotates q [T, heads, D] and k [T, kv_heads, D] in place, and writes k and v into the cache."""
 
     def gate(self, gate: Tensor, up: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class TorchGlue:
             hidden += added if post_norm is None else self._norm(added, post_norm)
         return hidden if norm is None else self._norm(hidden, norm)
 
-    def turn_and_keep(self, q: Tensor, k: Tensor, v: Tensor, place: TokenSpan, cache: Cache) -> None:
+    def rope_and_store_kv(self, q: Tensor, k: Tensor, v: Tensor, place: TokenSpan, cache: Cache) -> None:
         """See ``Glue``."""
         for x, norm in ((q, place.q_norm), (k, place.k_norm)):
             if norm is not None:

@@ -40,12 +40,12 @@ class NumbaGlue:
         self._run(prefill_elementwise.add_and_norm.address, *hidden.shape, *pointers, self._epsilon.ctypes.data)
         return out
 
-    def turn_and_keep(self, q: Tensor, k: Tensor, v: Tensor, place: TokenSpan, cache: Cache) -> None:
+    def rope_and_store_kv(self, q: Tensor, k: Tensor, v: Tensor, place: TokenSpan, cache: Cache) -> None:
         """See ``Glue``; the heads of a token follow each other without gaps."""
         rows = cache.rows(place.layer)
         behind = place.start * rows.row_stride
         self._run(
-            prefill_elementwise.turn_and_keep[rows.dtype].address,
+            prefill_elementwise.rope_and_store_kv[rows.dtype].address,
             *(*q.shape[:2], *k.shape[1:]),
             *map(_at, (q, k, v)),
             *(4 * x.stride(0) for x in (q, k, v)),

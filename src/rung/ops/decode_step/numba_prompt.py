@@ -108,7 +108,7 @@ class PromptReader:
         shape, rows, (start, count) = self._shape, cache.rows(layer.index), positions
         (cosine, sine), behind = turns, start * rows.row_stride
         self._run(
-            prefill_elementwise.turn_and_keep[rows.dtype].address,
+            prefill_elementwise.rope_and_store_kv[rows.dtype].address,
             *(count, shape.heads, shape.kv_heads, shape.head_dim),
             *(part.address for part in qkv),
             *(part.stride for part in qkv),

@@ -17,7 +17,7 @@ class R16:
     """See ``rung.ops.linear``. Both rungs compute alike; they differ in the rows their check takes."""
 
     def prepare(self, encoded: Encoded, *, dtype: str, threads: int) -> Packed:
-        """Packs the weight; activations are quantised whatever the dtype, sums are f32."""
+        """Packs the weight; activations are quantized whatever the dtype, sums are f32."""
         return pack(encoded, threads)
 
     def apply(self, state: Packed, x: Tensor) -> Tensor:

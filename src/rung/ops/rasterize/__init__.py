@@ -17,7 +17,7 @@ Contract of every rung's ``impl`` object::
 The constants below are those of gsplat 1.5.3, so that its trained scenes look the same. A weight is
 ``alpha_i * prod_{j<i} (1 - alpha_j)`` over splats by depth (ties: by index), ``alpha = min(0.999, opacity *
 exp(-power))``; an alpha below 1/255 is skipped, and a pixel takes no splat from the first on that would leave 1e-4
-or less of what is behind. A pixel's centre is at +0.5.
+or less of what is behind. A pixel's center is at +0.5.
 
 Of a ``Case``: ``format`` is f32, ``shape`` (splats, height, width), options are ``degree`` and ``antialiased``.
 """

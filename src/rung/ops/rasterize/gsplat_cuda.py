@@ -17,7 +17,7 @@ from rung.ops.rasterize.projecting import absolute_of, project
 
 
 class _Absolute(torch.autograd.Function):
-    """Centres [1, N, 2] as they are, put into ``held``; what gsplat leaves on them goes to ``absolute`` [N, 2]."""
+    """Centers [1, N, 2] as they are, put into ``held``; what gsplat leaves on them goes to ``absolute`` [N, 2]."""
 
     @staticmethod
     def forward(ctx: Any, means: Tensor, absolute: Tensor, held: list[Tensor]) -> Tensor:

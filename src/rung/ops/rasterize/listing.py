@@ -25,10 +25,10 @@ class Lists(NamedTuple):
 
 def lists(flat: Flat, across: int, down: int) -> Lists:
     """The splats of ``across`` x ``down`` tiles; splats of one depth stay in their order."""
-    centres, radii = flat.means.detach(), flat.radii
+    centers, radii = flat.means.detach(), flat.radii
     edge = torch.tensor([across, down], device=radii.device)
-    low = ((centres - radii) / TILE).floor().long().clamp_min(0)
-    high = torch.minimum(((centres + radii) / TILE).ceil().long(), edge)
+    low = ((centers - radii) / TILE).floor().long().clamp_min(0)
+    high = torch.minimum(((centers + radii) / TILE).ceil().long(), edge)
     spans = (high - low).clamp_min(0) * (radii > 0)
     order = torch.argsort(flat.depths.detach(), stable=True)
     touched = spans.prod(-1)[order]

@@ -137,14 +137,14 @@ class _Pass:
         self.tiles.set(tile_starts=tile_starts)
 
     def outputs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Colour [H, W, 3], alpha [H, W] and depth [H, W]."""
+        """Color [H, W, 3], alpha [H, W] and depth [H, W]."""
         height, width = self.camera.height, self.camera.width
         planes = self.states.permute(3, 0, 2, 1, 4).reshape(STATE, TILE * self.down, TILE * self.across)
         planes = planes[:, :height, :width]
         return planes[1:4].permute(1, 2, 0).contiguous(), 1 - planes[0].abs(), planes[4].contiguous()
 
     def means(self) -> Tensor:
-        """The centres in pixels [N, 2], of splats that are in the picture; zeros for the others."""
+        """The centers in pixels [N, 2], of splats that are in the picture; zeros for the others."""
         at = [RECORD.index(name) for name in ("x", "y", "pixel_x", "pixel_y")]
         kept = np.where(self.counts[:, None] > 0, self.records[:, at], 0)
         return torch.from_numpy(kept[:, :2] + kept[:, 2:])

@@ -56,7 +56,7 @@ def basis(degree: int, directions: Tensor) -> Tensor:
 
 
 def view_colors(splats: Splats, pose: Tensor, degree: int | None) -> Tensor:
-    """[N, 3]: the harmonics seen from the camera plus 0.5, not below 0; plain colours as they are."""
+    """[N, 3]: the harmonics seen from the camera plus 0.5, not below 0; plain colors as they are."""
     if degree is None:
         return splats.colors
     position = -pose[:3, :3].T @ pose[:3, 3]
@@ -120,7 +120,7 @@ class _Absolute(torch.autograd.Function):
 
 
 def composite(flat: Flat, chosen: Tensor, pixels: Tensor, absolute: Tensor | None = None) -> Tensor:
-    """[..., P, 5]: colour, depth and alpha of pixels whose centres are ``pixels`` [..., P, 2], of the splats ``chosen``
+    """[..., P, 5]: color, depth and alpha of pixels whose centers are ``pixels`` [..., P, 2], of the splats ``chosen``
     (int64 [..., n], by depth). ``absolute`` is that of ``absolute_of``."""
     offsets = pixels[..., :, None, :] - flat.means[chosen][..., None, :, :]
     if absolute is not None:

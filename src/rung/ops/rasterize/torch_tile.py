@@ -55,8 +55,8 @@ class Tiles:
             entry = torch.arange(longest, device=listed.device)
             places = torch.where(entry < counts[group, None], starts[group, None] + entry, len(listed) - 1)
             corners = torch.stack([group % across, group // across], dim=-1) * TILE
-            centres = pixels + corners[:, None, :]
-            made.append(checkpoint(_group, *padded, listed[places], centres, told, use_reentrant=False))
+            centers = pixels + corners[:, None, :]
+            made.append(checkpoint(_group, *padded, listed[places], centers, told, use_reentrant=False))
             first += len(group)
         image = flat.means.new_zeros(across * down, TILE * TILE, 5)
         return image.index_copy(0, tiles[:first], torch.cat(made))
@@ -64,8 +64,8 @@ class Tiles:
 
 def _group(*given: Any) -> Tensor:
     """``composite`` of tensors, as checkpoints want it."""
-    *flat, chosen, centres, told = given
-    return composite(Flat(*flat), chosen, centres, told)
+    *flat, chosen, centers, told = given
+    return composite(Flat(*flat), chosen, centers, told)
 
 
 RUNG = Tiles()

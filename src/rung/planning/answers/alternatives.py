@@ -9,10 +9,10 @@ from rung.core.text import count
 from rung.core.types import Device, Format
 from rung.formats.grades import grade
 from rung.hardware.select import Group, group_id
+from rung.planning.answers.suggestions import contexts
 from rung.planning.answers.values import Alternative, Choice
 from rung.planning.gguf_mixtures import storage
 from rung.planning.placement import Arrangement
-from rung.planning.suggestions import contexts
 from rung.planning.weight_plan import Storage, storage_name
 
 #: Mixtures of 3 bits: tried with the usual formats, and where even these do not fit.

@@ -82,11 +82,11 @@ def _borrowed(outline: Outline, subject: Subject) -> bool:
 
 
 def storages_of(case: Case) -> list[Storage]:
-    """The formats of the question, else a file's own and those that are smaller, or those of an unquantised model."""
+    """The formats of the question, else a file's own and those that are smaller, or those of an unquantized model."""
     subject = case.main.subject
     read = {
         tensor.format for tensor in subject.tensors if tensor.source
-    }  # what another quantiser wrote, and rung reads
+    }  # what another quantizer wrote, and rung reads
     strange = sorted({tensor.format for tensor in subject.tensors} - set(formats.FORMATS) - read)
     if "stored" in case.question.formats and strange:
         raise UnknownFormat(
@@ -105,13 +105,13 @@ def usual_storages(case: Case) -> list[Storage]:
     """The formats that ``rung run`` would try by itself."""
     subject = case.main.subject
     named = [storage for name in FORMATS for storage in storages(subject, name)]
-    if not subject.keeps and not _quantised(subject):
+    if not subject.keeps and not _quantized(subject):
         return named
     smaller = [s for s in named if s is not None and _bits(s) * subject.parameters / 8 < case.outline.weight_bytes]
     return [None, *smaller]
 
 
-def _quantised(subject: Subject) -> bool:
+def _quantized(subject: Subject) -> bool:
     """Return whether its matrices are stored in formats that rung decodes, and not all of them as floats."""
     stored = {tensor.format for tensor in subject.tensors}
     return stored <= set(formats.FORMATS) and any(formats.FORMATS[name].bits < 16 for name in stored)

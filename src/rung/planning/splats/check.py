@@ -20,7 +20,7 @@ from rung.hardware.select import Group, group_id
 from rung.models.card import SceneCard
 from rung.planning.answers.words import devices_phrase
 from rung.planning.check_result import Answer, Choice, Question, Relaxation, Speed
-from rung.planning.devices import computes, uncertainty
+from rung.planning.memory import computes, uncertainty
 from rung.planning.splats import FORMATS, SplatPlan, SplatRequest, best, ways_out
 
 #: Fewer steps a second count as slow: the published schedules would take a day.
@@ -177,7 +177,7 @@ def _verdict(group: Group, made: SplatPlan) -> Verdict:
 
 
 def _command(asked: SplatRequest, made: SplatPlan, named: bool) -> str:
-    """Return what trains so. A card of the catalogue is meant to be the first of its kind where the command runs."""
+    """Return what trains so. A card of the catalog is meant to be the first of its kind where the command runs."""
     device = asked.device
     place = device.id if device.real else device.kind if device.kind in ("cpu", "mps") else f"{device.kind}:0"
     words = ["rung", "splat", "train", asked.card.path, "--out", "DIR", "--device", place]

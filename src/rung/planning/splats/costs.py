@@ -10,16 +10,16 @@ import math
 from typing import NamedTuple
 
 from rung.core.types import Device, MemoryUse
-from rung.planning.devices import RUNTIME_CPU, RUNTIME_GPU
+from rung.planning.memory import RUNTIME_CPU, RUNTIME_GPU
 
-#: What a splat has beside its harmonics: centre, rotation, scales, opacity.
+#: What a splat has beside its harmonics: center, rotation, scales, opacity.
 SHAPE = 11
-#: Colours [3] of a splat that are held where harmonics have no gradient: as drawn, and what is told of them, twice.
+#: Colors [3] of a splat that are held where harmonics have no gradient: as drawn, and what is told of them, twice.
 _COLORS = 3
 _TILE = 16
 #: How often the splats of a trained scene cover a pixel, counted as far as they are listed.
 LAYERS = 60.0
-#: Bytes that plain torch moves for each pixel of the loss: colours, differences and the maps of SSIM, forth and back.
+#: Bytes that plain torch moves for each pixel of the loss: colors, differences and the maps of SSIM, forth and back.
 _LOSS = 330
 #: Bytes of a process that trains on the processor beside those of every process with torch and Numba: autograd, what
 #: decodes pictures, kernels of splats, and holes of the heap.
@@ -29,9 +29,9 @@ _BOUND = 0.05
 #: Floating-point operations for each pixel of a tile and splat on it, forth and back, and the share of the peak that
 #: they reach; bytes that a step moves for each trained number; seconds that launching its kernels takes.
 _OPERATIONS, _SHARE, _MOVED, _LAUNCHES = 90, 0.15, 60, 4e-3
-#: Bandwidth and operations per second where the catalogue is silent.
+#: Bandwidth and operations per second where the catalog is silent.
 _BANDWIDTH, _PEAK = 5e10, 1e12
-#: Seconds of the optimiser on one core for each trained number.
+#: Seconds of the optimizer on one core for each trained number.
 _STEPPING = 3e-9
 
 
@@ -68,7 +68,7 @@ class Load(NamedTuple):
 
     @property
     def harmonics(self) -> int:
-        """Coefficients of a splat, of three colours."""
+        """Coefficients of a splat, of three colors."""
         return 3 * (self.degree + 1) ** 2
 
     @property
@@ -95,7 +95,7 @@ class Kept(NamedTuple):
             numbers = SHAPE + harmonics
             return 4 * numbers, 4 * numbers, 8 * numbers
         each = 2 if self.harmonics == "f16" else 4
-        # colours and their gradients, twice; a magnitude for each mean
+        # colors and their gradients, twice; a magnitude for each mean
         return 4 * SHAPE + each * harmonics, 4 * (SHAPE + 3 * _COLORS), 8 * SHAPE + 2 * (harmonics + 4)
 
 

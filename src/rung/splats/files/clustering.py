@@ -43,7 +43,7 @@ def _lloyd(ordered: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def palette(points: Floats, rows: int) -> tuple[Floats, Labels]:
     """At most ``rows`` rows [rows, d] for points [N, d], N > 0, and for each point the index of its row.
 
-    Of more than a few thousand points in two steps, which cost a root of what one would: neighbourhoods, then the rows
+    Of more than a few thousand points in two steps, which cost a root of what one would: neighborhoods, then the rows
     of each, more where there is more to tell apart.
     """
     rng = np.random.default_rng(0)
@@ -51,12 +51,12 @@ def palette(points: Floats, rows: int) -> tuple[Floats, Labels]:
         return _kmeans(points, rows, rng)
     coarse = int(np.ceil(rows**0.5))
     sample = points[rng.permutation(len(points))[:_SAMPLE]]
-    centres, _ = _kmeans(sample, coarse, rng)
-    labels = _nearest(points, centres)
-    spread = np.bincount(labels, np.linalg.norm(points - centres[labels], axis=1), minlength=len(centres))
-    shares = 1 + np.floor(spread / max(spread.sum(), 1e-30) * (rows - len(centres))).astype(np.int64)
+    centers, _ = _kmeans(sample, coarse, rng)
+    labels = _nearest(points, centers)
+    spread = np.bincount(labels, np.linalg.norm(points - centers[labels], axis=1), minlength=len(centers))
+    shares = 1 + np.floor(spread / max(spread.sum(), 1e-30) * (rows - len(centers))).astype(np.int64)
     order = np.argsort(labels, kind="stable")
-    ends = np.cumsum(np.bincount(labels, minlength=len(centres)))
+    ends = np.cumsum(np.bincount(labels, minlength=len(centers)))
     table, found, number = [], np.empty(len(points), np.int64), 0
     for members, share in zip(np.split(order, ends[:-1]), shares, strict=True):
         if len(members):
@@ -68,21 +68,21 @@ def palette(points: Floats, rows: int) -> tuple[Floats, Labels]:
 
 
 def _kmeans(points: Floats, number: int, rng: np.random.Generator, rounds: int = 5) -> tuple[Floats, Labels]:
-    """At most ``number`` centres [number, d] and the nearest of each point."""
+    """At most ``number`` centers [number, d] and the nearest of each point."""
     if number >= len(points):
         return points, np.arange(len(points))
-    centres = points[rng.permutation(len(points))[:number]]
+    centers = points[rng.permutation(len(points))[:number]]
     for _ in range(rounds):
-        labels = _nearest(points, centres)
+        labels = _nearest(points, centers)
         order, held = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=number)
         used = held > 0
         begins = (np.cumsum(held) - held)[used]
-        centres = centres.copy()
-        centres[used] = np.add.reduceat(points[order], begins, axis=0) / held[used, None]
-    return centres, _nearest(points, centres)
+        centers = centers.copy()
+        centers[used] = np.add.reduceat(points[order], begins, axis=0) / held[used, None]
+    return centers, _nearest(points, centers)
 
 
-def _nearest(points: Floats, centres: Floats) -> Labels:
-    half = (centres**2).sum(1) / 2
-    parts = [(half - points[first : first + _BLOCK] @ centres.T).argmin(1) for first in range(0, len(points), _BLOCK)]
+def _nearest(points: Floats, centers: Floats) -> Labels:
+    half = (centers**2).sum(1) / 2
+    parts = [(half - points[first : first + _BLOCK] @ centers.T).argmin(1) for first in range(0, len(points), _BLOCK)]
     return np.concatenate(parts)

@@ -1,10 +1,10 @@
 """SuperSplat's ``.compressed.ply``: chunks of 256 splats along a curve, 16 bytes a splat and one for each harmonic.
 
-A chunk holds the least and the largest centre, logarithm of scale and colour of its splats as float32; a splat holds
-where it lies between them: centre and scales in 11, 10 and 11 bits, colour and opacity in 8 each, and the rotation as
+A chunk holds the least and the largest center, logarithm of scale and color of its splats as float32; a splat holds
+where it lies between them: center and scales in 11, 10 and 11 bits, color and opacity in 8 each, and the rotation as
 its three smallest parts in 10 bits each. Harmonics above the first are bytes over -4 to 4, channel by channel.
 
-Within: half a step of 2047 (y: 1023) of the chunk's extent; scales the same, held within e^-20 to e^20; colours half
+Within: half a step of 2047 (y: 1023) of the chunk's extent; scales the same, held within e^-20 to e^20; colors half
 of 255 steps of the chunk's; opacity 1/510; rotations 0.0014 a part; harmonics 1/64 (1/32 at the ends). Source: the
 file format section of PlayCanvas's engine documentation, and what SplatTransform 1.10.1 reads and writes.
 """
@@ -22,8 +22,8 @@ from rung.splats.files.packing import REST, Indexes, along_curve, logits, opacit
 from rung.splats.files.ply_header import Element, bad, rows
 
 _CHUNK = 256
-_CENTRES = ("min_x", "min_y", "min_z", "max_x", "max_y", "max_z")
-_SCALES = tuple(name.replace("_", "_scale_") for name in _CENTRES)
+_CENTERS = ("min_x", "min_y", "min_z", "max_x", "max_y", "max_z")
+_SCALES = tuple(name.replace("_", "_scale_") for name in _CENTERS)
 _COLORS = ("min_r", "min_g", "min_b", "max_r", "max_g", "max_b")
 _PACKED = ("packed_position", "packed_rotation", "packed_scale", "packed_color")
 #: Where the numbers of a packed word begin, and how many bits they have.
@@ -39,7 +39,7 @@ _BLOCK = 1 << 16
 def unpacked(path: Path, found: dict[str, Element]) -> Cloud:
     """The splats of a file with these elements; raises ``BadFile`` with what is wrong, and ``OSError``."""
     wanted: dict[str, tuple[str, set[tuple[str, ...]]]] = {
-        "chunk": ("f4", {(*_CENTRES, *_SCALES), (*_CENTRES, *_SCALES, *_COLORS)}),
+        "chunk": ("f4", {(*_CENTERS, *_SCALES), (*_CENTERS, *_SCALES, *_COLORS)}),
         "vertex": ("u4", {_PACKED}),
         "sh": ("u1", {tuple(f"f_rest_{index}" for index in range(3 * terms)) for terms in REST}),
     }
@@ -54,7 +54,7 @@ def unpacked(path: Path, found: dict[str, Element]) -> Cloud:
     degree_0, opacities = _colors(bounds, packed["packed_color"])
     rotation = packed["packed_rotation"]
     return Cloud(
-        _between(bounds, _CENTRES, _fields(packed["packed_position"], _MIXED)),
+        _between(bounds, _CENTERS, _fields(packed["packed_position"], _MIXED)),
         whole_quats((rotation >> 30).astype(np.int64), _fields(rotation, _THREE) * 2 - 1),
         _between(bounds, _SCALES, _fields(packed["packed_scale"], _MIXED)),
         logits(opacities),
@@ -79,7 +79,7 @@ def _between(bounds: np.ndarray, names: tuple[str, ...], fractions: Floats) -> F
 
 
 def _colors(bounds: np.ndarray, words: np.ndarray) -> tuple[Floats, npt.NDArray[np.uint8]]:
-    """The first harmonics [N, 3] and opacities [N]; older files have no bounds of colours, which are 0 to 1."""
+    """The first harmonics [N, 3] and opacities [N]; older files have no bounds of colors, which are 0 to 1."""
     colors = _fields(words, _COLOR)
     if "min_r" in (bounds.dtype.names or ()):
         colors = _between(bounds, _COLORS, colors)
@@ -107,7 +107,7 @@ def encode(cloud: Cloud) -> Iterator[bytes]:
     order = along_curve(cloud.means)
     full = np.concatenate([order, np.repeat(order[-1:], -number % _CHUNK)])  # the last splat fills its chunk
     lines = ["ply", "format binary_little_endian 1.0", f"element chunk {len(full) // _CHUNK}"]
-    lines += [f"property float {name}" for name in (*_CENTRES, *_SCALES, *_COLORS)]
+    lines += [f"property float {name}" for name in (*_CENTERS, *_SCALES, *_COLORS)]
     lines += [f"element vertex {number}", *(f"property uint {name}" for name in _PACKED)]
     lines += [f"element sh {number}"] * (rest > 0) + [f"property uchar f_rest_{index}" for index in range(rest)]
     yield "\n".join([*lines, "end_header", ""]).encode("ascii")

@@ -1,4 +1,4 @@
-"""Define what the compact formats share: bytes of opacities and colours, quaternions by their three smallest parts, and
+"""Define what the compact formats share: bytes of opacities and colors, quaternions by their three smallest parts, and
 the order of a curve through space."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def whole_quats(largest: Indexes, three: np.ndarray) -> Floats:
 
 
 def along_curve(means: Floats) -> Indexes:
-    """[N]: an order in which neighbours in space are neighbours (Morton's, 21 bits an axis)."""
+    """[N]: an order in which neighbors in space are neighbors (Morton's, 21 bits an axis)."""
     if not len(means):
         return np.zeros(0, np.int64)
     low = means.min(0).astype(np.float64)

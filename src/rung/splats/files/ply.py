@@ -17,9 +17,9 @@ from rung.splats.files import compressed_ply
 from rung.splats.files.packing import REST
 from rung.splats.files.ply_header import bad, elements, rows
 
-_CENTRE, _COLOR = ("x", "y", "z"), ("f_dc_0", "f_dc_1", "f_dc_2")
+_CENTER, _COLOR = ("x", "y", "z"), ("f_dc_0", "f_dc_1", "f_dc_2")
 _SCALE, _ROTATION = ("scale_0", "scale_1", "scale_2"), ("rot_0", "rot_1", "rot_2", "rot_3")
-_NEEDED = (*_CENTRE, *_COLOR, "opacity", *_SCALE, *_ROTATION)
+_NEEDED = (*_CENTER, *_COLOR, "opacity", *_SCALE, *_ROTATION)
 #: Splats that are turned into bytes at once.
 _BLOCK = 1 << 16
 
@@ -53,13 +53,13 @@ def _cloud(vertices: np.ndarray, rest: tuple[str, ...]) -> Cloud:
     for index, name in enumerate(rest):
         channel, term = divmod(index, len(rest) // 3)
         harmonics[:, 1 + term, channel] = vertices[name]
-    return Cloud(columns(_CENTRE), columns(_ROTATION), columns(_SCALE), columns(("opacity",))[:, 0], harmonics)
+    return Cloud(columns(_CENTER), columns(_ROTATION), columns(_SCALE), columns(("opacity",))[:, 0], harmonics)
 
 
 def encode(cloud: Cloud) -> Iterator[bytes]:
     """The file's bytes, in pieces."""
     rest = 3 * (cloud.harmonics.shape[1] - 1)
-    names = [*_CENTRE, "nx", "ny", "nz", *_COLOR, *(f"f_rest_{index}" for index in range(rest))]
+    names = [*_CENTER, "nx", "ny", "nz", *_COLOR, *(f"f_rest_{index}" for index in range(rest))]
     names += ["opacity", *_SCALE, *_ROTATION]
     head = ["ply", "format binary_little_endian 1.0", f"element vertex {len(cloud.means)}"]
     head += [*(f"property float {name}" for name in names), "end_header", ""]

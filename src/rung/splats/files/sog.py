@@ -1,10 +1,10 @@
 """PlayCanvas's ``.sog``, version 2: a zip of ``meta.json`` and lossless WebP pictures with one pixel for each splat.
 
-Centres are 16 bits an axis of sign(x) log(1 + |x|) in two pictures; rotations their three smallest parts in a byte
+Centers are 16 bits an axis of sign(x) log(1 + |x|) in two pictures; rotations their three smallest parts in a byte
 each; scales and first harmonics indexes into codebooks of 256 values, opacities a byte; the higher harmonics of a splat
 are one row of a palette of up to 65,536, whose numbers are indexes into a codebook again.
 
-Within: centres 1/131070 of the extent of those logarithms; opacities 1/510; rotations 0.0028 a part; the rest as near
+Within: centers 1/131070 of the extent of those logarithms; opacities 1/510; rotations 0.0028 a part; the rest as near
 as the codebooks come (k-means). Source: PlayCanvas's SOG specification, and what SplatTransform 1.10.1 reads and
 writes.
 """
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rung.core.errors import BadFile, SoftwareMissing
-from rung.core.zips import DAMAGED
+from rung.core.files import DAMAGED
 from rung.splats.cloud import Cloud, Floats
 from rung.splats.files.clustering import codebook, palette
 from rung.splats.files.packing import (

@@ -1,6 +1,6 @@
 """The ``.splat`` format of web viewers: 32 bytes a splat, without a header and without harmonics.
 
-Centre and scales as float32, then colour, opacity and rotation (w first) in a byte each. Written largest and most
+Center and scales as float32, then color, opacity and rotation (w first) in a byte each. Written largest and most
 opaque first, the order in which viewers load. Source: the converter of antimatter15/splat.
 """
 

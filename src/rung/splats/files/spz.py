@@ -1,11 +1,11 @@
 """Niantic's ``.spz``: 20 bytes a splat and one for each harmonic, in a gzip stream. Versions 2 and 3 are read, 3 is
 written.
 
-Behind a header of 16 bytes lie, each for all splats: centres as three 24-bit fixed-point numbers, opacities, colours,
+Behind a header of 16 bytes lie, each for all splats: centers as three 24-bit fixed-point numbers, opacities, colors,
 logarithms of scales, rotations and harmonics. Its axes are right, up, back: what PLY has down and forward is negated,
 with the harmonics that change their sign.
 
-Within: centres 2^-13, or 1/65536 of the largest coordinate where that is less (not below 2^-24), coarser only beyond
+Within: centers 2^-13, or 1/65536 of the largest coordinate where that is less (not below 2^-24), coarser only beyond
 2048; opacities 1/510; first harmonics 1/76.5 over -3.33 to 3.33; scales e^(1/32) from e^-10 to e^5.9; rotations 0.0018
 a part (version 2: 1/255, the real part follows); harmonics over -1 to 1 within 1/32 in degree 1, 1/16 above, as
 Niantic's own encoder keeps them. Source: nianticlabs/spz, README and load-spz.
@@ -33,7 +33,7 @@ _COLOR = 0.15
 _STEPS = 511
 #: The largest coordinate: what 23 bits before the point hold.
 _FARTHEST = 8_388_000
-#: Right, down, forward to right, up, back, of the centre, of a quaternion's parts x, y, z, and of each harmonic.
+#: Right, down, forward to right, up, back, of the center, of a quaternion's parts x, y, z, and of each harmonic.
 _TURN = np.array([1, -1, -1], np.float32)
 _SIGNS = np.array([-1, -1, 1, -1, 1, 1, -1, 1, -1, 1, -1, -1, 1, -1, 1], np.float32)
 #: No scene is a hundredth of its size when it is packed; below so many bytes nobody asks.
@@ -57,7 +57,7 @@ def read(path: Path) -> Cloud:
     if flags & _EXTENDED:
         raise _bad(path, "it has extensions of a vendor, which may turn its axes", "save it without extensions")
     parts = {
-        "centres": 9,
+        "centers": 9,
         "opacities": 1,
         "colors": 3,
         "scales": 3,
@@ -97,7 +97,7 @@ def _unpacked(path: Path, packed: bytes, most: int) -> tuple[bytes, bool]:
 
 def _cloud(held: dict[str, Bytes], point: int) -> Cloud:
     number = len(held["opacities"])
-    digits = held["centres"].reshape(number, 3, 3).astype(np.int32)
+    digits = held["centers"].reshape(number, 3, 3).astype(np.int32)
     fixed = digits[..., 0] | digits[..., 1] << 8 | digits[..., 2] << 16
     fixed -= (fixed & 0x800000) << 1
     harmonics = np.empty((number, 1 + held["rest"].shape[1] // 3, 3), np.float32)
@@ -126,12 +126,12 @@ def _quats(rotations: Bytes) -> Floats:
 
 
 def encode(cloud: Cloud) -> Iterator[bytes]:
-    """The file's bytes, in pieces; raises ``CannotEncode`` for centres beyond 2^23."""
+    """The file's bytes, in pieces; raises ``CannotEncode`` for centers beyond 2^23."""
     number, degree = len(cloud.means), cloud.degree
     farthest = float(np.abs(cloud.means).max()) if number else 0.0
     if farthest > _FARTHEST:
         raise CannotEncode(
-            f"SPZ holds centres up to {_FARTHEST:,}, and one lies at {farthest:,.0f}.",
+            f"SPZ holds centers up to {_FARTHEST:,}, and one lies at {farthest:,.0f}.",
             [],
             ["crop the scene:  rung splat export SRC OUT --crop=-100,-100,-100,100,100,100", "export it as .ply"],
         )

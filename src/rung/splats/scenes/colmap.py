@@ -197,13 +197,13 @@ def images(folder: Path) -> list[Image]:
 
 
 def points(folder: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
-    """Centres [N, 3] and colours [N, 3] of the points; none where there is no file of them."""
+    """Centers [N, 3] and colors [N, 3] of the points; none where there is no file of them."""
     path, found = folder / "points3D.bin", list[tuple[float, ...]]()
     if path.exists():
         data = _Bytes(path)
         for _ in range(data.count(51)):
-            _, *centre, red, green, blue, _, track = data.take("Q3d3BdQ")
-            found.append((*centre, red, green, blue))
+            _, *center, red, green, blue, _, track = data.take("Q3d3BdQ")
+            found.append((*center, red, green, blue))
             data.skip(8 * int(track))
     elif (path := folder / "points3D.txt").exists():
         for words in _lines(path):

@@ -114,8 +114,8 @@ def _has_an_end(path: Path, pixels: int) -> bool:
         return _END_OF_JPEG in file.read()
 
 
-def pixels(path: Path, width: int, height: int, lying: bool = False, grey: bool = False) -> Bytes:
-    """The picture as [height, width, 3], with alpha, where it has one, as [.., 4], ``grey`` as [height, width].
+def pixels(path: Path, width: int, height: int, lying: bool = False, gray: bool = False) -> Bytes:
+    """The picture as [height, width, 3], with alpha, where it has one, as [.., 4], ``gray`` as [height, width].
 
     16-bit values lose their lower half. ``lying`` turns it as EXIF says. Reducing takes the mean of what a pixel
     covers (Hamming's window). Raises as ``size_of``.
@@ -128,7 +128,7 @@ def pixels(path: Path, width: int, height: int, lying: bool = False, grey: bool 
             if picture.mode.startswith("I"):
                 picture = pillow.fromarray((np.asarray(picture).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8))
             clear = "A" in picture.getbands() or "transparency" in picture.info
-            picture = picture.convert("L" if grey else "RGBA" if clear else "RGB")
+            picture = picture.convert("L" if gray else "RGBA" if clear else "RGB")
             if lying:
                 turned = importlib.import_module("PIL.ImageOps").exif_transpose(picture)
                 picture = picture if turned is None else turned

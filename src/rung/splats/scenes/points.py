@@ -16,13 +16,13 @@ from rung.splats.scenes import colmap
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
-_PLACE, _COLOUR = ("x", "y", "z"), ("red", "green", "blue")
+_PLACE, _COLOR = ("x", "y", "z"), ("red", "green", "blue")
 _HEADER = 1000
 _AWAY = ["take ply_file_path out: it begins without points"]
 
 
 def points_of(card: SceneCard) -> tuple[Floats, Bytes]:
-    """Centres and colours, [N, 3] each, of the points; none where it has no file of them. Raises ``BadFile``."""
+    """Centers and colors, [N, 3] each, of the points; none where it has no file of them. Raises ``BadFile``."""
     if not card.points_file:
         return np.zeros((0, 3), np.float32), np.zeros((0, 3), np.uint8)
     path = Path(card.points_file)
@@ -30,7 +30,7 @@ def points_of(card: SceneCard) -> tuple[Floats, Bytes]:
 
 
 def ply(path: Path) -> tuple[Floats, Bytes]:
-    """Points of a PLY file with x, y, z and, where it has them, red, green, blue (grey where not)."""
+    """Points of a PLY file with x, y, z and, where it has them, red, green, blue (gray where not)."""
     columns = _text(path)
     if columns is None:
         held = elements(path)
@@ -39,12 +39,12 @@ def ply(path: Path) -> tuple[Floats, Bytes]:
     if not set(_PLACE) <= set(columns):
         raise BadFile(f"{path} holds no points: its vertices have no x, y, z.", [], _AWAY)
     with np.errstate(over="ignore", invalid="ignore"):
-        centres = np.stack([columns[name] for name in _PLACE], axis=1).astype(np.float32)
-        colours = np.full(centres.shape, 128, np.uint8)
-        if set(_COLOUR) <= set(columns):
-            colours = np.stack([columns[name] for name in _COLOUR], axis=1).astype(np.uint8)
-    good = np.isfinite(centres).all(axis=1)
-    return centres[good], colours[good]
+        centers = np.stack([columns[name] for name in _PLACE], axis=1).astype(np.float32)
+        colors = np.full(centers.shape, 128, np.uint8)
+        if set(_COLOR) <= set(columns):
+            colors = np.stack([columns[name] for name in _COLOR], axis=1).astype(np.uint8)
+    good = np.isfinite(centers).all(axis=1)
+    return centers[good], colors[good]
 
 
 def _text(path: Path) -> dict[str, npt.NDArray[np.float64]] | None:

@@ -17,7 +17,7 @@ from rung.core.errors import BadFile, SoftwareMissing, UsageError
 from rung.core.files import writing
 from rung.core.shield import Workers
 from rung.core.text import count
-from rung.splats.scenes import archive, colmap, neighbours, video
+from rung.splats.scenes import archive, colmap, neighbors, video
 from rung.splats.scenes.pictures import SUFFIXES, settings_of
 
 #: Up to so many photographs every two are compared; of more those that follow each other, and those that look alike.
@@ -195,7 +195,7 @@ def _match(pycolmap: ModuleType, database: Path, names: list[str], threads: int,
     note("comparing those that follow each other, and those that look alike")
     pairing = pycolmap.SequentialPairingOptions(overlap=_FOLLOWING, loop_detection=False)
     _run(pycolmap, pycolmap.match_sequential, str(database), pairing_options=pairing, **how)
-    alike = neighbours.alike(neighbours.descriptors(pycolmap, database, names), _ALIKE)
+    alike = neighbors.alike(neighbors.descriptors(pycolmap, database, names), _ALIKE)
     compare(pycolmap, database, ((names[a], names[b]) for a, b in alike), **how)
 
 

@@ -61,7 +61,7 @@ def _bad(path: Path, said: bytes) -> BadFile:
 
 
 def _frames(path: Path) -> Iterator[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
-    """The frames in grey, small: [H, W]."""
+    """The frames in gray, small: [H, W]."""
     small = ("-vf", f"scale={_WIDTH}:-2", "-fps_mode", "passthrough", "-pix_fmt", "gray")
     command = _command(path, *small, "-c:v", "pgm", "-f", "image2pipe", "-")
     with (

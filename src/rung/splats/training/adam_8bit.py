@@ -1,6 +1,6 @@
 """Harmonics that take less memory: as float16 or float32, both of Adam's means in 8 bits, and no gradient of their own.
 
-The rung that draws is given colours, not harmonics; the gradient of a splat's harmonics is that of its colour times the
+The rung that draws is given colors, not harmonics; the gradient of a splat's harmonics is that of its color times the
 harmonics of the direction it is seen from, which Adam's step forms for itself. The codes are those of
 "8-bit Optimizers via Block-wise Quantization" (arXiv:2110.02861); a block is one splat, so that splats can be copied
 and dropped.
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rung.nn.state8 import codebook
+from rung.nn.stepping import codebook
 from rung.ops.rasterize.projecting import basis
 
 #: Splats whose harmonics are float32 at a time where no compiled kernel computes.
@@ -53,7 +53,7 @@ class Means8(NamedTuple):
 
 
 class ColorGradients:
-    """Hold what a picture told of colours: where it was seen from [3], the degree, and the colours' gradients [N,
+    """Hold what a picture told of colors: where it was seen from [3], the degree, and the colors' gradients [N,
     3]."""
 
     def __init__(self, position: Tensor, degree: int) -> None:
@@ -62,7 +62,7 @@ class ColorGradients:
 
 
 class Shade(torch.autograd.Function):
-    """(harmonics, centres, position, told) -> colours [N, 3]; the way back leaves their gradients with ``told``."""
+    """(harmonics, centers, position, told) -> colors [N, 3]; the way back leaves their gradients with ``told``."""
 
     @staticmethod
     def forward(ctx: Any, harmonics: Tensor, means: Tensor, position: Tensor, told: ColorGradients) -> Tensor:

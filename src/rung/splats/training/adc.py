@@ -10,9 +10,9 @@ from torch import Tensor
 from rung.ops.rasterize import Camera, Picture
 from rung.ops.rasterize.projecting import rotations
 from rung.splats.training.model import Model
-from rung.splats.training.schedule import PUBLISHED, Beat
+from rung.splats.training.settings import PUBLISHED, Beat
 
-#: Mean gradient of a centre in the picture, whose sides go from -1 to 1, above which a splat is one of too few.
+#: Mean gradient of a center in the picture, whose sides go from -1 to 1, above which a splat is one of too few.
 _PULL = 2e-4
 _FAINT = 0.005
 #: Shares of the cameras' extent: above the first a splat is divided and not copied, above the second dropped.
@@ -40,7 +40,7 @@ class Classic:
         return opacities.new_zeros(())
 
     def screen(self, count: int, device: torch.device) -> Tensor | None:
-        """Where the gradient of centres in the picture's plane goes."""
+        """Where the gradient of centers in the picture's plane goes."""
         return torch.zeros(count, 2, device=device, requires_grad=True)
 
     def watch(self, screen: Tensor | None, picture: Picture, camera: Camera) -> None:

@@ -51,15 +51,15 @@ def first_splats(
             raise UsageError(f"{settings.init} holds no splats to begin with.", [], ["leave --init out"])
         return start.inner_start(given, world, settings.sh_degree, most, chance)
     views = [shots.views[index] for index in train]
-    points, colours = _thinned(points_of(card), most, chance)
+    points, colors = _thinned(points_of(card), most, chance)
     if len(points):
         _check(views, points, note)
     else:
         which = _compared(views, chance)
         pictures = [shots.shot(train[at]) for at in which]
-        points, colours = _points_of([views[at] for at in which], pictures, most, chance, note)
+        points, colors = _points_of([views[at] for at in which], pictures, most, chance, note)
     inner = world.inward(points)
-    return start.cloud_of(inner, colours, settings.sh_degree, strategy.init_opacity, strategy.init_scale)
+    return start.cloud_of(inner, colors, settings.sh_degree, strategy.init_opacity, strategy.init_scale)
 
 
 def _thinned(points: Points, most: int, chance: np.random.Generator) -> Points:

@@ -1,4 +1,4 @@
-"""Loss and optimiser on the processor, in compiled kernels: plain torch takes longer for them than for the picture."""
+"""Loss and optimizer on the processor, in compiled kernels: plain torch takes longer for them than for the picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from rung.kernels.cpu import adam
 from rung.kernels.cpu.compiled import Kernel
 from rung.kernels.cpu.parallel import enter, run
-from rung.kernels.cpu.splat import colors as colours
+from rung.kernels.cpu.splat import colors as colors
 from rung.kernels.cpu.splat import ssim
 from rung.ops.rasterize import numba_tile
 from rung.run.precompile import compile_apart
@@ -24,7 +24,7 @@ _LANES = 16
 
 def prepare(lean: bool) -> None:
     """Sees to it that this process loads the kernels of a step from the disk; ``lean``: harmonics have no gradient."""
-    harmonics = (colours.shade, colours.shade_back, colours.learn) if lean else ()
+    harmonics = (colors.shade, colors.shade_back, colors.learn) if lean else ()
     compile_apart((enter, ssim.compare, ssim.back, adam.step, *harmonics, *numba_tile.KERNELS))
 
 
@@ -106,14 +106,14 @@ def adam_step(
     )
 
 
-def _coloured(kernel: Kernel, harmonics: Tensor, degree: int, means: Tensor, position: Tensor, **more: Any) -> None:
+def _colored(kernel: Kernel, harmonics: Tensor, degree: int, means: Tensor, position: Tensor, **more: Any) -> None:
     where = position.detach().double().contiguous()
-    scratch = np.empty(torch.get_num_threads() * colours.SCRATCH)
+    scratch = np.empty(torch.get_num_threads() * colors.SCRATCH)
     sizes = {"count": len(harmonics), "terms": harmonics.shape[1], "degree": degree}
     halves = int(harmonics.dtype == torch.float16)
     _run(
         kernel,
-        colours.WORDS,
+        colors.WORDS,
         **sizes,
         halves=halves,
         harmonics=harmonics,
@@ -125,18 +125,18 @@ def _coloured(kernel: Kernel, harmonics: Tensor, degree: int, means: Tensor, pos
 
 
 def shade(harmonics: Tensor, degree: int, means: Tensor, position: Tensor) -> Tensor:
-    """Colours [N, 3] that are seen from a position [3]; harmonics [N, K, 3] are float16 or float32."""
+    """Colors [N, 3] that are seen from a position [3]; harmonics [N, K, 3] are float16 or float32."""
     made = torch.empty(len(means), 3)
-    _coloured(colours.shade, harmonics, degree, means, position, colors=made)
+    _colored(colors.shade, harmonics, degree, means, position, colors=made)
     return made
 
 
 def shade_back(
     harmonics: Tensor, degree: int, means: Tensor, position: Tensor, colors: Tensor, given: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of the colours [N, 3], zero where they were cut off, and of the centres [N, 3]."""
+    """The gradients of the colors [N, 3], zero where they were cut off, and of the centers [N, 3]."""
     told, slopes = given.clone(memory_format=torch.contiguous_format), torch.empty(len(means), 3)
-    _coloured(colours.shade_back, harmonics, degree, means, position, colors=colors, given=told, g_means=slopes)
+    _colored(colors.shade_back, harmonics, degree, means, position, colors=colors, given=told, g_means=slopes)
     return told, slopes
 
 
@@ -146,7 +146,7 @@ def _lookup(codebooks: tuple[Tensor, Tensor]) -> tuple[np.ndarray, np.ndarray, n
     books = np.stack([book.numpy() for book in codebooks])
     middles = np.full_like(books, np.inf)
     middles[:, :-1] = (books[:, :-1] + books[:, 1:]) / 2
-    edges = ((np.arange(colours.CELLS + 1) + colours.FIRST_CELL) << colours.CELL_BITS).astype(np.int32).view(np.float32)
+    edges = ((np.arange(colors.CELLS + 1) + colors.FIRST_CELL) << colors.CELL_BITS).astype(np.int32).view(np.float32)
     lows = edges[:-1].copy()
     lows[0] = 0  # with all that is smaller
     table = [np.searchsorted(middle, ends) for middle in middles for ends in (lows, -edges[1:])]
@@ -173,8 +173,8 @@ def learn(
     """
     books, middles, lookup = _lookup(codebooks)
     root = 1 / math.sqrt(1 - betas[1] ** taken)
-    _coloured(
-        colours.learn,
+    _colored(
+        colors.learn,
         harmonics,
         degree,
         means,

@@ -16,7 +16,7 @@ _EXPOSURE, _POSE = (1e-2, 1e-3), (1e-5, 1e-7)
 
 
 class Corrections:
-    """For each of ``count`` photographs: ``exposure`` [3, 4], which turns colours into the photograph's, and ``pose``
+    """For each of ``count`` photographs: ``exposure`` [3, 4], which turns colors into the photograph's, and ``pose``
     [6], a turn and a shift of the camera; either may be left out."""
 
     def __init__(self, count: int, exposure: bool, poses: bool, device: torch.device) -> None:

@@ -116,7 +116,7 @@ class Model:
         width = self.values["harmonics"][:1].numel()
         learned = 3 * (degree + 1) ** 2
         terms = (rates["base"],) * 3 + (rates["harmonics"],) * (learned - 3) + (0.0,) * (width - learned)
-        if self.lean:  # before the centres change: it goes by where they were seen
+        if self.lean:  # before the centers change: it goes by where they were seen
             self._learn(terms)
         for name, value in self.values.items():
             if not value.requires_grad:

@@ -1,6 +1,6 @@
 """Where training computes: a space in which the cameras stand around the origin, at most a unit away.
 
-The published learning rates of centres are for scenes of that size. Files are in the input's world.
+The published learning rates of centers are for scenes of that size. Files are in the input's world.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _BEYOND = 1.1
 
 @dataclass(frozen=True)
 class World(Value):
-    """The inner space is ``(x - centre) / extent``."""
+    """The inner space is ``(x - center) / extent``."""
 
-    centre: tuple[float, float, float]
+    center: tuple[float, float, float]
     extent: float
 
     def pose(self, view: View) -> Floats:
         """World to camera [4, 4] of the inner space."""
         pose = pose_of(view)
-        pose[:3, 3] = (pose[:3, :3] @ np.array(self.centre) + pose[:3, 3]) / self.extent
+        pose[:3, 3] = (pose[:3, :3] @ np.array(self.center) + pose[:3, 3]) / self.extent
         return pose.astype(np.float32)
 
     def outer_pose(self, pose: npt.NDArray[np.floating]) -> tuple[float, ...]:
         """Return what a ``View`` holds, of an inner pose."""
         made = pose[:3].astype(np.float64)
-        made[:, 3] = made[:, 3] * self.extent - made[:, :3] @ np.array(self.centre)
+        made[:, 3] = made[:, 3] * self.extent - made[:, :3] @ np.array(self.center)
         return tuple(made.reshape(-1).tolist())
 
     def inward(self, points: Floats) -> Floats:
         """Points of the input's world in the inner space."""
-        return ((points - np.array(self.centre)) / self.extent).astype(np.float32)
+        return ((points - np.array(self.center)) / self.extent).astype(np.float32)
 
     def inner(self, cloud: Cloud) -> Cloud:
         """Splats of the input's world in the inner space."""
@@ -51,7 +51,7 @@ class World(Value):
 
     def outer(self, cloud: Cloud) -> Cloud:
         """Splats of the inner space in the input's world."""
-        means = cloud.means.astype(np.float64) * self.extent + np.array(self.centre)
+        means = cloud.means.astype(np.float64) * self.extent + np.array(self.center)
         return cloud._replace(
             means=means.astype(np.float32), log_scales=cloud.log_scales + np.float32(np.log(self.extent))
         )
@@ -60,9 +60,9 @@ class World(Value):
 def around(views: Sequence[View], points: Floats) -> World:
     """The world of these cameras; cameras that stand in one place are measured by the points that they look at."""
     stands = places(views)
-    centre = stands.mean(0)
-    extent = _BEYOND * float(np.linalg.norm(stands - centre, axis=1).max())
+    center = stands.mean(0)
+    extent = _BEYOND * float(np.linalg.norm(stands - center, axis=1).max())
     if len(points):
-        extent = max(extent, 0.05 * float(np.median(np.linalg.norm(points - centre, axis=1))))
-    x, y, z = centre.tolist()
+        extent = max(extent, 0.05 * float(np.median(np.linalg.norm(points - center, axis=1))))
+    x, y, z = center.tolist()
     return World((x, y, z), extent if extent > 1e-9 else 1.0)

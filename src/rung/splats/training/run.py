@@ -26,8 +26,8 @@ from rung.run.torch_device import torch_name
 from rung.splats import demo
 from rung.splats.evaluate import evaluate
 from rung.splats.export import Edits, Export
-from rung.splats.naming import stems
 from rung.splats.photographs import Photographs, as_stored, transparent
+from rung.splats.render_files import stems
 from rung.splats.scenes import scene, sfm
 from rung.splats.scenes.points import points_of
 from rung.splats.scenes.split import split
@@ -38,8 +38,7 @@ from rung.splats.training.folder import Interrupt, claim, finished_before, left_
 from rung.splats.training.model import Model
 from rung.splats.training.normalization import around
 from rung.splats.training.outcome import PAGE, Outcome
-from rung.splats.training.schedule import Course
-from rung.splats.training.settings import Settings
+from rung.splats.training.settings import Course, Settings
 from rung.splats.training.trainer import STRATEGIES, Diverged, Material, Trainer, model_of
 from rung.splats.viewers import live
 

@@ -14,7 +14,7 @@ from rung.splats.files.packing import spread_bits
 from rung.splats.poses import in_picture, places, pose_of, reaches
 from rung.splats.training.normalization import World
 
-#: Points beside a point, in an order along a curve through space, among which its neighbours are looked for.
+#: Points beside a point, in an order along a curve through space, among which its neighbors are looked for.
 _BESIDE = 8
 _BITS = 21
 
@@ -32,13 +32,13 @@ def count_views(points: Floats, views: Sequence[View]) -> npt.NDArray[np.int64]:
 def random_points(
     views: Sequence[View], pictures: Sequence[Bytes], count: int, chance: np.random.Generator
 ) -> tuple[Floats, Bytes]:
-    """Points on the rays of random pixels of these pictures, with their colours, where several cameras look at.
+    """Points on the rays of random pixels of these pictures, with their colors, where several cameras look at.
 
     They lie from a quarter of to three times as far as what the cameras look at.
     """
     stands, reach = places(views), reaches(views)
     enough = min(3, len(views))
-    centres, colours, found = [], [], 0
+    centers, colors, found = [], [], 0
     for _ in range(20):
         which = chance.integers(len(views), size=2 * count)
         share = np.exp(chance.uniform(np.log(0.25), np.log(3.0), size=2 * count))
@@ -52,18 +52,18 @@ def random_points(
             points[mine] = stands[index] + (rays @ turn) * (reach[index] * share[mine])[:, None]
             tints[mine] = pictures[index][v.astype(int), u.astype(int)]
         good = count_views(points.astype(np.float32), views) >= enough
-        centres.append(points[good])
-        colours.append(tints[good])
+        centers.append(points[good])
+        colors.append(tints[good])
         found += int(good.sum())
         if found >= count:
             break
-    return np.concatenate(centres)[:count].astype(np.float32), np.concatenate(colours)[:count]
+    return np.concatenate(centers)[:count].astype(np.float32), np.concatenate(colors)[:count]
 
 
 def apart(points: Floats) -> Floats:
     """About how far the three nearest points are from each point, the root of their mean square, [N].
 
-    Neighbours are looked for along two curves through space (Morton's, the second shifted), not among all points.
+    Neighbors are looked for along two curves through space (Morton's, the second shifted), not among all points.
     """
     if len(points) < 2:
         return np.ones(len(points), np.float32)
@@ -91,11 +91,11 @@ def _unlike(candidates: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return candidates
 
 
-def cloud_of(points: Floats, colours: Bytes, degree: int, opacity: float, scale: float) -> Cloud:
-    """Round splats at these points, ``scale`` times as large as their neighbours are apart."""
+def cloud_of(points: Floats, colors: Bytes, degree: int, opacity: float, scale: float) -> Cloud:
+    """Round splats at these points, ``scale`` times as large as their neighbors are apart."""
     number = len(points)
     harmonics = np.zeros((number, (degree + 1) ** 2, 3), np.float32)
-    harmonics[:, 0] = (colours.astype(np.float32) / 255 - 0.5) / C0
+    harmonics[:, 0] = (colors.astype(np.float32) / 255 - 0.5) / C0
     sizes = np.log(apart(points) * scale)[:, None].repeat(3, axis=1).astype(np.float32)
     logits = np.full(number, np.log(opacity / (1 - opacity)), np.float32)
     turns = np.zeros((number, 4), np.float32)

@@ -1,7 +1,7 @@
 """Points where pictures agree, for scenes that bring none: a plane sweep.
 
-Windows of a picture are compared with those of its neighbours at many depths (Collins, A space-sweep approach to true
-multi-image matching, 1996) by their normalised cross-correlation; a depth counts where other views found it as well.
+Windows of a picture are compared with those of its neighbors at many depths (Collins, A space-sweep approach to true
+multi-image matching, 1996) by their normalized cross-correlation; a depth counts where other views found it as well.
 Splats that begin on surfaces need fewer steps than those that have to find them, and fewer float before a camera.
 """
 
@@ -22,8 +22,8 @@ from rung.splats.photographs import Shot
 from rung.splats.poses import places, pose_of, reaches
 from rung.splats.training.start import Bytes
 
-#: Pixels of the longer side that are compared, planes a picture, neighbours it is compared with, pixels of a window.
-_SIDE, _PLANES, _NEIGHBOURS, _WINDOW = 160, 64, 4, 5
+#: Pixels of the longer side that are compared, planes a picture, neighbors it is compared with, pixels of a window.
+_SIDE, _PLANES, _NEIGHBORS, _WINDOW = 160, 64, 4, 5
 _AT_ONCE = 16
 #: Planes lie from and to so many times as far as the scene, at equal steps of the inverse depth.
 _NEAREST, _FARTHEST = 0.2, 6.0
@@ -36,16 +36,16 @@ Doubles = npt.NDArray[np.float64]
 
 
 class _Small(NamedTuple):
-    """A view as it is compared: colours [3, h, w] and grey [1, h, w] in 0..1, which pixels count [h, w]."""
+    """A view as it is compared: colors [3, h, w] and gray [1, h, w] in 0..1, which pixels count [h, w]."""
 
-    colours: Tensor
-    grey: Tensor
+    colors: Tensor
+    gray: Tensor
     counts: Tensor
     lens: Doubles  # [3, 3]
     pose: Doubles  # world to camera [4, 4]
 
     def rays(self) -> Tensor:
-        """Through the pixels' centres, in the camera's axes, with z = 1: [h, w, 3]."""
+        """Through the pixels' centers, in the camera's axes, with z = 1: [h, w, 3]."""
         height, width = self.counts.shape
         down, across = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
         x, y = (across - self.lens[0, 2]) / self.lens[0, 0], (down - self.lens[1, 2]) / self.lens[1, 1]
@@ -53,14 +53,14 @@ class _Small(NamedTuple):
 
 
 def matched_points(views: Sequence[View], shots: Sequence[Shot]) -> tuple[Floats, Bytes]:
-    """Points [N, 3] on which at least three of the views agree, and their colours [N, 3]; there may be none."""
+    """Points [N, 3] on which at least three of the views agree, and their colors [N, 3]; there may be none."""
     smalls = [_small(view, shot) for view, shot in zip(views, shots, strict=True)]
     stands, reach = places(views), reaches(views)
     maps = [
-        _depths(small, [smalls[other] for other in _neighbours(at, smalls, stands, reach[at])], reach[at])
+        _depths(small, [smalls[other] for other in _neighbors(at, smalls, stands, reach[at])], reach[at])
         for at, small in enumerate(smalls)
     ]
-    points, colours = [np.zeros((0, 3), np.float32)], [np.zeros((0, 3), np.uint8)]
+    points, colors = [np.zeros((0, 3), np.float32)], [np.zeros((0, 3), np.uint8)]
     for at, small in enumerate(smalls):
         depths = maps[at].reshape(-1, 1)
         seen = np.flatnonzero(np.isfinite(depths[:, 0]))
@@ -71,9 +71,9 @@ def matched_points(views: Sequence[View], shots: Sequence[Shot]) -> tuple[Floats
             found += _agree(there, smalls[other], maps[other]) if other != at else 0
         good = found >= _FOUND
         points.append(there[good].astype(np.float32))
-        tints = small.colours.flatten(1).T.numpy()[seen][good]
-        colours.append((tints * 255).round().astype(np.uint8))
-    return np.concatenate(points), np.concatenate(colours)
+        tints = small.colors.flatten(1).T.numpy()[seen][good]
+        colors.append((tints * 255).round().astype(np.uint8))
+    return np.concatenate(points), np.concatenate(colors)
 
 
 def _small(view: View, shot: Shot) -> _Small:
@@ -89,7 +89,7 @@ def _small(view: View, shot: Shot) -> _Small:
     return _Small(held[:3], held[:3].mean(0, keepdim=True), counts, lens, pose_of(view))
 
 
-def _neighbours(at: int, smalls: Sequence[_Small], stands: Doubles, reach: float) -> list[int]:
+def _neighbors(at: int, smalls: Sequence[_Small], stands: Doubles, reach: float) -> list[int]:
     """The views that look the same way from a little beside."""
     axes = np.stack([small.pose[2, :3] for small in smalls])
     turned = np.degrees(np.arccos(np.clip(axes @ axes[at], -1, 1)))
@@ -97,7 +97,7 @@ def _neighbours(at: int, smalls: Sequence[_Small], stands: Doubles, reach: float
     worse = np.abs(np.log(np.maximum(angles, 1e-3) / _ANGLE)) + turned / 30
     worse[at] = np.inf
     order = [int(other) for other in np.argsort(worse, kind="stable") if turned[other] < 45 and other != at]
-    return order[:_NEIGHBOURS]
+    return order[:_NEIGHBORS]
 
 
 def _means(picture: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def _depths(small: _Small, others: Sequence[_Small], reach: float) -> npt.NDArra
     planes = torch.linspace(1 / (_FARTHEST * reach), 1 / (_NEAREST * reach), _PLANES)
     # some planes at a time, which bounds the memory
     like = torch.stack([torch.cat([_alike(small, other, some) for some in planes.split(_AT_ONCE)]) for other in others])
-    # the better half of the neighbours: the others may have something before the surface
+    # the better half of the neighbors: the others may have something before the surface
     like = like.topk(max(len(others) // 2, 1), dim=0).values.mean(0)
     best, at = like.max(0)
     inner = at.clamp(1, _PLANES - 2)
@@ -134,8 +134,8 @@ def _alike(small: _Small, other: _Small, planes: Tensor) -> Tensor:
     places_there = across[..., :2] / across[..., 2:].clamp_min(1e-6)
     height, width = other.counts.shape
     grid = places_there / torch.tensor([width, height]) * 2 - 1
-    there = functional.grid_sample(other.grey.expand(len(planes), 1, -1, -1), grid, align_corners=False)
-    mine = small.grey[None]
+    there = functional.grid_sample(other.gray.expand(len(planes), 1, -1, -1), grid, align_corners=False)
+    mine = small.gray[None]
     mean, square = _means(torch.cat([mine, mine * mine], 1)).split(1, 1)
     mean_there, square_there, both = _means(torch.cat([there, there * there, there * mine], 1)).split(1, 1)
     spread = (square - mean * mean).clamp_min(0) * (square_there - mean_there * mean_there).clamp_min(0)

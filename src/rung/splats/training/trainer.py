@@ -23,7 +23,7 @@ from rung.ops.rasterize import NEAR, Camera, Picture
 from rung.run.rasterizer_check import differs
 from rung.splats.cloud import Cloud
 from rung.splats.photographs import Photographs, transparent
-from rung.splats.training import schedule
+from rung.splats.training import settings
 from rung.splats.training.adc import Classic
 from rung.splats.training.checkpoint import Checkpoint, pack, unpack
 from rung.splats.training.corrections import Corrections
@@ -76,7 +76,7 @@ class Trainer:
         material: Material,
         settings: Settings,
         strategy: Strategy,
-        course: schedule.Course,
+        course: settings.Course,
         on_note: Callable[[str], None],
     ) -> None:
         self.model, self.strategy, self.course = model, strategy, course
@@ -95,11 +95,11 @@ class Trainer:
     @property
     def degree(self) -> int:
         """Return the degree of the harmonics that are learned by now."""
-        return schedule.degree(self._done, self._settings.sh_degree)
+        return settings.degree(self._done, self._settings.sh_degree)
 
     @property
     def drawn(self) -> int | None:
-        """The degree that the rung is given: None where it is given colours."""
+        """The degree that the rung is given: None where it is given colors."""
         return None if self.model.lean else self.degree
 
     def camera(self, index: int) -> Camera:
@@ -147,7 +147,7 @@ class Trainer:
         self._material.photographs.expect(self.index(self.step + 1))
         chance = torch.Generator(self.model.device).manual_seed(self._settings.seed * 1_000_003 + self.step)
         seen = self._learn(index, chance)
-        rates = schedule.rates(before, self.course.steps)
+        rates = settings.rates(before, self.course.steps)
         self.model.step(rates, self.degree)
         self.corrections.step(before, self.step + 1)
         self.step += 1

@@ -22,7 +22,7 @@ const free = { eye: [0, 0, 0], target: [0, 0, 1] };
 let fixed = null, dirty = true;
 
 function startFrom(pose) {  // upright, turning around what lies before it
-  const eye = eyeOf(pose), ahead = row(pose, 2), way = plus(scene.centre, eye, -1);
+  const eye = eyeOf(pose), ahead = row(pose, 2), way = plus(scene.center, eye, -1);
   const far = dot(way, ahead);
   free.eye = eye;
   free.target = plus(eye, ahead, far > 0 ? far : Math.hypot(...way) || 1);

@@ -8,7 +8,7 @@ const NEAR = 0.01, ROW = 4096, TEXELS = 4;
 const VERTEX = `#version 300 es
 precision highp float;
 precision highp int;
-uniform highp sampler2D splats;      // 4 texels a splat: centre and opacity, covariance, colour
+uniform highp sampler2D splats;      // 4 texels a splat: center and opacity, covariance, color
 uniform highp isampler2D harmonics;  // one texel a term above the first, square roots
 uniform int terms;
 uniform vec3 largest;                // harmonic of each degree
@@ -44,10 +44,10 @@ vec3 seen(vec3 color, vec3 d) {      // Sloan, Efficient Spherical Harmonic Eval
 
 void main() {
   int first = int(index) * ${TEXELS};
-  vec4 centre = texelFetch(splats, place(first), 0);
+  vec4 center = texelFetch(splats, place(first), 0);
   vec4 a = texelFetch(splats, place(first + 1), 0), b = texelFetch(splats, place(first + 2), 0);
   gl_Position = vec4(2.0, 2.0, 2.0, 1.0);  // outside: not drawn
-  vec3 p = (view * vec4(centre.xyz, 1.0)).xyz;
+  vec3 p = (view * vec4(center.xyz, 1.0)).xyz;
   if (p.z <= ${NEAR}) return;
   mat3 turn = mat3(view);
   mat3 covariance = turn * mat3(a.x, a.y, a.z, a.y, a.w, b.x, a.z, b.x, b.y) * transpose(turn);
@@ -55,7 +55,7 @@ void main() {
   vec2 slope = clamp(p.xy / p.z, -lens.zw / lens.xy - beyond, (size - lens.zw) / lens.xy + beyond);
   vec3 across = vec3(lens.x, 0.0, -lens.x * slope.x) / p.z, down = vec3(0.0, lens.y, -lens.y * slope.y) / p.z;
   float xx = dot(across, covariance * across) + 0.3, yy = dot(down, covariance * down) + 0.3;
-  float xy = dot(across, covariance * down), area = xx * yy - xy * xy, opacity = centre.w;
+  float xy = dot(across, covariance * down), area = xx * yy - xy * xy, opacity = center.w;
   if (antialiased) opacity *= sqrt(max(((xx - 0.3) * (yy - 0.3) - xy * xy) / area, 0.0));
   if (!(area > 0.0) || opacity * 255.0 <= 1.0) return;
   float reach = sqrt(2.0 * log(opacity * 255.0));  // where alpha falls below 1/255
@@ -68,7 +68,7 @@ void main() {
   gl_Position = vec4(vec2(2.0, -2.0) * pixel / size + vec2(-1.0, 1.0), 0.0, 1.0);
   conic = vec3(yy, -xy, xx) / area;
   vec3 color = texelFetch(splats, place(first + 3), 0).rgb;
-  paint = vec4(seen(color, normalize(centre.xyz - eye)), opacity);
+  paint = vec4(seen(color, normalize(center.xyz - eye)), opacity);
 }`;
 
 const FRAGMENT = `#version 300 es
@@ -127,7 +127,7 @@ function decoded(text) {
   return made.subarray(0, end);
 }
 
-// The parts that page.py packed: centres, columns of 16 bits between a low and a high value, harmonics of 8 bits.
+// The parts that page.py packed: centers, columns of 16 bits between a low and a high value, harmonics of 8 bits.
 async function unpacked() {
   const text = document.getElementById("splats");
   const stream = new Blob([decoded(text.textContent)]).stream().pipeThrough(new DecompressionStream("deflate"));

@@ -1,6 +1,6 @@
 """A live view of splats in a browser, through viser: cameras, photographs, steps of training, a pause.
 
-viser draws each splat in one colour, so harmonics above the first do not show; a page (``viewers/page.py``) has them.
+viser draws each splat in one color, so harmonics above the first do not show; a page (``viewers/page.py``) has them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _EVERY = 2.0
 #: What the median scale is brought to: viser keeps covariances as float16, which end at 6e-8 and at 65504.
 _MEDIAN, _MOST = 0.1, 250.0
 _HELP = (
-    "**View-dependent colour is off here**: a splat has the same colour from all sides. "
-    "`rung splat export SRC page.html` makes a page where colours change with the view."
+    "**View-dependent color is off here**: a splat has the same color from all sides. "
+    "`rung splat export SRC page.html` makes a page where colors change with the view."
 )
 
 
@@ -64,10 +64,10 @@ class Live:
         with contextlib.redirect_stdout(io.StringIO()):  # its own banner; stdout is for answers
             self._server: ViserServer = viser.ViserServer(host=host, port=port, label="rung", verbose=False)
         self.address = f"http://{'localhost' if host in ('127.0.0.1', '0.0.0.0', '::') else host}:{self._port(port)}"
-        centre, up, distance = frame(views, cloud)
+        center, up, distance = frame(views, cloud)
         self._server.scene.set_up_direction(tuple(up))
-        start = places(views[:1])[0] if views else centre + distance * (up * 0.3 + aside(up))
-        self._server.initial_camera.position, self._server.initial_camera.look_at = tuple(start), tuple(centre)
+        start = places(views[:1])[0] if views else center + distance * (up * 0.3 + aside(up))
+        self._server.initial_camera.position, self._server.initial_camera.look_at = tuple(start), tuple(center)
         if views:  # its pictures are drawn with the window's angle, whatever angle they are asked for
             self._server.initial_camera.fov = _field(views[0])
         self._server.gui.add_markdown(_HELP)
@@ -193,7 +193,7 @@ def of_training(views: Sequence[View], cloud: Cloud, note: Callable[[str], None]
     except UsageError as error:
         note(error.cause)
         live = Live(views, cloud, port=0, training=True)
-    note(f"Open {live.address} to watch; view-dependent colour is off there.")
+    note(f"Open {live.address} to watch; view-dependent color is off there.")
     return live
 
 

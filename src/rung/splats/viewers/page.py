@@ -1,6 +1,6 @@
 """One HTML page that holds splats and draws them in any browser with WebGL 2, without a network.
 
-What is packed, deflated and in base64: centres as float32; logarithms of scales, rotations, opacities and colours as 16
+What is packed, deflated and in base64: centers as float32; logarithms of scales, rotations, opacities and colors as 16
 bits between the lowest and the highest value; harmonics above the first as 8 bits, square roots of their share of the
 largest of their degree.
 """
@@ -22,8 +22,8 @@ from rung.models.card import View
 from rung.splats.cameras import frame, orbit
 from rung.splats.cloud import Cloud, Floats
 
-#: Bounds beyond which no picture changes: logarithms of scales, and colours before harmonics are added.
-_SMALLEST, _LARGEST, _COLOUR = -40.0, 20.0, 8.0
+#: Bounds beyond which no picture changes: logarithms of scales, and colors before harmonics are added.
+_SMALLEST, _LARGEST, _COLOR = -40.0, 20.0, 8.0
 _WIDE = 65535
 
 
@@ -38,12 +38,12 @@ def page(
     """The page; ``page.html#camera=I`` shows camera I at its size, and ``dataset.ready`` of its root element becomes
     "true" after the first sorted frame."""
     packed, facts = _packed(cloud)
-    centre, up, _ = frame(cameras, cloud)
+    center, up, _ = frame(cameras, cloud)
     start = cameras[0] if cameras else orbit((), cloud, 1)[0]
     facts |= {
         "cameras": [_camera(view) for view in cameras],
         "start": _camera(start),
-        "centre": centre.tolist(),
+        "center": center.tolist(),
         "up": up.tolist(),
         "background": list(background),
         "antialiased": antialiased,
@@ -70,7 +70,7 @@ def _camera(view: View) -> dict[str, Any]:
 def _packed(cloud: Cloud) -> tuple[bytes, dict[str, Any]]:
     """The deflated bytes, and what a reader must know of them."""
     count, terms = len(cloud.means), cloud.harmonics.shape[1] - 1
-    colors = np.clip(cloud.tints, -_COLOUR, _COLOUR)
+    colors = np.clip(cloud.tints, -_COLOR, _COLOR)
     scales = np.clip(cloud.log_scales, _SMALLEST, _LARGEST)
     columns = np.concatenate([scales, cloud.units, cloud.opacities[:, None], colors], axis=1, dtype=np.float64).T
     low, high = (f(columns, axis=1, initial=0.0) for f in (np.min, np.max))

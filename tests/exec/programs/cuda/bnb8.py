@@ -1,4 +1,4 @@
-"""bitsandbytes: a model of transformers in 8 bits on device 0, and its 8-bit optimiser."""
+"""bitsandbytes: a model of transformers in 8 bits on device 0, and its 8-bit optimizer."""
 
 import tempfile
 

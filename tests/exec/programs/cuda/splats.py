@@ -1,4 +1,4 @@
-"""gsplat, as splatfacto calls it: parameters on the GPU, packed off, colours as harmonics, a step of its strategy."""
+"""gsplat, as splatfacto calls it: parameters on the GPU, packed off, colors as harmonics, a step of its strategy."""
 
 import torch
 from gsplat import rasterization

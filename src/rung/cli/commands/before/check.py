@@ -42,10 +42,10 @@ _Formats = Annotated[
 ]
 _Software = Annotated[
     str | None,
-    typer.Option("--software", help="Build that a catalogue card has: 'torch 1.10+cu102'.", show_default=False),
+    typer.Option("--software", help="Build that a catalog card has: 'torch 1.10+cu102'.", show_default=False),
 ]
 _Fits = Annotated[
-    bool, typer.Option("--fits", help="Check every card of the catalogue, and name the smallest that runs it.")
+    bool, typer.Option("--fits", help="Check every card of the catalog, and name the smallest that runs it.")
 ]
 _Batch = Annotated[int, typer.Option("--batch", help="Number of sequences at once.")]
 _Prompt = Annotated[
@@ -157,7 +157,7 @@ def _refuse_options(*, fits: bool, device: Sequence[str] | None, json: bool, det
     """Raise ``UsageError`` for options that contradict each other."""
     if fits and device:
         raise UsageError(
-            "--fits asks the whole catalogue; --device names devices: one or the other.",
+            "--fits asks the whole catalog; --device names devices: one or the other.",
             code="options-exclude-each-other",
         )
     if json and details:
@@ -186,9 +186,10 @@ def _ask(
 
 def _with_page(path: Path, answers: list[Answer | Unanswered]) -> list[Answer | Unanswered]:
     """Write the page; return the answers. Before they are printed, since a reader may close the pipe early."""
-    from rung.cli.views import check_html, page
+    from rung.cli.views import page
+    from rung.cli.views.check import as_html
 
-    page.write(path, check_html.page(answers))
+    page.write(path, as_html.page(answers))
     return answers
 
 
@@ -196,7 +197,7 @@ def _print(
     answer: Answer | Unanswered, models: Sequence[str], number: int, json: bool, fits: bool, details: bool
 ) -> Answer | Unanswered:
     """Print one answer of several; return it."""
-    from rung.cli.views.check_text import show
+    from rung.cli.views.check.as_text import show
     from rung.planning.check_result import Unanswered
 
     if json:

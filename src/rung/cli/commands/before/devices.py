@@ -1,4 +1,4 @@
-"""``rung devices``: the devices of this machine, one in full, or the catalogue: what each can do, with the proof."""
+"""``rung devices``: the devices of this machine, one in full, or the catalog: what each can do, with the proof."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def devices(
     name: Annotated[
         str,
         typer.Argument(
-            help="One device in full: cpu, cuda:0 ..., a card of the catalogue (p2200), a file (my-card.toml).",
+            help="One device in full: cpu, cuda:0 ..., a card of the catalog (p2200), a file (my-card.toml).",
             metavar="[NAME]",
         ),
     ] = "",
     catalog: Annotated[
-        bool, typer.Option("--catalog", help="List the catalogue; NAME narrows it: a word of a name, sm_86, amd.")
+        bool, typer.Option("--catalog", help="List the catalog; NAME narrows it: a word of a name, sm_86, amd.")
     ] = False,
     sources: Annotated[
         bool,
@@ -52,14 +52,14 @@ def devices(
 ) -> None:
     """List the devices here and what each can compute.
 
-    Measured, from the catalogue, or unknown; never a yes without a proof.
+    Measured, from the catalog, or unknown; never a yes without a proof.
     """
     _refuse_idle(catalog, sources, capabilities, software, probe)
     _refuse_all_and_watch(name, all, watch, listing=catalog or capabilities, json=json, probe=probe)
     if capabilities:
         _capabilities(json)
     elif catalog and sources:
-        from rung.cli.views.catalogue_page import page
+        from rung.cli.views.pages.catalog import page
 
         print(page(), end="")
     elif catalog:
@@ -78,11 +78,11 @@ def _refuse_idle(catalog: bool, sources: bool, capabilities: bool, software: str
 
     if sources and not catalog:
         raise UsageError(
-            "--sources is about the catalogue.", (), ["rung devices --catalog --sources"], code="option-without-effect"
+            "--sources is about the catalog.", (), ["rung devices --catalog --sources"], code="option-without-effect"
         )
     if software and (catalog or capabilities):
         raise UsageError(
-            "--software is about one device of the catalogue.",
+            "--software is about one device of the catalog.",
             ways_out=[f"rung devices NAME --software {quoted(software)}"],
             code="option-without-effect",
         )
@@ -115,13 +115,13 @@ def _refuse_all_and_watch(name: str, all: bool, watch: bool, *, listing: bool, j
 
 
 def _here(software: str | None, probe: bool, json: bool) -> None:
-    from rung.cli.views import devices as views
+    from rung.cli.views.devices.overview import overview as views
     from rung.core.errors import UsageError
     from rung.hardware import detect
 
     if software:
         raise UsageError(
-            "--software goes with a device of the catalogue; what is here has the software that is installed.",
+            "--software goes with a device of the catalog; what is here has the software that is installed.",
             ways_out=[f'rung devices p2200 --software "{software}"'],
             code="option-without-effect",
         )
@@ -144,8 +144,8 @@ def _here(software: str | None, probe: bool, json: bool) -> None:
 
 def _show(out: Console, device: Device) -> None:
     """Print what the device is, its memory and load now, and where its figures come from."""
-    from rung.cli.views import devices as views
-    from rung.cli.views.device_screen import state
+    from rung.cli.views.devices.overview import overview as views
+    from rung.cli.views.devices.screen import state
 
     for line in (views.heading(device), *state(device), views.speed(device), *views.remarks(device)):
         if line:
@@ -183,8 +183,8 @@ def _watch() -> None:
 
 
 def _one(name: str, software: str | None, probe: bool, json: bool, all: bool) -> None:
-    from rung.cli.views import devices as views
-    from rung.cli.views.device_verdict import verdict
+    from rung.cli.views.devices.overview import overview as views
+    from rung.cli.views.devices.verdict import verdict
     from rung.core.errors import UsageError
     from rung.hardware.catalog.doubts import doubts
     from rung.hardware.catalog.support import support
@@ -226,7 +226,7 @@ def _names(software: str | None, package: str) -> bool:
 
 
 def _catalog(wanted: str, json: bool) -> None:
-    from rung.cli.views import devices as views
+    from rung.cli.views.devices.overview import overview as views
     from rung.core.errors import UnknownDevice
     from rung.core.text import count
     from rung.hardware import catalog
@@ -234,7 +234,7 @@ def _catalog(wanted: str, json: bool) -> None:
     found = [product for product in catalog.products() if _fits(product, wanted)]
     if not found:
         raise UnknownDevice(
-            f"Nothing in the catalogue has {wanted!r} in its name, architecture or vendor.",
+            f"Nothing in the catalog has {wanted!r} in its name, architecture or vendor.",
             ways_out=["rung devices --catalog"],
         )
     if json:

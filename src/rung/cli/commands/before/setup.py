@@ -201,7 +201,7 @@ def _no_such_torch(torch: str, host: Host) -> None:
     fits = choose([host])
     instead = f"{fits.torch.version} fits {host.card}" if fits else ""
     if ".".join(torch.partition("+")[0].split(".")[:2]) not in known:
-        raise UsageError(f"The catalogue knows no torch {torch}.", [instead], ["rung setup"], code="no-torch-build")
+        raise UsageError(f"The catalog knows no torch {torch}.", [instead], ["rung setup"], code="no-torch-build")
     raise UsageError(
         f"No build of torch {torch} carries code for {host.card} ({host.target}).",
         [instead],

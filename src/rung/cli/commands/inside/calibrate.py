@@ -66,7 +66,7 @@ def _chosen(name: str | None, told: Callable[[str], None]) -> Device:
     from rung.core.text import size
     from rung.engine.planning import device_here
     from rung.hardware.select import catalog_device
-    from rung.planning.devices import computes
+    from rung.planning.memory import computes
 
     if name is not None and (card := catalog_device(name)) is not None:
         raise _not_here(card, name)

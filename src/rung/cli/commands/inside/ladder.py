@@ -30,7 +30,7 @@ def ladder(
         ),
     ] = None,
     matrix: Annotated[
-        bool, typer.Option("--matrix", help="Print the rung of every op on the whole catalogue, as a page of Markdown.")
+        bool, typer.Option("--matrix", help="Print the rung of every op on the whole catalog, as a page of Markdown.")
     ] = False,
     json: options.Json = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rung.cli import options
-from rung.cli.explain_input import NO_LOG, WAYS, Noted, answer_rows, environment_in, log_of
+from rung.cli.input.log import NO_LOG, WAYS, Noted, answer_rows, environment_in, log_of
 from rung.cli.views.output import console, print_json
 from rung.core.errors import UsageError
 
@@ -103,9 +103,10 @@ def explain(
     where, card = _machine_and_card(device, software, environment, no_environment)
     found, empty = _explained(log_of(what), where, card, model)
     if html is not None:
-        from rung.cli.views import explain_html, page
+        from rung.cli.views import page
+        from rung.cli.views.explain import as_html
 
-        page.write(html, explain_html.page(found, [] if card is None else [card]))
+        page.write(html, as_html.page(found, [] if card is None else [card]))
     _print(found, empty, everything=all_, json=json)
     if found.cause is None:
         raise typer.Exit(_UNKNOWN)
@@ -122,7 +123,7 @@ def _explained(
 
 
 def _print(found: Explanation, empty: bool, *, everything: bool, json: bool) -> None:
-    from rung.cli.views.explain_text import show
+    from rung.cli.views.explain.as_text import show
 
     if json:
         print_json(found.to_json())
@@ -146,9 +147,7 @@ def _machine_and_card(
     """Return what is known of the machine it happened on, this one unless another is named, and its device to plan
     for."""
     if software is not None and device is None:
-        raise UsageError(
-            "--software is of a card of the catalogue: name it with --device.", code="option-without-effect"
-        )
+        raise UsageError("--software is of a card of the catalog: name it with --device.", code="option-without-effect")
     if sum((device is not None, file is not None, none)) > 1:
         raise UsageError(
             "--device, --environment and --no-environment exclude each other.", code="options-exclude-each-other"
@@ -183,7 +182,7 @@ def _outline(model: str | None, card: Device | None) -> Outline | None:
 
 
 def _card(name: str, software: str | None) -> Mapping[str, Any]:
-    """Return what is known of a card, by a name of the catalogue or as people write it: ``8x H100 80GB``, ``RTX 20xx``;
+    """Return what is known of a card, by a name of the catalog or as people write it: ``8x H100 80GB``, ``RTX 20xx``;
     that of a name nothing is known is said, and no error."""
     from rung.cli.views.output import note
     from rung.core.errors import UnknownDevice
@@ -193,7 +192,7 @@ def _card(name: str, software: str | None) -> Mapping[str, Any]:
     if name.lower() == "cpu":
         return {"gpu": "none"}
     try:
-        return machine.catalogue_card(name, software)
+        return machine.catalog_card(name, software)
     except UnknownDevice as error:
         if software is not None or not name.strip():
             raise

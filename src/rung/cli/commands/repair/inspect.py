@@ -26,7 +26,7 @@ _What = Annotated[
 _Device = Annotated[
     str | None,
     typer.Option(
-        "--device", help="Say what runs there: cuda:0, cpu, or a card of the catalogue (p2200).", show_default=False
+        "--device", help="Say what runs there: cuda:0, cpu, or a card of the catalog (p2200).", show_default=False
     ),
 ]
 _All = Annotated[bool, typer.Option("--all", help="Also list libraries without device code.")]

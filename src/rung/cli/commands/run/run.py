@@ -193,7 +193,7 @@ def _model(model: str | None, yes: bool, offline: bool, silent: bool) -> tuple[s
 
 def _prompt(model: str | None, prompt: str | None, raw: bool, json: bool, quiet: bool) -> str | None:
     """Return the prompt with what is on standard input, or None for a chat. Without MODEL stdin is never read."""
-    from rung.cli import stdin
+    from rung.cli.input import stdin
 
     if model is None:
         return prompt

@@ -103,20 +103,20 @@ def _turn_and_keep(words, kind):
 
 @kernel(3)
 def turn_and_keep_f32(words, thread, threads):
-    """See ``turn_and_keep``."""
+    """See ``rope_and_store_kv``."""
     _turn_and_keep(words, np.float32(0))
 
 
 @kernel(3)
 def turn_and_keep_f16(words, thread, threads):
-    """See ``turn_and_keep``."""
+    """See ``rope_and_store_kv``."""
     _turn_and_keep(words, 0)
 
 
 #: By dtype of the cache: tokens, heads, kv_heads, size, q, k, v and their strides, norms of q and k or 0, address of
 #: epsilon, cos, sin, half, interleaved, keys and values in the cache (of the first token), bytes between heads and
 #: between tokens there. Norms and rotates q and k in place, and writes k and v into the cache.
-turn_and_keep: dict[str, Kernel] = {"f32": turn_and_keep_f32, "f16": turn_and_keep_f16}
+rope_and_store_kv: dict[str, Kernel] = {"f32": turn_and_keep_f32, "f16": turn_and_keep_f16}
 
 
 @kernel(3)

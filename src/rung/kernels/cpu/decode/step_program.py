@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rung.kernels.cpu.decode import attention, step
 from rung.kernels.cpu.decode.step import FILL_WORDS, SEGMENT_WORDS, AttentionWord, LinearWord, SegmentWord
-from rung.kernels.cpu.gemm import activations, linear
+from rung.kernels.cpu.gemm import activations, product
 from rung.kernels.cpu.gemm.float_rows import FloatRows, multiply_one
 from rung.kernels.cpu.gemm.low_rank import LowRankRows, fill_sums, up_rows
 from rung.kernels.cpu.gemm.microkernel import panel_unit_bytes
@@ -265,7 +265,7 @@ def _fill(kind: _Panel, at: int, columns: int) -> list[int]:
         return [fill_sums[kind.kind].address, at, *down]
     if kind == _FLOATS:
         return [activations.keep.address, at, 0, 0, 1, 0, 1, 0, 0, 0, columns // ROWS]
-    return [activations.quantise("f32").address, at, 0, 0, 1, 0, 1, kind[1], kind[0], 0, columns // UNIT]
+    return [activations.quantize("f32").address, at, 0, 0, 1, 0, 1, kind[1], kind[0], 0, columns // UNIT]
 
 
 def _low_rank_call(low_rank: LowRankRows, result: int) -> tuple[int, list[int]]:
@@ -301,4 +301,4 @@ def _call(piece: Piece) -> tuple[int, list[int]]:
         "panel_block": layout.block // UNIT * panel_unit_bytes(1, layout.parts),
         "add": 0,
     }
-    return linear.multiply(layout.name, 1).address, list(arguments.values())
+    return product.multiply(layout.name, 1).address, list(arguments.values())

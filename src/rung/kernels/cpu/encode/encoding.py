@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from rung import formats
 from rung.core.types import Format
-from rung.formats import Encoded, codebook4, iq4, kquants_encode
+from rung.formats import Encoded, codebook4, iq4, kquants
 from rung.formats.codec import Array
 from rung.kernels.cpu import target
 from rung.kernels.cpu.pack.decoding import decode
@@ -163,10 +163,10 @@ def _table(fmt: Format) -> Array:
     values: list[float] = []
     count = 0
     if fmt.name in ("q4_k", "q5_k"):
-        top, count = 15 if fmt.name == "q4_k" else 31, len(kquants_encode.TRIALS)
-        values = [each for stretch, offset in kquants_encode.TRIALS for each in (top + stretch, offset)]
+        top, count = 15 if fmt.name == "q4_k" else 31, len(kquants.TRIALS)
+        values = [each for stretch, offset in kquants.TRIALS for each in (top + stretch, offset)]
     elif fmt.name == "q6_k":
-        values, count = [-(32 + shift) for shift in kquants_encode.SHIFTS], len(kquants_encode.SHIFTS)
+        values, count = [-(32 + shift) for shift in kquants.SHIFTS], len(kquants.SHIFTS)
     elif fmt.family == "codebook4":
         codebook = codebook4.CODEBOOKS[fmt.name.split(":")[0]]
         order = np.argsort(codebook, kind="stable")

@@ -1,8 +1,8 @@
-"""Activations as the quantised products read them: panels of a tile of rows, int8 with a scale for 32 columns.
+"""Activations as the quantized products read them: panels of a tile of rows, int8 with a scale for 32 columns.
 
 A unit of a panel of T rows holds, for 32 columns: T x 32 signed bytes, T float32 scales, then for each part of the
 unit (see ``Layout.activations``) T sums of the signed bytes: int32 times -offset, or float32 times the scale when
-the offset is 0. A value is quantised to the nearest of 255 levels, as llama.cpp does (Q8_0). Weights that are stored as
+the offset is 0. A value is quantized to the nearest of 255 levels, as llama.cpp does (Q8_0). Weights that are stored as
 floats want the floats themselves.
 """
 
@@ -31,10 +31,10 @@ _SMALLEST = np.float32(2.0**-100)
 
 
 @functools.cache
-def quantise(dtype: str) -> Kernel:
+def quantize(dtype: str) -> Kernel:
     """The kernel for activations in f32, f16 or bf16.
 
-    ``f(x, stride, rows, panel, tile, parts, offset, first, last)`` quantises columns [32 first, 32 last) of ``rows`` <=
+    ``f(x, stride, rows, panel, tile, parts, offset, first, last)`` quantizes columns [32 first, 32 last) of ``rows`` <=
     ``tile`` rows into a panel. ``x`` is the address of the first row, ``stride`` the bytes between rows, ``panel`` the
     panel's. Rows that are not there become zeros. A row with NaN or Inf in a unit makes that unit NaN.
     """
@@ -86,5 +86,5 @@ def quantise(dtype: str) -> Kernel:
 
 @kernel(9)
 def keep(x, stride, rows, panel, tile, parts, offset, first, last):
-    """Copies columns [16 first, 16 last) of one row of float32 to a panel; called as those of ``quantise`` are."""
+    """Copies columns [16 first, 16 last) of one row of float32 to a panel; called as those of ``quantize`` are."""
     copy(panel + 64 * first, x + 64 * first, 16 * (last - first))

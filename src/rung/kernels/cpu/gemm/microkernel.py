@@ -1,4 +1,4 @@
-"""The inner loop of all quantised products, unrolled by LLVM emitters: groups of 16 rows times a tile of activations.
+"""The inner loop of all quantized products, unrolled by LLVM emitters: groups of 16 rows times a tile of activations.
 
 The activations of a tile of T rows are a *panel* (see ``activations``): per unit of 32 columns T x 32 signed bytes,
 then T scales, then T (or 2 T) sums. Per unit, row and group: 8 ``vpdpbusd``, a conversion and two or three float32

@@ -186,7 +186,7 @@ def packed_bytes(format: Format, shape: tuple[int, ...]) -> int:
 def divides(format: Format, columns: int) -> bool:
     """Return whether rows of that many columns can be packed: units and blocks must divide them.
 
-    Of what other quantisers write, blocks must hold whole units.
+    Of what other quantizers write, blocks must hold whole units.
     """
     if format.family == "grouped" and format.block % UNIT:
         return False

@@ -7,6 +7,7 @@ from threads of their own, for different rows of one weight too.
 from __future__ import annotations
 
 import mmap
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,14 +22,60 @@ from rung.core.types import Format
 from rung.formats import Encoded, codebook4
 from rung.formats.rowwise import INVERSE
 from rung.kernels.cpu.compiled import Kernel
-from rung.kernels.cpu.pack import arena, grouped
+from rung.kernels.cpu.pack import grouped
 from rung.kernels.cpu.pack.codebooks import CODEBOOKS, grid_codes
 from rung.kernels.cpu.pack.generic import PLAIN
 from rung.kernels.cpu.pack.grids import GRIDS
-from rung.kernels.cpu.pack.layouts import ROWS, UNIT, Layout, is_generic, layout_of
+from rung.kernels.cpu.pack.layouts import HUGE, ROWS, UNIT, Layout, is_generic, layout_of
 from rung.kernels.cpu.pack.native import NATIVE, each_row
 
 Bytes = npt.NDArray[np.uint8]
+
+_ARENA = 64 << 20
+_LINE = 64
+
+_lock = threading.Lock()
+
+
+class _Arena:
+    """A mapping that is handed out from its start; it lives as long as an array looks into it."""
+
+    def __init__(self, size: int) -> None:
+        mapped = mmap.mmap(-1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+        whole = np.frombuffer(mapped, np.uint8)
+        start = -whole.ctypes.data % HUGE
+        self.free = whole[start : start + size]
+
+    def take(self, size: int) -> Bytes | None:
+        """The next bytes, or None when there are not so many."""
+        rounded = -(-size // _LINE) * _LINE
+        if rounded > self.free.size:
+            return None
+        taken, self.free = self.free[:size], self.free[rounded:]
+        return taken
+
+
+_current = _Arena(0)
+
+
+def empty(size: int) -> Bytes:
+    """That many zero bytes, uint8, at an address that 64 divides."""
+    global _current
+    if size > _ARENA // 4:
+        own = _Arena(-(-size // HUGE) * HUGE).take(size)
+        assert own is not None
+        return own
+    with _lock:
+        taken = _current.take(size)
+        if taken is None:
+            _current = _Arena(_ARENA)
+            taken = _current.take(size)
+        assert taken is not None
+        return taken
+
+
 Floats = npt.NDArray[np.float32]
 
 #: Stored bytes that are packed at once; read pages of a mapped file are given back after each such slab.
@@ -104,7 +151,7 @@ def start(encoded: Encoded, threads: int = 1) -> Packed:
     """The packed weight without its rows, for ``fill``; ``threads`` will multiply with it."""
     layout = layout_of(encoded.format)
     rows, columns = encoded.shape
-    data = arena.empty(-(-rows // ROWS) * layout.group_bytes(columns))
+    data = empty(-(-rows // ROWS) * layout.group_bytes(columns))
     packed = Packed(encoded.format, encoded.shape, layout, data, _table(encoded.format), threads=threads)
     if encoded.format.nested:
         packed.kept = {name: np.array(encoded.parts[name]) for name in ("absmax", "nested_absmax", "nested_offset")}

@@ -1,7 +1,7 @@
-"""Harmonics that are float16 or float32: the colours a camera sees of them, and Adam's step on them with both of its
+"""Harmonics that are float16 or float32: the colors a camera sees of them, and Adam's step on them with both of its
 means in 8 bits.
 
-The gradient of a splat's harmonics is that of its colour times the harmonics of the direction it is seen from, so it
+The gradient of a splat's harmonics is that of its color times the harmonics of the direction it is seen from, so it
 is never written down. The means of a splat share a float32 magnitude; codes index sorted codebooks.
 """
 
@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from rung.kernels.cpu.compiled import OPTIONS, kernel
-from rung.kernels.cpu.splat.harmonics import harmonic_slopes, harmonics
+from rung.kernels.cpu.splat.shape import harmonic_slopes, harmonics
 from rung.kernels.isa.generic import fetch_add
 from rung.kernels.isa.scalar import (
     as_f32,
@@ -34,8 +34,8 @@ _NAMES = (
 )
 #: Words of the three kernels: the counter that work is divided by; splats, terms of their harmonics, the degree that
 #: is seen, whether harmonics are float16; addresses of float32 but where said otherwise: the camera's position
-#: (float64 [3]), centres [N, 3], harmonics [N, terms, 3], colours [N, 3], their gradients [N, 3] (zero where a colour
-#: was cut off at 0), the centres' [N, 3]; both means as codes uint8 [N, terms, 3] with their magnitudes [N]; for
+#: (float64 [3]), centers [N, 3], harmonics [N, terms, 3], colors [N, 3], their gradients [N, 3] (zero where a color
+#: was cut off at 0), the centers' [N, 3]; both means as codes uint8 [N, terms, 3] with their magnitudes [N]; for
 #: either mean the codebook [2, 256], what lies between its values [2, 256] and ``lookup`` (uint8 [2, 2, CELLS]);
 #: rates for each value of a row, settings as in ``adam``; a number that makes rounding another one in each step; and
 #: scratch for each thread.
@@ -96,7 +96,7 @@ def _hold(w, at, value):
 
 @kernel(3)
 def shade(words, thread, threads):
-    """Writes the colours."""
+    """Writes the colors."""
     w = numbers(words)
     basis, colors = doubles(w[_SCRATCH] + 8 * SCRATCH * thread), floats(w[_COLORS])
     while True:
@@ -115,7 +115,7 @@ def shade(words, thread, threads):
 
 @kernel(3)
 def shade_back(words, thread, threads):
-    """Puts zero into ``given`` where a colour was cut off, and writes the gradients of the centres."""
+    """Puts zero into ``given`` where a color was cut off, and writes the gradients of the centers."""
     w = numbers(words)
     by = doubles(w[_SCRATCH] + 8 * SCRATCH * thread)
     colors, given, g_means = floats(w[_COLORS]), floats(w[_GIVEN]), floats(w[_G_MEANS])

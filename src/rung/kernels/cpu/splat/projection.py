@@ -12,8 +12,16 @@ import math
 import numba
 
 from rung.kernels.cpu.compiled import OPTIONS, kernel
-from rung.kernels.cpu.splat.harmonics import harmonic_slopes, harmonics
-from rung.kernels.cpu.splat.shape import BLUR, flat_axes, point, shape_slopes, spread_of, spread_slopes
+from rung.kernels.cpu.splat.shape import (
+    BLUR,
+    flat_axes,
+    harmonic_slopes,
+    harmonics,
+    point,
+    shape_slopes,
+    spread_of,
+    spread_slopes,
+)
 from rung.kernels.isa.generic import fetch_add
 from rung.kernels.isa.scalar import doubles, floats, numbers, shorts
 
@@ -38,7 +46,7 @@ CHUNK = 512
 #: float64 of scratch for each thread: harmonics, what they are multiplied by, gains, the camera's rotation.
 SCRATCH = 32 + 10 + 9
 #: What a tile tells of a splat: the sums of the derivative by its power, alone and times x, y, xx, xy, yy (offsets from
-#: its centre), and the derivatives by red, green, blue and depth.
+#: its center), and the derivatives by red, green, blue and depth.
 GAINS = 10
 _EXTENT, _LEAST = 3.33, 1 / 255  # of the contract in rung.ops.rasterize
 _TILE = 16
@@ -56,7 +64,7 @@ def _direction(camera, means, index):
 
 @numba.njit(**OPTIONS)
 def _color(w, camera, means, index, basis, record):
-    """Writes the colour that the camera sees into the splat's record."""
+    """Writes the color that the camera sees into the splat's record."""
     count, colors = w[_HARMONICS], floats(w[_COLORS])
     if count == 0:
         for channel in range(3):
@@ -130,7 +138,7 @@ def project(words, thread, threads):
 
 @numba.njit(**OPTIONS)
 def _color_back(w, camera, means, index, scratch, seen, g_color):
-    """Gradients of the colours; that of the splat's centre through its direction is returned."""
+    """Gradients of the colors; that of the splat's center through its direction is returned."""
     count, g_colors = w[_HARMONICS], floats(w[_G_COLORS])
     if count == 0:
         for channel in range(3):
@@ -199,8 +207,8 @@ def _back(w, index, scratch, g_camera):
     for row, given in ((0, px), (1, py), (2, pz)):
         moved = camera[4 * row + 3]
         for column, view in ((0, vx), (1, vy), (2, vz)):
-            centre = means[3 * index + column]
-            g_camera[4 * row + column] += rotation[3 * row + column] + given * centre + moved * view
+            center = means[3 * index + column]
+            g_camera[4 * row + column] += rotation[3 * row + column] + given * center + moved * view
         along = camera[4 * row] * vx + camera[4 * row + 1] * vy + camera[4 * row + 2] * vz
         g_camera[4 * row + 3] += given + along
 

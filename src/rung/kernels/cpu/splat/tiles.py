@@ -38,7 +38,7 @@ _NAMES = (
 #: ``splat_project.WORDS``); where each tile's list begins (int64, one more than tiles), each list's splats and the
 #: entry they have there (int64); states of all rows; 0 1 2 ... 15 as float32; and on the way back the gradients of the
 #: outputs, what tiles tell of splats, scratch of ``SCRATCH`` bytes for each thread, and, if not 0, where the sums of
-#: absolute gradients by the centres go ([tiles, 2], zeros before).
+#: absolute gradients by the centers go ([tiles, 2], zeros before).
 WORDS = tuple(_NAMES.split())
 (_ACROSS, _DOWN, _WIDTH, _HEIGHT, _VISIBLE, _ORDER, _RECORDS, _TILES, _STARTS) = range(1, 10)
 (_TILE_STARTS, _LISTED, _ENTRIES, _STATES, _LANES, _GRADIENTS, _GAINS, _SCRATCH, _UNSIGNED) = range(10, 19)
@@ -95,7 +95,7 @@ def list_tiles(words, thread, threads):
 
 @numba.njit(**OPTIONS)
 def _rows(record, top, live):
-    """The rows of a tile that a splat reaches: from, to, and its height above the first pixel's centre."""
+    """The rows of a tile that a splat reaches: from, to, and its height above the first pixel's center."""
     height = float(record[13]) + record[1] - top - 0.5
     first = max(math.ceil(height - record[11]), 0)
     return first, min(math.floor(height + record[11]) + 1, live)
@@ -103,7 +103,7 @@ def _rows(record, top, live):
 
 @numba.njit(**OPTIONS)
 def _across(record, lanes, left):
-    """Offsets of 16 pixels from the splat's centre: exact but for the centre's own rounding."""
+    """Offsets of 16 pixels from the splat's center: exact but for the center's own rounding."""
     whole = np.float32(left - int(record[12])) + _HALF
     return subtract(add(load(lanes), spread(whole)), spread(record[0]))
 

@@ -46,13 +46,13 @@ def render(
     from rung.cli.views.progress import bar
     from rung.core.text import count
     from rung.splats.cameras import chosen
-    from rung.splats.render import colour
+    from rung.splats.render import color
     from rung.splats.render_files import draw_all
     from rung.splats.trained import trained
 
     made = trained(source)
     views = chosen(cameras, made.views, made.cloud, making.pixels(size), frames)
-    ground = colour(background or made.background)
+    ground = color(background or made.background)
     with on_device(device, software) as place, bar(quiet, counted=True) as shown:
         show = functools.partial(shown.update, "drawing", total=len(views))
         number = draw_all(made, views, out, ground, depth, fps, show, place)

@@ -24,7 +24,7 @@ def view(
 ) -> None:
     """Look at a trained scene in the browser: splats, cameras and photographs; Ctrl-C ends it.
 
-    View-dependent colour is off there; a page of rung splat export shows it.
+    View-dependent color is off there; a page of rung splat export shows it.
     """
     import contextlib
     import threading
@@ -38,6 +38,6 @@ def view(
     with Live(made.views, made.cloud, host=host, port=port) as live:
         if len(files) > 1:
             live.steps([file.name for file in files], lambda index: read(files[index]))
-        print(f"Open {live.address} in a browser; Ctrl-C ends it. View-dependent colour is off there.", flush=True)
+        print(f"Open {live.address} in a browser; Ctrl-C ends it. View-dependent color is off there.", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()

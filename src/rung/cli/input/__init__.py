@@ -1,0 +1,1 @@
+"""What commands read: standard input, files of text, logs."""

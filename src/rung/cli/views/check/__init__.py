@@ -1,0 +1,1 @@
+"""Answers of ``rung check`` as text, HTML and in notebooks."""

@@ -1,0 +1,209 @@
+"""The text of ``rung check``: a table of the choices, or each in detail; what is best, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rung.cli import check_scene
+from rung.cli.views.check.facts import facts, gist, llama_cpp_words, slower_why
+from rung.cli.views.output import columns, folded
+from rung.core.text import printable, rate, size
+from rung.formats.grades import grade
+from rung.planning.answers.sentence import full_speed, sorted_by_size
+
+if TYPE_CHECKING:
+    from rung.planning.check_result import Answer, Choice, Pass
+
+#: A blank at which no line is folded, and the most letters of what stays whole.
+_UNBROKEN, _SHORT = "\u00a0", 24
+
+
+def show(answer: Answer, fits: bool = False, details: bool = False) -> None:
+    """Print the answer."""
+    print(text(answer, fits, details))
+
+
+def text(answer: Answer, fits: bool = False, details: bool = False) -> str:
+    """Return the answer: a sentence, a table or all in detail, what runs instead, the best with command and memory."""
+    lines = [*folded("", answer.sentence), *folded("", _heading(answer))]
+    for one in answer.passes:
+        lines += _pass_lines(one)
+    shown = _per_device(answer) if fits else answer.choices
+    if details:
+        lines += _details(answer, shown)
+    elif check_scene.is_answer(answer):
+        lines += check_scene.table(shown, answer)
+    else:
+        lines += _table(answer, shown)
+    return printable("\n".join([*lines, *_conclusion(answer, fits, details)]))
+
+
+def _heading(answer: Answer) -> str:
+    """``gemma-2b · 2,506,172,416 parameters · context 4,096 · Quadro P2200, 4.9 GB free``."""
+    about = f"{answer.model} · {answer.about}"
+    if len(answer.groups) != 1:
+        return about
+    key = next(iter(answer.best_by_device), "")
+    free = next((choice.free for choice in answer.choices), 0)
+    return f"{about} · {answer.name(key)}, {size(free)} free"
+
+
+def _details(answer: Answer, shown: Sequence[Choice]) -> list[str]:
+    """A paragraph a choice. A command is never folded, so that it can be copied."""
+    told = [facts(choice) for choice in shown]
+    wide = max((len(name) for found in told for name in (*found, "command")), default=0)
+    lines = []
+    for choice, found in zip(shown, told, strict=True):
+        lines.append(f"{choice.column} on {answer.name(choice.device)}: {choice.level}")
+        for name, pieces in found.items():
+            lines += _pieces(f"  {name:<{wide}}  ", pieces)
+        lines += [f"  {'command':<{wide}}  {choice.command}"] if choice.command else []
+    return lines
+
+
+def _pieces(start: str, pieces: Sequence[str]) -> list[str]:
+    """Short pieces stay whole where lines are folded: a name with its size."""
+    whole = [piece.replace(" ", _UNBROKEN) if len(piece) <= _SHORT else piece for piece in pieces]
+    return [line.replace(_UNBROKEN, " ") for line in folded(start, " · ".join(whole))]
+
+
+def _table(answer: Answer, shown: Sequence[Choice]) -> list[str]:
+    """One line a choice; no columns that are empty in all, no devices where there is one."""
+    headings = ("format", "device", "memory", "free", "", "tokens/s", "at most", "quality", "")
+    rows = [_row(answer, choice) for choice in shown]
+    alone = len({choice.device for choice in shown}) == 1
+    empty = {at for at, name in enumerate(headings) if name.endswith(("/s", "most")) and not any(r[at] for r in rows)}
+    kept = [at for at, name in enumerate(headings) if at not in empty and not (alone and name in ("device", "free"))]
+    return columns([headings[at] for at in kept], [[row[at] for at in kept] for row in rows]) if rows else []
+
+
+def _row(answer: Answer, choice: Choice) -> tuple[str, ...]:
+    return (
+        choice.format,
+        answer.name(choice.device),
+        size(choice.memory.total),
+        size(choice.free),
+        choice.level,
+        *_speeds(choice),
+        grade(choice.error_db),
+        choice.verdict.reason,
+    )
+
+
+def _speeds(choice: Choice) -> tuple[str, str]:
+    """Its tokens a second, of a network that writes none those that it reads, and what the memory allows."""
+    speed = choice.speed
+    if not choice.verdict:
+        return ("", "")
+    decode = speed.decode_tokens_per_second
+    pace = speed.prefill_tokens_per_second if decode is None else decode
+    found = ("" if each is None else rate(each) for each in (pace, speed.bound_tokens_per_second))
+    shown, most = found
+    return ("-" if speed.reason and not shown else shown, most)
+
+
+def _pass_lines(one: Pass) -> list[str]:
+    """Return what a traced pass takes, and which operations take most of it."""
+    dear = ", ".join(f"{found['name']} {_operations(found['flops'])}" for found in one.operations[:3] if found["flops"])
+    return [
+        f"{one.component}: one pass is {one.calls:,} operations, {_operations(one.flops)}"
+        + (f" ({dear})" if dear else ""),
+        f"  {size(one.bytes)} read and written, at most {size(one.activations)} of activations at once",
+    ]
+
+
+def _operations(count: int) -> str:
+    """``1.2 TFLOP``."""
+    for unit, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}FLOP"
+    return f"{count} FLOP"
+
+
+def _per_device(answer: Answer) -> list[Choice]:
+    """The best choice of every device that runs it, slow ones last, smallest memory first."""
+    return sorted(sorted_by_size(answer), key=lambda choice: choice.level == "slow")
+
+
+def _conclusion(answer: Answer, fits: bool, details: bool) -> list[str]:
+    lines = _smallest(answer, details) if fits else _best(answer, details)
+    way = next((choice.in_the_way for choice in answer.choices if choice.in_the_way), ())
+    if way and not fits:
+        held = ", ".join(f"{p['name']} ({p['pid']}) {size(p['bytes'])}" for p in way)
+        lines.append(f"It would fit on the idle device; in the way now: {held}")
+    return lines + _help(answer)
+
+
+def _smallest(answer: Answer, details: bool) -> list[str]:
+    """How many cards run it, the smallest at reading speed, and the smallest that runs it at all if that is another."""
+    able = sorted_by_size(answer)
+    lines = [f"{len(able)} of {len(answer.best_by_device)} cards of the catalog run it."]
+    if not able:
+        return lines
+    first = next((choice for choice in able if choice.level != "slow"), None)
+    slower = any(choice.level == "slow" for choice in able)
+    found = {f"the smallest {full_speed(answer)}" if slower else "the smallest": first} if first else {}
+    if able[0] is not first:
+        found["the smallest that runs it at all" if first else "the smallest, slowly"] = able[0]
+    for words, choice in found.items():
+        speed = f", {rate(decode)} tokens/s" if (decode := choice.speed.decode_tokens_per_second) is not None else ""
+        lines.append(f"→ {words}: {answer.name(choice.device)}, {choice.format}, {size(choice.memory.total)}{speed}")
+        lines += [] if details else _pieces("  ", gist(choice))
+    return lines
+
+
+def _best(answer: Answer, details: bool) -> list[str]:
+    """The best choice of each device with its command, and what its memory is made of where nobody said so yet."""
+    lines = []
+    for device, index in answer.best_by_device.items():
+        if index is None:
+            lines += _instead(answer, device)
+            continue
+        best = answer.choices[index]
+        lines.append(f"→ {answer.name(device)}: {best.format}" + (f"   {best.command}" if best.command else ""))
+        lines += [] if details else _pieces("  ", gist(best))
+        lines += faster(answer, best) or faster(answer, _slower(answer, device))
+    return lines
+
+
+def _slower(answer: Answer, device: str) -> Choice | None:
+    """A choice there with which llama.cpp is faster, the usual 4 bits before others."""
+    there = [c for c in answer.choices if c.device == device and c.verdict and c.speed.slower]
+    return min(there, key=lambda choice: choice.format != "q4_k_m", default=None)
+
+
+def _instead(answer: Answer, device: str) -> list[str]:
+    """Return what runs there in the place of what was asked for, each with its command."""
+    others = [each for each in answer.alternatives if each.instead_of == device]
+    name = answer.name(device)
+    if not others:
+        return [f"→ {name}: nothing runs"]
+    rows = [
+        (f"  {number}", other.label, f"{size(other.choice.memory.total)} of {size(other.choice.free)}",
+         other.choice.level, *_speeds(other.choice), grade(other.choice.error_db))
+        for number, other in enumerate(others, 1)
+    ]  # fmt: skip
+    lines = [f"→ {name}: nothing runs as asked; this does"]
+    lines += columns(("   ", "", "memory", "", "tokens/s", "at most", "quality"), rows)
+    lines += [f"  {number}  {other.choice.command}" for number, other in enumerate(others, 1) if other.choice.command]
+    return lines + faster(answer, others[0].choice)
+
+
+def faster(answer: Answer, choice: Choice | None) -> list[str]:
+    """Return the lines that say where llama.cpp is faster than rung, with its command."""
+    beside = choice.speed.llama_cpp if choice else None
+    if choice is None or beside is None or not choice.speed.slower:
+        return []
+    words = f"{slower_why(answer, choice)}; {llama_cpp_words(choice)}"
+    if not beside.command:
+        return _pieces("  ", [f"{words}, from a GGUF file"])
+    return [*_pieces("  ", [f"{words}:"]), f"  {beside.command}"]
+
+
+def _help(answer: Answer) -> list[str]:
+    """The smallest changes with which something would run; never a purchase alone."""
+    if not answer.relaxations or answer.alternatives:
+        return []
+    said = [help.change + (f"   {help.command}" if help.command else "") for help in answer.relaxations]
+    return ["What would help", *(f"  {number}  {one}" for number, one in enumerate(said, 1))]

@@ -1,0 +1,1 @@
+"""Devices as a list, a screen and a verdict."""

@@ -1,0 +1,1 @@
+"""Answers of ``rung explain`` as text and HTML."""

@@ -1,0 +1,1 @@
+"""Networks that transformers and other libraries build, run by rung."""
