@@ -108,7 +108,7 @@ def test_a_card_that_is_not_here(rung, cards):
     said = rung("devices", "2080ti", "--all")
     assert said.out.startswith("geforce-rtx-2080-ti  GeForce RTX 2080 Ti · sm_75 · 10.8 GB free of 11.0 GB\n")
     assert "not in this machine; from the catalog (checked)" in said.out
-    assert row(said.out, "matmul.bf16")[:2] == ["emulated", "catalogue"]
+    assert row(said.out, "matmul.bf16")[:2] == ["emulated", "catalog"]
 
 
 def test_a_card_is_judged_in_a_few_lines_and_the_rest_is_behind_all(rung, cards):

@@ -1,4 +1,4 @@
-"""References of the catalogue's outlines: what transformers builds on the meta device from the same configurations.
+"""References of the catalog's outlines: what transformers builds on the meta device from the same configurations.
 
 ``python tests/models/catalog_models.py`` writes ``catalog_references.json``; rows of one shape share an entry.
 """

@@ -43,7 +43,7 @@ def tables() -> Tables:
     return Tables()
 
 
-def test_every_sentence_of_a_fact_agrees_with_the_catalog(cards, tables):
+def test_every_sentence_of_a_fact_agrees_with_the_catalogue(cards, tables):
     checked = 0
     for card in cards:
         for kind, sentences in answers.SENTENCES.items():
@@ -80,7 +80,7 @@ def test_a_false_sentence_is_seen(tables, sentence):
     assert claim[2] is False
 
 
-def test_what_the_catalog_does_not_state_becomes_no_sentence():
+def test_what_the_catalogue_does_not_state_becomes_no_sentence():
     bare = Card(name="X", aliases=("X",), vendor="amd", generation="RDNA9", version="gfx9999", memory=(8,))
     for kind in ("f16", "int8", "matrix", "fp8", "bandwidth", "dtype"):
         assert answers.SENTENCES[kind](bare) == []
@@ -106,7 +106,7 @@ def test_every_answer_is_a_checked_claim_a_right_sum_or_a_sentence_written_by_ha
     seen = set()
     for turn in turns:
         seen.add(turn.kind)
-        if "The catalog does not say" in turn.answer:
+        if "The catalogue does not say" in turn.answer:
             assert answers.SENTENCES[turn.kind](by_name[turn.subject]) == []
         elif turn.kind in answers.SENTENCES:
             assert tables.judge(turn.answer) == (turn.kind, turn.subject, True)
@@ -144,7 +144,7 @@ def test_the_text_does_not_depend_on_the_hash_seed():
     assert said[0].count("\n") == 100
 
 
-def test_the_cards_do_not_depend_on_the_order_of_the_catalog(cards):
+def test_the_cards_do_not_depend_on_the_order_of_the_catalogue(cards):
     assert load_cards(reversed(catalog.products())) == cards
 
 
@@ -194,7 +194,7 @@ def test_every_frame_expands(cards):
 
 def test_the_questions_of_the_evaluation_are_about_common_cards_only(cards):
     changed = [replace(card, memory=(9,)) if card.name == "GTX 1080" else card for card in cards]
-    learnt = {card.mark for card in changed}  # as if the catalog had changed one row after the training
+    learnt = {card.mark for card in changed}  # as if the catalogue had changed one row after the training
     common = {card.name for card in evaluate.common_cards(learnt)}
     asked = evaluate.fact_questions(learnt)
     assert len(asked) == 200

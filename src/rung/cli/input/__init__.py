@@ -1,1 +1,1 @@
-"""What commands read: standard input, files of text, logs."""
+"""Input of commands: standard input, files of text, logs."""

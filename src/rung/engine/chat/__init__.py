@@ -1,7 +1,7 @@
 """Chat templates: messages to the text that a model was trained to answer.
 
 Templates come with models from anywhere, so they run in jinja2's immutable sandbox in a child process
-(``chat_child.py``) with 2 s, a limit on what they write and one on memory; a template that does not hold to them
+(``child.py``) with 2 s, a limit on what they write and one on memory; a template that does not hold to them
 costs a ``TemplateError``.
 """
 
@@ -133,7 +133,7 @@ class _Child:
     """The process that renders: one request at a time."""
 
     def __init__(self) -> None:
-        script = Path(__file__).with_name("chat_child.py")
+        script = Path(__file__).with_name("child.py")
         self._process = subprocess.Popen(
             # -P: the folder of the script has modules that must not stand for others of their names.
             [sys.executable, "-P", "-X", "utf8", str(script)],

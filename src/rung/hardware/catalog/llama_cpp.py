@@ -56,7 +56,7 @@ def published() -> Mapping[str, tuple[Decoding, ...]]:
 
 @functools.cache
 def _product(card: str) -> str:
-    """Return the catalogue's name of what a driver calls a card."""
+    """Return the catalog's name of what a driver calls a card."""
     product = find(card)
     return product.name if product else ""
 

@@ -60,7 +60,7 @@ def support(device: Device) -> tuple[Support, ...]:
 
 
 def architecture_of(device: Device) -> Architecture | None:
-    """The catalogue's architecture of a device; a processor that is here has the best whose instruction sets it has."""
+    """The catalog's architecture of a device; a processor that is here has the best whose instruction sets it has."""
     key = str(device.details.get("isa", device.arch))
     if known := architectures().get(key):
         return known

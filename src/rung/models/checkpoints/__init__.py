@@ -32,7 +32,7 @@ METHODS = {
     "mxfp4": "mxfp4",
     "hqq": "hqq",
 }
-_MODULES = {**METHODS, OWN: "own"}
+_MODULES = {**METHODS, OWN: "rung_folder"}
 
 
 @dataclass(frozen=True)

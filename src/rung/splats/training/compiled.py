@@ -14,7 +14,7 @@ from torch import Tensor
 from rung.kernels.cpu import adam
 from rung.kernels.cpu.compiled import Kernel
 from rung.kernels.cpu.parallel import enter, run
-from rung.kernels.cpu.splat import colors as colors
+from rung.kernels.cpu.splat import colors as color_kernels
 from rung.kernels.cpu.splat import ssim
 from rung.ops.rasterize import numba_tile
 from rung.run.precompile import compile_apart
@@ -24,7 +24,7 @@ _LANES = 16
 
 def prepare(lean: bool) -> None:
     """Sees to it that this process loads the kernels of a step from the disk; ``lean``: harmonics have no gradient."""
-    harmonics = (colors.shade, colors.shade_back, colors.learn) if lean else ()
+    harmonics = (color_kernels.shade, color_kernels.shade_back, color_kernels.learn) if lean else ()
     compile_apart((enter, ssim.compare, ssim.back, adam.step, *harmonics, *numba_tile.KERNELS))
 
 
@@ -108,12 +108,12 @@ def adam_step(
 
 def _colored(kernel: Kernel, harmonics: Tensor, degree: int, means: Tensor, position: Tensor, **more: Any) -> None:
     where = position.detach().double().contiguous()
-    scratch = np.empty(torch.get_num_threads() * colors.SCRATCH)
+    scratch = np.empty(torch.get_num_threads() * color_kernels.SCRATCH)
     sizes = {"count": len(harmonics), "terms": harmonics.shape[1], "degree": degree}
     halves = int(harmonics.dtype == torch.float16)
     _run(
         kernel,
-        colors.WORDS,
+        color_kernels.WORDS,
         **sizes,
         halves=halves,
         harmonics=harmonics,
@@ -127,7 +127,7 @@ def _colored(kernel: Kernel, harmonics: Tensor, degree: int, means: Tensor, posi
 def shade(harmonics: Tensor, degree: int, means: Tensor, position: Tensor) -> Tensor:
     """Colors [N, 3] that are seen from a position [3]; harmonics [N, K, 3] are float16 or float32."""
     made = torch.empty(len(means), 3)
-    _colored(colors.shade, harmonics, degree, means, position, colors=made)
+    _colored(color_kernels.shade, harmonics, degree, means, position, colors=made)
     return made
 
 
@@ -136,7 +136,7 @@ def shade_back(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of the colors [N, 3], zero where they were cut off, and of the centers [N, 3]."""
     told, slopes = given.clone(memory_format=torch.contiguous_format), torch.empty(len(means), 3)
-    _colored(colors.shade_back, harmonics, degree, means, position, colors=colors, given=told, g_means=slopes)
+    _colored(color_kernels.shade_back, harmonics, degree, means, position, colors=colors, given=told, g_means=slopes)
     return told, slopes
 
 
@@ -146,7 +146,11 @@ def _lookup(codebooks: tuple[Tensor, Tensor]) -> tuple[np.ndarray, np.ndarray, n
     books = np.stack([book.numpy() for book in codebooks])
     middles = np.full_like(books, np.inf)
     middles[:, :-1] = (books[:, :-1] + books[:, 1:]) / 2
-    edges = ((np.arange(colors.CELLS + 1) + colors.FIRST_CELL) << colors.CELL_BITS).astype(np.int32).view(np.float32)
+    edges = (
+        ((np.arange(color_kernels.CELLS + 1) + color_kernels.FIRST_CELL) << color_kernels.CELL_BITS)
+        .astype(np.int32)
+        .view(np.float32)
+    )
     lows = edges[:-1].copy()
     lows[0] = 0  # with all that is smaller
     table = [np.searchsorted(middle, ends) for middle in middles for ends in (lows, -edges[1:])]
@@ -174,7 +178,7 @@ def learn(
     books, middles, lookup = _lookup(codebooks)
     root = 1 / math.sqrt(1 - betas[1] ** taken)
     _colored(
-        colors.learn,
+        color_kernels.learn,
         harmonics,
         degree,
         means,

@@ -38,7 +38,7 @@ def devices(
         bool,
         typer.Option(
             "--sources",
-            help="Show the sources of the catalogue's rows, and the rows that nobody has checked (with --catalog).",
+            help="Show the sources of the catalog's rows, and the rows that nobody has checked (with --catalog).",
         ),
     ] = False,
     software: options.Software = None,
@@ -115,7 +115,7 @@ def _refuse_all_and_watch(name: str, all: bool, watch: bool, *, listing: bool, j
 
 
 def _here(software: str | None, probe: bool, json: bool) -> None:
-    from rung.cli.views.devices.overview import overview as views
+    from rung.cli.views.devices import overview as views
     from rung.core.errors import UsageError
     from rung.hardware import detect
 
@@ -144,7 +144,7 @@ def _here(software: str | None, probe: bool, json: bool) -> None:
 
 def _show(out: Console, device: Device) -> None:
     """Print what the device is, its memory and load now, and where its figures come from."""
-    from rung.cli.views.devices.overview import overview as views
+    from rung.cli.views.devices import overview as views
     from rung.cli.views.devices.screen import state
 
     for line in (views.heading(device), *state(device), views.speed(device), *views.remarks(device)):
@@ -183,7 +183,7 @@ def _watch() -> None:
 
 
 def _one(name: str, software: str | None, probe: bool, json: bool, all: bool) -> None:
-    from rung.cli.views.devices.overview import overview as views
+    from rung.cli.views.devices import overview as views
     from rung.cli.views.devices.verdict import verdict
     from rung.core.errors import UsageError
     from rung.hardware.catalog.doubts import doubts
@@ -226,7 +226,7 @@ def _names(software: str | None, package: str) -> bool:
 
 
 def _catalog(wanted: str, json: bool) -> None:
-    from rung.cli.views.devices.overview import overview as views
+    from rung.cli.views.devices import overview as views
     from rung.core.errors import UnknownDevice
     from rung.core.text import count
     from rung.hardware import catalog

@@ -91,7 +91,7 @@ def _not_here(card: Device, name: str) -> RungError:
     return UnknownDevice(
         f"{card.name} is not in this machine, so it cannot be timed.",
         ["simulated, it computes on this processor: the times would not be the card's"],
-        [f"rung check MODEL --device {quoted(name.removeprefix('sim:'))}   # from the catalogue's figures", *_OTHERS],
+        [f"rung check MODEL --device {quoted(name.removeprefix('sim:'))}   # from the catalog's figures", *_OTHERS],
     )
 
 

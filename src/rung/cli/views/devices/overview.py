@@ -21,7 +21,7 @@ _OPS = ("matmul", "attention", "elementwise")
 _WORDS = {Level.NATIVE: "yes", Level.EMULATED: "emulated", Level.ABSENT: "no", Level.UNKNOWN: "?"}
 _PROOFS = {
     Proof.PROBE: "measured here",
-    Proof.TABLE: "catalogue",
+    Proof.TABLE: "catalog",
     Proof.DECLARED: "declared",
     Proof.NONE: "",
 }

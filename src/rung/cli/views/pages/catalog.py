@@ -1,4 +1,4 @@
-"""The page on the catalogue's sources and doubts: what rows rest on, and those that nobody has checked."""
+"""The page on the catalog's sources and doubts: what rows rest on, and those that nobody has checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ in full with the source of each capability.
   so.
 - **Held against others.** Of the rows from data sheets, all that TechPowerUp lists agree with it in shaders, clock
   and bandwidth within 3 %, but for the MI300X and the Arc A770 16GB (512 GB/s there, 560 at Intel). llama.cpp,
-  which reads every weight once a token, reached 51 to 84 % of the catalogue's bandwidth on eleven cards.
+  which reads every weight once a token, reached 51 to 84 % of the catalog's bandwidth on eleven cards.
 - **Free memory** is what a program finds on an idle card, less than what is printed on the box: the driver keeps
   some, and so does error correction (Tesla T4: 15,109 of 16,384 MiB). *Seen*: in public `nvidia-smi` output of an
   idle card, `0MiB / 5059MiB`. Newer drivers print the whole memory as total and show what they keep as reserved; the
