@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: run test test-all test-real test-other-systems coverage measure lint format docs clean
+.PHONY: run test test-all test-real test-other-systems coverage measure lint format generate check-generated docs clean
 
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
@@ -42,6 +42,18 @@ lint: $(VENV)/dev.done
 format: $(VENV)/dev.done
 	$(BIN)/ruff check --fix src tests benchmarks training
 	$(BIN)/ruff format src tests benchmarks training
+
+# everything that is made from other files, but the embedded model; explain's tables take a minute to learn
+GENERATED := src/rung/diagnosis src/rung/hardware/catalog docs/errors docs/model-names.md
+generate: $(VENV)/dev.done
+	$(BIN)/python -c "from rung.hardware.catalog import tables; tables.write()"
+	$(BIN)/python -m rung.diagnosis.pages docs/errors
+	$(BIN)/python -c "from rung.cli.views import model_names_page; model_names_page.write('docs/model-names.md')"
+	$(BIN)/python -m rung.diagnosis.learning
+
+# the same bytes must come out of it on every machine
+check-generated: generate
+	@git diff --exit-code --stat -- $(GENERATED) || { echo "generated files are stale: make generate, and commit them"; exit 1; }
 
 # the site of docs/, in site/; a broken link fails
 docs: $(VENV)/docs.done

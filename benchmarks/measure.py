@@ -193,7 +193,10 @@ def explain_by_repository(tree: Tree) -> Figures:
             raise
         text = tree.python(script).text  # a tree that needs no corpus
     found = {}
-    for what, words in (("cause", "cause, label high or medium"), ("fix", "a right fix among the first two")):
+    for what, words in (
+        ("cause", "(?:cause, label high or medium|right cause)"),
+        ("fix", "a right fix among the first two"),
+    ):
         shares = re.findall(rf"^{words} .*\((\d+\.\d)%\)", text, re.MULTILINE)
         if not shares:
             raise Failed(f"{script} printed no line {words!r}")

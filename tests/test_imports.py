@@ -42,7 +42,7 @@ TORCH = {
     "splats",
     "kernels/gpu",
 }
-NUMBA = {"kernels/isa", "kernels/cpu"}
+NUMBA = {"kernels/isa", "kernels/cpu", "diagnosis/learning"}
 MODULES = sorted(ROOT.rglob("*.py"))
 
 

@@ -4,10 +4,8 @@ import pytest
 
 from rung.diagnosis.companions import Host
 from rung.diagnosis.explain import explain, rules_of, scene
-from rung.diagnosis.fix_order import FIRST
-from rung.diagnosis.fix_order_facts import BY_FACT
+from rung.diagnosis.fix_order import FIX_ORDER
 from rung.diagnosis.fixing import causes, fixes_for
-from rung.diagnosis.match import signatures
 from rung.diagnosis.setup import choose
 from rung.diagnosis.wording import Speaker, wordings
 from rung.diagnosis.words import words_of
@@ -123,7 +121,6 @@ def test_xformers_is_taken_from_where_the_installed_torch_is_from():
 @pytest.mark.parametrize(
     ("cause", "environment", "log", "first"),
     [
-        ("cuda-toolkit-mismatch", {}, "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "set-library-path"),
         (
             "cuda-library-not-found",
             {},
@@ -131,13 +128,6 @@ def test_xformers_is_taken_from_where_the_installed_torch_is_from():
             "set-library-path install-cuda-libraries",
         ),
         ("platform-binary-missing", {}, "libc.so.6: version `GLIBC_2.38' not found", "build-from-source"),
-        ("cuda-toolkit-mismatch", {}, "No supported GPU compute capabilities found.", "install-cuda-libraries"),
-        (
-            "compiler-arch-unsupported",
-            {},
-            "nvcc fatal   : Unsupported gpu architecture 'compute_35'",
-            "downgrade-library build-from-source",
-        ),
         (
             "compiler-arch-unsupported",
             {"gpu": "GTX 1080", "cuda": "13.0"},
@@ -151,9 +141,7 @@ def test_xformers_is_taken_from_where_the_installed_torch_is_from():
             "upgrade-library install-matching-build",
         ),
         ("build-wrong-arch-flags", {}, IMAGE, "build-from-source set-environment-override"),
-        ("platform-binary-missing", {"gpu": "Jetson Orin"}, "No matching distribution found", "install-matching-build"),
         ("platform-binary-missing", {"os": "Linux aarch64"}, "No matching distribution found", "build-from-source"),
-        ("xpu-directml-unsupported", {"gpu": "RX 7600"}, "src/plugins/intel_gpu/src/plugin.cpp: failed", "use-cpu"),
         (
             "xpu-directml-unsupported",
             {},
@@ -223,11 +211,6 @@ def test_a_file_of_a_picture_model_is_for_another_program():
     assert labels("format-or-arch-unknown", {}, log.format("gemma9"))[0] == "upgrade-library"
 
 
-def test_a_generation_that_a_wheel_leaves_out_has_a_wheel_of_its_own():
-    log = "The GPU architecture in your current machine is Maxwell, not compatible with arch: 75 80"
-    assert labels("build-lacks-old-arch", {}, log)[0] == "install-matching-build"
-
-
 def test_where_a_name_was_taken_away_an_older_release_comes_first():
     log = "AttributeError: 'MiniCPMV' object has no attribute 'all_tied_weights_keys'"
     assert explain(log).fixes[0].label == "downgrade-library"
@@ -235,12 +218,9 @@ def test_where_a_name_was_taken_away_an_older_release_comes_first():
     assert "downgrade-library" in [fix.label for fix in explain(log).fixes[:2]]
 
 
-def test_orders_of_fixes_name_what_is_there_and_each_once():
-    known, labels = {signature.id for signature in signatures()}, {row.label for row in wordings()}
-    for cause, signature, order in FIRST:
-        assert (cause in causes(), signature in known, set(order) <= labels) == (True, True, True), (cause, signature)
-    assert all(cause in causes() and set(order) <= labels for cause, _, order in BY_FACT)
-    assert len({row[:2] for row in FIRST}) == len(FIRST)
+def test_orders_of_fixes_name_what_is_there():
+    labels = {row.label for row in wordings()}
+    assert all(cause in causes() and set(order) <= labels for cause, _, order in FIX_ORDER)
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,8 @@ def _judge(scene: Scene, rules: list[Rule], words: set[str], shares: Mapping[str
             alternatives.append(Alternative(label, 0.0))
     if not known:
         seen = _evidence(scene, rules, None)
-        return Explanation(None, 0.0, (), False, tuple(alternatives), seen, again=Speaker(scene, "").again())
+        again = Speaker(scene, "").again()
+        return Explanation(None, 0.0, (), False, tuple(alternatives), seen, again=again, vague=vague(scene))
     cause, share = ranked[0]
     speaker = Speaker(scene, cause)
     automatic = causes()[cause].automatic and share >= _SURE and _named(cause, scene) and speaker.program.repaired

@@ -1,224 +1,239 @@
-"""Hold in which order fixes are named where a message asks for another than the order of its cause.
+"""Order fixes where the device, versions or the words around ask for another order than is learned.
 
-The rows are (cause, when, labels that come first); of ``when`` that hold, the first counts.
+The rows are (cause, when, labels that come first); of those that hold, the first counts. A row stays as long as a
+public thread has its fix among the first two by it (``benchmarks/explain.py --rules`` counts them).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
-#: ``when`` is a signature.
-FIRST: tuple[tuple[str, str, Sequence[str]], ...] = (
-    ("kernel-min-compute-capability", "quantisation-min-capability", ("change-quantization", "use-other-backend")),
-    ("kernel-min-compute-capability", "trainer-gpu-too-old", ("change-hardware", "use-other-backend")),
-    ("kernel-min-compute-capability", "engine-kernel-not-found", ("use-other-backend", "use-fallback-kernel")),
-    ("kernel-shape-constraint", "engine-kernel-not-found", ("use-other-backend", "use-fallback-kernel")),
-    ("kernel-shape-constraint", "kernel-without-configuration", ("use-fallback-kernel", "adjust-shape")),
-    ("kernel-min-compute-capability", "capability-floor", ("use-other-backend", "change-hardware")),
-    ("cuda-toolkit-mismatch", "bnb-setup-path", ("set-environment-override", "install-cuda-libraries")),
-    ("cuda-toolkit-mismatch", "bnb-duplicates", ("set-environment-override", "set-library-path")),
-    ("cuda-toolkit-mismatch", "llamafile-gpu-refused", ("install-cuda-libraries", "upgrade-library")),
-    ("cuda-toolkit-mismatch", "llamafile-compiles", ("build-from-source", "downgrade-library")),
-    ("cuda-toolkit-mismatch", "xformers-no-cuda", ("install-matching-build", "use-fallback-kernel")),
-    ("cuda-toolkit-mismatch", "xformers-none", ("install-matching-build", "use-fallback-kernel")),
-    ("cuda-toolkit-mismatch", "cublas-not-supported", ("install-matching-build", "upgrade-library")),
-    ("cuda-toolkit-mismatch", "detected-cuda-mismatch", ("install-cuda-libraries", "install-matching-build")),
-    ("cuda-toolkit-mismatch", "cudnn-versions", ("install-cuda-libraries", "install-matching-build")),
-    ("cuda-toolkit-mismatch", "onnxruntime-cuda-not-loaded", ("install-cuda-libraries", "install-matching-build")),
-    ("cuda-toolkit-mismatch", "nvcc-lists-no-gpus", ("install-cuda-libraries", "set-library-path")),
-    ("cuda-toolkit-mismatch", "numba-toolkit-unknown", ("install-cuda-libraries", "downgrade-library")),
-    ("cuda-toolkit-mismatch", "nvrtc-builtins", ("set-library-path", "install-matching-build")),
-    ("cuda-library-not-found", "provider-load-failed", ("install-cuda-libraries", "set-library-path")),
-    ("cuda-library-not-found", "nvrtc-builtins", ("set-library-path", "install-cuda-libraries")),
-    ("platform-binary-missing", "abi-too-old", ("build-from-source", "install-matching-build")),
-    ("cuda-toolkit-mismatch", "ptx-version", ("install-cuda-libraries", "set-environment-override")),
-    ("build-wrong-arch-flags", "kernels-of-crate", ("set-environment-override", "upgrade-library")),
-    ("build-wrong-arch-flags", "named-symbol", ("build-from-source", "set-environment-override")),
-    ("int8-matmul-unsupported-gpu", "merge-call", ("upgrade-library", "dequantize-first")),
-    ("int8-matmul-unsupported-gpu", "byte-products-missing", ("build-from-source", "change-hardware")),
-    ("fp8-fp4-unsupported-gpu", "float8-scales-refused", ("change-quantization", "upgrade-library")),
-    ("compiler-arch-unsupported", "inductor-old", ("use-fallback-kernel", "change-hardware")),
-    ("compiler-arch-unsupported", "triton-assertion", ("use-fallback-kernel", "change-hardware")),
-    ("compiler-arch-unsupported", "nvcc-native-unknown", ("install-cuda-libraries", "upgrade-library")),
-    ("compiler-arch-unsupported", "ptxas-arch", ("set-environment-override", "upgrade-library")),
-    ("format-or-arch-unknown", "gguf-of-other-byte-order", ("requantize-or-reconvert", "upgrade-library")),
-    ("build-wrong-arch-flags", "ggml-no-device-code", ("build-from-source", "upgrade-library")),
-    ("software-defect", "ggml-assert", ("upgrade-library", "use-fallback-kernel")),
-    ("software-defect", "known-regression", ("downgrade-library", "upgrade-library")),
-    ("mps-dtype-unsupported", "mps-graph-types", ("use-fp32", "upgrade-library")),
-    ("mps-dtype-unsupported", "mps-convert-bf16", ("use-fp16", "use-fp32")),
-    ("mps-dtype-unsupported", "mlx-kernel", ("upgrade-library", "downgrade-library")),
-    ("mps-dtype-unsupported", "mps-float64", ("use-fp32", "upgrade-library")),
-    ("mps-dtype-unsupported", "metal-pipeline", ("use-cpu", "upgrade-library")),
-    ("compiler-arch-unsupported", "metal-pipeline", ("use-cpu", "upgrade-library")),
-    ("platform-binary-missing", "metal-language-newer", ("install-matching-build", "downgrade-library")),
-    ("gpu-not-visible", "openvino-device-unknown", ("upgrade-driver", "fix-gpu-visibility")),
-    ("gpu-not-visible", "openvino-no-gpu", ("upgrade-driver", "fix-gpu-visibility")),
-    ("gpu-not-visible", "driver-of-gpu-failed", ("upgrade-driver", "fix-gpu-visibility")),
-    ("gpu-not-visible", "metal-not-there", ("use-cpu", "fix-gpu-visibility")),
-    ("gpu-not-visible", "pcie-atomics", ("change-hardware", "fix-gpu-visibility")),
-    ("rocm-arch-unsupported", "kfd-refuses-card", ("change-hardware", "use-other-backend")),
-    ("compiler-arch-unsupported", "kernel-stack-too-large", ("use-fallback-kernel", "set-environment-override")),
-    ("software-defect", "static-tls", ("set-environment-override", "upgrade-library")),
-    ("software-defect", "graphics-device-lost", ("upgrade-library", "upgrade-driver")),
-    ("package-version-mismatch", "genai-provider-replaced", ("align-package-versions", "install-matching-build")),
-    ("build-lacks-old-arch", "machine-capability-refused", ("downgrade-library", "change-hardware")),
-    ("build-lacks-old-arch", "machine-generation-refused", ("install-matching-build", "downgrade-library")),
-    ("build-lacks-new-arch", "machine-capability-refused", ("upgrade-library", "install-matching-build")),
-    ("cuda-toolkit-mismatch", "cublas-execution-failed", ("set-library-path", "install-matching-build")),
-    ("cuda-toolkit-mismatch", "cublas-invalid-value", ("set-library-path", "install-matching-build")),
-    ("driver-too-old", "ptx-version", ("upgrade-driver", "downgrade-library")),
-    ("kernel-min-compute-capability", "ptx-feature", ("use-fallback-kernel", "use-other-backend")),
-    ("kernel-min-compute-capability", "shared-memory-limit", ("use-fallback-kernel", "use-other-backend")),
-    ("kernel-min-compute-capability", "half-operation-missing", ("change-hardware", "use-fallback-kernel")),
-    ("kernel-shape-constraint", "shared-memory-limit", ("use-fallback-kernel", "upgrade-library")),
-    ("kernel-shape-constraint", "shape-not-aligned", ("adjust-shape", "requantize-or-reconvert")),
-    ("quantized-model-operation", "dispatched-to-cpu", ("offload", "reduce-memory")),
-    ("quantized-model-operation", "train-quantised", ("fix-user-code", "upgrade-library")),
-    ("format-or-arch-unknown", "engine-not-read", ("requantize-or-reconvert", "align-package-versions")),
-    ("build-wrong-arch-flags", "compiled-for-one-capability", ("install-matching-build", "build-from-source")),
-    ("slow-dtype-path", "triton-fell-back", ("install-cuda-libraries", "install-matching-build")),
-    ("quantized-model-operation", "packed-weights-as-matrix", ("upgrade-library", "dequantize-first")),
-    ("dtype-mix", "unscale-fp16", ("cast-to-match", "use-fp32")),
-    ("dtype-mix", "onnx-graph-types", ("requantize-or-reconvert", "upgrade-library")),
-    ("fp8-fp4-unsupported-gpu", "triton-no-fp8", ("change-quantization", "change-hardware")),
-    ("package-version-mismatch", "type-of-other-version", ("downgrade-library", "upgrade-library")),
-    ("package-version-mismatch", "resolver-gave-up", ("align-package-versions", "fix-user-code")),
-    ("dtype-mix", "flash-dtype", ("cast-to-match", "use-bf16")),
-    ("gpu-dtype-op-missing", "dtype-of-quantiser", ("use-fp16", "change-quantization")),
-    ("platform-binary-missing", "bnb-required-library", ("build-from-source", "upgrade-library")),
-    ("platform-binary-missing", "bnb-configured-binary", ("build-from-source", "upgrade-library")),
-    ("platform-binary-missing", "bnb-native-missing", ("build-from-source", "upgrade-library")),
-    ("package-version-mismatch", "torch-load-refused", ("upgrade-library", "downgrade-library")),
-    ("package-version-mismatch", "torch-changed-its-ways", ("downgrade-library", "fix-user-code")),
-    ("package-version-mismatch", "model-without-flash", ("use-fallback-kernel", "upgrade-library")),
-    ("format-or-arch-unknown", "model-without-flash", ("use-fallback-kernel", "upgrade-library")),
-    ("cuda-toolkit-mismatch", "toolkit-floor", ("install-cuda-libraries", "upgrade-library")),
-    ("cuda-toolkit-mismatch", "compiler-option-unknown", ("install-cuda-libraries", "upgrade-library")),
-    ("gpu-dtype-op-missing", "fft-power-of-two", ("use-fp32", "upcast-part")),
-    ("kernel-shape-constraint", "fft-power-of-two", ("use-fp32", "adjust-shape")),
-    ("kernel-min-compute-capability", "tf32-demanded", ("fix-user-code", "use-fp16")),
-    ("bf16-unsupported-gpu", "tf32-demanded", ("use-fp16", "fix-user-code")),
-    ("fp16-overflow", "nan-probabilities", ("use-bf16", "use-fp32")),
-    ("gpu-out-of-memory", "cudnn-handle", ("set-environment-override", "reduce-memory")),
-    ("kernel-shape-constraint", "option-not-in-kernel", ("use-fallback-kernel", "upgrade-library")),
-    ("kernel-shape-constraint", "attention-option", ("use-fallback-kernel", "upgrade-library")),
-    ("slow-dtype-path", "sdpa-without-flash", ("install-matching-build", "upgrade-library")),
-    ("slow-dtype-path", "miopen-database", ("install-cuda-libraries", "upgrade-library")),
-    ("slow-dtype-path", "tf32-advice", ("fix-user-code", "build-from-source")),
-    ("package-version-mismatch", "extension-source-older", ("downgrade-library", "upgrade-library")),
-    ("package-version-mismatch", "attribute-of-transformers", ("downgrade-library", "align-package-versions")),
-    ("package-version-mismatch", "attribute-of-other-version", ("align-package-versions", "downgrade-library")),
-    ("package-version-mismatch", "numpy-of-other-version", ("downgrade-library", "align-package-versions")),
-    ("package-version-mismatch", "numpy-older", ("upgrade-library", "align-package-versions")),
-    ("package-version-mismatch", "parts-of-a-pipeline", ("upgrade-library", "fix-user-code")),
-    ("package-version-mismatch", "replica-without-parameters", ("downgrade-library", "upgrade-library")),
-    ("platform-binary-missing", "triton-notice", ("wait-or-none", "install-matching-build")),
-    ("package-version-mismatch", "dtype-of-numpy-unknown", ("downgrade-library", "align-package-versions")),
-    ("package-version-mismatch", "protobuf-generated", ("align-package-versions", "downgrade-library")),
-    ("package-version-mismatch", "python-too-new", ("align-package-versions", "downgrade-library")),
-    ("package-version-mismatch", "default-of-dataclass", ("downgrade-library", "upgrade-library")),
-    ("package-version-mismatch", "dataset-of-other-version", ("downgrade-library", "upgrade-library")),
-    ("package-version-mismatch", "weights-only-default", ("downgrade-library", "fix-user-code")),
-    ("package-version-mismatch", "cannot-import-name", ("align-package-versions", "downgrade-library")),
-    ("cpu-instruction-missing", "illegal-instruction", ("build-from-source", "change-hardware")),
-    ("cpu-instruction-missing", "cpu-isa", ("build-from-source", "change-hardware")),
-    ("cpu-instruction-missing", "cpu-path-needs", ("use-fp32", "change-hardware")),
-    ("xpu-directml-unsupported", "directml-other", ("upgrade-library", "use-cpu")),
-    ("mps-dtype-unsupported", "candle-metal-left-out", ("upgrade-library", "use-cpu")),
-    ("mps-dtype-unsupported", "candle-metal-feature", ("upgrade-library", "use-cpu")),
-    ("cpu-only-build", "candle-metal-feature", ("build-from-source", "upgrade-library")),
-    ("mps-dtype-unsupported", "metal-function", ("upgrade-library", "use-cpu")),
-    ("mps-dtype-unsupported", "metal-operation", ("upgrade-library", "use-cpu")),
-    ("mps-dtype-unsupported", "metal-bfloat", ("upgrade-library", "use-cpu")),
-    ("quantized-model-operation", "quantised-not-mapped", ("dequantize-first", "upgrade-library")),
-    ("quantized-model-operation", "requantised", ("requantize-or-reconvert", "dequantize-first")),
-    ("cuda-toolkit-mismatch", "toolkit-names-missing", ("install-cuda-libraries", "upgrade-library")),
-    ("cuda-library-not-found", "driver-library-at-link", ("set-library-path", "build-from-source")),
-    ("cuda-library-not-found", "own-library-missing", ("set-library-path", "install-cuda-libraries")),
-    ("graphics-api-feature-missing", "vulkan-limit", ("reduce-memory", "change-hardware")),
-    ("kernel-shape-constraint", "attention-of-the-model", ("use-fallback-kernel", "change-quantization")),
-    ("kernel-shape-constraint", "ggml-shape-assert", ("upgrade-library", "use-fallback-kernel")),
-    ("platform-binary-missing", "libstdcxx-older", ("build-from-source", "install-matching-build")),
-    ("package-version-mismatch", "libstdcxx-older", ("set-library-path", "upgrade-library")),
-    ("int8-matmul-unsupported-gpu", "compute-type-refused", ("use-fp32", "use-fp16")),
-    ("graphics-api-feature-missing", "vulkan-driver", ("upgrade-driver", "use-other-backend")),
-    ("graphics-api-feature-missing", "wgpu-adapter", ("upgrade-driver", "use-other-backend")),
-    ("graphics-api-feature-missing", "vulkan-device-refused", ("use-other-backend", "upgrade-library")),
-    ("graphics-api-feature-missing", "gpu-refused-short", ("use-other-backend", "change-hardware")),
-    ("graphics-api-feature-missing", "gl-version-refused", ("upgrade-driver", "set-environment-override")),
-    ("graphics-api-feature-missing", "glx-context", ("upgrade-driver", "set-environment-override")),
-    ("graphics-api-feature-missing", "shader-double", ("use-fp32", "use-other-backend")),
-    ("graphics-api-feature-missing", "browser-kernel-missing", ("use-other-backend", "use-cpu")),
-    ("graphics-api-feature-missing", "delegate-part-only", ("use-cpu", "change-quantization")),
-    ("graphics-api-feature-missing", "wgpu-feature", ("upgrade-library", "change-hardware")),
-    ("slow-dtype-path", "cudnn-layer-generic", ("build-from-source", "fix-user-code")),
-    ("gpu-not-visible", "gl-of-other-gpu", ("fix-gpu-visibility", "set-environment-override")),
-    ("gpu-not-visible", "egl-display", ("fix-gpu-visibility", "set-environment-override")),
-    ("cuda-toolkit-mismatch", "compiler-stumbles", ("install-matching-build", "build-from-source")),
-    ("cuda-toolkit-mismatch", "undefined-symbol", ("install-matching-build", "build-from-source")),
-    ("package-version-mismatch", "keras-three", ("downgrade-library", "fix-user-code")),
-    ("cpu-only-build", "video-without-gpu", ("build-from-source", "install-matching-build")),
-    ("cpu-only-build", "picture-network-on-processor", ("install-matching-build", "build-from-source")),
-    ("cpu-only-build", "bnb-optimisers-missing", ("build-from-source", "set-environment-override")),
-    ("cuda-library-not-found", "bnb-optimisers-missing", ("build-from-source", "install-cuda-libraries")),
-    ("package-version-mismatch", "extension-missing", ("build-from-source", "install-matching-build")),
-    ("package-version-mismatch", "extension-undefined", ("build-from-source", "install-matching-build")),
-    ("cpu-only-build", "cpu-only-package", ("install-matching-build", "build-from-source")),
-    ("cpu-only-build", "built-without", ("install-matching-build", "build-from-source")),
-    ("package-version-mismatch", "ragged-array", ("downgrade-library", "upgrade-library")),
-    ("package-version-mismatch", "dlib-picture", ("downgrade-library", "align-package-versions")),
-    ("package-version-mismatch", "attention-asserted", ("install-matching-build", "build-from-source")),
-    ("package-version-mismatch", "package-missing", ("align-package-versions", "install-matching-build")),
-    ("package-version-mismatch", "weights-only", ("upgrade-library", "fix-user-code")),
-    ("kernel-min-compute-capability", "video-units-refused", ("change-hardware", "use-cpu")),
-    ("kernel-min-compute-capability", "opencv-arch-list", ("use-fp32", "use-cpu")),
-    ("slow-dtype-path", "miopen-small-workspace", ("set-environment-override", "use-fallback-kernel")),
-    ("slow-dtype-path", "aotriton-experimental", ("set-environment-override", "use-fallback-kernel")),
-    ("graphics-api-feature-missing", "opencv-opencl-device", ("use-cpu", "use-other-backend")),
-    ("platform-binary-missing", "webui-without-gpu", ("use-other-backend", "use-cpu")),
-    ("platform-binary-missing", "libuv-left-out", ("set-environment-override", "downgrade-library")),
-    ("kernel-shape-constraint", "engine-shape", ("adjust-shape", "use-fallback-kernel")),
-    ("host-out-of-memory", "workers-gone", ("reduce-memory", "add-host-memory")),
-    ("dtype-mix", "weights-in-half-for-training", ("use-fp32", "fix-user-code")),
-    ("mps-dtype-unsupported", "macos-release-demanded", ("upgrade-driver", "set-environment-override")),
-    ("mps-dtype-unsupported", "sparse-on-metal", ("use-cpu", "set-environment-override")),
-    ("gpu-not-visible", "gpu-ignored-as-small", ("set-environment-override", "fix-gpu-visibility")),
-    ("gpu-not-visible", "mps-not-available", ("install-matching-build", "upgrade-driver")),
-    ("gpu-dtype-op-missing", "operator-of-quantised-engine", ("use-cpu", "change-quantization")),
-    ("graphics-api-feature-missing", "vulkan-loader-missing", ("install-cuda-libraries", "upgrade-driver")),
-    ("package-version-mismatch", "half-not-on-backend", ("upgrade-library", "align-package-versions")),
-    ("cuda-toolkit-mismatch", "compiler-too-new", ("downgrade-library", "set-environment-override")),
-    ("cuda-toolkit-mismatch", "cuda-versions-conflict", ("set-library-path", "install-matching-build")),
-    ("cuda-toolkit-mismatch", "removed-from-cuda", ("downgrade-library", "upgrade-library")),
-    ("cuda-toolkit-mismatch", "warp-functions-newer", ("upgrade-library", "install-cuda-libraries")),
-    ("cuda-toolkit-mismatch", "warp-functions-older", ("upgrade-library", "fix-user-code")),
-    ("cuda-toolkit-mismatch", "headers-of-newer-cuda", ("upgrade-library", "install-matching-build")),
-    ("cuda-toolkit-mismatch", "cuda-headers-missing", ("upgrade-library", "install-matching-build")),
-    ("cuda-toolkit-mismatch", "cuda-library-of-other-release", ("downgrade-library", "upgrade-library")),
-    ("cuda-toolkit-mismatch", "cuda-symbol-not-loaded", ("set-library-path", "install-matching-build")),
-    ("cuda-library-not-found", "ptx-provider-missing", ("install-cuda-libraries", "set-library-path")),
-    ("platform-binary-missing", "mathematics-left-out", ("build-from-source", "upgrade-library")),
-    ("cuda-toolkit-mismatch", "host-headers", ("upgrade-library", "downgrade-library")),
-    ("cuda-toolkit-mismatch", "jitify-failed", ("set-library-path", "install-matching-build")),
-    ("cuda-toolkit-mismatch", "runtime-of-cuda-refused", ("install-cuda-libraries", "install-matching-build")),
-    ("build-lacks-old-arch", "cudf-without-code", ("change-hardware", "downgrade-library")),
-    ("build-wrong-arch-flags", "bindings-of-other-gpu", ("build-from-source", "set-environment-override")),
-    ("compiler-arch-unsupported", "nvrtc-arch", ("upgrade-library", "install-matching-build")),
-    ("cuda-toolkit-mismatch", "provider-dll-start", ("align-package-versions", "install-matching-build")),
-    ("package-version-mismatch", "other-python", ("downgrade-library", "upgrade-library")),
-    ("package-version-mismatch", "triton-of-other-python", ("downgrade-library", "align-package-versions")),
-    ("cuda-toolkit-mismatch", "cmake-older-than-cuda", ("upgrade-library", "downgrade-library")),
-    ("cuda-toolkit-mismatch", "components-outdated", ("install-cuda-libraries", "install-matching-build")),
-    ("cuda-toolkit-mismatch", "driver-combination", ("set-library-path", "install-matching-build")),
-    ("driver-too-old", "forward-compat", ("upgrade-driver", "set-library-path", "fix-gpu-visibility")),
-    ("package-version-mismatch", "visual-run-time-missing", ("fix-user-code", "install-matching-build")),
-    ("not-a-compatibility-problem", "visual-run-time-missing", ("fix-user-code", "install-matching-build")),
-    ("gpu-not-visible", "xpu-count-zero", ("fix-gpu-visibility", "upgrade-driver")),
-    ("cuda-library-not-found", "cuda-library-named", ("install-cuda-libraries", "set-library-path")),
-    ("gpu-not-visible", "opencl-no-platform", ("install-cuda-libraries", "set-library-path")),
-    ("package-version-mismatch", "horovod-unbuilt", ("build-from-source", "install-matching-build")),
-    ("not-a-compatibility-problem", "gpu-memory-fault", ("change-hardware", "fix-gpu-visibility")),
-    ("xpu-directml-unsupported", "ascend-operator-refused", ("use-fp16", "upgrade-library")),
-    ("graphics-api-feature-missing", "wgpu-request", ("change-hardware", "upgrade-library")),
+from rung.diagnosis.evidence import Scene
+
+#: GPUs whose drivers ended before Vulkan, or with a part of it.
+_BEFORE_VULKAN = (
+    r"(?i)\bHD (?:Graphics )?(?:[23]000|2500|4[0246]00)\b|\bGMA\b|\bFermi\b|\bTeraScale"
+    r"|\bRadeon (?:HD )?[2-6]\d{3}\b"
+)
+#: Compilers of shaders in Rust, which reject what other GPUs take until a release does without.
+_SHADERS_OF_RUST = r"cubecl|wgpu_core|wgpu error|WGSL compilation"
+#: What a dtype is to blame for, and not an operation that is missing.
+_ABOUT_DTYPES = (
+    r"(?i)float64|\bfp?64\b|\bdouble\b|\bhalf\b|float16|\bfp16|autocast|_amp_foreach|\bblack\b|\bnoise"
+    r"|invalid value encountered in cast"
+)
+_PLAIN_CODE = ("use-fallback-kernel", "change-hardware")
+
+
+class Whole(tuple[str, ...]):
+    """An order that stands as it is, not only its first fix."""
+
+
+#: Layers of weights in 4 bits, whose compute dtype can be chosen.
+_FOUR_BITS = r"(?i)bitsandbytes|\bbnb\b|4-?bit|nf4"
+FIX_ORDER: tuple[tuple[str, Callable[[Scene], bool], Sequence[str]], ...] = (
+    # the founding five, whatever helped in threads with such words
+    ("graphics-api-feature-missing", lambda s: s.has("cmma-not-supported"), Whole(("upgrade-library", "use-fp32"))),
+    (  # weights of 4 bits stay: only the products are computed in more
+        "cuda-toolkit-mismatch",
+        lambda s: s.has("cublas-not-supported") and s.says(r"CUDA_R_16F\b") and s.says(_FOUR_BITS),
+        Whole(("use-fp32", "install-matching-build")),
+    ),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.has("cublas-not-supported") and s.says(r"CUDA_R_16F\b"),
+        Whole(("install-matching-build", "use-fp32")),
+    ),
+    (  # releases since bring 8-bit weights back without a product
+        "int8-matmul-unsupported-gpu",
+        lambda s: s.says(r"igemmlt not available|NO_CUBLASLT"),
+        Whole(("upgrade-library", "dequantize-first")),
+    ),
+    (  # its code for all GPUs is in the program itself, so another release is another list
+        "build-wrong-arch-flags",
+        lambda s: s.has("ggml-no-device-code") and s.mentions.executable != "",
+        Whole(("build-from-source", "downgrade-library", "upgrade-library")),
+    ),
+    (  # where there is none, none can be made visible
+        "gpu-not-visible",
+        lambda s: s.has("no-nvidia-driver") and s.facts.without_gpu,
+        ("use-cpu", "fix-gpu-visibility"),
+    ),
+    (  # no driver gives these what came after them
+        "graphics-api-feature-missing",
+        lambda s: s.below(30) or s.about(_BEFORE_VULKAN),
+        ("change-hardware", "use-other-backend"),
+    ),
+    (
+        "graphics-api-feature-missing",  # what is granted to programs that ask for no more
+        lambda s: s.says(r"maximum (?:buffer size \(268435456\)|binding size \(134217728\))"),
+        ("fix-user-code", "reduce-memory"),
+    ),
+    (
+        "graphics-api-feature-missing",
+        lambda s: s.says(_SHADERS_OF_RUST) and not s.says("(?i)buffer|limit"),
+        ("upgrade-library", "upgrade-driver"),
+    ),
+    (
+        "cpu-instruction-missing",  # published wheels for Arm that were compiled for newer cores
+        lambda s: (
+            s.about(r"(?i)\baarch64|raspberry|\bcortex-a|\b(?:jetson|orange ?pi|rock ?pi)")
+            and not s.about(r"(?i)ggml|llama|\barmv?[67]|\bpi zero|snapdragon|android|termux")
+        ),
+        ("downgrade-library", "build-from-source"),
+    ),
+    (
+        "cpu-instruction-missing",  # programs for Intel's processors under Rosetta
+        lambda s: s.facts.apple and re.search(r"(?i)intel|\bi[3579]-", s.facts.cpu) is None,
+        ("install-matching-build", "build-from-source"),
+    ),
+    (
+        "rocm-arch-unsupported",
+        lambda s: s.says(r"(?i)flash[-_ ]?att|xformers|sage_?att|aotriton"),
+        ("use-fallback-kernel", "use-other-backend"),
+    ),
+    (
+        "rocm-arch-unsupported",  # the HIP SDK, whose libraries are exchanged for those of others; it knows no override
+        lambda s: s.facts.windows or s.says(r"(?i)\\(?:AMD\\)?ROCm\\\d|\bzluda\b"),
+        ("install-matching-build", "set-environment-override"),
+    ),
+    ("mps-dtype-unsupported", lambda s: s.says(r"(?i)float8|\bfp8"), ("change-quantization", "upgrade-library")),
+    (
+        "mps-dtype-unsupported",
+        lambda s: not s.says(_ABOUT_DTYPES) and not s.has("macos-release-demanded", "mlx-kernel", "metal-pipeline"),
+        ("upgrade-library", "use-cpu"),
+    ),
+    (
+        "xpu-directml-unsupported",
+        lambda s: not s.says(_ABOUT_DTYPES),
+        ("upgrade-library", "use-cpu"),
+    ),
+    ("slow-dtype-path", lambda s: s.has("compute-dtype-wide"), ("change-compute-dtype", "use-fp16")),
+    ("slow-dtype-path", lambda s: s.has("kernel-not-for-arch"), ("change-hardware", "build-from-source")),
+    (
+        "slow-dtype-path",
+        lambda s: s.below(70) and s.says(r"(?i)\bexl[23]\b|exllama|gptq|\bawq\b|\bnf4\b|load_in_[48]bit|[48]-?bit\b"),
+        ("use-other-backend", "change-quantization"),
+    ),
+    ("fp16-overflow", lambda s: s.has("exclamation-marks"), ("use-bf16", "use-fp32")),
+    (  # pictures are empty by their decoder
+        "fp16-overflow",
+        lambda s: s.says(r"(?i)\bvae\b|\bblack (?:image|picture|square|output|frame|screen)|image_processor\.py"),
+        ("upcast-part", "use-fp32"),
+    ),
+    (
+        "gpu-not-visible",
+        lambda s: s.has("opencl-no-platform") and s.about(r"(?i)\bdocker|container|kubernetes"),
+        ("fix-gpu-visibility", "install-cuda-libraries"),
+    ),
+    (  # the parts of torch for C++ that are gone: a line or two of the extension
+        "package-version-mismatch",
+        lambda s: s.says(r"\bAT_CHECK\b|\bTHC/|\bTHC headers|\bTHCState\b"),
+        ("fix-user-code", "downgrade-library"),
+    ),
+    (  # an image is built where there is no GPU: the list of architectures says which one is meant
+        "gpu-not-visible",
+        lambda s: (
+            s.has("no-nvidia-driver", "is-available-false") and s.about(r"(?i)docker build|buildkit|build_ext|bdist")
+        ),
+        ("set-environment-override", "fix-gpu-visibility"),
+    ),
+    (  # such messages come from releases with libraries for every system, made before this CUDA
+        "platform-binary-missing",
+        lambda s: s.says(r"Could not find the bitsandbytes \w+ binary"),
+        ("upgrade-library", "install-matching-build"),
+    ),
+    ("build-lacks-old-arch", lambda s: s.below(35), ("change-hardware", "downgrade-library")),
+    ("build-lacks-old-arch", lambda s: s.below(37), ("build-from-source", "use-cpu", "change-hardware")),
+    (
+        "platform-binary-missing",
+        lambda s: s.facts.apple and not s.has("wrong-platform", "no-wheel", "metal-language-newer"),
+        ("use-other-backend", "change-hardware"),
+    ),
+    (
+        "platform-binary-missing",
+        lambda s: s.vendor in ("amd", "intel") and s.has("cuda-gpu-demanded"),
+        ("use-other-backend", "change-hardware"),
+    ),
+    (
+        "platform-binary-missing",
+        lambda s: s.says("(?i)triton|torch.compile") and not s.has("triton-notice"),
+        ("use-fallback-kernel", "install-matching-build"),
+    ),
+    (
+        "format-or-arch-unknown",  # GGUF files of picture and video models, which no program for text reads
+        lambda s: s.says(
+            r"architecture: '(?:sd[123x]\w*|flux\w*|aura|hidream|hyvid|wan|ltxv|cosmos|lumina2|qwen_image)'"
+        ),
+        ("use-other-backend", "change-quantization"),
+    ),
+    (
+        "compiler-arch-unsupported",  # CUDA 12 dropped Kepler, CUDA 13 what is older than Turing
+        lambda s: (
+            s.has("target-not-known", "nvrtc-arch", "ptx-not-compiled")
+            and (s.below(50) or (s.below(75) and s.facts.cuda is not None and s.facts.cuda >= (13, 0)))
+        ),
+        ("downgrade-library", "change-hardware"),
+    ),
+    ("kernel-min-compute-capability", lambda s: s.has("half-operation-missing"), _PLAIN_CODE),
+    (  # the name of the option that does without is in the message
+        "quantized-model-operation",
+        lambda s: s.has("quantised-on-processor") and s.says("(?i)disable_exllama|use_exllama"),
+        ("use-fallback-kernel", "reduce-memory"),
+    ),
+    (  # in int8, which releases before 4.7 choose by themselves there
+        "software-defect",
+        lambda s: (
+            s.has("cublas-not-supported")
+            and s.from_(100)
+            and (s.about("(?i)whisper|ctranslate") or s.says_last("(?i)whisper|ctranslate"))
+        ),
+        ("use-fp16", "upgrade-library"),
+    ),
+    (
+        "kernel-min-compute-capability",
+        lambda s: s.says("(?i)nunchaku|gemv_awq|gemm_w4a4"),
+        ("change-hardware", "change-quantization"),
+    ),
+    (
+        "build-lacks-new-arch",  # a program that its user compiled with the toolkit named
+        lambda s: s.says("cuDNN status Error") and s.facts.toolkit is not None,
+        ("install-cuda-libraries", "build-from-source"),
+    ),
+    (
+        "compiler-arch-unsupported",  # a toolkit that dropped what the list of the program still names
+        lambda s: s.says(r"(?i)Unsupported gpu architecture:? '?(?:compute|sm)_[2-6]\d\b"),
+        ("downgrade-library", "build-from-source"),
+    ),
+    (
+        "gpu-not-visible",
+        lambda s: s.has("opencl-no-platform") and not s.about("(?i)docker|container|podman"),
+        ("upgrade-driver", "install-cuda-libraries"),
+    ),
+    ("cuda-toolkit-mismatch", lambda s: s.has("cudnn-versions"), ("install-cuda-libraries", "install-matching-build")),
+    ("cuda-toolkit-mismatch", lambda s: s.has("ptx-version"), ("install-cuda-libraries", "set-environment-override")),
+    ("rocm-arch-unsupported", lambda s: s.has("kfd-refuses-card"), ("change-hardware", "use-other-backend")),
+    (
+        "cuda-toolkit-mismatch",
+        lambda s: s.has("cublas-execution-failed"),
+        ("set-library-path", "install-matching-build"),
+    ),
+    ("cuda-toolkit-mismatch", lambda s: s.has("cublas-invalid-value"), ("set-library-path", "install-matching-build")),
+    ("quantized-model-operation", lambda s: s.has("dispatched-to-cpu"), ("offload", "reduce-memory")),
+    ("kernel-min-compute-capability", lambda s: s.has("tf32-demanded"), ("fix-user-code", "use-fp16")),
+    ("package-version-mismatch", lambda s: s.has("numpy-older"), ("upgrade-library", "align-package-versions")),
+    ("platform-binary-missing", lambda s: s.has("triton-notice"), ("wait-or-none", "install-matching-build")),
+    ("cpu-instruction-missing", lambda s: s.has("cpu-path-needs"), ("use-fp32", "change-hardware")),
+    ("graphics-api-feature-missing", lambda s: s.has("vulkan-limit"), ("reduce-memory", "change-hardware")),
+    ("package-version-mismatch", lambda s: s.has("libstdcxx-older"), ("set-library-path", "upgrade-library")),
+    ("cuda-toolkit-mismatch", lambda s: s.has("undefined-symbol"), ("install-matching-build", "build-from-source")),
+    ("package-version-mismatch", lambda s: s.has("extension-missing"), ("build-from-source", "install-matching-build")),
+    (
+        "package-version-mismatch",
+        lambda s: s.has("extension-undefined"),
+        ("build-from-source", "install-matching-build"),
+    ),
+    ("cuda-toolkit-mismatch", lambda s: s.has("jitify-failed"), ("set-library-path", "install-matching-build")),
+    ("build-lacks-old-arch", lambda s: s.has("cudf-without-code"), ("change-hardware", "downgrade-library")),
 )

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from rung.core.value import Value
 from rung.diagnosis.evidence import Scene
-from rung.diagnosis.fix_order import FIRST
-from rung.diagnosis.fix_order_facts import BY_FACT, Whole
+from rung.diagnosis.fix_order import FIX_ORDER, Whole
 from rung.diagnosis.helping import Helping
 from rung.diagnosis.tables import tables
 from rung.diagnosis.wording import Fix, Speaker
@@ -67,11 +66,11 @@ def _smaller_first(labels: list[str], scene: Scene) -> list[str]:
 
 
 def _chances(cause: str, scene: Scene, helping: Helping) -> Mapping[str, float]:
-    """How likely each fix helps where that is the cause; words do not outvote what a fact asks for."""
-    order, by_fact = order_of(cause, scene), _by_fact(cause, scene)
-    found = helping.chances(cause, order)
-    asked = dict.fromkeys(by_fact if isinstance(by_fact, Whole) else by_fact[:1], max(found.values()))
-    undone = _OF_OWN_CODE.difference(order) if by_fact and by_fact == _own_code(cause, scene) else ()
+    """Return how likely each fix helps where that is the cause; words do not outvote what a fact asks for."""
+    own, first = _own_code(cause, scene), _asked_by_fact(cause, scene)
+    found = helping.chances(cause, {*first, *causes()[cause].fixes})
+    undone = _OF_OWN_CODE.difference(own) if own and first == own else ()
+    asked = dict.fromkeys(first if isinstance(first, Whole) else first[:1], max(found.values()))
     found = asked | {label: chance for label, chance in found.items() if label not in {*asked, *undone}}
     beside = {label for label, pattern in _BESIDE if re.search(pattern, f"{scene.text}\n{scene.said}")}
     tried = beside | {label for label, pattern in _TRIED if re.search(pattern, f"{scene.text}\n{scene.said}")}
@@ -88,7 +87,7 @@ _TRIED = (
     ("set-environment-override", r"HSA_OVERRIDE_GFX_VERSION=\d[\d.]* +(?:python|ollama|\./)|\bexport HSA_OVERRIDE_GFX"),
     ("use-fallback-kernel", r"(?:--enforce-eager\b|TORCHDYNAMO_DISABLE=1 +python)"),
 )
-_TRIED_HELPS = 0.2
+_TRIED_HELPS = 0.15
 #: What does not touch what the message names.
 _BESIDE = (
     (
@@ -98,18 +97,9 @@ _BESIDE = (
 )
 
 
-def order_of(cause: str, scene: Scene) -> list[str]:
-    """The fixes of a cause in the order set by hand, for this device and these signatures."""
-    by_signature = (order for named, signature, order in FIRST if named == cause and scene.has(signature))
-    first = _by_fact(cause, scene)
-    order = list(dict.fromkeys([*(first or next(by_signature, ())), *causes()[cause].fixes]))
-    if first and first == _own_code(cause, scene):
-        return [*first, *(label for label in order if label not in {*first, *_OF_OWN_CODE})]
-    return order
-
-
-def _by_fact(cause: str, scene: Scene) -> Sequence[str]:
-    fact = next((order for named, when, order in BY_FACT if named == cause and when(scene)), ())
+def _asked_by_fact(cause: str, scene: Scene) -> Sequence[str]:
+    """Return the fixes that a fact asks for, the first one before all others; empty where none does."""
+    fact = next((order for named, when, order in FIX_ORDER if named == cause and when(scene)), ())
     return fact if _BEFORE_OWN_CODE.intersection(fact[:1]) else _own_code(cause, scene) or fact
 
 

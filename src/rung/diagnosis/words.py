@@ -1,6 +1,6 @@
-"""Words that speak for causes: numbers learned from public threads. Weak evidence, but there is some in every message.
+"""Words that speak for causes: numbers learned from messages. Weak evidence, but there is some in every message.
 
-``words.table`` holds them, with a dash for "none of the causes"; ``benchmarks/explain_words.py`` learns them. A word is
+``words.table`` holds them, with a dash for "none of the causes"; ``rung.diagnosis.learning`` learns them. A word is
 one or two words of the log as it stands, a part of a name in it, a word of the environment, a fact with ``=`` before
 it, or a signature that matched or a rule that applies with ``#`` before it.
 """

@@ -1,0 +1,94 @@
+"""Learn which words speak for which cause, and which words and causes for which fix."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rung.diagnosis.learning.logistic import Problem, fit
+from rung.diagnosis.learning.matrix import Floats, places_of, sparse
+from rung.diagnosis.learning.rows import Row, weights_of
+from rung.diagnosis.wording import wordings
+from rung.diagnosis.words import share
+
+Words = Collection[str]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A table: its labels, and by word the weights by label's place, in nats."""
+
+    labels: Sequence[str]
+    weights: Mapping[str, Mapping[int, float]]
+
+    def text(self) -> str:
+        """Return the table as its file holds it: a line of labels, then sorted words with their weights."""
+        first = " ".join(label or "-" for label in self.labels)
+        rows = (
+            word + "\t" + " ".join(f"{place}:{nats:g}" for place, nats in found.items())
+            for word, found in self.weights.items()
+        )
+        return "\n".join([first, *sorted(rows)]) + "\n"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a table is learned: the penalty on squared weights, the rows a word must be in, the least weight kept."""
+
+    penalty: float
+    seen: int
+    kept: float
+    steps: int
+
+
+CAUSES = Settings(penalty=0.05, seen=2, kept=0.4, steps=60)
+FIXES = Settings(penalty=0.6, seen=4, kept=0.4, steps=60)
+#: Of fixes, the penalty on the weights of causes, which count in full in every row, and the least that is kept.
+_BY_CAUSE, _KEPT_BY_CAUSE = 0.02, 0.1
+
+
+def learn_causes(rows: Sequence[Row], words: Sequence[Words], settings: Settings = CAUSES) -> Learned:
+    """Return what words say for causes; the empty label stands for none of them."""
+    labels = ["", *sorted({row["cause"] for row in rows} - {"", None})]
+    places = places_of(words, settings.seen)
+    targets = np.zeros((len(rows), len(labels)))
+    targets[np.arange(len(rows)), [labels.index(row["cause"] or "") for row in rows]] = 1
+    there = sparse([_shares(found, places) for found in words], len(places))
+    penalties = np.full(len(places), settings.penalty)
+    weights = fit(Problem(there, targets, np.array(weights_of(rows)), penalties, together=True), settings.steps)
+    return Learned(labels, _kept(weights, places, settings.kept))
+
+
+def learn_fixes(rows: Sequence[Row], words: Sequence[Words], settings: Settings = FIXES) -> Learned:
+    """Return what words, and causes with ``@`` before them, say for fixes; rows that say no fix are left out."""
+    told = [(row, found) for row, found in zip(rows, words, strict=True) if row["cause"] and row.get("fixes")]
+    labels = sorted({row.label for row in wordings()})
+    causes = sorted({row["cause"] for row, _ in told})
+    places = places_of([found for _, found in told], settings.seen)
+    there = sparse(
+        [[*_shares(found, places), (len(places) + causes.index(row["cause"]), 1.0)] for row, found in told],
+        len(places) + len(causes),
+    )
+    targets = np.array([[float(label in row["fixes"]) for label in labels] for row, _ in told])
+    penalties = np.array([settings.penalty] * len(places) + [_BY_CAUSE] * len(causes))
+    weights = fit(Problem(there, targets, np.ones(len(told)), penalties, together=False), settings.steps)
+    named = {f"@{cause}": len(places) + number for number, cause in enumerate(causes)}
+    return Learned(labels, _kept(weights, named, _KEPT_BY_CAUSE) | _kept(weights, places, settings.kept))
+
+
+def _shares(words: Words, places: Mapping[str, int]) -> list[tuple[int, float]]:
+    """Return the places of known words, rising, and what each counts."""
+    known = sorted(places[word] for word in words if word in places)
+    return [(place, share(len(known))) for place in known]
+
+
+def _kept(weights: Floats, places: Mapping[str, int], least: float) -> dict[str, dict[int, float]]:
+    """Return the weights from that size on by word, to a tenth."""
+    found = np.rint(weights * 10)
+    rows = {
+        word: {int(label): int(found[at, label]) / 10 for label in np.flatnonzero(abs(found[at]) >= least * 10 - 0.5)}
+        for word, at in places.items()
+    }
+    return {word: row for word, row in rows.items() if row}
