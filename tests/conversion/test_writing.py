@@ -22,7 +22,7 @@ from rung.conversion.writing import order_of_heads, write
 from rung.core.errors import CannotEncode, DiskFull, UnknownFormat, UsageError
 from rung.models import open_card
 from rung.models.reader import Reader
-from rung.run import encoder_check
+from rung.run.self_check import encoders
 from tests.tiny import tiny_checkpoint
 
 GGUF = Path(__file__).parents[1] / "fixtures" / "gguf"
@@ -172,10 +172,10 @@ def test_costs_are_those_of_the_encoding(source, tmp_path):
 @pytest.mark.parametrize(("kind", "format"), [("gguf", "q8_0"), ("rung", "int8"), ("bitsandbytes", "nf4:64:nested")])
 def test_compiled_encoders_write_the_same_files(kind, format, source, tmp_path, monkeypatch):
     job = quantizing(open_card(source), kind, format, {})
-    monkeypatch.setattr(encoder_check, "prove", None)  # not asked for so little
+    monkeypatch.setattr(encoders, "prove", None)  # not asked for so little
     plain = write(job, tmp_path / "plain", 1)
     monkeypatch.setattr(writing, "_COMPILED", 0)
-    monkeypatch.setattr(encoder_check, "prove", lambda wanted, say: frozenset(wanted))
+    monkeypatch.setattr(encoders, "prove", lambda wanted, say: frozenset(wanted))
     compiled = write(job, tmp_path / "compiled", 2)
     assert contents(tmp_path / "plain") == contents(tmp_path / "compiled")
     for one, other in zip(plain, compiled, strict=True):

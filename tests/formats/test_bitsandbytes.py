@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rung import formats
-from rung.formats import Encoded, codebook4
+from rung.formats import Encoded
+from rung.formats.families import codebook4
 from tests.formats.make_bitsandbytes_fixture import CASES, FIXTURE, digest, name_of, weights
 
 

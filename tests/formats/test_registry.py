@@ -10,7 +10,7 @@ from gguf import quants
 from rung import formats
 from rung.core.errors import UnknownFormat
 from rung.core.types import Format
-from rung.formats import codebook4, iq, iq4, microscale
+from rung.formats.families import codebook4, iq, iq4, microscale
 
 DECODED_BY_GGUF = [gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16, *quants._type_traits]
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from rung import formats
-from rung.formats import Encoded, grouped
+from rung.formats import Encoded
+from rung.formats.families import grouped
 from rung.kernels.cpu import target
 from rung.kernels.cpu.pack import decoding
 from rung.kernels.cpu.pack.decoding import decode_blocks

@@ -12,7 +12,7 @@ from rung.core.errors import CannotEncode
 from rung.formats import Encoded
 from rung.kernels.cpu import target
 from rung.kernels.cpu.encode import encoding
-from rung.run.encoder_check import weights
+from rung.run.self_check.encoders import weights
 
 pytestmark = pytest.mark.skipif(not target.levels()["isa.avx2"], reason="kernels are compiled for AVX2 and better")
 ENCODERS = [name for name, fmt in formats.FORMATS.items() if fmt.encodes]

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from rung import formats
-from rung.formats import Encoded, grouped
+from rung.formats import Encoded
+from rung.formats.families import grouped
 from rung.kernels.cpu.pack import layouts, packing
 from rung.kernels.cpu.pack.codebooks import grid_codes
 from rung.kernels.cpu.pack.grouped import GROUPED

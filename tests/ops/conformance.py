@@ -6,7 +6,8 @@ import torch
 from rung import formats
 from rung.core.types import Capability, Case, Device, Format, Level, Proof
 from rung.core.value import FrozenDict
-from rung.formats import Encoded, grouped
+from rung.formats import Encoded
+from rung.formats.families import grouped
 from rung.kernels.cpu import target
 from rung.ops.linear.tolerance import SCALE, spread, tolerance
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from rung import formats
-from rung.formats import Encoded, grouped
+from rung.formats import Encoded
+from rung.formats.families import grouped
 from rung.ops.linear import LADDER
 from rung.ops.linear.tolerance import SCALE, tolerance
 

@@ -9,7 +9,8 @@ from rung import formats
 from rung.formats import Encoded
 from rung.kernels.cpu import target
 from rung.kernels.cpu.encode import encoding
-from rung.run import encoder_check, worker
+from rung.run import worker
+from rung.run.self_check import encoders
 
 compiles = pytest.mark.skipif(not target.levels()["isa.avx2"], reason="kernels are compiled for AVX2 and better")
 Q4_K, MXFP4 = formats.get("q4_k"), formats.get("mxfp4")
@@ -39,8 +40,8 @@ def asked(monkeypatch, tmp_path):
 
 def test_a_proof_is_kept(asked):
     jobs, notes = asked(worker.Outcome("returned", "")), []
-    assert encoder_check.prove([Q4_K, MXFP4, Q4_K], notes.append) == {Q4_K}
-    assert encoder_check.prove([Q4_K], notes.append) == {Q4_K}
+    assert encoders.prove([Q4_K, MXFP4, Q4_K], notes.append) == {Q4_K}
+    assert encoders.prove([Q4_K], notes.append) == {Q4_K}
     assert [job.arguments["format"] for job in jobs] == ["q4_k"]
     assert notes == ["Compiling and checking 1 encoder for this machine, once."]
 
@@ -49,22 +50,22 @@ def test_a_proof_is_kept(asked):
 def test_an_encoder_that_fails_is_said_each_time_and_not_tried_again(asked, how):
     jobs, notes = asked(worker.Outcome(how, "data of tied weights is another one", "illegal instruction")), []
     for _ in range(2):
-        assert encoder_check.prove([Q4_K], notes.append) == frozenset()
+        assert encoders.prove([Q4_K], notes.append) == frozenset()
     assert len(jobs) == 1
     assert sum(note.startswith("NumPy encodes q4_k, which takes longer: the compiled") for note in notes) == 2
 
 
 def test_a_check_that_ran_out_of_time_is_made_again(asked):
     jobs = asked(worker.Outcome("timeout", error="no answer within 120 s"))
-    assert encoder_check.prove([Q4_K]) == encoder_check.prove([Q4_K]) == frozenset()
+    assert encoders.prove([Q4_K]) == encoders.prove([Q4_K]) == frozenset()
     assert len(jobs) == 2
 
 
 def test_without_a_compiler_numpy_encodes(monkeypatch):
     notes = []
     monkeypatch.setattr(encoding, "_can_compile", lambda: False)
-    assert encoder_check.prove([Q4_K], notes.append) == frozenset()
-    assert encoder_check.prove([MXFP4], notes.append) == frozenset()
+    assert encoders.prove([Q4_K], notes.append) == frozenset()
+    assert encoders.prove([MXFP4], notes.append) == frozenset()
     assert len(notes) == 1
     assert notes[0].startswith("NumPy encodes, which takes longer")
 
@@ -74,14 +75,14 @@ def test_without_a_compiler_numpy_encodes(monkeypatch):
 def test_a_child_compiles_and_finds_all_of_them_right(monkeypatch, tmp_path):
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
     wanted = [formats.get(name) for name in (*encoding.FORMATS, "nf4:4096", "nf4:64:nested")]
-    assert encoder_check.prove(wanted) == frozenset(wanted)
+    assert encoders.prove(wanted) == frozenset(wanted)
 
 
 @compiles
 @pytest.mark.parametrize("part", ["data", "errors"])
 def test_a_wrong_byte_or_sum_is_found(part, monkeypatch):
-    monkeypatch.setattr(encoder_check, "_ROWS", 3)
-    assert encoder_check.compare("q8_0") == ""
+    monkeypatch.setattr(encoders, "_ROWS", 3)
+    assert encoders.compare("q8_0") == ""
     convert, errors = encoding.convert, encoding.errors
 
     def wrong(before, *more, **options):
@@ -92,7 +93,7 @@ def test_a_wrong_byte_or_sum_is_found(part, monkeypatch):
 
     if part == "data":
         monkeypatch.setattr(encoding, "convert", wrong)
-        assert encoder_check.compare("q8_0") == "data of normal weights is another one"
+        assert encoders.compare("q8_0") == "data of normal weights is another one"
     else:
         monkeypatch.setattr(encoding, "errors", lambda *of: errors(*of) * (1 + 1e-8 * (np.arange(3) == 2)[:, None]))
-        assert encoder_check.compare("q8_0") == "the error of normal weights is another one"
+        assert encoders.compare("q8_0") == "the error of normal weights is another one"

@@ -21,7 +21,7 @@ from rung.ops.rasterize import Camera, Splats
 from rung.planning.solve import steps_down
 from rung.run.binding import Binder, Linear
 from rung.run.journal import Journal
-from rung.run.self_check_cases import splats
+from rung.run.self_check.cases import splats
 from rung.simulation.cards import describe
 from tests.planning.cards import gemma_2b
 from tests.simulation import rungs

@@ -6,7 +6,7 @@ from rung.splats import demo, scene
 from rung.splats.photographs import Photographs
 from rung.splats.poses import pose_of
 from rung.splats.scenes.points import points_of
-from rung.splats.training.start import count_views
+from rung.splats.training.initialization.seeding import count_views
 
 
 def test_the_points_have_the_colors_that_the_photographs_show(tmp_path, monkeypatch):

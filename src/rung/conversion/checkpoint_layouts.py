@@ -12,8 +12,8 @@ from rung import formats
 from rung.conversion.job import Entry, Step
 from rung.core.types import Format
 from rung.formats import Encoded
-from rung.formats.codebook4 import CODEBOOKS, DYNAMIC
 from rung.formats.codec import Array
+from rung.formats.families.codebook4 import CODEBOOKS, DYNAMIC
 from rung.formats.table import NESTED_BLOCK
 from rung.models.checkpoints.rung_folder import DTYPES as PARTS
 

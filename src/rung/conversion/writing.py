@@ -21,7 +21,7 @@ from rung.core.version import __version__
 from rung.formats import Encoded
 from rung.kernels.cpu.encode import encoding
 from rung.models.reader import Reader
-from rung.run import encoder_check
+from rung.run.self_check import encoders
 
 Progress = Callable[[str, int, int], None]
 #: Bytes of f32 that an adapter is added to at once.
@@ -92,7 +92,7 @@ def _compiled(steps: Sequence[Step], on_note: Callable[[str], None]) -> frozense
     matrices = [step for step in steps if len(step.tensor.shape) > 1]
     if sum(step.tensor.bytes for step in matrices) < _COMPILED:
         return frozenset()
-    return encoder_check.prove((step.format for step in matrices), on_note)
+    return encoders.prove((step.format for step in matrices), on_note)
 
 
 def _one(

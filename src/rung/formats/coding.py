@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from rung.core.errors import UsageError
 from rung.core.types import Format
-from rung.formats import added, codebook4, floats, grouped, iq, iq4, kquants, legacy, microscale, rowwise, ternary
+from rung.formats import added
 from rung.formats.codec import PIECE, BlockCodec, Codec, Encoded, Floats, Source, each
+from rung.formats.families import codebook4, floats, grouped, iq, iq4, kquants, legacy, microscale, rowwise, ternary
 from rung.formats.table import ADDED, get, next_better
 
 #: By the name of the format; those of nf4, fp4 and of grouped ones are made of their format.

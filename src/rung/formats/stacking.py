@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from rung.core.types import Format
-from rung.formats import grouped, table
-from rung.formats.codebook4 import scales
+from rung.formats import table
 from rung.formats.codec import Encoded
+from rung.formats.families import grouped
+from rung.formats.families.codebook4 import scales
 
 
 def stacked(weights: Sequence[Encoded]) -> Encoded | None:

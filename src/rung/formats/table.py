@@ -135,7 +135,7 @@ for _kind in _FLOORS:
 
 
 class Grouped(NamedTuple):
-    """Codes of ``bits``, a scale for each group, and a zero point or not; see ``rung.formats.grouped``.
+    """Codes of ``bits``, a scale for each group, and a zero point or not; see ``rung.formats.families.grouped``.
 
     ``scale`` is the dtype of scales and zero points that the name does not say.
     """

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rung.core.errors import UsageError
-from rung.formats.codebook4 import DYNAMIC
+from rung.formats.families.codebook4 import DYNAMIC
 
 BLOCK = 256
 #: bitsandbytes looks codes up on a CPU in a table of that many steps between -1 and 1.

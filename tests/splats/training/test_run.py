@@ -13,7 +13,8 @@ from rung.core.errors import DiskFull, DoesNotFit, UsageError
 from rung.nn.quantized import binding
 from rung.run.journal import Journal
 from rung.splats import read, write
-from rung.splats.training import beginning, checkpoint, run, trainer
+from rung.splats.training import checkpoint, run, trainer
+from rung.splats.training.initialization import beginning
 from rung.splats.training.run import ProgressListener, train
 from rung.splats.training.settings import Settings, options_that_differ, parse_time
 from tests.splats.training import tiny

@@ -4,7 +4,7 @@ import numpy as np
 
 from rung.splats.photographs import Shot
 from rung.splats.poses import places, pose_of
-from rung.splats.training import stereo
+from rung.splats.training.initialization import stereo
 from tests.splats.training import tiny
 
 _VIEWS = [tiny.view(tiny.camera(angle, far=3.0)) for angle in np.linspace(0.0, 0.9, 6)]

@@ -10,7 +10,7 @@ from rung.models.card import View
 from rung.splats import read
 from rung.splats.photographs import Shot
 from rung.splats.poses import converge, places, pose_of, reaches
-from rung.splats.training import beginning, start, stereo
+from rung.splats.training.initialization import beginning, seeding, stereo
 from rung.splats.training.run import train
 from rung.splats.training.settings import Settings
 from tests.splats.training import tiny
@@ -69,7 +69,7 @@ def test_points_are_found_on_the_ground(twelve):
 
 
 def test_random_points_lie_before_the_cameras_on_both_sides_of_the_ground(twelve):
-    points, _ = start.random_points(*twelve, 200, np.random.default_rng(0))
+    points, _ = seeding.random_points(*twelve, 200, np.random.default_rng(0))
     assert len(points) == 200
     assert 0.1 < (points[:, 2] > 0).mean() < 0.9
     assert points[:, 2].max() < HIGH

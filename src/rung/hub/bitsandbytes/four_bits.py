@@ -18,8 +18,8 @@ from torch.nn.functional import linear
 
 from rung import formats
 from rung.core.errors import CannotEncode, UsageError
-from rung.formats.codebook4 import CODEBOOKS, CodebookCodec
 from rung.formats.codec import Encoded, Source
+from rung.formats.families.codebook4 import CODEBOOKS, CodebookCodec
 from rung.formats.table import BLOCKS
 from rung.hub.bitsandbytes.blocks import PIECE, dequantize_blockwise, nearest
 from rung.kernels.cpu.pack.decoding import decode

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from rung.core.types import Format
-from rung.formats import Encoded, codebook4, grouped
+from rung.formats import Encoded
+from rung.formats.families import codebook4, grouped
 from rung.formats.table import GROUPED
 from rung.kernels.gpu.dtypes import TORCH_DTYPE
 
@@ -92,7 +93,7 @@ def _llm_int8(parts: dict[str, Tensor], encoded: Encoded, first: int, last: int)
 
 
 def _grouped(parts: dict[str, Tensor], encoded: Encoded, first: int, last: int) -> Tensor:
-    """u2, u4, u8 and e4m3, see ``rung.formats.grouped``."""
+    """u2, u4, u8 and e4m3, see ``rung.formats.families.grouped``."""
     codec, format = grouped.GroupCodec(encoded.format), encoded.format
     dtype, width = TORCH_DTYPE[codec.dtype], codec.layout["scale"].itemsize
     blocks = parts["data"][first:last].unflatten(-1, (-1, format.block_bytes))

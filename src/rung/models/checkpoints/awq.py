@@ -76,7 +76,7 @@ def _outputs(words: Array) -> Array:
     """int32 [n, outputs / 8] -> codes uint8 [outputs, n]."""
     import numpy as np
 
-    from rung.formats import grouped
+    from rung.formats.families import grouped
 
     nibbles = grouped.unpack(np.ascontiguousarray(words).view(np.uint8), 4)
     return nibbles.reshape(len(words), -1, 8)[:, :, _PLACES].reshape(len(words), -1).T

@@ -112,7 +112,8 @@ def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     """See ``values.Method``."""
     import numpy as np
 
-    from rung.formats import Encoded, codebook4
+    from rung.formats import Encoded
+    from rung.formats.families import codebook4
 
     fmt, shape = formats.get(held.format), (held.shape[0], held.shape[1])
     if fmt.name == "llm_int8":

@@ -87,7 +87,7 @@ def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     import numpy as np
 
     from rung import formats
-    from rung.formats import grouped
+    from rung.formats.families import grouped
 
     rows, columns = held.shape
     tall, wide = held.settings["rows"], held.settings["columns"]

@@ -54,7 +54,8 @@ def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
     import numpy as np
 
     from rung import formats
-    from rung.formats import Encoded, grouped
+    from rung.formats import Encoded
+    from rung.formats.families import grouped
 
     packed, scale, zero = parts["W_q"].values, parts["scale"], parts["zero"]
     codes = packed if held.settings["bits"] == 8 else np.concatenate([packed >> np.uint8(4), packed & np.uint8(15)])

@@ -37,7 +37,7 @@ def read(held: StoredWeight, parts: Mapping[str, Raw], name: str) -> Encoded:
 
     from rung import formats
     from rung.formats import Encoded
-    from rung.formats.microscale import MXFP4_LAYOUT
+    from rung.formats.families.microscale import MXFP4_LAYOUT
 
     experts, rows, columns = held.shape
     blocks = np.empty((experts * rows, columns // 32), MXFP4_LAYOUT)

@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from rung import formats
 from rung.core.errors import BadFile
-from rung.formats import Encoded, grouped
+from rung.formats import Encoded
 from rung.formats.codec import Array
-from rung.formats.legacy import Q4_0_LAYOUT, Q8_0_LAYOUT
+from rung.formats.families import grouped
+from rung.formats.families.legacy import Q4_0_LAYOUT, Q8_0_LAYOUT
 from rung.models.checkpoints.values import FLOATS, Raw
 
 Codes = npt.NDArray[np.uint8]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rung.formats import Encoded
 
-#: Scales in safetensors' names of types -> in those of ``rung.formats.grouped``.
+#: Scales in safetensors' names of types -> in those of ``rung.formats.families.grouped``.
 FLOATS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 
 #: The method of rung's own folders, whose weights ``own.gather`` finds: their shapes are in no header.
@@ -56,7 +56,7 @@ class Raw:
         """The values as float32; powers of two (ue8m0, as bytes or as what they are) are raised."""
         import numpy as np
 
-        from rung.formats import grouped
+        from rung.formats.families import grouped
 
         if self.dtype in ("U8", "F8_E8M0"):
             return np.ldexp(np.float32(1), self.values.astype(np.int32) - 127).astype(np.float32)

@@ -33,8 +33,8 @@ from rung.splats.scenes.points import points_of
 from rung.splats.scenes.split import split
 from rung.splats.trained import EXPORTS, SPLATS, trained
 from rung.splats.training import checkpoint
-from rung.splats.training.beginning import first_splats
 from rung.splats.training.folder import Interrupt, claim, finished_before, left_free
+from rung.splats.training.initialization.beginning import first_splats
 from rung.splats.training.model import Model
 from rung.splats.training.normalization import around
 from rung.splats.training.outcome import PAGE, Outcome

@@ -20,18 +20,18 @@ from rung.models.card import View
 from rung.nn.growing import DEAD
 from rung.nn.quantized import binding
 from rung.ops.rasterize import NEAR, Camera, Picture
-from rung.run.rasterizer_check import differs
+from rung.run.self_check.rasterizer import differs
 from rung.splats.cloud import Cloud
 from rung.splats.photographs import Photographs, transparent
 from rung.splats.training import settings
-from rung.splats.training.adc import Classic
 from rung.splats.training.checkpoint import Checkpoint, pack, unpack
 from rung.splats.training.corrections import Corrections
 from rung.splats.training.loss import photometric
-from rung.splats.training.mcmc import MarkovChain
 from rung.splats.training.model import Model
 from rung.splats.training.normalization import World
 from rung.splats.training.settings import Settings
+from rung.splats.training.strategies.adc import Classic
+from rung.splats.training.strategies.mcmc import MarkovChain
 
 Strategy = MarkovChain | Classic
 STRATEGIES: dict[str, type[MarkovChain] | type[Classic]] = {"mcmc": MarkovChain, "classic": Classic}

@@ -1,7 +1,7 @@
 """Encodes weights and measures what that lost, by compiled kernels where there are any, else by numpy.
 
 The bytes are those of ``rung.formats``, which is what the kernels are compared with before they are believed
-(``rung.run.encoder_check``).
+(``rung.run.self_check.encoders``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from rung import formats
 from rung.core.types import Format
-from rung.formats import Encoded, codebook4, iq4, kquants
+from rung.formats import Encoded
 from rung.formats.codec import Array
+from rung.formats.families import codebook4, iq4, kquants
 from rung.kernels.cpu import target
 from rung.kernels.cpu.pack.decoding import decode
 

@@ -1,4 +1,4 @@
-"""Encoders of q4_k, q5_k and q6_k, as ``rung.formats.kquants`` computes them: 512 weights at once."""
+"""Encoders of q4_k, q5_k and q6_k, as ``rung.formats.families.kquants`` computes them: 512 weights at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Products of float weights, read as they are stored, with a few rows of float32 activations.
 
-Weights of 8 bits (``e4m3``) come in blocks of columns with a scale before them, see ``rung.formats.grouped``.
+Weights of 8 bits (``e4m3``) come in blocks of columns with a scale before them, see ``rung.formats.families.grouped``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba.core.cgutils import alloca_once, for_range
 from numba.extending import intrinsic
 
 from rung import formats
-from rung.formats.grouped import SCALES, scale_of
+from rung.formats.families.grouped import SCALES, scale_of
 from rung.kernels.cpu.compiled import Kernel, kernel
 from rung.kernels.isa import avx512 as v
 from rung.kernels.isa.generic import fetch_add

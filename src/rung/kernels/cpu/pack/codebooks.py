@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from rung.formats import codebook4, iq, iq4, microscale
+from rung.formats.families import codebook4, iq, iq4, microscale
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

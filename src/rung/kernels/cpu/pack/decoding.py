@@ -14,8 +14,8 @@ import numpy.typing as npt
 from rung import formats
 from rung.core.types import Format
 from rung.formats import Encoded
-from rung.formats.codebook4 import CodebookCodec, scales
-from rung.formats.grouped import E4M3, GroupCodec, widen
+from rung.formats.families.codebook4 import CodebookCodec, scales
+from rung.formats.families.grouped import E4M3, GroupCodec, widen
 from rung.kernels.cpu import target
 from rung.kernels.cpu.compiled import Kernel, kernel
 from rung.kernels.isa.avx512 import (

@@ -1,4 +1,4 @@
-"""From the blocks of ``rung.formats.grouped`` to the generic layouts with minima: ``(code - zero) * scale`` becomes
+"""From the blocks of ``rung.formats.families.grouped`` to the generic layouts with minima: ``(code - zero) * scale`` becomes
 ``scale * code + minimum``.
 
 Kernels of one row as in ``pack_generic``; their last argument is made by ``how``. With scales of 16 bits and whole zero
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numba
 
 from rung.core.types import Format
-from rung.formats.grouped import SCALES, scale_of
+from rung.formats.families.grouped import SCALES, scale_of
 from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.cpu.pack.generic import copy_words, read_half
 from rung.kernels.isa.scalar import as_f32, read_u8, read_u16, read_u32, write_f32, write_u32

@@ -19,8 +19,9 @@ import numpy.typing as npt
 from rung import formats
 from rung.core.pages import release
 from rung.core.types import Format
-from rung.formats import Encoded, codebook4
-from rung.formats.rowwise import INVERSE
+from rung.formats import Encoded
+from rung.formats.families import codebook4
+from rung.formats.families.rowwise import INVERSE
 from rung.kernels.cpu.compiled import Kernel
 from rung.kernels.cpu.pack import grouped
 from rung.kernels.cpu.pack.codebooks import CODEBOOKS, grid_codes

@@ -20,7 +20,7 @@ from rung.models.card import View
 from rung.splats.cloud import Floats
 from rung.splats.photographs import Shot
 from rung.splats.poses import places, pose_of, reaches
-from rung.splats.training.start import Bytes
+from rung.splats.training.initialization.seeding import Bytes
 
 #: Pixels of the longer side that are compared, planes a picture, neighbors it is compared with, pixels of a window.
 _SIDE, _PLANES, _NEIGHBORS, _WINDOW = 160, 64, 4, 5

@@ -10,11 +10,12 @@ import torch
 
 from rung import formats
 from rung.core.types import Case, Rung
-from rung.formats import Encoded, grouped
+from rung.formats import Encoded
+from rung.formats.families import grouped
 from rung.ops import LADDERS
 from rung.ops.linear.tolerance import tolerance
 from rung.ops.rasterize import Camera, Splats
-from rung.run import self_check_model
+from rung.run.self_check import model
 
 _SEED = 20_261_121
 _OUT = 83  # not a multiple of any tile
@@ -123,8 +124,8 @@ def _attention(rung: Rung, case: Case, place: str) -> str:
 
 def _step(rung: Rung, case: Case, place: str) -> str:
     """Every token of a tiny decoder; both compute with the same int8 products, so only the order of sums differs."""
-    got = self_check_model.steps(rung.load(), case)
-    want = self_check_model.steps(LADDERS["decode_step"].rung("ref").load(), case)
+    got = model.steps(rung.load(), case)
+    want = model.steps(LADDERS["decode_step"].rung("ref").load(), case)
     return compare(got, want, want.std(dim=1, keepdim=True), 0.1)
 
 

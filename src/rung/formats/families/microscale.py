@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rung.formats.codec import Array, BlockCodec, Codes, Floats, columns, peaks
-from rung.formats.legacy import pack_nibbles
+from rung.formats.families.legacy import pack_nibbles
 from rung.formats.table import get
 
 MXFP4_LAYOUT = np.dtype([("e", "u1"), ("qs", "u1", 16)])

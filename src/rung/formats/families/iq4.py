@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from rung.formats.codec import COARSE, Array, BlockCodec, Floats, columns, half
-from rung.formats.legacy import pack_nibbles
+from rung.formats.families.legacy import pack_nibbles
 from rung.formats.search import inverse
 from rung.formats.table import get
 

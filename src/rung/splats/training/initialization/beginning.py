@@ -14,10 +14,10 @@ from rung.splats.files import read
 from rung.splats.photographs import Photographs, Shot
 from rung.splats.poses import converge, places
 from rung.splats.scenes.points import points_of
-from rung.splats.training import start, stereo
+from rung.splats.training.initialization import seeding, stereo
+from rung.splats.training.initialization.seeding import Bytes
 from rung.splats.training.normalization import World
 from rung.splats.training.settings import Settings
-from rung.splats.training.start import Bytes
 from rung.splats.training.trainer import Strategy
 
 #: Points that are looked for in the pictures; views that are compared where there are none, and the share of all
@@ -49,7 +49,7 @@ def first_splats(
         given = read(settings.init)
         if not len(given.means):
             raise UsageError(f"{settings.init} holds no splats to begin with.", [], ["leave --init out"])
-        return start.inner_start(given, world, settings.sh_degree, most, chance)
+        return seeding.inner_start(given, world, settings.sh_degree, most, chance)
     views = [shots.views[index] for index in train]
     points, colors = _thinned(points_of(card), most, chance)
     if len(points):
@@ -59,11 +59,11 @@ def first_splats(
         pictures = [shots.shot(train[at]) for at in which]
         points, colors = _points_of([views[at] for at in which], pictures, most, chance, note)
     inner = world.inward(points)
-    return start.cloud_of(inner, colors, settings.sh_degree, strategy.init_opacity, strategy.init_scale)
+    return seeding.cloud_of(inner, colors, settings.sh_degree, strategy.init_opacity, strategy.init_scale)
 
 
 def _thinned(points: Points, most: int, chance: np.random.Generator) -> Points:
-    rows = start.thinned(len(points[0]), most, chance)
+    rows = seeding.thinned(len(points[0]), most, chance)
     return points[0][rows], points[1][rows]
 
 
@@ -71,7 +71,7 @@ def _compared(views: Sequence[View], chance: np.random.Generator) -> list[int]:
     """Which of the views are compared: some by chance; where those would have nothing in common, some and the views
     that stand nearest to them."""
     if len(views) <= _COMPARED or converge(views):
-        return list(start.thinned(len(views), _COMPARED, chance).tolist())
+        return list(seeding.thinned(len(views), _COMPARED, chance).tolist())
     stands, chosen = places(views), dict[int, None]()
     for at in chance.permutation(len(views)):
         nearest = np.argsort(np.linalg.norm(stands - stands[at], axis=1), kind="stable")[:_TOGETHER]
@@ -83,7 +83,7 @@ def _compared(views: Sequence[View], chance: np.random.Generator) -> list[int]:
 
 def _check(views: Sequence[View], points: Floats, note: Callable[[str], None]) -> None:
     some = points[:: -(-len(points) // _LOOKED_AT)]
-    unseen = float((start.count_views(some, views) == 0).mean())
+    unseen = float((seeding.count_views(some, views) == 0).mean())
     if unseen > 0.5:
         note(
             f"{unseen:.0%} of the points are in no picture: do the cameras look at the scene, and are poses and "
@@ -101,7 +101,7 @@ def _points_of(
     """Points that pictures agree on; where those are few, random ones too, which are a fog that has to clear."""
     found, tints = _thinned(stereo.matched_points(views, pictures), int(_MATCHED * most), chance)
     rest = max(most // 2 - len(found), 0)
-    random, dyes = start.random_points(views, [shot.rgb for shot in pictures], rest, chance)
+    random, dyes = seeding.random_points(views, [shot.rgb for shot in pictures], rest, chance)
     if not len(found) + len(random):
         raise UsageError(
             "The scene has no points, and no place that several cameras look at.",

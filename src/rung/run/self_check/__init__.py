@@ -82,7 +82,7 @@ def prove(
             missing.append((rung_, case))
     place = torch_name(device.id)
     jobs = [
-        worker.Job.of("rung.run.self_check_cases:perform", rung=r.to_json(), case=c.to_json(), place=place)
+        worker.Job.of("rung.run.self_check.cases:perform", rung=r.to_json(), case=c.to_json(), place=place)
         for r, c in missing
     ]
     if not device.real:

@@ -40,7 +40,7 @@ def prove(wanted: Iterable[Format], say: Callable[[str], None] = lambda text: No
     missing = [fmt for fmt in asked if fmt not in reasons]
     if missing:
         say(f"Compiling and checking {count(len(missing), 'encoder')} for this machine, {json_cache.how_often()}.")
-        jobs = [worker.Job.of("rung.run.encoder_check:compare", format=fmt.name) for fmt in missing]
+        jobs = [worker.Job.of("rung.run.self_check.encoders:compare", format=fmt.name) for fmt in missing]
         for fmt, outcome in zip(missing, worker.run(jobs, self_check.LIMIT), strict=True):
             reasons[fmt] = str(outcome.value) if outcome.ok else f"{outcome.how}: {outcome.error}"
             if outcome.how != "timeout" and not outcome.says_nothing:

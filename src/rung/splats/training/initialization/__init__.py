@@ -1,0 +1,1 @@
+"""The splats that training begins with."""

@@ -1,0 +1,1 @@
+"""Growth of splats while they are trained: adaptive density control, and Markov chain Monte Carlo."""
