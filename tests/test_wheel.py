@@ -75,7 +75,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         notes = {name.partition(".dist-info/")[2] for name in archive.namelist() if ".dist-info/" in name}
     assert names == wanted
-    assert {"rung/py.typed", "rung/models/demo/demo.gguf", "rung/formats/iq_grids.npz"} <= names
+    assert {"rung/py.typed", "rung/models/demo/demo.gguf", "rung/formats/families/iq_grids.npz"} <= names
     assert {"licenses/LICENSE", "entry_points.txt"} <= notes
 
 

@@ -1,5 +1,5 @@
-"""From the blocks of ``rung.formats.families.grouped`` to the generic layouts with minima: ``(code - zero) * scale`` becomes
-``scale * code + minimum``.
+"""From the blocks of ``rung.formats.families.grouped`` to the generic layouts with minima: ``(code - zero) * scale``
+becomes ``scale * code + minimum``.
 
 Kernels of one row as in ``pack_generic``; their last argument is made by ``how``. With scales of 16 bits and whole zero
 points the result is the decoded weight bit for bit. There is no way back: the stored weight is kept.
