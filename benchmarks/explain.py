@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rung.diagnosis import fixing, helping, score, words
 from rung.diagnosis import rules as rules_module
 from rung.diagnosis.evidence import Rule, Scene
 from rung.diagnosis.explain import Explanation, explain, rules_of, scene
+from rung.diagnosis.fixes import fixing, helping
+from rung.diagnosis.fixes.wording import Speaker
 from rung.diagnosis.learning.learn import Learned, learn_causes, learn_fixes
 from rung.diagnosis.learning.rows import Row, read_rows, with_examples, words_of_row
-from rung.diagnosis.wording import Speaker
+from rung.diagnosis.model import score, words
 
 FOLDS = 5
 OUTSIDE = "not-a-compatibility-problem"

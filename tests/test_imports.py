@@ -18,6 +18,7 @@ STEPS = [
     {"kernels", "models"},
     {"ops"},
     {"planning"},
+    {"software", "binaries"},
     {"diagnosis"},
     {"run"},
     {"simulation"},

@@ -7,10 +7,10 @@ import pytest
 from rung.core.errors import UsageError
 from rung.diagnosis import signatures
 from rung.diagnosis.explain import explain, scene
-from rung.diagnosis.fixing import causes
-from rung.diagnosis.log import unnamed
+from rung.diagnosis.fixes.fixing import causes
+from rung.diagnosis.fixes.wording import wordings
+from rung.diagnosis.logs.log import unnamed
 from rung.diagnosis.rules import RULES
-from rung.diagnosis.wording import wordings
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
 CUBLAS = "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx( handle, opa, opb, m, n, k, "

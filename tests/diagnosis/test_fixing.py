@@ -2,13 +2,13 @@
 
 import pytest
 
-from rung.diagnosis.companions import Host
 from rung.diagnosis.explain import explain, rules_of, scene
-from rung.diagnosis.fix_order import FIX_ORDER
-from rung.diagnosis.fixing import causes, fixes_for
-from rung.diagnosis.setup import choose
-from rung.diagnosis.wording import Speaker, wordings
-from rung.diagnosis.words import words_of
+from rung.diagnosis.fixes.fix_order import FIX_ORDER
+from rung.diagnosis.fixes.fixing import causes, fixes_for
+from rung.diagnosis.fixes.wording import Speaker, wordings
+from rung.diagnosis.model.words import words_of
+from rung.software.companions import Host
+from rung.software.setup import choose
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device\ntorch 2.9"
 

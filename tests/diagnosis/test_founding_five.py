@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from rung.diagnosis.explain import explain, explain_log
-from rung.diagnosis.log import utf8
+from rung.diagnosis.logs.log import utf8
 
 BF16, TOOLKIT, GRAPHICS = "bf16-unsupported-gpu", "cuda-toolkit-mismatch", "graphics-api-feature-missing"
 INT8, FLAGS = "int8-matmul-unsupported-gpu", "build-wrong-arch-flags"

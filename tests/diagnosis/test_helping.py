@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from rung.diagnosis import helping
 from rung.diagnosis.explain import rules_of, scene
-from rung.diagnosis.fixing import causes
-from rung.diagnosis.helping import Helping
-from rung.diagnosis.wording import wordings
-from rung.diagnosis.words import weighed, words_of
+from rung.diagnosis.fixes import helping
+from rung.diagnosis.fixes.fixing import causes
+from rung.diagnosis.fixes.helping import Helping
+from rung.diagnosis.fixes.wording import wordings
+from rung.diagnosis.model.words import weighed, words_of
 
 BREADTH = Path(__file__).parents[1] / "data" / "explain_breadth.jsonl"
 

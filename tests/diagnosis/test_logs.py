@@ -6,10 +6,10 @@ import tracemalloc
 
 import pytest
 
-from rung.diagnosis import reading
 from rung.diagnosis.explain import explain, explain_log
-from rung.diagnosis.locales import in_english
-from rung.diagnosis.log import encoding_of, utf8
+from rung.diagnosis.logs import reading
+from rung.diagnosis.logs.locales import in_english
+from rung.diagnosis.logs.log import encoding_of, utf8
 
 IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
 

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from rung.diagnosis.explain import explain, scene
-from rung.diagnosis.mentions import mentions_of
+from rung.diagnosis.fixes.wording import Speaker, wordings
+from rung.diagnosis.logs.mentions import mentions_of
 from rung.diagnosis.tables import tables
-from rung.diagnosis.wording import Speaker, wordings
 
 
 def traceback(*paths):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rung.diagnosis.fixing import causes
+from rung.diagnosis.fixes.fixing import causes
+from rung.diagnosis.fixes.wording import template
 from rung.diagnosis.pages import page, write
 from rung.diagnosis.tables import compile_tables, tables
-from rung.diagnosis.wording import template
 
 DOCS = Path(__file__).parents[2] / "docs" / "errors"
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from rung.diagnosis import signatures
-from rung.diagnosis.redact import redacted
+from rung.diagnosis.logs.redact import redacted
 
 #: A line, and what nobody else should see of it.
 PRIVATE = [

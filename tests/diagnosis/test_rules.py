@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rung.diagnosis.explain import scene as scene_of
-from rung.diagnosis.fixing import causes
+from rung.diagnosis.fixes.fixing import causes
 from rung.diagnosis.match import signatures
 from rung.diagnosis.rules import RULES, conditions
 

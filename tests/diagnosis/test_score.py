@@ -5,9 +5,9 @@ import math
 import pytest
 
 from rung.diagnosis.explain import explain
-from rung.diagnosis.fixing import causes
+from rung.diagnosis.fixes.fixing import causes
 from rung.diagnosis.match import signatures
-from rung.diagnosis.score import BY_HAND, CAUTION, DEFECT, DOUBT, UNKNOWN, probabilities, siblings
+from rung.diagnosis.model.score import BY_HAND, CAUTION, DEFECT, DOUBT, UNKNOWN, probabilities, siblings
 
 
 @pytest.mark.parametrize("cause", causes())

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from rung.diagnosis import works
 from rung.diagnosis.explain import explain_log
+from rung.diagnosis.fixes import works
 from rung.hardware import catalog as cards
 from rung.models import lookup
 from rung.planning.check import check
@@ -100,7 +100,7 @@ def test_the_answer_of_a_card_is_kept_until_the_card_or_the_sources_change(monke
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
     device = cards.device("p2200")
     first = works.best_known(device)
-    from rung.diagnosis import suited
+    from rung.diagnosis.fixes import suited
 
     monkeypatch.setattr(suited, "best_known", lambda device: pytest.fail("it was found already"))
     assert works.best_known(device) == first

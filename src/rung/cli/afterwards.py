@@ -119,7 +119,7 @@ def _asks_for_gpu(last: bytes) -> str:
     if b"Traceback (most recent call last)" not in last or b"torch" not in last or detect.accelerators():
         return ""
     from rung.diagnosis.explain import wants_gpu
-    from rung.diagnosis.reading import read
+    from rung.diagnosis.logs.reading import read
 
     found = next((hit.line for hit in reversed(read([last]).hits) if wants_gpu([hit])), "")
     ending = last.decode(errors="replace").strip().splitlines()[-1]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from rung.core.value import Value
 from rung.diagnosis.facts import Facts
 from rung.diagnosis.gpus import capability_text
-from rung.diagnosis.mentions import Mentions, mentions_of
-from rung.diagnosis.reading import Hit, Reading
+from rung.diagnosis.logs.mentions import Mentions, mentions_of
+from rung.diagnosis.logs.reading import Hit, Reading
 
 #: Matched lines whose words count.
 _MATCHED = 20

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import UsageError
 from rung.core.types import Device, StepClass
-from rung.diagnosis.certainty import guessed, limited, vague
 from rung.diagnosis.evidence import Evidence, Rule, Scene, scene_of
 from rung.diagnosis.explanation import Alternative as Alternative
 from rung.diagnosis.explanation import Explanation as Explanation
 from rung.diagnosis.facts import environment_of, gather
-from rung.diagnosis.fixing import causes, fixes_for
-from rung.diagnosis.reading import Hit, read
+from rung.diagnosis.fixes.fixing import causes, fixes_for
+from rung.diagnosis.fixes.wording import Fix, Speaker
+from rung.diagnosis.logs.reading import Hit, read
+from rung.diagnosis.model.certainty import guessed, limited, vague
+from rung.diagnosis.model.score import probabilities, weights
+from rung.diagnosis.model.words import said_by, votes, words_of
 from rung.diagnosis.rules import RULES
-from rung.diagnosis.score import probabilities, weights
-from rung.diagnosis.wording import Fix, Speaker
-from rung.diagnosis.words import said_by, votes, words_of
 
 if TYPE_CHECKING:
     from rung.models.networks.values import Outline
@@ -80,7 +80,7 @@ def explain_log(
     answer = _judge(found, rules, words, shares if _speaks(found) else {})
     if device is None or answer.cause in (None, _OUTSIDE):
         return answer
-    from rung.diagnosis.works import suit
+    from rung.diagnosis.fixes.works import suit
 
     return suit(answer, found, device, outline)
 

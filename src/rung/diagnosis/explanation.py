@@ -7,11 +7,11 @@ from typing import Any
 
 from rung.core.text import size
 from rung.core.value import Value
-from rung.diagnosis.certainty import NOT_SURE, ONE_OF, in_words
 from rung.diagnosis.evidence import Evidence
-from rung.diagnosis.fixing import causes
-from rung.diagnosis.programs import NONE, Program
-from rung.diagnosis.wording import Fix
+from rung.diagnosis.fixes.fixing import causes
+from rung.diagnosis.fixes.wording import Fix
+from rung.diagnosis.logs.programs import NONE, Program
+from rung.diagnosis.model.certainty import NOT_SURE, ONE_OF, in_words
 
 _ON_CPU = "rung-exec-cpu"
 

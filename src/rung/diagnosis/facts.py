@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rung.core.errors import UsageError
 from rung.diagnosis.gpus import Gpu, capability, capability_text, gpu_of
-from rung.diagnosis.log import plain
+from rung.diagnosis.logs.log import plain
 
 KEYS = ("gpu", "compute_capability", "driver", "cuda", "torch", "os", "cpu", "library_versions")
 #: Letters of a value that are read: what pip freeze lists has more than a page.

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rung.diagnosis.fixing import Cause, causes
+from rung.diagnosis.fixes.fixing import Cause, causes
+from rung.diagnosis.fixes.wording import template, wordings
 from rung.diagnosis.match import signatures
 from rung.diagnosis.tables import compile_tables
-from rung.diagnosis.wording import template, wordings
 
 _EXAMPLES = 8
 

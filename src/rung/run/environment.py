@@ -30,7 +30,7 @@ _PATIENCE = 30.0
 class Environment(Value):
     """An interpreter (path and ``3.12``) with the folder that packages are installed in; ``virtual`` where changing it
     touches no other program: a venv, or a conda environment beside the base. ``system`` and ``machine`` as in
-    ``rung.diagnosis.companions.Host``."""
+    ``rung.software.companions.Host``."""
 
     python: str
     prefix: str

@@ -26,7 +26,7 @@ _LONGEST_ENVIRONMENT, _LONGEST_ROW = 16 << 20, 256 << 20
 
 def log_of(what: str | None) -> Iterator[bytes]:
     """The log in UTF-8: of the file, of stdin, or the argument itself."""
-    from rung.diagnosis.log import utf8
+    from rung.diagnosis.logs.log import utf8
 
     if what is None or what == "-":
         if what is None and sys.stdin is not None and sys.stdin.isatty():
@@ -64,7 +64,7 @@ _ALIKE = 0.8
 def _check_word(word: str) -> None:
     """Raise ``UsageError`` for one word that is a missing file or a mistyped cause; any other is a line of a log."""
     from rung.diagnosis.explain import scene
-    from rung.diagnosis.fixing import causes
+    from rung.diagnosis.fixes.fixing import causes
 
     if _LOG.search(word) or (re.search(r"[/\\]", word) and not scene([word.encode("utf-8", "replace")]).hits):
         raise UsageError(
@@ -113,7 +113,7 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
 def environment_in(file: Path) -> Mapping[str, Any]:
     """The environment that a JSON file holds; keys that mean nothing are named on stderr."""
     from rung.diagnosis.facts import KEYS, environment_of
-    from rung.diagnosis.log import encoding_of
+    from rung.diagnosis.logs.log import encoding_of
 
     way = [_ENVIRONMENT_FILE.format(shlex.quote(str(file)))]
     try:
@@ -157,7 +157,7 @@ def answer_rows(file: Path) -> None:
 
 def _rows(stream: BinaryIO) -> Iterator[tuple[int, str]]:
     """The lines that are not empty with their numbers, whatever they were written in."""
-    from rung.diagnosis.log import utf8
+    from rung.diagnosis.logs.log import utf8
 
     number, rest = 1, bytearray()
     for chunk in utf8(iter(lambda: stream.read1(_CHUNK), b"")):  # type: ignore[attr-defined]

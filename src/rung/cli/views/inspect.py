@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from rung.binaries import answer as answers
+from rung.binaries import rules
+from rung.binaries.images import CODE_OBJECT, CUBIN, LTO, NOT_READ, PTX, SPIRV, CpuCode, Library
+from rung.binaries.judge import Judgment, capability, targets
 from rung.cli.views.output import table
 from rung.core.text import size
-from rung.diagnosis.binaries import answer as answers
-from rung.diagnosis.binaries import rules
-from rung.diagnosis.binaries.images import CODE_OBJECT, CUBIN, LTO, NOT_READ, PTX, SPIRV, CpuCode, Library
-from rung.diagnosis.binaries.judge import Judgment, capability, targets
 from rung.hardware.catalog.rows import architectures, version
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from rung.binaries.answer import Answer
     from rung.core.types import Device
-    from rung.diagnosis.binaries.answer import Answer
 
 _WORDS = {
     "yes": "runs",

@@ -8,12 +8,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rung.diagnosis.companions import platform_words
-from rung.diagnosis.setup import Setup
+from rung.software.companions import platform_words
+from rung.software.setup import Setup
 
 if TYPE_CHECKING:
     from rung.core.types import Device
-    from rung.diagnosis.companions import Choice, Host
+    from rung.software.companions import Choice, Host
 
 _WIDE = 120
 

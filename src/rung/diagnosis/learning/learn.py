@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rung.diagnosis.fixes.wording import wordings
 from rung.diagnosis.learning.logistic import Problem, fit
 from rung.diagnosis.learning.matrix import Floats, places_of, sparse
 from rung.diagnosis.learning.rows import Row, weights_of
-from rung.diagnosis.wording import wordings
-from rung.diagnosis.words import share
+from rung.diagnosis.model.words import share
 
 Words = Collection[str]
 

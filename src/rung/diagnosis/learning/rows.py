@@ -10,7 +10,7 @@ from typing import Any
 
 from rung.diagnosis.explain import rules_of, scene
 from rung.diagnosis.match import signatures
-from rung.diagnosis.words import words_of
+from rung.diagnosis.model.words import words_of
 
 #: A message with its label: log, environment, cause (None: nothing is the matter), fixes, and repository if it is of a
 #: public thread.

@@ -16,10 +16,10 @@ from rung.core.text import quoted
 
 if TYPE_CHECKING:
     from rung.core.types import Device
-    from rung.diagnosis.companions import Host
-    from rung.diagnosis.setup import Setup
     from rung.run.environment import Environment
     from rung.run.install import Change
+    from rung.software.companions import Host
+    from rung.software.setup import Setup
 
 _Devices = Annotated[
     list[str] | None,
@@ -132,7 +132,7 @@ def setup(
             "--os and --driver describe a machine elsewhere; --apply is about this one.", code="option-without-effect"
         )
     devices, others = _devices(device, python or here.version, software)
-    from rung.diagnosis.hosts import host_of
+    from rung.software.hosts import host_of
 
     if apply or (check and not os and software is None):
         os = f"{here.system}-{here.machine}"
@@ -154,8 +154,8 @@ def _devices(
     names: Sequence[str] | None, python: str, software: str | None = None
 ) -> tuple[list[Device], list[Device]]:
     """Return what to choose for, and what else is in this machine."""
-    from rung.diagnosis.hosts import devices_here
     from rung.hardware.select import select_device
+    from rung.software.hosts import devices_here
 
     try:
         major, minor = (int(part) for part in python.split("."))
@@ -182,7 +182,7 @@ def _indexes(url: str, extra: Sequence[str]) -> tuple[str, ...]:
 
 def _choose(hosts: Sequence[Host], torch: str, indexes: Sequence[str]) -> list[Setup]:
     """One setup for all hosts, or one for each where no build serves all of them."""
-    from rung.diagnosis.setup import choose
+    from rung.software.setup import choose
 
     if all_ := choose(hosts, torch, indexes):
         return [all_]
@@ -194,8 +194,8 @@ def _choose(hosts: Sequence[Host], torch: str, indexes: Sequence[str]) -> list[S
 
 
 def _no_such_torch(torch: str, host: Host) -> None:
-    from rung.diagnosis.setup import choose
     from rung.hardware.catalog.builds import builds
+    from rung.software.setup import choose
 
     known = {build.release for build in builds()}
     fits = choose([host])
@@ -231,8 +231,8 @@ def _judge(
 ) -> None:
     """Judges what is installed here, or the releases that the cards ``there`` were given: the same to all."""
     from rung.cli.views import setup as views
-    from rung.diagnosis.judging import judge, releases_of
     from rung.hardware.software import installed_in
+    from rung.software.installed import judge, releases_of
 
     installed = releases_of(there[0]) if there else installed_in(Path(here.folder))
     findings = {text.text: text for one in found for host in one.hosts for text in judge(installed, host, one)}
@@ -335,8 +335,8 @@ def _arguments(chosen: Setup, packages: Sequence[str]) -> tuple[str, ...]:
 
 def _not_taken_for_another(here: Environment, chosen: Setup, coming: Sequence[Change]) -> None:
     """Raises when pip takes another build of torch for the one that is wanted: of the index, or the installed one."""
-    from rung.diagnosis.judging import judge
     from rung.hardware.software import installed_in
+    from rung.software.installed import judge
 
     installed = installed_in(Path(here.folder))
     wanted = chosen.torch.version.partition("+")[2]

@@ -202,8 +202,8 @@ def _card(name: str, software: str | None) -> Mapping[str, Any]:
 
 
 def _redacted(chunks: Iterator[bytes]) -> None:
-    from rung.diagnosis.log import lines, plain
-    from rung.diagnosis.redact import redacted
+    from rung.diagnosis.logs.log import lines, plain
+    from rung.diagnosis.logs.redact import redacted
 
     for line in redacted(plain(line) for _, line in lines(chunks)):
         print(line)
@@ -211,7 +211,7 @@ def _redacted(chunks: Iterator[bytes]) -> None:
 
 def _list(json: bool) -> None:
     from rung.cli.views.output import table
-    from rung.diagnosis.fixing import causes
+    from rung.diagnosis.fixes.fixing import causes
 
     if json:
         print_json([cause.to_json() for cause in causes().values()])
@@ -223,14 +223,14 @@ def _list(json: bool) -> None:
 
 
 def _is_cause(what: str) -> bool:
-    from rung.diagnosis.fixing import causes
+    from rung.diagnosis.fixes.fixing import causes
 
     return what in causes() and not Path(what).exists()
 
 
 def _page(what: str, json: bool) -> None:
     """The page of a cause."""
-    from rung.diagnosis.fixing import causes
+    from rung.diagnosis.fixes.fixing import causes
     from rung.diagnosis.pages import page
 
     cause = causes()[what]

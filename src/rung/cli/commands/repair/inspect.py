@@ -13,8 +13,8 @@ from rung.core.errors import RungError, UsageError
 from rung.core.text import count, did_you_mean
 
 if TYPE_CHECKING:
-    from rung.diagnosis.binaries.answer import Answer
-    from rung.diagnosis.binaries.images import Library
+    from rung.binaries.answer import Answer
+    from rung.binaries.images import Library
 
 _What = Annotated[
     str,
@@ -38,7 +38,7 @@ def inspect(what: _What, device: _Device = None, all_: _All = False, json: optio
     Exit code 0: read; 1: with --device, nothing of some library runs there; 2: the question is wrong, or it cannot be
     read.
     """
-    from rung.diagnosis.binaries.answer import Answer
+    from rung.binaries.answer import Answer
     from rung.hardware.select import select_device
 
     try:
@@ -65,10 +65,10 @@ def _read(what: str) -> tuple[str, tuple[Library, ...], tuple[str, ...]]:
     remarks: list[str] = []
     path = Path(what)
     if "\0" not in what and path.exists():
-        from rung.diagnosis.binaries import places
+        from rung.binaries import places
 
         return path.name or path.resolve().name, tuple(places.libraries(path, remarks)), tuple(remarks)
-    from rung.diagnosis.binaries import environment  # reading about packages costs 30 ms to import
+    from rung.binaries import environment  # reading about packages costs 30 ms to import
 
     packages = environment.installed()
     name = environment.normal(what)

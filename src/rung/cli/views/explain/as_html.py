@@ -11,7 +11,7 @@ from rung.core.types import Device
 
 if TYPE_CHECKING:
     from rung.diagnosis.explain import Explanation
-    from rung.diagnosis.wording import Fix
+    from rung.diagnosis.fixes.wording import Fix
 
 #: Fixes that stand in sight, and the least share of another cause that is named.
 _FIXES, _SHARE = 3, 0.05
@@ -86,7 +86,7 @@ def _distinct(fixes: Iterable[Fix]) -> list[Fix]:
 
 def _others(found: Explanation) -> str:
     """Return what else it may be, and the command that tells them apart."""
-    from rung.diagnosis.fixing import causes
+    from rung.diagnosis.fixes.fixing import causes
 
     others = [causes()[item.cause].sentence for item in found.alternatives if item.confidence >= _SHARE]
     if not others:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from rung.diagnosis.evidence import Evidence
     from rung.diagnosis.explain import Alternative, Explanation
-    from rung.diagnosis.wording import Fix
+    from rung.diagnosis.fixes.wording import Fix
 
 #: Fixes and facts that are shown without ``--all``, and other causes with their least share.
 _FIXES, _FACTS, _OTHERS, _SHARE = 3, 2, 2, 0.05
@@ -103,7 +103,7 @@ def _others(found: Explanation) -> list[Alternative]:
 
 
 def _named(item: Alternative, everything: bool) -> str:
-    from rung.diagnosis.fixing import causes
+    from rung.diagnosis.fixes.fixing import causes
 
     sentence = causes()[item.cause].sentence
     return f"{sentence} ({item.confidence:.0%})" if everything else sentence

@@ -1,0 +1,152 @@
+"""The first bytes of libraries and programs: what they are, for which processor, and where their code lies."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rung.binaries.alone import AMDGPU, CUDA, HEADER
+
+#: Bytes that hold the headers of every file that a linker made.
+SIZE = 1 << 16
+_ELF_MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64", 22: "s390x", 243: "riscv64"}
+_DEVICES = {CUDA: "cubin", AMDGPU: "AMD code object"}
+_ELF_KINDS = {1: "object file", 2: "program", 3: "library"}
+_PE_MACHINES = {0x14C: "x86", 0x8664: "x86_64", 0xAA64: "aarch64"}
+_MACH_MACHINES = {0x01000007: "x86_64", 0x0100000C: "aarch64"}
+_PROGRAM = struct.Struct("<IIQQQQQQ")  # p_type, p_flags, p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align
+_LOAD, _PROPERTY = 1, 0x6474E553
+_EXECUTABLE = 1
+#: GNU_PROPERTY_X86_ISA_1_NEEDED and its bits (x86-64 psABI): the loader refuses the file where they are not met.
+_ISA_NEEDED = 0xC0008002
+_LEVELS = {8: "x86-64-v4", 4: "x86-64-v3", 2: "x86-64-v2"}
+_PE_SECTION = struct.Struct("<8sIIIIIIHHI")
+_PE_CODE = 0x20000000
+_ELF = b"\x7fELF"
+_MACH = b"\xcf\xfa\xed\xfe"
+_MACH_FAT = b"\xca\xfe\xba\xbe"
+_MACH_SEGMENT = 0x19
+_MOST_SLICES = 16  # Java's class files begin with the same four bytes, and a number that is larger
+_ARCHIVE = b"!<arch>\n"
+
+
+@dataclass(frozen=True)
+class Head:
+    """``code``: where machine code lies, as (from, to); ``end``: where the file says that it ends, 0 if it does not.
+
+    ``sections``: where an ELF file's section table begins, how many it lists, which of them holds the names.
+    """
+
+    format: str
+    machine: str = ""
+    needs: str = ""
+    code: tuple[tuple[int, int], ...] = ()
+    end: int = 0
+    sections: tuple[int, int, int] = (0, 0, 0)
+
+
+def read(head: bytes) -> Head | None:
+    """Return what a file is by its first bytes, None when it is no library, program or archive of object files."""
+    if head.startswith(_ELF) and len(head) >= 52:
+        return _elf(head)
+    if head.startswith(b"MZ"):
+        return _pe(head)
+    if head.startswith((_MACH, _MACH_FAT)) and len(head) >= 32:
+        return _mach(head) if head.startswith(_MACH) else _fat(head)
+    return Head("archive") if head.startswith(_ARCHIVE) else None
+
+
+def _elf(head: bytes) -> Head:
+    kind, machine = struct.unpack_from("<HH" if head[5] == 1 else ">HH", head, 16)
+    if machine in _DEVICES:
+        return Head(_DEVICES[machine])
+    name = f"ELF {_ELF_KINDS.get(kind, 'file')}"
+    known = _ELF_MACHINES.get(machine, f"machine {machine}")
+    if head[4:6] != b"\x02\x01":
+        return Head(name, known)
+    if len(head) < 64:
+        return Head(name, known, end=64)
+    fields = HEADER.unpack_from(head, 16)
+    programs, sections, (size, count, section_size, section_count) = *fields[4:6], fields[8:]
+    code, needs, end = [], "", max(64, programs + size * count, sections + section_size * section_count)
+    for number in range(count):
+        place = programs + number * size
+        if size < _PROGRAM.size or place + _PROGRAM.size > len(head):
+            break
+        kind, flags, offset, _, _, length, _, _ = _PROGRAM.unpack_from(head, place)
+        if kind == _LOAD:
+            end = max(end, offset + length)
+            if flags & _EXECUTABLE:
+                code.append((offset, offset + length))
+        elif kind == _PROPERTY:
+            needs = _needed(head[offset : offset + length])
+    names_in = int.from_bytes(head[62:64], "little")
+    return Head(name, known, needs, tuple(code), end, (sections, section_count, names_in))
+
+
+def _needed(note: bytes) -> str:
+    """The level of x86-64 that a property note demands, empty when none; a note of other things is passed over."""
+    if len(note) < 16 or note[12:16] != b"GNU\0":
+        return ""
+    place = 16
+    while place + 8 <= len(note):
+        kind, length = struct.unpack_from("<II", note, place)
+        if kind == _ISA_NEEDED and place + 12 <= len(note):
+            (bits,) = struct.unpack_from("<I", note, place + 8)
+            return next((level for bit, level in _LEVELS.items() if bits & bit), "")
+        place += 8 + (length + 7) // 8 * 8
+    return ""
+
+
+def _pe(head: bytes) -> Head | None:
+    if len(head) < 64:
+        return None
+    (start,) = struct.unpack_from("<I", head, 60)
+    if head[start : start + 4] != b"PE\0\0" or start + 24 > len(head):
+        return None
+    machine, sections = struct.unpack_from("<HH", head, start + 4)
+    optional, characteristics = struct.unpack_from("<HH", head, start + 20)
+    code, end = [], start + 24 + optional + sections * _PE_SECTION.size
+    for number in range(sections):
+        place = start + 24 + optional + number * _PE_SECTION.size
+        if place + _PE_SECTION.size > len(head):
+            break
+        _, _, _, length, offset, _, _, _, _, flags = _PE_SECTION.unpack_from(head, place)
+        end = max(end, offset + length)
+        if flags & _PE_CODE:
+            code.append((offset, offset + length))
+    name = "PE library" if characteristics & 0x2000 else "PE program"
+    return Head(name, _PE_MACHINES.get(machine, f"machine {machine:#x}"), "", tuple(code), end)
+
+
+def _mach(head: bytes) -> Head:
+    machine, _, _, commands, length = struct.unpack_from("<IIIII", head, 4)
+    code, end = [], 32 + length
+    for kind, place in _commands(head, commands):
+        if kind == _MACH_SEGMENT and place + 72 <= len(head):
+            offset, length, _, rights = struct.unpack_from("<QQII", head, place + 40)
+            end = max(end, offset + length)
+            if rights & 4:
+                code.append((offset, offset + length))
+    return Head("Mach-O file", _MACH_MACHINES.get(machine, f"machine {machine:#x}"), "", tuple(code), end)
+
+
+def _commands(head: bytes, count: int) -> Iterator[tuple[int, int]]:
+    """The kind and the place of each load command."""
+    place = 32
+    for _ in range(count):
+        if place + 8 > len(head):
+            return
+        kind, length = struct.unpack_from("<II", head, place)
+        yield kind, place
+        place += max(length, 8)
+
+
+def _fat(head: bytes) -> Head | None:
+    (count,) = struct.unpack_from(">I", head, 4)
+    if not 1 <= count <= _MOST_SLICES or 8 + 20 * count > len(head):
+        return None
+    slices = [struct.unpack_from(">IIIII", head, 8 + 20 * number) for number in range(count)]
+    machines = [_MACH_MACHINES.get(machine, f"machine {machine:#x}") for machine, *_ in slices]
+    return Head("Mach-O file", " + ".join(machines), end=max(offset + size for _, _, offset, size, _ in slices))

@@ -1,0 +1,127 @@
+"""One file, read once: its device code by the marks that it begins with, its CPU code by the headers."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import BinaryIO
+
+from rung.binaries import alone, bundles, fatbin, heads, instructions, sections
+from rung.binaries.fatbin import Found
+from rung.binaries.images import CODE_OBJECT, IN_FATBINS, PTX, CpuCode, Image, Library, Object
+from rung.binaries.stream import Stream
+
+_READERS: Mapping[bytes, tuple[str, Callable[[Stream, int], Found | None]]] = {
+    fatbin.MAGIC: ("fatbin", fatbin.read),
+    bundles.PLAIN: ("bundle", bundles.read),
+    bundles.COMPRESSED: ("bundle", bundles.read_compressed),
+    alone.MAGIC: ("alone", alone.read),
+}
+#: Kinds of files that begin with their device code.
+FORMATS = {"fatbin": "fatbin", "bundle": "offload bundle", "alone": "device code"}
+_CONTAINERS = {
+    fatbin.MAGIC: "a fatbin",
+    bundles.PLAIN: "an offload bundle",
+    bundles.COMPRESSED: "a compressed offload bundle",
+}
+_MOST_REMARKS = 8
+#: More different objects than any library has: the file was made to fill the memory.
+_MOST_OBJECTS = 10_000
+_PTX = re.compile(rb"^[ \t]*\.version[ \t]+(\d\.\d)[ \t]*\r?\n[ \t]*\.target[ \t]+sm_(\d{2,3}[af]?)", re.MULTILINE)
+#: Files beside ROCm's libraries that hold kernels in formats of their own: only their names say for which target.
+_NAMED = re.compile(r"(gfx[0-9a-f]{3,5})(?:[^/]*)\.(?:dat|kdb|co|hsaco|aks2|model)$")
+
+
+def begun(head: bytes) -> str:
+    """Return what a file of device code begins like, whatever follows; empty when like nothing known."""
+    return next((what for mark, what in _CONTAINERS.items() if head.startswith(mark)), "")
+
+
+def known(head: bytes) -> bool:
+    """Return whether a file that begins so is worth reading: a library, a program, or device code by itself."""
+    return head.startswith(tuple(_READERS)) or heads.read(head) is not None or _PTX.search(head) is not None
+
+
+def scan(name: str, file: BinaryIO, size: int, first: bytes, *, seeks: bool) -> Library:
+    """Return what a file of that size holds, of which ``first`` has been read. Broken parts become remarks.
+
+    Raises nothing but what reading the file raises.
+    """
+    head = heads.read(first)
+    code = instructions.Watch(head.code if head and head.machine == "x86_64" else ())
+    table = sections.Table(head)
+
+    def watch(offset: int, piece: bytes) -> None:
+        code(offset, piece)
+        table(offset, piece)
+
+    stream = Stream(file, size, seeks=seeks, begun=first, watch=watch)
+    places, remarks = _walk(stream)
+    registered = table.fatbins()
+    found: Counter[tuple[str, tuple[Image, ...]]] = Counter()
+    for (where, images), offsets in places.items():
+        outside = sum(not _within(offset, registered) for offset in offsets) if where in IN_FATBINS else 0
+        found.update({(where, images): len(offsets) - outside, ("data", images): outside})
+    if not places:
+        found.update(_without_marks(name, first))
+    if head and head.end > size:
+        remarks.insert(0, f"it is cut off: {head.end:,} bytes by its own account, {size:,} are there")
+    return Library(
+        name=name,
+        size=size,
+        format=head.format if head else _format(first, found),
+        objects=tuple(sorted(Object(where, images, count) for (where, images), count in found.items() if count)),
+        cpu=_cpu(head, code),
+        remarks=tuple(remarks),
+    )
+
+
+def _walk(stream: Stream) -> tuple[dict[tuple[str, tuple[Image, ...]], array[int]], list[str]]:
+    """Where the objects lie, by kind and images, and what is wrong with them."""
+    places: dict[tuple[str, tuple[Image, ...]], array[int]] = {}
+    remarks: list[str] = []
+    at = broken = 0
+    while (hit := stream.find(_READERS, at)) and len(places) < _MOST_OBJECTS:
+        where, reader = _READERS[hit[1]]
+        read = reader(stream, hit[0])
+        at = max(read.end, hit[0] + 1) if read else hit[0] + 1
+        if read and read.images:
+            where = "empty" if read.empty else where
+            places.setdefault((where, read.images), array("Q")).append(hit[0])
+        if read and read.remark:
+            broken += 1
+            remarks += [read.remark] if broken <= _MOST_REMARKS else []
+    if broken > _MOST_REMARKS:
+        remarks.append(f"and {broken - _MOST_REMARKS:,} more of the kind")
+    if len(places) >= _MOST_OBJECTS:
+        remarks.append(f"it holds more than {_MOST_OBJECTS:,} different objects: the rest was not read")
+    return places, remarks
+
+
+def _within(offset: int, ranges: list[tuple[int, int]] | None) -> bool:
+    return ranges is None or any(start <= offset < end for start, end in ranges)
+
+
+def _without_marks(name: str, first: bytes) -> list[tuple[str, tuple[Image, ...]]]:
+    """PTX as text, or a kernel file whose name alone says what it is for."""
+    if text := _PTX.search(first):
+        return [("alone", (Image(PTX, f"compute_{text[2].decode()}", text[1].decode()),))]
+    if target := _NAMED.search(name):
+        return [("name", (Image(CODE_OBJECT, target[1]),))]
+    return []
+
+
+def _format(first: bytes, found: Counter[tuple[str, tuple[Image, ...]]]) -> str:
+    for marker, (where, _) in _READERS.items():
+        if first.startswith(marker) and found:
+            return FORMATS[where]
+    return "device code" if found else ""
+
+
+def _cpu(head: heads.Head | None, watch: instructions.Watch) -> CpuCode | None:
+    if head is None or not head.machine or head.machine.startswith("machine"):
+        return None
+    size = sum(end - start for start, end in head.code)
+    return CpuCode(head.machine, head.needs, watch.holds(), watch.looked_at, size)
