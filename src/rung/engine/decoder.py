@@ -97,7 +97,8 @@ class Decoder:
         for first, hidden in self._chunks(ids):
             found = self._step.reader(self._state).logits(hidden)
             out[first : first + len(found)] = torch.from_numpy(found)
-        return out
+        result: Tensor = out
+        return result
 
     def _one_by_one(self, count: int) -> bool:
         if count > self._singles or not self._step.without_torch or "torch" in sys.modules:

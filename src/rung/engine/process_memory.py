@@ -73,7 +73,8 @@ def resident_memory() -> int:
     """The resident size of this process, in bytes."""
     import psutil
 
-    return psutil.Process().memory_info().rss
+    result: int = psutil.Process().memory_info().rss
+    return result
 
 
 def peak_memory() -> int:

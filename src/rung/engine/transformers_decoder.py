@@ -81,7 +81,8 @@ def _put_beside(layer: Any, changes: Sequence[LowRank], threads: int) -> None:
         x, y = given[0].float().flatten(0, -2), result.flatten(0, -2).to(torch.float32, copy=True)
         if layer.bias is None:
             return beside.added(y, x).view(result.shape).to(result.dtype)
-        return (beside.added(y - layer.bias, x) + layer.bias).view(result.shape).to(result.dtype)
+        value: Tensor = (beside.added(y - layer.bias, x) + layer.bias).view(result.shape).to(result.dtype)
+        return value
 
     layer.register_forward_hook(add)
 

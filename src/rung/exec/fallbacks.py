@@ -151,7 +151,8 @@ def _scaled_mm(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
         result = result + given["bias"].float()
     if given.get("scale_result") is not None:
         result = result * given["scale_result"]
-    return result.to(given.get("out_dtype") or given["self"].dtype)
+    value: Tensor = result.to(given.get("out_dtype") or given["self"].dtype)
+    return value
 
 
 def _into_out(way: Way, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:

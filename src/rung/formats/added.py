@@ -27,7 +27,8 @@ def codec_of(fmt: Format, plugin: Plugin, name: str) -> Codec:
         FORMATS.drop(fmt.name)
         facts = [f"the plug-in {plugin.name} of {plugin.distribution} is left out: {reason}"]
         raise UnknownFormat(f"There is no format {fmt.name!r} any more.", facts, ["rung formats"]) from error
-    return codec
+    result: Codec = codec
+    return result
 
 
 def _check(fmt: Format, codec: object) -> None:

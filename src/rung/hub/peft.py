@@ -134,4 +134,5 @@ def _into_plain(model: PeftModel, adapter_names: list[str] | None) -> nn.Module:
     quantizer = getattr(merged, "hf_quantizer", None)
     if quantizer is not None:
         quantizer.remove_quantization_config(merged)
-    return merged
+    result: nn.Module = merged
+    return result

@@ -127,7 +127,8 @@ class Loader(Quantizer):
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> nn.Module:
         self.files = bool(kwargs.get("checkpoint_files"))
-        return model
+        result: nn.Module = model
+        return result
 
     def update_weight_conversions(self, weight_conversions: Any, model: Any) -> list[Any]:
         """transformers' own conversions, which hold experts or get decoded weights, and those that make layers."""
@@ -239,7 +240,8 @@ class Loader(Quantizer):
         model._weight_conversions = [each for each in model._weight_conversions if not _places(each)]
         config = _config_of(model)
         if config is None:
-            return model
+            result: nn.Module = model
+            return result
         self.quantization_config = model.config.quantization_config = config  # saved, it is rung's
         return tagged(model)
 

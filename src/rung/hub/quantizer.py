@@ -135,7 +135,8 @@ class Quantizer(HfQuantizer):
             for name in targets & model.all_tied_weights_keys.keys():
                 del model.all_tied_weights_keys[name]
             tell_left(model)
-        return model
+        result: nn.Module = model
+        return result
 
     def update_weight_conversions(self, weight_conversions: Any, model: Any) -> list[Any]:
         """transformers' own conversions, which leave the parts of quantized experts alone when they are saved."""
@@ -210,7 +211,8 @@ class Quantizer(HfQuantizer):
                 put(model, name, plain)
         model.__dict__.pop("_tied_weights_keys", None)
         model.tie_weights()
-        return model
+        result: nn.Module = model
+        return result
 
 
 def _plan(model: Any, config: QuantizationConfig, device_map: Any) -> None:

@@ -52,7 +52,8 @@ def _blurred(values: Array, weights: Array) -> Array:
 def log_softmax(logits: Array) -> Array:
     """Logarithms of probabilities over the last axis, in float64."""
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    result: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result
 
 
 def divergence(log_p: Array, log_q: Array) -> float:

@@ -91,7 +91,8 @@ class QuantExperts(nn.Module):
             return gated
         gate, up = both.chunk(2, dim=-1)
         act: Any = self.experts.act_fn
-        return act(gate) * up
+        result: Tensor = act(gate) * up
+        return result
 
     def _down(self, x: Tensor, expert: int) -> Tensor:
         return self._product(x, 1, expert)

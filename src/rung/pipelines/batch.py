@@ -120,4 +120,5 @@ class Done:
             ) from error
 
     def _told(self, job: Job) -> dict[str, object]:
-        return json.loads(json.dumps({**self._made, **job.settings.chosen()}))
+        result: dict[str, object] = json.loads(json.dumps({**self._made, **job.settings.chosen()}))
+        return result

@@ -179,7 +179,8 @@ def looking(place: np.ndarray, at: np.ndarray, up: np.ndarray) -> tuple[float, .
 def aside(up: np.ndarray) -> np.ndarray:
     """A direction [3] across another, both of length 1."""
     side = np.cross(up, [1.0, 0, 0] if abs(up[0]) < 0.9 else [0, 0, 1.0])
-    return side / np.linalg.norm(side)
+    result: np.ndarray = side / np.linalg.norm(side)
+    return result
 
 
 def orbit(views: Sequence[View], cloud: Cloud, frames: int = FRAMES) -> tuple[View, ...]:

@@ -23,7 +23,8 @@ def pose_of(view: View) -> Doubles:
 def places(views: Sequence[View]) -> Doubles:
     """Where the cameras stand, [N, 3]."""
     poses = np.stack([pose_of(view) for view in views])
-    return -np.einsum("nji,nj->ni", poses[:, :3, :3], poses[:, :3, 3])
+    result: Doubles = -np.einsum("nji,nj->ni", poses[:, :3, :3], poses[:, :3, 3])
+    return result
 
 
 def focus(views: Sequence[View]) -> Doubles:

@@ -73,7 +73,8 @@ def draw(
 
 def eight_bits(colors: np.ndarray) -> Bytes:
     """Colors as files hold them: 0 to 1 becomes 0 to 255, rounded; what lies beyond is cut off."""
-    return np.rint(np.clip(colors, 0, 1) * 255).astype(np.uint8)
+    result: Bytes = np.rint(np.clip(colors, 0, 1) * 255).astype(np.uint8)
+    return result
 
 
 def color(words: str) -> tuple[float, float, float]:

@@ -27,7 +27,8 @@ def _e4m3() -> Floats:
     exponent, mantissa = (byte >> 3) & 15, byte & 7
     value = np.where(exponent == 0, np.ldexp(mantissa, -9), np.ldexp(1 + mantissa / 8, exponent - 7))
     value[[0x7F, 0xFF]] = np.nan
-    return np.where(byte >> 7, -value, value).astype(np.float32)
+    result: Floats = np.where(byte >> 7, -value, value).astype(np.float32)
+    return result
 
 
 #: The value of each byte.
@@ -81,7 +82,8 @@ class GroupCodec(Codec):
         blocks = data.view(self.layout)
         scale = widen(blocks["scale"], self.dtype)[:, None]
         if "zero" not in (self.layout.names or ()):
-            return (E4M3[blocks["codes"]] * scale).reshape(-1)
+            result: Floats = (E4M3[blocks["codes"]] * scale).reshape(-1)
+            return result
         codes = unpack(blocks["codes"], self.bits).astype(np.float32)
         codes -= widen(blocks["zero"], self.dtype)[:, None]
         if self.dtype != "f32":  # their packages subtract in this dtype; whole numbers are exact in it

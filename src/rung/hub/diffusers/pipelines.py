@@ -109,7 +109,8 @@ class Folder:
                 raise BadFile(f"{name}/config.json cannot be built: {type(error).__name__}: {text}") from error
         if hasattr(made, "tie_weights"):
             made.tie_weights()  # what the network has twice is one weight; not in the block, which makes two of it
-        return made.eval()
+        result: nn.Module = made.eval()
+        return result
 
     def _kind(self, name: str) -> type[nn.Module]:
         library, kind = self.index[name]

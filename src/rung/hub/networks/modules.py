@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn.modules import module as registry
@@ -92,7 +92,8 @@ def _transformers(values: Mapping[str, Any], where: str) -> torch.nn.Module:
         if getattr(config.get_text_config(), "num_hidden_layers", None) == 0:
             raise BadFile(f"{where} describes a model without a layer")
         made = next((getattr(library, name) for name in classes if hasattr(library, str(name))), None)
-        return made._from_config(config) if made else library.AutoModel.from_config(config)
+        result: torch.nn.Module = made._from_config(config) if made else library.AutoModel.from_config(config)
+        return result
     except RungError:
         raise
     except Exception as error:  # other people's code on a configuration that may say anything
@@ -108,7 +109,8 @@ def _diffusers(values: Mapping[str, Any], where: str) -> torch.nn.Module:
     if not (isinstance(made, type) and issubclass(made, library.ModelMixin)):
         raise UnknownArchitecture(f"{where} is of the class {name[:60]!r}, which {_named(library)} does not have")
     try:
-        return made.from_config(dict(values))  # type: ignore[attr-defined]
+        result: torch.nn.Module = cast(Any, made).from_config(dict(values))
+        return result
     except RungError:
         raise
     except Exception as error:  # as above

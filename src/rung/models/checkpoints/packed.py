@@ -23,7 +23,8 @@ def unpack(words: Array, bits: int, count: int) -> Codes:
     rows = np.ascontiguousarray(words).view(np.uint8)
     if bits == 3:  # codes cross the ends of words
         single = np.unpackbits(rows, axis=1, bitorder="little")[:, : 3 * count].reshape(len(rows), count, 3)
-        return single[..., 0] | (single[..., 1] << np.uint8(1)) | (single[..., 2] << np.uint8(2))
+        result: Codes = single[..., 0] | (single[..., 1] << np.uint8(1)) | (single[..., 2] << np.uint8(2))
+        return result
     return grouped.unpack(rows, bits)[:, :count]
 
 

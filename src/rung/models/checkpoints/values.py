@@ -59,7 +59,10 @@ class Raw:
         from rung.formats.families import grouped
 
         if self.dtype in ("U8", "F8_E8M0"):
-            return np.ldexp(np.float32(1), self.values.astype(np.int32) - 127).astype(np.float32)
+            result: np.ndarray[Any, Any] = np.ldexp(np.float32(1), self.values.astype(np.int32) - 127).astype(
+                np.float32
+            )
+            return result
         if self.dtype == "F16":
             return self.values.view(np.float16).astype(np.float32)
         return grouped.widen(self.values, FLOATS[self.dtype])

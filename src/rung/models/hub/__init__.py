@@ -246,7 +246,7 @@ def _bar(name: str, progress: Progress | None) -> Any:
     """A class that ``huggingface_hub`` takes for a progress bar: it draws nothing and tells ``progress``."""
     from tqdm import tqdm
 
-    class Bar(tqdm):
+    class Bar(tqdm):  # type: ignore[misc]  # tqdm has no types
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **{**options, "disable": True})
             self._done = int(options.get("initial") or 0)

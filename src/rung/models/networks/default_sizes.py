@@ -151,7 +151,8 @@ def _ltx(config: Mapping[str, Any], sizes: Usual) -> int:
     channels, factors = config["decoder_block_out_channels"], config["upsample_factor"]
     steps = sum(config["decoder_spatio_temporal_scaling"])
     cells = (2**steps * (sizes.frames - 1) + 1) * 4**steps * sizes.height * sizes.width
-    return round(6.25 * channels[0] // factors[0] * cells)
+    result: int = round(6.25 * channels[0] // factors[0] * cells)
+    return result
 
 
 def _wan(config: Mapping[str, Any], sizes: Usual) -> int:
@@ -161,4 +162,5 @@ def _wan(config: Mapping[str, Any], sizes: Usual) -> int:
     cells = 4**depth * sizes.height * sizes.width
     done = math.prod((cells, config["out_channels"], 2**times * (sizes.frames - 1) + 1))
     factor = 21.0 if config.get("is_residual") else 13.2
-    return round(done + 2**times * cells * factor * base * config["dim_mult"][0])
+    result: int = round(done + 2**times * cells * factor * base * config["dim_mult"][0])
+    return result

@@ -44,7 +44,8 @@ def linear(x: Tensor, weight: QuantWeight, exact: bool) -> Tensor:
         y = _Exact.apply(flat, *shape, *parts)
     else:
         y = product(flat, parts, *shape, False) if exact else infer(flat, parts, *shape)
-    return y.reshape(*x.shape[:-1], rows)
+    result: Tensor = y.reshape(*x.shape[:-1], rows)
+    return result
 
 
 def recorded(x: Tensor) -> bool:
@@ -71,7 +72,8 @@ def look_up(ids: Tensor, weight: QuantWeight) -> Tensor:
     if not recorded(ids) and transformed():
         return torch_embedding(ids, _plain(weight, torch.float32))
     found = rows_of(ids.reshape(-1), list(weight.parts().values()), weight.format.name, rows, columns)
-    return found.reshape(*ids.shape, columns)
+    result: Tensor = found.reshape(*ids.shape, columns)
+    return result
 
 
 def _state(parts: Parts, format: str, rows: int, columns: int) -> binding.State:

@@ -6,6 +6,8 @@ all it raises, and the parent takes its message as the reason.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -72,10 +74,10 @@ def elementwise(dtype: str) -> str:
 def product(x: Tensor, w: Tensor) -> Tensor:
     """x [M, K] times w [N, K] transposed, on torch's own road for the dtype: int8 to int32, fp8 to bf16."""
     if x.dtype == torch.int8:
-        return int_mm(x, w.T)
+        return cast(Tensor, int_mm(x, w.T))
     if x.dtype == DTYPES["fp8"]:
         one = torch.ones((), device=x.device)
-        return scaled_mm(x, w.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        return cast(Tensor, scaled_mm(x, w.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16))
     return x @ w.T
 
 

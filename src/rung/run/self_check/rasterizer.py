@@ -57,7 +57,8 @@ def _shares(made: list[Tensor], chosen: Tensor, told: Iterable[list[Tensor]]) ->
             away[number] += (here[part].double() - slope).square().sum()
             here[part] = 0
     lost = torch.stack([here.double().norm().square() for here in made])
-    return ((away + lost).sqrt() / right.sqrt().clamp_min(1e-12)).tolist()
+    result: list[float] = ((away + lost).sqrt() / right.sqrt().clamp_min(1e-12)).tolist()
+    return result
 
 
 def _drawn(

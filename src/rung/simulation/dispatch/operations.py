@@ -74,7 +74,8 @@ class Operation:
         found = self._failures.get((card.index, dtype), _UNKNOWN)
         if found is _UNKNOWN:
             found = self._failures[card.index, dtype] = self._judge(card, dtype)
-        return found
+        result: Callable[[], Exception] | None = found
+        return result
 
     def _judge(self, card: Card, dtype: torch.dtype) -> Callable[[], Exception] | None:
         for defect in self._defects(card, dtype):
@@ -94,7 +95,8 @@ class Operation:
         """The size of the result where the arguments tell it, so that it is refused before it is made."""
         dtype = kwargs.get("dtype")
         if self.name in _SAME_SIZE:
-            return int(args[0].numel()) * (dtype or args[0].dtype).itemsize
+            result: int | None = int(args[0].numel()) * (dtype or args[0].dtype).itemsize
+            return result
         sizes = [a for a in args if isinstance(a, (list, tuple))]
         if not sizes:
             return None

@@ -196,13 +196,15 @@ class Autocast:
         weight = tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32 and not tensor._is_view()
         keeps = torch.is_autocast_cache_enabled() and not torch.is_inference_mode_enabled()
         if not (weight and keeps and dtype is self._lower()):
-            return _to(tensor, dtype)
+            plain: Tensor = _to(tensor, dtype)
+            return plain
         with self._lock:
             kept = self._casts.get(tensor)
             if kept is None:
                 with torch.enable_grad():
                     kept = self._casts[tensor] = _to(tensor, dtype)
-            return kept
+            result: Tensor = kept
+            return result
 
 
 def _overload(name: str) -> Any:

@@ -99,7 +99,8 @@ def _default_device() -> torch.device | None:
     for index in reversed(range(function_modes_waiting())):
         mode = function_mode_at(index)
         if isinstance(mode, DeviceContext):
-            return mode.device
+            result: torch.device | None = mode.device
+            return result
     return None
 
 

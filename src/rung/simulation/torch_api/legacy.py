@@ -23,7 +23,8 @@ class CardType(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Tensor:
         kwargs.pop("device", None)
-        return cls.host(*args, **kwargs).to(cls.world.type)
+        result: Tensor = cls.host(*args, **kwargs).to(cls.world.type)
+        return result
 
     @property
     def dtype(cls) -> torch.dtype:

@@ -65,7 +65,8 @@ def where(world: World, tensor: Tensor) -> Card | Host:
     if found is None:
         return HOST
     if found is UNDECIDED:
-        return UNDECIDED
+        result: Card | Host = UNDECIDED
+        return result
     return found.card if found.card.world is world else HOST
 
 

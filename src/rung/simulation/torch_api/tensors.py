@@ -107,7 +107,8 @@ class Methods:
     def moved(self, tensor: Tensor, place: Card | Host, options: dict[str, Any]) -> Tensor:
         """A copy in another place, with a gradient where one is wanted."""
         if tensor.requires_grad and torch.is_grad_enabled():
-            return _Move.apply(tensor, self, place, options)
+            result: Tensor = _Move.apply(tensor, self, place, options)
+            return result
         return self.copied(tensor, place, options)
 
     def copied(self, tensor: Tensor, place: Card | Host, options: dict[str, Any]) -> Tensor:

@@ -37,7 +37,8 @@ def _lloyd(ordered: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         ends = np.concatenate([[0], ends, [len(ordered)]])
         number = np.diff(ends)
         codes = np.where(number > 0, np.diff(sums[ends]) / np.maximum(number, 1), codes)
-    return codes
+    result: npt.NDArray[np.float64] = codes
+    return result
 
 
 def palette(points: Floats, rows: int) -> tuple[Floats, Labels]:

@@ -20,7 +20,8 @@ _OTHERS = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
 
 def to_bytes(values: np.ndarray) -> Bytes:
     """The nearest whole numbers, held in 0 to 255."""
-    return np.clip(np.rint(values), 0, 255).astype(np.uint8)
+    result: Bytes = np.clip(np.rint(values), 0, 255).astype(np.uint8)
+    return result
 
 
 def opacity_bytes(cloud: Cloud) -> Bytes:

@@ -72,7 +72,8 @@ class Shade(torch.autograd.Function):
             colors = torch.cat([_plain(rows, at, told) for rows, at in _pieces(harmonics, means.detach())])
         ctx.told = told
         ctx.save_for_backward(harmonics, means, colors)
-        return colors
+        result: Tensor = colors
+        return result
 
     @staticmethod
     @once_differentiable

@@ -41,7 +41,8 @@ class World(Value):
 
     def inward(self, points: Floats) -> Floats:
         """Points of the input's world in the inner space."""
-        return ((points - np.array(self.center)) / self.extent).astype(np.float32)
+        result: Floats = ((points - np.array(self.center)) / self.extent).astype(np.float32)
+        return result
 
     def inner(self, cloud: Cloud) -> Cloud:
         """Splats of the input's world in the inner space."""

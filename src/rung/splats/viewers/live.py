@@ -246,7 +246,8 @@ def _covariances(cloud: Cloud, scale: float) -> np.ndarray:
     rows += [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)]
     turns = np.stack(rows, axis=1).reshape(-1, 3, 3)
     axes = turns * np.minimum(cloud.scales * np.float32(scale), _MOST)[:, None, :]
-    return axes @ axes.swapaxes(1, 2)
+    result: np.ndarray = axes @ axes.swapaxes(1, 2)
+    return result
 
 
 def _thumbnail(view: View) -> np.ndarray | None:

@@ -153,4 +153,5 @@ def _agree(points: Doubles, other: _Small, depths: npt.NDArray[np.float32]) -> n
     inside = ahead & (u >= 0) & (u < width) & (v >= 0) & (v < height)
     there = depths[np.where(inside, v, 0).astype(int), np.where(inside, u, 0).astype(int)]
     with np.errstate(invalid="ignore"):
-        return (inside & (np.abs(there - z) < _SAME * z)).astype(np.int64)
+        result: npt.NDArray[np.int64] = (inside & (np.abs(there - z) < _SAME * z)).astype(np.int64)
+        return result
