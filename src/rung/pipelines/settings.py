@@ -24,3 +24,5 @@ class Settings(Value):
     def chosen(self) -> dict[str, Any]:
         """Return those that were chosen, for the file."""
         return {name: value for name, value in vars(self).items() if value is not None}
+
+    told = chosen  # its name in 0.1

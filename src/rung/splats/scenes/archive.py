@@ -32,7 +32,7 @@ def unpacked(path: Path) -> Path:
     """
     stat = path.stat()
     key = hashlib.sha256(repr((str(path.absolute()), stat.st_mtime_ns, stat.st_size)).encode()).hexdigest()[:32]
-    folder = CACHE.read() / "scenes" / key
+    folder: Path = CACHE.read() / "scenes" / key
     if folder.is_dir():
         used(folder)
         return folder
