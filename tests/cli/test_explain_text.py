@@ -70,6 +70,17 @@ def test_at_most_three_fixes_are_shown_and_all_on_request_with_percent(said):
     assert len(found["fixes"]) == 5
 
 
+@pytest.mark.parametrize("everything", [(), ("--all",)])
+def test_a_release_of_nobody_knows_what_is_no_fix(said, everything):
+    log = "rocBLAS error: Cannot read ./TensileLibrary.dat: No such file or directory for GPU arch : gfx1031"
+    text = "\n".join(said(log, "--device", "6750xt", *everything))
+    assert "HSA_OVERRIDE_GFX_VERSION" in text
+    assert "that raised it" not in text
+    assert "pip list" not in text
+    named = f'  File "/v/site-packages/torch/cuda/__init__.py", line 1, in f\n{log}'
+    assert "install a newer torch for this card" in "\n".join(said(named, "--device", "6750xt", "--all"))
+
+
 def test_no_more_than_two_facts_that_say_the_same(said):
     log = "RuntimeError: \"LayerNormKernelImpl\" not implemented for 'Half'"
     assert sum(line.startswith("  fact") for line in said(log, "--device", "cpu")) == 2

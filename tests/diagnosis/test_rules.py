@@ -30,6 +30,7 @@ def test_a_rule_holds_on_its_message_and_not_on_an_empty_log(rule):
     said = rule.says(here)
     assert "{" not in said
     assert "?" not in said
+    assert not re.search(r"\b[a-z]\.\w", said), "a name of the code stands in the sentence"
 
 
 def test_every_rule_has_one_message():

@@ -73,7 +73,13 @@ RAISED = 'File "/venv/lib/python3.11/site-packages/nunchaku/models.py", line 3, 
             'File ".../torch/nn/modules/linear.py", line 114, in forward',
             "grep -rnE 'dtype",
         ),
-        ("downgrade-library", "software-defect", {"gpu": "RTX 4090", "torch": "2.9"}, "torch: wrong", "pip list"),
+        (
+            "downgrade-library",
+            "software-defect",
+            {"gpu": "RTX 4090", "torch": "2.9"},
+            "torch: wrong",
+            "pip index versions torch",
+        ),
         (
             "use-fallback-kernel",
             "compiler-arch-unsupported",
@@ -178,6 +184,6 @@ def test_a_change_of_code_names_the_line_or_what_finds_it():
 def test_nearly_every_fix_that_is_shown_has_a_command_or_a_place():
     """Of the known messages: what is left is no repair, or an error that names nothing."""
     rows = [json.loads(line) for line in (DATA / "unread.jsonl").read_text(encoding="utf-8").splitlines()]
-    shown = [fix for row in rows for fix in explain(row["log"], row["environment"]).fixes[:3]]
+    shown = [fix for row in rows for fix in explain(row["log"], row["environment"]).ways[0][:3]]
     bare = [fix for fix in shown if not (fix.command or re.search(r"https?://|, line \d+\)$", fix.text))]
     assert len(bare) <= len(shown) // 12, {fix.label for fix in bare}

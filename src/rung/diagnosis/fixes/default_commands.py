@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from rung.diagnosis.evidence import Scene
-from rung.diagnosis.logs.programs import Program
+from rung.diagnosis.logs.programs import TORCH, Program
 
 #: What stands in the lines of a Python program that a fix changes (an extended regular expression).
 _IN_CODE = {
@@ -100,12 +100,14 @@ class Defaults:
 
     def _of_python(self, label: str) -> str | None:
         library = self.scene.mentions.library.partition(" ")[0] or _PACKAGES.get(self.program.name, "")
+        if not library and self.program == TORCH:
+            library = TORCH.name
         if not (library or self.program.python):
             return None
         if label == "upgrade-library":
-            return f"pip install -U {library}" if library else "pip list --outdated"
+            return f"pip install -U {library}" if library else None
         if label == "downgrade-library":
-            return f"pip index versions {library}" if library else "pip list"
+            return f"pip index versions {library}" if library else None
         if label == "fix-user-code":
             return self._in_own_code()
         return {"install-matching-build": "rung setup --check", "align-package-versions": "pip check"}.get(label)

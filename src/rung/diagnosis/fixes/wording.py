@@ -33,6 +33,11 @@ class Fix(Value):
     text: str
     command: str | None = None
 
+    @property
+    def nameless(self) -> bool:
+        """Return whether it asks for another release of something that the log does not name."""
+        return self.label in _OF_RELEASES and self.text in _without_name()
+
 
 @dataclass(frozen=True)
 class Wording:
@@ -61,6 +66,8 @@ def wordings(table: str = "fix") -> tuple[Wording, ...]:
     return tuple(Wording(**row) for row in tables()[table])
 
 
+#: Fixes by another release of what failed.
+_OF_RELEASES = ("upgrade-library", "downgrade-library")
 #: A build that must be started in the folder of a source.
 _IN_FOLDER = re.compile(r"(?!git clone).*pip install .* \.$")
 #: A page to read stands in place of a command.
@@ -245,6 +252,13 @@ class Speaker:
 def template(text: str) -> str:
     """A text with a hole as people read it: the words after its bar, else the name in capitals."""
     return _HOLE.sub(lambda hole: hole[2] or hole[1].upper(), text)
+
+
+@functools.cache
+def _without_name() -> frozenset[str]:
+    """Return the texts in which other words stand for a name."""
+    found = (row.text for row in wordings() if row.label in _OF_RELEASES)
+    return frozenset(template(text) for text in found if any(hole[2] for hole in _HOLE.finditer(text)))
 
 
 def _for_powershell(command: str) -> str:

@@ -64,7 +64,7 @@ RULES: tuple[Rule, ...] = (
             and not s.about(c.PREBUILT)
         ),
         {"build-wrong-arch-flags": 2},
-        "the code that is c.missing belongs to an extension that was compiled apart",
+        "the code that is missing belongs to an extension that was compiled apart",
         "ggml and torch extensions are compiled for a list of architectures",
     ),
     Rule(
@@ -146,14 +146,14 @@ RULES: tuple[Rule, ...] = (
         "jetson-wheel",
         lambda s: s.has(*c.UNSEEN, "torch-without-cuda") and s.about(r"(?i)\bjetson|\btegra|\bjetpack|\bL4T\b"),
         {"cpu-only-build": 3},
-        "on Jetson the package index gives torch without CUDA: c.NVIDIA builds its own for JetPack",
+        "on Jetson the package index gives torch without CUDA: NVIDIA builds its own for JetPack",
         "NVIDIA, PyTorch for Jetson",
     ),
     Rule(
         "metal-of-one-release",
         lambda s: s.has("mlx-kernel") and s.has("known-regression"),
         {"software-defect": 3, "mps-dtype-unsupported": -3.5},
-        "another release of MLX has the c.kernel on the same machine",
+        "another release of MLX has the kernel on the same machine",
         "https://github.com/ml-explore/mlx/releases",
     ),
     Rule(
@@ -228,7 +228,7 @@ RULES: tuple[Rule, ...] = (
         "kernel-of-the-cpu",
         lambda s: c.kernel(s, c.OF_CPU) and not c.kernel(s, "cuda") and not s.says(r"_cuda\"|\bhip\b"),
         {"cpu-half-op-missing": 3, "gpu-dtype-op-missing": -2},
-        "the c.kernel that is c.missing is the CPU's",
+        "the kernel that is missing is the CPU's",
         "torch, names of ATen's kernels",
     ),
     Rule(
@@ -242,7 +242,7 @@ RULES: tuple[Rule, ...] = (
             r"|group_points|corr_|correlation|chamfer|spmm",
         ),
         {"gpu-dtype-op-missing": 3, "cpu-half-op-missing": -1.5},
-        "the c.kernel that is c.missing is the GPU's",
+        "the kernel that is missing is the GPU's",
         "torch, names of ATen's kernels",
     ),
     Rule(
@@ -305,14 +305,14 @@ RULES: tuple[Rule, ...] = (
         "generation-is-here",
         lambda s: (generation := c.unbuilt(s)) is not None and s.from_(generation),
         {"build-wrong-arch-flags": 2.5, "kernel-min-compute-capability": -3},
-        "{gpu} has compute capability {cc}, enough for the kernels that are c.missing: they were not compiled",
+        "{gpu} has compute capability {cc}, enough for the kernels that are missing: they were not compiled",
         "the message names the generation",
     ),
     Rule(
         "compiled-for-this-gpu",
         lambda s: s.has("ggml-no-device-code") and s.facts.compiled_for == (s.facts.capability,),
         {"software-defect": 5, "build-wrong-arch-flags": -4},
-        "it was compiled for {cc} and for nothing else: the program chose a c.kernel that has no code there",
+        "it was compiled for {cc} and for nothing else: the program chose a kernel that has no code there",
         "ggml-cuda, choice of kernels",
     ),
     Rule(
@@ -361,7 +361,7 @@ RULES: tuple[Rule, ...] = (
             and (s.below(80) or s.says(r"limit: (?:49152|65536)\b"))
         ),
         {"kernel-min-compute-capability": 3.5, "kernel-shape-constraint": -1},
-        "a block has 64 KB of shared memory or less before compute capability 8.0: the c.kernel is made for newer GPUs",
+        "a block has 64 KB of shared memory or less before compute capability 8.0: the kernel is made for newer GPUs",
         c.NVIDIA,
     ),
     Rule(
@@ -415,14 +415,14 @@ RULES: tuple[Rule, ...] = (
         "image-by-compiler",
         lambda s: s.has("invalid-ptx") and s.about(c.COMPILERS) and not s.says("cuLinkComplete"),
         {"compiler-arch-unsupported": 2.5},
-        "the c.kernel was made by a compiler at run time",
+        "the kernel was made by a compiler at run time",
         "Triton",
     ),
     Rule(
         "library-of-other-cuda",
         c.other_cuda,
         {"cuda-toolkit-mismatch": 3, "cuda-library-not-found": -1},
-        "the library that is c.missing belongs to another version of CUDA than the one here",
+        "the library that is missing belongs to another version of CUDA than the one here",
         "CUDA toolkit, names of its libraries",
     ),
     Rule(
@@ -469,7 +469,7 @@ RULES: tuple[Rule, ...] = (
             and (s.vendor in ("amd", "intel", "apple") or s.about(r"(?i)\bnpu\b|\brocm|\bxpu\b|\bhpu\b"))
         ),
         {"platform-binary-missing": 3.5, "cpu-only-build": -1},
-        "older bitsandbytes has libraries for c.NVIDIA's GPUs only",
+        "older bitsandbytes has libraries for NVIDIA's GPUs only",
         "bitsandbytes, release notes",
     ),
     Rule(
@@ -487,7 +487,7 @@ RULES: tuple[Rule, ...] = (
         "refused-by-kfd",
         lambda s: s.has("kfd-refuses-card") and s.has("kfd", "hsa-resources"),
         {"rocm-arch-unsupported": 1, "gpu-not-visible": -4},
-        "what cannot be opened is what the c.kernel's driver left out for this card",
+        "what cannot be opened is what the kernel's driver left out for this card",
         "Linux, amdkfd",
     ),
     Rule(
@@ -501,7 +501,7 @@ RULES: tuple[Rule, ...] = (
         "tensorflow-on-metal",
         lambda s: s.facts.apple and s.has("tensorflow-kernel-missing"),
         {"mps-dtype-unsupported": 5, "gpu-dtype-op-missing": -2},
-        "on macOS the GPU is reached through Metal, which has kernels for c.part of the operations",
+        "on macOS the GPU is reached through Metal, which has kernels for part of the operations",
         "Apple, tensorflow-metal",
     ),
     Rule(
@@ -542,14 +542,14 @@ RULES: tuple[Rule, ...] = (
             and re.search("custom_nodes|extensions", s.said) is not None
         ),
         {"package-version-mismatch": 3.2, "not-a-compatibility-problem": -1},
-        "an extension asks its program for a c.module that came, or went, with another version of it",
+        "an extension asks its program for a module that came, or went, with another version of it",
         "ComfyUI and Stable Diffusion web UIs, extensions",
     ),
     Rule(
         "module-of-the-program",
         lambda s: bool(c.module(s)) and c.module(s) not in c.PACKAGES and not c.part(s) and not c.in_package(s),
         {"not-a-compatibility-problem": 1.8, "package-version-mismatch": -0.4, "platform-binary-missing": -0.5},
-        "the c.module that is c.missing is no package that many programs share",
+        "the module that is missing is no package that many programs share",
         "PyPI",
     ),
     Rule(
@@ -561,7 +561,7 @@ RULES: tuple[Rule, ...] = (
             and "cuda" not in s.words.get("kernel", "").lower()
         ),
         {"cpu-half-op-missing": 4, "gpu-dtype-op-missing": -2},
-        "the log or the environment c.says that it runs on the processor",
+        "the log or the environment says that it runs on the processor",
         "torch, AT_DISPATCH macros",
     ),
     Rule(
