@@ -53,15 +53,6 @@ def constants(card: ModelCard) -> tuple[tuple[Entry, bytes], ...]:
     return tuple(found)
 
 
-_CLASSES = {
-    "llama": "Llama",
-    "gemma": "Gemma",
-    "gemma2": "Gemma2",
-    "gemma3_text": "Gemma3",
-    "phi3": "Phi3",
-    "qwen2": "Qwen2",
-    "qwen3": "Qwen3",
-}
 #: The float formats as torch names them.
 TORCH = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}
@@ -101,7 +92,7 @@ def _config(card: ModelCard, dtype: str) -> dict[str, Any]:
     decoder, kind = card.decoder, card.decoder.model_type
     meta = Settings(card.metadata, card.name, f"{card.metadata['general.architecture']}.")
     made = {
-        "architectures": [f"{_CLASSES[kind]}ForCausalLM"],
+        "architectures": [f"{architectures.MODEL_TYPES[kind].network}ForCausalLM"],
         "model_type": kind,
         "dtype": TORCH[dtype],
         "vocab_size": decoder.vocabulary,

@@ -1,16 +1,17 @@
-"""The architectures that rung builds, one file per model type; a new one is named here and nowhere else.
+"""The architectures that rung builds, one file per model type, found by folder.
 
 Plug-ins add theirs through entry points of the group ``rung.architectures``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rung.core.plugins import Plugin
 from rung.core.registry import Registry
-from rung.models.architectures import gemma, gemma2, gemma3_text, llama, mistral, phi3, qwen2, qwen3
 from rung.models.architectures.family import Architecture, Factors
 from rung.models.architectures.guarded import guarded
 
@@ -34,7 +35,16 @@ MODEL_TYPES: Registry[Architecture] = Registry("model type", _GROUP, _by_type)
 #: By the ``general.architecture`` of GGUF files.
 GGUF: Registry[Architecture] = Registry("GGUF architecture", _GROUP, _by_gguf)
 
-for _module in (gemma, gemma2, gemma3_text, llama, mistral, phi3, qwen2, qwen3):
-    MODEL_TYPES.register(_module.ARCHITECTURE.model_type, _module.ARCHITECTURE)
-    if _module.ARCHITECTURE.gguf:
-        GGUF.register(_module.ARCHITECTURE.gguf, _module.ARCHITECTURE)
+
+def _found() -> Iterator[Architecture]:
+    """Yield ``ARCHITECTURE`` of each module of this folder that has one, by name."""
+    for name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
+        architecture = getattr(importlib.import_module(f"{__name__}.{name}"), "ARCHITECTURE", None)
+        if architecture is not None:
+            yield architecture
+
+
+for _architecture in _found():
+    MODEL_TYPES.register(_architecture.model_type, _architecture)
+    if _architecture.gguf:
+        GGUF.register(_architecture.gguf, _architecture)

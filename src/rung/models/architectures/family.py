@@ -104,6 +104,7 @@ class Architecture:
     depend on it); ``gguf`` is the architecture of its GGUF files ("" where they go by another type's) and
     ``gguf_names`` the names inside their blocks, ``gguf_factors`` the tensors of divisors of frequencies that they may
     have. ``from_config`` and ``from_gguf`` make the decoder's shape;
+    ``network`` is the stem of its class in transformers (``Llama`` of ``LlamaForCausalLM``);
     ``tied`` is what transformers takes an absent ``tie_word_embeddings`` to mean; ``ends`` and ``bos`` are the ids
     it takes absent ``eos_token_id`` and ``bos_token_id`` to mean; ``adds_bos`` says whether its sentencepiece
     tokenizer begins a text with BOS.
@@ -112,6 +113,7 @@ class Architecture:
     model_type: str
     names: Callable[[Settings], Mapping[str, str]]
     from_config: Callable[[Settings], Decoder]
+    network: str = ""
     gguf: str = ""
     gguf_names: Mapping[str, str] = field(default_factory=dict)
     gguf_factors: tuple[str, ...] = ()

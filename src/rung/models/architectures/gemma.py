@@ -71,6 +71,7 @@ ARCHITECTURE = Architecture(
     "gemma",
     names,
     from_config,
+    network="Gemma",
     gguf="gemma",
     gguf_names=family.GGUF_NAMES,
     from_gguf=from_gguf,

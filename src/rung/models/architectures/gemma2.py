@@ -88,6 +88,7 @@ ARCHITECTURE = Architecture(
     "gemma2",
     names,
     from_config,
+    network="Gemma2",
     gguf="gemma2",
     gguf_names=family.GGUF_NAMES | family.GGUF_POST_NORM_NAMES,
     from_gguf=from_gguf,

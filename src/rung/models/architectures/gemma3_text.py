@@ -89,6 +89,7 @@ ARCHITECTURE = Architecture(
     "gemma3_text",
     names,
     from_config,
+    network="Gemma3",
     gguf="gemma3",
     gguf_names=family.GGUF_NAMES | family.GGUF_POST_NORM_NAMES | family.GGUF_QK_NORM_NAMES,
     from_gguf=from_gguf,

@@ -53,6 +53,7 @@ ARCHITECTURE = Architecture(
     "llama",
     names,
     from_config,
+    network="Llama",
     gguf="llama",
     gguf_names=family.GGUF_NAMES | family.GGUF_BIAS_NAMES,
     gguf_factors=("plain", "short", "long"),

@@ -38,4 +38,4 @@ def from_config(config: Settings) -> Decoder:
     )
 
 
-ARCHITECTURE = Architecture("mistral", names, from_config, ends=(2,), bos=1, adds_bos=True)
+ARCHITECTURE = Architecture("mistral", names, from_config, network="Mistral", ends=(2,), bos=1, adds_bos=True)

@@ -55,6 +55,7 @@ ARCHITECTURE = Architecture(
     "phi3",
     names,
     from_config,
+    network="Phi3",
     gguf="phi3",
     gguf_names={name: role for name, role in family.GGUF_NAMES.items() if role != "gate"}
     | {"ffn_up.weight": "gate_up"},

@@ -52,5 +52,5 @@ def from_gguf(meta: Settings, factors: Factors) -> Decoder:
 
 
 ARCHITECTURE = Architecture(
-    "qwen2", names, from_config, gguf="qwen2", gguf_names=family.GGUF_NAMES, from_gguf=from_gguf
+    "qwen2", names, from_config, network="Qwen2", gguf="qwen2", gguf_names=family.GGUF_NAMES, from_gguf=from_gguf
 )

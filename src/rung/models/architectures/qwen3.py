@@ -37,6 +37,7 @@ ARCHITECTURE = Architecture(
     "qwen3",
     names,
     from_config,
+    network="Qwen3",
     gguf="qwen3",
     gguf_names=family.GGUF_NAMES | family.GGUF_QK_NORM_NAMES,
     from_gguf=from_gguf,

@@ -1,35 +1,28 @@
-"""The model types that can be described, one file per family; a new one is named here and nowhere else."""
+"""The model types that can be described, found by folder: each module of ``diffusion``, ``encoders`` and ``text``."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
+
 from rung.core.registry import Registry
+from rung.models.networks import diffusion, encoders, text
 from rung.models.networks.describing import Description
-from rung.models.networks.diffusion import pictures, unet, vae, video, video_vae
-from rung.models.networks.encoders import bert, clip, t5, whisper
-from rung.models.networks.text import deepseek, dense, experts, gemma, hybrid, mamba, sparse
 
 __all__ = ["DESCRIPTIONS", "Description"]
 
 #: By ``model_type`` (transformers) or ``_class_name`` (diffusers); beside these those of ``rung.models.architectures``.
 DESCRIPTIONS: Registry[Description] = Registry("description")
 
-for _module in (
-    experts,
-    deepseek,
-    dense,
-    sparse,
-    hybrid,
-    gemma,
-    mamba,
-    t5,
-    bert,
-    whisper,
-    clip,
-    unet,
-    pictures,
-    video,
-    vae,
-    video_vae,
-):
-    for _description in _module.DESCRIPTIONS:
+
+def _found(package: ModuleType) -> Iterator[Description]:
+    """Yield ``DESCRIPTIONS`` of each module of a folder, by name."""
+    for name in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):
+        yield from getattr(importlib.import_module(f"{package.__name__}.{name}"), "DESCRIPTIONS", ())
+
+
+for _package in (text, encoders, diffusion):
+    for _description in _found(_package):
         DESCRIPTIONS.register(_description.model_type, _description)
