@@ -48,7 +48,7 @@ GENERATED := src/rung/diagnosis src/rung/hardware/catalog docs/errors docs/model
 generate: $(VENV)/dev.done
 	$(BIN)/python -c "from rung.hardware.catalog import tables; tables.write()"
 	$(BIN)/python -m rung.diagnosis.pages docs/errors
-	$(BIN)/python -c "from rung.cli.views import model_names_page; model_names_page.write('docs/model-names.md')"
+	$(BIN)/python -c "from rung.cli.views.pages import model_names; model_names.write('docs/model-names.md')"
 	$(BIN)/python -m rung.diagnosis.learning
 
 # the same bytes must come out of it on every machine
