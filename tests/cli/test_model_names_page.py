@@ -10,7 +10,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "model-names.md"
 
 def test_the_page_is_made_from_the_table():
     assert PAGE.read_text(encoding="utf-8") == model_names.page(), (
-        "python -c \"from rung.cli.views import model_names_page; model_names.write('docs/model-names.md')\""
+        "python -c \"from rung.cli.views.pages import model_names; model_names.write('docs/model-names.md')\""
     )
 
 
