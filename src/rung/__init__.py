@@ -11,6 +11,7 @@ The names below are loaded when they are first used: ``import rung`` costs next 
 from __future__ import annotations
 
 import importlib
+import sys
 
 from rung import moved as _moved
 from rung.hub.register import install as _install
@@ -75,7 +76,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'rung' has no attribute {name!r}")
+        raise AttributeError(f"module 'rung' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     value = getattr(importlib.import_module(_PUBLIC[name]), name)
     globals()[name] = value
     return value

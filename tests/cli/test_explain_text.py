@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rung.cli.app import main
+from rung.diagnosis.explain import explain
 
 BF16 = "RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::BFloat16"
 CUBLAS = (
@@ -160,3 +161,19 @@ def test_a_model_is_checked_against_a_card_that_is_known(capsys):
         main(["explain", "a b", "--model", "gemma-22b", "--device", "p2200"])
     assert stopped.value.code != 0
     assert "gemma" in capsys.readouterr().err
+
+
+def test_python_prints_an_explanation_as_the_command_does(said):
+    lines = str(explain(FRAME + CUBLAS)).splitlines()
+    assert lines == said(FRAME + CUBLAS, "--no-environment")
+    assert "What to do" in lines
+    page = explain("RuntimeError: CUDA out of memory & more")._repr_html_()
+    assert page.startswith("<p><b>")
+    assert "out of memory &amp; more" in page
+
+
+def test_a_guess_says_what_rung_does_without_changing_code(said):
+    lines = said("CUBLAS_STATUS_NOT_SUPPORTED", "--no-environment")
+    unsure = lines[0].startswith("Not sure")
+    assert any("rung exec --" in line for line in lines)
+    assert unsure is ("What to do" not in lines), "the fixes of a guess are not shown"

@@ -87,3 +87,9 @@ def test_it_does_not_try_for_ever(full, budgets):
     with pytest.raises(MemoryError):
         load.load(MODEL)
     assert len(tried) == 4
+
+
+def test_a_model_is_shown_by_its_plan():
+    shown = repr(load.load(MODEL, context=64))
+    assert shown.startswith("<Model llama-q4_0.gguf: stored on cpu, ")
+    assert shown.endswith("context 64>")

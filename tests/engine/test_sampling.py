@@ -186,3 +186,23 @@ def test_greedy_copies_no_logits() -> None:
     finally:
         tracemalloc.stop()
     assert peak < values.nbytes / 8
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("max_new_tokens", "max_tokens"), ("repetition_penalty", "repeat_penalty"), ("temprature", "temperature")],
+)
+def test_an_option_of_another_library_is_named_as_here(name, meant):
+    with pytest.raises(UsageError) as refused:
+        Sampling.of({}, **{name: 1})
+    assert f"Did you mean {meant}?" in refused.value.cause
+    (way,) = refused.value.ways_out
+    if meant in Sampling.__dataclass_fields__:  # the example is one that is taken
+        Sampling.of({}, **eval(way.replace("model.generate", "dict").replace('"Why is the sky blue?", ', "")))
+
+
+def test_an_option_like_none_is_refused_with_those_there_are():
+    with pytest.raises(UsageError) as refused:
+        Sampling.of({}, zzzz=1)
+    assert "Did you mean" not in refused.value.cause
+    assert "max_tokens" in refused.value.facts[0]

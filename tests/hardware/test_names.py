@@ -106,3 +106,12 @@ def test_every_instance_names_a_product_in_a_size_that_is_sold():
 
 def test_sim_before_a_name_changes_nothing():
     assert catalog.device("sim:p2200") == catalog.device("p2200")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("rtx3006", "GeForce RTX 3060 12GB"), ("gtx 1008", "GeForce GTX 1080"), ("p2020", "Quadro P2200")],
+)
+def test_two_swapped_digits_mean_the_product_with_these_digits(typed, meant):
+    with pytest.raises(UnknownDevice, match=f"Did you mean {meant}"):
+        catalog.device(typed)

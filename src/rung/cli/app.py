@@ -102,6 +102,9 @@ def _report(error: Exception, json: bool) -> int:
     from rung.core.errors import RungError
 
     if isinstance(error, RungError):
+        from rung.cli.ways_out import complete
+
+        error.ways_out = tuple(complete(way, cli.typed) for way in error.ways_out)
         _say(str(error))
         if json:
             _print_json(error.to_json())

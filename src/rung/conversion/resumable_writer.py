@@ -34,7 +34,10 @@ def check_new(target: Path) -> None:
         if not target.with_name(f"{target.name}.part").exists():  # a run was killed after its last step
             target.with_name(f"{target.name}.part.journal").unlink(missing_ok=True)
         raise UsageError(
-            f"{target} is there already", (), ["remove it, or give the result another name"], code="output-exists"
+            f"{target} is there already",
+            ["nothing is written over; give the result another name, or remove this one"],
+            [f"rm {'-r ' if target.is_dir() else ''}{quoted(target)}   # if it is no longer needed"],
+            code="output-exists",
         )
 
 

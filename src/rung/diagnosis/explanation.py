@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rung.core.shown import Shown
 from rung.core.text import size
 from rung.core.value import Value
 from rung.diagnosis.evidence import Evidence
@@ -61,7 +62,7 @@ class Alternative(Value):
 
 
 @dataclass(frozen=True)
-class Explanation(Value):
+class Explanation(Shown, Value):
     """``cause`` is a label of ``causes.toml`` or None; ``confidence`` the probability that it is right.
 
     ``alternatives`` are other causes, falling; ``automatic``: ``rung run`` repairs it by itself. ``repairs`` are what
@@ -83,6 +84,7 @@ class Explanation(Value):
     program: Program = field(default=NONE, compare=False)
     again: str = field(default="", compare=False)
     vague: bool = field(default=False, compare=False)
+    VIEW = "rung.cli.views.explain.shown"
 
     def to_json(self) -> dict[str, Any]:
         """The answer as an object."""

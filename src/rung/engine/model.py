@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import ContextTooLong, DeviceError, UsageError
-from rung.core.text import count, quoted
+from rung.core.text import count, quoted, size
 from rung.core.types import Device, Plan, Report
 from rung.core.value import FrozenDict
 from rung.engine import process_memory
@@ -69,6 +69,11 @@ class Model:
         self._template = Template(card.chat_template, self.tokenizer.named) if card.chat_template else None
         self._ends = frozenset(card.end_tokens) | self.tokenizer.end_tokens
         journal.notes += [note for note in self.tokenizer.notes if note not in journal.notes]
+
+    def __repr__(self) -> str:
+        plan, places = self.plan, "+".join(placement.device for placement in self.plan.placements)
+        held = size(plan.memory)
+        return f"<Model {plan.model}: {plan.format} on {places}, {held}, context {plan.context:,}>"
 
     @property
     def report(self) -> Report:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.core.errors import DeviceError, UsageError
+from rung.core.text import close
 
 _FIRST_CANDIDATES = 1024
 
@@ -27,6 +28,28 @@ _RANGES = {
     "min_p": (0.0, 1.0, "from 0 to 1"),
     "repeat_penalty": (1e-3, 1e3, "above 0; 1 is no penalty"),
     "seed": (0, 2**64 - 1, "0 or above"),
+}
+
+#: An option of ``generate`` as an example shows it.
+_EXAMPLES = {
+    "max_tokens": "100",
+    "temperature": "0.7",
+    "top_k": "40",
+    "top_p": "0.9",
+    "min_p": "0.05",
+    "repeat_penalty": "1.1",
+    "seed": "1",
+    "stop": r'["\n"]',
+}
+#: What transformers, llama.cpp and OpenAI's API call the same.
+_ELSEWHERE = {
+    "max_new_tokens": "max_tokens",
+    "max_length": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "repetition_penalty": "repeat_penalty",
+    "do_sample": "temperature",
+    "stop_strings": "stop",
 }
 
 
@@ -62,7 +85,7 @@ class Sampling:
         """
         unknown = sorted(set(options) - set(_RANGES))
         if unknown:
-            raise UsageError(f"{unknown[0]} is no sampling option; they are {', '.join(_RANGES)}.", code="name-unknown")
+            raise _unknown(unknown[0])
         asked = {name: value for name, value in options.items() if value is not None}
         given = {name: value for name, value in defaults.items() if name in _RANGES and _makes_sense(name, value)}
         values = given | asked
@@ -73,6 +96,18 @@ class Sampling:
         if "top_k" in given and "top_k" not in asked:
             values["top_k"] = int(values["top_k"])  # some files have it as a float
         return cls(**values)
+
+
+def _unknown(name: str) -> UsageError:
+    """Return the refusal of an option that does not exist, with the one that is meant where that is clear."""
+    meant = _ELSEWHERE.get(name) or next(iter(close(name, _EXAMPLES, most=1)), None)
+    shown = meant or "max_tokens"
+    return UsageError(
+        f"There is no option {name!r} of generation." + (f" Did you mean {meant}?" if meant else ""),
+        [f"options: {', '.join(_EXAMPLES)}"],
+        [f'model.generate("Why is the sky blue?", {shown}={_EXAMPLES[shown]})'],
+        code="name-unknown",
+    )
 
 
 def _makes_sense(name: str, value: Any) -> bool:

@@ -1,7 +1,7 @@
 """The k-quants of GGUF: superblocks of 256 weights whose group scales are themselves integers times a float16.
 
 Layouts are those of ggml (``ggml-common.h``). A weight is ``d * scale * code - dmin * minimum`` (Q2_K, Q4_K, Q5_K)
-or ``d * scale * code`` (Q3_K, Q6_K), multiplied in that order. Encoders are in ``kquants_encode``.
+or ``d * scale * code`` (Q3_K, Q6_K), multiplied in that order. ``pack_*`` encode, ``_unpack_*`` decode.
 """
 
 from __future__ import annotations

@@ -145,7 +145,8 @@ def _guess(name: str, wanted: str) -> Match:
     if len(wanted) > 2 and len(within := [p.name for p in products() if wanted in normal(p.name)]) > 1:
         raise _ambiguous(name, within)
     forms = {form: p.name for p in products() for form in (*_short_spaced(p), normal(p.name))}
-    alike = close(short, forms) + close(wanted, forms)
+    swapped = [form for form in forms if _letters(form) == _letters(short)]  # 3006 for 3060
+    alike = swapped + close(short, forms) + close(wanted, forms)
     close_by = [*(p.name for p in fits), *begins[:1], *(forms[form] for form in alike)]
     near = list(dict.fromkeys(close_by))[:3]
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -232,6 +233,11 @@ def _short(name: str) -> str:
     """The normal form without the maker's words, SXM2 to SXM5 alike."""
     bare = _LOOSE.sub(" ", _MAKERS.sub(" ", name))
     return " ".join(re.sub(r"\bsxm\d\b", "sxm", bare).split())
+
+
+def _letters(name: str) -> list[str]:
+    """Return the letters and digits of a name in order of the alphabet: those of one with two swapped are the same."""
+    return sorted(_joined(name))
 
 
 def _joined(name: str) -> str:

@@ -224,7 +224,7 @@ def _translate(error: Exception, repository: str, revision: str | None) -> RungE
             ["HF_HOME=/a/folder"],
             code="output-unwritable",
         )
-    again = ["try again: a download goes on where it ended", "--offline, if it was downloaded before"]
+    again = ["try again: a download goes on where it ended", "--offline   # if it was downloaded before"]
     if status is not None:
         return HubError(f"The hub failed on {repository} with status {status}.", [_line(error)], again)
     transport = type(error).__module__.split(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "requests")

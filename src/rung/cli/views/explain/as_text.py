@@ -31,10 +31,14 @@ def show(found: Explanation, out: Console, *, helped: bool = False, everything: 
     _show_evidence(found.evidence if everything else _without_repetition(found.evidence), out)
     if (found.unsure and not everything) or found.vague:
         _show_how_to_ask(found, out)
-    if found.unsure and not everything:
+    guess = found.unsure and not everything
+    if guess and found.vague:
         return
-    out.print("What to do")
     fixes, repairs = found.ways
+    if guess:
+        fixes = ()  # those of the likeliest cause alone; what rung does by itself helps with any
+    else:
+        out.print("What to do")
     for number, fix in enumerate(_once(fixes)[: None if everything else _FIXES], 1):
         out.print(f"  {number}  {fix.text}" + (f"\n       {fix.command}" if fix.command else ""))
     for fix in repairs:
