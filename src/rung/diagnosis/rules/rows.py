@@ -197,6 +197,13 @@ RULES: tuple[Rule, ...] = (
         "kernels in bfloat16 are compiled from compute capability 8.0 on",
         "candle, candle-kernels",
     ),
+    Rule(  # else such a card were repaired by itself, for a dtype that it computes
+        "trainer-misses-bf16",
+        lambda s: s.from_(80) and s.has("bf16-training-arguments"),
+        {"bf16-unsupported-gpu": -5, "software-defect": 3.2, "cpu-only-build": 1.1, "gpu-not-visible": 1.1},
+        "{gpu} has compute capability {cc} and computes bfloat16: the check asks too early, or sees no GPU",
+        "transformers, utils/import_utils.py",
+    ),
     Rule(
         "refused-before-ampere",
         lambda s: (
