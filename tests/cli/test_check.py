@@ -172,6 +172,13 @@ def test_what_is_named_twice_is_shown_once(rung, gemma):
     assert not rung("check", gemma, "--device", "p2200", "--device", "p2000", "--format", "nf4").err
 
 
+@pytest.mark.parametrize(("model", "runs"), [("mixtral", False), ("gemma-2b", True)])
+def test_a_model_that_rung_does_not_split_is_said_to_have_no_command(rung, model, runs):
+    said = rung("check", model, "--device", "2x3090", "--format", "q4_k_m").out
+    assert ("no command: " in said, "rung run " in said) == (not runs, runs)
+    assert "no command" not in rung("check", model, "--device", "h100", "--format", "q4_k_m").out
+
+
 def test_two_builds_of_one_card_are_not_one_device():
     cards = [catalog.device("p2200", build) for build in ("torch 1.10+cu102", "torch 2.3+cu121")]
     assert len(select.select_groups([cards[0], catalog.device("p2200", "torch 1.10+cu102")])) == 1

@@ -4,6 +4,8 @@ import errno
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -128,6 +130,14 @@ def test_wrong_questions(latte, capsys, arguments, said):
     status, _, told = rung(capsys, *(argument.format(latte) for argument in arguments))
     assert status in (1, 2)
     assert said.format(latte) in told
+
+
+@pytest.mark.slow
+def test_a_wrong_name_is_answered_by_rung_alone():
+    """Libraries that are imported on the way tell to install packages."""
+    command = [sys.executable, "-m", "rung", "video", "NOSUCH", "a cat"]
+    lines = subprocess.run(command, capture_output=True, text=True).stderr.splitlines()
+    assert lines[0] == "There is no pipeline 'NOSUCH'."
 
 
 def test_a_gguf_file_is_no_pipeline_and_the_command_that_runs_it_is_said(tmp_path, capsys):

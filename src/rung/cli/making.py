@@ -75,6 +75,8 @@ def make(
 ) -> None:
     """Makes one video or picture, or those of a batch."""
     from rung.cli.common import quiet_bitsandbytes, simulated
+
+    quiet_bitsandbytes()  # before the imports below, which import it
     from rung.measure import pictures
     from rung.pipelines.batch import Done, Job, jobs
     from rung.pipelines.generate import Settings
@@ -102,7 +104,6 @@ def make(
     for job in () if plan else left:
         moving = command == "video" and job.out.suffix.lower() != ".png"
         pictures.check_destination(job.out, job.settings.frames or (2 if moving else 1))
-    quiet_bitsandbytes()
     folder = opened(model, offline, revision, quiet or json)
     with simulated(device, software) as chosen, _pipeline(folder, chosen, memory, format, quiet or json) as pipeline:
         if plan:

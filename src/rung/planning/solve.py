@@ -1,4 +1,4 @@
-"""Chooses: candidates of format, dtype and devices; memory, time and error of each; the best that fits."""
+"""Choose the format, dtype and devices of a plan: memory, time and error of each candidate, and the best that fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which format, packing and rung every tensor gets on a device."""
+"""Decide the format, packing and rung of each tensor on a device, for the format that ``solve`` tries."""
 
 from __future__ import annotations
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: A blank at which no line is folded, and the most letters of what stays whole.
 _UNBROKEN, _SHORT = "\u00a0", 24
+#: What stands in the place of a command.
+_ON_ONE = "  no command: transformers builds this network, and rung runs those on one device"
 
 
 def show(answer: Answer, fits: bool = False, details: bool = False) -> None:
@@ -162,9 +164,15 @@ def _best(answer: Answer, details: bool) -> list[str]:
             continue
         best = answer.choices[index]
         lines.append(f"→ {answer.name(device)}: {best.format}" + (f"   {best.command}" if best.command else ""))
+        lines += [_ON_ONE] if _split_elsewhere(best) else []
         lines += [] if details else _pieces("  ", gist(best))
         lines += faster(answer, best) or faster(answer, _slower(answer, device))
     return lines
+
+
+def _split_elsewhere(choice: Choice) -> bool:
+    """Return whether a language model would run over these devices, and ``rung run`` does not split it."""
+    return choice.command is None and "+" in choice.device and choice.speed.decode_tokens_per_second is not None
 
 
 def _slower(answer: Answer, device: str) -> Choice | None:
