@@ -49,20 +49,25 @@ model = rung.load(sys.argv[1], device="cpu")
 list(model.generate("the model runs on a device " * 8, raw=True, max_tokens=4))
 lean = not {step for step in model.report.rungs if step.startswith("decode_step")}.isdisjoint(
     step for step, name in model.report.rungs.items() if name == "numba.step")
-memory = model.plan.placements[0].memory
-print(lean, "torch" in sys.modules, memory.runtime, model.report.measured["memory_bytes"] <= memory.most)
+memory, report = model.plan.placements[0].memory, model.report
+print(lean, "torch" in sys.modules, memory.runtime, memory.most)
+print(report.predicted["memory_bytes"], report.measured["memory_bytes"])
 """
 
 
-def test_long_prompts_are_read_without_torch_and_the_plan_counts_none():
-    """A small budget depends on it: torch takes 200 MB more."""
-    done = subprocess.run([sys.executable, "-c", LONG_PROMPT_WITHOUT_TORCH, str(MODEL)], capture_output=True, text=True)
+@pytest.mark.parametrize("model", [str(MODEL), "demo"])
+def test_long_prompts_are_read_without_torch_in_the_memory_that_the_plan_names(model):
+    """A small budget depends on it: torch takes 200 MB more, which were counted once whether it was loaded or not."""
+    done = subprocess.run([sys.executable, "-c", LONG_PROMPT_WITHOUT_TORCH, model], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    lean, torch, runtime, within = done.stdout.split()
+    lean, torch, *sizes = done.stdout.split()
+    runtime, most, predicted, measured = map(float, sizes)
     if lean != "True":
         pytest.skip("this processor has no kernel for whole tokens")
-    assert (torch, within) == ("False", "True")
-    assert int(runtime) < RUNTIME_CPU
+    assert torch == "False"
+    assert measured <= most
+    assert abs(predicted - measured) <= max(0.1 * measured, 30e6)
+    assert runtime < RUNTIME_CPU
 
 
 def test_weights_stored_as_floats_need_torch_and_the_plan_counts_it():
