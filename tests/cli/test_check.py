@@ -360,6 +360,22 @@ def test_the_page_is_written_when_nobody_reads_the_text(gemma, tmp_path):
     assert "Llama 3.1 8B on a Quadro P2200" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("devices", "budget", "wanted"),
+    [
+        ("p2200", "4GB", "--device cuda:0 --memory 4.0GB"),
+        ("p2200", "quadro-p2200=3GB,9GB", "--device cuda:0 --memory 3.0GB"),
+        ("p2200+cpu", "4GB", "--context 4096 --memory 4.0GB"),
+        ("p2200+cpu", "quadro-p2200=4GB,cpu=3GB", "--context 4096 --memory cuda:0=4.0GB,cpu=3.0GB"),
+        ("p2200", None, "--device cuda:0"),
+    ],
+)
+def test_a_command_keeps_the_budget_that_was_asked_about(rung, gemma, devices, budget, wanted):
+    options = ("--memory", budget) if budget else ()
+    said = rung("check", gemma, "--device", devices, "--format", "q4_k", *options, "--json")
+    assert json.loads(said.out)["choices"][0]["command"].endswith(wanted)
+
+
 def test_a_budget_above_the_card_is_said_on_stderr(rung, gemma):
     said = rung("check", gemma, "--device", "p2200", "--memory", "20GB", "--format", "q8_0")
     assert "Quadro P2200 has less than --memory 20.0 GB: 4.9 GB is counted there." in said.err

@@ -1,11 +1,14 @@
 """What ``rung explain`` prints: how sure it is in words, three fixes, no facts thrice, what works on the card."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from rung.cli.app import main
+from rung.diagnosis import machine
 from rung.diagnosis.explain import explain
+from rung.hardware import catalog
 
 BF16 = "RuntimeError: at::cuda::blas::gemm: not implemented for struct c10::BFloat16"
 CUBLAS = (
@@ -149,6 +152,14 @@ def test_what_works_today_ends_the_answer_with_a_command_that_is_printed_once(sa
     here = said("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
     assert any(line.startswith("On this machine's ") for line in here)
     assert not any(" today: " in line for line in said(BF16, "--no-environment"))
+
+
+def test_a_card_that_the_log_names_is_the_one_that_is_planned_for_where_this_machine_has_none(said, monkeypatch):
+    log = "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your {} GPU has 7.0."
+    processor = machine.card_named("cpu") or catalog.device("epyc-9654")
+    monkeypatch.setattr(machine, "best_device", lambda: replace(processor, kind="cpu", real=True))
+    assert any(line.startswith("On a Tesla V100 ") for line in said(log.format("Tesla V100-SXM2-32GB")))
+    assert any(line.startswith("On this machine's ") for line in said(log.format("Foo 9000")))
 
 
 def test_a_model_is_checked_against_a_card_that_is_known(capsys):

@@ -7,7 +7,7 @@ of ``rung.planning``, one arrangement for each format and device.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rung.core.text import quoted, size, tenths
@@ -18,7 +18,7 @@ from rung.models.networks.values import Outline
 from rung.planning.answers.alternatives import GroupRequest, instead
 from rung.planning.answers.case import Case, make_case, storages_of, usual_storages, with_context
 from rung.planning.answers.speeds import llama_cpp_speed, memory_bound
-from rung.planning.answers.suggestions import less_context, other_training, smaller_format
+from rung.planning.answers.suggestions import budget_text, less_context, other_training, smaller_format
 from rung.planning.check_result import (
     OPTIMIZER,
     RANK,
@@ -249,11 +249,21 @@ def _command(case: Case, arrangement: Arrangement, group: Group) -> str | None:
         words += ["--format", storage_name(arrangement.storage)]
     words += [] if makes else ["--context", str(case.context)]
     if len(group) == 1:
-        words += ["--device", group[0].id if group[0].real else _place(group[0])]
-    return shlex.join(words)
+        words += ["--device", _place(group[0])]
+    return shlex.join([*words, *_budgets(case.request.memory, group)])
+
+
+def _budgets(memory: Mapping[str, int], group: Group) -> list[str]:
+    """Return ``--memory`` as the command takes it, where budgets were given: it runs within them, too."""
+    places = {device.id: _place(device) if len(group) > 1 else "*" for device in group} | {"*": "*"}
+    # a device's own budget goes before that for any
+    found = {places[name]: memory[name] for name in sorted(memory, key="*".__ne__) if name in places}
+    return ["--memory", ",".join(budget_text(name, count) for name, count in found.items())] if found else []
 
 
 def _place(device: Device) -> str:
+    if device.real:
+        return device.id
     return device.kind if device.kind in ("cpu", "mps") else f"{device.kind}:0"
 
 

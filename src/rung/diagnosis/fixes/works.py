@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.core.types import Device
+from rung.diagnosis import machine
 from rung.diagnosis.explanation import Explanation
 from rung.diagnosis.explanation import Works as Works
 from rung.hardware import json_cache
@@ -28,11 +29,20 @@ _BITS = 4
 def suit(found: Explanation, scene: Scene, device: Device, outline: Outline | None) -> Explanation:
     """Return the explanation with its fixes checked against ``device`` for the model of ``outline`` or of the log, and
     with what works there: that model, else a well-known one."""
+    device = _of_log(scene, device)
     if outline is not None or scene.mentions.runs:
         from rung.diagnosis.fixes import suited
 
         found = suited.suit(found, scene, device, outline)
     return found if found.works is not None else replace(found, works=best_known(device))
+
+
+def _of_log(scene: Scene, device: Device) -> Device:
+    """Return the card that the log names, where this machine has none; else ``device``."""
+    gpu = scene.facts.gpu
+    if gpu is None or not device.real or device.kind != "cpu":
+        return device
+    return machine.card_named(gpu.name) or device
 
 
 def best_known(device: Device) -> Works | None:

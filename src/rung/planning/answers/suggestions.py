@@ -89,13 +89,13 @@ def _command(kitchen: WeightPlanCache, request: Request, **changed: str | int | 
     """The command that asks the same with something changed; None takes an option away."""
     typed = request.typed
     asked = {"format": request.format, "device": typed.device or request.device, "software": typed.software}
-    memory = {"memory": ",".join(_budget(name, count) for name, count in request.memory.items()) or None}
+    memory = {"memory": ",".join(budget_text(name, count) for name, count in request.memory.items()) or None}
     options = asked | {"context": request.context} | memory | changed
     given = [f"--{name} {quoted(value)}" for name, value in options.items() if value is not None]
     return " ".join([typed.command, quoted(typed.model or name_of(kitchen.subject.path)), *given])
 
 
-def _budget(device: str, count: int) -> str:
+def budget_text(device: str, count: int) -> str:
     """A budget as ``--memory`` takes it, exactly: ``4.6GB``, ``cpu=300MB``."""
     short = round(count / 2**30, 1)
     exact = int(short * 2**30) == count
