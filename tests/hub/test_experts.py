@@ -190,5 +190,5 @@ def _sample(name, seed):
 
     generator, fmt = np.random.default_rng(seed), formats.get(name)
     if not fmt.encodes:
-        return formats.grouped.sample(fmt, (6, 128), generator)
+        return formats.families.grouped.sample(fmt, (6, 128), generator)
     return formats.encode(generator.standard_normal((6, 128)), fmt)

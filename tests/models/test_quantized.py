@@ -65,7 +65,7 @@ def test_gpu_decoders_and_pieces_of_rows_give_the_same(tmp_path, name):
 
 def test_e4m3_is_torchs():
     every = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
-    assert torch.equal(torch.from_numpy(formats.grouped.E4M3).nan_to_num(777), every.nan_to_num(777))
+    assert torch.equal(torch.from_numpy(formats.families.grouped.E4M3).nan_to_num(777), every.nan_to_num(777))
 
 
 @pytest.mark.slow
@@ -222,7 +222,7 @@ def test_a_method_that_rung_does_not_read_is_named(tmp_path):
 def test_names_of_grouped_formats(name):
     found = formats.get(name)
     assert formats.get(found.name) == found
-    sample = formats.grouped.sample(found, (3, 2 * found.block), np.random.default_rng(0))
+    sample = formats.families.grouped.sample(found, (3, 2 * found.block), np.random.default_rng(0))
     assert found.bytes(sample.shape) == sample.nbytes
     assert math.isclose(found.bits, 8 * found.block_bytes / found.block)
 

@@ -202,7 +202,7 @@ def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, ban
     """Seconds in which a token reads keys and values.
 
     A row is converted once for four of the query heads that share it, and once for each head that is left over
-    (``kernels.cpu.attention``): a pass of either kind has its time, beside that of fetching the row. How much of both
+    (``kernels.cpu.decode.attention``): a pass of either kind has its time, beside that of fetching the row. How much of both
     a processor does at once is measured for common numbers of heads, and follows from these for others; on a GPU, which
     takes so much for the row and so much for each head, it is the straight line through them.
     """

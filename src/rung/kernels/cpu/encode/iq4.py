@@ -28,7 +28,7 @@ from rung.kernels.isa.scalar import numbers, read_u16, write_u16
 
 _MIDDLE, _MOST = np.float32(128.5), np.float32(255.0)
 #: The table: an int64, how many scales are tried; float32: the 15 places between codes on the scale of ``_scaled``, the
-#: 15 steps between their values and the first value, 1 / that, two bounds (``formats.iq4``), and what is tried.
+#: 15 steps between their values and the first value, 1 / that, two bounds (``families.iq4``), and what is tried.
 _MIDDLES, _STEPS, _FIRST, _RATE, _COARSE, _NEGLIGIBLE, _TRIALS = 8, 68, 128, 132, 136, 140, 144
 #: Bytes of the work before the weights in columns.
 _TURNED = 256
