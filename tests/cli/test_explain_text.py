@@ -81,6 +81,10 @@ def test_a_release_of_nobody_knows_what_is_no_fix(said, everything):
     assert "HSA_OVERRIDE_GFX_VERSION" in text
     assert "that raised it" not in text
     assert "pip list" not in text
+    other = '  File "/v/site-packages/diff_gaussian_rasterization/__init__.py", line 142, in f\n'
+    illegal = said(f"{other}RuntimeError: CUDA error: an illegal memory access was encountered", *everything)
+    at = next(number for number, line in enumerate(illegal) if "release of diff-gaussian-rasterization" in line)
+    assert not illegal[at + 1].startswith("       "), "no command for torch below another package"
     named = f'  File "/v/site-packages/torch/cuda/__init__.py", line 1, in f\n{log}'
     assert "install a newer torch for this card" in "\n".join(said(named, "--device", "6750xt", "--all"))
 

@@ -63,7 +63,7 @@ _TORCH_SOURCE = "git clone --recursive https://github.com/pytorch/pytorch && cd 
 @dataclass(frozen=True)
 class Defaults:
     """Hold what goes with the fixes of one log, where that is the likeliest cause. ``variables`` stand before a
-    build."""
+    build; ``module`` is what the texts of the fixes call the package that failed."""
 
     scene: Scene
     cause: str
@@ -71,6 +71,7 @@ class Defaults:
     system: str
     maker: str
     variables: str
+    module: str
 
     def location(self, label: str) -> str:
         """Return ``train.py, line 12``, where a fix is a change of code and the log names the line; else empty."""
@@ -100,7 +101,7 @@ class Defaults:
 
     def _of_python(self, label: str) -> str | None:
         library = self.scene.mentions.library.partition(" ")[0] or _PACKAGES.get(self.program.name, "")
-        if not library and self.program == TORCH:
+        if not library and self.module == TORCH.name:
             library = TORCH.name
         if not (library or self.program.python):
             return None

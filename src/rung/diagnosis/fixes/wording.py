@@ -134,7 +134,8 @@ class Speaker:
             variables = 'CFLAGS="-march=native" '
         elif self._maker != "nvidia":
             variables = "PYTORCH_ROCM_ARCH={gfx} " if self._maker == "amd" else ""
-        found = Defaults(self._scene, self._cause, self.program, self._system, self._maker, variables)
+        module = self._named("module") or ""
+        found = Defaults(self._scene, self._cause, self.program, self._system, self._maker, variables, module)
         command = found.command(label)
         return self._filled(command) if command else None, "" if command else found.location(label)
 
