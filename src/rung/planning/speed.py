@@ -202,9 +202,9 @@ def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, ban
     """Seconds in which a token reads keys and values.
 
     A row is converted once for four of the query heads that share it, and once for each head that is left over
-    (``kernels.cpu.decode.attention``): a pass of either kind has its time, beside that of fetching the row. How much of both
-    a processor does at once is measured for common numbers of heads, and follows from these for others; on a GPU, which
-    takes so much for the row and so much for each head, it is the straight line through them.
+    (``kernels.cpu.decode.attention``): a pass of either kind has its time, beside that of fetching the row. How much of
+    both a processor does at once is measured for common numbers of heads, and follows from these for others; on a GPU,
+    which takes so much for the row and so much for each head, it is the straight line through them.
     """
     held = subject.cache_bytes(1, dtype, 1) * _seen(subject, depth)
     size = 64 if subject.shape.head_dim <= 64 else 128

@@ -23,7 +23,8 @@ _COARSE_BITS = 6.0
 #: Tensors that no file stores in blocks: convolutions, routers of experts, positions. They stay floats.
 _FLOATS = ("conv", "router", "positions", "types", "table", "bias")
 
-#: Packed weights above this have huge pages of their own, the last of which is resident whole (``kernels.cpu.pack.arena``).
+#: Packed weights above this have huge pages of their own, the last of which is resident whole
+#: (``kernels.cpu.pack.arena``).
 OWN_MAPPING = 16 << 20
 
 #: A format for every weight, llama.cpp's mixture of them, or None: as stored.

@@ -62,8 +62,8 @@ class State:
     def answer(self) -> Floats:
         """A copy of the logits, in the memory of the one before if nobody holds that or looks into it any more.
 
-        Half a megabyte for 128,000 tokens is mapped afresh each time (``engine.process_memory.keep_heap_whole``): 126 page
-        faults a token, 0.25 ms where pages are cheap and 1 ms where a machine below has to find them.
+        Half a megabyte for 128,000 tokens is mapped afresh each time (``engine.process_memory.keep_heap_whole``): 126
+        page faults a token, 0.25 ms where pages are cheap and 1 ms where a machine below has to find them.
         """
         if sys.getrefcount(self.given) > _OWN:
             self.given = np.empty_like(self.logits)
