@@ -188,7 +188,7 @@ def test_an_environment_that_is_none_is_refused(environment):
         {"gpu": ""},
         {"gpu": None},
         {"gpu": ["A100", "T4"]},
-        {"colour": "red"},
+        {"color": "red"},
         {"torch": 2.1},
     ],
 )

@@ -116,7 +116,7 @@ def lines(text, start, end=""):
 
 DISGUISES = {
     "as it is": lambda text: text.encode(),
-    "coloured": lambda text: f"\x1b[31;1m{text[:20]}\x1b[0m{text[20:]}\x1b[K\n".encode(),
+    "colored": lambda text: f"\x1b[31;1m{text[:20]}\x1b[0m{text[20:]}\x1b[K\n".encode(),
     "with progress bars": lambda text: f"10%|#   | 1/9\r20%|##  | 2/9\r{text}\r30%|### | 3/9".encode(),
     "of Windows": lambda text: f"start\r\n{text}\r\nend\r\n".encode(),
     "in UTF-16": lambda text: f"\ufeffstart\r\n{text}\r\n".encode("utf-16-le"),
@@ -135,10 +135,10 @@ DISGUISES = {
     ).encode(),
     "with broken bytes": lambda text: b"\xff\xfe\xfa start\n"[3:] + text.encode() + b"\n\x80\x81",
     "among warnings": lambda text: f"UserWarning: something is deprecated\n{text}\nINFO: exit\n".encode(),
-    "coloured by a library": lambda text: "\n".join(
+    "colored by a library": lambda text: "\n".join(
         f"\x1b[0;31m{line[:12]}\x1b[38;5;9m{line[12:]}\x1b[0m" for line in text.split("\n")
     ).encode(),
-    "with colours of which the escapes are lost": lambda text: f"[0;31m{text}[0m".encode(),
+    "with colors of which the escapes are lost": lambda text: f"[0;31m{text}[0m".encode(),
     "with a bar before each line": lambda text: lines(text, "\rEpoch 1:  3%|##     | 3/100 [00:03<01:00, 1.2it/s]"),
     "with a bar between the lines": lambda text: text.replace("\n", "\n\r 50%|##  | 1/2\r100%|####| 2/2\n").encode(),
     "of a notebook's file": lambda text: json.dumps(

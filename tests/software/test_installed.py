@@ -29,7 +29,7 @@ def findings(host, **installed):
         (PASCAL, {"torch": "2.5.1", "torch_cuda": "12.4"}, True, "its code for 6.0 runs on 6.1"),
         (ADA, {"torch": "1.10.2+cu102", "torch_cuda": "10.2"}, False, "has no code for 8.9; 2.15.0+cu132 has."),
         (ADA, {"torch": "2.13.0+cpu"}, False, "computes on the processor only and leaves RTX 4090 unused"),
-        (ADA, {"torch": "2.16.0a0+git1234", "torch_cuda": "13.4"}, None, "no build of the catalogue"),
+        (ADA, {"torch": "2.16.0a0+git1234", "torch_cuda": "13.4"}, None, "no build of the catalog"),
         (
             Host("RTX 4090", "sm_89", driver="535.54"),
             {"torch": "2.15.0+cu132", "torch_cuda": "13.2"},

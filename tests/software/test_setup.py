@@ -35,7 +35,7 @@ def chosen(name, **more):
 
 
 def build_of(setup):
-    """The catalogue's build that a setup's torch is, with its exact version taken off."""
+    """The catalog's build that a setup's torch is, with its exact version taken off."""
     release, _, name = setup.torch.version.partition("+")
     release = release.partition("a")[0]
     same = [b for b in builds() if version(b.release) == version(release) and (b.file or name in (b.name, b.local))]
@@ -212,7 +212,7 @@ def test_a_torch_that_is_asked_for():
     [
         ("v100", {}, "bitsandbytes", "0.50.2", "install", "LLM.int8() not: needs compute capability 7.5"),
         ("gtx 980", {}, "bitsandbytes", "0.47.0", "install", "nf4 and fp4"),
-        ("k80", {}, "bitsandbytes", "", "none", "rung quantises by itself"),
+        ("k80", {}, "bitsandbytes", "", "none", "rung quantizes by itself"),
         ("rtx 4090", {"python": "3.9"}, "bitsandbytes", "0.47.0", "install", "LLM.int8()"),
         ("rx 7900 xtx", {}, "bitsandbytes", "0.50.2", "install", "nf4"),
         ("v100", {}, "triton", "3.8", "included", "comes with torch"),

@@ -22,7 +22,7 @@ _BUILD = re.compile(r"(cuda|cu|rocm|hip|gfx|sm)_?\d[\da-f._]*")
 
 @dataclass(frozen=True)
 class Answer:
-    """The libraries of ``what`` in the order of reading; ``judgements`` beside them, empty without a ``device``.
+    """The libraries of ``what`` in the order of reading; ``judgments`` beside them, empty without a ``device``.
 
     ``remarks`` are about the whole: an archive's false sizes, folders that cannot be read.
     """
@@ -88,7 +88,7 @@ def _library(library: Library, found: Judgment | None) -> dict[str, Any]:
 
 
 def serves(library: Library) -> tuple[str, ...]:
-    """The compute capabilities (6.1) and AMD targets of the catalogue that some object of a library has code for."""
+    """The compute capabilities (6.1) and AMD targets of the catalog that some object of a library has code for."""
     return _serves(frozenset(image for item in library.filled for image in item.images))
 
 

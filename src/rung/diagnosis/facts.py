@@ -20,7 +20,7 @@ class Facts:
     """Everything known beside the error itself; None and empty mean unknown.
 
     ``capability`` is major * 10 + minor; ``torch`` and ``cuda`` (of torch's build, else the toolkit) are pairs of
-    numbers; ``build`` is torch's as the catalogue names it (2.9, cu130); ``compiled_for`` lists the architectures that
+    numbers; ``build`` is torch's as the catalog names it (2.9, cu130); ``compiled_for`` lists the architectures that
     a build names; ``dtypes`` are f16, bf16, fp8, int8; ``stated`` is all that the environment says; ``without_gpu``:
     it says that there is none.
     """

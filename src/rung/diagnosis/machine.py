@@ -1,4 +1,4 @@
-"""The environment that an explanation is made for: this machine, or a card of the catalogue."""
+"""The environment that an explanation is made for: this machine, or a card of the catalog."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def best_device() -> Device:
 
 
 def card_named(name: str, software: str | None = None) -> Device | None:
-    """The card of the catalogue with that name, the CPU of this machine for ``cpu``; None where none is known."""
+    """The card of the catalog with that name, the CPU of this machine for ``cpu``; None where none is known."""
     if name.lower() == "cpu":
         return best_device() if best_device().kind == "cpu" else None
     try:
@@ -51,7 +51,7 @@ def card_named(name: str, software: str | None = None) -> Device | None:
 def catalog_card(name: str, software: str | None = None) -> dict[str, str]:
     """The environment of a machine with that card, and of the software nothing but what is named.
 
-    Raises ``UnknownDevice``, and ``UsageError`` for software that the catalogue does not know.
+    Raises ``UnknownDevice``, and ``UsageError`` for software that the catalog does not know.
     """
     device = catalog.device(name, software)
     found = {"gpu": device.name}

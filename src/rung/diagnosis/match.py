@@ -11,7 +11,7 @@ from rung.core.types import EMPTY, StepClass
 from rung.core.value import FrozenDict
 from rung.diagnosis.tables import tables
 
-#: Bytes of a message that are searched; what makes an error recognisable stands near its beginning.
+#: Bytes of a message that are searched; what makes an error recognizable stands near its beginning.
 _LONGEST = 20_000
 
 
@@ -53,7 +53,7 @@ class Match:
 
     @property
     def reason(self) -> str:
-        """One sentence: what it means, and the words it was recognised by."""
+        """One sentence: what it means, and the words it was recognized by."""
         return f"{self.signature.means} ({self.text})"
 
 

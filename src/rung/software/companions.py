@@ -19,7 +19,7 @@ from rung.hardware.catalog.tables import load
 _SYSTEMS = {"linux": "Linux", "windows": "Windows", "macos": "macOS"}
 #: What serves where a package does not.
 _INSTEAD = {
-    "bitsandbytes": "rung quantises by itself: rung run MODEL --format nf4",
+    "bitsandbytes": "rung quantizes by itself: rung run MODEL --format nf4",
     "flash-attn": "torch's scaled_dot_product_attention takes another kernel",
     "xformers": "torch's scaled_dot_product_attention does the same",
 }
@@ -41,12 +41,12 @@ class Host(Value):
 
     @property
     def row(self) -> Architecture:
-        """Its architecture in the catalogue."""
+        """Its architecture in the catalog."""
         return architectures()[self.architecture]
 
     @property
     def platform(self) -> str:
-        """``linux-x86_64``, as the catalogue says where builds are published."""
+        """``linux-x86_64``, as the catalog says where builds are published."""
         return f"{self.system}-{self.machine}"
 
     @property

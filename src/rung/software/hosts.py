@@ -19,7 +19,7 @@ _FIRST = ("cuda", "rocm", "xpu", "mps")
 def devices_here() -> tuple[tuple[Device, ...], tuple[Device, ...]]:
     """The devices of this machine that software is chosen for, all of one kind, and its other accelerators.
 
-    Without an accelerator that the catalogue knows it is the processor.
+    Without an accelerator that the catalog knows it is the processor.
     """
     found = detect.devices()
     cards = found[1:]
@@ -34,13 +34,13 @@ def host_of(device: Device, here: Sequence[str], python: str, driver: str = "", 
 
     For a card that is not here they are what such cards are used with. ``driver`` replaces the device's, ``system``
     (``linux``, ``windows``, ``macos``, with or without ``-aarch64``) both. Raises ``UnknownDevice`` for an
-    architecture that is not in the catalogue, ``UsageError`` for a system that nobody knows.
+    architecture that is not in the catalog, ``UsageError`` for a system that nobody knows.
     """
     row = architecture_of(device)
     if row is None:
         raise UnknownDevice(
-            f"The catalogue does not know {device.arch}, the architecture of {device.name}.",
-            ["cards newer than the catalogue usually need the newest torch"],
+            f"The catalog does not know {device.arch}, the architecture of {device.name}.",
+            ["cards newer than the catalog usually need the newest torch"],
             ["pip install --upgrade torch", "rung devices --probe"],
         )
     usual = tuple(here) if device.real else _usual(row, here[0])

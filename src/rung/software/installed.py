@@ -51,7 +51,7 @@ def judge(installed: Mapping[str, str], host: Host, setup: Setup) -> tuple[Findi
 
 
 def releases_of(device: Device) -> dict[str, str]:
-    """The releases that a device of the catalogue was given, as ``judge`` takes them."""
+    """The releases that a device of the catalog was given, as ``judge`` takes them."""
     keys = {"cuda": "torch_cuda", "rocm": "torch_hip", "xpu": "torch_xpu"}
     found = {keys.get(name, name): text for name, text in device.software.items()}
     build = str(device.details.get("build", "")).partition("+")[2]
@@ -59,7 +59,7 @@ def releases_of(device: Device) -> dict[str, str]:
 
 
 def build_of(installed: Mapping[str, str], host: Host) -> Build | None:
-    """The catalogue's build of an installed torch; None for one that somebody compiled, or that is newer."""
+    """The catalog's build of an installed torch; None for one that somebody compiled, or that is newer."""
     at = version(".".join(str(number) for number in numbers(installed["torch"])[:2]))
     if cuda := installed.get("torch_cuda"):
         name = f"cu{''.join(str(number) for number in numbers(cuda)[:2])}"
@@ -78,7 +78,7 @@ def _rocm(known: str, name: str) -> bool:
 
 def _torch(at: str, build: Build | None, host: Host, setup: Setup) -> Finding:
     if build is None:
-        text = f"torch {at} is no build of the catalogue; what it can do here is found out by: rung devices --probe"
+        text = f"torch {at} is no build of the catalog; what it can do here is found out by: rung devices --probe"
         return Finding("torch", at, None, text)
     on_processor = build.backend == "cpu" or (build.backend == "mps" and not serves(build, host))  # no Apple's GPU
     if on_processor and host.row.kind != "cpu":
@@ -116,6 +116,6 @@ def _package(name: str, at: str, host: Host) -> Finding:
     good = [feature for feature, runs, _ in found if runs in ("yes", "slow")]
     against = [f"{feature}: {reason}" for feature, runs, reason in found if runs in ("no", "slow")]
     if not found:
-        return Finding(name, at, None, f"{name} {at} is not in the catalogue.")
+        return Finding(name, at, None, f"{name} {at} is not in the catalog.")
     text = f"{name} {at}: {', '.join(good)}" if good else f"{name} {at} does nothing on {host.card}"
     return Finding(name, at, bool(good), f"{text}. {'; '.join(against)}".rstrip(" ."))

@@ -1,6 +1,6 @@
 """Which released software fits a machine: torch and what goes with it, each with the reason and what pip is given.
 
-Pure: hosts and the catalogue in, a ``Setup`` out. torch is the newest build that carries code for every card, whose
+Pure: hosts and the catalog in, a ``Setup`` out. torch is the newest build that carries code for every card, whose
 CUDA the driver runs and that has wheels for the Python and the system. Where there is none, it is the newest of those
 that ask for the cheapest change (another Python before another driver before another system), and ``needs`` says which;
 what fits as it is, computing on the processor, is then ``otherwise``.
@@ -22,7 +22,7 @@ from rung.hardware.catalog.rows import architectures, numbers, version
 from rung.software import companions
 from rung.software.companions import Choice, Host, command, features_there, platform_words, runs_as
 
-#: A llama.cpp that the catalogue has looked into.
+#: A llama.cpp that the catalog has looked into.
 _LLAMA = "b9000"
 #: What may have to change, with what it costs relative to the others: more than all cheaper ones together.
 _COSTS = {"python": 1, "driver": 2, "system": 4}
@@ -199,7 +199,7 @@ def _notes(build: Build, host: Host) -> Iterator[str]:
     if build.status == "unsure" and row.kind != "cpu":
         yield f"What {build} carries was not looked into: {build.source}."
     if row.kind == "rocm" and host.system == "windows":
-        yield "AMD publishes builds for Windows itself, which the catalogue does not have: https://repo.amd.com/rocm/"
+        yield "AMD publishes builds for Windows itself, which the catalog does not have: https://repo.amd.com/rocm/"
 
 
 def _environment(build: Build, host: Host) -> Iterator[str]:

@@ -71,7 +71,7 @@ def _may_run(weights: float, device: Device) -> bool:
 
 
 def _outline_named(name: str) -> Outline | None:
-    """The outline of what a log calls a model: a file that is here, or a model of the catalogue."""
+    """The outline of what a log calls a model: a file that is here, or a model of the catalog."""
     try:
         if lookup.exists(name) and name.endswith(".gguf"):
             return lookup.find_outline(name, offline=True)
@@ -82,7 +82,7 @@ def _outline_named(name: str) -> Outline | None:
 
 
 def _known(name: str) -> Match | None:
-    """The model of the catalogue that a name, or the name of a file of it, means."""
+    """The model of the catalog that a name, or the name of a file of it, means."""
     bare = re.sub(r"(?i)\.gguf$", "", re.split(r"[/\\]", name)[-1])
     try:
         return catalog.find(bare)
@@ -163,7 +163,7 @@ def _checked(found: Explanation, scene: Scene, device: Device, outline: Outline,
 
 
 def _with_cards(found: Explanation, outline: Outline) -> Explanation:
-    """The explanation whose other hardware is what the catalogue's cards can run of the model."""
+    """The explanation whose other hardware is what the catalog's cards can run of the model."""
     if _known(outline.name) is None:
         return found
     command = f"rung check {outline.name} --fits"

@@ -284,7 +284,7 @@ def _quoted(value: str) -> str:
 
 def _torch(scene: Scene) -> str:
     """Return what ``rung setup`` gives for the card of this scene; for one that nobody named, the question to it."""
-    # reading the catalogue costs more than the rest of an explanation
+    # reading the catalog costs more than the rest of an explanation
     from rung.hardware.catalog import architectures
     from rung.software.companions import Host, platform_words
     from rung.software.setup import choose
@@ -305,7 +305,7 @@ def _torch(scene: Scene) -> str:
 
 
 def _related_gfx(arch: str) -> str | None:
-    """The version to name for an AMD GPU outside of ROCm's list, None where the catalogue has none."""
+    """The version to name for an AMD GPU outside of ROCm's list, None where the catalog has none."""
     from rung.hardware.catalog import architectures
     from rung.hardware.catalog.capabilities import gfx_version
 

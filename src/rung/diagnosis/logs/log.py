@@ -1,4 +1,4 @@
-"""Logs as lines: any encoding, any size, without colours, markup and progress bars."""
+"""Logs as lines: any encoding, any size, without colors, markup and progress bars."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, str]]:
 
 
 def plain(line: str) -> str:
-    """A line without terminal colours, markup, entities and control characters; every space is a plain one."""
+    """A line without terminal colors, markup, entities and control characters; every space is a plain one."""
     if "\x1b" in line:
         line = _ANSI.sub("", line)
     if "<" in line and ">" in line:

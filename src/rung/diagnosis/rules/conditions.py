@@ -79,7 +79,7 @@ MINOR = 80
 
 
 def first_cuda(value: int | None) -> tuple[int, int] | None:
-    """Return the first toolkit whose code runs on a compute capability, as the catalogue has it.
+    """Return the first toolkit whose code runs on a compute capability, as the catalog has it.
 
     Since Ampere code for an older one of the same generation does; before, CUDA's libraries did not.
     """
@@ -399,12 +399,12 @@ def says(scene: Scene, pattern: str) -> bool:
     return re.search(pattern, shown(scene)) is not None
 
 
-WHEELS = "the catalogue of torch's releases: rung devices CARD --software TORCH"
+WHEELS = "the catalog of torch's releases: rung devices CARD --software TORCH"
 
 
 def reach(release: str, name: str, value: int) -> int | None:
     """Return where a compute capability lies for a released build of torch: 0 it runs there, 1 newer than its code,
-    -1 older, None when the catalogue does not know."""
+    -1 older, None when the catalog does not know."""
     from rung.hardware.catalog import architectures
     from rung.hardware.catalog.builds import builds
 
@@ -426,7 +426,7 @@ def released(scene: Scene) -> int | None:
     return reach(*facts.build, facts.capability)
 
 
-#: The oldest release in the catalogue was the first of CUDA 11, and so the first for this compute capability and later.
+#: The oldest release in the catalog was the first of CUDA 11, and so the first for this compute capability and later.
 OLDEST_FOR = 80
 
 
@@ -436,7 +436,7 @@ def numbers(release: str) -> tuple[int, int]:
 
 
 def first_release(value: int) -> tuple[int, int] | None:
-    """Return the first torch of which a CUDA build holds code for a compute capability; None where the catalogue
+    """Return the first torch of which a CUDA build holds code for a compute capability; None where the catalog
     begins too late to say."""
     from rung.hardware.catalog.builds import builds
 
