@@ -13,7 +13,7 @@ import pytest
 #: Prints the joined prompt as JSON. ``windows``: select takes sockets only. The patience is short and waits for nobody.
 PROGRAM = """
 import json, select, sys
-from rung.cli import stdin
+from rung.cli.input import stdin
 from rung.core.errors import RungError
 if "windows" in sys.argv:
     def refuses(*arguments):

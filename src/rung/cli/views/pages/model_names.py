@@ -1,6 +1,6 @@
 """The page of all models that are known by name, made from the table; a test holds that it is current.
 
-python -c "from rung.cli.views import model_names_page; model_names_page.write('docs/model-names.md')"
+python -c "from rung.cli.views.pages import model_names; model_names.write('docs/model-names.md')"
 """
 
 from __future__ import annotations
