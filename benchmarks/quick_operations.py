@@ -80,7 +80,7 @@ BARS = (
     ("slowest signature on 5,000 letters", slowest_signature, 0.2),
     ("greedy choice among 262,144", greedy, 0.001),
     ("vocabulary of 256,000", tokenizer, 1.5),
-    ("every device of the catalogue", whole_catalog, 0.3),
+    ("every device of the catalog", whole_catalog, 0.3),
 )
 
 

@@ -221,7 +221,7 @@ def test_a_release_that_the_catalog_does_not_know_is_never_passed_over(rung, car
     assert json.loads(rung(*asked, "--json").out)["doubts"] == [line]
     said = rung("devices", "v100", "--software", "llama.cpp b3000").out
     assert [text for text in said.splitlines() if text.startswith("llama.cpp b3000  ")]
-    assert "catalogue does not know" not in said
+    assert "catalog does not know" not in said
 
 
 def test_the_catalog_is_listed_and_narrowed(rung, cards):

@@ -39,7 +39,7 @@ def test_format_is_one_or_several():
         ({"batch": None}, "--batch None"),
         ({"device": 5}, "device is a name"),
         ({"format": 5}, "formats is a tuple of names"),
-        ({"device": "p2200", "fits": True}, "fits asks the whole catalogue"),
+        ({"device": "p2200", "fits": True}, "fits asks the whole catalog"),
     ],
 )
 def test_a_wrong_argument_is_named(asked, words):

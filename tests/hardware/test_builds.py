@@ -179,7 +179,7 @@ def test_more_memory_than_the_card_is_sold_with():
     assert rebuilt.free < rebuilt.memory
     largest = max(size for product in catalog.products() if not is_cpu(product) for size in product.sizes)
     assert rung.device("p2200", memory=largest).memory == largest
-    with pytest.raises(UsageError, match="the largest of the catalogue"):
+    with pytest.raises(UsageError, match="the largest of the catalog"):
         rung.device("p2200", memory=largest + 1)
     assert rung.device("epyc 7763", memory="4096GB").memory == 4096 << 30
 

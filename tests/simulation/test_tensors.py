@@ -326,7 +326,7 @@ def test_questions_that_make_no_sense(card):
         with pytest.raises(UsageError, match="cannot be made of"):
             rung.Defect(op, "f16", exception)
     for wrong in ("cpu", "cuda:0", "sim:cuda", 3, None):
-        with pytest.raises(UsageError, match="names no card of the catalogue"):
+        with pytest.raises(UsageError, match="names no card of the catalog"):
             rung.simulate(wrong)
     with pytest.raises(RuntimeError, match="invalid device ordinal"):
         torch.ones(1).to("cuda:1")

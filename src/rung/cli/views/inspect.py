@@ -78,7 +78,7 @@ def in_full(answer: Answer, place: int) -> Iterator[str]:
             if found := library.count(kind):
                 yield f"  {word:<9} {_counted(found)}{_driver(library) if kind == PTX else ''}"
         yield f"  objects   {_objects(library)}"
-        yield f"  code for  {ranges(answers.serves(library)) or 'no device of the catalogue'}"
+        yield f"  code for  {ranges(answers.serves(library)) or 'no device of the catalog'}"
     elif not answer.judgments and library.format != NOT_READ:
         yield "  no device code"
     if library.cpu:
@@ -209,7 +209,7 @@ def _together(answer: Answer) -> Iterator[str]:
         yield f"All have code for {ranges(served)}."
     if least := answers.weakest(answer.libraries):
         name = least.name if least.cpu else answers.group(least)
-        yield f"The weakest: {name}, code for {ranges(answers.serves(least)) or 'nothing in the catalogue'}."
+        yield f"The weakest: {name}, code for {ranges(answers.serves(least)) or 'nothing in the catalog'}."
 
 
 def _against(answer: Answer, device: Device) -> Iterator[str]:

@@ -86,7 +86,7 @@ def _card(device: Device) -> str:
     parts = [f"{size(device.memory)}, {size(device.budget)} free"]
     parts += [f"reads {device.bandwidth / 1e9:.3g} GB/s"] if device.bandwidth else []
     parts += [*rates, device.arch, str(device.details.get("build", ""))]
-    parts.append("of this machine" if device.real else "from the catalogue")
+    parts.append("of this machine" if device.real else "from the catalog")
     return " · ".join(filter(None, parts))
 
 
