@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 #: Old module or package -> new one. A package's row covers what lies in it, unless that has a row of its own.
 MOVED: dict[str, str] = {
+    "rung.binaries.sections": "rung.binaries.heads",
     "rung.cli.explain_input": "rung.cli.input.log",
     "rung.cli.stdin": "rung.cli.input.stdin",
     "rung.cli.text_input": "rung.cli.input.text",
@@ -38,6 +39,7 @@ MOVED: dict[str, str] = {
     "rung.core.dtypes": "rung.core.types",
     "rung.core.zips": "rung.core.files",
     "rung.diagnosis.binaries": "rung.binaries",
+    "rung.diagnosis.binaries.sections": "rung.binaries.heads",
     "rung.diagnosis.certainty": "rung.diagnosis.model.certainty",
     "rung.diagnosis.companions": "rung.software.companions",
     "rung.diagnosis.default_commands": "rung.diagnosis.fixes.default_commands",

@@ -1,4 +1,7 @@
-"""The first bytes of libraries and programs: what they are, for which processor, and where their code lies."""
+"""The first bytes of libraries and programs: what they are, for which processor, and where their code lies.
+
+The section table of an ELF file stands at its end, and says where the CUDA runtime's own fat binaries lie.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,11 @@ _MACH_FAT = b"\xca\xfe\xba\xbe"
 _MACH_SEGMENT = 0x19
 _MOST_SLICES = 16  # Java's class files begin with the same four bytes, and a number that is larger
 _ARCHIVE = b"!<arch>\n"
+#: Names of the sections that the runtime registers from; fatbins elsewhere are data, which a program loads by hand.
+_FATBINS = (b".nv_fatbin", b"__nv_relfatbin")
+#: The names of sections stand before the table, closer than this.
+_BEFORE_TABLE = 1 << 20
+_SECTION = struct.Struct("<IIQQQQIIQQ")  # name, type, flags, address, offset, size, link, info, alignment, entry size
 
 
 @dataclass(frozen=True)
@@ -150,3 +158,37 @@ def _fat(head: bytes) -> Head | None:
     slices = [struct.unpack_from(">IIIII", head, 8 + 20 * number) for number in range(count)]
     machines = [_MACH_MACHINES.get(machine, f"machine {machine:#x}") for machine, *_ in slices]
     return Head("Mach-O file", " + ".join(machines), end=max(offset + size for _, _, offset, size, _ in slices))
+
+
+class Table:
+    """Keep a file's section table and what stands shortly before it while the file goes by."""
+
+    def __init__(self, head: Head | None) -> None:
+        self._table = head.sections if head else (0, 0, 0)
+        self._from = max(0, self._table[0] - _BEFORE_TABLE)
+        self._to = self._table[0] + self._table[1] * _SECTION.size
+        self._start = 0
+        self._kept = b""
+
+    def __call__(self, offset: int, piece: bytes) -> None:
+        if offset + len(piece) <= self._from or offset >= self._to:
+            return
+        if self._start + len(self._kept) != offset:
+            self._start, self._kept = offset, b""
+        self._kept += piece
+
+    def fatbins(self) -> list[tuple[int, int]] | None:
+        """Return where the runtime's fat binaries lie, as (from, to); None where no table is or it is not whole."""
+        at, count, names_in = self._table
+        table = self._at(at, count * _SECTION.size)
+        if names_in >= count or len(table) < count * _SECTION.size:
+            return None
+        sections = list(_SECTION.iter_unpack(table))
+        names = self._at(sections[names_in][4], sections[names_in][5])
+        if not names:
+            return None
+        found = (section for section in sections if names[section[0] :].split(b"\0", 1)[0] in _FATBINS)
+        return [(section[4], section[4] + section[5]) for section in found]
+
+    def _at(self, at: int, count: int) -> bytes:
+        return self._kept[at - self._start : at - self._start + count] if at >= self._start else b""

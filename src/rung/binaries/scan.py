@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import BinaryIO
 
-from rung.binaries import alone, bundles, fatbin, heads, instructions, sections
+from rung.binaries import alone, bundles, fatbin, heads, instructions
 from rung.binaries.fatbin import Found
 from rung.binaries.images import CODE_OBJECT, IN_FATBINS, PTX, CpuCode, Image, Library, Object
 from rung.binaries.stream import Stream
@@ -51,7 +51,7 @@ def scan(name: str, file: BinaryIO, size: int, first: bytes, *, seeks: bool) -> 
     """
     head = heads.read(first)
     code = instructions.Watch(head.code if head and head.machine == "x86_64" else ())
-    table = sections.Table(head)
+    table = heads.Table(head)
 
     def watch(offset: int, piece: bytes) -> None:
         code(offset, piece)
