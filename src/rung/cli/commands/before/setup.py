@@ -99,38 +99,9 @@ def setup(
     """
     from rung.run import environment as environments
 
-    if apply and check:
-        raise UsageError(
-            "--apply and --check exclude each other.",
-            ways_out=["rung setup --check"],
-            code="options-exclude-each-other",
-        )
-    idle = [name for name, given in (("--with", with_), ("--yes", yes), ("--system", system)) if given and not apply]
-    if idle:
-        raise UsageError(
-            f"{' and '.join(idle)}: only with --apply.",
-            ways_out=["rung setup --apply --venv ENV"],
-            code="option-without-effect",
-        )
-    if driver and not all(part.isdecimal() for part in driver.split(".")):
-        raise UsageError(
-            f"{driver!r} is no version of a driver.", ways_out=["rung setup --driver 535.54"], code="value-out-of-range"
-        )
-    if software is not None and not (check and device):
-        raise UsageError(
-            "--software goes with --check and --device: it is judged for a card, whatever is installed here.",
-            ways_out=[f'rung setup --check --device p2200 --software "{software}"'],
-            code="option-without-effect",
-        )
+    _check_options(device, driver, apply, with_, system, yes, check, software)
     here = environments.at(venv) if venv else environments.current()
-    if python and (apply or (check and software is None)) and python != here.version:
-        raise UsageError(
-            f"{here.prefix} has Python {here.version}, not {python}.", ways_out=[f"python{python} -m venv ENV"]
-        )
-    if apply and (os or driver):
-        raise UsageError(
-            "--os and --driver describe a machine elsewhere; --apply is about this one.", code="option-without-effect"
-        )
+    _check_place(here, python, os, driver, apply, check and software is None)
     devices, others = _devices(device, python or here.version, software)
     from rung.software.hosts import host_of
 
@@ -148,6 +119,54 @@ def setup(
         print_json({"setups": [one.to_json() for one in found]})
     else:
         _show(found, devices, others)
+
+
+def _check_options(
+    device: Sequence[str] | None,
+    driver: str,
+    apply: bool,
+    packages: Sequence[str] | None,
+    system: bool,
+    yes: bool,
+    check: bool,
+    software: str | None,
+) -> None:
+    """Raise ``UsageError`` for options that exclude each other, have no effect, or have no such value."""
+    if apply and check:
+        raise UsageError(
+            "--apply and --check exclude each other.",
+            ways_out=["rung setup --check"],
+            code="options-exclude-each-other",
+        )
+    idle = [name for name, given in (("--with", packages), ("--yes", yes), ("--system", system)) if given and not apply]
+    if idle:
+        raise UsageError(
+            f"{' and '.join(idle)}: only with --apply.",
+            ways_out=["rung setup --apply --venv ENV"],
+            code="option-without-effect",
+        )
+    if driver and not all(part.isdecimal() for part in driver.split(".")):
+        raise UsageError(
+            f"{driver!r} is no version of a driver.", ways_out=["rung setup --driver 535.54"], code="value-out-of-range"
+        )
+    if software is not None and not (check and device):
+        raise UsageError(
+            "--software goes with --check and --device: it is judged for a card, whatever is installed here.",
+            ways_out=[f'rung setup --check --device p2200 --software "{software}"'],
+            code="option-without-effect",
+        )
+
+
+def _check_place(here: Environment, python: str, os: str, driver: str, apply: bool, judged: bool) -> None:
+    """Raise ``UsageError`` where the environment that is changed or judged is not the one that the options describe."""
+    if python and (apply or judged) and python != here.version:
+        raise UsageError(
+            f"{here.prefix} has Python {here.version}, not {python}.", ways_out=[f"python{python} -m venv ENV"]
+        )
+    if apply and (os or driver):
+        raise UsageError(
+            "--os and --driver describe a machine elsewhere; --apply is about this one.", code="option-without-effect"
+        )
 
 
 def _devices(
@@ -272,13 +291,7 @@ def _install(
 ) -> None:
     from rung.run import install
 
-    if len(found) > 1:
-        raise UsageError(
-            "No build of torch carries code for all of these cards.",
-            ways_out=["rung setup --device CARD"],
-            code="no-torch-build",
-        )
-    chosen = found[0]
+    chosen = _only(found)
     install.may_change(here, system)
     if chosen.needs:
         raise SoftwareMissing(
@@ -291,18 +304,36 @@ def _install(
     _not_taken_for_another(here, chosen, coming)
     if coming:
         _announce(here, coming)
-        if sys.stdin is not None and sys.stdin.isatty() and not yes:
-            typer.confirm("Go on?", abort=True, err=True)
-        interrupts.keep_running()  # pip puts back what it was replacing
-        try:
-            install.install(here, arguments)
-        except install.Interrupted as stopped:
-            typer.echo(str(stopped), err=True)
-            raise
+        _run_pip(here, arguments, yes)
     else:
         typer.echo(f"Nothing to change: {install.state(here)}.", err=True)
     proven = install.verify(here, next((device for device in devices if device.real), None))
     _report(here, chosen, devices, coming, proven, json)
+
+
+def _only(found: Sequence[Setup]) -> Setup:
+    """Return the setup that serves all cards; raise ``UsageError`` where each has its own."""
+    if len(found) > 1:
+        raise UsageError(
+            "No build of torch carries code for all of these cards.",
+            ways_out=["rung setup --device CARD"],
+            code="no-torch-build",
+        )
+    return found[0]
+
+
+def _run_pip(here: Environment, arguments: Sequence[str], yes: bool) -> None:
+    """Install, after asking on a terminal; Ctrl-C lets pip put back what it was replacing."""
+    from rung.run import install
+
+    if sys.stdin is not None and sys.stdin.isatty() and not yes:
+        typer.confirm("Go on?", abort=True, err=True)
+    interrupts.keep_running()  # pip puts back what it was replacing
+    try:
+        install.install(here, arguments)
+    except install.Interrupted as stopped:
+        typer.echo(str(stopped), err=True)
+        raise
 
 
 def _other_ways(chosen: Setup) -> list[str]:

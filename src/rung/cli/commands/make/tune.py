@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rung.cli import options
+
+if TYPE_CHECKING:
+    from rung.training.tune import Outcome
 
 
 def tune(
@@ -57,22 +60,15 @@ def tune(
     The same command goes on after Ctrl-C or when it was killed.
     """
     from rung.cli.common import quiet_bitsandbytes, simulated
-    from rung.cli.views.output import note, print_json
+    from rung.cli.views.output import note
     from rung.engine.planning import not_here
     from rung.hardware.select import catalog_device
-    from rung.training.tune import CURVE, Options
+    from rung.training.tune import Options
     from rung.training.tune import tune as train
 
     def said(text: str) -> None:
         if not json:
             note(text)
-
-    def loss(step: int, last: int, logs: dict[str, float]) -> None:
-        every = max(1, last // 20)
-        if "eval_loss" in logs:
-            said(f"step {step} of {last} · held out {float(logs['eval_loss']):.4f}")
-        elif "loss" in logs and (step % every == 0 or step in (1, last)):
-            said(f"step {step} of {last} · loss {float(logs['loss']):.4f}")
 
     out = out.expanduser()
     asked = Options(
@@ -95,15 +91,39 @@ def tune(
         if chosen is not None and (card := catalog_device(chosen)) is not None:
             raise not_here(card, chosen)
         base = _folder(model, data, out, offline, said)
-        done = train(base, data, out, asked, device=chosen, memory=memory, offline=offline, on_note=said, on_loss=loss)
+        on_loss = _loss_printer(said)
+        done = train(
+            base, data, out, asked, device=chosen, memory=memory, offline=offline, on_note=said, on_loss=on_loss
+        )
+    _report(done, model, out, json, said)
+    if done.stopped:
+        sys.exit(130)
+
+
+def _loss_printer(said: Callable[[str], None]) -> Callable[[int, int, dict[str, float]], None]:
+    """Return what says every loss of held out rows, and about twenty of training."""
+
+    def loss(step: int, last: int, logs: dict[str, float]) -> None:
+        every = max(1, last // 20)
+        if "eval_loss" in logs:
+            said(f"step {step} of {last} · held out {float(logs['eval_loss']):.4f}")
+        elif "loss" in logs and (step % every == 0 or step in (1, last)):
+            said(f"step {step} of {last} · loss {float(logs['loss']):.4f}")
+
+    return loss
+
+
+def _report(done: Outcome, model: str, out: Path, json: bool, said: Callable[[str], None]) -> None:
+    """Print what a run came to, and the command that follows."""
+    from rung.cli.views.output import print_json
+    from rung.training.tune import CURVE
+
     if json:
         print_json({"out": str(out), "steps": done.steps, "losses": done.losses, "held_out": done.held_out})
     elif done.stopped:
         said(f"stopped after step {done.steps}, saved in {out}; the same command goes on")
     else:
         said(f"{out} · {done.steps} steps · loss {out / CURVE}\nrung run {model} --adapter {out}")
-    if done.stopped:
-        sys.exit(130)
 
 
 def _folder(model: str, data: Path, out: Path, offline: bool, said: Callable[[str], None]) -> str:

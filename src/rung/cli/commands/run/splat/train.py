@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -117,7 +119,6 @@ def train(
     if not resume:  # a run may have all it needs in its folder
         _there(scene, images)
     from rung.cli.common import simulated
-    from rung.cli.views.output import print_json
     from rung.splats.training.run import train as run
     from rung.splats.training.settings import Settings, parse_time
 
@@ -150,16 +151,9 @@ def train(
         threads=threads,
     )
     given = {"seconds" if name == "time" else name for name in context.params if _given(context, name)}
-    with simulated(device, software) as place, warnings.catch_warnings():
-        hearing = _hearing(quiet or json)
-        warnings.showwarning = lambda message, *given, **more: hearing.note(str(message))
+    with simulated(device, software) as place, _warnings_as_notes(_hearing(quiet or json)) as hearing:
         done = run(asked, out, resume=resume, given=given, hearing=hearing, place=place, begin=begin, view=view)
-    if json:
-        print_json(done.metrics or {"steps": done.steps, "stopped": True})
-    elif not quiet:
-        print(_ending(done, out))
-    if done.stopped:
-        sys.exit(130)
+    _report(done, out, json, quiet)
 
 
 def _given(context: typer.Context, name: str) -> bool:
@@ -180,6 +174,14 @@ def _there(scene: str, images: str | None) -> None:
 def _found_again(path: str | None) -> str | None:
     """The path from anywhere; as it is where nothing is there: pictures may be in a folder of the scene."""
     return os.path.abspath(path) if path is not None and os.path.exists(path) else path
+
+
+@contextmanager
+def _warnings_as_notes(listener: ProgressListener) -> Iterator[ProgressListener]:
+    """Give the warnings of the block to the listener as notes."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *given, **more: listener.note(str(message))
+        yield listener
 
 
 def _hearing(quiet: bool) -> ProgressListener:
@@ -209,6 +211,18 @@ def _hearing(quiet: bool) -> ProgressListener:
         )
 
     return ProgressListener(note_below, progress)
+
+
+def _report(done: Result, out: Path, json: bool, quiet: bool) -> None:
+    """Print what a run came to; exit with 130 when it was stopped."""
+    from rung.cli.views.output import print_json
+
+    if json:
+        print_json(done.metrics or {"steps": done.steps, "stopped": True})
+    elif not quiet:
+        print(_ending(done, out))
+    if done.stopped:
+        sys.exit(130)
 
 
 def _ending(done: Result, out: Path) -> str:
