@@ -54,21 +54,33 @@ def write(
     encoded. Raises ``CannotEncode``, ``BadFile``, ``DiskFull``, ``UsageError``.
     """
     files, places = job.layout()
-    total, done = job.weight_bytes, 0
-    with (
-        Partial(target, files, _work(job, files)) as partial,
-        Reader(job.card) as reader,
-        Workers(1) as beside,
-        Workers(1) as writer,
-    ):
+    with Partial(target, files, _work(job, files)) as partial:
         if partial.resumed:
             on_note(f"going on where an earlier run stopped: {len(partial.done)} of {len(job.steps)} tensors are done")
         for entry, data in job.constants:
             partial.put(*places[entry.name], data)
         left = [(number, step) for number, step in enumerate(job.steps) if number not in partial.done]
         compiled = _compiled([step for _, step in left], on_note)
-        done += total - sum(step.tensor.bytes for _, step in left)
-        waiting: Outcome[None] | None = None
+        _write_steps(job, left, compiled, partial, places, threads, progress)
+        progress("syncing", job.weight_bytes, job.weight_bytes)
+        partial.finish({**job.small, **index_of(files, places)} if not job.single else {})
+        return [_written(job, number, partial.done[number]) for number in range(len(job.steps))]
+
+
+def _write_steps(
+    job: Job,
+    left: Sequence[tuple[int, Step]],
+    compiled: frozenset[Format],
+    partial: Partial,
+    places: Mapping[str, tuple[int, int]],
+    threads: int,
+    progress: Progress,
+) -> None:
+    """Write the tensors that are ``left``: each one while the next one is encoded and the one after that is read."""
+    total = job.weight_bytes
+    done = total - sum(step.tensor.bytes for _, step in left)
+    waiting: Outcome[None] | None = None
+    with Reader(job.card) as reader, Workers(1) as beside, Workers(1) as writer:
         for place, (number, step) in enumerate(left):
             progress(step.name, done, total)
             for _, following in left[place + 1 : place + 2]:
@@ -82,9 +94,6 @@ def write(
             done += step.tensor.bytes
         if waiting is not None:
             waiting.result()
-        progress("syncing", total, total)
-        partial.finish({**job.small, **index_of(files, places)} if not job.single else {})
-        return [_written(job, number, partial.done[number]) for number in range(len(job.steps))]
 
 
 def _compiled(steps: Sequence[Step], on_note: Callable[[str], None]) -> frozenset[Format]:

@@ -77,10 +77,7 @@ def load(
     card = open_any(
         find_path(name, offline=offline, revision=revision, budget=budget, progress=progress, on_note=on_note)
     )
-    if isinstance(card, NetworkCard):
-        changes: Mapping[str, Sequence[LowRank]] = read_network_changes(adapters, card)
-    else:
-        changes = read_changes(adapters, card)
+    changes = _read_adapters(adapters, card)
     beside = sum(change.nbytes for several in changes.values() for change in several)
 
     def planned(memory: str | int | Mapping[str, str | int] | None) -> tuple[Plan, tuple[Device, ...]]:
@@ -99,9 +96,7 @@ def load(
 
     plan, found = planned(memory)
     if device is None:
-        for other in found:
-            if not (able := computes(other)):
-                on_note(f"{other.name} is not used: {able.reason}")
+        _note_unused_devices(found, on_note)
     on_plan(plan, found)
     for group in card.skipped if isinstance(card, ModelCard) else ():
         on_note(f"not used: {group}")
@@ -112,16 +107,46 @@ def load(
         added = f"{count(len(adapters), 'adapter')} beside {count(len(changes), 'linear')}, unmerged, {size(beside)}"
         journal.notes.append(added)
         on_note(added)
+
+    def bind(plan: Plan, found: Sequence[Device]) -> Model:
+        return _bind(card, plan, found, journal, progress, first_prompt, changes)
+
+    return _bind_what_fits(bind, plan, found, planned, journal, on_plan)
+
+
+def _read_adapters(adapters: Sequence[str], card: ModelCard | NetworkCard) -> Mapping[str, Sequence[LowRank]]:
+    """Return the changes of each weight of a model."""
+    if isinstance(card, NetworkCard):
+        return read_network_changes(adapters, card)
+    return read_changes(adapters, card)
+
+
+def _note_unused_devices(devices: Sequence[Device], on_note: Callable[[str], None]) -> None:
+    """Say which devices of this machine compute nothing, and why."""
+    for device in devices:
+        if not (able := computes(device)):
+            on_note(f"{device.name} is not used: {able.reason}")
+
+
+def _bind_what_fits(
+    bind: Callable[[Plan, Sequence[Device]], Model],
+    plan: Plan,
+    devices: Sequence[Device],
+    planned: Callable[[Mapping[str, str | int]], tuple[Plan, tuple[Device, ...]]],
+    journal: Journal,
+    on_plan: Callable[[Plan, Sequence[Device]], None],
+) -> Model:
+    """Bind the plan, and where a memory is full a smaller one, up to ``_TIMES`` times."""
     for _ in range(_TIMES):
         try:
-            return _bind(card, plan, found, journal, progress, first_prompt, changes)
+            return bind(plan, devices)
         except Exception as error:
             reason = _full(error)
             if not reason:
                 raise
-        plan, found = _planned_again(plan, found, reason, planned, journal)
-        on_plan(plan, found)
-    return _bind(card, plan, found, journal, progress, first_prompt, changes)
+        plan, devices = _planned_again(plan, devices, reason, planned, journal)
+        on_plan(plan, devices)
+    return bind(plan, devices)
 
 
 def _planned_again(

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rung import formats
 from rung.core.errors import BadFile, ContextTooLong, DiskFull, SoftwareMissing, UsageError
@@ -31,6 +31,9 @@ from rung.training.data import read_rows
 from rung.training.fitting import STORED, fit
 from rung.training.options import Options as Options
 from rung.training.options import names
+
+if TYPE_CHECKING:
+    from rung.training.trainer import Trainer, Watch
 
 #: Tokens of a row, where nothing is asked for.
 LENGTH = 1024
@@ -278,49 +281,66 @@ def _train(
     on_note: Callable[[str], None],
     on_loss: Callable[[int, int, dict[str, float]], None],
 ) -> Outcome:
-    import datasets
-    from transformers.trainer_callback import PrinterCallback
+    from rung.training.trainer import Watch, plain_loss
 
-    from rung.training.setup import load_tokenizer
-    from rung.training.trainer import Diverged, Trainer, Watch, plain_loss
-
-    datasets.disable_progress_bars()
     with plain_loss(device), Watch(on_loss) as watch:
-        trainer = Trainer(
-            model=base,
-            args=args,
-            train_dataset=datasets.Dataset.from_list(training),
-            eval_dataset=datasets.Dataset.from_list(held_out) if held_out else None,
-            processing_class=load_tokenizer(card),
-            peft_config=adapter,
-            callbacks=[watch],
-        )
-        trainer.watch = watch
-        trainer.remove_callback(PrinterCallback)
+        trainer = _trainer(card, base, training, held_out, adapter, args, watch)
         trainer.on_smaller = lambda before, after: on_note(
             f"out of memory: {before} → {after} rows at a time, with the same result"
         )
-        adapted: Any = trainer.model
-        adapted.peft_config["default"].base_model_name_or_path = card.path
         begun = last_checkpoint(place / CHECKPOINTS)
         if begun is not None:
             on_note(f"goes on after {begun.name}")
-        try:
-            trainer.train(resume_from_checkpoint=None if begun is None else str(begun))
-        except Diverged:
-            _save(trainer, place)
-            raise
-        except Exception as error:
-            if _disk_full(error):
-                raise _full_disk(place, begun) from error
-            raise
-        _save(trainer, place)
+        _run(trainer, place, begun)
     outcome = _outcome(trainer.state, place, watch.stopped and trainer.state.global_step < trainer.state.max_steps)
     write_whole(place / CURVE, loss_curve(outcome.losses, outcome.held_out, card.name).encode())
     if not outcome.stopped:
         held = json.loads((place / STATE).read_text(encoding="utf-8"))
         write_whole(place / STATE, json.dumps({**held, "finished": True}, indent=1).encode())
     return outcome
+
+
+def _trainer(
+    card: ModelCard, base: Any, training: list[Any], held_out: list[Any], adapter: Any, args: Any, watch: Watch
+) -> Trainer:
+    """Return TRL's trainer with the adapter on the base; the adapter says what it was made for."""
+    import datasets
+    from transformers.trainer_callback import PrinterCallback
+
+    from rung.training.setup import load_tokenizer
+    from rung.training.trainer import Trainer
+
+    datasets.disable_progress_bars()
+    trainer = Trainer(
+        model=base,
+        args=args,
+        train_dataset=datasets.Dataset.from_list(training),
+        eval_dataset=datasets.Dataset.from_list(held_out) if held_out else None,
+        processing_class=load_tokenizer(card),
+        peft_config=adapter,
+        callbacks=[watch],
+    )
+    trainer.watch = watch
+    trainer.remove_callback(PrinterCallback)
+    adapted: Any = trainer.model
+    adapted.peft_config["default"].base_model_name_or_path = card.path
+    return trainer
+
+
+def _run(trainer: Trainer, place: Path, begun: Path | None) -> None:
+    """Train, from the checkpoint ``begun`` on, and save the adapter, also one whose loss is NaN."""
+    from rung.training.trainer import Diverged
+
+    try:
+        trainer.train(resume_from_checkpoint=None if begun is None else str(begun))
+    except Diverged:
+        _save(trainer, place)
+        raise
+    except Exception as error:
+        if _disk_full(error):
+            raise _full_disk(place, begun) from error
+        raise
+    _save(trainer, place)
 
 
 def _save(trainer: Any, place: Path) -> None:

@@ -63,6 +63,34 @@ def build_device(
         build, others = parse(software, architecture)
     total = memory or found.memory
     free, free_from = _free(product, architecture, total, memory is not None)
+    return Device(
+        id=_identity(found),
+        kind=architecture.kind,
+        name=product.name,
+        arch=architecture.machine or architecture.key,
+        memory=total,
+        free=free,
+        bandwidth=product.bandwidth,
+        peaks=FrozenDict(product.rates()),
+        capabilities=capabilities(architecture.key, build),
+        software=FrozenDict(_software(architecture, build, others)),
+        details=FrozenDict(_details(found, architecture, build, free_from)),
+        real=False,
+    )
+
+
+def _identity(found: names.Match) -> str:
+    """Return the id of a device: its name, and its memory where the product has several sizes and this is another."""
+    product = found.product
+    identity = names.normal(product.name).replace(" ", "-")
+    if len(product.sizes) > 1 and found.memory != product.memory:
+        identity += f"-{found.memory // GB}gb"
+    return identity
+
+
+def _details(found: names.Match, architecture: Architecture, build: Build | None, free_from: str) -> dict[str, Any]:
+    """Return where the figures of a device come from, and what is known beside them."""
+    product = found.product
     runtime, runtime_from = _runtime(architecture, build)
     cores = int(product.units.get("shaders", 1)) if architecture.kind == "cpu" else None
     details: dict[str, Any] = {
@@ -82,23 +110,7 @@ def build_device(
         details["note"] = found.note
     if about := "; ".join(text for text in (product.note, architecture.note) if text):
         details["about"] = about
-    identity = names.normal(product.name).replace(" ", "-")
-    if len(product.sizes) > 1 and found.memory != product.memory:
-        identity += f"-{found.memory // GB}gb"
-    return Device(
-        id=identity,
-        kind=architecture.kind,
-        name=product.name,
-        arch=architecture.machine or architecture.key,
-        memory=total,
-        free=free,
-        bandwidth=product.bandwidth,
-        peaks=FrozenDict(product.rates()),
-        capabilities=capabilities(architecture.key, build),
-        software=FrozenDict(_software(architecture, build, others)),
-        details=FrozenDict(details),
-        real=False,
-    )
+    return details
 
 
 def _software(architecture: Architecture, build: Build | None, others: dict[str, str]) -> dict[str, str]:

@@ -126,16 +126,14 @@ def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, plac
     ``dtype``, are torch's own. Of a quantized folder they are those of the weights that it holds quantized.
     Raises ``BadFile``, also where the folder lacks weights.
     """
-    from rung.hub import transformers as ours
+    from rung.hub import transformers as ours  # makes rung known to transformers
 
-    library = importlib.import_module("transformers")
-    made: Any = getattr(library, kind)
     values, described = _apart(read_object(folder / "config.json", SMALL), folder.name)
-    at = "cpu" if described else str(place)  # a card would hold what is stored beside what is made of it
-    options: dict[str, Any] = {"dtype": TORCH_DTYPE[dtype], "device_map": {"": at}, "use_safetensors": True}
     empty: Any = module_of({**values, "architectures": [kind]}, folder.name)
     # transformers reads it with rung by itself
     own = bool(described) and method_of(described or {}, folder.name) == OWN
+    at = "cpu" if described else str(place)  # a card would hold what is stored beside what is made of it
+    options: dict[str, Any] = {"dtype": TORCH_DTYPE[dtype], "device_map": {"": at}, "use_safetensors": True}
     if described and not own:
         from rung.hub.quantized_layout import ReadConfig
 
@@ -143,6 +141,17 @@ def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, plac
     # a single row of 16 bits takes torch on a processor up to twice the time of rung's layers
     elif not described and (held := _config(empty, wanted, "f32" if place.type == "cpu" else dtype)):
         options["quantization_config"] = ours.QuantizationConfig(**held)
+    network = _load(folder, kind, options, place)
+    if own:
+        _convert(network, wanted)
+    read: nn.Module = network.eval().requires_grad_(False).to(place)
+    return read
+
+
+def _load(folder: Path, kind: str, options: Mapping[str, Any], place: torch.device) -> nn.Module:
+    """Return the network as transformers reads it, with all of its weights. Raise ``BadFile``."""
+    library = importlib.import_module("transformers")
+    made: Any = getattr(library, kind)
     try:
         with _reading, _silent(library), _sparing(folder):
             network, found = made.from_pretrained(folder, output_loading_info=True, **options)
@@ -156,10 +165,8 @@ def read(folder: Path, kind: str, wanted: Mapping[str, Format], dtype: str, plac
         text = " ".join(str(error).split())[:200]
         raise BadFile(f"transformers cannot read {folder.name}", [f"{type(error).__name__}: {text}"]) from error
     _complete(folder, network, found)
-    if own:
-        _convert(network, wanted)
-    read: nn.Module = network.eval().requires_grad_(False).to(place)
-    return read
+    loaded: nn.Module = network
+    return loaded
 
 
 def _convert(network: nn.Module, wanted: Mapping[str, Format]) -> None:

@@ -115,6 +115,20 @@ def _bad(cause: str, facts: Sequence[str] = ()) -> BadFile:
 
 
 def _peft(folder: Path, weight: float) -> Adapter:
+    config = _read_config(folder)
+    file = folder / WEIGHTS
+    if not file.is_file():
+        raise _no_weights(folder)
+    read, copies = _sort_tensors(folder, config.texts("modules_to_save"))
+    parts, trained = _read_parts(file, read)
+    changes = {module: _low_rank(module, held, config, weight) for module, held in parts.items()}
+    if not (changes or trained or copies):
+        raise _bad(f"{file} holds no adapter: there is no lora_A in it")
+    return Adapter(str(folder), "", str(config.raw("base_model_name_or_path") or ""), changes, trained, copies)
+
+
+def _read_config(folder: Path) -> Settings:
+    """Return the configuration of an adapter that rung adds; raise ``BadFile`` or ``UsageError`` for others."""
     if not (folder / CONFIG).is_file():
         raise BadFile(
             f"{folder} is no adapter: it has no {CONFIG}",
@@ -125,13 +139,17 @@ def _peft(folder: Path, weight: float) -> Adapter:
         )
     config = Settings(read_object(folder / CONFIG, SMALL), f"{folder.name}/{CONFIG}")
     _check_kind(config, folder)
-    file = folder / WEIGHTS
-    if not file.is_file():
-        raise _no_weights(folder)
-    saved = config.texts("modules_to_save")
+    return config
+
+
+def _sort_tensors(folder: Path, saved: Sequence[str]) -> tuple[tuple[Stored, ...], dict[str, tuple[int, ...]]]:
+    """Return the tensors of the adapter, and the names and shapes of those that are copies of the base's.
+
+    ``saved`` are the modules that were trained whole. Raise ``BadFile`` for parts that rung does not read.
+    """
     read: list[Stored] = []
     copies: dict[str, tuple[int, ...]] = {}
-    for stored in safetensors.read_header(file):
+    for stored in safetensors.read_header(folder / WEIGHTS):
         inner = stored.name.removeprefix(_PREFIX)
         if ".lora_" in inner and not _PEFT.fullmatch(inner):
             raise BadFile(
@@ -143,19 +161,21 @@ def _peft(folder: Path, weight: float) -> Adapter:
             read.append(stored)
         else:
             copies[inner.replace(".base_layer.", ".")] = stored.shape
+    return tuple(read), copies
+
+
+def _read_parts(file: Path, tensors: tuple[Stored, ...]) -> tuple[dict[str, dict[str, Floats]], dict[str, Floats]]:
+    """Return the matrices of each changed module by their parts, and the tensors that were trained whole."""
     parts: dict[str, dict[str, Floats]] = {}
     trained: dict[str, Floats] = {}
-    for name, values in _values(file, tuple(read)):
+    for name, values in _values(file, tensors):
         inner = name.removeprefix(_PREFIX)
         found = _PEFT.fullmatch(inner)
         if found:
             parts.setdefault(found["module"], {})[_PARTS[found["part"]]] = values
         else:
             trained[inner.replace(".base_layer.", ".")] = values
-    changes = {module: _low_rank(module, held, config, weight) for module, held in parts.items()}
-    if not (changes or trained or copies):
-        raise _bad(f"{file} holds no adapter: there is no lora_A in it")
-    return Adapter(str(folder), "", str(config.raw("base_model_name_or_path") or ""), changes, trained, copies)
+    return parts, trained
 
 
 WITH_PEFT = "merge it with PEFT:  PeftModel.from_pretrained(model, DIR).merge_and_unload().save_pretrained(OUT)"

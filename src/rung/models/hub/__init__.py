@@ -188,11 +188,21 @@ def errors_of_the_hub(repository: str, revision: str | None) -> Any:
 
 
 def _translate(error: Exception, repository: str, revision: str | None) -> RungError | None:
+    """Return rung's error for one of the hub, the disk or the network; None for any other."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return (
+        _refused_by_hub(error, repository, revision, status)
+        or _refused_by_disk(error, repository)
+        or _failed_on_the_way(error, repository, status)
+    )
+
+
+def _refused_by_hub(error: Exception, repository: str, revision: str | None, status: int | None) -> RungError | None:
+    """Return the error for a repository that the hub does not have or does not give."""
     from huggingface_hub import errors
 
     page = f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co').rstrip('/')}/{repository}"
     log_in = "hf auth login   # or HF_TOKEN=... in the environment"
-    status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, errors.GatedRepoError):
         ways = [f"ask for access at {page}", log_in]
         return HubError(
@@ -215,6 +225,11 @@ def _translate(error: Exception, repository: str, revision: str | None) -> RungE
         return ModelNotFound(f"{repository!r} is no name of a model on the hub.", [_line(error)])
     if status in (401, 403):
         return HubError(f"The hub does not give {repository} to you.", [_line(error)], [log_in])
+    return None
+
+
+def _refused_by_disk(error: Exception, repository: str) -> HubError | None:
+    """Return the error for a disk that is full or a folder that cannot be written."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return _disk_full(repository, [_line(error)])
     if isinstance(error, PermissionError):
@@ -224,6 +239,13 @@ def _translate(error: Exception, repository: str, revision: str | None) -> RungE
             ["HF_HOME=/a/folder"],
             code="output-unwritable",
         )
+    return None
+
+
+def _failed_on_the_way(error: Exception, repository: str, status: int | None) -> HubError | None:
+    """Return the error for a hub that fails, or that the network does not reach."""
+    from huggingface_hub import errors
+
     again = ["try again: a download goes on where it ended", "--offline   # if it was downloaded before"]
     if status is not None:
         return HubError(f"The hub failed on {repository} with status {status}.", [_line(error)], again)

@@ -39,11 +39,7 @@ def scene(
     """
     place = Path(path)
     try:
-        folder = archive.unpacked(place) if place.suffix.lower() == ".zip" and place.is_file() else place
-        card = _found(folder, images)
-        if card is None and folder.is_dir():
-            inner = [entry for entry in folder.iterdir() if entry.is_dir()]
-            card = _found(inner[0], images) if len(inner) == 1 else None
+        card = _card_at(place, images)
         if card is not None:
             # a zip file is found again by its own name, whatever becomes of the cache
             return _fewer(_present(dataclasses.replace(card, path=str(place))), subsample, max_images)
@@ -54,8 +50,23 @@ def scene(
             ["check the folder"],
             code="file-unreadable",
         ) from error
+    raise _no_scene(place)
+
+
+def _card_at(place: Path, images: str | os.PathLike[str] | None) -> SceneCard | None:
+    """Return the scene in a folder or zip file, or in the only folder in it; ``None`` if there is none."""
+    folder = archive.unpacked(place) if place.suffix.lower() == ".zip" and place.is_file() else place
+    card = _found(folder, images)
+    if card is None and folder.is_dir():
+        inner = [entry for entry in folder.iterdir() if entry.is_dir()]
+        card = _found(inner[0], images) if len(inner) == 1 else None
+    return card
+
+
+def _no_scene(place: Path) -> BadFile:
+    """Return the error for a place that is not there, or holds no scene."""
     if not place.exists():
-        raise BadFile(
+        return BadFile(
             f"{place} does not exist.", [], ["check the name", "rung splat train demo --out DIR"], code="path-unknown"
         )
     looked = [
@@ -64,7 +75,7 @@ def scene(
         "transforms_train.json",
         "*.csv",
     ]
-    raise BadFile(
+    return BadFile(
         f"{place} holds no scene: no cameras are known.",
         [f"looked for {', '.join(looked)}"],
         [

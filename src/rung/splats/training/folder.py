@@ -31,26 +31,37 @@ def claim(
     Raises ``UsageError`` for a folder that is not empty, and with the options that are not those of the run in it:
     those that are ``given``, by default all that are not at their default.
     """
-    config = out / CONFIG
     if resume:
-        if not config.is_file():
-            raise UsageError(f"{out} holds no run that could go on.", [], ["leave --resume out to begin one"])
-        try:
-            held = json.loads(config.read_text(encoding="utf-8"))
-            begun = Settings.from_json(held["settings"])
-            planned = SplatPlan.from_json(held["plan"]) if held.get("plan") else None
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadFile(f"{config} is not what rung wrote: {error}", [], ["begin again in a new folder"]) from error
-        other = options_that_differ(settings, begun, given)
-        if other:
-            raise UsageError(
-                f"{out} was begun with other options.",
-                other,
-                ["leave them out: --resume takes those it was begun with"],
-            )
-        for half in _half_written(out):
-            half.unlink()
-        return begun, planned
+        return _claim_again(out, settings, given)
+    _claim_new(out)
+    return settings, None
+
+
+def _claim_again(out: Path, settings: Settings, given: Collection[str] | None) -> tuple[Settings, SplatPlan | None]:
+    """Return the settings and the plan that the run in a folder was begun with; remove files that it left half."""
+    config = out / CONFIG
+    if not config.is_file():
+        raise UsageError(f"{out} holds no run that could go on.", [], ["leave --resume out to begin one"])
+    try:
+        held = json.loads(config.read_text(encoding="utf-8"))
+        begun = Settings.from_json(held["settings"])
+        planned = SplatPlan.from_json(held["plan"]) if held.get("plan") else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadFile(f"{config} is not what rung wrote: {error}", [], ["begin again in a new folder"]) from error
+    other = options_that_differ(settings, begun, given)
+    if other:
+        raise UsageError(
+            f"{out} was begun with other options.",
+            other,
+            ["leave them out: --resume takes those it was begun with"],
+        )
+    for half in _half_written(out):
+        half.unlink()
+    return begun, planned
+
+
+def _claim_new(out: Path) -> None:
+    """Make the folder; raise ``UsageError`` where it is not empty or cannot be written."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         for half in out.glob(f".config-{_CHANCE}.json"):  # a run that was killed before it had begun
@@ -66,7 +77,6 @@ def claim(
         raise UsageError(
             f"{out} cannot be written: {error.strerror or error}", [], ["--out elsewhere"], code="output-unwritable"
         ) from error
-    return settings, None
 
 
 def _half_written(out: Path) -> Iterator[Path]:
