@@ -15,7 +15,7 @@ import pytest
 from rung.hardware import detect
 
 PROGRAMS = Path(__file__).parent / "programs" / "cuda"
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 RUNG = [sys.executable, "-m", "rung", "exec"]
 LINE = r"rung exec: cuda is this processor: .+, \d+ threads, [\d.]+ GB\n"
 #: They need nothing but torch.
