@@ -182,6 +182,18 @@ def test_what_only_reasons_loads_no_numpy(code):
     assert "numpy" not in _loaded(code)
 
 
+@pytest.mark.parametrize("module", ["rung.kernels.cpu.encode.encoding", "rung.kernels.cpu.pack.decoding"])
+def test_encoders_and_decoders_work_without_numba(module):
+    """Numba may be missing; and where a compiled kernel lies on disk it costs 60 MB for nothing."""
+    assert "numba" not in _loaded(f"import {module}")
+
+
+@pytest.mark.parametrize("command", [["devices"], ["check", "gemma-2b", "--device", "p2200"]])
+def test_quick_commands_load_no_archives(command):
+    loaded = _loaded(f"from rung.cli.app import main; main({command!r})")
+    assert not {"zipfile", "pkgutil"} & loaded
+
+
 def test_import_rung_loads_next_to_nothing():
     loaded = _loaded("import rung")
     assert not {"numpy", "typer", "rich"} & loaded

@@ -16,10 +16,10 @@ from typing import Any, BinaryIO, cast
 from rung.binaries import heads, scan
 from rung.binaries.images import NOT_READ, Library
 from rung.core.errors import BadFile, UsageError
-from rung.core.files import DAMAGED
 from rung.core.shield import Workers
 from rung.core.text import count, quoted
 from rung.core.text import size as as_size
+from rung.core.zips import DAMAGED
 
 #: Text and weights: never opened in folders and archives, where they are most of the files.
 _PLAIN = """

@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import lzma
 import os
 import shutil
 import tempfile
 import time
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -98,7 +95,3 @@ def used(path: Path) -> None:
     """Says that a file or folder of a cache is of use now, where that can be written."""
     with contextlib.suppress(OSError):
         os.utime(path)
-
-
-#: Beside ``OSError``. ``RuntimeError``: encrypted, or of another compression; ``ValueError``: names that are no text.
-DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -17,6 +18,12 @@ T = TypeVar("T")
 
 #: What is computed. A ladder can be registered for these ops only.
 OPS = ("linear", "embedding", "attention", "quantize", "dequantize", "decode_step", "rasterize")
+
+
+def module_names(path: Iterable[str]) -> list[str]:
+    """Return the names of the modules in a package's ``__path__``, sorted. ``pkgutil`` takes 3 ms to import."""
+    files = [file for folder in path for file in os.listdir(folder)]
+    return sorted(file.removesuffix(".py") for file in files if file.endswith(".py") and file != "__init__.py")
 
 
 class Registry(Mapping[str, T], Generic[T]):

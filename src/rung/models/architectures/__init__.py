@@ -6,12 +6,11 @@ Plug-ins add theirs through entry points of the group ``rung.architectures``.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rung.core.plugins import Plugin
-from rung.core.registry import Registry
+from rung.core.registry import Registry, module_names
 from rung.models.architectures.family import Architecture, Factors
 from rung.models.architectures.guarded import guarded
 
@@ -38,7 +37,7 @@ GGUF: Registry[Architecture] = Registry("GGUF architecture", _GROUP, _by_gguf)
 
 def _found() -> Iterator[Architecture]:
     """Yield ``ARCHITECTURE`` of each module of this folder that has one, by name."""
-    for name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
+    for name in module_names(__path__):
         architecture = getattr(importlib.import_module(f"{__name__}.{name}"), "ARCHITECTURE", None)
         if architecture is not None:
             yield architecture

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Iterator
 from types import ModuleType
 
-from rung.core.registry import Registry
+from rung.core.registry import Registry, module_names
 from rung.models.networks import diffusion, encoders, text
 from rung.models.networks.describing import Description
 
@@ -19,7 +18,7 @@ DESCRIPTIONS: Registry[Description] = Registry("description")
 
 def _found(package: ModuleType) -> Iterator[Description]:
     """Yield ``DESCRIPTIONS`` of each module of a folder, by name."""
-    for name in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):
+    for name in module_names(package.__path__):
         yield from getattr(importlib.import_module(f"{package.__name__}.{name}"), "DESCRIPTIONS", ())
 
 

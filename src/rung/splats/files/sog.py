@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rung.core.errors import BadFile, SoftwareMissing
-from rung.core.files import DAMAGED
+from rung.core.zips import DAMAGED
 from rung.splats.cloud import Cloud, Floats
 from rung.splats.files.clustering import codebook, palette
 from rung.splats.files.packing import (

@@ -9,9 +9,10 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 from rung.core.errors import BadFile, DiskFull, UnsafeFile
-from rung.core.files import DAMAGED, trim, used
+from rung.core.files import trim, used
 from rung.core.settings import CACHE
 from rung.core.text import size
+from rung.core.zips import DAMAGED
 from rung.splats.scenes import pictures
 
 #: What scenes consist of; anything else is left in the archive.

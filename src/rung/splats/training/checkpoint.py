@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from rung.core.errors import BadFile, DiskFull
-from rung.core.files import DAMAGED, FULL, written_whole
+from rung.core.files import FULL, written_whole
 from rung.core.text import quoted
+from rung.core.zips import DAMAGED
 
 FOLDER = "checkpoints"
 _KEPT = 2
