@@ -54,13 +54,14 @@ def check(
     *,
     cpu: Device | None = None,
     alternatives: bool = True,
+    relaxations: bool = True,
 ) -> Answer:
     """Every format on every device, refused ones included, the best of them, and what would help where none is.
 
     A tuple of devices is one budget, its layers split in that order. ``passes`` were traced: their activations count
     instead of estimates. Where nothing runs as asked, ``alternatives`` are tried: other formats, a shorter context, and
-    ``cpu`` beside the card. Raises ``ContextTooLong``, ``UnknownFormat``,
-    ``UsageError`` (training of a pipeline).
+    ``cpu`` beside the card; ``relaxations`` are the smallest changes that would help. Raises ``ContextTooLong``,
+    ``UnknownFormat``, ``UsageError`` (training of a pipeline).
     """
     groups = [(entry,) if isinstance(entry, Device) else entry for entry in devices]
     case = make_case(outline, question, {one.component: one.activations for one in passes})
@@ -77,7 +78,7 @@ def check(
         choices,
         chosen,
         FrozenDict(best),
-        _relaxations(case, groups, choices) if chosen is None else (),
+        _relaxations(case, groups, choices) if relaxations and chosen is None else (),
         outline.parameters,
         case.context if case.reads and not question.training else 0,
         tuple(passes),

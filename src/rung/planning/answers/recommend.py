@@ -160,7 +160,9 @@ def _suggestion(model: KnownModel, group: tuple[Device, ...], question: Question
     quantized = any(tensor.source for tensor in outline.components[0].tensors)
     asked = question.formats or (("stored",) if quantized else FORMATS)
     context = question.context and min(question.context, outline.components[0].shape.context)
-    answer = check(outline, [group], replace(question, formats=asked, context=context), alternatives=False)
+    answer = check(
+        outline, [group], replace(question, formats=asked, context=context), alternatives=False, relaxations=False
+    )
     able = [choice for choice in answer.choices if choice.verdict]
     if not able:
         return None
@@ -191,7 +193,7 @@ def largest(device: Device, format: str = FORMAT, context: int = CONTEXT) -> str
         match = find(name)
         if match is None:
             return True
-        answer = check(outline_of(match), [(device,)], question, alternatives=False)
+        answer = check(outline_of(match), [(device,)], question, alternatives=False, relaxations=False)
         return not any(choice.verdict for choice in answer.choices)
 
     end = bisect_left(SIZES, True, key=fails)
