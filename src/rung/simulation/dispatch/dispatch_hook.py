@@ -64,7 +64,7 @@ def see() -> None:
     _include(_KEY, True)
 
 
-class observe:  # noqa: N801 (a block: with seen())
+class observe:  # noqa: N801 (a block: with observe())
     """While in the block, the operations of this thread are seen (or not)."""
 
     __slots__ = ("_before", "_now")

@@ -66,12 +66,12 @@ def tune(
     from rung.training.tune import Options
     from rung.training.tune import tune as train
 
-    def said(text: str) -> None:
+    def say(text: str) -> None:
         if not json:
             note(text)
 
     out = out.expanduser()
-    asked = Options(
+    settings = Options(
         format=format,
         epochs=epochs,
         learning_rate=learning_rate,
@@ -90,30 +90,30 @@ def tune(
     with simulated(device, software) as chosen:
         if chosen is not None and (card := catalog_device(chosen)) is not None:
             raise not_here(card, chosen)
-        base = _folder(model, data, out, offline, said)
-        on_loss = _loss_printer(said)
+        base = _folder(model, data, out, offline, say)
+        on_loss = _loss_printer(say)
         done = train(
-            base, data, out, asked, device=chosen, memory=memory, offline=offline, on_note=said, on_loss=on_loss
+            base, data, out, settings, device=chosen, memory=memory, offline=offline, on_note=say, on_loss=on_loss
         )
-    _report(done, model, out, json, said)
+    _report(done, model, out, json, say)
     if done.stopped:
         sys.exit(130)
 
 
-def _loss_printer(said: Callable[[str], None]) -> Callable[[int, int, dict[str, float]], None]:
-    """Return what says every loss of held out rows, and about twenty of training."""
+def _loss_printer(say: Callable[[str], None]) -> Callable[[int, int, dict[str, float]], None]:
+    """Return a callback that prints every loss of held out rows, and about twenty of training."""
 
     def loss(step: int, last: int, logs: dict[str, float]) -> None:
         every = max(1, last // 20)
         if "eval_loss" in logs:
-            said(f"step {step} of {last} · held out {float(logs['eval_loss']):.4f}")
+            say(f"step {step} of {last} · held out {float(logs['eval_loss']):.4f}")
         elif "loss" in logs and (step % every == 0 or step in (1, last)):
-            said(f"step {step} of {last} · loss {float(logs['loss']):.4f}")
+            say(f"step {step} of {last} · loss {float(logs['loss']):.4f}")
 
     return loss
 
 
-def _report(done: Outcome, model: str, out: Path, json: bool, said: Callable[[str], None]) -> None:
+def _report(done: Outcome, model: str, out: Path, json: bool, say: Callable[[str], None]) -> None:
     """Print what a run came to, and the command that follows."""
     from rung.cli.views.output import print_json
     from rung.training.tune import CURVE
@@ -121,12 +121,12 @@ def _report(done: Outcome, model: str, out: Path, json: bool, said: Callable[[st
     if json:
         print_json({"out": str(out), "steps": done.steps, "losses": done.losses, "held_out": done.held_out})
     elif done.stopped:
-        said(f"stopped after step {done.steps}, saved in {out}; the same command goes on")
+        say(f"stopped after step {done.steps}, saved in {out}; the same command goes on")
     else:
-        said(f"{out} · {done.steps} steps · loss {out / CURVE}\nrung run {model} --adapter {out}")
+        say(f"{out} · {done.steps} steps · loss {out / CURVE}\nrung run {model} --adapter {out}")
 
 
-def _folder(model: str, data: Path, out: Path, offline: bool, said: Callable[[str], None]) -> str:
+def _folder(model: str, data: Path, out: Path, offline: bool, say: Callable[[str], None]) -> str:
     """The model; of a GGUF file the folder that it is decoded into, beside the adapter."""
     from rung.conversion.convert import converting
     from rung.conversion.writing import write
@@ -135,7 +135,7 @@ def _folder(model: str, data: Path, out: Path, offline: bool, said: Callable[[st
     from rung.models.lookup import find_card
     from rung.training.data import read_rows
 
-    card = find_card(model, offline=offline, on_note=said)
+    card = find_card(model, offline=offline, on_note=say)
     if card.kind == "folder":
         return model
     read_rows(data.expanduser())  # wrong data is said before a model is decoded for it
@@ -144,7 +144,7 @@ def _folder(model: str, data: Path, out: Path, offline: bool, said: Callable[[st
         try:
             write(converting(card, False, None), folder, process_memory.threads(None))
         except KeyboardInterrupt:
-            said(f"the same command goes on; what is decoded is kept in {folder}.part")
+            say(f"the same command goes on; what is decoded is kept in {folder}.part")
             raise
-        said(f"{card.name} is a GGUF file: decoded into {folder}, to which the adapter is trained")
+        say(f"{card.name} is a GGUF file: decoded into {folder}, to which the adapter is trained")
     return str(folder)

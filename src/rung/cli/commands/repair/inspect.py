@@ -57,7 +57,7 @@ def inspect(what: _What, device: _Device = None, all_: _All = False, json: optio
 
 
 def _read(what: str) -> tuple[str, tuple[Library, ...], tuple[str, ...]]:
-    """Return what was asked for by a name to show, its libraries, and what is wrong with the whole."""
+    """Return the name to show of a package, file or folder, its libraries, and what is wrong with the whole."""
     if not what.strip():
         raise UsageError(
             "The name of what is to be read is empty.", ways_out=["rung inspect .   # this folder"], code="input-empty"

@@ -143,7 +143,7 @@ def run(
     _no_question_as_model(model, prompt)
     path, starter = _model(model, yes, offline, quiet or json)
     typed = Typed(model=model or "", device=device, software=software)
-    asked = RunOptions(
+    request = RunOptions(
         model=path,
         prompt=_prompt(model, prompt, raw, json, quiet or json),
         load=LoadOptions(format, device, memory, context, threads, offline, revision, tuple(adapter or ()), typed),
@@ -158,7 +158,7 @@ def run(
         example=model is None,
         software=software,
     )
-    _run(asked)
+    _run(request)
 
 
 def _no_question_as_model(model: str | None, prompt: str | None) -> None:
@@ -218,69 +218,69 @@ def _prompt(model: str | None, prompt: str | None, raw: bool, json: bool, quiet:
     )
 
 
-def _run(asked: RunOptions) -> None:
+def _run(request: RunOptions) -> None:
     from rung.cli.common import simulated
 
-    with simulated(asked.load.device, asked.software) as device:
-        _run_there(replace(asked, load=replace(asked.load, device=device)))
+    with simulated(request.load.device, request.software) as device:
+        _run_there(replace(request, load=replace(request.load, device=device)))
 
 
-def _run_there(asked: RunOptions) -> None:
+def _run_there(request: RunOptions) -> None:
     from rung.cli import chat
     from rung.cli.views.answer import is_simulated, show, summary
     from rung.cli.views.output import print_json
 
-    loaded = _load(asked)
-    question, first = asked.prompt, asked
-    if asked.example:
-        question, first = _example(loaded, asked)
+    loaded = _load(request)
+    question, first = request.prompt, request
+    if request.example:
+        question, first = _example(loaded, request)
     if question is not None:
         answer = _answer(loaded, first, question)
-        result = show(answer, asked.json)
+        result = show(answer, request.json)
         result["simulated"] = is_simulated(loaded)
-        if asked.json:
+        if request.json:
             print_json(result)
             return
-        if not asked.quiet:
+        if not request.quiet:
             note(summary(result))
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    if question is None or (asked.example and terminal):
-        chat.loop(loaded, loaded.devices, asked.generation, asked.system, asked.raw, asked.quiet)
+    if question is None or (request.example and terminal):
+        chat.loop(loaded, loaded.devices, request.generation, request.system, request.raw, request.quiet)
 
 
-def _example(loaded: Model, asked: RunOptions) -> tuple[str | None, RunOptions]:
+def _example(loaded: Model, request: RunOptions) -> tuple[str | None, RunOptions]:
     """Return the example question of the model, and the options to ask it with: the starter's likeliest words are held
     by a test."""
     from rung.models.store.starters import starters
 
-    if asked.starter is None:
-        question, title, first = loaded.example, "The embedded demonstration model", asked
+    if request.starter is None:
+        question, title, first = loaded.example, "The embedded demonstration model", request
     else:
-        starter = starters()[asked.starter]
+        starter = starters()[request.starter]
         question, title = starter.question, starter.title
-        temperature = asked.generation.temperature
-        likeliest = replace(asked.generation, temperature=0.0 if temperature is None else temperature)
-        first = replace(asked, generation=likeliest)
-    if not asked.quiet:
+        temperature = request.generation.temperature
+        likeliest = replace(request.generation, temperature=0.0 if temperature is None else temperature)
+        first = replace(request, generation=likeliest)
+    if not request.quiet:
         note(f"{title} is asked: {question}")
     return question, first
 
 
-def _load(asked: RunOptions) -> Model:
+def _load(request: RunOptions) -> Model:
     from rung.cli.common import plan_line
     from rung.cli.views.answer import step_line
     from rung.cli.views.progress import bar
     from rung.engine.load import load
 
     def told(text: str) -> None:
-        if not asked.quiet:
+        if not request.quiet:
             note(text)
 
-    with bar(quiet=asked.quiet) as progress:
+    with bar(quiet=request.quiet) as progress:
         return load(
-            asked.model,
-            **asked.load.keywords(),
-            first_prompt=asked.prompt or "",
+            request.model,
+            **request.load.keywords(),
+            first_prompt=request.prompt or "",
             progress=progress.update,
             on_step=lambda step: told(step_line(step)),
             on_note=told,
@@ -288,9 +288,9 @@ def _load(asked: RunOptions) -> Model:
         )
 
 
-def _answer(loaded: Model, asked: RunOptions, question: str) -> Generation:
-    options = asked.generation.keywords()
-    if asked.raw or loaded.card.chat_template is None:
-        text = question if asked.system is None else f"{asked.system}\n\n{question}"
+def _answer(loaded: Model, request: RunOptions, question: str) -> Generation:
+    options = request.generation.keywords()
+    if request.raw or loaded.card.chat_template is None:
+        text = question if request.system is None else f"{request.system}\n\n{question}"
         return loaded.generate(text, raw=True, **options)
-    return loaded.generate(question, system=asked.system, **options)
+    return loaded.generate(question, system=request.system, **options)
