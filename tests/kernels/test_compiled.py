@@ -15,7 +15,7 @@ from rung.kernels.cpu import parallel, target
 _TWICE = """
 import json
 from rung.kernels.cpu.gemm.activations import quantize
-from rung.kernels.cpu.pack.decoding import decode_blocks_avx512
+from rung.kernels.cpu.pack.decoding_kernels import decode_blocks_avx512
 from rung.kernels.cpu.gemm.product import multiply
 from rung.kernels.cpu.pack.native import NATIVE
 made = [make(dtype) for make in (quantize, decode_blocks_avx512) for dtype in ("f32", "bf16")]

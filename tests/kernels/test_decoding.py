@@ -9,7 +9,7 @@ from rung.formats import Encoded
 from rung.formats.families import grouped
 from rung.kernels.cpu import target
 from rung.kernels.cpu.pack import decoding
-from rung.kernels.cpu.pack.decoding import decode_blocks
+from rung.kernels.cpu.pack.decoding_kernels import decode_blocks
 from rung.kernels.cpu.parallel import run
 
 
