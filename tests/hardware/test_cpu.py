@@ -113,7 +113,11 @@ def test_a_machine_that_says_nothing(tmp_path):
 MAC = {
     "machdep.cpu.brand_string": "Apple M2 Pro",
     "hw.memsize": str(32 * GB),
+    "hw.nperflevels": "2",
     "hw.perflevel0.physicalcpu": "8",
+    "hw.perflevel0.logicalcpu": "8",
+    "hw.perflevel1.physicalcpu": "4",
+    "hw.perflevel1.logicalcpu": "4",
     "hw.physicalcpu": "12",
     "hw.logicalcpu": "12",
     "hw.l1dcachesize": "65536",
@@ -128,7 +132,9 @@ MAC = {
 def test_a_mac():
     found = cpu.identify(machine="arm64", system="darwin", environment={}, ask=lambda name: MAC.get(name, ""))
     assert (found.name, found.arch, found.memory) == ("Apple M2 Pro", "aarch64", 32 * GB)
-    assert (found.details["cores"], found.details["threads"]) == (8, 12)
+    assert (found.details["cores"], found.details["threads"]) == (12, 12)
+    assert dict(found.details["core_kinds"]) == {"performance": 8, "efficiency": 4}
+    assert found.details["compute_threads"] == 8
     assert dict(found.details["caches"]) == {"L1d": 65536, "L2": 4194304}
     assert found.capability("isa.bf16").level is Level.NATIVE
     assert found.capability("isa.i8mm").level is Level.ABSENT

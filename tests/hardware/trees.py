@@ -8,7 +8,7 @@ flags\t\t: fpu sse4_2 fma f16c avx avx2 avx512f avx512dq avx512bw avx512vl avx51
 
 processor\t: 1
 model name\t: another name
-flags\t\t: fpu
+flags\t\t: fpu sse4_2 fma f16c avx avx2 avx512f avx512dq avx512bw avx512vl avx512vbmi avx512_vnni avx512_fp16
 """
 
 GRAVITON = """\
@@ -62,3 +62,24 @@ def card(place, vendor, device, *, kind="0x030000", driver="", more=None):
     if driver:
         files |= {f"sys/bus/pci/drivers/{driver}/module": "", f"{folder}/driver": f"-> ../../drivers/{driver}"}
     return files | {f"{folder}/{name}": text for name, text in (more or {}).items()}
+
+
+def cores(groups, counters=True, threads_per_core=None, more=None):
+    """The files of a processor with kinds of cores: (name of the counters, cores, ``cpu_capacity`` or clock) of each.
+
+    ``threads_per_core``: hardware threads of a core, by kind.
+    """
+    files, number = {}, 0
+    for index, (name, count, speed) in enumerate(groups):
+        per_core, begin = (threads_per_core or [1] * len(groups))[index], number
+        for _ in range(count):
+            siblings = f"{number}-{number + per_core - 1}" if per_core > 1 else str(number)
+            for cpu in range(number, number + per_core):
+                folder = f"sys/devices/system/cpu/cpu{cpu}"
+                files[f"{folder}/topology/core_cpus_list"] = siblings
+                if speed:
+                    files[f"{folder}/{'cpufreq/cpuinfo_max_freq' if counters else 'cpu_capacity'}"] = str(speed)
+            number += per_core
+        if counters and name:
+            files[f"sys/devices/{name}/cpus"] = f"{begin}-{number - 1}\n"
+    return files | (more or {}), number

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from rung import cli
 from rung.cli import interrupts
+from rung.hardware import interpreter
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = [argument for argument in given[:own] if argument != "--debug"] + given[own:]
     cli.typed = ("rung", *given)
     try:
+        interpreter.require_supported(sys.byteorder)
         interrupts.listen(watch=arguments is None and given[:1] != ["exec"])  # what exec runs hears it itself
         if given[:1] == ["exec"]:
             _execute(given[1:])

@@ -38,10 +38,11 @@ def tell_beyond(memory: Mapping[str, int], groups: Sequence[Sequence[Device]]) -
 
 def device_words(device: Device) -> str:
     """``CPU, 2 cores, 22.0 GB free`` or ``Quadro P2200, 5.0 GB``."""
+    from rung.hardware import topology
+
     if device.kind == "cpu":
-        cores = int(device.details.get("cores", 1))
         free = device.free if device.free is not None else device.memory
-        return f"CPU, {cores} {'core' if cores == 1 else 'cores'}, {size(free)} free"
+        return f"CPU, {topology.words(device.details)}, {size(free)} free"
     return f"{'' if device.real else 'simulated '}{device.name}, {size(device.memory)}"
 
 

@@ -106,12 +106,16 @@ def make_plan(
         device=device,
         memory=budgets,
         context=context,
-        threads=process_memory.threads(threads),
+        threads=(count := process_memory.threads(threads)),
         beside=beside,
         together=together,
         typed=typed or Typed(),
     )
     plan = solve(card, found, request)
+    asked = process_memory.requested_threads(threads)
+    if asked is not None and asked > count:
+        note = f"{count} of {asked:,} threads: more do not run at a time here"
+        plan = replace(plan, reasons=(*plan.reasons, note))
     if missing:
         note = f"planned as if {' and '.join(missing)} were installed: pip install 'rung[run]'"
         plan = replace(plan, reasons=(*plan.reasons, note))

@@ -10,19 +10,39 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rung.core.errors import SoftwareMissing
+from rung.core.errors import SoftwareMissing, UsageError
 from rung.core.settings import THREADS
 from rung.core.types import Device, Level, Proof
 from rung.hardware import detect
+from rung.hardware.interpreter import without_wheels
 
 #: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h, and the largest of the latter that it takes.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST_IN_HEAP = -1, -3, 32 << 20
 
 
 def threads(asked: int | None) -> int:
-    """Threads to compute with: asked for, else ``RUNG_THREADS``, else the cores that cgroup and affinity allow."""
-    chosen: int | None = asked or THREADS.read()
-    return chosen or int(_processor().details.get("cores", 1))
+    """Threads to compute with: asked for, else ``RUNG_THREADS``, else as many as compute best on these cores.
+
+    Never more than run at a time: each step of a model waits for all threads. Raises ``UsageError`` below 1.
+    """
+    wanted = requested_threads(asked)
+    if wanted is not None:
+        return min(wanted, _most_threads())
+    details = _processor().details
+    return int(details.get("compute_threads") or details.get("cores", 1))
+
+
+def requested_threads(asked: int | None) -> int | None:
+    """Return how many threads were asked for, also by ``RUNG_THREADS``; None for as many as rung chooses."""
+    if asked is not None and asked < 1:
+        raise UsageError(f"{asked} threads cannot compute: it is 1 or more.", code="value-out-of-range")
+    wanted: int | None = asked or THREADS.read()
+    return wanted
+
+
+def _most_threads() -> int:
+    """Threads that this process can run at a time."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> Device:
@@ -42,8 +62,8 @@ def need_software() -> None:
     if missing:
         raise SoftwareMissing(
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed; running a model needs it.",
-            (),
-            ["pip install 'rung[run]'"],
+            [why] if (why := without_wheels()) else (),
+            ["docker run -it python:3.12-slim   # Debian, with glibc"] if why else ["pip install 'rung[run]'"],
         )
 
 

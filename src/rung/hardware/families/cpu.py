@@ -12,7 +12,7 @@ from typing import Any
 
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import cgroup
+from rung.hardware import cgroup, topology
 from rung.hardware.cgroup import read
 from rung.hardware.software import installed
 
@@ -138,25 +138,30 @@ def _linux(root: Path, affinity: Iterable[int] | None) -> _Facts:
     total, available = meminfo.get("MemTotal", 0), meminfo.get("MemAvailable")
     memory = min(total, limits.memory or total)
     free = min((bytes for bytes in (available, limits.headroom) if bytes is not None), default=None)
-    cores, threads = _counts(root, allowed, limits.quota)
-    details: dict[str, Any] = {"cores": cores, "threads": threads}
+    found = topology.of_linux(root, allowed, limits.quota)
+    details = _cores(found)
     if limits.quota is not None:
         details["quota"] = round(limits.quota, 2)
-    if caches := _caches(root, min(allowed, default=0)):
+    if caches := _caches(root, min(found.kinds[0].cpus, default=0)):
         details["caches"] = FrozenDict(caches)
     if nodes := len(list((root / "sys/devices/system/node").glob("node[0-9]*"))):
         details["numa_nodes"] = nodes
-    flags = frozenset((info.get("flags") or info.get("Features") or "").split())
-    return info.get("model name") or _arm_name(info), memory, free, flags, details
+    return info.get("model name") or _arm_name(info), memory, free, topology.shared_features(root), details
+
+
+def _cores(found: topology.Topology) -> dict[str, Any]:
+    """Return what is said of the cores: how many, of which kinds, and how many threads compute."""
+    details: dict[str, Any] = {"cores": found.cores, "threads": found.threads}
+    if found.named:
+        details["core_kinds"] = FrozenDict(found.named)
+    details["compute_threads"] = topology.default_threads(found.cores, found.named)
+    return details
 
 
 def _mac(ask: Callable[[str], str]) -> _Facts:
     flags = frozenset(name for names in APPLE.values() for name in names if ask(name) == "1")
     memory = _number(ask("hw.memsize"))
-    details: dict[str, Any] = {
-        "cores": _number(ask("hw.perflevel0.physicalcpu")) or _number(ask("hw.physicalcpu")) or 1,
-        "threads": _number(ask("hw.logicalcpu")) or 1,
-    }
+    details = _cores(topology.of_mac(ask))
     caches = {level: _number(ask(name)) for level, name in (("L1d", "hw.l1dcachesize"), ("L2", "hw.l2cachesize"))}
     details["caches"] = FrozenDict({level: size for level, size in caches.items() if size})
     return ask("machdep.cpu.brand_string"), memory, _free_by_psutil(), flags, details
@@ -168,7 +173,8 @@ def _windows() -> _Facts:
 
     memory = psutil.virtual_memory()
     cores, threads = psutil.cpu_count(logical=False) or 1, psutil.cpu_count() or 1
-    return platform.processor(), memory.total, memory.available, frozenset(), {"cores": cores, "threads": threads}
+    details = {"cores": cores, "threads": threads, "compute_threads": cores}
+    return platform.processor(), memory.total, memory.available, frozenset(), details
 
 
 def _free_by_psutil() -> int | None:
@@ -191,12 +197,7 @@ def _affinity() -> Iterable[int]:
 
 def _cpuinfo(root: Path) -> dict[str, str]:
     """The fields of the first processor in /proc/cpuinfo."""
-    fields: dict[str, str] = {}
-    for line in read(root / "proc/cpuinfo").splitlines():
-        key, colon, value = line.partition(":")
-        if colon:
-            fields.setdefault(key.strip(), value.strip())
-    return fields
+    return next(iter(topology.processors(root)), {})
 
 
 def _meminfo(root: Path) -> dict[str, int]:
@@ -207,17 +208,6 @@ def _meminfo(root: Path) -> dict[str, int]:
             key, value = line.split(":", 1)
             found[key] = int(value.split()[0]) * 1024
     return found
-
-
-def _counts(root: Path, allowed: frozenset[int], quota: float | None) -> tuple[int, int]:
-    """Physical cores and hardware threads that may be used; a quota counts, rounded to the nearest whole one."""
-    cores = set()
-    for number in allowed:
-        topology = root / f"sys/devices/system/cpu/cpu{number}/topology"
-        siblings = read(topology / "thread_siblings_list") or read(topology / "core_cpus_list")
-        cores.add(siblings or str(number))
-    most = max(1, round(quota)) if quota is not None else len(allowed) or 1
-    return min(len(cores) or 1, most), min(len(allowed) or 1, most)
 
 
 def _caches(root: Path, number: int) -> dict[str, int]:

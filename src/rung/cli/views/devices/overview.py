@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rung.cli.views.output import table
-from rung.core.text import count, size
+from rung.core.text import size
 from rung.core.types import Capability, Device, Level, Proof
+from rung.hardware import topology
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +31,7 @@ _PROOFS = {
 def heading(device: Device) -> str:
     parts = [f"{device.id}  {device.name}"]
     if device.kind == "cpu":
-        parts.append(count(int(device.details.get("cores", 1)), "core"))
+        parts.append(topology.words(device.details))
     elif device.arch:
         parts.append(device.arch)
     if device.free is not None and device.memory:
