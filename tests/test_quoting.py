@@ -6,7 +6,7 @@ import pytest
 
 from rung.cli.making import make
 from rung.core.errors import RungError
-from rung.measure import pictures
+from rung.measure import curves, pictures
 from rung.models.locate import locate
 from rung.pipelines.batch import Done
 
@@ -38,7 +38,7 @@ TROUBLE = [
     (broken_journal, "a cat.jsonl"),
     (no_prompt, ""),
     (lambda folder: pictures.check_destination(folder / "no such" / "x.gif", 1), "no such"),
-    (lambda folder: pictures.check_curves(folder / "x.jpg"), "x.svg"),
+    (lambda folder: curves.check_curves(folder / "x.jpg"), "x.svg"),
 ]
 
 

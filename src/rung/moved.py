@@ -264,6 +264,7 @@ MOVED: dict[str, str] = {
     "rung.splats.training.stereo": "rung.splats.training.initialization.stereo",
     "rung.splats.training.world": "rung.splats.training.normalization",
     "rung.training.base": "rung.training.setup",
+    "rung.training.curve": "rung.measure.curves",
     "rung.training.tokens": "rung.training.data",
 }
 

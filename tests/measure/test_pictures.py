@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rung.core.errors import BadFile, DiskFull, SoftwareMissing, UsageError
-from rung.measure import pictures
+from rung.measure import curves, pictures
 
 Image = pytest.importorskip("PIL.Image")
 FRAMES = np.zeros((5, 32, 48, 3), np.uint8)
@@ -176,7 +176,7 @@ def test_a_sheet_has_a_row_a_label(tmp_path):
 
 
 def test_more_curves_than_colors_are_told_apart(tmp_path):
-    pictures.curves(tmp_path / "x.svg", {str(n): [(0, n), (1, n)] for n in range(9)}, "title", "layer", "dB")
+    curves.curves(tmp_path / "x.svg", {str(n): [(0, n), (1, n)] for n in range(9)}, "title", "layer", "dB")
     drawn = re.findall(
         r'stroke="(#\w+)" stroke-width="1.5" stroke-dasharray="([\d ]*)"', (tmp_path / "x.svg").read_text()
     )
@@ -187,14 +187,14 @@ def test_more_curves_than_colors_are_told_apart(tmp_path):
 def test_a_place_where_nothing_can_be_drawn_is_refused_before(tmp_path, place):
     (tmp_path / "folder.svg").mkdir()
     with pytest.raises(UsageError, match=r"cannot be written|There is no folder"):
-        pictures.check_curves(tmp_path / place)
-    pictures.check_curves(tmp_path / "x.svg")
+        curves.check_curves(tmp_path / place)
+    curves.check_curves(tmp_path / "x.svg")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.svg"]
 
 
 def test_curves_are_drawn_inside_of_their_frame(tmp_path):
     series = {"a <b>": [(0, 1.0), (1, 2.0), (2, float("inf"))], "c": [(0, 3.0), (2, 0.0)]}
-    pictures.curves(tmp_path / "x.svg", series, "title", "layer", "dB")
+    curves.curves(tmp_path / "x.svg", series, "title", "layer", "dB")
     root = ElementTree.parse(tmp_path / "x.svg").getroot()
     lines = [one.attrib["points"].split() for one in root.iter("{http://www.w3.org/2000/svg}polyline")]
     assert [len(points) for points in lines] == [2, 2]
@@ -202,3 +202,20 @@ def test_curves_are_drawn_inside_of_their_frame(tmp_path):
         assert 0 <= across <= 720
         assert 0 <= down <= 360
     assert "a <b>" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_curves_of_a_png_are_where_those_of_an_svg_are(tmp_path):
+    series = {"flat": [(0, 0.0), (4, 0.0)], "high": [(0, 8.0), (4, 8.0)], "none": []}
+    for name in ("x.svg", "x.png"):
+        curves.curves(tmp_path / name, series, "title", "step", "dB")
+    with Image.open(tmp_path / "x.png") as found:
+        pixels = np.asarray(found.convert("RGB"))
+    root = ElementTree.parse(tmp_path / "x.svg").getroot()
+    lines = list(root.iter("{http://www.w3.org/2000/svg}polyline"))
+    assert len(lines) == 2
+    for line in lines:
+        (left, down), (right, _) = (tuple(map(float, point.split(","))) for point in line.attrib["points"].split())
+        color = [int(line.attrib["stroke"][at : at + 2], 16) for at in (1, 3, 5)]
+        there = (pixels[:, round(left) + 9 : round(right) - 9] == color).all(axis=(1, 2))
+        assert set(np.flatnonzero(there)) & {round(down) - 1, round(down), round(down) + 1}
+    assert (pixels[-30:] != 255).any()  # the name of the axis

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import UsageError
+from rung.core.files import writing
 from rung.models.card import ModelCard
 from rung.models.networks.pipeline import INDEX
 
@@ -70,11 +71,12 @@ def language(
     picture: Path | None,
 ) -> Rows:  # fmt: skip
     """A row a format, the reference first."""
-    from rung.measure import compare, pictures
+    from rung.measure import compare
+    from rung.measure.curves import check_curves, curves
 
     words = compare.TEXT if text is None else _read(text)
     if picture is not None:
-        pictures.check_curves(picture)
+        check_curves(picture)
     rows: Rows = []
     errors: dict[str, dict[int, float]] = {}
     with tempfile.TemporaryDirectory(prefix="rung-compare-") as folder:
@@ -83,7 +85,8 @@ def language(
             rows.append(_language(model, name, words, context, load, reference, first=not rows, errors=errors))
     if picture is not None:
         shown = {name: list(found.items()) for name, found in errors.items() if name != against}
-        pictures.curves(picture, shown, f"{Path(model).name}: weights against {against}", "layer", "SQNR, dB")
+        with writing(picture):
+            curves(picture, shown, f"{Path(model).name}: weights against {against}", "layer", "SQNR, dB")
     return rows
 
 

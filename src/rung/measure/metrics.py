@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
-#: The window and the constants of SSIM (Wang et al., 2004, "Image Quality Assessment"), for values from 0 to 255.
+#: The window and the constants of SSIM (Wang et al., 2004, "Image Quality Assessment"), for values from 0 to 1.
 _WINDOW, _SIGMA = 11, 1.5
-_C1, _C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+SSIM_CONSTANTS = (0.01**2, 0.03**2)
 
 Array = np.ndarray
+#: NumPy's arrays or torch's tensors.
+Values = TypeVar("Values", bound=Any)
 
 
 def psnr(frames: Array, reference: Array) -> float:
@@ -24,21 +28,33 @@ def ssim(frames: Array, reference: Array) -> float:
 
     Of each channel alone, with a Gaussian window of 11 (of the smaller side, where that is less).
     """
-    size = min(_WINDOW, frames.shape[1], frames.shape[2])
+    weights = ssim_window(frames.shape[1], frames.shape[2])
+    pairs = zip(frames, reference, strict=True)
+    found = [structural_similarity(a / 255, b / 255, lambda x: _blurred(x, weights)) for a, b in pairs]
+    return float(np.mean([np.mean(each) for each in found]))
+
+
+def ssim_window(height: int, width: int) -> Array:
+    """Return the weights of a side of SSIM's window, float64, for pictures of that size."""
+    size = min(_WINDOW, height, width)
     places = np.arange(size) - (size - 1) / 2
-    weights = np.exp(-(places**2) / (2 * _SIGMA**2))
+    weights: Array = np.exp(-(places**2) / (2 * _SIGMA**2))
     weights /= weights.sum()
-    found = [_ssim(a.astype(np.float64), b.astype(np.float64), weights) for a, b in zip(frames, reference, strict=True)]
-    return float(np.mean(found))
+    return weights
 
 
-def _ssim(x: Array, y: Array, weights: Array) -> float:
-    """Return the value of one frame [height, width, channels]."""
-    mean_x, mean_y = _blurred(x, weights), _blurred(y, weights)
-    xx, yy = _blurred(x * x, weights) - mean_x**2, _blurred(y * y, weights) - mean_y**2
-    xy = _blurred(x * y, weights) - mean_x * mean_y
-    top = (2 * mean_x * mean_y + _C1) * (2 * xy + _C2)
-    return float(np.mean(top / ((mean_x**2 + mean_y**2 + _C1) * (xx + yy + _C2))))
+def structural_similarity(x: Values, y: Values, blur: Callable[[Values], Values]) -> Values:
+    """Return SSIM of each window of two pictures with values from 0 to 1; ``blur`` gives the weighted mean of each.
+
+    The pictures are arrays or tensors; gradients pass.
+    """
+    c1, c2 = SSIM_CONSTANTS
+    mean_x, mean_y = blur(x), blur(y)
+    xx, yy = blur(x * x) - mean_x**2, blur(y * y) - mean_y**2
+    xy = blur(x * y) - mean_x * mean_y
+    top = (2 * mean_x * mean_y + c1) * (2 * xy + c2)
+    similarity: Values = top / ((mean_x**2 + mean_y**2 + c1) * (xx + yy + c2))
+    return similarity
 
 
 def _blurred(values: Array, weights: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Pictures and videos as files: PNG, WebP and GIF through pillow, MP4 through ffmpeg; curves as SVG.
+"""Pictures and videos as files: PNG, WebP and GIF through pillow, MP4 through ffmpeg.
 
 A file is written under another name beside its own and then renamed: what is there is whole.
 """
@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import html
 import importlib.util
 import itertools
 import json
-import math
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -206,75 +204,3 @@ def sheet(path: Path, rows: Mapping[str, Frames], most: int = 8) -> None:
             made.paste(Image.fromarray(np.ascontiguousarray(frames[number])), (column * width, top + line))
     with writing(path), written_whole(path) as temporary:
         made.save(temporary)
-
-
-#: Colors that are told apart with every kind of sight (Okabe and Ito, 2008).
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-_WIDE, _HIGH, _LEFT, _TOP, _BELOW, _RIGHT = 720, 360, 64, 36, 44, 120
-
-
-_DASHES = ("", "6 3", "2 3")
-
-
-def check_curves(path: Path) -> None:
-    """Raises ``UsageError`` when ``curves`` could not draw there."""
-    if path.suffix.lower() != ".svg":
-        raise UsageError(f"{path.name} is no SVG.", (), [f"--picture {quoted(path.with_suffix('.svg'))}"])
-    if not path.absolute().parent.is_dir():
-        raise UsageError(
-            f"There is no folder {path.parent}.", (), [f"mkdir -p {quoted(path.parent)}"], code="path-unknown"
-        )
-    if path.is_dir():
-        raise UsageError(
-            f"{path} cannot be written: it is a folder.", (), ["name another place"], code="output-unwritable"
-        )
-    with writing(path), tempfile.TemporaryFile(dir=path.absolute().parent):
-        pass
-
-
-def curves(path: Path, series: Mapping[str, Sequence[tuple[float, float]]], title: str, x: str, y: str) -> None:
-    """An SVG with a curve of points (x, y) for each label; points that are not finite are left out."""
-    points = {label: [p for p in given if all(map(math.isfinite, p))] for label, given in series.items()}
-    every = [point for given in points.values() for point in given] or [(0.0, 0.0)]
-    low_x, high_x = _span([point[0] for point in every])
-    low_y, high_y = _span([point[1] for point in every])
-
-    def place(point: tuple[float, float]) -> tuple[float, float]:
-        across = _LEFT + (point[0] - low_x) / (high_x - low_x) * (_WIDE - _LEFT - _RIGHT)
-        return across, _HIGH - _BELOW - (point[1] - low_y) / (high_y - low_y) * (_HIGH - _TOP - _BELOW)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {_HIGH}" font-family="sans-serif" '
-        'font-size="12">',
-        f'<rect width="{_WIDE}" height="{_HIGH}" fill="white"/>',
-        _text(_LEFT, 20, title, "start", 'font-size="14"'),
-        _text((_LEFT + _WIDE - _RIGHT) / 2, _HIGH - 8, x, "middle"),
-        _text(
-            14, (_TOP + _HIGH - _BELOW) / 2, y, "middle", f'transform="rotate(-90 14 {(_TOP + _HIGH - _BELOW) / 2})"'
-        ),
-    ]
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        at_x, at_y = place((low_x + share * (high_x - low_x), low_y + share * (high_y - low_y)))
-        parts += [
-            f'<line x1="{_LEFT}" x2="{_WIDE - _RIGHT}" y1="{at_y:.1f}" y2="{at_y:.1f}" stroke="#ddd"/>',
-            _text(_LEFT - 6, at_y + 4, f"{low_y + share * (high_y - low_y):.4g}", "end"),
-            _text(at_x, _HIGH - _BELOW + 16, f"{low_x + share * (high_x - low_x):.4g}", "middle"),
-        ]
-    for number, (label, given) in enumerate(points.items()):
-        color, dash = _COLORS[number % len(_COLORS)], _DASHES[number // len(_COLORS) % len(_DASHES)]
-        line = " ".join(f"{across:.1f},{down:.1f}" for across, down in map(place, given))
-        drawn = f'fill="none" stroke="{color}" stroke-width="1.5" stroke-dasharray="{dash}"'
-        parts.append(f'<polyline points="{line}" {drawn}/>')
-        parts += [f'<circle cx="{a:.1f}" cy="{d:.1f}" r="2" fill="{color}"/>' for a, d in map(place, given[:200])]
-        parts.append(_text(_WIDE - _RIGHT + 10, _TOP + 16 * number, label, "start", f'fill="{color}"'))
-    with writing(path), written_whole(path) as temporary:
-        temporary.write_text("\n".join([*parts, "</svg>\n"]), encoding="utf-8")
-
-
-def _span(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-def _text(across: float, down: float, words: str, anchor: str, more: str = "") -> str:
-    return f'<text x="{across:.1f}" y="{down:.1f}" text-anchor="{anchor}" {more}>{html.escape(words)}</text>'

@@ -37,18 +37,22 @@ def blocks(size: int) -> int:
     return -(-size // BLOCK)
 
 
-def decode(codes: Tensor, absmax: Tensor, values: Tensor) -> Tensor:
-    """Codes uint8 [n] and magnitudes [blocks] -> float32 [n]."""
+def decode(codes: Tensor, absmax: Tensor, values: Tensor, size: int = BLOCK) -> Tensor:
+    """Decode codes uint8 [n] and the magnitudes [blocks] of blocks of ``size`` to float32 [n]."""
     decoded = values[codes.long()]
-    return decoded.mul_(absmax.repeat_interleave(BLOCK)[: len(codes)])
+    return decoded.mul_(absmax.repeat_interleave(size)[: len(codes)])
 
 
 def encode(state: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes uint8 [n] and magnitudes [blocks] of float32 [n]: the nearest value of the codebook, near zero on a CPU
-    what bitsandbytes has there."""
+    """Encode float32 [n] as codes uint8 [n] and magnitudes [blocks], near zero on a CPU as bitsandbytes does there."""
     if state.device.type == "cpu":
         return looked_up(state, BLOCK, values)
-    table, absmax = in_blocks(state, BLOCK)
+    return encode_nearest(state, values)
+
+
+def encode_nearest(state: Tensor, values: Tensor, size: int = BLOCK) -> tuple[Tensor, Tensor]:
+    """Encode float32 [n] as codes uint8 [n] of the nearest values of the codebook, and magnitudes of blocks."""
+    table, absmax = in_blocks(state, size)
     table.mul_((1 / absmax.clamp_min(1e-38))[:, None])
     return torch.bucketize(table.view(-1)[: len(state)], (values[:-1] + values[1:]) / 2).to(torch.uint8), absmax
 
@@ -121,13 +125,23 @@ class Rule:
     coupled: bool
 
 
+def adam_update(
+    gradient: Tensor, first: Tensor, second: Tensor, betas: tuple[float, ...], eps: float, step: int
+) -> tuple[Tensor, float]:
+    """Advance both means of Adam (arXiv:1412.6980) in place; ``step`` counts from 1.
+
+    Returns the update and the factor that corrects the start of the means: a value changes by minus the learning rate
+    times both.
+    """
+    first.mul_(betas[0]).add_(gradient, alpha=1 - betas[0])
+    second.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+    root = math.sqrt(1 - betas[1] ** step)
+    return first / second.sqrt().add_(eps * root), root / (1 - betas[0] ** step)
+
+
 def _adam(p: Tensor, g: Tensor, states: list[Tensor], s: Settings) -> tuple[Tensor, float]:
-    """arXiv:1412.6980; with decoupled weight decay arXiv:1711.05101, with a trust ratio LAMB, arXiv:1904.00962."""
-    m, v = states
-    m.mul_(s.betas[0]).add_(g, alpha=1 - s.betas[0])
-    v.mul_(s.betas[1]).addcmul_(g, g, value=1 - s.betas[1])
-    first, second = 1 - s.betas[0] ** s.step, math.sqrt(1 - s.betas[1] ** s.step)
-    return m / (v.sqrt() + s.eps * second), second / first
+    """Adam; with decoupled weight decay arXiv:1711.05101, with a trust ratio LAMB, arXiv:1904.00962."""
+    return adam_update(g, states[0], states[1], s.betas, s.eps, s.step)
 
 
 def _ademamix(p: Tensor, g: Tensor, states: list[Tensor], s: Settings) -> tuple[Tensor, float]:

@@ -22,11 +22,11 @@ from rung.core.files import write_whole
 from rung.core.text import count, did_you_mean, quoted, size
 from rung.core.types import Device
 from rung.engine.planning import device_here
+from rung.measure.curves import curves
 from rung.models.card import ModelCard
 from rung.models.lookup import find_card, name_of
 from rung.planning.request import parse_memory
 from rung.planning.weight_plan import is_linear
-from rung.training.curve import loss_curve
 from rung.training.data import read_rows
 from rung.training.fitting import STORED, fit
 from rung.training.options import Options as Options
@@ -293,7 +293,8 @@ def _train(
             on_note(f"goes on after {begun.name}")
         _run(trainer, place, begun)
     outcome = _outcome(trainer.state, place, watch.stopped and trainer.state.global_step < trainer.state.max_steps)
-    write_whole(place / CURVE, loss_curve(outcome.losses, outcome.held_out, card.name).encode())
+    losses = {"training": outcome.losses, "held out": outcome.held_out}
+    curves(place / CURVE, losses, f"{card.name}: loss", "step", "loss")
     if not outcome.stopped:
         held = json.loads((place / STATE).read_text(encoding="utf-8"))
         write_whole(place / STATE, json.dumps({**held, "finished": True}, indent=1).encode())

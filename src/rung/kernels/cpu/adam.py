@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numba
 import numpy as np
 
-from rung.kernels.cpu.compiled import kernel
+from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.isa.generic import (
     add,
     divide,
@@ -32,6 +33,12 @@ _CHUNK = 1 << 14
 _ONE = np.float32(1.0)
 
 
+@numba.njit(**OPTIONS)
+def change(rate, first, second, root, epsilon):
+    """Return what a value changes by, from its rate and both means; for scalars of float32 or float64."""
+    return rate * first / (math.sqrt(second) * root + epsilon)
+
+
 @kernel(3)
 def step(words, thread, threads):
     """Changes the values and both means."""
@@ -55,8 +62,8 @@ def step(words, thread, threads):
                 low = add(multiply(square_root(v), root), epsilon)
                 store(w[_FIRST] + at, m)
                 store(w[_SECOND] + at, v)
-                change = divide(multiply(load(rates + place), m), low)
-                store(w[_VALUES] + at, subtract(load(w[_VALUES] + at), change))
+                moved = divide(multiply(load(rates + place), m), low)
+                store(w[_VALUES] + at, subtract(load(w[_VALUES] + at), moved))
     if thread == 0:  # what is left of a period
         values, gradient, table = floats(w[_VALUES]), floats(w[_GRADIENT]), floats(rates)
         first, second = floats(w[_FIRST]), floats(w[_SECOND])
@@ -64,4 +71,4 @@ def step(words, thread, threads):
             g = gradient[at]
             first[at] = (_ONE - s[0]) * first[at] + s[0] * g
             second[at] = (_ONE - s[1]) * second[at] + s[1] * (g * g)
-            values[at] -= table[at % period] * first[at] / (math.sqrt(second[at]) * s[2] + s[3])
+            values[at] -= change(table[at % period], first[at], second[at], s[2], s[3])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rung.nn.stepping import codebook
+from rung.nn.stepping import adam_update, codebook, decode, encode_nearest
 from rung.ops.rasterize.projecting import basis
 
 #: Splats whose harmonics are float32 at a time where no compiled kernel computes.
@@ -141,29 +140,27 @@ def learn(
         compiled.learn(harmonics, *seen, state._asdict(), books, rates, taken, betas, epsilon)
         return
     chance = torch.Generator(means.device).manual_seed(taken)
-    steps = torch.tensor(rates, device=means.device).view(harmonics.shape[1:]) / (1 - betas[0] ** taken)
+    steps = torch.tensor(rates, device=means.device).view(harmonics.shape[1:])
     books, shapes = Books.of(means.device), harmonics.shape[1:]
     for held, places, slopes, *parts in _pieces(harmonics, means.detach(), given, *state):
         gradient = torch.zeros(len(held), *shapes, device=means.device)
         values = _seen(places, told)
         gradient[:, : values.shape[1]] = values[:, :, None] * slopes[:, None]
-        first = _decoded(parts[0], parts[1], books.first).lerp_(gradient, 1 - betas[0])
-        second = _decoded(parts[2], parts[3], books.second).mul_(betas[1])
-        second.addcmul_(gradient, gradient, value=1 - betas[1])
-        change = first / (second.sqrt() / math.sqrt(1 - betas[1] ** taken)).add_(epsilon) * steps
-        held.copy_(_rounded(held.float() - change, held.dtype, chance))
+        first, second = _decoded(parts[0], parts[1], books.first), _decoded(parts[2], parts[3], books.second)
+        update, factor = adam_update(gradient, first, second, betas, epsilon, taken)
+        held.copy_(_rounded(held.float() - update * (steps * factor), held.dtype, chance))
         _encode(first, parts[0], parts[1], books.first)
         _encode(second, parts[2], parts[3], books.second)
 
 
 def _decoded(codes: Tensor, sizes: Tensor, book: Tensor) -> Tensor:
-    return book[codes.long()] * sizes[:, None, None]
+    return decode(codes.view(-1), sizes, book, codes[0].numel()).view(codes.shape)
 
 
 def _encode(values: Tensor, codes: Tensor, sizes: Tensor, book: Tensor) -> None:
-    sizes.copy_(values.abs().amax((1, 2)))
-    scaled = values / sizes.clamp_min(1e-38)[:, None, None]
-    codes.copy_(torch.bucketize(scaled, (book[:-1] + book[1:]) / 2))
+    made, absmax = encode_nearest(values.view(-1), book, values[0].numel())
+    codes.copy_(made.view(codes.shape))
+    sizes.copy_(absmax)
 
 
 def _rounded(values: Tensor, dtype: torch.dtype, chance: torch.Generator) -> Tensor:

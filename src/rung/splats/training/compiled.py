@@ -16,6 +16,7 @@ from rung.kernels.cpu.compiled import Kernel
 from rung.kernels.cpu.parallel import enter, run
 from rung.kernels.cpu.splat import colors as color_kernels
 from rung.kernels.cpu.splat import ssim
+from rung.measure.metrics import SSIM_CONSTANTS
 from rung.ops.rasterize import numba_tile
 from rung.run.precompile import compile_apart
 
@@ -62,7 +63,7 @@ def likeness_of(made: Tensor, truth: Tensor, weights: np.ndarray, share: float) 
         "truth": _padded(truth, stride),
         "slopes": torch.empty(3, height, stride),
         "scratch": scratch,
-        "shares": np.array([(1 - share) / made.numel(), share / windows], np.float32),
+        "shares": np.array([(1 - share) / made.numel(), share / windows, *SSIM_CONSTANTS], np.float32),
     }
     words |= {"height": height, "wide": wide, "stride": stride, "window": window, "weights": weights}
     words |= {"inside": inside, "sums": sums, "gradient": gradient}

@@ -5,33 +5,25 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rung.measure.metrics import ssim_window, structural_similarity
 from rung.splats.training.adam_8bit import compiled_for
 
 #: Share of SSIM in the loss, as in 3D Gaussian Splatting.
 SHARE = 0.2
-_WINDOW, _SIGMA = 11, 1.5
-_C1, _C2 = 0.01**2, 0.03**2
-
-
-@functools.lru_cache(16)
-def _weights(width: int) -> Tensor:
-    """Return the weights of a window's side, float32."""
-    places = torch.arange(width, dtype=torch.float64) - (width - 1) / 2
-    weights = torch.exp(-(places**2) / (2 * _SIGMA**2))
-    return (weights / weights.sum()).float()
 
 
 @functools.lru_cache(16)
 def _windows(size: int, width: int, device: torch.device) -> Tensor:
     """Band matrix [size - width + 1, size] of the weighted means of all whole windows."""
-    weights = _weights(width)
+    weights = ssim_window(width, width).astype(np.float32)
     rows = torch.zeros(size - width + 1, size)
     for at in range(width):
-        rows.diagonal(at)[:] = weights[at]
+        rows.diagonal(at)[:] = float(weights[at])
     return rows.to(device)
 
 
@@ -40,12 +32,12 @@ class _Photometric(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, color: Tensor, truth: Tensor) -> Tensor:
-        window = min(_WINDOW, *color.shape[:2])
+        weights = ssim_window(*color.shape[:2]).astype(np.float32)
         if compiled := compiled_for(color):
-            known, gradient = compiled.likeness_of(color.detach(), truth, _weights(window).numpy(), SHARE)
+            known, gradient = compiled.likeness_of(color.detach(), truth, weights, SHARE)
             ctx.save_for_backward(gradient)
             return torch.tensor(known)
-        value, gradient = plain(color.detach(), truth, window)
+        value, gradient = plain(color.detach(), truth, len(weights))
         ctx.save_for_backward(gradient)
         return value
 
@@ -60,25 +52,12 @@ def plain(color: Tensor, truth: Tensor, window: int) -> tuple[Tensor, Tensor]:
     """Loss and gradient in torch's own operations."""
     x, y = color.permute(2, 0, 1).contiguous(), truth.permute(2, 0, 1).contiguous()
     down, across = (_windows(size, window, x.device) for size in x.shape[1:])
-
-    def means(values: Tensor) -> Tensor:
-        return down @ (values @ across.T)
-
-    def back(values: Tensor) -> Tensor:
-        return down.T @ (values @ across)
-
-    mx, my = means(x), means(y)
-    xx, yy, xy = means(x * x), means(y * y), means(x * y)
-    top_a, top_b = 2 * mx * my + _C1, 2 * (xy - mx * my) + _C2
-    low_a, low_b = mx * mx + my * my + _C1, xx - mx * mx + yy - my * my + _C2
-    near = top_a * top_b / (low_a * low_b)
-    by_xy = 2 * top_a / (low_a * low_b)
-    by_xx = -near / low_b
-    by_mx = 2 * my * (top_b - top_a) / (low_a * low_b) - 2 * mx * near / low_a + 2 * mx * near / low_b
-    slope = back(by_mx) + 2 * x * back(by_xx) + y * back(by_xy)
-    away = x - y
-    gradient = away.sign() * ((1 - SHARE) / away.numel()) - slope * (SHARE / near.numel())
-    return (1 - SHARE) * away.abs().mean() + SHARE * (1 - near.mean()), gradient.permute(1, 2, 0)
+    with torch.enable_grad():
+        x.requires_grad_()
+        near = structural_similarity(x, y, lambda values: down @ (values @ across.T)).mean()
+        value = (1 - SHARE) * (x - y).abs().mean() + SHARE * (1 - near)
+        (gradient,) = torch.autograd.grad(value, x)
+    return value.detach(), gradient.permute(1, 2, 0)
 
 
 def photometric(color: Tensor, truth: Tensor) -> Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rung.nn.stepping import adam_update
 from rung.ops.rasterize import Camera, Splats
 from rung.splats.cloud import Cloud
 from rung.splats.training import adam_8bit
@@ -27,11 +27,8 @@ def adam(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, rates: 
     if compiled := adam_8bit.compiled_for(value):
         compiled.adam_step(value, gradient, first, second, rates, taken, BETAS, EPSILON)
         return
-    first.lerp_(gradient, 1 - BETAS[0])
-    second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-    root = (second.sqrt() / math.sqrt(1 - BETAS[1] ** taken)).add_(EPSILON)
-    steps = torch.tensor(rates, device=value.device).view(value.shape[1:]) / (1 - BETAS[0] ** taken)
-    value.sub_(first / root * steps)
+    update, factor = adam_update(gradient, first, second, BETAS, EPSILON, taken)
+    value.sub_(update.mul_(torch.tensor(rates, device=value.device).view(value.shape[1:]) * factor))
 
 
 def arrays_of(

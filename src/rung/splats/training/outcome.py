@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rung.core.files import write_whole, written_whole
+from rung.measure.curves import curves
 from rung.models.card import View
 from rung.planning.splats import SplatPlan
 from rung.splats.cameras import CAMERAS
@@ -21,8 +22,6 @@ from rung.splats.training.checkpoint import disk_full
 from rung.splats.training.settings import Settings
 
 LOG, CURVE, TEST, PAGE = "log.jsonl", "curve.png", "test", "page.html"
-_WIDE, _HIGH, _EDGE = 720, 360, 48
-_TRAINING, _TESTING = (0, 114, 178), (213, 94, 0)
 
 
 class Outcome:
@@ -97,38 +96,13 @@ class Outcome:
             raise disk_full(self.out, error) from error
 
     def curve(self) -> None:
-        """Draws PSNR over steps: of training pictures, and of test pictures where they were measured."""
-        from PIL import Image, ImageDraw
-
-        training = [(entry["step"], entry["psnr"]) for entry in self.log if "psnr" in entry]
-        testing = [(entry["step"], entry["test_psnr"]) for entry in self.log if "test_psnr" in entry]
-        every = training + testing
-        if not every:
-            return
-        last = max(step for step, _ in every)
-        low, high = min(value for _, value in every), max(value for _, value in every)
-        high = high if high > low else low + 1
-
-        def at(point: tuple[int, float]) -> tuple[float, float]:
-            across = _EDGE + (_WIDE - 2 * _EDGE) * point[0] / max(last, 1)
-            return across, _HIGH - _EDGE - (_HIGH - 2 * _EDGE) * (point[1] - low) / (high - low)
-
-        made = Image.new("RGB", (_WIDE, _HIGH), "white")
-        draw = ImageDraw.Draw(made)
-        for part in range(5):
-            value = low + (high - low) * part / 4
-            (left, height), (right, _) = at((0, value)), at((last, value))
-            draw.line([(left, height), (right, height)], fill=(221, 221, 221))
-            draw.text((6, height - 6), f"{value:.1f}", fill="black")
-        draw.text((_EDGE, 12), "PSNR in dB: training pictures (blue), test pictures (orange)", fill="black")
-        draw.text((_WIDE - 2 * _EDGE, _HIGH - 20), f"step {last:,}", fill="black")
-        if len(training) > 1:
-            draw.line([at(point) for point in training], fill=_TRAINING, width=2)
-        for point in testing:
-            x, y = at(point)
-            draw.ellipse((x - 4, y - 4, x + 4, y + 4), fill=_TESTING)
-        try:
-            with written_whole(self.out / CURVE) as temporary:
-                made.save(temporary)
-        except OSError as error:
-            raise disk_full(self.out, error) from error
+        """Draw PSNR over steps: of training pictures, and of test pictures where they were measured."""
+        series = {
+            label: [(entry["step"], entry[key]) for entry in self.log if key in entry]
+            for label, key in (("training pictures", "psnr"), ("test pictures", "test_psnr"))
+        }
+        if any(series.values()):
+            try:
+                curves(self.out / CURVE, series, "PSNR of a training run", "step", "PSNR in dB")
+            except OSError as error:
+                raise disk_full(self.out, error) from error

@@ -63,10 +63,11 @@ def quantize(
     A run that was stopped goes on where it was when the same command is given again.
     """
     from rung.conversion.quantize import kind_of, parse_keep, quantizing, weighed
-    from rung.measure import pictures
+    from rung.core.files import writing
+    from rung.measure.curves import check_curves, curves
 
     if picture is not None:
-        pictures.check_curves(Path(picture))
+        check_curves(Path(picture))
     chosen = kind_of(Path(target), kind)
     kept = parse_keep(keep or ())
     card = opened(source, target, offline, revision, quiet or json)
@@ -78,7 +79,8 @@ def quantize(
         from rung.cli.views.quantize import errors_by_layer
 
         outside = "layer (-1: outside of layers)"
-        pictures.curves(Path(picture), errors_by_layer(written), f"{card.name} as {format}", outside, "SQNR, dB")
+        with writing(Path(picture)):
+            curves(Path(picture), errors_by_layer(written), f"{card.name} as {format}", outside, "SQNR, dB")
 
 
 def opened(source: str, target: str, offline: bool, revision: str | None, quiet: bool) -> Any:

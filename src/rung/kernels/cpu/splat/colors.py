@@ -12,6 +12,7 @@ import math
 import numba
 import numpy as np
 
+from rung.kernels.cpu.adam import change
 from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.cpu.splat.shape import harmonic_slopes, harmonics
 from rung.kernels.isa.generic import fetch_add
@@ -177,9 +178,8 @@ def _fade(w, index, width, root, epsilon, size, wide):
     for at in range(width):
         if rates[at] != 0:
             place = width * index + at
-            low = math.sqrt(wide * second[read_u8(w[_SECOND] + place)]) * root + epsilon
-            change = rates[at] * size * first[read_u8(w[_FIRST] + place)] / low
-            _hold(w, place, np.float32(_held(w, place) - change))
+            m, v = size * first[read_u8(w[_FIRST] + place)], wide * second[read_u8(w[_SECOND] + place)]
+            _hold(w, place, np.float32(_held(w, place) - change(rates[at], m, v, root, epsilon)))
 
 
 @numba.njit(**OPTIONS)
@@ -198,8 +198,7 @@ def _learn(w, index, width, s, size, wide, scratch):
         v = wide * other[read_u8(w[_SECOND] + place)] + s[1] * (g * g)
         first[at], second[at] = m, v
         if rates[at] != 0:
-            change = rates[at] * m / (math.sqrt(v) * s[2] + s[3])
-            _hold(w, place, np.float32(_held(w, place) - change))
+            _hold(w, place, np.float32(_held(w, place) - change(rates[at], m, v, s[2], s[3])))
     _keep(w, 0, w[_FIRST], w[_FIRST_SIZES], index, width, first)
     _keep(w, 1, w[_SECOND], w[_SECOND_SIZES], index, width, second)
 

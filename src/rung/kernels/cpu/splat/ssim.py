@@ -33,13 +33,12 @@ _NAMES = "counter height wide stride window weights made truth slopes inside sum
 #: means of x, xx and xy [3, height, stride], of which a window's row is the one it begins at; 1 for each float at which
 #: a window begins, else 0 [stride]; sums of rows (float64 [height, 2]: of |x - y|, of SSIM); scratch of
 #: ``5 (stride + 2 MARGIN)`` float32 for each thread, zeros before ``back``; the shares of L1 and of SSIM for each
-#: float (float32 [2]); and the gradient [height, stride].
+#: float, then SSIM's two constants (float32 [4]); and the gradient [height, stride].
 WORDS = tuple(_NAMES.split())
 (_HEIGHT, _WIDE, _STRIDE, _WINDOW, _WEIGHTS, _MADE, _TRUTH) = range(1, 8)
 (_SLOPES, _INSIDE, _SUMS, _SCRATCH, _SHARES, _GRADIENT) = range(8, 14)
 #: Floats on either side of a row of scratch.
 MARGIN = 48
-_C1, _C2 = np.float32(0.01**2), np.float32(0.03**2)
 _TWO = np.float32(2.0)
 
 
@@ -68,11 +67,12 @@ def _similar(w, row, at, mx, my, xx, yy, xy):
     """SSIM of 16 windows; writes its slopes."""
     plane, place = 4 * w[_STRIDE] * w[_HEIGHT], w[_SLOPES] + 4 * w[_STRIDE] * row + at
     inside, two = load(w[_INSIDE] + at), spread(_TWO)
+    c1, c2 = load_spread(w[_SHARES] + 8), load_spread(w[_SHARES] + 12)
     both, squares = multiply(mx, my), add(multiply(mx, mx), multiply(my, my))
-    top_a = multiply_add(two, both, spread(_C1))
-    top_b = multiply_add(two, subtract(xy, both), spread(_C2))
-    low_a = add(squares, spread(_C1))
-    low_b = add(subtract(add(xx, yy), squares), spread(_C2))
+    top_a = multiply_add(two, both, c1)
+    top_b = multiply_add(two, subtract(xy, both), c2)
+    low_a = add(squares, c1)
+    low_b = add(subtract(add(xx, yy), squares), c2)
     low = divide(inside, multiply(low_a, low_b))
     near = multiply(multiply(top_a, top_b), low)
     by_xx = subtract(zero(), divide(near, low_b))
