@@ -57,8 +57,8 @@ def make(folder: Path, splats: int, size: int, views: int) -> None:
     """Pictures of noise, cameras around the origin, and splats that cover each picture about as in a trained scene."""
     from PIL import Image
 
-    from rung.planning.splats.costs import LAYERS
     from rung.splats import Cloud, write
+    from rung.splats.planning.costs import LAYERS
 
     rng = np.random.default_rng(0)
     frames = []
@@ -121,7 +121,7 @@ def main() -> None:
     if asked.one:
         print(json.dumps(train(Case.of(asked.cases[0]), asked.steps)))
         return
-    from rung.planning.splats.costs import Load
+    from rung.splats.planning.costs import Load
 
     each: dict[float, float] = {}
     for words in asked.cases:

@@ -127,7 +127,7 @@ def test_a_trainer_with_gsplats_own_strategies_grows_and_learns(name, column, ab
     """The loop of gsplat's simple_trainer, and of splatfacto, whose opacities are [N, 1] and which grows by absolute
     gradients."""
     strategies = pytest.importorskip("gsplat.strategy")
-    from rung.hub import gsplat as adapter
+    from rung.splats import gsplat as adapter
 
     torch.manual_seed(0)
     truth = rasterization(*GIVEN[:4], GIVEN.colors, VIEWS, SIZES, 41, 31, sh_degree=2)[0].detach()
@@ -175,7 +175,7 @@ def test_a_trainer_with_gsplats_own_strategies_grows_and_learns(name, column, ab
 
 def test_gsplat_draws_with_rung_while_it_is_installed():
     gsplat = pytest.importorskip("gsplat")
-    from rung.hub import gsplat as adapter
+    from rung.splats import gsplat as adapter
 
     theirs = gsplat.rasterization
     adapter.uninstall()
@@ -210,7 +210,7 @@ class SplatfactoModel:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="shows that .cuda() fails without rung")
 def test_splatfacto_stays_on_its_device(tmp_path, monkeypatch, imported):
     pytest.importorskip("gsplat")
-    from rung.hub import gsplat as adapter
+    from rung.splats import gsplat as adapter
 
     place = tmp_path / "nerfstudio" / "models"
     place.mkdir(parents=True)

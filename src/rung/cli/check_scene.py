@@ -13,7 +13,7 @@ from rung.core.errors import UsageError
 if TYPE_CHECKING:
     from rung.hardware.select import Group
     from rung.planning.check_result import Answer, Question
-    from rung.planning.splats.check import SplatChoice
+    from rung.splats.planning.check import SplatChoice
 
 #: What a folder of photographs with cameras holds, and no model.
 _MARKS = ("transforms.json", "transforms_train.json", "sparse", "colmap", "cameras.bin", "cameras.txt")
@@ -43,7 +43,7 @@ def _holds_cameras(folder: Path) -> bool:
 
 def is_answer(answer: Answer) -> bool:
     """Return whether an answer is about a scene: it was made by a module that nothing imports for models."""
-    module = sys.modules.get("rung.planning.splats.check")
+    module = sys.modules.get("rung.splats.planning.check")
     return module is not None and isinstance(answer, module.SplatAnswer)
 
 
@@ -55,7 +55,7 @@ def check(
     Raises what reading the scene and checking raise.
     """
     from rung.engine.checking import occupied
-    from rung.planning.splats import check
+    from rung.splats.planning import check
     from rung.splats.scenes import scene
 
     for name, given in (("--trace", trace), ("--revision", revision)):

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from rung.exec.report import Key
 
-#: What runs in the program when it has imported a module.
+#: The function that runs in the program when it has imported a module.
 HOOKS = {
-    "torch": "rung.exec.hook",
-    "bitsandbytes.cuda_specs": "rung.hub.bitsandbytes.specs_hook",
-    "bitsandbytes": "rung.hub.bitsandbytes.hook",
-    "gsplat": "rung.hub.gsplat_hook",
-    "triton.runtime.interpreter": "rung.exec.cuda_on_cpu.triton_hook",
+    "torch": "rung.exec.hook.install",
+    "bitsandbytes.cuda_specs": "rung.cli.exec_hooks.bitsandbytes_specs",
+    "bitsandbytes": "rung.cli.exec_hooks.bitsandbytes",
+    "gsplat": "rung.cli.exec_hooks.gsplat",
+    "triton.runtime.interpreter": "rung.cli.exec_hooks.triton_interpreter",
 }
 _VALUED = ("--device", "--software", "--memory", "--defect")
 _NO_TORCH = "no Python of 3.11 or newer imported torch, so nothing was changed"

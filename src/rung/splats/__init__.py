@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import rung.engine  # noqa: F401  how torch's threads wait, which must be said before it is imported
 
 if TYPE_CHECKING:
-    from rung.nn.splatting import rasterization
     from rung.splats.cloud import Cloud
     from rung.splats.files import read, write
+    from rung.splats.rasterize import rasterization
     from rung.splats.scenes import scene
 
 __all__ = ["Cloud", "rasterization", "read", "scene", "write"]
 
 _PLACES = {"Cloud": "splats.cloud", "read": "splats.files", "write": "splats.files", "scene": "splats.scenes"}
-_PLACES["rasterization"] = "nn.splatting"  # which imports torch; files and scenes need none
+_PLACES["rasterization"] = "splats.rasterize"  # which imports torch; files and scenes need none
 
 
 def __getattr__(name: str) -> Any:

@@ -10,9 +10,9 @@ import torch
 
 from rung.core.errors import UsageError
 from rung.models.card import View
-from rung.nn.splatting import rasterization
 from rung.ops.rasterize import Splats
 from rung.splats.cloud import Cloud, Floats
+from rung.splats.rasterize import rasterization
 
 Bytes = npt.NDArray[np.uint8]
 #: Red, green, blue in 0 to 1, as splats have them: nothing converts to or from sRGB.

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from rung.measure.metrics import ssim
-from rung.nn.growing import divided
 from rung.splats.poses import focus, in_picture, pose_of
 from rung.splats.training import checkpoint, loss, model, settings
 from rung.splats.training.corrections import Corrections
 from rung.splats.training.initialization import seeding
 from rung.splats.training.normalization import around
+from rung.splats.training.strategies.relocation import divided
 from tests.splats.training import tiny
 
 

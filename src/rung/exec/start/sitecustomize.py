@@ -39,14 +39,15 @@ class Watch(object):  # noqa: UP004 (Python 2 reads this file too)
         loader.exec_module = exec_module
 
     def start(self, hook):
-        """Imports a hook and installs it. What fails there is said and does not stop the program."""
+        """Imports a hook's module and calls it. What fails there is said and does not stop the program."""
         if hook is None:
             return
         import importlib
 
         sys.meta_path.append(Home(self.settings["home"]))
         try:
-            importlib.import_module(hook).install(self.settings)
+            module, function = hook.rsplit(".", 1)
+            getattr(importlib.import_module(module), function)(self.settings)
         except Exception as error:
             sys.stderr.write("rung exec cannot help here: %s: %s\n" % (type(error).__name__, error))  # noqa: UP031
         finally:

@@ -12,8 +12,8 @@ from types import FrameType
 from typing import Any
 
 from rung.core.errors import BadFile, DiskFull, RungError, UsageError
-from rung.planning.splats import SplatPlan
 from rung.splats.cameras import CAMERAS
+from rung.splats.planning import SplatPlan
 from rung.splats.trained import CONFIG, EXPORTS, METRICS, SPLATS
 from rung.splats.training import checkpoint
 from rung.splats.training.outcome import CURVE, LOG, PAGE, TEST

@@ -13,10 +13,10 @@ import numpy as np
 from rung.core.files import write_whole, written_whole
 from rung.measure.curves import curves
 from rung.models.card import View
-from rung.planning.splats import SplatPlan
 from rung.splats.cameras import CAMERAS
 from rung.splats.cloud import Cloud
 from rung.splats.files import write
+from rung.splats.planning import SplatPlan
 from rung.splats.trained import CONFIG, METRICS, SPLATS
 from rung.splats.training.checkpoint import disk_full
 from rung.splats.training.settings import Settings

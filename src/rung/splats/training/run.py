@@ -21,12 +21,12 @@ from rung.engine.planning import device_here
 from rung.models.card import SceneCard, View
 from rung.nn.quantized import binding
 from rung.planning.request import parse_memory
-from rung.planning.splats import SplatPlan, plan
 from rung.run.torch_device import torch_name
 from rung.splats import demo
 from rung.splats.evaluate import evaluate
 from rung.splats.export import Edits, Export
 from rung.splats.photographs import Photographs, as_stored, transparent
+from rung.splats.planning import SplatPlan, plan
 from rung.splats.render_files import stems
 from rung.splats.scenes import scene, sfm
 from rung.splats.scenes.points import points_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 from rung.core.errors import UsageError
 from rung.core.value import Value
-from rung.planning.splats import FORMATS
+from rung.splats.planning import FORMATS
 
 STRATEGIES = ("mcmc", "classic")
 ALPHAS = ("masked", "transparent")

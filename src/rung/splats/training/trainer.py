@@ -17,10 +17,8 @@ from torch import Tensor
 
 from rung.core.errors import RungError
 from rung.models.card import View
-from rung.nn.growing import DEAD
 from rung.nn.quantized import binding
 from rung.ops.rasterize import NEAR, Camera, Picture
-from rung.run.self_check.rasterizer import differs
 from rung.splats.cloud import Cloud
 from rung.splats.photographs import Photographs, transparent
 from rung.splats.training import settings
@@ -32,6 +30,8 @@ from rung.splats.training.normalization import World
 from rung.splats.training.settings import Settings
 from rung.splats.training.strategies.adc import Classic
 from rung.splats.training.strategies.mcmc import MarkovChain
+from rung.splats.training.strategies.relocation import DEAD
+from rung.splats.training.view_check import differs
 
 Strategy = MarkovChain | Classic
 STRATEGIES: dict[str, type[MarkovChain] | type[Classic]] = {"mcmc": MarkovChain, "classic": Classic}

@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rung.nn.growing import COPIES, DEAD, divided
 from rung.ops.rasterize import Camera, Picture
 from rung.ops.rasterize.projecting import rotations
 from rung.splats.training.model import Model
 from rung.splats.training.settings import PUBLISHED, Beat
+from rung.splats.training.strategies.relocation import COPIES, DEAD, divided
 
 _GROWTH = 1.05
 _NOISE, _SHARPNESS, _WANDERS = 5e5, 100.0, 0.005

@@ -13,8 +13,8 @@ from rung.core.types import Device
 from rung.core.value import FrozenDict
 from rung.hardware import catalog
 from rung.models.card import SceneCard, View
-from rung.planning.splats import SCALES, SplatPlan, SplatRequest, plan
-from rung.planning.splats.costs import Kept, Load, memory_use
+from rung.splats.planning import SCALES, SplatPlan, SplatRequest, plan
+from rung.splats.planning.costs import Kept, Load, memory_use
 
 CPU = Device(
     "cpu",

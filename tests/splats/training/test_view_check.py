@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rung.ops.rasterize import LADDER, Camera, Splats
-from rung.run.self_check import rasterizer
 from rung.run.self_check.cases import splats
-from rung.run.self_check.rasterizer import differs
+from rung.splats.training import view_check
+from rung.splats.training.view_check import differs
 from tests.run import bad_rungs
 
 CAMERA = Camera(200, 150, 180.0, 182.0, 99.0, 76.0, 1)
@@ -114,8 +114,8 @@ def test_fewer_pixels_than_64_tiles_and_nothing_to_see():
 def test_pieces_of_any_size_say_the_same(monkeypatch, piece, pairs):
     given_here = splats(3000 if piece > 1 else 40, 1)
     whole = slopes_of(given_here)
-    monkeypatch.setattr(rasterizer, "_PIECE", piece)
-    monkeypatch.setattr(rasterizer, "_PAIRS", pairs)
+    monkeypatch.setattr(view_check, "_PIECE", piece)
+    monkeypatch.setattr(view_check, "_PAIRS", pairs)
     for one, other in zip(whole, slopes_of(given_here), strict=True):
         assert one.abs().max() > 0
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
@@ -123,12 +123,12 @@ def test_pieces_of_any_size_say_the_same(monkeypatch, piece, pairs):
 
 def slopes_of(given):
     """Pixels, and gradients of the splats that are seen, as the reference has them."""
-    places = rasterizer._tiles(CAMERA)
+    places = view_check._tiles(CAMERA)
     left, top = (torch.tensor(places) * 16).T
     sizes = zip((150 - top).clamp_max(16).tolist(), (200 - left).clamp_max(16).tolist(), strict=True)
     weights = [torch.full((high, wide, 5), 0.7) for high, wide in sizes]
-    chosen = rasterizer._near(given, POSE, CAMERA, places)
+    chosen = view_check._near(given, POSE, CAMERA, places)
     own = Splats(*(tensor[chosen] for tensor in given))
-    pixels, told = rasterizer._reference(own, POSE, CAMERA, places, weights)
-    slopes = rasterizer._told(own, POSE, CAMERA, told)
+    pixels, told = view_check._reference(own, POSE, CAMERA, places, weights)
+    slopes = view_check._told(own, POSE, CAMERA, told)
     return [pixels, *(torch.cat(parts) for parts in zip(*slopes, strict=True))]

@@ -21,7 +21,7 @@ from rung.models.card import SceneCard
 from rung.planning.answers.words import devices_phrase
 from rung.planning.check_result import Answer, Choice, Question, Relaxation, Speed
 from rung.planning.memory import computes, uncertainty
-from rung.planning.splats import FORMATS, SplatPlan, SplatRequest, best, ways_out
+from rung.splats.planning import FORMATS, SplatPlan, SplatRequest, best, ways_out
 
 #: Fewer steps a second count as slow: the published schedules would take a day.
 _SLOW = 1 / 3

@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 
 from rung.core.errors import UsageError
 from rung.hub import register
-from rung.nn.growing import COPIES, covariances, divided
-from rung.nn.splatting import rasterization
+from rung.splats.rasterize import rasterization
+from rung.splats.training.strategies.relocation import COPIES, covariances, divided
 
 
 def _covariances(

@@ -16,7 +16,7 @@ from rung.core.types import Case, Device, MemoryUse
 from rung.core.value import FrozenDict, Value
 from rung.models.card import SceneCard, View
 from rung.ops import LADDERS
-from rung.planning.splats.costs import Kept, Load, memory_use, step_seconds
+from rung.splats.planning.costs import Kept, Load, memory_use, step_seconds
 
 #: What splats are kept in.
 FORMATS = ("f32", "f32+sh16")
