@@ -23,7 +23,7 @@ from rung.kernels.cpu.gemm.product import product
 from rung.kernels.cpu.pack import packing
 from rung.kernels.cpu.pack.packing import Packed, pack
 from rung.kernels.cpu.parallel import run
-from rung.kernels.isa.avx512 import broadcast_i32, dot_u8_i8, load_i32, sum_i32, zero_i32
+from rung.kernels.isa.registers import broadcast_i32, dot_u8_i8, load_i32, sum_i32, zero_i32
 from rung.kernels.isa.scalar import read_i64, write_u32
 
 COLD = 128 << 20

@@ -81,6 +81,9 @@ THREADS = Setting(
 CACHE = Setting(
     "RUNG_CACHE", "", "call", "Folder of probe results and compiled kernels; default: ~/.cache/rung.", _folder
 )
+CPU_LEVEL = Setting(
+    "RUNG_CPU_LEVEL", "", "start", "Highest level of CPU instructions that kernels use: avx2, ssse3, neon, generic, ..."
+)
 MODELS = Setting("RUNG_MODELS", "", "call", "Folder of pulled models; default: ~/.local/share/rung/models.", _models)
 ACCEPT_TERMS = Setting(
     "RUNG_ACCEPT_TERMS", "", "call", "Names of terms that you have read and accept, for rung pull: gemma.", _words

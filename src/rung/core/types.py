@@ -68,12 +68,13 @@ def no(reason: str, step: StepClass = StepClass.UNSUPPORTED) -> Verdict:
 
 @dataclass(frozen=True)
 class Capability(Value):
-    """One thing a device can do with the software at hand."""
+    """One thing a device can do with the software at hand; ``detail`` says how, as a word for programs."""
 
     name: str
     level: Level
     proof: Proof
     source: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from rung.core.settings import CPU_LEVEL
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.hardware import json_cache, probe_cache
 from rung.hardware.catalog import DTYPES
+from rung.hardware.families.cpu import LEVELS
 from rung.hardware.probe_cache import Findings
+from rung.kernels.isa import levels
 from rung.run import worker
 from rung.run.worker import Job, Outcome
 
@@ -30,6 +33,9 @@ _HANGS_FOR = 3600.0
 _OPS = ("matmul", "attention", "elementwise")
 _PROBES = "rung.run.probes"
 _COMPARED = "computed and compared with float64"
+_COMPILED = "compiled, run and compared"
+_KERNELS = "isa.kernels"
+_CHECK_LEVEL = "rung.kernels.isa.probes:check_level"
 
 Progress = Callable[[str], None]
 
@@ -85,18 +91,40 @@ def _instruction_sets(device: Device, progress: Progress) -> Iterator[Capability
     names = [
         c.name
         for c in device.capabilities.values()
-        if c.name.startswith("isa.") and c.level is not Level.ABSENT and device.arch == "x86_64"
+        if c.name.startswith("isa.") and c.level is not Level.ABSENT and device.arch in LEVELS
     ]
     if device.kind != "cpu" or not names:
         return
+    provable = [name for name in names if device.arch == "x86_64" and name != _KERNELS]
     if "numba" not in device.software:
         for name in names:
             yield Capability(name, Level.UNKNOWN, Proof.NONE, "numba is not installed: pip install 'rung[run]'")
         return
     progress("instruction sets")
-    jobs = [Job.of("rung.kernels.isa.levels:check", name=name) for name in names]
-    for name, outcome in zip(names, worker.run(jobs, 4 * LIMIT), strict=True):
-        yield _capability(name, outcome, "compiled, run and compared")
+    jobs = [Job.of("rung.kernels.isa.probes:check", name=name) for name in provable]
+    for name, outcome in zip(provable, worker.run(jobs, 4 * LIMIT), strict=True):
+        yield _capability(name, outcome, _COMPILED)
+    yield _kernels()
+
+
+def _kernels() -> Capability:
+    """The highest level whose kernels are right, each tried in a child that compiles for no more than the level.
+
+    A processor may list instructions that its hypervisor refuses: the child ends with an illegal instruction, and the
+    next lower level is tried.
+    """
+    tried: list[str] = []
+    outcome = worker.run([Job.of(_CHECK_LEVEL)], 4 * LIMIT)[0]
+    below = [level.name for level in levels.allowed()[1:]]
+    while not (outcome.ok and not outcome.value["wrong"]) and below:
+        tried.append(_reason(outcome) if not outcome.ok else f"{outcome.value['level']}: {outcome.value['wrong']}")
+        environment = {CPU_LEVEL.variable: below.pop(0)}
+        outcome = worker.run([Job.of(_CHECK_LEVEL)], 4 * LIMIT, environment=environment)[0]
+    if not outcome.ok or outcome.value["wrong"]:
+        reason = "; ".join([*tried, _reason(outcome) if not outcome.ok else outcome.value["wrong"]][:3])
+        return Capability(_KERNELS, Level.ABSENT, Proof.PROBE, reason)
+    source = "; ".join([f"{_COMPILED} at level {outcome.value['level']}", *tried[:1]])
+    return Capability(_KERNELS, Level.NATIVE, Proof.PROBE, source, str(outcome.value["level"]))
 
 
 def _with_torch(

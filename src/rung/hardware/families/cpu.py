@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rung.core.settings import CPU_LEVEL
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.hardware import cgroup, topology
@@ -19,6 +20,7 @@ from rung.hardware.software import installed
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 #: Capability to the flags in /proc/cpuinfo that declare it. Kernels that ask for AVX2 or AVX-512 use all of each row.
 X86 = {
+    "isa.ssse3": ("ssse3",),
     "isa.avx": ("avx",),
     "isa.f16c": ("f16c",),
     "isa.fma": ("fma",),
@@ -48,7 +50,19 @@ APPLE = {
     "isa.bf16": ("hw.optional.arm.FEAT_BF16",),
 }
 #: Environment variables that restrict the JIT to less than the processor can do.
-TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DISABLE_JIT")
+TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DISABLE_JIT", CPU_LEVEL.variable)
+#: Levels of ``rung.kernels.isa.levels`` by the capability that each needs, the highest first, and one for the rest.
+LEVELS = {
+    "x86_64": {
+        "isa.avx512_vnni": "avx512_vnni",
+        "isa.avx512f": "avx512",
+        "isa.avx_vnni": "avx_vnni",
+        "isa.avx2": "avx2",
+        "isa.ssse3": "ssse3",
+        "": "generic",
+    },
+    "aarch64": {"isa.i8mm": "neon_i8mm", "isa.neon_dotprod": "neon_dotprod", "isa.neon": "neon", "": "generic"},
+}
 _SYSCTL_SECONDS = 2.0
 
 
@@ -118,7 +132,18 @@ def declared(
             found.append(Capability(name, Level.UNKNOWN, Proof.NONE, f"{restriction} restricts the compiler"))
         else:
             found.append(Capability(name, Level.NATIVE, Proof.DECLARED, f"the processor lists {', '.join(wanted)}"))
-    return found
+    return [*found, kernels(arch, {c.name: c.level for c in found}, bool(restriction))]
+
+
+def kernels(arch: str, found: Mapping[str, Level], restricted: bool = False) -> Capability:
+    """Return which level of CPU kernels a processor with those capabilities declares; a probe proves it."""
+    if arch not in LEVELS:
+        return Capability("isa.kernels", Level.ABSENT, Proof.DECLARED, f"there is no compiler of kernels for {arch}")
+    if restricted:
+        return Capability("isa.kernels", Level.UNKNOWN, Proof.NONE, "the environment restricts the compiler")
+    need, level = next((n, v) for n, v in LEVELS[arch].items() if not n or found.get(n) is Level.NATIVE)
+    why = f"the processor lists {need}" if need else "any processor of its kind"
+    return Capability("isa.kernels", Level.NATIVE, Proof.DECLARED, why, level)
 
 
 def _arch(machine: str) -> str:

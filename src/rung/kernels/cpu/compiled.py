@@ -14,13 +14,16 @@ import pickle
 import shutil
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
 from numba import cfunc, types
 from numba.core import caching, registry
 
 from rung.core.shield import shielded
 from rung.core.types import resolve
+from rung.kernels.isa import levels
+
+P = ParamSpec("P")
 
 #: How functions are compiled that kernels call.
 OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
@@ -100,6 +103,20 @@ class Kernel:
         except _DAMAGED:  # an empty one, else none
             shutil.rmtree(os.environ["NUMBA_CACHE_DIR"], ignore_errors=True)
             return cfunc(self._signature, error_model="numpy", boundscheck=False)(self.function)
+
+
+def per_level(make: Callable[P, Kernel]) -> Callable[P, Kernel]:
+    """Keep what a function makes by its arguments and by the level of CPU instructions that it is made for."""
+
+    @functools.cache
+    def made(level: str, *arguments: Any) -> Kernel:
+        return make(*arguments)  # type: ignore[call-arg]
+
+    @functools.wraps(make)
+    def kept(*arguments: Any) -> Kernel:
+        return made(levels.current().name, *arguments)
+
+    return kept  # type: ignore[return-value]
 
 
 def kernel(count: int) -> Callable[[Callable[..., None]], Kernel]:

@@ -10,12 +10,14 @@ import functools
 import hashlib
 import importlib.metadata
 import os
+import platform
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-from rung.core.settings import CACHE
+from rung.core.errors import RungError
+from rung.core.settings import CACHE, CPU_LEVEL
 
 #: LLVM's names of the features behind each capability that kernels ask for.
 ISA: dict[str, tuple[str, ...]] = {
@@ -26,6 +28,8 @@ ISA: dict[str, tuple[str, ...]] = {
     "isa.avx512_bf16": ("avx512f", "avx512bw", "avx512bf16"),
     "isa.neon_dotprod": ("neon", "dotprod"),
 }
+_proved = ""  # the level of ``use_level``
+
 #: How the names of folders begin that stand in for a cache that cannot be written.
 _TEMPORARY = "rung-kernels-"
 
@@ -38,6 +42,7 @@ def features() -> frozenset[str]:
     """
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return frozenset()
+    _restrict()
     from llvmlite import binding
 
     name = os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name()
@@ -49,6 +54,55 @@ def features() -> frozenset[str]:
     for change in filter(None, (part.strip() for part in changes.split(","))):
         (found.add if change[0] == "+" else found.discard)(change[1:])
     return frozenset(found)
+
+
+def arch() -> str:
+    """The kind of processor that is compiled for: x86_64, aarch64 or another name."""
+    machine = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+
+
+def converts_halves() -> bool:
+    """Return whether float16 is converted by instructions; on x86 processors before 2012 it is not."""
+    return arch() != "x86_64" or "f16c" in features()
+
+
+def use_level(name: str) -> None:
+    """Compile for no more than that level in this process and its children, because a probe found higher ones wrong."""
+    global _proved
+    _proved = name
+    _restrict()
+
+
+def level() -> str:
+    """Return the level that limits what is compiled: the user's, else that of ``use_level``, else an empty string."""
+    return CPU_LEVEL.read() or _proved
+
+
+def _restrict() -> None:
+    """Compile for no more than ``level()``, unless the compiler's target is set already.
+
+    Raises ``RungError`` where the level has no such name, or needs what the processor lacks.
+    """
+    name = level()
+    if not name or os.environ.get("NUMBA_CPU_FEATURES"):
+        return
+    from llvmlite import binding
+
+    from rung.kernels.isa import levels
+
+    host = frozenset(feature for feature, there in binding.get_host_cpu_features().items() if there)
+    lowered = levels.named(name).target(arch(), host)
+    if lowered is None:
+        raise RungError(
+            f"{CPU_LEVEL.variable}={name} is more than this processor has",
+            ways_out=[f"unset {CPU_LEVEL.variable}: rung finds the highest level by itself"],
+            code="cpu-level",
+        )
+    os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"] = lowered.cpu, lowered.features
+    if "numba" in sys.modules:  # has read its environment already
+        config = sys.modules["numba"].config
+        config.CPU_NAME, config.CPU_FEATURES = lowered.cpu, lowered.features
 
 
 def levels() -> dict[str, bool]:
@@ -80,7 +134,8 @@ def configure(threads: int = 1) -> str:
     string.
     """
     note = ""
-    folder = _kernels() / sources_hash()
+    _restrict()
+    folder = _kernels() / sources_hash() / level()
     if not _writable(folder):
         note = f"{folder} cannot be written: kernels are compiled again each time"
         folder = _temporary()
@@ -94,9 +149,10 @@ def configure(threads: int = 1) -> str:
 
 
 def shared() -> dict[str, str]:
-    """Return what the environment of a child needs to keep its kernels where this process does: a child that is killed
-    cannot remove a folder of its own."""
-    return {} if _writable(_kernels()) else {"NUMBA_CACHE_DIR": str(_temporary())}
+    """Return what the environment of a child needs to compile what this process does, and to keep it in one folder: a
+    child that is killed cannot remove one of its own."""
+    folder = {} if _writable(_kernels()) else {"NUMBA_CACHE_DIR": str(_temporary())}
+    return folder | ({CPU_LEVEL.variable: _proved} if _proved else {})
 
 
 def _kernels() -> Path:

@@ -11,30 +11,17 @@ from typing import Any
 
 from llvmlite import ir
 
-from rung.kernels.isa.vector import (
-    F16,
-    F32,
-    FLOAT,
-    I16,
-    I32,
-    I64,
-    INT,
-    VOID,
-    VectorType,
-    call,
-    constant,
-    instruction,
-    pointer,
-    splat,
-)
-from rung.kernels.isa.vector import load as _load
-from rung.kernels.isa.vector import store as _store
+from rung.kernels.isa import halves
+from rung.kernels.isa.emit import F16, F32, I16, I32, I64, call, constant, pointer, splat
+from rung.kernels.isa.emit import load as _load
+from rung.kernels.isa.emit import store as _store
+from rung.kernels.isa.vector import FLOAT, INT, VOID, VectorType, instruction
 
 LANES = 16
 BYTES = 64
 F32S, F16S, I32S, I16S = (ir.VectorType(kind, LANES) for kind in (F32, F16, I32, I16))
 
-#: The register type of compiled functions; the same as ``rung.kernels.isa.avx512.f32x16``.
+#: The register type of compiled functions; the same as ``rung.kernels.isa.registers.f32x16``.
 f32x16 = VectorType(F32, LANES)
 
 
@@ -50,7 +37,7 @@ def load(b, address):
 @instruction(f32x16, INT)
 def load_half(b, address):
     """16 float16, widened to float32."""
-    return b.fpext(_load(b, address, F16S), F32S)
+    return halves.widen(b, _load(b, address, F16S))
 
 
 @instruction(f32x16, INT)
@@ -75,7 +62,7 @@ def store(b, address, value):
 @instruction(VOID, INT, f32x16)
 def store_half(b, address, value):
     """16 float32 rounded to float16."""
-    _store(b, address, b.fptrunc(value, F16S))
+    _store(b, address, halves.narrow(b, value))
 
 
 @instruction(FLOAT, INT)

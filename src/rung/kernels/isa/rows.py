@@ -15,8 +15,9 @@ from numba.core.cgutils import alloca_once_value, for_range
 from numba.extending import intrinsic
 
 from rung.kernels.isa import generic as v
-from rung.kernels.isa.vector import I32, I64, INT, VOID, constant, plus
-from rung.kernels.isa.vector import store as write
+from rung.kernels.isa.emit import I32, I64, constant, plus
+from rung.kernels.isa.emit import store as write
+from rung.kernels.isa.vector import INT, VOID
 
 
 def _width(kind: types.Type) -> int:

@@ -8,7 +8,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from rung.kernels.isa.vector import F16, F32, FLOAT, I8, I16, I32, I64, INT, VOID, instruction, load, store
+from rung.kernels.isa import halves
+from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, load, store
+from rung.kernels.isa.vector import FLOAT, INT, VOID, instruction
 
 
 @instruction(INT, INT)
@@ -38,7 +40,7 @@ def read_i64(b, address):
 @instruction(FLOAT, INT)
 def half(b, bits):
     """The float16 of the lowest two bytes, exact."""
-    return b.fpext(b.bitcast(b.trunc(bits, I16), F16), F32)
+    return halves.widen(b, b.bitcast(b.trunc(bits, I16), F16))
 
 
 @instruction(FLOAT, INT)
@@ -56,7 +58,7 @@ def bits_of(b, value):
 @instruction(VOID, INT, FLOAT)
 def write_half(b, address, value):
     """A float32 rounded to float16."""
-    store(b, address, b.fptrunc(value, F16))
+    store(b, address, halves.narrow(b, value))
 
 
 @instruction(VOID, INT, INT)

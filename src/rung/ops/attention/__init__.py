@@ -18,7 +18,7 @@ are ``window`` and ``softcap`` (None when absent).
 from __future__ import annotations
 
 from rung.core.registry import register_ladder
-from rung.core.types import YES, Case, Device, Ladder, Level, Rung, Verdict, no
+from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
 
 
 def check_vectors(case: Case, device: Device) -> Verdict:
@@ -26,8 +26,6 @@ def check_vectors(case: Case, device: Device) -> Verdict:
     head_dim = case.shape[4]
     if head_dim % 16:
         return no(f"needs heads of a multiple of 16, this model has {head_dim}")
-    if device.arch == "x86_64" and device.capability("isa.avx2").level is not Level.NATIVE:
-        return no(f"{device.name} has no proven isa.avx2")
     return YES
 
 
@@ -44,7 +42,7 @@ def _compiled(name: str, impl: str, check: str) -> Rung:
         name,
         f"rung.ops.attention.{impl}:RUNG",
         kinds=("cpu",),
-        needs=("package.numba",),
+        needs=("isa.kernels", "package.numba"),
         formats=("f32", "f16", "bf16"),
         dtypes=("f32",),
         check=f"rung.ops.attention:{check}",

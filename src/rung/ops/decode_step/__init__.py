@@ -50,13 +50,13 @@ def check_step(case: Case, device: Device) -> Verdict:
     return check_glue(case, device)
 
 
-def _compiled(name: str, impl: str, check: str, isa: str) -> Rung:
+def _compiled(name: str, impl: str, check: str) -> Rung:
     return Rung(
         "decode_step",
         name,
         f"rung.ops.decode_step.{impl}:RUNG",
         kinds=("cpu",),
-        needs=("package.numba", isa),
+        needs=("isa.kernels", "package.numba"),
         formats=("f32", "f16"),
         check=f"rung.ops.decode_step:{check}",
     )
@@ -66,8 +66,8 @@ LADDER = register_ladder(
     Ladder(
         "decode_step",
         (
-            _compiled("numba.step", "numba_step", "check_step", "isa.avx512_vnni"),
-            _compiled("numba.glue", "numba_glue", "check_glue", "isa.avx2"),
+            _compiled("numba.step", "numba_step", "check_step"),
+            _compiled("numba.glue", "numba_glue", "check_glue"),
             Rung("decode_step", "ref", "rung.ops.decode_step.ref:RUNG", needs=("package.torch",)),
         ),
     )

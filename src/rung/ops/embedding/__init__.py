@@ -39,7 +39,7 @@ LADDER = register_ladder(
                 "numba.rows",
                 "rung.ops.embedding.numba_rows:RUNG",
                 kinds=("cpu",),
-                needs=("isa.avx512_vnni", "package.numba"),
+                needs=("isa.kernels", "package.numba"),
                 formats=FORMATS,
                 check="rung.ops.embedding:check_rows",
                 packing="r16",

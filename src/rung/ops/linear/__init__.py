@@ -66,7 +66,7 @@ def check_decode(case: Case, device: Device) -> Verdict:
     return YES
 
 
-_VNNI = ("isa.avx512_vnni", "package.numba")
+_KERNELS = ("isa.kernels", "package.numba")
 
 LADDER = register_ladder(
     Ladder(
@@ -77,7 +77,7 @@ LADDER = register_ladder(
                 "numba.row",
                 "rung.ops.linear.numba_r16:ROW",
                 kinds=("cpu",),
-                needs=_VNNI,
+                needs=_KERNELS,
                 formats=FORMATS,
                 check="rung.ops.linear:check_row",
                 packing="r16",
@@ -87,7 +87,7 @@ LADDER = register_ladder(
                 "numba.tile",
                 "rung.ops.linear.numba_r16:TILE",
                 kinds=("cpu",),
-                needs=_VNNI,
+                needs=_KERNELS,
                 formats=FORMATS,
                 check="rung.ops.linear:check_tile",
                 packing="r16",
@@ -97,7 +97,7 @@ LADDER = register_ladder(
                 "numba.stored",
                 "rung.ops.linear.numba_stored:RUNG",
                 kinds=("cpu",),
-                needs=("isa.avx512f", "package.numba"),
+                needs=_KERNELS,
                 formats=READ_AS_STORED,
                 check="rung.ops.linear:check_row",
             ),

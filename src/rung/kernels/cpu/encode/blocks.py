@@ -24,7 +24,6 @@ from rung.kernels.cpu.encode.rows import (
     take,
     weights,
 )
-from rung.kernels.isa.avx512 import store_low_bytes
 from rung.kernels.isa.codes import (
     bits_of_all,
     climbed,
@@ -55,6 +54,7 @@ from rung.kernels.isa.generic import (
     write_int,
     zero,
 )
+from rung.kernels.isa.registers import store_low_bytes
 from rung.kernels.isa.scalar import floats, numbers, read_u16, write_u16, write_u32
 
 _HALF, _MOST_8 = np.float32(0.5), np.float32(127.0)

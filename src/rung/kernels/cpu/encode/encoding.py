@@ -45,7 +45,7 @@ def compiles(fmt: Format) -> bool:
 
 @functools.cache
 def _can_compile() -> bool:
-    return importlib.util.find_spec("numba") is not None and target.levels()["isa.avx2"]
+    return importlib.util.find_spec("numba") is not None and bool(target.features())
 
 
 def convert(

@@ -9,7 +9,6 @@ from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.cpu.encode.blocks import sixteen_scales
 from rung.kernels.cpu.encode.rows import CODES, COLUMNS, REFUSED, ROOM, SCRATCH, TABLE, WORK, take, weights
 from rung.kernels.cpu.encode.searches import GROUPS, inverse, turn_groups
-from rung.kernels.isa.avx512 import store_low_bytes
 from rung.kernels.isa.codes import below, climbed, join_bits, magnitude, rank, smaller
 from rung.kernels.isa.generic import (
     add,
@@ -24,6 +23,7 @@ from rung.kernels.isa.generic import (
     subtract,
     zero,
 )
+from rung.kernels.isa.registers import store_low_bytes
 from rung.kernels.isa.scalar import numbers, read_u16, write_u16
 
 _MIDDLE, _MOST = np.float32(128.5), np.float32(255.0)

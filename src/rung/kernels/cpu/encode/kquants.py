@@ -23,7 +23,6 @@ from rung.kernels.cpu.encode.rows import (
     weights,
 )
 from rung.kernels.cpu.encode.searches import affine, even, symmetric, turn_groups
-from rung.kernels.isa.avx512 import load_u8, store_low_bytes
 from rung.kernels.isa.codes import (
     below,
     ceiling,
@@ -51,6 +50,7 @@ from rung.kernels.isa.generic import (
     write_int,
     zero,
 )
+from rung.kernels.isa.registers import load_u8, store_low_bytes
 from rung.kernels.isa.scalar import floats, numbers, read_u8, read_u16, write_u8, write_u16
 
 _COARSE = np.float32(2.0**-20)  # ``formats.codec.COARSE``

@@ -8,7 +8,6 @@ import numpy as np
 from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.cpu.encode.blocks import five_bits, sixteen_scales
 from rung.kernels.cpu.encode.rows import CODES, COLUMNS, REFUSED, ROOM, SCRATCH, WORK, holds, take, weights
-from rung.kernels.isa.avx512 import store_low_bytes
 from rung.kernels.isa.codes import below, join_bits, smaller, whole
 from rung.kernels.isa.generic import (
     add,
@@ -27,6 +26,7 @@ from rung.kernels.isa.generic import (
     write_int,
     zero,
 )
+from rung.kernels.isa.registers import store_low_bytes
 from rung.kernels.isa.scalar import floats, half, numbers, read_u16, write_u16
 
 _NONE, _HALF, _ONE, _NORMAL = np.float32(0.0), np.float32(0.5), np.float32(1.0), np.float32(2.0**-14)

@@ -9,7 +9,6 @@ import numba
 import numpy as np
 
 from rung.kernels.cpu.compiled import OPTIONS
-from rung.kernels.isa.avx512 import load_bf16
 from rung.kernels.isa.codes import below, ceiling, magnitude, signed, to_half
 from rung.kernels.isa.generic import (
     add,
@@ -25,6 +24,7 @@ from rung.kernels.isa.generic import (
     write_int,
     zero,
 )
+from rung.kernels.isa.registers import load_bf16
 
 _NAMES = "counter source kind rows columns taken codes sizes scratch room importance table refused"
 #: Words of every encoder: the counter that rows are divided by; the address of the weights, and what they are (one of

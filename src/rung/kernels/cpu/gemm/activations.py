@@ -14,7 +14,7 @@ import numpy as np
 
 from rung.kernels.cpu.compiled import Kernel, kernel
 from rung.kernels.cpu.decode.elementwise import copy
-from rung.kernels.isa.avx512 import (
+from rung.kernels.isa.registers import (
     largest_magnitude,
     load_bf16,
     load_f16,

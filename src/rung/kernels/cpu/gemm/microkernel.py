@@ -1,9 +1,9 @@
 """The inner loop of all quantized products, unrolled by LLVM emitters: groups of 16 rows times a tile of activations.
 
 The activations of a tile of T rows are a *panel* (see ``activations``): per unit of 32 columns T x 32 signed bytes,
-then T scales, then T (or 2 T) sums. Per unit, row and group: 8 ``vpdpbusd``, a conversion and two or three float32
-operations. Many rows are multiplied with two groups at a time: loads are what limits one group, because every
-``vpdpbusd`` needs a broadcast; with two, each serves both.
+then T scales, then T (or 2 T) sums. Per unit, row and group: sums of 32 products (8 ``vpdpbusd`` with AVX-512 VNNI),
+a conversion and two or three float32 operations. Many rows are multiplied with as many groups at a time as the level
+has registers for: with one, loads are the limit, because every product needs a broadcast; with two, each serves both.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from numba.core.cgutils import alloca_once, alloca_once_value, for_range
 from numba.extending import intrinsic
 
 from rung.kernels.cpu.pack.layouts import LAYOUTS, Layout
-from rung.kernels.isa import avx512 as v
-from rung.kernels.isa.vector import I64, INT, VOID, plus
+from rung.kernels.isa import levels
+from rung.kernels.isa import registers as v
+from rung.kernels.isa.emit import I64, plus
+from rung.kernels.isa.products import Codes, Sum, broadcast, remove_offset
+from rung.kernels.isa.vector import INT, VOID
 
 Value = ir.Value
 
@@ -73,6 +76,12 @@ class Tile:
         """Adds the products of one unit of each group with the unit of the panel at ``x`` to the totals."""
         b, layout, tile = self.b, self.layout, self.tile
         headers = [self.scales(p, block) for p, block in zip(places, blocks, strict=True)]
+        if layout.minimum and layout.codes == "byte" and levels.current().signed:  # 128 is taken from every code
+            by = v.constant(v.F32S, 128.0)
+            headers = [
+                (scales, [v.fma_f32.emit(b, scale, by, each) for scale, each in zip(scales, minima, strict=True)])
+                for scales, minima in headers
+            ]
         for part in range(layout.parts):
             sums = [plus(b, x, tile * 36 + 4 * (tile * part + row)) for row in range(tile)]
             dots = self._dots(places, x, part, sums, codebook)
@@ -90,16 +99,18 @@ class Tile:
     def _dots(self, places: list[Value], x: Value, part: int, sums: list[Value], codebook: Value | None) -> Any:
         """The integer products [groups][tile] of a part of a unit; every broadcast serves all groups."""
         b, layout, tile = self.b, self.layout, self.tile
-        first = [v.broadcast_i32.emit(b, place) if layout.offset else v.zero_i32.emit(b) for place in sums]
-        dots = [list(first) for _ in places]
+        bytewide = layout.codes == "byte" or layout.table
+        offset = layout.offset and not (bytewide and levels.current().signed)
+        first = [v.broadcast_i32.emit(b, place) if offset else None for place in sums]
+        dots = [[Sum(b, start, layout.largest_code) for start in first] for _ in places]
         order = (0, 4, 1, 5, 2, 6, 3, 7) if layout.parts == 1 else range(4 * part, 4 * part + 4)
         for index in order:
-            codes = [self.code(p, index, codebook) for p in places]
+            codes = [Codes(b, self.code(p, index, codebook), bytewide, layout.table) for p in places]
             for row in range(tile):
-                four = v.broadcast_i32.emit(b, plus(b, x, 32 * row + 4 * index))
+                four = broadcast(b, x, 32 * row + 4 * index)
                 for group, code in enumerate(codes):
-                    dots[group][row] = v.dot_u8_i8.emit(b, dots[group][row], code, four)
-        return dots
+                    dots[group][row].add(code, four)
+        return [[each.total() for each in group] for group in dots]
 
     def block_scales(self, p: Value) -> list[Value]:
         """Return what the header of a block holds, float32: its scale and, negated, the scale of its minima."""
@@ -169,6 +180,8 @@ def multiply_groups(
         for total in itertools.chain(*made.totals):
             b.store(v.zero_f32.emit(b), total)
         codebook = v.broadcast_16_bytes.emit(b, table) if chosen.table else None
+        if codebook is not None and levels.current().signed:
+            codebook = remove_offset(b, codebook)
         _products(made, [b.add(base, place) for base in bases], codebook, panel, blocks)
         adding = b.icmp_signed("!=", add, I64(0))
         for group, base in enumerate(bases):

@@ -7,30 +7,34 @@ the weight meets 256 rows of activations and 2048 columns at a time: the panels 
 
 from __future__ import annotations
 
-import functools
 import threading
 
 import numba
 import numpy as np
 
-from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel
+from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel, per_level
 from rung.kernels.cpu.gemm.activations import quantize
 from rung.kernels.cpu.gemm.microkernel import multiply_groups, panel_unit_bytes
 from rung.kernels.cpu.pack.layouts import UNIT
 from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.parallel import run
-from rung.kernels.isa.avx512 import load_first_f32, store_first_bf16, store_first_f16
+from rung.kernels.isa import levels
 from rung.kernels.isa.generic import fetch_add
+from rung.kernels.isa.registers import load_first_f32, store_first_bf16, store_first_f16
 from rung.kernels.isa.scalar import call_address, read_i64
 
-#: Rows of a panel: a call takes the smallest that holds its rows, and many rows are cut into the largest.
-TILES = (1, 2, 4, 8)
 #: Bytes of 16 rows below which one row of activations meets one group at a time: memory is then read in one piece. Two
 #: pieces that short end before the prefetcher has learnt them: 128,256 rows of 768 columns took 5.5 ms instead of 3.2.
 _SHORT = 1 << 14
+_NEVER = 1 << 62
 
 
-@functools.cache
+def tiles() -> tuple[int, ...]:
+    """Rows of a panel: a call takes the smallest that holds its rows, and many rows are cut into the largest."""
+    return tuple(tile for tile in (1, 2, 4, 8) if tile <= levels.current().tile)
+
+
+@per_level
 def multiply(layout: str, tile: int) -> Kernel:
     """The kernel of a layout and a tile.
 
@@ -40,9 +44,12 @@ def multiply(layout: str, tile: int) -> Kernel:
     [rows, lanes] to ``y`` with ``stride`` bytes between rows, where ``lanes`` is the number of rows of the whole
     weight. ``add`` other than 0 adds to what is there.
 
-    Two groups are taken at a time, where rows are not short. That halves the broadcasts, and for a single row of
-    activations it doubles the independent chains of additions: 15 became 23 GB/s for q4_0 in the L2 cache.
+    Two groups are taken at a time, where rows are not short and registers hold both. That halves the broadcasts, and
+    for a single row of activations it doubles the independent chains of additions: 15 became 23 GB/s for q4_0 in the L2
+    cache.
     """
+
+    in_twos = (_SHORT if tile == 1 else 0) if tile == 1 or levels.current().groups == 2 else _NEVER
 
     @kernel(16)
     def run(
@@ -67,7 +74,7 @@ def multiply(layout: str, tile: int) -> Kernel:
         place = row_header + from_block * block_bytes
         blocks = to_block - from_block
         group = first
-        in_pairs = last if tile > 1 or group_bytes > _SHORT else first
+        in_pairs = last if group_bytes > in_twos else first
         base = weights + first * group_bytes
         while group + 2 <= in_pairs:
             out, left = y + 64 * group, lanes - 16 * group
@@ -89,7 +96,7 @@ def multiply(layout: str, tile: int) -> Kernel:
 
 #: Rows of activations that are quantized and multiplied at once: bounds the workspace to 1.3 x 512 x columns bytes.
 MOST_ROWS = 512
-_PASS = 32  # panels of 8 rows that meet a chunk of the weight
+_PASS = 256  # rows of activations that meet a chunk of the weight
 _COLUMNS = 2048
 _CHUNK = 8  # groups of rows in a chunk when there are many rows
 _CHUNKS_A_THREAD = 6
@@ -168,19 +175,19 @@ def _multiply_chunks(words, thread, threads):
         read_i64(words + 160),
         read_i64(words + 168),
     )
-    count = -(-rows // tile)
+    count, passed = -(-rows // tile), _PASS // tile
     while True:
         first = fetch_add(words, 1) * chunk
         if first >= groups:
             break
         last = min(first + chunk, groups)
-        for start in range(0, count, _PASS):
+        for start in range(0, count, passed):
             for block in range(0, blocks, columns_step):
                 to_block = min(block + columns_step, blocks)
                 group = first
                 while group < last:
                     until = min(group + 2, last) if many else last
-                    for panel in range(start, min(start + _PASS, count)):
+                    for panel in range(start, min(start + passed, count)):
                         row = panel * tile
                         call_address(
                             multiply_panel,
@@ -223,7 +230,8 @@ def product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, d
     ``stride`` are the bytes between rows of ``x``; rows of ``y`` follow each other. ``sums``: where float32
     [min(rows, MOST_ROWS), out] have room; ``y`` itself where that is the dtype.
     """
-    step = MOST_ROWS if rows > TILES[-1] else TILES[-1]
+    most = tiles()[-1]
+    step = MOST_ROWS if rows > most else most
     each = (4 if dtype == "f32" else 2) * weight.shape[0]
     for first in range(0, rows, step):
         count, at = min(step, rows - first), y + each * first
@@ -233,7 +241,7 @@ def product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, d
 def _product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, dtype: str) -> None:
     layout, threads = weight.layout, weight.threads
     out, columns = weight.shape
-    tile = next((tile for tile in TILES if tile >= rows), TILES[-1])
+    tile = next((tile for tile in tiles() if tile >= rows), tiles()[-1])
     offset, parts = layout.activations
     unit_bytes = panel_unit_bytes(tile, parts)
     units = columns // UNIT
@@ -245,7 +253,7 @@ def _product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, 
     else:
         words = [0, fill.address, x, stride, rows, panels, panel_bytes, tile, parts, offset, units]
         run(_quantize_panels.address, words, threads)
-    many = rows > TILES[-1]
+    many = rows > tile
     blocks = columns // layout.block
     chunk = _CHUNK if many else max(1, -(-weight.groups // (threads * _CHUNKS_A_THREAD)))
     words = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 
 from rung.kernels.cpu.compiled import Kernel, kernel
-from rung.kernels.isa.avx512 import (
+from rung.kernels.isa.generic import fetch_add, read_float, read_int, write_float
+from rung.kernels.isa.registers import (
     load_second_f32,
     mul_f32,
     narrow_bf16,
@@ -14,7 +15,6 @@ from rung.kernels.isa.avx512 import (
     store_nibbles_16,
     store_nibbles_f32,
 )
-from rung.kernels.isa.generic import fetch_add, read_float, read_int, write_float
 from rung.kernels.isa.scalar import read_u8
 
 _BLOCKS = 64  # blocks a thread takes at a time

@@ -1,7 +1,7 @@
 """How weights lie in memory for the CPU kernels ("r16"): pure data, neither numpy nor Numba.
 
 Sixteen rows make a group. Of a group, a *unit* holds 32 columns: vectors of 64 bytes with four consecutive
-columns of each of the 16 rows, so that one ``vpdpbusd`` multiplies them with four broadcast activations. Units
+columns of each of the 16 rows, so that sums of four products with broadcast activations fill 16 int32. Units
 follow each other along the row; before each stands what belongs to it alone (``unit_header``), before each
 ``block`` of columns what belongs to the block (``block_header``), before all what belongs to the rows.
 
@@ -48,6 +48,11 @@ class Layout:
     def parts(self) -> int:
         """Groups in a unit: 1, or 2 when a scale covers 16 columns."""
         return 2 if self.group == 16 else 1
+
+    @property
+    def largest_code(self) -> int:
+        """The largest magnitude of a code that is multiplied; a whole byte stands for -128 to 127."""
+        return 128 if self.table else {"nibble": 15, "six": 63, "byte": 128}[self.codes]
 
     @property
     def row_header(self) -> int:

@@ -7,9 +7,9 @@ import numpy as np
 
 from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.cpu.encode.rows import widen
-from rung.kernels.isa.avx512 import load_i8, load_u8, to_f32
 from rung.kernels.isa.codes import add_distance, join_bits, none, part, store_sum
 from rung.kernels.isa.generic import fetch_add, load, load_spread, multiply, spread, store, subtract, zero
+from rung.kernels.isa.registers import load_i8, load_u8, to_f32
 from rung.kernels.isa.scalar import half, numbers, read_u8, read_u16, read_u32, write_u32
 
 _NAMES = "counter before kind after format rows columns bytes sizes scratch room sums"

@@ -1,34 +1,17 @@
-"""AVX-512 (with VNNI where named so): 64-byte registers of 16 float32 or 16 int32.
+"""Registers of 16 float32 or 16 int32 (64 bytes), which LLVM cuts into what the processor has.
 
-Addresses are integers, no alignment is asked for. Integers in a register have no sign of their own: the
-instruction decides. An instruction compiled for a processor without it aborts the process, so callers ask
-``rung.kernels.cpu.target.features()`` first.
+Addresses are integers, no alignment is asked for. Integers in a register have no sign of their own: the instruction
+decides.
 """
 
 from __future__ import annotations
 
 from llvmlite import ir
+from numba.core.cgutils import alloca_once_value, for_range
 
-from rung.kernels.isa.vector import (
-    F16,
-    F32,
-    FLOAT,
-    I8,
-    I16,
-    I32,
-    I64,
-    INT,
-    LLVM_VERSION,
-    VOID,
-    VectorType,
-    call,
-    constant,
-    instruction,
-    load,
-    pointer,
-    splat,
-    store,
-)
+from rung.kernels.isa import halves, levels, products
+from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, LLVM_VERSION, call, constant, load, pointer, splat, store
+from rung.kernels.isa.vector import FLOAT, INT, VOID, VectorType, instruction
 
 LANES = 16
 
@@ -51,7 +34,7 @@ def load_f32(b, address):
 @instruction(f32x16, INT)
 def load_f16(b, address):
     """16 float16, widened to float32."""
-    return b.fpext(load(b, address, ir.VectorType(F16, LANES)), F32S)
+    return halves.widen(b, load(b, address, ir.VectorType(F16, LANES)))
 
 
 @instruction(f32x16, INT)
@@ -72,7 +55,7 @@ def load_e4m3(b, address):
     low = b.and_(codes, constant(WORDS16, 0x7F))
     sign = b.shl(b.and_(codes, constant(WORDS16, 0x80)), constant(WORDS16, 8))
     half = b.bitcast(b.or_(sign, b.shl(low, constant(WORDS16, 7))), ir.VectorType(F16, LANES))
-    value = b.fmul(b.fpext(half, F32S), constant(F32S, 256.0))
+    value = b.fmul(halves.widen(b, half), constant(F32S, 256.0))
     return b.select(b.icmp_signed("==", low, constant(WORDS16, 0x7F)), constant(F32S, float("nan")), value)
 
 
@@ -110,8 +93,33 @@ def _first(b, count):
 @instruction(f32x16, INT, INT)
 def load_first_f32(b, address, count):
     """The first ``count`` of 16 float32, zeros after them; reads nothing beyond."""
+    if not levels.current().masks:
+        return _load_in_order(b, address, count)
     place, mask = pointer(b, address, F32S), _first(b, count)
     return call(b, "llvm.masked.load.v16f32.p0", F32S, _masked(place, mask, constant(F32S, 0.0)))
+
+
+def _load_in_order(b, address, count):
+    """All at once where 16 are there, else one after the other."""
+    place = alloca_once_value(b, constant(F32S, 0.0))
+    with b.if_else(b.icmp_signed(">=", count, I64(LANES))) as (whole, some):
+        with whole:
+            b.store(load(b, address, F32S), place)
+        with some, for_range(b, b.select(b.icmp_signed(">", count, I64(0)), count, I64(0))) as loop:
+            value = load(b, b.add(address, b.mul(loop.index, I64(4))), F32)
+            b.store(b.insert_element(b.load(place), value, b.trunc(loop.index, I32)), place)
+    return b.load(place)
+
+
+def _store_in_order(b, address, value, count):
+    """All at once where 16 are asked for, else one after the other."""
+    size = 4 if value.type.element == F32 else 2
+    with b.if_else(b.icmp_signed(">=", count, I64(LANES))) as (whole, some):
+        with whole:
+            store(b, address, value)
+        with some, for_range(b, b.select(b.icmp_signed(">", count, I64(0)), count, I64(0))) as loop:
+            one = b.extract_element(value, b.trunc(loop.index, I32))
+            store(b, b.add(address, b.mul(loop.index, I64(size))), one)
 
 
 def _masked(place, mask, rest):
@@ -122,6 +130,9 @@ def _masked(place, mask, rest):
 @instruction(VOID, INT, f32x16, INT)
 def store_first_f32(b, address, value, count):
     """The first ``count`` of 16 float32; touches nothing beyond."""
+    if not levels.current().masks:
+        _store_in_order(b, address, value, count)
+        return
     place, mask = pointer(b, address, F32S), _first(b, count)
     given = [value, place, mask] if LLVM_VERSION >= (22,) else [value, place, I32(4), mask]
     call(b, "llvm.masked.store.v16f32.p0", ir.VoidType(), given)
@@ -140,6 +151,9 @@ def store_first_bf16(b, address, value, count):
 
 
 def _store_first_words(b, address, words, count):
+    if not levels.current().masks:
+        _store_in_order(b, address, words, count)
+        return
     place, mask = pointer(b, address, WORDS16), _first(b, count)
     given = [words, place, mask] if LLVM_VERSION >= (22,) else [words, place, I32(2), mask]
     call(b, "llvm.masked.store.v16i16.p0", ir.VoidType(), given)
@@ -203,15 +217,14 @@ def mul_f32(b, x, y):
 
 @instruction(f32x16, f32x16, f32x16, f32x16)
 def fma_f32(b, x, y, z):
-    """x * y + z, rounded once."""
-    return call(b, "llvm.fma.v16f32", F32S, [x, y, z])
+    """x * y + z, rounded once where the processor can."""
+    return call(b, "llvm.fmuladd.v16f32", F32S, [x, y, z])
 
 
 @instruction(i32x16, f32x16)
 def to_i32(b, x):
     """The nearest int32, ties to even."""
-    name = "llvm.x86.avx512.mask.cvtps2dq.512"
-    return call(b, name, I32S, [x, constant(I32S, 0), I16(-1), I32(4)])
+    return b.fptosi(call(b, "llvm.rint.v16f32", F32S, [x]), I32S)
 
 
 @instruction(f32x16, i32x16)
@@ -261,8 +274,7 @@ def mask_bytes(b, x, mask):
 @instruction(i32x16, i32x16, i32x16)
 def shuffle_bytes(b, table, index):
     """Byte ``index & 15`` of the same quarter of ``table``, zero where the index has its top bit set."""
-    given = [b.bitcast(table, BYTES64), b.bitcast(index, BYTES64)]
-    return b.bitcast(call(b, "llvm.x86.avx512.pshuf.b.512", BYTES64, given), I32S)
+    return products.shuffle(b, table, index)
 
 
 @instruction(VOID, INT, INT, f32x16)
@@ -298,7 +310,7 @@ def narrow_f16(b, values):
 
 
 def _f16(b, values):
-    return b.bitcast(b.fptrunc(values, ir.VectorType(F16, LANES)), WORDS16)
+    return b.bitcast(halves.narrow(b, values), WORDS16)
 
 
 @instruction(i32x16, f32x16)
@@ -313,11 +325,3 @@ def _bf16(b, values):
     rounded = b.lshr(b.add(b.add(bits, constant(I32S, 0x7FFF)), odd), constant(I32S, 16))
     held = b.select(b.fcmp_unordered("uno", values, values), constant(I32S, 0x7FC0), rounded)
     return b.trunc(held, WORDS16)
-
-
-@instruction(i32x16, i32x16, i32x16, i32x16)
-def dot_u8_i8(b, total, unsigned, signed):
-    """VNNI: total + the four products of unsigned and signed bytes in each lane, exact in int32."""
-    if LLVM_VERSION >= (22,):  # older LLVM declares the operands as 16 x i32
-        unsigned, signed = b.bitcast(unsigned, BYTES64), b.bitcast(signed, BYTES64)
-    return call(b, "llvm.x86.avx512.vpdpbusd.512", I32S, [total, unsigned, signed])

@@ -1,4 +1,4 @@
-"""One tiny kernel per instruction set, compiled as all kernels are and compared by value.
+"""Prove sets of instructions, and the level that kernels use: tiny kernels, compiled as all are and compared by value.
 
 An instruction that the JIT's target lacks aborts the process while compiling, one that the processor lacks ends it
 with an illegal instruction: call ``check`` in a child process only.
@@ -14,20 +14,10 @@ from llvmlite import ir
 from numba import njit
 
 from rung.kernels.cpu import target
-from rung.kernels.isa.vector import (
-    F16,
-    F32,
-    I8,
-    I16,
-    I32,
-    INT,
-    LLVM_VERSION,
-    VOID,
-    call,
-    instruction,
-    load,
-    store,
-)
+from rung.kernels.isa import halves, levels
+from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, LLVM_VERSION, call, load, store
+from rung.kernels.isa.products import Codes, Sum, broadcast, shuffle
+from rung.kernels.isa.vector import INT, VOID, instruction
 
 
 class _BFloat(ir.types.Type):
@@ -205,6 +195,72 @@ CHECKS: dict[str, tuple[Callable[[], tuple[np.ndarray, np.ndarray]], ...]] = {
     "isa.avx512_bf16": (_bf16,),
     "isa.avx512_fp16": (_fp16,),
 }
+
+
+def check_level() -> dict[str, str]:
+    """Compile and run what differs between levels at the current one; ``wrong`` is empty where every value is right."""
+    return {"level": levels.current().name, "wrong": next(filter(None, (wrong() for wrong in _WRONG)), "")}
+
+
+def _wrong_sums(largest: int, bytewide: bool) -> str:
+    """Compare sums of products of codes up to ``largest`` with int64: eight vectors of random and of extreme codes."""
+    signed = bytewide and levels.current().signed
+
+    def emit(b: ir.IRBuilder, out: ir.Value, codes: ir.Value, x: ir.Value, z: ir.Value) -> None:
+        total = Sum(b, None, largest)
+        for index in range(8):
+            vector = load(b, b.add(codes, I64(64 * index)), _vector(I32, 16))
+            total.add(Codes(b, vector, bytewide), broadcast(b, x, 4 * index))
+        store(b, out, total.total())
+
+    kernel = _kernel(emit)
+    stored = _RANDOM.integers(0, 256 if bytewide else largest + 1, (3, 8, 16, 4), dtype=np.uint8)
+    x = _RANDOM.integers(-127, 128, (3, 8, 4), dtype=np.int8)
+    stored[1:], x[1], x[2] = (255 if bytewide else largest), 127, -127
+    stored[2] = 0 if bytewide else largest
+    for each, given in zip(stored, x, strict=True):
+        got = _run(kernel, np.zeros(16, np.int32), each, given)
+        expected = ((each.astype(np.int64) - 128 * signed) * given[:, None].astype(np.int64)).sum(axis=(0, 2))
+        if not np.array_equal(got, expected):
+            return f"sums of products of codes up to {largest} are wrong"
+    return ""
+
+
+def _wrong_shuffle() -> str:
+    def emit(b: ir.IRBuilder, out: ir.Value, table: ir.Value, index: ir.Value, z: ir.Value) -> None:
+        kind = _vector(I32, 16)
+        store(b, out, shuffle(b, load(b, table, kind), load(b, index, kind)))
+
+    table, index = np.tile(_BYTES[:16], 4), _BYTES & 15
+    got = _run(_kernel(emit), np.zeros(64, np.uint8), table, index)
+    return "" if np.array_equal(got, table[index]) else "bytes of a table are wrong"
+
+
+def _wrong_halves() -> str:
+    def widened(b: ir.IRBuilder, out: ir.Value, x: ir.Value, y: ir.Value, z: ir.Value) -> None:
+        store(b, out, halves.widen(b, load(b, x, _vector(F16, 16))))
+
+    def narrowed(b: ir.IRBuilder, out: ir.Value, x: ir.Value, y: ir.Value, z: ir.Value) -> None:
+        store(b, out, halves.narrow(b, load(b, x, _vector(F32, 16))))
+
+    edges = [0.0, -0.0, 2.0**-24, -(2.0**-14), 65504.0, np.inf, -np.inf, 1.0]
+    exact = np.array([*edges, *_FLOATS[:8]]).astype(np.float16)
+    wide = _run(_kernel(widened), np.zeros(16, np.float32), exact)
+    between = np.array([65519.0, 65520.0, 2.0**-25, 2.0**-25 * 1.01, 2.0**-14 * 0.9999, *_FLOATS[:11]], np.float32)
+    with np.errstate(over="ignore"):
+        expected = between.astype(np.float16)
+    narrow = _run(_kernel(narrowed), np.zeros(16, np.float16), between)
+    right = np.array_equal(wide, exact.astype(np.float32)) and np.array_equal(narrow, expected)
+    return "" if right else "conversions of float16 are wrong"
+
+
+_WRONG: tuple[Callable[[], str], ...] = (
+    lambda: _wrong_sums(15, False),
+    lambda: _wrong_sums(63, False),
+    lambda: _wrong_sums(128, True),
+    _wrong_shuffle,
+    _wrong_halves,
+)
 
 
 def check(name: str) -> str:

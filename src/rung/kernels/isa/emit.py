@@ -1,0 +1,56 @@
+"""Emit LLVM instructions: types, loads, stores, constants and calls of every level. Needs llvmlite, not Numba."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import binding, ir
+
+LLVM_VERSION: tuple[int, ...] = binding.llvm_version_info
+
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+F16, F32 = ir.HalfType(), ir.FloatType()
+
+
+def pointer(b: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
+    """The integer ``address`` as a pointer to ``kind``."""
+    return b.inttoptr(address, kind.as_pointer())
+
+
+def load(b: ir.IRBuilder, address: ir.Value, kind: ir.Type) -> ir.Value:
+    """``kind`` from an address without alignment."""
+    value = b.load(pointer(b, address, kind))
+    value.align = 1
+    return value
+
+
+def store(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    """``value`` to an address without alignment."""
+    b.store(value, pointer(b, address, value.type)).align = 1
+
+
+def constant(kind: ir.VectorType, value: Any) -> ir.Constant:
+    """A vector with ``value`` in every lane, or with the values of a list."""
+    return ir.Constant(kind, list(value) if isinstance(value, (list, tuple, range)) else [value] * kind.count)
+
+
+def splat(b: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
+    """A vector with ``value`` in every lane."""
+    kind = ir.VectorType(value.type, lanes)
+    first = b.insert_element(ir.Constant(kind, ir.Undefined), value, I32(0))
+    return b.shuffle_vector(first, ir.Constant(kind, ir.Undefined), constant(ir.VectorType(I32, lanes), 0))
+
+
+def call(
+    b: ir.IRBuilder, name: str, result: ir.Type, values: list[ir.Value], fastmath: tuple[str, ...] = ()
+) -> ir.Value:
+    """A call of the LLVM function ``name``, declared on first use."""
+    function = b.module.globals.get(name)
+    if function is None:
+        function = ir.Function(b.module, ir.FunctionType(result, [value.type for value in values]), name)
+    return b.call(function, values, fastmath=fastmath)
+
+
+def plus(b: ir.IRBuilder, address: ir.Value, offset: int) -> ir.Value:
+    """``address`` plus a constant number of bytes."""
+    return b.add(address, I64(offset)) if offset else address

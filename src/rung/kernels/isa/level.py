@@ -1,0 +1,72 @@
+"""Describe a level of CPU instructions: what kernels need that LLVM does not choose well by itself.
+
+A kernel is written on registers of 16 int32 or 16 float32 (64 bytes), which LLVM cuts into what the processor has.
+A level says how bytes are multiplied and looked up, and which shape of a tile its registers hold. Needs no Numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+Value, Builder = ir.Value, ir.IRBuilder
+
+
+@dataclass(frozen=True)
+class Target:
+    """One kind of processor that has a level: ``needs`` are features by LLVM's names; ``cpu`` and ``features`` are those
+    of code that uses no more than the level."""
+
+    arch: str
+    needs: tuple[str, ...]
+    cpu: str
+    features: str
+
+    def fits(self, arch: str, features: frozenset[str]) -> bool:
+        """Return whether a compiler's target of that kind has what the level needs."""
+        return self.arch == arch and features.issuperset(self.needs)
+
+
+@dataclass(frozen=True)
+class Level:
+    """One set of instructions; a register of it has ``lanes`` int32. A level of a higher ``rank`` is tried first.
+
+    ``tile``: the most rows of activations that are multiplied at once, ``groups``: groups of 16 rows of weights that
+    share them.
+
+    Bytes are multiplied in one of two ways. ``dot(b, sums, codes, x)`` adds four products to each int32.
+    ``pairs(b, codes, x)`` gives registers of int16 with products, or sums of two, and ``widen(b, registers)`` adds them
+    up to int32; int16 hold ``in_int16(largest code)`` of them. ``signed``: codes of a whole byte are multiplied as
+    signed ones; ``with_sign(b, x, codes)`` gives ``x`` their signs where only magnitudes can be multiplied.
+
+    ``shuffle(b, table, index)``: bytes of a table of 16. ``barrier``: an empty assembly keeps the order of sums, which
+    LLVM would change for one that needs more registers. ``operand_of_lane``: products take one lane of a register, so
+    that activations are loaded 16 bytes at a time. ``masks``: loads and stores under a mask are instructions.
+    """
+
+    name: str
+    rank: int
+    targets: tuple[Target, ...]
+    lanes: int
+    shuffle: Callable[[Builder, Value, Value], Value]
+    tile: int = 4
+    groups: int = 1
+    signed: bool = True
+    dot: Callable[[Builder, Value, Value, Value], Value] | None = None
+    pairs: Callable[[Builder, Value, Value], list[Value]] | None = None
+    widen: Callable[[Builder, list[Value]], Value] | None = None
+    with_sign: Callable[[Builder, Value, Value], Value] | None = None
+    products_in_pair: int = 2
+    barrier: bool = False
+    operand_of_lane: bool = False
+    masks: bool = False
+
+    def target(self, arch: str, features: frozenset[str]) -> Target | None:
+        """Return the first target that a compiler's own one has all of, or None."""
+        return next((target for target in self.targets if target.fits(arch, features)), None)
+
+    def in_int16(self, largest: int) -> int:
+        """Return how many results of ``pairs`` fit an int16: of codes up to ``largest`` and signed bytes above -128."""
+        return max(1, 32767 // (self.products_in_pair * 127 * largest))

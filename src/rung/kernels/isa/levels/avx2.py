@@ -1,0 +1,16 @@
+"""AVX2: Haswell to Comet Lake, Zen 1 to 3. ``vpmaddubsw`` on 32 bytes, sums in int16 as long as these hold."""
+
+from rung.kernels.isa import x86
+from rung.kernels.isa.level import Level, Target
+
+LEVEL = Level(
+    name="avx2",
+    rank=40,
+    targets=(Target("x86_64", ("avx2", "fma", "f16c"), "haswell", x86.AVX2),),
+    lanes=8,
+    pairs=x86.pairs,
+    widen=x86.widen,
+    with_sign=x86.with_sign,
+    shuffle=x86.shuffle,
+    barrier=True,
+)

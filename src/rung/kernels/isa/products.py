@@ -1,0 +1,140 @@
+"""Sums of products of bytes on every level: the part of a quantized kernel that depends on the processor.
+
+A register holds 64 bytes: four consecutive columns of each of 16 rows. A kernel asks for a sum with the largest code
+of its layout, adds codes times activations to it, and takes the total. Where a level multiplies into int16, products
+are added there as long as it holds them, and only then widened to int32.
+"""
+
+from __future__ import annotations
+
+from llvmlite import binding, ir
+
+from rung.kernels.isa import levels
+from rung.kernels.isa.emit import I8, I32, call, constant, load, plus, splat
+from rung.kernels.isa.level import Level
+
+binding.initialize_native_asmparser()  # for the empty assembly of ``Level.barrier``
+
+LANES = 16
+_OFFSET = 0x80808080 - (1 << 32)  # 128 in each byte
+
+
+def cut(b: ir.IRBuilder, x: ir.Value, lanes: int) -> list[ir.Value]:
+    """Cut 16 int32 into registers of ``lanes`` int32, as bytes."""
+    undefined = ir.Constant(x.type, ir.Undefined)
+    parts = [x]
+    if lanes != LANES:
+        kind = ir.VectorType(I32, lanes)
+        parts = [b.shuffle_vector(x, undefined, constant(kind, range(at, at + lanes))) for at in range(0, LANES, lanes)]
+    return [b.bitcast(part, ir.VectorType(I8, 4 * lanes)) for part in parts]
+
+
+def join(b: ir.IRBuilder, parts: list[ir.Value]) -> ir.Value:
+    """Join registers of int32 to 16 int32."""
+    while len(parts) > 1:
+        lanes = 2 * parts[0].type.count
+        order = constant(ir.VectorType(I32, lanes), range(lanes))
+        parts = [b.shuffle_vector(x, y, order) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def remove_offset(b: ir.IRBuilder, codes: ir.Value) -> ir.Value:
+    """Turn bytes that are 128 above signed ones into these."""
+    return b.xor(codes, constant(codes.type, _OFFSET))
+
+
+def broadcast(b: ir.IRBuilder, x: ir.Value, at: int) -> ir.Value:
+    """Load bytes ``at`` to ``at + 3`` of a row of activations into every lane."""
+    if not levels.current().operand_of_lane:
+        return splat(b, load(b, plus(b, x, at), I32), LANES)
+    quarter = load(b, plus(b, x, at & ~15), ir.VectorType(I32, 4))
+    return b.shuffle_vector(quarter, quarter, constant(ir.VectorType(I32, LANES), at % 16 // 4))
+
+
+class Codes:
+    """Codes of 64 weights, ready to be multiplied with several rows of activations."""
+
+    def __init__(self, b: ir.IRBuilder, codes: ir.Value, bytewide: bool, is_signed: bool = False) -> None:
+        """``bytewide``: codes take a whole byte, 128 above the weights' own; ``is_signed``: that is taken off already
+        where the level wants it."""
+        level = levels.current()
+        signed = bytewide and level.signed
+        if signed and not is_signed:
+            codes = remove_offset(b, codes)
+        self.parts = cut(b, codes, level.lanes)
+        self.magnitudes: list[ir.Value] = []
+        if signed and level.with_sign is not None:
+            self.magnitudes = [_magnitude(b, part) for part in self.parts]
+
+
+def _magnitude(b: ir.IRBuilder, part: ir.Value) -> ir.Value:
+    return call(b, f"llvm.abs.v{part.type.count}i8", part.type, [part, ir.IntType(1)(0)])
+
+
+class Sum:
+    """A sum in 16 int32 of products of codes up to ``largest`` with signed bytes; ``start`` is int32 x 16 or None."""
+
+    def __init__(self, b: ir.IRBuilder, start: ir.Value | None, largest: int) -> None:
+        self.b, self.level = b, levels.current()
+        kind = ir.VectorType(I32, self.level.lanes)
+        self.sums = None if start is None else [b.bitcast(part, kind) for part in cut(b, start, self.level.lanes)]
+        self.most = self.level.in_int16(largest)
+        self.narrow: list[list[ir.Value]] = []  # sums in int16, a list for each register of codes
+        self.count = 0
+
+    def add(self, codes: Codes, four: ir.Value) -> None:
+        """Add the products with four signed bytes that are the same in every lane (int32 x 16)."""
+        x = cut(self.b, four, self.level.lanes)[0]
+        if self.level.dot is None:
+            self._add_pairs(codes, x)
+            return
+        zero = constant(ir.VectorType(I32, self.level.lanes), 0)
+        sums = self.sums or [zero] * len(codes.parts)
+        self.sums = [self.level.dot(self.b, s, part, x) for s, part in zip(sums, codes.parts, strict=True)]
+
+    def total(self) -> ir.Value:
+        """Return the sum, int32 x 16."""
+        if self.narrow:
+            self._widen()
+        assert self.sums is not None
+        return join(self.b, self.sums)
+
+    def _add_pairs(self, codes: Codes, x: ir.Value) -> None:
+        products = [self._pairs(codes, index, x) for index in range(len(codes.parts))]
+        if self.narrow:
+            products = [
+                [self._ordered(self.b.add(old, new)) for old, new in zip(before, after, strict=True)]
+                for before, after in zip(self.narrow, products, strict=True)
+            ]
+        self.narrow, self.count = products, self.count + 1
+        if self.count == self.most:
+            self._widen()
+
+    def _pairs(self, codes: Codes, index: int, x: ir.Value) -> list[ir.Value]:
+        assert self.level.pairs is not None
+        part = codes.parts[index]
+        if not codes.magnitudes:
+            return self.level.pairs(self.b, part, x)
+        assert self.level.with_sign is not None
+        return self.level.pairs(self.b, codes.magnitudes[index], self.level.with_sign(self.b, x, part))
+
+    def _widen(self) -> None:
+        assert self.level.widen is not None
+        wide = [self.level.widen(self.b, words) for words in self.narrow]
+        if self.sums is not None:
+            wide = [self._ordered(self.b.add(old, new)) for old, new in zip(self.sums, wide, strict=True)]
+        self.sums, self.narrow, self.count = wide, [], 0
+
+    def _ordered(self, x: ir.Value) -> ir.Value:
+        """Return ``x`` through an empty assembly: LLVM would add up row after row, and keep all codes on the stack."""
+        if not self.level.barrier:
+            return x
+        return self.b.asm(ir.FunctionType(x.type, [x.type]), "", "=x,0", [x], side_effect=True)
+
+
+def shuffle(b: ir.IRBuilder, table: ir.Value, index: ir.Value) -> ir.Value:
+    """Return bytes of a table of 16 that is there in each quarter (int32 x 16), by the low four bits of each byte."""
+    level: Level = levels.current()
+    kind = ir.VectorType(I32, level.lanes)
+    halves = zip(cut(b, table, level.lanes), cut(b, index, level.lanes), strict=True)
+    return join(b, [b.bitcast(level.shuffle(b, part, at), kind) for part, at in halves])
