@@ -149,7 +149,7 @@ MOVED: dict[str, str] = {
     "rung.kernels.cpu.team": "rung.kernels.cpu.thread_pool",
     "rung.kernels.cpu.unit": "rung.kernels.cpu.gemm.microkernel",
     "rung.kernels.simd": "rung.kernels.isa",
-    "rung.kernels.simd.isa": "rung.kernels.isa.levels",
+    "rung.kernels.simd.isa": "rung.kernels.isa.probes",
     "rung.models.adapter": "rung.models.adapters.adapter",
     "rung.models.adapter_roles": "rung.models.adapters.roles",
     "rung.models.arch": "rung.models.architectures",

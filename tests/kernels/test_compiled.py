@@ -82,8 +82,8 @@ def test_kernels_without_a_cache_go_with_the_process_also_those_of_killed_childr
 def test_features_are_those_of_the_jit(monkeypatch, environment, there):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert target.levels()["isa.avx512_vnni"] is there
-    assert target.levels()["isa.avx2"] is (environment.get("NUMBA_CPU_NAME") == "haswell") or (
+    assert target.capabilities()["isa.avx512_vnni"] is there
+    assert target.capabilities()["isa.avx2"] is (environment.get("NUMBA_CPU_NAME") == "haswell") or (
         "NUMBA_CPU_NAME" not in environment
     )
 

@@ -42,7 +42,7 @@ def test_sixteen_bits_are_rounded_as_torch_rounds(format: str, dtype: torch.dtyp
     with np.errstate(invalid="ignore"):
         wanted = torch.from_numpy(formats.decode(weight, slice(0, 68))).to(dtype)
     bits = decoding.narrow(weight, name, slice(0, 68), 2)
-    if not target.levels()["isa.avx512f"]:
+    if not target.capabilities()["isa.avx512f"]:
         assert bits is None
         return
     made = torch.from_numpy(bits).view(dtype)

@@ -19,7 +19,7 @@ CPU = Device(
     2**34,
     software=FrozenDict({"numba": "0", "torch": "2"}),
     capabilities=FrozenDict(
-        {name: Capability(name, Level.NATIVE, Proof.PROBE) for name, there in target.levels().items() if there}
+        {name: Capability(name, Level.NATIVE, Proof.PROBE) for name, there in target.capabilities().items() if there}
         | {"isa.kernels": Capability("isa.kernels", Level.NATIVE, Proof.PROBE)}
         | {"matmul.bf16": Capability("matmul.bf16", Level.NATIVE, Proof.PROBE)}
     ),

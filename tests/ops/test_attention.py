@@ -92,7 +92,7 @@ CPU = Device(
     "a processor",
     "x86_64",
     2**34,
-    capabilities=FrozenDict({"isa.avx2": Capability("isa.avx2", Level.NATIVE, Proof.PROBE)}),
+    capabilities=FrozenDict({"isa.kernels": Capability("isa.kernels", Level.NATIVE, Proof.PROBE)}),
     software=FrozenDict({"numba": "0.68", "torch": "2.13"}),
 )
 
@@ -114,7 +114,7 @@ def test_the_ladder_takes_the_fast_rung_where_it_fits(shape, dtype, expected):
 
 
 def test_an_old_processor_is_refused_with_the_reason():
-    old = CPU.with_capabilities([Capability("isa.avx2", Level.ABSENT, Proof.PROBE)])
+    old = CPU.with_capabilities([Capability("isa.kernels", Level.ABSENT, Proof.PROBE)])
     verdict = check_decode(Case("attention", "f32", "f32", (1, 9, 4, 4, 64)), old)
     assert not verdict
-    assert "isa.avx2" in verdict.reason
+    assert "isa.kernels" in verdict.reason

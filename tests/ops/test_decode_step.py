@@ -235,9 +235,7 @@ CPU = Device(
     "a processor",
     "x86_64",
     2**34,
-    capabilities=FrozenDict(
-        {name: Capability(name, Level.NATIVE, Proof.PROBE) for name in ("isa.avx2", "isa.avx512_vnni")}
-    ),
+    capabilities=FrozenDict({"isa.kernels": Capability("isa.kernels", Level.NATIVE, Proof.PROBE)}),
     software=FrozenDict({"numba": "0.68", "torch": "2.13"}),
 )
 

@@ -62,7 +62,7 @@ def test_a_ladder_has_a_rung_for_few_and_for_many(rung):
         rung.verdict(case("linear", f, (count, 64, f.block * 256 if f.block > 1 else 512)), CPU)
         for f in formats_taken
         for count in (1, 64)
-    ) or not CPU.capability("isa.avx512_vnni")
+    ) or not CPU.capability("isa.kernels")
 
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_k", "q6_k", "q8_0", "int8", "nf4"])

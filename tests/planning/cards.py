@@ -34,7 +34,7 @@ def gemma_2b(format: str = "bf16", kind: str = "folder", layers: int = 18) -> Mo
 
 def cpu(memory_gb: float = 22, id: str = "cpu", vnni: Level = Level.NATIVE) -> Device:
     """Two cores with AVX-512 VNNI at 40 GB/s, everything proved."""
-    names = {"isa.avx2": Level.NATIVE, "isa.avx512f": Level.NATIVE, "isa.avx512_vnni": vnni, "matmul.f32": Level.NATIVE}
+    names = {"isa.kernels": vnni, "matmul.f32": Level.NATIVE}
     return Device(
         id, "cpu", "two cores", "x86_64", int(memory_gb * 2**30), int(memory_gb * 2**30), 40e9,
         FrozenDict({"f32": 1.5e11, "int8": 6e11}),

@@ -54,7 +54,7 @@ RATE = r"[\d.]+ tokens/s"
             rf"or (partly|a quarter|a third|half) on the CPU with q\w+, {RATE}",
         ),
         ("llama 3.1 8b", "2080ti", {}, f"{LLAMA} GeForce RTX 2080 Ti: yes, with q8_0 .*"),
-        ("llama 3.1 8b", "5800x", {}, f"{LLAMA} Ryzen 7 5800X: slowly, with bf16 .* {RATE}"),
+        ("llama 3.1 8b", "5800x", {}, f"{LLAMA} Ryzen 7 5800X: yes, with int8 .* {RATE}"),
         ("llama 3.1 8b", "gtx 1050 ti", {}, f"{LLAMA} GeForce GTX 1050 Ti: not on the card alone; .* on the CPU .*"),
         ("llama 3.1 70b", "p2200", {}, r".* P2200: no, the least that was tried, q4_k, needs 39.\d GB of 4.9 GB"),
         ("gemma-2b", "p2200", {"formats": ("f16",)}, f"{GEMMA} Quadro P2200: not with f16; it runs with q8_0 .*"),
@@ -236,16 +236,10 @@ def test_json_has_the_answer_first_and_what_else_was_tried():
 # ---- speeds
 
 
-def test_a_processor_without_a_fast_kernel_has_no_number_that_ignores_it():
-    for name in ("5800x", "epyc 7763", "graviton4", "grace cpu", "i7-8700k"):
+def test_processors_of_each_level_have_a_speed_of_their_fast_kernels():
+    for name in ("5800x", "epyc 7763", "graviton4", "grace cpu", "i7-8700k", "xeon platinum 8375c"):
         choices = {choice.format: choice for choice in ask("llama 3.1 8b", name).choices}
-        speed = choices["q4_k_m"].speed
-        assert choices["q4_k_m"].level == "slow"
-        assert (speed.decode_tokens_per_second, speed.prefill_tokens_per_second) == (None, None)
-        assert speed.reason == choices["q4_k_m"].verdict.reason == "rung has no fast kernel for q4_k_m on this CPU"
-        assert choices["bf16"].speed.decode_tokens_per_second is not None
-    fast = ask("llama 3.1 8b", "xeon platinum 8375c").choices
-    assert all(choice.speed.decode_tokens_per_second for choice in fast)
+        assert choices["q4_k_m"].speed.decode_tokens_per_second > choices["bf16"].speed.decode_tokens_per_second
 
 
 def test_below_reading_speed_the_faster_one_is_best():
@@ -413,12 +407,7 @@ def test_names_in_a_sentence():
     ]
 
 
-def test_stored_formats_without_a_kernel_are_named():
-    choice = ask("demo", "raspberry pi 5").choices[0]
-    assert (choice.format, choice.speed.reason) == ("stored", "rung has no fast kernel for q8_0 on this CPU")
-
-
-def test_a_device_without_vnni_is_the_reason_and_not_its_name():
+def test_a_device_without_kernels_is_the_reason_and_not_its_name():
     plain = replace(cpu(vnni=Level.ABSENT), name="anything")
     choice = next(c for c in ask("gemma-2b", plain).choices if c.format == "q4_k")
     assert choice.speed.reason == "rung has no fast kernel for q4_k on this CPU"

@@ -12,7 +12,7 @@ from rung.kernels.cpu.encode import encoding
 from rung.run import worker
 from rung.run.self_check import encoders
 
-compiles = pytest.mark.skipif(not target.levels()["isa.avx2"], reason="kernels are compiled for AVX2 and better")
+compiles = pytest.mark.skipif(not target.features(), reason="nothing is compiled here")
 Q4_K, MXFP4 = formats.get("q4_k"), formats.get("mxfp4")
 
 

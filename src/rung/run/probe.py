@@ -18,7 +18,7 @@ from rung.hardware import json_cache, probe_cache
 from rung.hardware.catalog import DTYPES
 from rung.hardware.families.cpu import LEVELS
 from rung.hardware.probe_cache import Findings
-from rung.kernels.isa import levels
+from rung.kernels.cpu import target
 from rung.run import worker
 from rung.run.worker import Job, Outcome
 
@@ -35,7 +35,7 @@ _PROBES = "rung.run.probes"
 _COMPARED = "computed and compared with float64"
 _COMPILED = "compiled, run and compared"
 _KERNELS = "isa.kernels"
-_CHECK_LEVEL = "rung.kernels.isa.probes:check_level"
+_CHECK = "rung.kernels.isa.probes:check"
 
 Progress = Callable[[str], None]
 
@@ -101,7 +101,7 @@ def _instruction_sets(device: Device, progress: Progress) -> Iterator[Capability
             yield Capability(name, Level.UNKNOWN, Proof.NONE, "numba is not installed: pip install 'rung[run]'")
         return
     progress("instruction sets")
-    jobs = [Job.of("rung.kernels.isa.probes:check", name=name) for name in provable]
+    jobs = [Job.of(_CHECK, name=name) for name in provable]
     for name, outcome in zip(provable, worker.run(jobs, 4 * LIMIT), strict=True):
         yield _capability(name, outcome, _COMPILED)
     yield _kernels()
@@ -113,18 +113,17 @@ def _kernels() -> Capability:
     A processor may list instructions that its hypervisor refuses: the child ends with an illegal instruction, and the
     next lower level is tried.
     """
-    tried: list[str] = []
-    outcome = worker.run([Job.of(_CHECK_LEVEL)], 4 * LIMIT)[0]
-    below = [level.name for level in levels.allowed()[1:]]
-    while not (outcome.ok and not outcome.value["wrong"]) and below:
-        tried.append(_reason(outcome) if not outcome.ok else f"{outcome.value['level']}: {outcome.value['wrong']}")
-        environment = {CPU_LEVEL.variable: below.pop(0)}
-        outcome = worker.run([Job.of(_CHECK_LEVEL)], 4 * LIMIT, environment=environment)[0]
-    if not outcome.ok or outcome.value["wrong"]:
-        reason = "; ".join([*tried, _reason(outcome) if not outcome.ok else outcome.value["wrong"]][:3])
-        return Capability(_KERNELS, Level.ABSENT, Proof.PROBE, reason)
-    source = "; ".join([f"{_COMPILED} at level {outcome.value['level']}", *tried[:1]])
-    return Capability(_KERNELS, Level.NATIVE, Proof.PROBE, source, str(outcome.value["level"]))
+    job, refused = Job.of(_CHECK, name=_KERNELS), ""
+    for number, level in enumerate(target.levels()):
+        environment = {CPU_LEVEL.variable: level.name} if number else {}
+        (outcome,) = worker.run([job], 4 * LIMIT, environment=environment)
+        found = _capability(_KERNELS, outcome, f"{_COMPILED} at level {level.name}{refused}")
+        if found.level is Level.NATIVE:
+            return replace(found, detail=level.name)
+        if found.level is Level.UNKNOWN:
+            return found
+        refused = refused or f"; not {level.name}: {found.source}"
+    return replace(found, source=refused.removeprefix("; "))
 
 
 def _with_torch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rung.core.types import Capability, Level, Proof
@@ -152,14 +153,17 @@ def _isa(architecture: Architecture) -> Iterator[Capability]:
     """The instruction sets of a CPU, named as those that a processor declares."""
     if architecture.kind != "cpu":
         return
-    from rung.hardware.families.cpu import ARM, X86
+    from rung.hardware.families.cpu import ARM, X86, kernels
 
+    found: dict[str, Level] = {}
     for name in ARM if architecture.machine == "aarch64" else X86:
-        has = name.removeprefix("isa.") in architecture.isa
+        has = name.removeprefix("isa.") in architecture.isa or (name == "isa.ssse3" and "avx" in architecture.isa)
+        found[name] = Level.NATIVE if has else Level.ABSENT
         text = f"{architecture.generation}, {architecture.key}"
         yield Capability(
             name, Level.NATIVE if has else Level.ABSENT, Proof.TABLE, text if has else f"{text} does not have it"
         )
+    yield replace(kernels(architecture.machine, found), proof=Proof.TABLE)
 
 
 def _no_code(architecture: Architecture, build: Build | None) -> str:

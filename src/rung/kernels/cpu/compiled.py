@@ -21,7 +21,7 @@ from numba.core import caching, registry
 
 from rung.core.shield import shielded
 from rung.core.types import resolve
-from rung.kernels.isa import levels
+from rung.kernels.cpu import target
 
 P = ParamSpec("P")
 
@@ -110,11 +110,11 @@ def per_level(make: Callable[P, Kernel]) -> Callable[P, Kernel]:
 
     @functools.cache
     def made(level: str, *arguments: Any) -> Kernel:
-        return make(*arguments)  # type: ignore[call-arg]
+        return make(*arguments)
 
     @functools.wraps(make)
     def kept(*arguments: Any) -> Kernel:
-        return made(levels.current().name, *arguments)
+        return made(target.level().name, *arguments)
 
     return kept  # type: ignore[return-value]
 

@@ -15,9 +15,13 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rung.core.errors import RungError
 from rung.core.settings import CACHE, CPU_LEVEL
+
+if TYPE_CHECKING:
+    from rung.kernels.isa.level import Level
 
 #: LLVM's names of the features behind each capability that kernels ask for.
 ISA: dict[str, tuple[str, ...]] = {
@@ -29,6 +33,7 @@ ISA: dict[str, tuple[str, ...]] = {
     "isa.neon_dotprod": ("neon", "dotprod"),
 }
 _proved = ""  # the level of ``use_level``
+_wrong: list[str] = []  # levels with a kernel that was wrong in this process
 
 #: How the names of folders begin that stand in for a cache that cannot be written.
 _TEMPORARY = "rung-kernels-"
@@ -74,25 +79,48 @@ def use_level(name: str) -> None:
     _restrict()
 
 
-def level() -> str:
+def limit() -> str:
     """Return the level that limits what is compiled: the user's, else that of ``use_level``, else an empty string."""
     return CPU_LEVEL.read() or _proved
 
 
+def levels() -> list[Level]:
+    """The levels of CPU instructions that the compiler may use, the highest first; see ``rung.kernels.isa.levels``."""
+    from rung.kernels.isa.levels import every, named
+
+    there, most = features(), named(limit()).rank if limit() else every()[0].rank
+    return [level for level in every() if level.rank <= most and level.target(arch(), there)]
+
+
+def level() -> Level:
+    """The level that kernels are compiled for from now on."""
+    found = levels()
+    return next((each for each in found if each.name not in _wrong), found[-1])
+
+
+def lower_level() -> Level | None:
+    """Compile for the next lower level from now on, because a kernel was wrong; None where there is none."""
+    now = level()
+    if now is levels()[-1]:
+        return None
+    _wrong.append(now.name)
+    return level()
+
+
 def _restrict() -> None:
-    """Compile for no more than ``level()``, unless the compiler's target is set already.
+    """Compile for no more than ``limit()``, unless the compiler's target is set already.
 
     Raises ``RungError`` where the level has no such name, or needs what the processor lacks.
     """
-    name = level()
+    name = limit()
     if not name or os.environ.get("NUMBA_CPU_FEATURES"):
         return
     from llvmlite import binding
 
-    from rung.kernels.isa import levels
+    from rung.kernels.isa.levels import named
 
     host = frozenset(feature for feature, there in binding.get_host_cpu_features().items() if there)
-    lowered = levels.named(name).target(arch(), host)
+    lowered = named(name).target(arch(), host)
     if lowered is None:
         raise RungError(
             f"{CPU_LEVEL.variable}={name} is more than this processor has",
@@ -105,7 +133,7 @@ def _restrict() -> None:
         config.CPU_NAME, config.CPU_FEATURES = lowered.cpu, lowered.features
 
 
-def levels() -> dict[str, bool]:
+def capabilities() -> dict[str, bool]:
     """Each capability of ``ISA`` and whether compiled code may use it."""
     there = features()
     return {name: there.issuperset(wanted) for name, wanted in ISA.items()}
@@ -135,7 +163,7 @@ def configure(threads: int = 1) -> str:
     """
     note = ""
     _restrict()
-    folder = _kernels() / sources_hash() / level()
+    folder = _kernels() / sources_hash() / limit()
     if not _writable(folder):
         note = f"{folder} cannot be written: kernels are compiled again each time"
         folder = _temporary()

@@ -16,8 +16,8 @@ Value, Builder = ir.Value, ir.IRBuilder
 
 @dataclass(frozen=True)
 class Target:
-    """One kind of processor that has a level: ``needs`` are features by LLVM's names; ``cpu`` and ``features`` are those
-    of code that uses no more than the level."""
+    """One kind of processor that has a level: ``needs`` are features by LLVM's names; ``cpu`` and ``features`` are for
+    code that uses no more than the level."""
 
     arch: str
     needs: tuple[str, ...]

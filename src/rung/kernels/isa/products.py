@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from llvmlite import binding, ir
 
-from rung.kernels.isa import levels
+from rung.kernels.cpu import target
 from rung.kernels.isa.emit import I8, I32, call, constant, load, plus, splat
 from rung.kernels.isa.level import Level
 
@@ -45,7 +45,7 @@ def remove_offset(b: ir.IRBuilder, codes: ir.Value) -> ir.Value:
 
 def broadcast(b: ir.IRBuilder, x: ir.Value, at: int) -> ir.Value:
     """Load bytes ``at`` to ``at + 3`` of a row of activations into every lane."""
-    if not levels.current().operand_of_lane:
+    if not target.level().operand_of_lane:
         return splat(b, load(b, plus(b, x, at), I32), LANES)
     quarter = load(b, plus(b, x, at & ~15), ir.VectorType(I32, 4))
     return b.shuffle_vector(quarter, quarter, constant(ir.VectorType(I32, LANES), at % 16 // 4))
@@ -57,7 +57,7 @@ class Codes:
     def __init__(self, b: ir.IRBuilder, codes: ir.Value, bytewide: bool, is_signed: bool = False) -> None:
         """``bytewide``: codes take a whole byte, 128 above the weights' own; ``is_signed``: that is taken off already
         where the level wants it."""
-        level = levels.current()
+        level = target.level()
         signed = bytewide and level.signed
         if signed and not is_signed:
             codes = remove_offset(b, codes)
@@ -75,7 +75,7 @@ class Sum:
     """A sum in 16 int32 of products of codes up to ``largest`` with signed bytes; ``start`` is int32 x 16 or None."""
 
     def __init__(self, b: ir.IRBuilder, start: ir.Value | None, largest: int) -> None:
-        self.b, self.level = b, levels.current()
+        self.b, self.level = b, target.level()
         kind = ir.VectorType(I32, self.level.lanes)
         self.sums = None if start is None else [b.bitcast(part, kind) for part in cut(b, start, self.level.lanes)]
         self.most = self.level.in_int16(largest)
@@ -134,7 +134,7 @@ class Sum:
 
 def shuffle(b: ir.IRBuilder, table: ir.Value, index: ir.Value) -> ir.Value:
     """Return bytes of a table of 16 that is there in each quarter (int32 x 16), by the low four bits of each byte."""
-    level: Level = levels.current()
+    level: Level = target.level()
     kind = ir.VectorType(I32, level.lanes)
     halves = zip(cut(b, table, level.lanes), cut(b, index, level.lanes), strict=True)
     return join(b, [b.bitcast(level.shuffle(b, part, at), kind) for part, at in halves])

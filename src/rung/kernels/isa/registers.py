@@ -9,7 +9,8 @@ from __future__ import annotations
 from llvmlite import ir
 from numba.core.cgutils import alloca_once_value, for_range
 
-from rung.kernels.isa import halves, levels, products
+from rung.kernels.cpu import target
+from rung.kernels.isa import halves, products
 from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, LLVM_VERSION, call, constant, load, pointer, splat, store
 from rung.kernels.isa.vector import FLOAT, INT, VOID, VectorType, instruction
 
@@ -93,7 +94,7 @@ def _first(b, count):
 @instruction(f32x16, INT, INT)
 def load_first_f32(b, address, count):
     """The first ``count`` of 16 float32, zeros after them; reads nothing beyond."""
-    if not levels.current().masks:
+    if not target.level().masks:
         return _load_in_order(b, address, count)
     place, mask = pointer(b, address, F32S), _first(b, count)
     return call(b, "llvm.masked.load.v16f32.p0", F32S, _masked(place, mask, constant(F32S, 0.0)))
@@ -130,7 +131,7 @@ def _masked(place, mask, rest):
 @instruction(VOID, INT, f32x16, INT)
 def store_first_f32(b, address, value, count):
     """The first ``count`` of 16 float32; touches nothing beyond."""
-    if not levels.current().masks:
+    if not target.level().masks:
         _store_in_order(b, address, value, count)
         return
     place, mask = pointer(b, address, F32S), _first(b, count)
@@ -151,7 +152,7 @@ def store_first_bf16(b, address, value, count):
 
 
 def _store_first_words(b, address, words, count):
-    if not levels.current().masks:
+    if not target.level().masks:
         _store_in_order(b, address, words, count)
         return
     place, mask = pointer(b, address, WORDS16), _first(b, count)

@@ -1,4 +1,4 @@
-"""What levels of x86 share: products of bytes into int16, and shuffles of bytes, for any width of register."""
+"""Products of bytes and shuffles of bytes for the levels of x86, for any width of register."""
 
 from __future__ import annotations
 

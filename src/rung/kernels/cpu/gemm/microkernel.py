@@ -19,10 +19,10 @@ from numba.core import types
 from numba.core.cgutils import alloca_once, alloca_once_value, for_range
 from numba.extending import intrinsic
 
+from rung.kernels.cpu import target
 from rung.kernels.cpu.pack.layouts import LAYOUTS, Layout
-from rung.kernels.isa import levels
 from rung.kernels.isa import registers as v
-from rung.kernels.isa.emit import I64, plus
+from rung.kernels.isa.emit import I64, constant, plus
 from rung.kernels.isa.products import Codes, Sum, broadcast, remove_offset
 from rung.kernels.isa.vector import INT, VOID
 
@@ -76,8 +76,8 @@ class Tile:
         """Adds the products of one unit of each group with the unit of the panel at ``x`` to the totals."""
         b, layout, tile = self.b, self.layout, self.tile
         headers = [self.scales(p, block) for p, block in zip(places, blocks, strict=True)]
-        if layout.minimum and layout.codes == "byte" and levels.current().signed:  # 128 is taken from every code
-            by = v.constant(v.F32S, 128.0)
+        if layout.minimum and layout.codes == "byte" and target.level().signed:  # 128 is taken from every code
+            by = constant(v.F32S, 128.0)
             headers = [
                 (scales, [v.fma_f32.emit(b, scale, by, each) for scale, each in zip(scales, minima, strict=True)])
                 for scales, minima in headers
@@ -100,7 +100,7 @@ class Tile:
         """The integer products [groups][tile] of a part of a unit; every broadcast serves all groups."""
         b, layout, tile = self.b, self.layout, self.tile
         bytewide = layout.codes == "byte" or layout.table
-        offset = layout.offset and not (bytewide and levels.current().signed)
+        offset = layout.offset and not (bytewide and target.level().signed)
         first = [v.broadcast_i32.emit(b, place) if offset else None for place in sums]
         dots = [[Sum(b, start, layout.largest_code) for start in first] for _ in places]
         order = (0, 4, 1, 5, 2, 6, 3, 7) if layout.parts == 1 else range(4 * part, 4 * part + 4)
@@ -180,7 +180,7 @@ def multiply_groups(
         for total in itertools.chain(*made.totals):
             b.store(v.zero_f32.emit(b), total)
         codebook = v.broadcast_16_bytes.emit(b, table) if chosen.table else None
-        if codebook is not None and levels.current().signed:
+        if codebook is not None and target.level().signed:
             codebook = remove_offset(b, codebook)
         _products(made, [b.add(base, place) for base in bases], codebook, panel, blocks)
         adding = b.icmp_signed("!=", add, I64(0))

@@ -12,13 +12,13 @@ import threading
 import numba
 import numpy as np
 
+from rung.kernels.cpu import target
 from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel, per_level
 from rung.kernels.cpu.gemm.activations import quantize
 from rung.kernels.cpu.gemm.microkernel import multiply_groups, panel_unit_bytes
 from rung.kernels.cpu.pack.layouts import UNIT
 from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.parallel import run
-from rung.kernels.isa import levels
 from rung.kernels.isa.generic import fetch_add
 from rung.kernels.isa.registers import load_first_f32, store_first_bf16, store_first_f16
 from rung.kernels.isa.scalar import call_address, read_i64
@@ -31,7 +31,7 @@ _NEVER = 1 << 62
 
 def tiles() -> tuple[int, ...]:
     """Rows of a panel: a call takes the smallest that holds its rows, and many rows are cut into the largest."""
-    return tuple(tile for tile in (1, 2, 4, 8) if tile <= levels.current().tile)
+    return tuple(tile for tile in (1, 2, 4, 8) if tile <= target.level().tile)
 
 
 @per_level
@@ -49,7 +49,7 @@ def multiply(layout: str, tile: int) -> Kernel:
     cache.
     """
 
-    in_twos = (_SHORT if tile == 1 else 0) if tile == 1 or levels.current().groups == 2 else _NEVER
+    in_twos = (_SHORT if tile == 1 else 0) if tile == 1 or target.level().groups == 2 else _NEVER
 
     @kernel(16)
     def run(

@@ -89,7 +89,7 @@ def _compiled(family: str, dtype: str = "f32") -> Run | None:
     """Runs the kernel of a family on so many threads; None where nothing can be compiled, or not to that dtype."""
     if importlib.util.find_spec("numba") is None or not target.features():
         return None
-    wide = target.levels()["isa.avx512f"]
+    wide = target.capabilities()["isa.avx512f"]
     if dtype != "f32" and not wide:
         return None
     from rung.kernels.cpu.pack.decoding_kernels import decode_blocks, decode_blocks_avx512, decode_groups

@@ -1,8 +1,4 @@
-"""The levels of CPU instructions, one file each, found by folder; and the one that kernels are compiled for.
-
-``current()`` is the highest level that the compiler's target allows. ``RUNG_CPU_LEVEL`` lowers both, see
-``rung.kernels.cpu.target.configure``. Which level a device has is proved by ``rung.run.probe``.
-"""
+"""The levels of CPU instructions, one file each, found by folder."""
 
 from __future__ import annotations
 
@@ -12,12 +8,7 @@ import importlib
 from rung.core.errors import RungError
 from rung.core.registry import module_names
 from rung.core.settings import CPU_LEVEL
-from rung.kernels.cpu import target
 from rung.kernels.isa.level import Level
-
-VARIABLE = CPU_LEVEL.variable
-
-_lowered: list[str] = []  # levels that a self-check has found wrong in this process
 
 
 @functools.cache
@@ -33,30 +24,8 @@ def named(name: str) -> Level:
         if level.name == name:
             return level
     raise RungError(
-        f"{VARIABLE}={name} names no level of CPU instructions",
+        f"{CPU_LEVEL.variable}={name} names no level of CPU instructions",
         ["levels: " + ", ".join(level.name for level in every())],
-        [f"unset {VARIABLE}", f"export {VARIABLE}=generic"],
+        [f"unset {CPU_LEVEL.variable}", f"export {CPU_LEVEL.variable}=generic"],
         code="cpu-level",
     )
-
-
-def allowed() -> list[Level]:
-    """The levels that the compiler's target has and the user allows, the highest first."""
-    there, arch, limit = target.features(), target.arch(), target.level()
-    most = named(limit).rank if limit else every()[0].rank
-    return [level for level in every() if level.rank <= most and level.target(arch, there)]
-
-
-def current() -> Level:
-    """The level that kernels are compiled for from now on."""
-    there = allowed()
-    return next((level for level in there if level.name not in _lowered), there[-1])
-
-
-def lower() -> Level | None:
-    """Compile for the next lower level from now on, because a kernel was wrong; None where there is none."""
-    now = current()
-    if now.name == allowed()[-1].name:
-        return None
-    _lowered.append(now.name)
-    return current()
