@@ -40,7 +40,7 @@ def p2200(tmp_path):
 def outcomes(monkeypatch, special, default=None):
     """Answers every job as on a good device, but for those in ``special`` (function and dtype, or a rate)."""
 
-    def run(jobs, timeout, *, prepare=None, most_lost=None, progress=lambda done: None):
+    def run(jobs, timeout, *, prepare=None, most_lost=None, environment=None, progress=lambda done: None):
         answers = []
         for job in jobs:
             name = job.function.rpartition(":")[2]

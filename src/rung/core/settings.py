@@ -98,4 +98,4 @@ OFFLINE = Setting(
 HISTORY = Setting("RUNG_HISTORY", "1", "call", "0: what is typed in a chat is not kept for the next one.", _flag)
 DEBUG = Setting("RUNG_DEBUG", "0", "call", "1: show the traceback of an error (as --debug does).", _flag)
 
-SETTINGS = (THREADS, CACHE, MODELS, ACCEPT_TERMS, OFFLINE, HISTORY, DEBUG)
+SETTINGS = (THREADS, CACHE, CPU_LEVEL, MODELS, ACCEPT_TERMS, OFFLINE, HISTORY, DEBUG)

@@ -92,6 +92,13 @@ def _avx() -> tuple[np.ndarray, np.ndarray]:
     return _run(_of("llvm.x86.avx.max.ps.256", kind, kind, kind), np.zeros(8, np.float32), a, b), np.maximum(a, b)
 
 
+def _ssse3() -> tuple[np.ndarray, np.ndarray]:
+    kind = _vector(I8, 16)
+    index = (_BYTES[:16] & 15).astype(np.int8)
+    kernel = _of("llvm.x86.ssse3.pshuf.b.128", kind, kind, kind)
+    return _run(kernel, np.zeros(16, np.int8), _SIGNED[:16], index), _SIGNED[:16][index]
+
+
 def _avx2() -> tuple[np.ndarray, np.ndarray]:
     kind = _vector(I8, 32)
     index = (_BYTES[:32] & 15).astype(np.int8)
@@ -175,6 +182,7 @@ def _fp16() -> tuple[np.ndarray, np.ndarray]:
 
 #: LLVM's names of the features behind capabilities that no kernel asks for yet.
 _MORE = {
+    "isa.ssse3": ("ssse3",),
     "isa.avx": ("avx",),
     "isa.f16c": ("f16c",),
     "isa.fma": ("fma",),
@@ -184,6 +192,7 @@ _MORE = {
 
 #: What proves a capability: each gives what the kernel computed and what it must.
 CHECKS: dict[str, tuple[Callable[[], tuple[np.ndarray, np.ndarray]], ...]] = {
+    "isa.ssse3": (_ssse3,),
     "isa.avx": (_avx,),
     "isa.f16c": (_f16c,),
     "isa.fma": (_fma,),
