@@ -1,5 +1,6 @@
 """A whole token as one program against the decoder of smaller ops, for each architecture."""
 
+import ctypes
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from rung.core.types import Capability, Case, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.engine.kv_cache import Cache
 from rung.formats.families import grouped
+from rung.kernels.cpu import nodes
 from rung.kernels.cpu.decode.step_program import share
 from rung.models.adapters.adapter import LowRank
 from rung.ops.attention.ref import RUNG as REF_ATTENTION
@@ -272,3 +274,15 @@ def test_parts_of_a_key_head_even_out_the_threads():
     assert share(heads=16, kv_heads=16, threads=2) == 1
     assert share(heads=4, kv_heads=1, threads=3) == 4  # 12 would be even, but there are only 4 heads
     assert share(heads=8, kv_heads=1, threads=1) == 1
+
+
+def test_a_token_of_two_nodes_is_the_token_of_one(monkeypatch):
+    """Chunks are cut from both ends, and which thread takes which changes nothing."""
+    wanted = tokens(STEP, list(prepared("llama", "q8_0", "f32", 2))[1][3])
+    for processor in (0, 1):
+        getcpu = ctypes.CFUNCTYPE(ctypes.c_int)(lambda number=processor: number)
+        address = ctypes.cast(getcpu, ctypes.c_void_p).value
+        table = nodes.NodeTable.of(nodes.Halves(frozenset({0}), frozenset({1})), address)
+        monkeypatch.setattr(nodes, "table", lambda table=table: table)
+        found = tokens(STEP, list(prepared("llama", "q8_0", "f32", 2))[1][3])
+        assert torch.equal(found, wanted)

@@ -35,8 +35,9 @@ from rung.kernels.isa.generic import (
     write_int,
 )
 
-#: Turns of waiting before a thread gives its processor away: about 50 microseconds.
-_TURNS = 1000
+#: Turns of waiting before a thread gives its processor away: 1 to 5 microseconds, by processor. Where another program
+#: has the other core, two threads run on one, and each step of a token waits that long (1000 turns: 26 microseconds).
+_TURNS = 100
 #: Turns that a thread waits for the others, or for a run: some 10 milliseconds.
 _PATIENCE = 20_000
 #: The shared words, by their offset in bytes. The door holds the number of the run, shifted by ``_SHIFT``, plus how

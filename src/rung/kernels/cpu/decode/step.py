@@ -13,8 +13,10 @@ from enum import IntEnum
 import numba
 import numpy as np
 
+from rung.kernels.cpu.chunks import CHUNK_WORDS, take_chunk
 from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel
 from rung.kernels.cpu.decode.elementwise import add_to, cap, copy, gate, norm, rotate
+from rung.kernels.cpu.nodes import runs_on_second_half
 from rung.kernels.cpu.thread_pool import next_chunk
 from rung.kernels.isa.generic import (
     call_attend,
@@ -41,10 +43,14 @@ class Words(IntEnum):
 
 
 class LinearWord(Words):
-    """Arguments of ``linear``; addresses unless said otherwise. ``COLUMNS`` is the length of ``SOURCE``."""
+    """Arguments of ``linear``; addresses unless said otherwise. ``COLUMNS`` is the length of ``SOURCE``.
+
+    ``TABLE`` has ``CHUNKS`` rows as ``chunks.cut`` makes them, with addresses of segments for the weights' numbers;
+    ``NODES`` are the words of ``nodes.table``, or 0.
+    """
 
     COUNTER, AREA, AREA_BYTES, COLUMNS, SOURCE, BEFORE, POST_NORM, NORM, EPSILON = range(9)
-    FILLS, FILL_COUNT, SEGMENTS, CHUNKS = range(9, 13)
+    FILLS, FILL_COUNT, TABLE, CHUNKS, NODES = range(9, 14)
 
 
 #: Words of a fill: the kernel of ``activations``, the offset of its panel in the area, and its 9 arguments.
@@ -52,7 +58,7 @@ FILL_WORDS = 11
 
 
 class SegmentWord(Words):
-    """One weight of a linear: its chunks, groups of 16 rows, panel (offset), result and bias; then its partner.
+    """One weight of a linear: its panel (offset), result and bias; then its partner.
 
     The partner (the up projection beside a gate) is computed for the same rows, its groups counted from
     ``UP_GROUP``. ``LOW_RANK`` and ``UP_LOW_RANK`` are what adapters add to both, kernels of ``low_rank.up_rows`` or 0,
@@ -60,9 +66,9 @@ class SegmentWord(Words):
     of the four kernels, which include the result.
     """
 
-    FIRST_CHUNK, CHUNK_GROUPS, GROUPS, PANEL, RESULT, BIAS, AFTER, SOFTCAP = range(8)
-    UP_PANEL, UP_RESULT, UP_BIAS, UP_GROUP, KERNEL, UP_KERNEL = range(8, 14)
-    LOW_RANK, LOW_RANK_PANEL, UP_LOW_RANK, UP_LOW_RANK_PANEL = range(14, 18)
+    PANEL, RESULT, BIAS, AFTER, SOFTCAP = range(5)
+    UP_PANEL, UP_RESULT, UP_BIAS, UP_GROUP, KERNEL, UP_KERNEL = range(5, 11)
+    LOW_RANK, LOW_RANK_PANEL, UP_LOW_RANK, UP_LOW_RANK_PANEL = range(11, 15)
 
 
 #: Words of a segment: those above and the arguments of its kernels.
@@ -80,12 +86,12 @@ class AttentionWord(Words):
 # Plain numbers: compiled functions take no properties.
 _AREA, _AREA_BYTES, _COLUMNS, _SOURCE = (w.at for w in list(LinearWord)[1:5])
 _BEFORE, _POST_NORM, _NORM, _EPSILON = (w.at for w in list(LinearWord)[5:9])
-_FILLS, _FILL_COUNT, _SEGMENTS, _CHUNKS = (w.at for w in list(LinearWord)[9:13])
-_FIRST, _CHUNK_GROUPS, _GROUPS, _PANEL, _RESULT, _BIAS, _AFTER, _SOFTCAP = (w.at for w in list(SegmentWord)[:8])
-_UP_PANEL, _UP_RESULT, _UP_BIAS, _UP_GROUP, _KERNEL, _UP_KERNEL = (w.at for w in list(SegmentWord)[8:14])
-_LOW_RANK, _LOW_RANK_PANEL, _UP_LOW_RANK, _UP_LOW_RANK_PANEL = (w.at for w in list(SegmentWord)[14:])
+_FILLS, _FILL_COUNT, _TABLE, _CHUNKS, _NODES = (w.at for w in list(LinearWord)[9:14])
+_PANEL, _RESULT, _BIAS, _AFTER, _SOFTCAP = (w.at for w in list(SegmentWord)[:5])
+_UP_PANEL, _UP_RESULT, _UP_BIAS, _UP_GROUP, _KERNEL, _UP_KERNEL = (w.at for w in list(SegmentWord)[5:11])
+_LOW_RANK, _LOW_RANK_PANEL, _UP_LOW_RANK, _UP_LOW_RANK_PANEL = (w.at for w in list(SegmentWord)[11:])
 _CALL, _UP_CALL, _LOW_RANK_CALL, _UP_LOW_RANK_CALL = (8 * len(SegmentWord) + 128 * number for number in range(4))
-_SEGMENT, _FILL = 8 * SEGMENT_WORDS, 8 * FILL_WORDS
+_FILL, _CHUNK_BYTES = 8 * FILL_WORDS, 8 * CHUNK_WORDS
 
 
 @numba.njit(**OPTIONS)
@@ -146,17 +152,12 @@ def linear(args, thread, threads):
     """See ``LinearWord``: some weights times the same activations, a chunk of groups of rows at a time."""
     area = read_int(args + _AREA) + thread * read_int(args + _AREA_BYTES)
     _prepare(args, area)
-    segment, chunks = read_int(args + _SEGMENTS), read_int(args + _CHUNKS)
-    chunk = next_chunk(args)
+    chunks, from_end = read_int(args + _CHUNKS), runs_on_second_half(read_int(args + _NODES))
+    chunk = take_chunk(args, chunks, from_end)
     while chunk < chunks:
-        size, groups = read_int(segment + _CHUNK_GROUPS), read_int(segment + _GROUPS)
-        first = (chunk - read_int(segment + _FIRST)) * size
-        while first >= groups:
-            segment += _SEGMENT
-            size, groups = read_int(segment + _CHUNK_GROUPS), read_int(segment + _GROUPS)
-            first = (chunk - read_int(segment + _FIRST)) * size
-        _chunk(segment, area, first, min(first + size, groups))
-        chunk = next_chunk(args)
+        entry = read_int(args + _TABLE) + _CHUNK_BYTES * chunk
+        _chunk(read_int(entry), area, read_int(entry + 8), read_int(entry + 16))
+        chunk = take_chunk(args, chunks, from_end)
 
 
 _POSITION, _HEADS, _KV_HEADS, _SIZE, _PARTS, _QUERY, _Q_NORM = (w.at for w in list(AttentionWord)[1:8])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rung.kernels.cpu import chunks, nodes
 from rung.kernels.cpu.decode import attention, step
 from rung.kernels.cpu.decode.step import FILL_WORDS, SEGMENT_WORDS, AttentionWord, LinearWord, SegmentWord
 from rung.kernels.cpu.gemm import activations, product
@@ -21,8 +22,6 @@ from rung.kernels.cpu.thread_pool import Program
 
 Floats = npt.NDArray[np.float32]
 _LINE = 64
-#: Chunks that each thread gets of a function's work: enough to even out a thread that comes late.
-_CHUNKS_A_THREAD = 6
 #: The kind of panel that holds the activations as they are, for weights that are stored as floats.
 _FLOATS = (0, 0)
 #: Kinds of panels: (offset, parts) of quantized activations, or the sums of an adapter, which each thread makes for
@@ -133,23 +132,21 @@ class Builder:
         columns = pieces[0].weight.shape[1]
         panels = self._panels([*pieces, after.up] if after.up else pieces)
         segments = np.zeros((len(pieces), SEGMENT_WORDS), dtype=np.int64)
-        chunks = 0
-        rows = [ROWS * after.up_group or piece.weight.shape[0] for piece in pieces]
-        size = max(1, -(-sum(rows) // ROWS // (self.threads * _CHUNKS_A_THREAD)))
-        for segment, piece, count in zip(segments, pieces, rows, strict=True):
-            groups = -(-count // ROWS)
+        for segment, piece in zip(segments, pieces, strict=True):
             self._segment(segment, piece, panels, after)
-            segment[SegmentWord.FIRST_CHUNK], segment[SegmentWord.CHUNK_GROUPS] = chunks, size
-            segment[SegmentWord.GROUPS] = groups
-            chunks += -(-groups // size)
+        near = nodes.table()
+        rows = [ROWS * after.up_group or piece.weight.shape[0] for piece in pieces]
+        table = chunks.cut([-(-count // ROWS) for count in rows], self.threads, near is not None)
+        table[:, 0] = address(segments) + table[:, 0] * segments.strides[0]
         fills = self._fills(panels, columns)
-        self._keep += [segments, fills, pieces, before, after]
+        self._keep += [segments, fills, pieces, before, after, table, near]
         words = np.zeros(len(LinearWord), dtype=np.int64)
         words[LinearWord.COLUMNS], words[LinearWord.SOURCE] = columns, source
         words[LinearWord.BEFORE], words[LinearWord.NORM] = before.kind, address(before.norm)
         words[LinearWord.POST_NORM], words[LinearWord.EPSILON] = address(before.post_norm), address(self._floats)
         words[LinearWord.FILLS], words[LinearWord.FILL_COUNT] = address(fills), len(fills)
-        words[LinearWord.SEGMENTS], words[LinearWord.CHUNKS] = address(segments), chunks
+        words[LinearWord.TABLE], words[LinearWord.CHUNKS] = address(table), len(table)
+        words[LinearWord.NODES] = near.address if near else 0
         self._steps.append((step.linear.address, words))
 
     def _panels(self, pieces: Sequence[Piece]) -> dict[_Panel, int]:

@@ -22,6 +22,7 @@ from rung.core.types import Format
 from rung.formats import Encoded
 from rung.formats.families import codebook4
 from rung.formats.families.rowwise import INVERSE
+from rung.kernels.cpu import nodes
 from rung.kernels.cpu.compiled import Kernel
 from rung.kernels.cpu.pack import grouped
 from rung.kernels.cpu.pack.codebooks import CODEBOOKS, grid_codes
@@ -141,10 +142,12 @@ def pack(encoded: Encoded, threads: int = 1) -> Packed:
     packed = start(encoded, threads)
     rows = encoded.shape[0]
     step = max(ROWS, SLAB // max(encoded.nbytes // max(rows, 1), 1) // ROWS * ROWS)
-    for first in range(0, rows, step):
-        last = min(first + step, rows)
-        fill(packed, encoded, first, last)
-        _give_back(encoded, first, last)
+    with nodes.packing_thread(nodes.halves()) as move:
+        for first in range(0, rows, step):
+            last = min(first + step, rows)
+            move(first + last > rows)
+            fill(packed, encoded, first, last)
+            _give_back(encoded, first, last)
     return packed
 
 
