@@ -3,7 +3,7 @@
     python benchmarks/linear_kernels.py [--format q4_0 q4_k] [--shape 4096x4096] [--rows 1 8 256] [--threads 2]
 
 Prints, for each format, shape and number of rows, the best of several runs in microseconds, GB/s of packed weights,
-int8 GOP/s, and both as shares of what was measured here: a read of 256 MB, and `vpdpbusd` on registers. Weights are
+int8 GOP/s, and both as shares of what was measured here: a read of 256 MB, and products of registers. Weights are
 cold: runs cycle through copies of 128 MB in all. Times include quantizing the activations. `language_model.py`
 measures whole models beside llama.cpp.
 """
@@ -23,10 +23,20 @@ from rung.kernels.cpu.gemm.product import product
 from rung.kernels.cpu.pack import packing
 from rung.kernels.cpu.pack.packing import Packed, pack
 from rung.kernels.cpu.parallel import run
-from rung.kernels.isa.registers import broadcast_i32, dot_u8_i8, load_i32, sum_i32, zero_i32
+from rung.kernels.isa.products import Codes, Sum
+from rung.kernels.isa.registers import broadcast_i32, i32x16, load_i32, sum_i32, zero_i32
 from rung.kernels.isa.scalar import read_i64, write_u32
+from rung.kernels.isa.vector import instruction
 
 COLD = 128 << 20
+
+
+@instruction(i32x16, i32x16, i32x16, i32x16)
+def dot_u8_i8(b, total, unsigned, signed):
+    """Four products of bytes in each lane, added to int32 with the instructions of the level."""
+    added = Sum(b, total, 127)
+    added.add(Codes(b, unsigned, bytewide=False), signed)
+    return added.total()
 
 
 @kernel(3)
@@ -120,7 +130,7 @@ def main() -> None:
 
                 def call(copies: list[Packed] = copies, x: np.ndarray = x, y: np.ndarray = y) -> None:
                     weight = copies[next(turn) % len(copies)]  # noqa: B023 - called before the next turn
-                    product(weight, x.ctypes.data, x.strides[0], len(x), y.ctypes.data, chosen.threads)
+                    product(weight, x.ctypes.data, x.strides[0], len(x), y.ctypes.data, y.ctypes.data, "f32")
 
                 seconds = best(call, 0.7)
                 read, done = copies[0].nbytes / seconds, 2 * rows * out * columns / seconds

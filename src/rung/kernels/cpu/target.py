@@ -76,6 +76,7 @@ def use_level(name: str) -> None:
     """Compile for no more than that level in this process and its children, because a probe found higher ones wrong."""
     global _proved
     _proved = name
+    level.cache_clear()
     _restrict()
 
 
@@ -92,6 +93,7 @@ def levels() -> list[Level]:
     return [level for level in every() if level.rank <= most and level.target(arch(), there)]
 
 
+@functools.cache
 def level() -> Level:
     """The level that kernels are compiled for from now on."""
     found = levels()
@@ -104,6 +106,7 @@ def lower_level() -> Level | None:
     if now is levels()[-1]:
         return None
     _wrong.append(now.name)
+    level.cache_clear()
     return level()
 
 

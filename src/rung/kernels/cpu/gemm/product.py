@@ -29,9 +29,12 @@ _SHORT = 1 << 14
 _NEVER = 1 << 62
 
 
+_TILES = (1, 2, 4, 8)
+
+
 def tiles() -> tuple[int, ...]:
     """Rows of a panel: a call takes the smallest that holds its rows, and many rows are cut into the largest."""
-    return tuple(tile for tile in (1, 2, 4, 8) if tile <= target.level().tile)
+    return _TILES[: target.level().tile.bit_length()]
 
 
 @per_level
