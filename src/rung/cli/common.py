@@ -81,8 +81,7 @@ def plan_line(plan: Plan, devices: Sequence[Device]) -> str:
     """One line: where it runs, in which format and why, what it takes of how much, and the context."""
     by_id = {device.id: device for device in devices}
     where = " + ".join(device_words(by_id[p.device]) for p in plan.placements)
-    memory = " + ".join(f"{size(p.memory.total)} of {size(p.budget)}" for p in plan.placements)
-    return f"{where} · {'; '.join(plan.reasons)} · {memory} · context {plan.context:,}"
+    return f"{where} · {'; '.join(plan.reasons)} · {plan.memory_words()} · context {plan.context:,}"
 
 
 def part_lines(plan: Plan) -> list[str]:

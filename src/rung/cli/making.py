@@ -222,7 +222,7 @@ def plan_lines(made: PhasesPlan, device: Device) -> list[str]:
     """The device and its budget, then a line for each phase."""
     from rung.cli.common import device_words
 
-    lines = [f"{device_words(device)} · {sized(made.most)} of {sized(made.budget)}"]
+    lines = [f"{device_words(device)} · {made.memory_words()}"]
     for phase in made.phases:
         held = ", ".join(f"{name} {_slices(way)}" for name, way in phase.held.items())
         lines.append(f"  {phase.name:8}{sized(phase.memory.total):>8}  {held}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 import importlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from rung.core.shown import Shown
+from rung.core.text import rate, size
 from rung.core.value import FrozenDict, Value
 
 EMPTY: FrozenDict[Any] = FrozenDict()
@@ -327,12 +328,18 @@ class MemoryUse(Value):
         """Bytes that a budget must hold: the prediction and its bound."""
         return self.total + self.bound
 
+    def parts(self) -> dict[str, int]:
+        """Bytes by what they hold, with their total."""
+        names = ("weights", "kv_cache", "activations", "workspace", "runtime", "gradients", "optimizer")
+        return {name: getattr(self, name) for name in names} | {"total": self.total}
+
 
 @dataclass(frozen=True)
 class Placement(Value):
-    """The layers [first, last) that one device holds, with the memory they need there.
+    """The layers [first, last) that one device holds, with the memory they need there of ``budget`` bytes.
 
-    The device of the first placement also holds the embedding, that of the last the head.
+    The device of the first placement also holds the embedding, that of the last the head. Both are 0 of what is not
+    placed by layers.
     """
 
     device: str
@@ -340,6 +347,61 @@ class Placement(Value):
     last: int
     memory: MemoryUse
     budget: int
+
+
+class PlanFrame(Value):
+    """Hold what every plan says in the same words: of a model, of the phases of a pipeline, of splats, of a training.
+
+    ``placements`` are its devices, each with its memory by what it holds; ``speeds`` what is predicted of its speed, in
+    words; ``verdict`` whether it would run; ``choices`` what else was considered, as frames too.
+    """
+
+    if TYPE_CHECKING:  # fields of some plans, properties of others; a property here would be a field's default
+
+        @property
+        def placements(self) -> tuple[Placement, ...]: ...
+
+        @property
+        def speeds(self) -> tuple[str, ...]: ...
+
+        @property
+        def verdict(self) -> Verdict: ...
+
+        @property
+        def choices(self) -> tuple[PlanFrame, ...]: ...
+
+    def memory_words(self, named: bool = False) -> str:
+        """Predicted memory of each device, ``3.1 GB of 4.9 GB``; ``named``: with ``on cuda:0`` behind it."""
+        return " + ".join(
+            f"{size(p.memory.total)} of {size(p.budget)}" + (f" on {p.device}" if named else "")
+            for p in self.placements
+        )
+
+    def within_budget(self) -> Verdict:
+        """Return whether the memory, with the bound of its error, is within the budget of each device."""
+        for p in self.placements:
+            if p.memory.most > p.budget:
+                needed = f"needs {size(p.memory.most)} of {size(p.budget)} on {p.device}"
+                return no(needed, StepClass.OUT_OF_MEMORY)
+        return YES
+
+    def summary(self) -> dict[str, Any]:
+        """The frame as scripts read it."""
+        made: dict[str, Any] = {
+            "memory": [{"device": p.device, **p.memory.parts(), "budget": p.budget} for p in self.placements],
+            "speed": list(self.speeds),
+            "verdict": {"ok": self.verdict.ok, "reason": self.verdict.reason},
+        }
+        return made | ({"choices": [choice.summary() for choice in self.choices]} if self.choices else {})
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan's own fields, and its ``summary``."""
+        return super().to_json() | {"summary": self.summary()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The plan that ``to_json`` wrote; its ``summary`` follows from the fields. Raises ``ValueError``."""
+        return super().from_json({name: value for name, value in data.items() if name != "summary"})
 
 
 @dataclass(frozen=True)
@@ -352,7 +414,7 @@ class Part(Value):
 
 
 @dataclass(frozen=True)
-class Candidate(Value):
+class Candidate(PlanFrame):
     """One way to run the model that was considered.
 
     ``decode_rate`` and ``prefill_rate`` are tokens per second; ``error_db`` is the weights' SQNR. ``timed``: the rates
@@ -368,10 +430,16 @@ class Candidate(Value):
     error_db: float
     verdict: Verdict
     timed: bool = True
+    choices = ()
+
+    @property
+    def speeds(self) -> tuple[str, ...]:
+        """Tokens per second, of a new token and of a prompt."""
+        return _rate_words(self.decode_rate, self.prefill_rate) if self.timed else ()
 
 
 @dataclass(frozen=True, repr=False)
-class Plan(Shown, Value):
+class Plan(Shown, PlanFrame):
     """Which format, device and compute dtype each part of a model gets; a contract on memory.
 
     What it accepts runs to the full ``context`` within ``budget`` bytes of each placement.
@@ -402,6 +470,25 @@ class Plan(Shown, Value):
     def memory(self) -> int:
         """Predicted bytes over all devices."""
         return sum(placement.memory.total for placement in self.placements)
+
+    @property
+    def speeds(self) -> tuple[str, ...]:
+        """Tokens per second, of a new token and of a prompt."""
+        return _rate_words(self.decode_rate, self.prefill_rate)
+
+    @property
+    def verdict(self) -> Verdict:
+        """A plan is a contract: what does not fit has none."""
+        return self.within_budget()
+
+    @property
+    def choices(self) -> tuple[Candidate, ...]:
+        """The candidates that were considered."""
+        return self.candidates
+
+
+def _rate_words(decode: float, prefill: float) -> tuple[str, ...]:
+    return f"{rate(decode)} tokens/s", f"{rate(prefill)} tokens/s of a prompt"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from rung.planning.answers.values import Checkpointing as Checkpointing
 from rung.planning.answers.values import Choice as Choice
 from rung.planning.answers.values import LlamaCpp as LlamaCpp
 from rung.planning.answers.values import Speed as Speed
-from rung.planning.answers.values import memory_json as memory_json
 from rung.planning.answers.words import group_name
 from rung.planning.training import WAYS, optimizer_state
 

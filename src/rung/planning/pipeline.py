@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from rung import formats
 from rung.core.errors import DoesNotFit
 from rung.core.text import size
-from rung.core.types import FLOAT_BYTES, Device, Format, MemoryUse
+from rung.core.types import FLOAT_BYTES, Device, Format, MemoryUse, Placement, PlanFrame, Verdict
 from rung.core.value import FrozenDict, Value
 from rung.models.networks.values import Phase
 from rung.planning.gguf_mixtures import storage as storage_of
@@ -109,17 +109,30 @@ class PlannedPhase(Value):
 
 
 @dataclass(frozen=True)
-class PhasesPlan(Value):
+class PhasesPlan(PlanFrame):
     """The phases in order on one device, ``budget`` bytes."""
 
     device: str
     budget: int
     phases: tuple[PlannedPhase, ...]
+    speeds = ()
+    choices = ()
 
     @property
     def most(self) -> int:
         """The memory of the largest phase."""
         return max(phase.memory.total for phase in self.phases)
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """The device with the memory of the largest phase; only one phase is there at a time."""
+        largest = max(self.phases, key=lambda phase: phase.memory.total)
+        return (Placement(self.device, 0, 0, largest.memory, self.budget),)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return whether every phase is within the budget."""
+        return self.within_budget()
 
     def storage(self, network: str) -> NetworkStorage:
         """How a network is held; raises ``KeyError``."""

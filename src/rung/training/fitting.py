@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from rung import formats
 from rung.core.errors import DoesNotFit
 from rung.core.text import quoted, size
-from rung.core.types import Device, MemoryUse
+from rung.core.types import Device, MemoryUse, Placement, PlanFrame, Verdict
 from rung.models.card import ModelCard
 from rung.models.lookup import name_of
 from rung.planning.network_spec import Subject
@@ -22,7 +22,7 @@ STORED = "stored"
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(PlanFrame):
     """How a model is trained on a device: ``dtype`` is what it computes in, ``batch`` rows at a time and
     ``accumulate`` of those make a step; ``without`` are the bytes without checkpointing."""
 
@@ -34,6 +34,18 @@ class Fit:
     use: MemoryUse
     budget: int
     without: int
+    speeds = ()
+    choices = ()
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """Its device."""
+        return (Placement(self.device.id, 0, 0, self.use, self.budget),)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return whether the memory is within the budget."""
+        return self.within_budget()
 
     @property
     def words(self) -> str:
@@ -42,7 +54,7 @@ class Fit:
             f"with gradient checkpointing ({size(self.without)} without)" if self.checkpointing else "every layer kept"
         )
         rows = f"{self.batch} x {self.accumulate} rows a step" if self.accumulate > 1 else f"{self.batch} rows a step"
-        return f"{self.device.name} · {size(self.use.total)} of {size(self.budget)} · {how} · {rows} · {self.dtype}"
+        return f"{self.device.name} · {self.memory_words()} · {how} · {rows} · {self.dtype}"
 
 
 def fit(

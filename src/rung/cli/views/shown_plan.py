@@ -32,8 +32,7 @@ def candidates(plan: Plan) -> list[str]:
 
 
 def _line(plan: Plan) -> str:
-    memory = " + ".join(f"{size(p.memory.total)} of {size(p.budget)} on {p.device}" for p in plan.placements)
-    return f"{plan.model} · {'; '.join(plan.reasons)} · {memory} · context {plan.context:,}"
+    return f"{plan.model} · {'; '.join(plan.reasons)} · {plan.memory_words(named=True)} · context {plan.context:,}"
 
 
 def _row(candidate: Candidate) -> tuple[str, ...]:

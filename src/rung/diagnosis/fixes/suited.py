@@ -173,7 +173,7 @@ def _with_cards(found: Explanation, outline: Outline) -> Explanation:
 
 def _refused(fix: Fix, choice: Choice) -> Fix:
     """A fix with the memory that it would need, and no command to try it with."""
-    why = f"{fix.text} (needs {size(choice.memory.total)} of {size(choice.free)}: does not fit)"
+    why = f"{fix.text} (needs {choice.memory_words()}: does not fit)"
     return replace(fix, text=why, command=None)
 
 

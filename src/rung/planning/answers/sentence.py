@@ -104,7 +104,7 @@ def _runs(answer: Answer, best: Choice) -> str:
     """Return what the best choice is asked with: ``yes, with q8_0 and 4,096 tokens of context, 6.6 tokens/s``."""
     word = _word(best)
     if answer.sequence:
-        fits = f"training fits with {best.format}, {size(best.memory.total)} of {size(best.free)}"
+        fits = f"training fits with {best.format}, {best.memory_words()}"
         return f"{fits}, and runs slowly" if best.level == "slow" else f"{word}, {fits}"
     context = f"{count(answer.context, 'token')} of context" if answer.context else ""
     if best.format == "stored":
@@ -129,7 +129,7 @@ def _speed(choice: Choice) -> str:
         return f"but {speed.reason}"
     if speed.prefill_tokens_per_second is not None:
         return f"reading {rate(speed.prefill_tokens_per_second)} tokens/s"
-    return f"{size(choice.memory.total)} of {size(choice.free)}"
+    return choice.memory_words()
 
 
 def _no(answer: Answer, key: str) -> str:

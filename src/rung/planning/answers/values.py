@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rung.core.text import count, rate, size
-from rung.core.types import MemoryUse, Verdict
+from rung.core.types import MemoryUse, Placement, PlanFrame, Verdict
 from rung.core.value import FrozenDict, Value
 from rung.formats.grades import grade
 from rung.planning.answers.words import share_words
@@ -95,7 +95,7 @@ class Checkpointing(Value):
 
 
 @dataclass(frozen=True)
-class Choice(Value):
+class Choice(PlanFrame):
     """One format on one device or group of devices.
 
     ``fits`` is about memory alone, ``verdict`` says whether it would run; ``level`` is yes, slow or no. ``free`` is
@@ -117,6 +117,12 @@ class Choice(Value):
     phases: tuple[PlannedPhase, ...] = ()
     in_the_way: tuple[FrozenDict[Any], ...] = field(default=())
     checkpointing: Checkpointing | None = None
+    choices = ()
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """Its devices together."""
+        return (Placement(self.device, 0, 0, self.memory, self.free),)
 
     @property
     def column(self) -> str:
@@ -142,7 +148,7 @@ class Choice(Value):
             "fits": self.fits,
             "level": self.level,
             "verdict": {"ok": self.verdict.ok, "reason": self.verdict.reason},
-            "memory": memory_json(self.memory),
+            "memory": self.memory.parts(),
             **({"checkpointing": self.checkpointing.to_json()} if self.checkpointing else {}),
             "free": self.free,
             "speed": self.speed.to_json(),
@@ -154,7 +160,7 @@ class Choice(Value):
             made["phases"] = [
                 {
                     "name": phase.name,
-                    "memory": memory_json(phase.memory),
+                    "memory": phase.memory.parts(),
                     "held": {name: dict(vars(way)) for name, way in phase.held.items()},
                 }
                 for phase in self.phases
@@ -162,12 +168,6 @@ class Choice(Value):
         if self.in_the_way:
             made["in_the_way"] = [dict(process) for process in self.in_the_way]
         return made
-
-
-def memory_json(use: MemoryUse) -> dict[str, int]:
-    """Bytes by what they hold, with their total."""
-    names = ("weights", "kv_cache", "activations", "workspace", "runtime", "gradients", "optimizer")
-    return {name: getattr(use, name) for name in names} | {"total": use.total}
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rung.core.errors import DoesNotFit, UsageError
-from rung.core.text import quoted, size, tenths
-from rung.core.types import Case, Device, MemoryUse
-from rung.core.value import FrozenDict, Value
+from rung.core.text import duration, quoted, size, tenths
+from rung.core.types import Case, Device, MemoryUse, Placement, PlanFrame, Verdict
+from rung.core.value import FrozenDict
 from rung.models.card import SceneCard, View
 from rung.ops import LADDERS
 from rung.splats.planning.costs import Kept, Load, memory_use, step_seconds
@@ -43,7 +43,7 @@ _PIECES = 64 << 20
 
 
 @dataclass(frozen=True)
-class SplatPlan(Value):
+class SplatPlan(PlanFrame):
     """Hold what a training of splats gets on a device.
 
     ``splats`` is the most there will be; ``width`` and ``height`` are pixels of the largest view in training, ``scale``
@@ -68,6 +68,22 @@ class SplatPlan(Value):
     reasons: tuple[str, ...] = ()
     state: str = "f32"
     harmonics: str = "f32"
+    choices = ()
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """Its device."""
+        return (Placement(self.device, 0, 0, self.memory, self.budget),)
+
+    @property
+    def speeds(self) -> tuple[str, ...]:
+        """Steps a second, and the time of all of them."""
+        return f"{self.steps_per_second:.3g} steps/s", f"{duration(self.seconds)} for {self.steps:,} steps"
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return whether the memory is within the budget."""
+        return self.within_budget()
 
     @property
     def format(self) -> str:
@@ -82,7 +98,7 @@ class SplatPlan(Value):
     @property
     def fits(self) -> bool:
         """Return whether that is within the budget."""
-        return self.peak <= self.budget
+        return self.verdict.ok
 
     @property
     def max_resolution(self) -> int:

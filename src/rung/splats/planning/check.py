@@ -42,8 +42,7 @@ class SplatChoice(Choice):
     @property
     def speeds(self) -> tuple[str, ...]:
         """Return what is predicted of its speed, in words."""
-        made = self.plan
-        return (f"{made.steps_per_second:.3g} steps/s", f"{duration(made.seconds)} for {made.steps:,} steps")
+        return self.plan.speeds
 
     def to_json(self) -> dict[str, Any]:
         """The choice as scripts read it."""

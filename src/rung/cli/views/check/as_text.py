@@ -188,7 +188,7 @@ def _instead(answer: Answer, device: str) -> list[str]:
     if not others:
         return [f"→ {name}: nothing runs"]
     rows = [
-        (f"  {number}", other.label, f"{size(other.choice.memory.total)} of {size(other.choice.free)}",
+        (f"  {number}", other.label, f"{other.choice.memory_words()}",
          other.choice.level, *_speeds(other.choice), grade(other.choice.error_db))
         for number, other in enumerate(others, 1)
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rung.core.text import rate, size
 from rung.core.types import MemoryUse
 from rung.formats.grades import grade
-from rung.planning.check_result import Answer, Checkpointing, Choice, memory_json
+from rung.planning.check_result import Answer, Checkpointing, Choice
 from rung.planning.pipeline import PlannedPhase
 
 #: Parts of memory that people call otherwise than scripts.
@@ -37,7 +37,7 @@ def gist(choice: Choice) -> list[str]:
 
 def parts(use: MemoryUse) -> list[str]:
     """``weights 2.5 GB`` and so on for all that is held."""
-    held = {name: amount for name, amount in memory_json(use).items() if amount and name != "total"}
+    held = {name: amount for name, amount in use.parts().items() if amount and name != "total"}
     return [f"{_NAMES.get(name, name)} {size(amount)}" for name, amount in held.items()]
 
 
