@@ -27,7 +27,7 @@ from rung.ops.decode_step.numba_step import State
 from rung.ops.decode_step.ref import RUNG as REF
 from rung.ops.decode_step.weights import Weights
 from rung.ops.linear import READ_AS_STORED
-from rung.ops.linear.numba_r16 import ROW
+from rung.ops.linear.numba_r16 import MAPPED, ROW
 from rung.ops.linear.numba_stored import RUNG as STORED
 from rung.run.self_check import cases
 
@@ -286,3 +286,28 @@ def test_a_token_of_two_nodes_is_the_token_of_one(monkeypatch):
         monkeypatch.setattr(nodes, "table", lambda table=table: table)
         found = tokens(STEP, list(prepared("llama", "q8_0", "f32", 2))[1][3])
         assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("format", ["q8_0", "q4_1"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_weights_that_stay_as_they_are_stored_give_the_same_token(format, threads):
+    class AsStored(PackedParts):
+        def linear(self, role):
+            linear = super().linear(role)
+            linear.rung, linear.state = MAPPED, MAPPED.prepare(encoded_of(self, role), dtype="f32", threads=threads)
+            return linear
+
+    def encoded_of(parts, role):
+        weight = parts.weights.get(role, parts.weights["embed"]) if role == "head" else parts.weights[role]
+        return encoded(weight, format)
+
+    model = checkpoint("llama")
+    found = []
+    for kind in (PackedParts, AsStored):
+        cache = Cache(shape(model), 32, "f32", ["cpu"] * len(shape(model).layers))
+        state = STEP.prepare(Weights.bind(shape(model), kind(roles(model), format), 32), cache, threads=threads)
+        prompt = STEP.reader(state)
+        assert STEP.reads_without_torch(state)
+        found.append((tokens(STEP, state), prompt.logits(prompt.read(IDS[:9], cache, 0))))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-5, atol=1e-4)

@@ -256,7 +256,7 @@ def _bind_decoder(
     def read(done: int, total: int) -> None:
         progress("reading", done, total)
 
-    whole = plan.packing == "r16" and len(plan.placements) == 1
+    whole = plan.packing in ("r16", "mapped") and len(plan.placements) == 1
     singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if whole else 0
     with Reader(card) as reader, WeightLoader(card, plan, devices, reader, journal, read, changes) as parts:
         from rung.engine.decoder import Decoder

@@ -72,7 +72,9 @@ class WeightLoader:
             packed = plan.packing == "r16"
             weights = recipe(subject, format, device, dtype, packed)
             self._weights[device.id] = {weight.tensor.role: weight for weight in weights}
-            self._binders[device.id] = Binder(device, journal, dtype=dtype, threads=plan.threads, packed=packed)
+            self._binders[device.id] = Binder(
+                device, journal, dtype=dtype, threads=plan.threads, packed=packed, mapped=plan.packing == "mapped"
+            )
             self._binders[device.id].prove(self._cases(weights, placement, dtype), apart=not self._shared)
         self._head: Linear | None = None
         self._rungs: set[str] = set()

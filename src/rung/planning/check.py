@@ -209,7 +209,7 @@ def _odd(case: Case, arrangement: Arrangement) -> str:
     """Why the weights take much more than their format does: a kernel that wants them unpacked, or kept twice."""
     if not _writes(case) or case.main.subject.borrowed:
         return ""
-    packed = [kind for kind in arrangement.recipe.kinds if kind.weight.packing != "stored"]
+    packed = [kind for kind in arrangement.recipe.kinds if kind.weight.packing == "r16"]
     wide = sum(kind.weight.bytes * len(kind.places) for kind in packed)
     plain = sum(kind.weight.format.bytes(kind.weight.tensor.shape) * len(kind.places) for kind in packed)
     if len(arrangement.parts) > 1 or wide <= _WIDENED * plain:

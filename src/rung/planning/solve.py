@@ -255,7 +255,7 @@ def _plan(
         context=context,
         placements=best.placements,
         parts=parts(best.weights, name),
-        packing="r16" if "r16" in packings else "stored",
+        packing=next((name for name in ("r16", "mapped") if name in packings), "stored"),
         threads=request.threads,
         decode_rate=best.rates.decode,
         prefill_rate=best.rates.prefill,

@@ -45,6 +45,8 @@ _COMPILED = ("codebook4", "grouped")
 #: Share of the measured bandwidth and peak that the kernels reach (benchmarks/linear_kernels.py).
 _BANDWIDTH_SHARE = 0.75
 _PEAK_SHARE = 0.5
+#: Weights a second that a core packs whenever they are multiplied (0.4 for q2_k, 3.5 to 10 billion for the others).
+_PACKED_PER_SECOND = 3e9
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU.
 _LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 6e-5, "transformers": 7e-4}
 #: The same of each expert that a token visits in a network that transformers builds.
@@ -246,6 +248,9 @@ def _attention(subject: Subject, device: Device, depth: int) -> float:
 
 
 def _one_row(group: Group, device: Device, bandwidth: float) -> float:
+    if group.rung == "numba.mapped":
+        threads = int(device.details.get("compute_threads") or device.details.get("cores", 1))
+        return group.bytes / bandwidth + group.count / (_PACKED_PER_SECOND * threads)
     seconds = group.bytes / (_measured(group, device) or bandwidth)
     if group.rung in ("torch.decode", "ref") and group.format not in _FLOATS:
         if f"{group.rung} {group.format}" in device.rates:
@@ -260,7 +265,10 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
 def _peak(group: Group, device: Device) -> float:
     """Operations per second with many rows of activations."""
     measured = _measured(group, device, " many")
-    return measured or _peak_of("int8" if group.rung.startswith("numba.row") else "f32", device) * _PEAK_SHARE
+    return (
+        measured
+        or _peak_of("int8" if group.rung.startswith(("numba.row", "numba.mapped")) else "f32", device) * _PEAK_SHARE
+    )
 
 
 def _measured(group: Group, device: Device, rows: str = "") -> float | None:

@@ -226,7 +226,7 @@ def climb_linear(device: Device, format: Format, dtype: str, shape: tuple[int, .
     rows, columns = shape[-2], shape[-1]
     case = Case("linear", format.name, dtype, (1, rows, columns))
     wider = no("would hold a wider copy of the weight")
-    return LADDERS["linear"].climb(device, case, lambda rung: YES if packed or rung.packing == "stored" else wider)
+    return LADDERS["linear"].climb(device, case, lambda rung: YES if packed or rung.packing != "r16" else wider)
 
 
 def is_linear(tensor: Tensor) -> bool:
@@ -257,7 +257,7 @@ def reads_without_torch(
     if decoder is None or subject.borrowed or device.kind != "cpu":
         return False
     multiplied = [w for w in weights if w.multiplies and (subject.tied or not is_table(w.tensor.role))]
-    if any(weight.packing != "r16" or weight.format.layout == "ordered" for weight in multiplied):
+    if any(weight.packing not in ("r16", "mapped") or weight.format.layout == "ordered" for weight in multiplied):
         return False
     options = {
         "linears": tuple(sorted({weight.rung for weight in multiplied})),

@@ -57,7 +57,7 @@ class WeightPlan:
     @functools.cached_property
     def widened(self) -> bool:
         """Return whether a weight is held in another layout than the stored one."""
-        return any(kind.weight.packing != "stored" for kind in self.kinds)
+        return any(kind.weight.packing == "r16" for kind in self.kinds)
 
     def reads_without_torch(self, device: Device, cache_dtype: str, adapters: bool) -> bool:
         """See ``rung.planning.weight_plan.reads_without_torch``."""

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: Functions (encoded, threads) -> state of the packings that are made without torch, which can be imported meanwhile.
-PACKERS = {"r16": "rung.kernels.cpu.pack.packing:pack"}
+PACKERS = {"r16": "rung.kernels.cpu.pack.packing:pack", "mapped": "rung.kernels.cpu.pack.packing:as_stored"}
+#: Packings that hold no more than the stored weight.
+AS_STORED = ("stored", "mapped")
 #: Calls with at most this many rows are one class of shapes, calls with more are another.
 FEW = 8
 _MANY = 256
@@ -32,7 +34,8 @@ _MANY = 256
 class Binder:
     """Binds ops on one device: the highest rung that takes the case and computes what ``ref`` computes.
 
-    ``packed`` False holds every weight as it is stored. ``ladders`` replaces the registered ones.
+    ``packed`` False holds every weight as it is stored, and computes with exact activations unless ``mapped``.
+    ``ladders`` replaces the registered ones.
     """
 
     def __init__(
@@ -43,13 +46,14 @@ class Binder:
         dtype: str = "f32",
         threads: int = 1,
         packed: bool = True,
+        mapped: bool = False,
         ladders: Mapping[str, Ladder] = LADDERS,
     ) -> None:
         self.device = device
         self.journal = journal
         self.dtype = dtype
         self.threads = threads
-        self._packed = packed
+        self._packed, self._plain = packed, AS_STORED if mapped else AS_STORED[:1]
         self._ladders = ladders
         self._proofs: dict[tuple[Rung, str], Verdict] = {}
         self._choosing = threading.Lock()
@@ -96,7 +100,7 @@ class Binder:
         broken = self.journal.broken(self.device.id, rung, case.format)
         if broken:
             return no(broken, StepClass.BROKEN)
-        if case.op in ("linear", "embedding") and not self._packed and rung.packing != "stored":
+        if case.op in ("linear", "embedding") and not self._packed and rung.packing not in self._plain:
             return no("would hold a wider copy of the weight than the budget allows")
         return self._proofs.get((rung, self_check.class_of(case)), YES)
 
@@ -262,7 +266,7 @@ class Embedding:
         self._bind()
 
     def _bind(self) -> None:
-        if self._tied is not None and self._tied.packing == "stored":
+        if self._tied is not None and self._tied.packing in AS_STORED:
             self._encoded, self._tied = self._tied.encoded(), None  # the same bytes, not a copy
         packing = self._tied.packing if self._tied is not None else "stored"
         climb = self._binder.choose(self.case, packing.__eq__)

@@ -26,7 +26,7 @@ from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
 
 #: Rungs of ``linear`` whose kernels a whole token can call.
-ROWS = ("numba.row", "numba.stored")
+ROWS = ("numba.row", "numba.mapped", "numba.stored")
 
 
 def check_glue(case: Case, device: Device) -> Verdict:

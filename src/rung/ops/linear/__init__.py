@@ -12,8 +12,8 @@ Contract of every rung's ``impl`` object::
 - ``restore`` is the exact way back: every part bit for bit as it was stored.
 
 Rungs with one ``packing`` share a state: what one prepared, all of them apply and restore. ``r16`` is
-``rung.kernels.cpu.pack.packing.Packed``; ``stored`` is ``rung.kernels.gpu.stored.Stored``, the weight as its format
-stores it.
+``rung.kernels.cpu.pack.packing.Packed``, and so is ``mapped``, whose rows are packed whenever they are multiplied;
+``stored`` is ``rung.kernels.gpu.stored.Stored``, the weight as its format stores it.
 
 Of a ``Case``: ``shape`` is (M, out, in), ``format`` the weight's, ``dtype`` what is computed in.
 """
@@ -23,7 +23,7 @@ from __future__ import annotations
 from rung import formats
 from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Level, Rung, Verdict, no
-from rung.kernels.cpu.pack.layouts import FORMATS, divides
+from rung.kernels.cpu.pack.layouts import FORMATS, MAPPED, divides
 
 #: Formats of floats, whose rows are read as they are stored.
 READ_AS_STORED = ("f32", "f16", "bf16", "e4m3")
@@ -46,6 +46,11 @@ def check_row(case: Case, device: Device) -> Verdict:
     """Few rows of activations, and rows of weights that blocks divide."""
     if case.shape[0] > FEW:
         return no(f"multiplies up to {FEW} rows at a time, asked for {case.shape[0]}")
+    return _columns(case)
+
+
+def check_mapped(case: Case, device: Device) -> Verdict:
+    """Rows of weights that blocks divide."""
     return _columns(case)
 
 
@@ -91,6 +96,16 @@ LADDER = register_ladder(
                 formats=FORMATS,
                 check="rung.ops.linear:check_tile",
                 packing="r16",
+            ),
+            Rung(
+                "linear",
+                "numba.mapped",
+                "rung.ops.linear.numba_r16:MAPPED",
+                kinds=("cpu",),
+                needs=_KERNELS,
+                formats=MAPPED,
+                check="rung.ops.linear:check_mapped",
+                packing="mapped",
             ),
             Rung(
                 "linear",

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rung.formats import Encoded
 from rung.kernels.cpu.gemm.product import MOST_ROWS, product
-from rung.kernels.cpu.pack.packing import Packed, pack, unpack
+from rung.kernels.cpu.pack.packing import Packed, as_stored, pack, unpack
 
 #: By torch's dtype rung's, and bytes of a value.
 _DTYPES = {torch.float32: ("f32", 4), torch.float16: ("f16", 2), torch.bfloat16: ("bf16", 2)}
@@ -38,4 +38,13 @@ class R16:
         return unpack(state)
 
 
+class AsStored(R16):
+    """The same for a weight that stays as it is stored: its rows are packed whenever they are multiplied."""
+
+    def prepare(self, encoded: Encoded, *, dtype: str, threads: int) -> Packed:
+        """Keeps the weight, which may be a mapped file."""
+        return as_stored(encoded, threads)
+
+
 ROW = TILE = R16()
+MAPPED = AsStored()

@@ -22,7 +22,7 @@ SCALE = 0.002
 
 
 def _computes_in(rung: str, format: str, dtype: str) -> str:
-    if rung in ("numba.row", "numba.tile"):
+    if rung in ("numba.row", "numba.tile", "numba.mapped"):
         return "codebook" if format.split(":")[0] in ("nf4", "fp4") else "int8"
     if rung == "torch.decode" and format != "f32" and dtype in ("bf16", "f16"):
         return dtype

@@ -17,6 +17,7 @@ from rung.kernels.cpu.gemm.float_rows import FloatRows, multiply_one
 from rung.kernels.cpu.gemm.low_rank import LowRankRows, fill_sums, up_rows
 from rung.kernels.cpu.gemm.microkernel import panel_unit_bytes
 from rung.kernels.cpu.pack.layouts import ROWS, UNIT
+from rung.kernels.cpu.pack.mapped import multiply_mapped
 from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.thread_pool import Program
 
@@ -24,6 +25,8 @@ Floats = npt.NDArray[np.float32]
 _LINE = 64
 #: The kind of panel that holds the activations as they are, for weights that are stored as floats.
 _FLOATS = (0, 0)
+#: The kind of panel that mapped weights are packed into, and its bytes.
+_SCRATCH, _SCRATCH_BYTES = (-1, -1), 64 << 10
 #: Kinds of panels: (offset, parts) of quantized activations, or the sums of an adapter, which each thread makes for
 #: itself: they take less time than a barrier.
 _Panel = tuple[int, int] | LowRankRows
@@ -162,7 +165,7 @@ class Builder:
         return panels
 
     def _fills(self, panels: dict[_Panel, int], columns: int) -> npt.NDArray[np.int64]:
-        rows = [_fill(kind, at, columns) for kind, at in panels.items()]
+        rows = [_fill(kind, at, columns) for kind, at in panels.items() if kind != _SCRATCH]
         return np.array(rows, dtype=np.int64).reshape(-1, FILL_WORDS)
 
     def _segment(self, segment: npt.NDArray[np.int64], piece: Piece, panels: dict[_Panel, int], after: After) -> None:
@@ -170,7 +173,7 @@ class Builder:
         segment[SegmentWord.RESULT], segment[SegmentWord.BIAS] = piece.result, address(piece.bias)
         segment[SegmentWord.AFTER], segment[SegmentWord.SOFTCAP] = after.kind, address(after.softcap)
         calls = segment[len(SegmentWord) :].reshape(4, 16)
-        segment[SegmentWord.KERNEL], calls[0] = _call(piece)
+        segment[SegmentWord.KERNEL], calls[0] = self._call(piece, panels)
         if piece.low_rank is not None:
             segment[SegmentWord.LOW_RANK_PANEL] = panels[piece.low_rank]
             segment[SegmentWord.LOW_RANK], calls[2] = _low_rank_call(piece.low_rank, piece.result)
@@ -178,10 +181,25 @@ class Builder:
             segment[SegmentWord.UP_RESULT], segment[SegmentWord.UP_BIAS] = after.up.result, address(after.up.bias)
             segment[SegmentWord.UP_GROUP] = after.up_group
             segment[SegmentWord.UP_PANEL] = panels[_panel(after.up.weight)]
-            segment[SegmentWord.UP_KERNEL], calls[1] = _call(after.up)
+            segment[SegmentWord.UP_KERNEL], calls[1] = self._call(after.up, panels)
             if after.up.low_rank is not None:
                 segment[SegmentWord.UP_LOW_RANK_PANEL] = panels[after.up.low_rank]
                 segment[SegmentWord.UP_LOW_RANK], calls[3] = _low_rank_call(after.up.low_rank, after.up.result)
+
+    def _call(self, piece: Piece, panels: dict[_Panel, int]) -> tuple[int, list[int]]:
+        """The kernel of a weight for one row of activations, and its 16 arguments."""
+        weight = piece.weight
+        if isinstance(weight, FloatRows):
+            rows, columns = weight.shape
+            given = [weight.data.ctypes.data, weight.data.strides[0], 0, piece.result, columns, rows]
+            return multiply_one(weight.format).address, given + [0] * 10
+        if weight.mapped is None:
+            return _packed_call(weight, piece.result)
+        multiply = product.multiply(weight.layout.name, 1).address
+        words = self.hold(weight.mapped.with_kernel(multiply, weight.table_pointer, _panel_block(weight)))
+        away = panels[_SCRATCH] - panels[_panel(weight)]
+        given = [address(words), weight.mapped.group_bytes, 0, piece.result, weight.shape[0], away]
+        return multiply_mapped.address, given + [0] * 10
 
     def attention(
         self,
@@ -251,6 +269,8 @@ def _wanted(piece: Piece) -> Iterator[tuple[_Panel, int]]:
     """Yield the kinds of panels that a piece wants, with their bytes."""
     kind, columns = _panel(piece.weight), piece.weight.shape[1]
     yield kind, 4 * columns if kind == _FLOATS else columns // UNIT * panel_unit_bytes(1, kind[1])
+    if isinstance(piece.weight, Packed) and piece.weight.mapped is not None:
+        yield _SCRATCH, _SCRATCH_BYTES
     if piece.low_rank is not None:
         yield piece.low_rank, 4 * piece.low_rank.rank
 
@@ -271,20 +291,19 @@ def _low_rank_call(low_rank: LowRankRows, result: int) -> tuple[int, list[int]]:
     return up_rows[low_rank.kind].address, given + [0] * 11
 
 
-def _call(piece: Piece) -> tuple[int, list[int]]:
-    """The kernel of a weight for one row of activations, and its 16 arguments."""
-    weight = piece.weight
-    if isinstance(weight, FloatRows):
-        rows, columns = weight.shape
-        given = [weight.data.ctypes.data, weight.data.strides[0], 0, piece.result, columns, rows]
-        return multiply_one(weight.format).address, given + [0] * 10
+def _panel_block(weight: Packed) -> int:
+    """Bytes of a panel for a block of the layout, of a single row."""
+    return weight.layout.block // UNIT * panel_unit_bytes(1, weight.layout.parts)
+
+
+def _packed_call(weight: Packed, result: int) -> tuple[int, list[int]]:
+    """The kernel of a packed weight, and its 16 arguments."""
     layout = weight.layout
-    assert layout is not None
     arguments = {
         "weights": weight.pointer,
         "table": weight.table_pointer,
         "x": 0,
-        "y": piece.result,
+        "y": result,
         "stride": 0,
         "rows": 1,
         "lanes": weight.shape[0],
@@ -295,7 +314,7 @@ def _call(piece: Piece) -> tuple[int, list[int]]:
         "to_block": weight.shape[1] // layout.block,
         "row_header": layout.row_header,
         "block_bytes": layout.block_bytes,
-        "panel_block": layout.block // UNIT * panel_unit_bytes(1, layout.parts),
+        "panel_block": _panel_block(weight),
         "add": 0,
     }
     return product.multiply(layout.name, 1).address, list(arguments.values())

@@ -17,6 +17,7 @@ from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel, per_level
 from rung.kernels.cpu.gemm.activations import quantize
 from rung.kernels.cpu.gemm.microkernel import multiply_groups, panel_unit_bytes
 from rung.kernels.cpu.pack.layouts import UNIT
+from rung.kernels.cpu.pack.mapped import fill_scratch
 from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.parallel import run
 from rung.kernels.isa.generic import fetch_add
@@ -146,7 +147,8 @@ def _narrow(y, narrowed, halves, rows, lanes, first, last):
 @kernel(3)
 def _multiply_chunks(words, thread, threads):
     """Words: counter, kernel, whether there are many rows, then those named below. ``narrowed``: where float16, or
-    bfloat16 where not ``halves``, are made of the float32 at ``y``; 0 for nowhere."""
+    bfloat16 where not ``halves``, are made of the float32 at ``y``; 0 for nowhere. ``mapped``: the words of a weight
+    that is packed here, into ``scratch_bytes`` of each thread; 0 for one that is."""
     multiply_panel, many = read_i64(words + 8), read_i64(words + 16)
     weights, table, panels, y, stride = (
         read_i64(words + 24),
@@ -175,6 +177,8 @@ def _multiply_chunks(words, thread, threads):
         read_i64(words + 160),
         read_i64(words + 168),
     )
+    mapped, scratch_bytes = read_i64(words + 176), read_i64(words + 192)
+    scratch = read_i64(words + 184) + thread * scratch_bytes
     count, passed = -(-rows // tile), _PASS // tile
     while True:
         first = fetch_add(words, 1) * chunk
@@ -187,6 +191,9 @@ def _multiply_chunks(words, thread, threads):
                 group = first
                 while group < last:
                     until = min(group + 2, last) if many else last
+                    if mapped != 0:
+                        fill_scratch(mapped, group, until, block, to_block, scratch, group_bytes)
+                        weights = scratch - group * group_bytes - block * block_bytes
                     for panel in range(start, min(start + passed, count)):
                         row = panel * tile
                         call_address(
@@ -247,29 +254,32 @@ def _product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, 
     units = columns // UNIT
     panel_bytes = -(-units * unit_bytes // 64) * 64
     count = -(-rows // tile)
-    panels, fill = _workspace(count * panel_bytes), quantize(dtype)
+    scratch = threads * weight.mapped.scratch if weight.mapped else 0
+    panels, fill = _workspace(count * panel_bytes + scratch), quantize(dtype)
     if count == 1 and rows * units < _FEW_UNITS:
         fill.call(x, stride, rows, panels, tile, parts, offset, 0, units)
     else:
         words = [0, fill.address, x, stride, rows, panels, panel_bytes, tile, parts, offset, units]
         run(_quantize_panels.address, words, threads)
-    many = rows > tile
+    many, mapped = rows > tile, weight.mapped
     blocks = columns // layout.block
     chunk = _CHUNK if many else max(1, -(-weight.groups // (threads * _CHUNKS_A_THREAD)))
+    step = max(1, _COLUMNS // layout.block) if many else blocks
     words = [
         0,
         multiply(layout.name, tile).address,
-        int(many),
+        int(many or mapped is not None),
         *(weight.pointer, weight.table_pointer, panels, sums, 4 * out),
-        *(rows, out, weight.groups, weight.group_bytes),
+        *(rows, out, weight.groups, weight.group_bytes if mapped is None else mapped.group_bytes),
         *(blocks, layout.row_header, layout.block_bytes, layout.block // UNIT * unit_bytes),
         *(
             panel_bytes,
             tile,
             chunk,
-            max(1, _COLUMNS // layout.block) if many else blocks,
+            step if mapped is None else mapped.step,
             0 if dtype == "f32" else y,
             int(dtype == "f16"),
         ),
+        *((0, 0, 0) if mapped is None else (mapped.address, panels + count * panel_bytes, mapped.scratch)),
     ]
     run(_multiply_chunks.address, words, threads)

@@ -146,6 +146,9 @@ GENERIC: dict[str, tuple[str, int, bool]] = {
 #: All formats (without their options) that have a layout.
 FORMATS = (*_NATIVE, "nf4", "fp4", *GENERIC)
 
+#: Formats that can be multiplied as a file stores them: rows of blocks, with all that belongs to each.
+MAPPED = ("q4_0", "q8_0", "q4_k", "q6_k", *(name for name in GENERIC if name not in ("u2", "u4", "u8")))
+
 #: The layouts by name; ``codebook64`` ... for nf4 and fp4, whose scales cover a block of that many columns.
 LAYOUTS: dict[str, Layout] = {
     **_NATIVE,
@@ -155,6 +158,11 @@ LAYOUTS: dict[str, Layout] = {
         for block in (64, 128, 256, 512, 1024, 2048, 4096)
     },
 }
+
+
+def stays_stored(format: Format) -> bool:
+    """Return whether kernels can multiply it as a file stores it."""
+    return format.name in MAPPED
 
 
 def is_generic(format: Format) -> bool:

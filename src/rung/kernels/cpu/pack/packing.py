@@ -25,10 +25,9 @@ from rung.formats.families.rowwise import INVERSE
 from rung.kernels.cpu import nodes
 from rung.kernels.cpu.compiled import Kernel
 from rung.kernels.cpu.pack import grouped
-from rung.kernels.cpu.pack.codebooks import CODEBOOKS, grid_codes
-from rung.kernels.cpu.pack.generic import PLAIN
-from rung.kernels.cpu.pack.grids import GRIDS
+from rung.kernels.cpu.pack.codebooks import CODEBOOKS
 from rung.kernels.cpu.pack.layouts import HUGE, ROWS, UNIT, Layout, is_generic, layout_of
+from rung.kernels.cpu.pack.mapped import Mapped, describe, packer
 from rung.kernels.cpu.pack.native import NATIVE, each_row
 
 Bytes = npt.NDArray[np.uint8]
@@ -93,7 +92,8 @@ class Packed:
     with; None without a codebook. ``kept`` holds parts for the way back that ``data`` does not. ``source`` is the
     stored weight itself, for the way back of a generic layout: a mapped file costs no memory. ``gather`` int64
     [columns] says which column of the activations each column meets; None where they lie in their own order.
-    ``threads`` is how many threads multiply with it.
+    ``threads`` is how many threads multiply with it. ``mapped``: ``data`` is the stored weight instead, whose rows are
+    packed whenever they are multiplied.
     """
 
     format: Format
@@ -105,6 +105,7 @@ class Packed:
     source: Encoded | None = field(default=None, repr=False)
     gather: npt.NDArray[np.int64] | None = field(default=None, repr=False)
     threads: int = 1
+    mapped: Mapped | None = field(default=None, repr=False)
 
     @cached_property
     def pointer(self) -> int:
@@ -151,6 +152,15 @@ def pack(encoded: Encoded, threads: int = 1) -> Packed:
     return packed
 
 
+def as_stored(encoded: Encoded, threads: int = 1) -> Packed:
+    """The weight as it is stored, for the kernels that pack its rows whenever they multiply with them."""
+    layout, columns = layout_of(encoded.format), encoded.shape[1]
+    rows = encoded.parts["data"].reshape(encoded.shape[0], -1)
+    mapped = describe(encoded.format, layout, rows, columns)
+    table = _table(encoded.format)
+    return Packed(encoded.format, encoded.shape, layout, rows, table, source=encoded, threads=threads, mapped=mapped)
+
+
 def start(encoded: Encoded, threads: int = 1) -> Packed:
     """The packed weight without its rows, for ``fill``; ``threads`` will multiply with it."""
     layout = layout_of(encoded.format)
@@ -175,13 +185,10 @@ def fill(packed: Packed, encoded: Encoded, first: int, last: int) -> None:
     if kernel := grouped.GROUPED.get(name.split(":")[0]):
         _move(packed, kernel, stored, first, packed.format.block, grouped.how(packed.format))
         return
+    kernel, block, extra, _codes = packer(packed.format, packed.layout)  # the codes live until the rows are packed
+    _move(packed, kernel, stored, first, block, extra)
     if is_generic(packed.format):
-        kernel = PLAIN[name] if name in PLAIN else GRIDS[name]
-        codes = grid_codes(name)  # held here: threads that ask first at the same time each get an array of their own
-        _move(packed, kernel, stored, first, packed.format.block, codes.ctypes.data)
         return
-    block = packed.layout.block
-    _move(packed, _native(packed)[0], stored, first, block, block // UNIT)
     scales = _scales(encoded, first, last)
     if scales is not None:
         lanes = _lanes(packed)[first // ROWS :]
