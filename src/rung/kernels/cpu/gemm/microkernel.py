@@ -76,7 +76,7 @@ class Tile:
         """Adds the products of one unit of each group with the unit of the panel at ``x`` to the totals."""
         b, layout, tile = self.b, self.layout, self.tile
         headers = [self.scales(p, block) for p, block in zip(places, blocks, strict=True)]
-        if layout.minimum and layout.codes == "byte" and target.level().signed:  # 128 is taken from every code
+        if layout.minimum and layout.bytewide and target.level().signed:  # 128 is taken from every code
             by = constant(v.F32S, 128.0)
             headers = [
                 (scales, [v.fma_f32.emit(b, scale, by, each) for scale, each in zip(scales, minima, strict=True)])
@@ -99,7 +99,7 @@ class Tile:
     def _dots(self, places: list[Value], x: Value, part: int, sums: list[Value], codebook: Value | None) -> Any:
         """The integer products [groups][tile] of a part of a unit; every broadcast serves all groups."""
         b, layout, tile = self.b, self.layout, self.tile
-        bytewide = layout.codes == "byte" or layout.table
+        bytewide = layout.bytewide
         offset = layout.offset and not (bytewide and target.level().signed)
         first = [v.broadcast_i32.emit(b, place) if offset else None for place in sums]
         dots = [[Sum(b, start, layout.largest_code) for start in first] for _ in places]

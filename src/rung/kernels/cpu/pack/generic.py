@@ -12,7 +12,7 @@ import numpy as np
 
 from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.cpu.pack.native import minimum_of, scale_of
-from rung.kernels.isa.scalar import as_f32, half, read_u8, read_u16, read_u32, write_f32, write_u32
+from rung.kernels.isa.scalar import as_f32, half, read_u8, read_u16, read_u32, write_f32, write_u8, write_u16, write_u32
 
 _LOW = 0x0F0F0F0F
 _TWO = 0x03030303
@@ -86,18 +86,21 @@ def pack_q5_1(stored, place, lane, blocks, table):
 @kernel(5)
 def pack_q5_k(stored, place, lane, blocks, table):
     """176 bytes a block: f16 scale and minimum, 12 bytes of scales and minima, fifth bits 32, nibbles 128."""
-    place += 4 * lane
     for _ in range(blocks):
-        d, dmin = read_half(stored), read_half(stored + 2)
+        write_u16(place + 2 * lane, read_u16(stored))
+        write_u16(place + 32 + 2 * lane, read_u16(stored + 2))
+        unit = place + 64
         for u in range(8):
-            write_f32(place, d * np.float32(scale_of(stored + 4, u)))
-            write_f32(place + 64, -dmin * np.float32(minimum_of(stored + 4, u)))
+            write_u8(unit + lane, scale_of(stored + 4, u))
+            write_u8(unit + 16 + lane, minimum_of(stored + 4, u))
             codes = stored + 48 + 32 * (u // 2)
             for j in range(8):
                 fifth = (read_u32(stored + 16 + 4 * j) >> u) & _ONE
-                write_u32(place + 128 + 64 * j, (read_u32(codes + 4 * j) >> (4 * (u % 2)) & _LOW) | (fifth << 4))
-            place += 640
+                code = (read_u32(codes + 4 * j) >> (4 * (u % 2)) & _LOW) | (fifth << 4)
+                write_u32(unit + 32 + 64 * j + 4 * lane, code)
+            unit += 544
         stored += 176
+        place = unit
 
 
 @numba.njit(**OPTIONS)
@@ -109,18 +112,21 @@ def _twos(codes, unit, j):
 @kernel(5)
 def pack_q2_k(stored, place, lane, blocks, table):
     """84 bytes a block: 16 scales (low nibble) and minima (high), codes of 2 bits 64, f16 scale and minimum."""
-    place += 4 * lane
     for _ in range(blocks):
-        d, dmin = read_half(stored + 80), read_half(stored + 82)
+        write_u16(place + 2 * lane, read_u16(stored + 80))
+        write_u16(place + 32 + 2 * lane, read_u16(stored + 82))
+        unit = place + 64
         for u in range(8):
             for part in range(2):
                 both = read_u8(stored + 2 * u + part)
-                write_f32(place + 64 * part, d * np.float32(both & 15))
-                write_f32(place + 128 + 64 * part, -dmin * np.float32(both >> 4))
+                write_u8(unit + 16 * part + lane, both & 15)
+                write_u8(unit + 32 + 16 * part + lane, both >> 4)
             for j in range(4):
-                write_u32(place + 256 + 64 * j, _twos(stored + 16, u, j) | (_twos(stored + 16, u, j + 4) << 4))
-            place += 512
+                code = _twos(stored + 16, u, j) | (_twos(stored + 16, u, j + 4) << 4)
+                write_u32(unit + 64 + 64 * j + 4 * lane, code)
+            unit += 320
         stored += 84
+        place = unit
 
 
 @kernel(5)

@@ -32,7 +32,7 @@ class Layout:
     ``codes`` are nibble, six or byte; ``table``: they index a codebook of 16 signed bytes. ``scale`` says how the
     scales of ``group`` columns are stored: f16 (one a block), f32, u6 and i8 (integers times an f16 of the block),
     f32 of the block, or none (one f32 a row). ``minimum``: an offset is added to each group. ``offset`` is what the
-    unsigned codes are above the weights' own.
+    unsigned codes are above the weights' own; ``largest`` is the largest code where codes do not fill their bits.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Layout:
     offset: int = 0
     minimum: bool = False
     table: bool = False
+    largest: int = 0
 
     @property
     def parts(self) -> int:
@@ -50,9 +51,14 @@ class Layout:
         return 2 if self.group == 16 else 1
 
     @property
+    def bytewide(self) -> bool:
+        """Whether codes take a whole byte when they are multiplied."""
+        return self.table or (self.codes == "byte" and not self.largest)
+
+    @property
     def largest_code(self) -> int:
         """The largest magnitude of a code that is multiplied; a whole byte stands for -128 to 127."""
-        return 128 if self.table else {"nibble": 15, "six": 63, "byte": 128}[self.codes]
+        return 128 if self.bytewide else self.largest or {"nibble": 15, "six": 63}[self.codes]
 
     @property
     def row_header(self) -> int:
@@ -115,6 +121,11 @@ _GENERIC = {
     for minimum in (False, True)
 }
 
+#: Layouts of formats whose scales and minima stay integers, half as many bytes as float32 ones.
+Q2_K = Layout("q2_k", "nibble", "u6", group=16, block=256, minimum=True, largest=3)
+Q5_K = Layout("q5_k", "byte", "u6", block=256, minimum=True, largest=31)
+_BY_INTEGERS = {layout.name: layout for layout in (Q2_K, Q5_K)}
+
 _NATIVE = {layout.name: layout for layout in (Q4_0, Q8_0, Q4_K, Q6_K, INT8)} | {"llm_int8": INT8}
 
 #: Formats in a generic layout: how many bits their codes need, columns a scale, and whether they have minima.
@@ -122,9 +133,7 @@ GENERIC: dict[str, tuple[str, int, bool]] = {
     "q4_1": ("nibble", 32, True),
     "q5_0": ("byte", 32, False),
     "q5_1": ("byte", 32, True),
-    "q2_k": ("nibble", 16, True),
     "q3_k": ("nibble", 16, False),
-    "q5_k": ("byte", 32, True),
     "iq4_nl": ("nibble", 32, False),
     "iq4_xs": ("nibble", 32, False),
     "mxfp4": ("nibble", 32, False),
@@ -144,7 +153,7 @@ GENERIC: dict[str, tuple[str, int, bool]] = {
 }
 
 #: All formats (without their options) that have a layout.
-FORMATS = (*_NATIVE, "nf4", "fp4", *GENERIC)
+FORMATS = (*_NATIVE, "nf4", "fp4", *_BY_INTEGERS, *GENERIC)
 
 #: Formats that can be multiplied as a file stores them: rows of blocks, with all that belongs to each.
 MAPPED = ("q4_0", "q8_0", "q4_k", "q6_k", *(name for name in GENERIC if name not in ("u2", "u4", "u8")))
@@ -152,6 +161,7 @@ MAPPED = ("q4_0", "q8_0", "q4_k", "q6_k", *(name for name in GENERIC if name not
 #: The layouts by name; ``codebook64`` ... for nf4 and fp4, whose scales cover a block of that many columns.
 LAYOUTS: dict[str, Layout] = {
     **_NATIVE,
+    **_BY_INTEGERS,
     **{layout.name: layout for layout in _GENERIC.values()},
     **{
         f"codebook{block}": Layout(f"codebook{block}", "nibble", "f32", block, block, offset=128, table=True)
@@ -166,16 +176,16 @@ def stays_stored(format: Format) -> bool:
 
 
 def is_generic(format: Format) -> bool:
-    """Return whether its layout is one of those that formats share, and from which there is no way back."""
-    return format.name.split(":")[0] in GENERIC
+    """Return whether there is no way back from its layout, so that the stored weight is kept."""
+    return format.name.split(":")[0] in (*GENERIC, *_BY_INTEGERS)
 
 
 def layout_of(format: Format) -> Layout:
     """The layout of a format of ``FORMATS``."""
     family = format.name.split(":")[0]
-    if is_generic(format):
+    if family in GENERIC:
         return _GENERIC[GENERIC[family]]
-    return LAYOUTS[family if family in _NATIVE else f"codebook{format.block}"]
+    return LAYOUTS[family if family in LAYOUTS else f"codebook{format.block}"]
 
 
 def packed_bytes(format: Format, shape: tuple[int, ...]) -> int:
