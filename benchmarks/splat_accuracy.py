@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rung.ops.rasterize import LADDER, Camera, Splats
 from rung.ops.rasterize.projecting import basis, project
-from rung.run.self_check.cases import gradients, splats
+from rung.ops.rasterize.self_check import gradients, splats
 from rung.splats import rasterization  # noqa: F401  configures the kernels' cache as a program would
 
 CAMERA = Camera(61, 45, 55.0, 57.0, 29.3, 23.1, 3)

@@ -113,7 +113,6 @@ def test_registering_twice_is_an_error():
 @pytest.mark.parametrize(
     ("ladder", "reason"),
     [
-        (Ladder("paint", (REF,)), "'paint' is no op"),
         (Ladder("linear", (REF, REF)), "has a rung twice"),
         (Ladder("attention", (REF,)), "has rungs of other ops"),
         (Ladder("linear", (fast(),)), "The last rung of linear must be ref"),

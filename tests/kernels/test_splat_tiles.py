@@ -20,7 +20,7 @@ import json, os
 os.environ["TRITON_INTERPRET"] = "1"
 import torch
 from rung.ops.rasterize import LADDER, Camera, Splats
-from rung.run.self_check.cases import gradients, splats
+from rung.ops.rasterize.self_check import gradients, splats
 
 camera, given = Camera(18, 17, 30.0, 31.0, 8.2, 9.1, 1, True), splats(14, 1)
 given.opacities[:3] = 0.9999

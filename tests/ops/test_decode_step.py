@@ -19,6 +19,7 @@ from rung.formats.families import grouped
 from rung.kernels.cpu import nodes
 from rung.kernels.cpu.decode.step_program import share
 from rung.models.adapters.adapter import LowRank
+from rung.ops import proof
 from rung.ops.attention.ref import RUNG as REF_ATTENTION
 from rung.ops.decode_step import LADDER
 from rung.ops.decode_step.low_rank import Adapted
@@ -29,7 +30,6 @@ from rung.ops.decode_step.weights import Weights
 from rung.ops.linear import READ_AS_STORED
 from rung.ops.linear.numba_r16 import MAPPED, ROW
 from rung.ops.linear.numba_stored import RUNG as STORED
-from rung.run.self_check import cases
 
 
 def encoded(weight, format):
@@ -266,7 +266,7 @@ def test_the_ladder_and_its_reasons(sizes, options, rung, reason):
 def test_the_self_check_lets_both_rungs_pass_with_every_kind_of_weight(name, linears, adapters):
     options = FrozenDict({"linears": linears, "head_dim": 64, "adapters": adapters})
     case = Case("decode_step", "f16", "f32", (2, 64, 96, 83), options)
-    assert cases.perform(LADDER.rung(name).to_json(), case.to_json()) == {"ok": True, "reason": ""}
+    assert proof.perform(LADDER.rung(name).to_json(), case.to_json()) == {"ok": True, "reason": ""}
 
 
 def test_parts_of_a_key_head_even_out_the_threads():

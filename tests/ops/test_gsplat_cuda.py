@@ -7,7 +7,7 @@ import torch
 
 from rung.ops.rasterize import LADDER, TILE, Camera, Splats
 from rung.ops.rasterize.projecting import Flat, composite
-from rung.run.self_check.cases import gradients, splats
+from rung.ops.rasterize.self_check import gradients, splats
 
 torch_kernels = pytest.importorskip("gsplat.cuda._torch_impl")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rung.ops.rasterize import LADDER, LEAST_ALPHA, LEAST_LEFT, MOST_ALPHA, Camera, Splats
 from rung.ops.rasterize.projecting import basis, project
-from rung.run.self_check.cases import gradients, splats
+from rung.ops.rasterize.self_check import gradients, splats
 
 REF = LADDER.rung("ref").load()
 CAMERA = Camera(61, 45, 55.0, 57.0, 29.3, 23.1, 3)

@@ -11,10 +11,10 @@ from rung.core.value import FrozenDict
 from rung.engine import process_memory
 from rung.ops import LADDERS
 from rung.ops.rasterize import Camera
+from rung.ops.rasterize.self_check import splats
 from rung.run import self_check
 from rung.run.binding import Binder
 from rung.run.journal import Journal
-from rung.run.self_check.cases import splats
 from tests.run import bad_rungs
 
 CPU = Device("cpu", "cpu", "a processor", "x86_64", 2**34, software=FrozenDict({"torch": "0"}))

@@ -18,10 +18,10 @@ from rung.core.value import FrozenDict
 from rung.diagnosis import classify
 from rung.ops import LADDERS
 from rung.ops.rasterize import Camera, Splats
+from rung.ops.rasterize.self_check import splats
 from rung.planning.solve import steps_down
 from rung.run.binding import Binder, Linear
 from rung.run.journal import Journal
-from rung.run.self_check.cases import splats
 from rung.simulation.cards import describe
 from tests.planning.cards import gemma_2b
 from tests.simulation import rungs

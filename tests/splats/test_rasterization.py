@@ -8,7 +8,7 @@ import torch
 
 from rung.core.errors import UsageError
 from rung.ops.rasterize import LADDER, Camera, Splats
-from rung.run.self_check.cases import splats
+from rung.ops.rasterize.self_check import splats
 from rung.splats import rasterization
 
 REF = LADDER.rung("ref").load()

@@ -16,9 +16,6 @@ from rung.core.types import Ladder, Rung
 
 T = TypeVar("T")
 
-#: What is computed. A ladder can be registered for these ops only.
-OPS = ("linear", "embedding", "attention", "quantize", "dequantize", "decode_step", "rasterize")
-
 
 def module_names(path: Iterable[str]) -> list[str]:
     """Return the names of the modules in a package's ``__path__``, sorted. ``pkgutil`` takes 3 ms to import."""
@@ -85,11 +82,9 @@ _LADDERS: Registry[Ladder] = Registry("ladder")
 def register_ladder(ladder: Ladder) -> Ladder:
     """Registers the ladder of an op.
 
-    Raises ``RegistrationError`` for an unknown op, a second ladder, a rung of another op, a rung twice,
-    or a ladder whose last rung is not ``ref``.
+    Raises ``RegistrationError`` for a second ladder of an op, a rung of another op, a rung twice, or a ladder whose
+    last rung is not ``ref``.
     """
-    if ladder.op not in OPS:
-        raise RegistrationError(f"{ladder.op!r} is no op; the ops are {', '.join(OPS)}")
     names = [rung.name for rung in ladder.rungs]
     if len(set(names)) != len(names):
         raise RegistrationError(f"The ladder of {ladder.op} has a rung twice: {', '.join(names)}")
@@ -107,8 +102,8 @@ def _added_rungs(plugin: Plugin, value: Any) -> Mapping[str, Rung]:
     for rung in rungs:
         if not isinstance(rung, Rung):
             raise Refused(f"it names a {type(rung).__name__}, and a rung is a rung.core.types.Rung")
-        if rung.op not in OPS:
-            raise Refused(f"{rung.op!r} is no op; the ops are {', '.join(OPS)}")
+        if rung.op not in _LADDERS:
+            raise Refused(f"{rung.op!r} is no op; the ops are {', '.join(_LADDERS)}")
         for text in (rung.impl, *([rung.check] if rung.check else [])):
             if not re.fullmatch(r"[\w.]+:\w+", text):
                 raise Refused(f"{text!r} does not name an object, as package.module:NAME does")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rung.ops.rasterize import LADDER, Camera, Splats
-from rung.run.self_check.cases import splats
+from rung.ops.rasterize.self_check import splats
 from rung.splats.training import view_check
 from rung.splats.training.view_check import differs
 from tests.run import bad_rungs

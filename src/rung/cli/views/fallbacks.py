@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from rung.core.types import Case, Climb, Device
 from rung.formats import FORMATS
 from rung.hardware import catalog
-from rung.ops import LADDERS
+from rung.ops import LADDERS, example_dtypes, example_formats, examples
 
-#: What an op is asked to compute in; all others take and give f32 on every rung.
-DTYPES = {"linear": ("f32", "f16", "bf16")}
-#: Formats of what is no weight: of the KV cache, and of splats.
-_FORMATS = {"attention": ("f32", "f16"), "decode_step": ("f32", "f16"), "rasterize": ("f32",)}
 _HEAD = """# Fallbacks
 
 Which rung every op stands on, on every product of the catalog, in every format: `rung ladder --matrix` prints this
@@ -35,36 +31,17 @@ class Row:
     refusals: tuple[tuple[str, str], ...]
 
 
-def cases(op: str, format: str, dtype: str = "f32") -> list[tuple[str, Case]]:
-    """The classes of shapes that the rungs of an op are chosen for, of a model of 7 billion parameters."""
-    from rung.core.value import FrozenDict
-
-    if op == "linear":
-        return [(f"{m} {'row' if m == 1 else 'rows'}", Case(op, format, dtype, (m, 4096, 4096))) for m in (1, 256)]
-    if op == "attention":
-        return [
-            (f"{q} {'query' if q == 1 else 'queries'}", Case(op, format, dtype, (q, 512, 8, 8, 128))) for q in (1, 256)
-        ]
-    if op == "embedding":
-        return [("look up", Case(op, format, dtype, (1, 32000, 4096)))]
-    if op == "rasterize":
-        seen = FrozenDict({"degree": 3, "antialiased": False})
-        return [("100,000 splats", Case(op, format, dtype, (100_000, 800, 800), seen))]
-    options = FrozenDict({"head_dim": 128, "linears": ("numba.row",), "devices": 1})
-    return [("token", Case(op, format, dtype, (32, 4096, 11008, 32000), options))]
-
-
 def formats_of(op: str) -> tuple[str, ...]:
     """The formats that an op is asked for in."""
-    return _FORMATS.get(op, tuple(FORMATS))
+    return example_formats(op) or tuple(FORMATS)
 
 
 def climbs(device: Device) -> Iterator[tuple[str, Case, Climb]]:
     """Every climb on a device, with what its case is called: all ops, formats, shapes and dtypes."""
     for op, ladder in LADDERS.items():
         for format in formats_of(op):
-            for dtype in DTYPES.get(op, ("f32",)):
-                for label, case in cases(op, format, dtype):
+            for dtype in example_dtypes(op):
+                for label, case in examples(op, format, dtype):
                     yield label, case, ladder.climb(device, case)
 
 
@@ -134,6 +111,6 @@ def _table(rows: Iterable[Row]) -> Iterator[str]:
 def _formats(row: Row) -> str:
     known = formats_of(row.op)
     if row.formats == known:
-        return " ".join(known) if row.op in _FORMATS else "all"
+        return " ".join(known) if example_formats(row.op) else "all"
     missing = [name for name in known if name not in row.formats]
     return f"all but {' '.join(missing)}" if len(missing) < len(row.formats) else " ".join(row.formats)

@@ -20,6 +20,20 @@ from __future__ import annotations
 from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
 
+#: Dtypes of the cache.
+EXAMPLE_FORMATS = ("f32", "f16")
+
+
+def shape_class(case: Case) -> str:
+    """Few queries, or many."""
+    return "few" if case.shape[0] <= 8 else "many"
+
+
+def examples(format: str, dtype: str) -> list[tuple[str, Case]]:
+    """A token, and a chunk of a prompt."""
+    counts = {"1 query": 1, "256 queries": 256}
+    return [(name, Case("attention", format, dtype, (count, 512, 8, 8, 128))) for name, count in counts.items()]
+
 
 def check_vectors(case: Case, device: Device) -> Verdict:
     """Heads that fill vectors of 16, and a processor that converts f16."""

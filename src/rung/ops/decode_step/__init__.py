@@ -24,9 +24,26 @@ from __future__ import annotations
 
 from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
+from rung.core.value import FrozenDict
 
 #: Rungs of ``linear`` whose kernels a whole token can call.
 ROWS = ("numba.row", "numba.mapped", "numba.stored")
+
+
+#: Dtypes of the cache.
+EXAMPLE_FORMATS = ("f32", "f16")
+
+
+def shape_class(case: Case) -> str:
+    """Return the rungs of its linears, and whether adapters change them."""
+    beside = ("adapters",) if case.options.get("adapters", False) else ()
+    return "+".join((*case.options.get("linears", ()), *beside)) or "any"
+
+
+def examples(format: str, dtype: str) -> list[tuple[str, Case]]:
+    """A token of Llama 2 7B."""
+    options = FrozenDict({"head_dim": 128, "linears": ("numba.row",), "devices": 1})
+    return [("token", Case("decode_step", format, dtype, (32, 4096, 11008, 32000), options))]
 
 
 def check_glue(case: Case, device: Device) -> Verdict:

@@ -22,6 +22,11 @@ from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
 from rung.kernels.cpu.pack.layouts import FORMATS, divides
 
 
+def examples(format: str, dtype: str) -> list[tuple[str, Case]]:
+    """One token."""
+    return [("look up", Case("embedding", format, dtype, (1, 32000, 4096)))]
+
+
 def check_rows(case: Case, device: Device) -> Verdict:
     """Rows that can be packed."""
     columns = case.shape[2]

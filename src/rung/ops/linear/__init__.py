@@ -28,8 +28,22 @@ from rung.kernels.cpu.pack.layouts import FORMATS, MAPPED, divides
 #: Formats of floats, whose rows are read as they are stored.
 READ_AS_STORED = ("f32", "f16", "bf16", "e4m3")
 
+#: What a product is asked to compute in.
+EXAMPLE_DTYPES = ("f32", "f16", "bf16")
+
 #: Rows of activations that the row kernels take at once; the tile kernels start above.
 FEW = 8
+
+
+def shape_class(case: Case) -> str:
+    """Few rows, or many."""
+    return "few" if case.shape[0] <= FEW else "many"
+
+
+def examples(format: str, dtype: str) -> list[tuple[str, Case]]:
+    """A token, and a chunk of a prompt."""
+    counts = {"1 row": 1, "256 rows": 256}
+    return [(name, Case("linear", format, dtype, (count, 4096, 4096))) for name, count in counts.items()]
 
 
 def _columns(case: Case) -> Verdict:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rung.core.registry import register_ladder
 from rung.core.types import YES, Case, Device, Ladder, Rung, Verdict, no
+from rung.core.value import FrozenDict
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,6 +85,16 @@ class Picture(NamedTuple):
 #: What Triton 3.9 compiles for, tensor cores aside: compute capabilities from this one on, and processors of AMD that
 #: begin so. Its makers vouch for fewer; what is wrong there the check of values finds.
 TRITON_CUDA, TRITON_AMD = (5, 0), ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx11", "gfx12")
+
+
+#: What splats are computed in.
+EXAMPLE_FORMATS = ("f32",)
+
+
+def examples(format: str, dtype: str) -> list[tuple[str, Case]]:
+    """A scene with harmonics."""
+    options = FrozenDict({"degree": 3, "antialiased": False})
+    return [("100,000 splats", Case("rasterize", format, dtype, (100_000, 800, 800), options))]
 
 
 def compiled_there(case: Case, device: Device) -> Verdict:

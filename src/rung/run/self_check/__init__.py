@@ -15,6 +15,7 @@ from rung.core.text import count
 from rung.core.types import YES, Case, Device, Rung, StepClass, Verdict, no
 from rung.core.version import PACKAGE
 from rung.hardware import json_cache
+from rung.ops import shape_class
 from rung.run import worker
 from rung.run.torch_device import torch_name
 
@@ -45,16 +46,8 @@ def _key(device: Device, rung_: Rung, case: Case) -> Mapping[str, str]:
         **software,
         "source": source_hash(),
         "rung": " ".join(filter(None, (rung_.op, rung_.name, str(rung_.version), rung_.impl, rung_.plugin))),
-        "case": f"{case.format} {case.dtype} {_shape_class(case)}",
+        "case": f"{case.format} {case.dtype} {shape_class(case)}",
     }
-
-
-def _shape_class(case: Case) -> str:
-    """Cases of one class are computed by the same code: one row, a few, or many."""
-    if case.op in ("linear", "attention"):
-        return "few" if case.shape[0] <= 8 else "many"
-    beside = ("adapters",) if case.options.get("adapters", False) else ()
-    return "+".join((*case.options.get("linears", ()), *beside)) or "any"
 
 
 def prove(
@@ -80,8 +73,7 @@ def prove(
             missing.append((rung_, case))
     place = torch_name(device.id)
     jobs = [
-        worker.Job.of("rung.run.self_check.cases:perform", rung=r.to_json(), case=c.to_json(), place=place)
-        for r, c in missing
+        worker.Job.of("rung.ops.proof:perform", rung=r.to_json(), case=c.to_json(), place=place) for r, c in missing
     ]
     if not device.real:
         there = [_verdict(worker.here(job)) for job in jobs]
@@ -106,7 +98,7 @@ def _name_plugins(verdicts: Mapping[tuple[Rung, str], Verdict]) -> None:
 
 def class_of(case: Case) -> str:
     """The name of the class of cases that one proof covers."""
-    return f"{case.format} {case.dtype} {_shape_class(case)}"
+    return f"{case.format} {case.dtype} {shape_class(case)}"
 
 
 def _verdict(outcome: worker.Outcome) -> Verdict:

@@ -82,11 +82,11 @@ def _check_op(op: str) -> None:
 
 def _choose_dtype(op: str, name: str, dtype: str | None, where: Device) -> str:
     """Return the dtype to compute in: ``dtype``, or what a plan takes on that device. Raise ``UsageError``."""
-    from rung.cli.views.fallbacks import DTYPES
     from rung.core.errors import UsageError
+    from rung.ops import example_dtypes
     from rung.planning.weight_plan import compute_dtype
 
-    possible = DTYPES.get(op, ("f32",))
+    possible = example_dtypes(op)
     if dtype is not None and dtype not in possible:
         raise UsageError(
             f"{op} is not computed in {dtype!r}.",
@@ -98,11 +98,10 @@ def _choose_dtype(op: str, name: str, dtype: str | None, where: Device) -> str:
 
 def _judge(op: str, name: str, dtype: str, where: Device) -> list[dict[str, Any]]:
     """Return each implementation of every case, best first, with its state on that device and the reason."""
-    from rung.cli.views.fallbacks import cases
-    from rung.ops import LADDERS
+    from rung.ops import LADDERS, examples
 
     found = []
-    for label, case in cases(op, name, dtype):
+    for label, case in examples(op, name, dtype):
         taken = False
         for rung in LADDERS[op].rungs:
             verdict = rung.verdict(case, where)

@@ -1,4 +1,4 @@
-"""A tiny decoder with seeded weights, for the self-check of rungs that compute whole tokens."""
+"""Check a rung of decode_step: every token of a tiny decoder with seeded weights."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ import torch
 from torch import Tensor
 
 from rung import formats
-from rung.core.types import Case
+from rung.core.types import Case, Rung
 from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.models.adapters.adapter import LowRank
 from rung.models.card import Decoder, Layer, Rope
 from rung.ops import LADDERS
+from rung.ops.decode_step import ref
 from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.parts import Rows
 from rung.ops.decode_step.weights import Weights
-from rung.ops.linear import FEW
+from rung.ops.proof import compare
 
+#: Rows that a rung of linear for few rows takes.
+FEW = 8
 VOCABULARY, HIDDEN, WIDE, HEADS, KV_HEADS, CONTEXT = 83, 64, 96, 4, 2, 24
 
 
@@ -161,3 +164,10 @@ def steps(rung: Any, case: Case) -> Tensor:
     reader = rung.reader(state)
     whole = reader.logits(reader.read(ids.tolist(), TinyCache(head_dim, case.format), 0))
     return torch.cat([torch.stack(singles), torch.from_numpy(whole)])
+
+
+def check(rung: Rung, case: Case, place: str) -> str:
+    """Every token of a tiny decoder; both compute with the same int8 products, so only the order of sums differs."""
+    got = steps(rung.load(), case)
+    want = steps(ref.RUNG, case)
+    return compare(got, want, want.std(dim=1, keepdim=True), 0.1)

@@ -1,0 +1,70 @@
+"""Check one rung against ``ref`` on a small seeded case of its op: every value, and the scale; runs in a child process.
+
+The case is that of ``ops/<op>/self_check.py``: ``check(rung, case, place)`` returns how the rung differs, or nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from rung import formats
+from rung.core.types import Case, Rung
+from rung.formats import Encoded
+from rung.formats.families import grouped
+
+SEED = 20_261_121
+#: Rows of a weight, not a multiple of any tile.
+OUT = 83
+
+
+def compare(got: torch.Tensor, want: torch.Tensor, scale: torch.Tensor, bound: float) -> str:
+    """Where two results differ by more than ``bound * scale``, in words; empty when nowhere.
+
+    ``scale`` broadcasts to the shape of both. A NaN or Inf differs from everything.
+    """
+    if got.shape != want.shape:
+        return f"the shape is {tuple(got.shape)} instead of {tuple(want.shape)}"
+    if not bool(torch.isfinite(got).all()):
+        return f"{int((~torch.isfinite(got)).sum())} values are NaN or infinite"
+    error = ((got.double() - want.double()).abs() / scale.double().clamp_min(1e-30)).reshape(-1)
+    worst = int(error.argmax())
+    if float(error[worst]) <= bound:
+        return ""
+    place = tuple(int(i) for i in np.unravel_index(worst, tuple(got.shape)))
+    return f"value {place} is {float(got[place]):.6g} instead of {float(want[place]):.6g}"
+
+
+def weights(format: str, rows: int, columns: int) -> Encoded:
+    """A small seeded weight in that format; formats without an encoder get random blocks that are finite."""
+    generator = np.random.default_rng(SEED)
+    chosen = formats.get(format)
+    if chosen.encodes:
+        return formats.encode(generator.standard_normal((rows, columns), dtype=np.float32), chosen, "self-check")
+    if chosen.family == "grouped":
+        return grouped.sample(chosen, (rows, columns), generator)
+    row_bytes = chosen.bytes((1, columns))
+    kept: list[np.ndarray] = []
+    while sum(map(len, kept)) < rows:
+        data = generator.integers(0, 256, (4 * rows, row_bytes), dtype=np.uint8)
+        values = formats.decode(Encoded(chosen, (4 * rows, columns), {"data": data}))
+        top = np.abs(values).max(axis=1)
+        kept.append(data[np.isfinite(values).all(axis=1) & (top > 1e-6) & (top < 1e6)])
+    return Encoded(chosen, (rows, columns), {"data": np.ascontiguousarray(np.concatenate(kept)[:rows])})
+
+
+def columns_of(format: str) -> int:
+    """Return how many columns a weight of a check has: whole blocks."""
+    block = formats.get(format).block
+    return 512 if block in (0, 1) else math.lcm(block, 256)
+
+
+def perform(rung: dict[str, Any], case: dict[str, Any], place: str = "cpu") -> dict[str, Any]:
+    """The verdict on one rung for one class of cases as JSON, ``{ok, reason}``; ``place`` is torch's device."""
+    chosen, asked = Rung.from_json(rung), Case.from_json(case)
+    reason = importlib.import_module(f"rung.ops.{asked.op}.self_check").check(chosen, asked, place)
+    return {"ok": not reason, "reason": reason}
