@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of the eight architectures, as transformers saves them."""
+"""Tiny random checkpoints of the nine architectures, as transformers saves them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 #: The model types that rung builds; ``gemma3`` is the one with vision, of which only the text runs.
-MODEL_TYPES = ("gemma", "gemma2", "gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3")
+MODEL_TYPES = ("gemma", "gemma2", "gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3", "seed_oss")
 
 _SMALL: dict[str, Any] = {
     "vocab_size": 320,
@@ -37,6 +37,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "phi3": {"original_max_position_embeddings": 512},
     "qwen2": {},
     "qwen3": {"head_dim": 16},
+    "seed_oss": {"head_dim": 32, "attention_out_bias": True},
 }
 _CLASSES = {
     "gemma": "Gemma",
@@ -47,6 +48,7 @@ _CLASSES = {
     "phi3": "Phi3",
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
+    "seed_oss": "SeedOss",
 }
 LLAMA3_ROPE = {
     "rope_type": "llama3",

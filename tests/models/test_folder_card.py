@@ -72,7 +72,7 @@ def test_card_says_what_transformers_builds(checkpoints, model_type):
     check_decoder(card.decoder, model.config)
     check_ropes(card.decoder, model)
     assert card.decoder.tied_head == model.config.tie_word_embeddings
-    assert card.decoder.attention_bias == (model_type == "qwen2")
+    assert card.decoder.attention_bias == (model_type in ("qwen2", "seed_oss"))
     assert card.end_tokens == (2,)
     assert card.bos_token == 1
     assert (card.kind, card.tokenizer, card.chat_template, card.skipped) == ("folder", "", None, ())
@@ -123,7 +123,7 @@ def test_older_configurations_mean_the_same(checkpoints, tmp_path, model_type):
 
 @pytest.mark.parametrize("model_type", tiny.MODEL_TYPES)
 def test_absent_keys_mean_the_default_of_the_class(model_type):
-    name = {"gemma3_text": "Gemma3Text"}.get(model_type, model_type.capitalize())
+    name = {"gemma3_text": "Gemma3Text", "seed_oss": "SeedOss"}.get(model_type, model_type.capitalize())
     config = getattr(transformers, f"{name}Config")()
     architecture = MODEL_TYPES[model_type]
     decoder = architecture.from_config(Settings({"model_type": model_type}, "config.json"))

@@ -191,10 +191,6 @@ _STYLES: dict[str, tuple[Style, Mapping[str, Any]]] = {
     "internlm3": (_LLAMA, _UNTIED),
     "ministral3": (Style(), _UNTIED),
     "ernie4_5": (Style(bias="use_bias", output_bias="use_bias"), _TIED),
-    "seed_oss": (
-        Style(bias="attention_bias", output_bias="attention_out_bias"),
-        _UNTIED | {"attention_bias": True, "head_dim": 128},
-    ),
     "hunyuan_v1_dense": (replace(_LLAMA, qk_norms=("query_layernorm", "key_layernorm")), _UNTIED),
     "olmo2": (_OLMO, _UNTIED),
     "olmo3": (replace(_OLMO, full_every=4), _UNTIED | _SLIDING),
