@@ -33,7 +33,7 @@ def test_every_ladder_climbs(key):
     # what the device has, from the rows and not from its capabilities
     has = {f"isa.{name}" for name in architecture.isa}
     has |= {"package.torch"} if builds.newest(key).image(architecture) else set()
-    has |= {"package.numba"} if architecture.kind == "cpu" else set()
+    has |= {"isa.kernels", "package.numba"} if architecture.kind == "cpu" else set()
     has |= {"package.triton"} if _triton(architecture.kind, key) else set()
     seen = set()
     for _, case, climb in fallbacks.climbs(device):

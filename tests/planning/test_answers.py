@@ -54,7 +54,7 @@ RATE = r"[\d.]+ tokens/s"
             rf"or (partly|a quarter|a third|half) on the CPU with q\w+, {RATE}",
         ),
         ("llama 3.1 8b", "2080ti", {}, f"{LLAMA} GeForce RTX 2080 Ti: yes, with q8_0 .*"),
-        ("llama 3.1 8b", "5800x", {}, f"{LLAMA} Ryzen 7 5800X: yes, with int8 .* {RATE}"),
+        ("llama 3.1 8b", "5800x", {}, f"{LLAMA} Ryzen 7 5800X: yes, with q6_k .* {RATE}"),
         ("llama 3.1 8b", "gtx 1050 ti", {}, f"{LLAMA} GeForce GTX 1050 Ti: not on the card alone; .* on the CPU .*"),
         ("llama 3.1 70b", "p2200", {}, r".* P2200: no, the least that was tried, q4_k, needs 39.\d GB of 4.9 GB"),
         ("gemma-2b", "p2200", {"formats": ("f16",)}, f"{GEMMA} Quadro P2200: not with f16; it runs with q8_0 .*"),

@@ -77,7 +77,7 @@ def select_device(name: str | None, software: str | None = None) -> Device:
 
 
 def select_groups(names: Sequence[str | Device], software: str | None = None, fits: bool = False) -> list[Group]:
-    """Return one group a name, the devices of this machine without names, with ``fits`` every product of the catalog.
+    """Return the groups of names, without names the devices of this machine, with ``fits`` all of the catalog.
 
     Names of the same device are one group. Raises ``UnknownDevice``, ``UsageError`` for two devices with one id and for
     GPUs that no one program drives.
@@ -95,14 +95,26 @@ def select_groups(names: Sequence[str | Device], software: str | None = None, fi
         return [(device,) for device in here]
     found: dict[str, Group] = {}
     for name in names:
-        group: Group = (name,) if isinstance(name, Device) else _group(name, here, software)
-        if found.setdefault(group_id(group), group) != group:
-            raise UsageError(
-                f"Two different devices are called {group_id(group)}.",
-                ["answers are kept by id"],
-                ["rung.check(model, [one]) and rung.check(model, [other])", 'dataclasses.replace(device, id="...")'],
-            )
+        for group in ((name,),) if isinstance(name, Device) else _machine(name, here, software):
+            if found.setdefault(group_id(group), group) != group:
+                raise UsageError(
+                    f"Two different devices are called {group_id(group)}.",
+                    ["answers are kept by id"],
+                    [
+                        "rung.check(model, [one]) and rung.check(model, [other])",
+                        'dataclasses.replace(device, id="...")',
+                    ],
+                )
     return list(found.values())
+
+
+def _machine(name: str, here: Sequence[Device], software: str | None) -> list[Group]:
+    """Return the group of a name; of one that means a whole machine (``m1``, ``steam deck``) its GPU, then its CPU."""
+    group = _group(name, here, software)
+    beside = f"{name} cpu"
+    if len(group) > 1 or group[0].real or group[0].kind == "cpu" or (found := catalog.find(beside)) is None:
+        return [group]
+    return [group, (catalog.device(beside),)] if found.cores else [group]
 
 
 def _here() -> tuple[Device, ...]:

@@ -14,6 +14,7 @@ from rung.core.text import quoted, size, tenths
 from rung.core.types import Device, Format, Level, MemoryUse, StepClass, Verdict, no
 from rung.core.value import FrozenDict
 from rung.hardware.select import Group, group_id
+from rung.kernels import instructions
 from rung.models.networks.values import Outline
 from rung.planning.answers.alternatives import GroupRequest, instead
 from rung.planning.answers.case import Case, make_case, storages_of, usual_storages, with_context
@@ -236,7 +237,8 @@ def _speed(case: Case, arrangement: Arrangement, group: Group) -> Speed:
     if writes and arrangement.over <= 0 and case.request.batch == 1:
         beside = llama_cpp_speed(arrangement, subject, storage_name(arrangement.storage), case.context, case.outline)
     most = None if most is None else float(f"{most:.3g}")
-    return Speed(prefill, decode, unsure, case.request.prompt_tokens, reason, most, beside)
+    levels = (instructions.level(device) for _, device, _ in arrangement.parts if device.kind == "cpu")
+    return Speed(prefill, decode, unsure, case.request.prompt_tokens, reason, most, beside, next(levels, ""))
 
 
 def _command(case: Case, arrangement: Arrangement, group: Group) -> str | None:

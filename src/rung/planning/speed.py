@@ -18,7 +18,9 @@ A token takes the time of its weights, of the keys and values that it reads, and
   a prompt, which is launched like a token.
 - ``spread``: how far apart two measurements of the same thing lay, as a share.
 
-Where it has nothing the bandwidth and the peaks of the device are taken, and the shares of them that kernels reach.
+Where it has nothing the bandwidth and the peaks of the device are taken, and the shares of them that kernels reach;
+of a processor of the catalog the instructions that its cores end and its kernels take (``instructions``). A token then
+takes as long as its bytes or as its instructions, whichever is longer.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from dataclasses import dataclass
 
 from rung import formats
 from rung.core.types import Device
+from rung.kernels import instructions
 from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step import ROWS
 from rung.planning.network_spec import Subject, is_table
@@ -47,6 +50,9 @@ _BANDWIDTH_SHARE = 0.75
 _PEAK_SHARE = 0.5
 #: Weights a second that a core packs whenever they are multiplied (0.4 for q2_k, 3.5 to 10 billion for the others).
 _PACKED_PER_SECOND = 3e9
+#: The share of the bandwidth that a maker names that a CPU reads: llama.cpp reached 0.46 to 0.75 on eight of them
+#: (docs/cpus.md), and no measurement of rung on them is known.
+_CPU_SHARE = 0.68
 #: Seconds beside the linears per layer and token: whole tokens as one program on a CPU, an op at a time, and on a GPU.
 _LAYER_SECONDS = {"numba.step": 6e-5, "numba.glue": 5e-4, "gpu": 6e-5, "transformers": 7e-4}
 #: The same of each expert that a token visits in a network that transformers builds.
@@ -159,7 +165,7 @@ def rates(
 
     ``prompt`` is the number of tokens read, after which decoding is timed.
     """
-    bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _BANDWIDTH_SHARE
+    bandwidth = (device.bandwidth or _SLOWEST_BANDWIDTH) * _share(device)
     depth = max(min(prompt, context), 1)
     cache = batch * _cache_seconds(subject, device, depth, cache_dtype, bandwidth)
     layers, computed = _layers(parts, subject, device), cache + sum(_one_row(g, device, bandwidth) for g in parts)
@@ -171,10 +177,19 @@ def rates(
     return Rates(batch / max(layers, computed), 1 / max(read, layers * _chunks(depth) / depth))
 
 
+def _share(device: Device) -> float:
+    """The share of the bandwidth of a device that kernels read; that of a CPU of the catalog is its maker's figure."""
+    if device.real or device.kind != "cpu" or not instructions.rate(device):
+        return _BANDWIDTH_SHARE
+    return float(device.details.get("reads", _CPU_SHARE))
+
+
 def _layers(parts: Iterable[Group], subject: Subject, device: Device) -> float:
     """Seconds of all layers of a token beside its weights and its cache, the launches of its linears among them."""
     step = "transformers" if subject.borrowed else step_of(parts) if device.kind == "cpu" else "gpu"
-    layer = device.rates.get(f"layer {step}", _LAYER_SECONDS[step])
+    layer = device.rates.get(f"layer {step}") or (
+        (step == "numba.step" and instructions.seconds_of_layer(device)) or _LAYER_SECONDS[step]
+    )
     if subject.borrowed:
         layer += subject.shape.experts_per_token * device.rates.get("expert transformers", _EXPERT_SECONDS)
         return layer * subject.layers
@@ -212,7 +227,8 @@ def _cache_seconds(subject: Subject, device: Device, depth: int, dtype: str, ban
     size = 64 if subject.shape.head_dim <= 64 else 128
     known = [device.rates.get(f"cache {size} {group}") for group in (1, 4, 8)]
     if not subject.shape.kv_heads or not all(known):
-        return held / bandwidth
+        computed = instructions.seconds_of_cache(device, subject.shape.heads // max(subject.shape.kv_heads, 1))
+        return held * max(1 / bandwidth, (computed or 0.0) / 2)  # 2 bytes a value
     group = subject.shape.heads // subject.shape.kv_heads
     if measured := device.rates.get(f"cache {size} {group}"):
         return held / measured
@@ -235,6 +251,8 @@ def _between(subject: Subject, device: Device, depth: int) -> float:
     rate = device.rates.get("values many")
     if subject.borrowed:
         rate = device.rates.get("values transformers", _VALUES_BORROWED if device.kind == "cpu" else None)
+    if not rate and not subject.borrowed and (known := instructions.seconds_of_value(device)):
+        rate = 1 / known
     if rate:
         return values_between(subject.layers, shape.hidden, wide) / rate
     return _chunks(depth) * subject.layers * _LAYER_CHUNK_SECONDS / depth
@@ -251,7 +269,10 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
     if group.rung == "numba.mapped":
         threads = int(device.details.get("compute_threads") or device.details.get("cores", 1))
         return group.bytes / bandwidth + group.count / (_PACKED_PER_SECOND * threads)
-    seconds = group.bytes / (_measured(group, device) or bandwidth)
+    measured = _measured(group, device)
+    seconds = group.bytes / (measured or bandwidth)
+    if measured is None and group.rung.startswith("numba."):
+        return max(seconds, group.count * (instructions.seconds_of_weight(device, group.format) or 0.0))
     if group.rung in ("torch.decode", "ref") and group.format not in _FLOATS:
         if f"{group.rung} {group.format}" in device.rates:
             return seconds
@@ -265,6 +286,9 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
 def _peak(group: Group, device: Device) -> float:
     """Operations per second with many rows of activations."""
     measured = _measured(group, device, " many")
+    if measured is None and group.rung.startswith("numba."):
+        counted = instructions.seconds_of_product(device, group.format)
+        measured = 2 / counted if counted else None
     return (
         measured
         or _peak_of("int8" if group.rung.startswith(("numba.row", "numba.mapped")) else "f32", device) * _PEAK_SHARE

@@ -157,7 +157,7 @@ def _isa(architecture: Architecture) -> Iterator[Capability]:
 
     found: dict[str, Level] = {}
     for name in ARM if architecture.machine == "aarch64" else X86:
-        has = name.removeprefix("isa.") in architecture.isa or (name == "isa.ssse3" and "avx" in architecture.isa)
+        has = name.removeprefix("isa.") in architecture.isa
         found[name] = Level.NATIVE if has else Level.ABSENT
         text = f"{architecture.generation}, {architecture.key}"
         yield Capability(

@@ -80,11 +80,11 @@ def build_device(
 
 
 def _identity(found: names.Match) -> str:
-    """Return the id of a device: its name, and its memory where the product has several sizes and this is another."""
+    """Return the id of a device: its name, and its memory where it can have another."""
     product = found.product
     identity = names.normal(product.name).replace(" ", "-")
-    if len(product.sizes) > 1 and found.memory != product.memory:
-        identity += f"-{found.memory // GB}gb"
+    if (len(product.sizes) > 1 or product.any_size) and found.memory != product.memory:
+        identity += f"-{found.memory / GB:g}gb".replace(".", "-")
     return identity
 
 
@@ -92,7 +92,7 @@ def _details(found: names.Match, architecture: Architecture, build: Build | None
     """Return where the figures of a device come from, and what is known beside them."""
     product = found.product
     runtime, runtime_from = _runtime(architecture, build)
-    cores = int(product.units.get("shaders", 1)) if architecture.kind == "cpu" else None
+    cores = _cores(product) if architecture.kind == "cpu" else 0
     details: dict[str, Any] = {
         "rates": "table",
         "catalogue": product.status,
@@ -102,6 +102,11 @@ def _details(found: names.Match, architecture: Architecture, build: Build | None
         "runtime_from": runtime_from,
     }
     details |= {"cores": cores, "threads": cores, "isa": architecture.key} if cores else {}
+    if product.cores:
+        details["instructions_per_second"] = sum(each.instructions for each in product.cores)
+        details["caches"] = product.caches
+    if product.reads:
+        details["reads"] = product.reads
     if architecture.sm and product.units:
         details["multiprocessors"] = round(product.units["shaders"]) // architecture.sm
     if build:
@@ -111,6 +116,10 @@ def _details(found: names.Match, architecture: Architecture, build: Build | None
     if about := "; ".join(text for text in (product.note, architecture.note) if text):
         details["about"] = about
     return details
+
+
+def _cores(product: Product) -> int:
+    return sum(each.number for each in product.cores) or int(product.units.get("shaders", 1))
 
 
 def _software(architecture: Architecture, build: Build | None, others: dict[str, str]) -> dict[str, str]:

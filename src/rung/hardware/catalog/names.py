@@ -19,13 +19,27 @@ SHARED = {
     "rtx 6000": ("Quadro RTX 6000", "RTX 6000 Ada", "RTX PRO 6000 Blackwell"),
     "titan": ("GeForce GTX TITAN X", "NVIDIA TITAN X Pascal", "NVIDIA TITAN Xp", "NVIDIA TITAN V", "NVIDIA TITAN RTX"),
 }
-_MAKERS = re.compile(r"\b(nvidia|geforce|amd|intel|tesla|quadro|radeon|instinct|apple|graphics|corporation)\b")
+_MAKERS = re.compile(
+    r"\b(core(?= i\d)|nvidia|geforce|amd|intel|tesla|quadro|radeon|instinct|apple|graphics|corporation)\b"
+)
 #: What drivers write beside a name and the catalog does not.
 _LOOSE = re.compile(r"\b(generation|hbm3e?|gpu)\b")
 _MEMORY = re.compile(r"\b(\d+) ?gi?b\b")
 #: Words that tell boards with one chip apart.
 _BOARDS = re.compile(r"\b(\d+gb|pcie|sxm\d?|nvl)\b")
-_SERIES = re.compile(r"(?:gtx|rtx|rx|arc|pro|gt|core|ryzen \d|epyc|xeon platinum|xeon gold|xeon) (?=.*\d)")
+_SERIES = re.compile(
+    r"(?:gtx|rtx|rx|arc|pro|gt|core 2 quad|core|ryzen \d|epyc|xeon (?:platinum|gold|silver)|xeon|celeron|atom"
+    r"|threadripper|pentium gold|pentium) (?=.*\d)"
+)
+
+#: What processors write around their names: ``AMD Ryzen 7 5800X 8-Core Processor``, ``Core i5-8250U CPU @ 1.60GHz``.
+_AROUND = re.compile(
+    r"^\d+th gen |(?<=xeon|quad| duo) cpu\b|( cpu)? \d+( \d+)?ghz$|( \w+ core)? processor$| (with|w) radeon .*| apu$"
+)
+#: Names of processors without the class that stands in them: ``ryzen 5800x``, ``8250u``.
+_CLASSES = ((re.compile(r"ryzen \d (\w+)"), r"ryzen \1"), (re.compile(r"i\d (\d+[a-wyz]\w*)"), r"\1"))
+#: The largest memory that a machine is said to have, in bytes.
+_MOST_MEMORY = 8192 * GB
 
 #: ``2x3090``: two of a kind.
 _SEVERAL = re.compile(r"(\d{1,2})\s*[x*]\s*(.+)")
@@ -67,6 +81,8 @@ def match(name: str) -> Match:
         raise _ambiguous(name, several)
     if known := _by_short().get(_joined(short)):
         return _variant(known, known.memory, wanted)
+    if (bare := _AROUND.sub("", wanted)) != wanted and find(bare):
+        return match(bare)
     if given := _MEMORY.search(wanted):
         return _sized(name, wanted.replace(given[0], " "), int(given[1]) * GB)
     return _guess(name, wanted)
@@ -100,12 +116,12 @@ def _sized(name: str, rest: str, memory: int) -> Match:
     if not fits:
         return _guess(name, normal(name))
     for product in fits:
-        if memory in product.sizes:
+        if memory in product.sizes or (product.any_size and 0 < memory <= _MOST_MEMORY):
             return Match(product, memory)
     sizes = sorted({s for product in fits for s in product.sizes})
     raise UnknownDevice(
-        f"{base} is not sold with {memory // GB} GB.",
-        [f"it is sold with {' and '.join(f'{s // GB} GB' for s in sizes)}"],
+        f"{base} is not sold with {_gb(memory)}.",
+        [f"it is sold with {' and '.join(_gb(size) for size in sizes)}"],
         [f"rung devices {quoted(fits[0].name)}"],
     )
 
@@ -114,14 +130,22 @@ def _variant(product: Product, memory: int, wanted: str) -> Match:
     """The product with a note, when its name alone does not say which of several variants is meant."""
     if _MEMORY.search(wanted) and memory == product.memory and len(product.sizes) == 1:
         return Match(product, memory)
+    if product.any_size:
+        named = f"{normal(product.name)} {max(1, memory // GB // 2)}gb"
+        note = f"{product.name} with {_gb(memory)} of memory taken; another size is named so: {quoted(named)}"
+        return Match(product, memory, note)
     others = []
     if len(product.sizes) > 1:
-        others.append(" and ".join(f"{s // GB} GB" for s in product.sizes if s != memory))
+        others.append(" and ".join(_gb(size) for size in product.sizes if size != memory))
     full = {_joined(normal(n)) for n in (product.name,)} | {_joined(_short(normal(product.name)))}
     if _joined(wanted) not in full:
         others += [p.name for p in products() if p is not product and _base(p) == _base(product)]
-    note = f"{product.name} with {memory // GB} GB taken; there is also {', '.join(others)}" if others else ""
+    note = f"{product.name} with {_gb(memory)} taken; there is also {', '.join(others)}" if others else ""
     return Match(product, memory, note)
+
+
+def _gb(memory: int) -> str:
+    return f"{memory / GB:g} GB"
 
 
 def _guess(name: str, wanted: str) -> Match:
@@ -211,6 +235,7 @@ def _short_spaced(product: Product) -> tuple[str, ...]:
     for name in (product.name, *product.aliases):
         short = _short(normal(name))
         found += [short, _SERIES.sub("", short, count=1)] if _SERIES.match(short) else [short]
+        found += [pattern.sub(form, short) for pattern, form in _CLASSES if pattern.fullmatch(short)]
     return tuple(dict.fromkeys(found))
 
 

@@ -6,11 +6,12 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rung.core.text import GB
 from rung.core.value import FrozenDict
+from rung.hardware.catalog import tables
+from rung.hardware.catalog.processors import Cores, processors
 from rung.hardware.catalog.tables import load
 
 #: The dtypes that capabilities are named after.
@@ -18,7 +19,6 @@ DTYPES = ("f32", "f16", "bf16", "f64", "int8", "fp8")
 VENDORS = {"10de": "NVIDIA", "1002": "AMD", "8086": "Intel", "106b": "Apple"}
 #: The sources of product rows whose figures were computed again from units that were checked.
 _CHECKED = ("computed", "techpowerup", "listed", "makers", "pages")
-_HERE = Path(__file__).parent
 _MB = 2**20
 
 
@@ -75,12 +75,14 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Product:
-    """One row of ``products.table``, in bytes, bytes per second and operations per second.
+    """One row of ``products.table`` or ``processors.table``, in bytes, bytes per second and operations per second.
 
     ``sizes`` are the memories sold under the name, ``shown`` what a program finds free on an idle card of each size
     (empty when nobody has looked) and ``seen`` whether that figure was found in public output or is remembered.
     ``units`` holds shaders, clock (GHz), operations, bus (bits) and rate (Gbit/s per pin). ``pci`` holds
-    ``vendor:device`` in hexadecimal; ``status`` is checked or unsure.
+    ``vendor:device`` in hexadecimal; ``status`` is checked or unsure. A processor has ``cores``, ``caches`` by level in
+    bytes, ``reads``, the share of its bandwidth that it was seen to read, and ``any_size`` where memory is fitted by
+    whoever builds the machine.
     """
 
     name: str
@@ -90,13 +92,17 @@ class Product:
     sizes: tuple[int, ...]
     bandwidth: float
     peaks: Mapping[str, float]
-    dp4a: float | None
-    units: Mapping[str, float]
-    shown: tuple[int, ...]
-    seen: bool
-    pci: tuple[str, ...]
     source: str
     note: str
+    dp4a: float | None = None
+    units: Mapping[str, float] = FrozenDict()
+    shown: tuple[int, ...] = ()
+    seen: bool = False
+    pci: tuple[str, ...] = ()
+    cores: tuple[Cores, ...] = ()
+    caches: Mapping[str, int] = FrozenDict()
+    reads: float | None = None
+    any_size: bool = False
 
     @property
     def status(self) -> str:
@@ -131,17 +137,16 @@ def _merged(rows: Mapping[str, dict[str, Any]], key: str) -> dict[str, Any]:
 
 @functools.cache
 def products() -> tuple[Product, ...]:
-    """All products, in the order of the file."""
-    lines = _lines("products.table")
-    return tuple(_product([cell.strip() for cell in line.split(" |")]) for line in lines)
+    """All products, in the order of the files: cards, then processors."""
+    cards = [_product(cells) for cells in tables.rows("products.table")]
+    return (*cards, *(Product(**made) for made in processors()))
 
 
 @functools.cache
 def instances() -> Mapping[str, tuple[str, int, int]]:
     """Cloud instances: name to product, the GB of its memory (0: as the product) and how many cards it has."""
     found = {}
-    for line in _lines("instances.table"):
-        names, product, memory, number = (cell.strip() for cell in line.split(" |"))
+    for names, product, memory, number in tables.rows("instances.table"):
         for name in names.split(", "):
             found[name] = (product, int(memory or 0), int(number))
     return found
@@ -150,7 +155,7 @@ def instances() -> Mapping[str, tuple[str, int, int]]:
 @functools.cache
 def sources() -> Mapping[str, str]:
     """The full names of the short sources of the files."""
-    listed = (line.removeprefix("# source ").split(" = ", 1) for line in _text("products.table") if " = " in line)
+    listed = (line.removeprefix("# source ").split(" = ", 1) for line in tables.text("products.table") if " = " in line)
     found = {pair[0]: pair[1] for pair in listed if len(pair) == 2 and " " not in pair[0]}
     return {**load("architectures.toml")["sources"], **found}
 
@@ -195,15 +200,6 @@ def _units(text: str) -> dict[str, float]:
     shaders, clock, operations = (float(part) for part in compute.split("x"))
     bus, rate = (float(part) for part in memory.split("@"))
     return {"shaders": shaders, "clock": clock, "operations": operations, "bus": bus, "rate": rate}
-
-
-def _lines(name: str) -> list[str]:
-    return [line for line in _text(name) if line and not line.startswith("#")]
-
-
-@functools.cache
-def _text(name: str) -> tuple[str, ...]:
-    return tuple((_HERE / name).read_text(encoding="utf-8").splitlines())
 
 
 def _frozen(value: Any) -> Any:

@@ -28,6 +28,24 @@ def _tables() -> dict[str, Any]:
     return found
 
 
+@functools.cache
+def text(name: str) -> tuple[str, ...]:
+    """Return the lines of the file of that name beside this module."""
+    return tuple((_HERE / name).read_text(encoding="utf-8").splitlines())
+
+
+def rows(name: str) -> list[list[str]]:
+    """Return the cells of the rows of a ``.table``; comments and empty lines are left out."""
+    held = (line for line in text(name) if line and not line.startswith("#"))
+    return [[cell.strip() for cell in line.split(" |")] for line in held]
+
+
+def cells(row: list[str], number: int) -> list[str]:
+    """Return the row with as many cells as its table has columns: empty ones at the end may be left out."""
+    assert len(row) <= number, f"{number} columns: {row}"
+    return row + [""] * (number - len(row))
+
+
 def compile_tables() -> str:
     """Return what ``tables.json`` is to hold."""
     import tomllib

@@ -38,7 +38,8 @@ class Speed(Value):
     """Predicted tokens per second, None where there is no such thing; ``uncertainty`` is a share of them.
 
     ``reason`` says why there is none where there could be one; ``bound_tokens_per_second`` is what the memory allows at
-    most while decoding; ``llama_cpp`` is that program on the same card.
+    most while decoding; ``llama_cpp`` is that program on the same card; ``level`` that of the CPU instructions which it
+    is computed with, empty where no CPU computes or where its level is not known.
     """
 
     prefill_tokens_per_second: float | None
@@ -48,6 +49,7 @@ class Speed(Value):
     reason: str = ""
     bound_tokens_per_second: float | None = None
     llama_cpp: LlamaCpp | None = None
+    level: str = ""
 
     @property
     def slower(self) -> bool:

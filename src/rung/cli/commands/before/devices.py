@@ -269,7 +269,7 @@ def _capabilities(json: bool) -> None:
     from rung.hardware.families.cpu import APPLE, ARM, X86
 
     isa = {name: f"the processor lists {' and '.join(flags)}" for name, flags in {**APPLE, **ARM, **X86}.items()}
-    meanings = {**catalog.NAMES, **isa}
+    meanings = {**catalog.NAMES, **isa, "isa.kernels": "rung's own kernels, at the level of instructions that is shown"}
     if json:
         print_json(meanings)
         return

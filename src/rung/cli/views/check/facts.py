@@ -22,7 +22,9 @@ def facts(choice: Choice) -> dict[str, list[str]]:
         "memory": [f"{_total(choice.memory)} of {size(choice.free)} free", *parts(choice.memory)],
         **{phase.name: _phase(phase) for phase in choice.phases},
         "activations": _ways(choice.checkpointing) if choice.checkpointing else (),
-        "speed": [*choice.speeds, *_bound(choice), unsure(choice)] if choice.speeds else _bound(choice),
+        "speed": [*choice.speeds, *_bound(choice), unsure(choice), *_level(choice)]
+        if choice.speeds
+        else _bound(choice),
         "llama.cpp": _llama_cpp(choice),
         "quality": [grade(choice.error_db), *([] if math.isinf(choice.error_db) else [error(choice)])],
     }
@@ -32,7 +34,8 @@ def facts(choice: Choice) -> dict[str, list[str]]:
 def gist(choice: Choice) -> list[str]:
     """Return what its memory is made of, and how sure its speed is."""
     peak = [f"peak in {phase.name}" for phase in choice.phases if phase.memory == choice.memory]
-    return [*peak[:1], *parts(choice.memory), *([f"speed {unsure(choice)}"] if choice.speeds else [])]
+    speed = [f"speed {unsure(choice)}", *_level(choice)] if choice.speeds else []
+    return [*peak[:1], *parts(choice.memory), *speed]
 
 
 def parts(use: MemoryUse) -> list[str]:
@@ -44,6 +47,10 @@ def parts(use: MemoryUse) -> list[str]:
 def unsure(choice: Choice) -> str:
     """``± 50%``."""
     return f"± {choice.speed.uncertainty:.0%}"
+
+
+def _level(choice: Choice) -> list[str]:
+    return [f"runs at level {choice.speed.level}"] if choice.speed.level else []
 
 
 def error(choice: Choice) -> str:

@@ -10,6 +10,7 @@ from rung.cli.views.output import table
 from rung.core.text import size
 from rung.core.types import Capability, Device, Level, Proof
 from rung.hardware import topology
+from rung.kernels import instructions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -99,13 +100,16 @@ def _rate(rate: float | None) -> str:
 
 def instruction_sets(device: Device) -> str:
     """The instruction sets that are there, and in parentheses those that nobody has run yet."""
-    names: Sequence[Capability] = [c for c in device.capabilities.values() if c.name.startswith("isa.")]
+    names: Sequence[Capability] = [
+        c for c in device.capabilities.values() if c.name.startswith("isa.") and c.name != "isa.kernels"
+    ]
     there = [
         c.name.removeprefix("isa.") if c.proof is Proof.PROBE else f"({c.name.removeprefix('isa.')})"
         for c in names
         if c.level is Level.NATIVE
     ]
-    return f"instruction sets: {' '.join(there)}" if there else ""
+    level = instructions.level(device)
+    return f"instruction sets: {' '.join(there)}" + (f" · kernels at level {level}" if level else "") if there else ""
 
 
 def remarks(device: Device) -> Iterable[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rung.core.text import size
 from rung.core.types import Device, Level
+from rung.kernels import instructions
 from rung.planning.answers.recommend import CONTEXT, FORMAT, largest
 
 _WORDS = {Level.NATIVE: "native", Level.EMULATED: "emulated", Level.ABSENT: "absent", Level.UNKNOWN: "not known"}
@@ -21,7 +22,13 @@ def numbers(device: Device) -> str:
     for dtype in _DTYPES:
         found.setdefault(device.capability(f"matmul.{dtype}").level, []).append(dtype)
     parts = [f"{'/'.join(names)} {_WORDS[level]}" for level, names in found.items()]
-    return ", ".join([*parts, *_units(device)])
+    return ", ".join([*parts, *_units(device), *_level(device)])
+
+
+def _level(device: Device) -> list[str]:
+    """Return the level of CPU instructions that kernels are compiled for, where a CPU's is known."""
+    level = instructions.level(device)
+    return [f"kernels at level {level}"] if level else []
 
 
 def fits(device: Device) -> str:

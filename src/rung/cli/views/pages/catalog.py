@@ -47,7 +47,10 @@ in full with the source of each capability.
   Arc A310, Jetson Thor); chips of clouds and boards that are on no list that was found (GH200, GB200, H20, Xeon
   Platinum 8275CL, 8375C and 8488C, Graviton2 and 4, Grace); Apple publishes bandwidth, but neither shaders nor
   clocks; graphics in processors whose memory rate was not found (Radeon 680M, 860M, 890M, Arc of Meteor Lake); the
-  clock under AVX-512 (Xeon Gold 6148); not found (MI300A, Ryzen 9 9950X, Xeon 6980P, Raspberry Pi 4).
+  clock under AVX-512 (Xeon Gold 6148); not found (MI300A).
+- Processors that nobody has checked: those of phones, boards and Apple; of Intel and AMD those whose base clock or
+  memory the lists of 2023 leave out (laptops since 2021, Ryzen 7000) and those that are newer. What a design of cores
+  ends in a clock (`cores.table`) is counted with llvm-mca or remembered; none but a Zen 4 was timed.
 - bf16 products on compute capability 6.0: refused with CUDA 11.3; with CUDA 12 nobody has reported either way.
 - int8 products of torch on 6.1, 7.0 and GTX 16 cards: reports differ.
 - CTranslate2 says compute capability 3.5 and newer; its wheel of 4.8.5 has no code for 5.0 and 5.2.

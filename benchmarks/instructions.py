@@ -1,0 +1,175 @@
+"""Count the instructions of the inner loops of products in assembly, for every level of CPU instructions.
+
+    python benchmarks/instructions.py            # prints the table
+    python benchmarks/instructions.py --write    # and keeps it where predictions read it (src/rung/kernels)
+
+The kernels are compiled for each level's own target, here, for processors that this machine is not: nothing is run.
+Of the code the innermost loop counts, and where a block has several units its head in equal parts: per weight with one
+row of activations, and per product in a tile of the level's size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llvmlite import binding, ir
+from numba.core import types
+
+from rung.kernels.cpu import target as compiler
+from rung.kernels.cpu.gemm import float_rows, microkernel
+from rung.kernels.cpu.pack.layouts import LAYOUTS, UNIT, Layout
+from rung.kernels.isa import levels
+from rung.kernels.isa.level import Level
+
+TABLE = Path(__file__).parent.parent / "src/rung/kernels/instructions.table"
+TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+#: Layouts of one kind: of codebooks, blocks of 64 columns stand for longer ones, whose heads take less.
+SHOWN = [name for name in LAYOUTS if not re.fullmatch(r"codebook(?!64$)\d+", name)]
+FLOATS = ("f32", "f16", "bf16", "e4m3:128")
+HEAD = """\
+# Instructions of the inner loops of products, counted in assembly by benchmarks/instructions.py, which writes this.
+# level | layout | instructions a weight, one row of activations | instructions a product, many rows; floats have none
+"""
+
+
+class _Context:
+    """What the code generators ask of Numba's context."""
+
+    @staticmethod
+    def get_dummy_value() -> ir.Value:
+        return ir.IntType(1)(0)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A basic block of assembly: its label, its instructions, and the labels that these name."""
+
+    label: str
+    lines: tuple[str, ...]
+    targets: tuple[str, ...]
+
+
+def compile_products(level: Level, intrinsic: Any, literals: list[Any], arguments: int) -> str:
+    """Assembly of one call of an intrinsic of the kernels, for the level's first target."""
+    target = level.targets[0]
+    there = frozenset(target.features.replace("+", "").split(","))
+    compiler.level, compiler.features, compiler.arch = (lambda: level), (lambda: there), (lambda: target.arch)
+    module = ir.Module("products")
+    module.triple = TRIPLES[target.arch]
+    wide = ir.IntType(64)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [wide] * arguments), "products")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    kinds = [types.literal(each) for each in literals] + [types.int64] * arguments
+    signature, generate = intrinsic._defn(None, *kinds)
+    generate(_Context, builder, signature, [None] * len(literals) + list(function.args))
+    builder.ret_void()
+    return assemble(str(module), target.cpu, target.features, TRIPLES[target.arch])
+
+
+def assemble(text: str, cpu: str, features: str, triple: str) -> str:
+    """Optimize a module for a processor and return its assembly."""
+    module = binding.parse_assembly(text)
+    machine = binding.Target.from_triple(triple).create_target_machine(cpu=cpu, features=features, opt=3)
+    module.data_layout = str(machine.target_data)
+    options = binding.create_pipeline_tuning_options(speed_level=3)
+    options.loop_unrolling = False  # so that a turn of the loop is a unit of the layout
+    builder = binding.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return str(machine.emit_assembly(module))
+
+
+def blocks(assembly: str) -> list[Block]:
+    """Cut assembly into basic blocks."""
+    found: list[tuple[str, list[str]]] = [("", [])]
+    for line in assembly.splitlines():
+        text = line.split("//")[0].split("##")[0].strip()
+        text = re.sub(r"\s+#.*", "", text)
+        if label := re.match(r"([\w.$]+):", text):
+            found.append((label[1], []))
+        elif text and not text.startswith((".", "#", "@")):
+            found[-1][1].append(text)
+            if re.match(r"(j\w+|b(\.\w+)?|cbn?z|tbn?z)\s", text):
+                found.append(("", []))
+    return [Block(label, tuple(lines), tuple(re.findall(r"\.L\w+", " ".join(lines[-1:])))) for label, lines in found]
+
+
+def loops(assembly: str) -> list[list[str]]:
+    """Return the bodies of loops, each without the loops in it, the innermost first."""
+    made = blocks(assembly)
+    places = {block.label: index for index, block in enumerate(made) if block.label}
+    found = []
+    for index, block in enumerate(made):
+        for label in block.targets:
+            if places.get(label, index + 1) <= index:
+                found.append((places[label], index))
+    bodies, taken = [], set()
+    for first, last in sorted(set(found), key=lambda pair: pair[1] - pair[0]):
+        lines = [line for at in range(first, last + 1) if at not in taken for line in made[at].lines]
+        taken |= set(range(first, last + 1))
+        bodies.append(lines)
+    return bodies
+
+
+def main_loop(assembly: str) -> list[str]:
+    """Return the instructions of the loop in which the products are: the longest that has no other in it."""
+    return max(loops(assembly), key=len, default=[])
+
+
+def count_layout(level: Level, layout: Layout, tile: int, groups: int) -> float:
+    """Instructions of a unit of one group of rows, for one row of activations."""
+    assembly = compile_products(level, microkernel.multiply_groups, [layout.name, tile, groups], 11)
+    made = sorted(loops(assembly), key=len, reverse=True)
+    head = len(made[1]) / (layout.block // UNIT) if layout.block > UNIT else 0
+    return (len(made[0]) + head) / (tile * groups)
+
+
+def count_floats(level: Level, format: str) -> float:
+    """Instructions of a weight that is stored as a float, for one row of activations."""
+    assembly = compile_products(level, float_rows._multiply_rows, [format, 1, 1], 8)
+    return len(main_loop(assembly)) / (float_rows._CHAINS * 16)
+
+
+def count(level: Level) -> dict[str, tuple[float, ...]]:
+    """Instructions a weight and a product of every layout at a level."""
+    found: dict[str, tuple[float, ...]] = {}
+    for name in SHOWN:
+        shapes = ((1, 1), (level.tile, level.groups))
+        found[name] = tuple(count_layout(level, LAYOUTS[name], *shape) / (16 * UNIT) for shape in shapes)
+    return found | {format.split(":")[0]: (count_floats(level, format),) for format in FLOATS}
+
+
+def main() -> None:
+    """Print the table, and write it where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--level")
+    parser.add_argument("--assembly", metavar="LAYOUT", help="print the loop of a layout in place of counts")
+    parser.add_argument("--tile", type=int, default=1)
+    arguments = parser.parse_args()
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    chosen = [level for level in levels.every() if arguments.level in (None, level.name)]
+    if arguments.assembly:
+        for level in chosen:
+            shape = [arguments.tile, 1 if arguments.tile == 1 else level.groups]
+            text = compile_products(level, microkernel.multiply_groups, [arguments.assembly, *shape], 11)
+            print("\n".join(main_loop(text)))
+        return
+    rows = [
+        " | ".join((level.name, name, *(f"{number:.3g}" for number in counts)))
+        for level in chosen
+        for name, counts in count(level).items()
+    ]
+    text = HEAD + "\n".join(rows) + "\n"
+    if arguments.write:
+        TABLE.write_text(text, encoding="utf-8")
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()
