@@ -13,9 +13,9 @@ from rung import formats
 from rung.core.errors import ContextTooLong, DeviceError, DoesNotFit, UnknownDevice, UnknownFormat, UsageError
 from rung.core.types import Capability, Level, Plan, Proof
 from rung.core.value import FrozenDict
-from rung.planning.error import combined_db, percent
 from rung.planning.request import Request, parse_memory
 from rung.planning.solve import solve, steps_down
+from rung.planning.weight_plan import combined_db, percent
 from tests.planning.cards import cpu, gemma_2b, p2200
 
 GB = 2**30

@@ -11,9 +11,8 @@ from PIL import Image
 
 from rung.core.errors import BadFile, SoftwareMissing, UsageError
 from rung.models.card import SceneCard, View
-from rung.splats.photographs import Photographs, as_stored
+from rung.splats.photographs import Photographs, as_stored, split
 from rung.splats.scenes import lenses, pictures
-from rung.splats.scenes.split import split
 
 POSE = (1.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 1.0, 0)
 RNG = np.random.default_rng(7)

@@ -12,14 +12,13 @@ from rung.models.card import ModelCard
 from rung.models.cards.network import NetworkCard
 from rung.models.lookup import name_of
 from rung.planning.answers.suggestions import SMALLEST_CONTEXT, does_not_fit, groups_of
-from rung.planning.error import percent
 from rung.planning.gguf_mixtures import storage
 from rung.planning.memory import computes
 from rung.planning.network_spec import Subject
 from rung.planning.placement import Arrangement, arrange, computable
 from rung.planning.request import Request
 from rung.planning.speed import READING_SPEED, Rates, at_reading_speed, rates, split_rates
-from rung.planning.weight_plan import Storage, compute_dtype, parts
+from rung.planning.weight_plan import Storage, compute_dtype, parts, percent
 from rung.planning.weight_plan_cache import WeightPlanCache
 
 #: Without --context a plan holds this many tokens, or fewer where the model or the memory ends.

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from rung.core.types import Device
 from rung.ops import LADDERS
-from rung.planning.error import combined_db
 from rung.planning.gguf_mixtures import Mixture
 from rung.planning.memory import weights_on, workspace
 from rung.planning.network_spec import Subject
 from rung.planning.speed import Group, groups, token_share
-from rung.planning.weight_plan import Alike, Storage, Weight, alike, classes, in_order, reads_without_torch
+from rung.planning.weight_plan import Alike, Storage, Weight, alike, classes, combined_db, in_order, reads_without_torch
 
 
 @dataclass(frozen=True)

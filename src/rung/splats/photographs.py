@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rung.core.errors import BadFile
+from rung.core.errors import BadFile, UsageError
 from rung.core.files import trim, used, write_whole
 from rung.core.settings import CACHE
 from rung.core.shield import Outcome, Workers
@@ -254,3 +255,29 @@ def _decoded(plan: _Plan) -> Shot:
         return shot
     mask = pictures.pixels(Path(view.mask), view.width, view.height, plan.lying[1], gray=True)
     return Shot(shot.rgb, mask if shot.alpha is None else np.minimum(mask, shot.alpha))
+
+
+def split(views: Sequence[View], every: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Indexes of the training views and of the test views, each in the order of the names.
+
+    Of the names sorted, those whose place is a multiple of ``every`` are tests; 0 for none. Where the data set says
+    which are which, it is followed instead, and what it names neither is not used. One view alone is trained on.
+    Raises ``UsageError`` where none is left to train on.
+    """
+    order = sorted(range(len(views)), key=lambda index: views[index].name)
+    said = {view.split for view in views} - {""}
+    if said:
+        # A data set that names only one of the two means the others by the rest.
+        parts = {part: part if part in said else "" for part in ("train", "test")}
+        train, test = (tuple(i for i in order if views[i].split == parts[part]) for part in ("train", "test"))
+    else:
+        some = every > 0 and len(order) > 1
+        test = tuple(index for place, index in enumerate(order) if some and place % every == 0)
+        train = tuple(index for index in order if index not in test)
+    if not train:
+        raise UsageError(
+            "No photograph is left to train on.",
+            [f"{len(test)} of {len(views)} are kept for testing"],
+            ["keep fewer: --eval-split 8"],
+        )
+    return train, test

@@ -25,12 +25,11 @@ from rung.run.torch_device import torch_name
 from rung.splats import demo
 from rung.splats.evaluate import evaluate
 from rung.splats.export import Edits, Export
-from rung.splats.photographs import Photographs, as_stored, transparent
+from rung.splats.photographs import Photographs, as_stored, split, transparent
 from rung.splats.planning import SplatPlan, plan
 from rung.splats.render_files import stems
 from rung.splats.scenes import scene, sfm
 from rung.splats.scenes.points import points_of
-from rung.splats.scenes.split import split
 from rung.splats.trained import EXPORTS, SPLATS, trained
 from rung.splats.training import checkpoint
 from rung.splats.training.folder import Interrupt, claim, finished_before, left_free
