@@ -41,6 +41,36 @@ def test_a_second_start_compiles_nothing_and_a_damaged_cache_costs_only_time(tmp
     assert json.loads(third.stdout) == [False] * 8, third.stderr
 
 
+def test_a_cache_of_another_processor_is_not_used(tmp_path):
+    """As when a home is shared by unlike machines, or copied: what is compiled for one target is another's miss."""
+    if target.arch() != "x86_64":
+        pytest.skip("names of x86 processors")
+    older = {
+        "NUMBA_CPU_NAME": "nehalem",
+        "NUMBA_CPU_FEATURES": "+64bit,+cx8,+sse,+sse2,+sse3,+ssse3,+sse4.1",
+    }
+    code = "from rung.kernels.cpu.pack.native import NATIVE\nprint([kernel.from_cache for kernel in NATIVE['q4_0']])"
+    found = [_run(code, RUNG_CACHE=str(tmp_path), **env) for env in ({}, {}, older, older, {})]
+    assert [each.stdout.strip() for each in found] == [
+        str([cached] * 2) for cached in (False, True, False, True, True)
+    ], found[2].stderr
+
+
+@pytest.mark.parametrize("name", ["sapphirerapids", "a-processor-of-the-future"])
+def test_a_name_newer_than_the_machine_adds_no_instructions(tmp_path, name):
+    """The features are the machine's own whatever the name; LLVM takes an unknown name as the plainest processor."""
+    code = (
+        "import numpy as np; from rung.kernels.cpu.gemm.activations import quantize\n"
+        "from rung.kernels.cpu import target\n"
+        "x, out = np.ones(64, np.float32), np.zeros(4096, np.uint8)\n"
+        "quantize('f32').call(x.ctypes.data, 256, 1, out.ctypes.data, 1, 1, 8, 0, 2)\n"
+        "print(sorted(target.features()), out.sum())"
+    )
+    plain, named = _run(code, RUNG_CACHE=str(tmp_path)), _run(code, RUNG_CACHE=str(tmp_path), NUMBA_CPU_NAME=name)
+    assert plain.returncode == 0, plain.stderr
+    assert (named.returncode, named.stdout) == (0, plain.stdout), named.stderr
+
+
 def test_a_full_disk_costs_the_cache_and_no_kernel(tmp_path):
     """A limit on the size of files stands for the disk; the kernel calls others that are kept too."""
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"

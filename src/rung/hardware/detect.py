@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from rung.core.types import Device
-from rung.hardware import probe_cache
+from rung.hardware import probe_cache, thread_count
 from rung.hardware.families import cpu
 
 _pretended: list[Device] = []
@@ -15,12 +15,13 @@ _pretended: list[Device] = []
 def devices(cached: bool = True) -> tuple[Device, ...]:
     """The CPU, then the accelerators; never imports torch. A simulated card comes first and alone beside the CPU.
 
-    What a cached probe found replaces what the driver declares and the catalog says; ``cached=False`` leaves it out.
+    What a cached probe found replaces what the driver declares and the catalog says; ``cached=False`` leaves it out,
+    but for the number of threads that compute.
     """
+    processor = thread_count.recall(cpu.identify())
     if _pretended:
-        processor = cpu.identify()
         return (*_pretended, probe_cache.recall(processor) if cached else processor)
-    found = (cpu.identify(), *accelerators())
+    found = (processor, *accelerators())
     return tuple(probe_cache.recall(device) for device in found) if cached else found
 
 
