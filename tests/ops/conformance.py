@@ -1,15 +1,13 @@
-"""What the conformance tests of ladders share: weights in every format, and errors in the unit of ``tolerance``."""
+"""What the conformance tests of ladders share: devices, formats, and errors in the unit of ``tolerance``."""
 
-import numpy as np
 import torch
 
 from rung import formats
 from rung.core.types import Capability, Case, Device, Format, Level, Proof
 from rung.core.value import FrozenDict
-from rung.formats import Encoded
-from rung.formats.families import grouped
 from rung.kernels.cpu import target
 from rung.ops.linear.tolerance import SCALE, spread, tolerance
+from tests.support.weights import weight as weight  # a name of this module too
 
 CPU = Device(
     "cpu",
@@ -27,26 +25,6 @@ CPU = Device(
 
 _MORE = ("nf4:128", "fp4:4096", "nf4:256:nested", "u4:64:ordered", "u8:32:bf16:ordered", "e4m3:16:bf16", "e4m3:512:f16")
 FORMATS = [*formats.FORMATS.values(), *map(formats.get, _MORE)]
-
-
-def weight(format: Format, rows: int, columns: int, seed: int = 1) -> Encoded:
-    """A Gaussian weight in a format; random blocks with finite values of a sane size where there is no encoder."""
-    generator = np.random.default_rng(seed)
-    if format.encodes:
-        return formats.encode(generator.standard_normal((rows, columns), dtype=np.float32), format)
-    if format.layout == "ordered":
-        return grouped.sample(format, (rows, columns), generator)
-    kept: list[np.ndarray] = []
-    while len(kept) < rows:
-        blocks = generator.integers(0, 256, (64, columns // format.block, format.block_bytes), dtype=np.uint8)
-        flat = blocks.reshape(-1, format.block_bytes)
-        with np.errstate(all="ignore"):
-            values = formats.decode(Encoded(format, (len(flat), format.block), {"data": flat}))
-        size = np.abs(values).max(axis=1)
-        good = flat[np.isfinite(size) & (size > 1e-3) & (size < 1e3)]
-        count = len(good) * format.block // columns
-        kept += list(good[: count * (columns // format.block)].reshape(count, format.bytes((1, columns))))
-    return Encoded(format, (rows, columns), {"data": np.stack(kept[:rows])})
 
 
 def wrong(rung: str, format: str, dtype: str, got: torch.Tensor, x: torch.Tensor, dense: torch.Tensor) -> str:

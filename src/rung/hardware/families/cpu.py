@@ -13,9 +13,10 @@ from typing import Any
 from rung.core.settings import CPU_LEVEL
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import cgroup, topology
+from rung.hardware import arm, cgroup, topology
 from rung.hardware.cgroup import read
 from rung.hardware.software import installed
+from rung.hardware.sysctl import sysctl
 
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 #: Capability to the flags in /proc/cpuinfo that declare it. Kernels that ask for AVX2 or AVX-512 use all of each row.
@@ -43,11 +44,11 @@ ARM = {
 }
 #: The same in the names that sysctl has on a Mac.
 APPLE = {
-    "isa.neon": ("hw.optional.arm.AdvSIMD",),
-    "isa.fp16": ("hw.optional.arm.FEAT_FP16",),
-    "isa.neon_dotprod": ("hw.optional.arm.FEAT_DotProd",),
-    "isa.i8mm": ("hw.optional.arm.FEAT_I8MM",),
-    "isa.bf16": ("hw.optional.arm.FEAT_BF16",),
+    "isa.neon": (arm.MAC["neon"],),
+    "isa.fp16": (arm.MAC["fullfp16"],),
+    "isa.neon_dotprod": (arm.MAC["dotprod"],),
+    "isa.i8mm": (arm.MAC["i8mm"],),
+    "isa.bf16": (arm.MAC["bf16"],),
 }
 #: Environment variables that restrict the JIT to less than the processor can do.
 TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DISABLE_JIT", CPU_LEVEL.variable)
@@ -63,20 +64,6 @@ LEVELS = {
     },
     "aarch64": {"isa.i8mm": "neon_i8mm", "isa.neon_dotprod": "neon_dotprod", "isa.neon": "neon", "": "generic"},
 }
-_SYSCTL_SECONDS = 2.0
-
-
-def sysctl(name: str) -> str:
-    """The value of a macOS kernel variable, empty when there is none."""
-    import subprocess  # not needed elsewhere, and not free to import
-
-    try:
-        done = subprocess.run(
-            ["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, timeout=_SYSCTL_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()
 
 
 def identify(
@@ -121,7 +108,7 @@ def declared(
     names: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[Capability]:
     """The instruction sets that the processor declares; unknown where the JIT is told to compile for less."""
-    restriction = next((v for v in TARGET_VARIABLES if environment.get(v)), "")
+    restriction = next(iter(restrictions(environment, arm.llvm_features(flags))), "")
     found = []
     for name, wanted in (names or (ARM if arch == "aarch64" else X86)).items():
         missing = [flag for flag in wanted if flag not in flags]
@@ -133,6 +120,14 @@ def declared(
         else:
             found.append(Capability(name, Level.NATIVE, Proof.DECLARED, f"the processor lists {', '.join(wanted)}"))
     return [*found, kernels(arch, {c.name: c.level for c in found}, bool(restriction))]
+
+
+def restrictions(environment: Mapping[str, str], own: str) -> dict[str, str]:
+    """Return the variables that restrict the compiler: not the ``own`` features that it is told of on ARM."""
+    found = {name: environment[name] for name in TARGET_VARIABLES if environment.get(name)}
+    if found.get("NUMBA_CPU_FEATURES") == own:
+        del found["NUMBA_CPU_FEATURES"]
+    return found
 
 
 def kernels(arch: str, found: Mapping[str, Level], restricted: bool = False) -> Capability:

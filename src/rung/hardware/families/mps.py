@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rung.core.types import Device
 from rung.hardware.families import from_catalog
-from rung.hardware.families.cpu import sysctl
+from rung.hardware.sysctl import sysctl
 
 
 def identify(*, system: str = sys.platform, ask: Callable[[str], str] = sysctl) -> list[Device]:

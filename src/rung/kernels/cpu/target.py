@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from rung.core.errors import RungError
 from rung.core.settings import CACHE, CPU_LEVEL
+from rung.hardware import arm
 
 if TYPE_CHECKING:
     from rung.kernels.isa.level import Level
@@ -51,11 +52,23 @@ def features() -> frozenset[str]:
     from llvmlite import binding
 
     name = os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name()
-    host = {feature for feature, there in binding.get_host_cpu_features().items() if there}
     changes = os.environ.get("NUMBA_CPU_FEATURES")
     if changes is None:
-        return frozenset(host)
-    found = host if name == binding.get_host_cpu_name() else set()
+        return _host_features()
+    return _changed(_host_features() if name == binding.get_host_cpu_name() else frozenset(), changes)
+
+
+def _host_features() -> frozenset[str]:
+    """The features of this machine: what LLVM finds, and on ARM what the system lists for all cores."""
+    from llvmlite import binding
+
+    found = frozenset(feature for feature, there in binding.get_host_cpu_features().items() if there)
+    return _changed(found, arm.own_features())
+
+
+def _changed(features: frozenset[str], changes: str) -> frozenset[str]:
+    """Return the features after changes as LLVM writes them: +dotprod,-i8mm."""
+    found = set(features)
     for change in filter(None, (part.strip() for part in changes.split(","))):
         (found.add if change[0] == "+" else found.discard)(change[1:])
     return frozenset(found)
@@ -113,27 +126,36 @@ def lower_level() -> Level | None:
 def _restrict() -> None:
     """Compile for no more than ``limit()``, unless the compiler's target is set already.
 
+    LLVM does not find out whether an ARM processor has products of bytes: there the compiler is told.
     Raises ``RungError`` where the level has no such name, or needs what the processor lacks.
     """
-    name = limit()
-    if not name or os.environ.get("NUMBA_CPU_FEATURES"):
+    name, own = limit(), arm.own_features()
+    if os.environ.get("NUMBA_CPU_FEATURES", own) != own:
         return
-    from llvmlite import binding
-
+    if not name:
+        if own and not os.environ.get("NUMBA_CPU_NAME"):
+            _compile_for(None, own)
+        return
     from rung.kernels.isa.levels import named
 
-    host = frozenset(feature for feature, there in binding.get_host_cpu_features().items() if there)
-    lowered = named(name).target(arch(), host)
+    lowered = named(name).target(arch(), _host_features())
     if lowered is None:
         raise RungError(
             f"{CPU_LEVEL.variable}={name} is more than this processor has",
             ways_out=[f"unset {CPU_LEVEL.variable}: rung finds the highest level by itself"],
             code="cpu-level",
         )
-    os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"] = lowered.cpu, lowered.features
+    _compile_for(lowered.cpu, lowered.features)
+
+
+def _compile_for(cpu: str | None, features: str) -> None:
+    """Set the compiler's target; no ``cpu`` is the processor that is there."""
+    if cpu:
+        os.environ["NUMBA_CPU_NAME"] = cpu
+    os.environ["NUMBA_CPU_FEATURES"] = features
     if "numba" in sys.modules:  # has read its environment already
         config = sys.modules["numba"].config
-        config.CPU_NAME, config.CPU_FEATURES = lowered.cpu, lowered.features
+        config.CPU_NAME, config.CPU_FEATURES = cpu, features
 
 
 def capabilities() -> dict[str, bool]:

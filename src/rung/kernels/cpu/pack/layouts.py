@@ -52,7 +52,7 @@ class Layout:
 
     @property
     def bytewide(self) -> bool:
-        """Whether codes take a whole byte when they are multiplied."""
+        """Return whether codes take a whole byte when they are multiplied."""
         return self.table or (self.codes == "byte" and not self.largest)
 
     @property

@@ -1,0 +1,17 @@
+"""NEON: every 64-bit ARM, Cortex-A53 to A73 (Raspberry Pi 3 and 4). ``smlal`` on 16 bytes, in int16 as long as these
+hold."""
+
+from rung.kernels.isa import arm
+from rung.kernels.isa.level import Level, Target
+
+LEVEL = Level(
+    name="neon",
+    rank=30,
+    targets=(Target("aarch64", ("neon",), "generic", arm.NEON),),
+    lanes=4,
+    pairs=arm.pairs,
+    widen=arm.widen,
+    products_in_pair=1,
+    shuffle=arm.shuffle,
+    operand_of_lane=True,
+)

@@ -1,0 +1,14 @@
+"""NEON with products: Cortex-A76 (Raspberry Pi 5), Neoverse N1 (Graviton 2), Apple M1. ``sdot`` on 16 bytes."""
+
+from rung.kernels.isa import arm
+from rung.kernels.isa.level import Level, Target
+
+LEVEL = Level(
+    name="neon_dotprod",
+    rank=40,
+    targets=(Target("aarch64", ("neon", "dotprod"), "generic", arm.DOTPROD),),
+    lanes=4,
+    dot=arm.dot,
+    shuffle=arm.shuffle,
+    operand_of_lane=True,
+)

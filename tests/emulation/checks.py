@@ -1,0 +1,96 @@
+"""What an emulated processor computes, compared with float64; prints a line of JSON for each check.
+
+python -m tests.emulation.checks [NAME...]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from rung import formats
+from rung.formats import Encoded
+from rung.kernels.cpu import target
+from rung.kernels.cpu.encode import encoding
+from rung.kernels.cpu.gemm.product import product
+from rung.kernels.cpu.pack.layouts import FORMATS as PACKED
+from rung.kernels.cpu.pack.packing import pack, unpack
+from rung.ops.linear.tolerance import tolerance
+from rung.run.self_check.encoders import compare
+from tests.support.weights import weight
+
+#: Formats by name; of the codebooks one size of block.
+LINEAR = tuple(
+    f"{name}:64" if name in ("nf4", "fp4") else {"u2": "u2:32", "u4": "u4:32", "u8": "u8:32"}.get(name, name)
+    for name in PACKED
+)
+ENCODED = ("q4_0", "q8_0", "q4_k")
+_ROWS, _COLUMNS = 40, 512  # two groups of 16 rows and half of one, two blocks
+
+
+def instructions() -> str:
+    """Products, tables and conversions of the level: compiled here, by this processor."""
+    from rung.kernels.isa import probes
+
+    return probes.check("isa.kernels")
+
+
+def linear(name: str) -> str:
+    """Packing, the way back, and products with 1, 3 and 17 rows."""
+    encoded = weight(formats.get(name), _ROWS, _COLUMNS)
+    packed = pack(encoded, threads=2)
+    back = unpack(packed)
+    if any(not np.array_equal(array, back.parts[part]) for part, array in encoded.parts.items()):
+        return "unpacked bytes are others"
+    return next(filter(None, (_product(packed, encoded, name, rows) for rows in (1, 3, 17))), "")
+
+
+def _product(packed: object, encoded: Encoded, name: str, rows: int) -> str:
+    x = np.random.default_rng(rows).standard_normal((rows, _COLUMNS), dtype=np.float32)
+    got = np.full((rows + 1, _ROWS), 7.0, np.float32)  # a row more, which must stay as it is
+    product(packed, x.ctypes.data, x.strides[0], rows, got.ctypes.data, got.ctypes.data, "f32")  # type: ignore[arg-type]
+    dense, wide = formats.decode(encoded).astype(np.float64), x.astype(np.float64)
+    unit = np.linalg.norm(wide, axis=1)[:, None] * np.linalg.norm(dense, axis=1) / _COLUMNS**0.5
+    error = float(np.abs((got[:rows] - wide @ dense.T) / unit).max())
+    if not error <= tolerance("numba.row", name, "f32"):
+        return f"{rows} rows: an error of {error:.4f}"
+    return "" if np.all(got[rows] == 7.0) else f"{rows} rows: written behind the last"
+
+
+def encoders(name: str) -> str:
+    """The bytes that NumPy writes."""
+    if not encoding.compiles(formats.get(name)):
+        return "there is no compiler"
+    return compare(name)
+
+
+def checks() -> Iterator[tuple[str, Callable[[], str]]]:
+    """Every check by name."""
+    yield "instructions", instructions
+    for name in LINEAR:
+        yield f"linear {name}", lambda name=name: linear(name)  # type: ignore[misc]
+    for name in ENCODED:
+        yield f"encode {name}", lambda name=name: encoders(name)  # type: ignore[misc]
+
+
+def main(wanted: list[str]) -> None:
+    """Run those checks, or all."""
+    print(json.dumps({"level": target.level().name, "features": sorted(target.features())}), flush=True)
+    for name, check in checks():
+        if wanted and not any(name.startswith(each) for each in wanted):
+            continue
+        begun = time.process_time()
+        try:
+            wrong = check()
+        except Exception:  # one that cannot run is wrong, and the next ones are tried
+            wrong = traceback.format_exc()
+        print(json.dumps({"check": name, "wrong": wrong, "seconds": round(time.process_time() - begun, 1)}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
