@@ -88,7 +88,7 @@ def blocks(assembly: str) -> list[Block]:
     found: list[tuple[str, list[str]]] = [("", [])]
     for line in assembly.splitlines():
         text = line.split("//")[0].split("##")[0].strip()
-        text = re.sub(r"\s+#.*", "", text)
+        text = re.sub(r"\s+# .*", "", text)
         if label := re.match(r"([\w.$]+):", text):
             found.append((label[1], []))
         elif text and not text.startswith((".", "#", "@")):

@@ -1,0 +1,36 @@
+"""The counts of instructions that predictions rest on are those of the kernels as they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rung.kernels import instructions
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "instructions.py"
+
+
+def counted(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["avx2", "ssse3", "avx512_vnni"])
+def test_the_table_holds_what_is_counted_now(level):
+    """Within a tenth, since another LLVM orders and spills a little differently."""
+    rows = [line.split(" | ") for line in counted("--level", level).splitlines() if not line.startswith("#")]
+    assert {row[1] for row in rows} == {layout for name, layout in instructions.table() if name == level}
+    for name, layout, *numbers in rows:
+        assert [float(number) for number in numbers] == pytest.approx(instructions.table()[name, layout], rel=0.1)
+
+
+@pytest.mark.slow
+def test_the_loop_that_is_counted_holds_the_products():
+    """Of AVX2: 8 sums of byte products for each 64 bytes of codes, 2 registers each, of 4 rows."""
+    loop = counted("--level", "avx2", "--assembly", "q4_0", "--tile", "4")
+    assert loop.count("vpmaddubsw") == 8 * 2 * 4
+    assert loop.count("vcvtph2ps") == 2
