@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from pathlib import Path
+
+_HUGE = "sys/kernel/mm/transparent_hugepage/hpage_pmd_size"
 
 
 def release(mapped: mmap.mmap, first: int, end: int) -> None:
@@ -16,3 +19,16 @@ def release(mapped: mmap.mmap, first: int, end: int) -> None:
 def release_range(low: int, high: int) -> None:
     """Release the pages of a file's mapping that lies at the addresses [low, high). Linux only."""
     ctypes.CDLL(None).madvise(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED)
+
+
+def huge_advice(most: int, root: Path = Path("/")) -> int | None:
+    """Return what to advise for a mapping whose last huge page may be used in part: huge pages of up to ``most`` bytes.
+
+    They have 2 MB where pages have 4 kB; with pages of 16 kB (Raspberry Pi 5, Asahi) 32 MB, with 64 kB (servers with
+    Arm) 512 MB, which the system would clear and hold for a few weights. None where it has no such advice.
+    """
+    try:
+        size = int((root / _HUGE).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        size = most  # the system does not say
+    return getattr(mmap, "MADV_HUGEPAGE" if size <= most else "MADV_NOHUGEPAGE", None)

@@ -6,6 +6,7 @@ from threads of their own, for different rows of one weight too.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import threading
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rung import formats
-from rung.core.pages import release
+from rung.core.pages import huge_advice, release
 from rung.core.types import Format
 from rung.formats import Encoded
 from rung.formats.families import codebook4
@@ -43,8 +44,9 @@ class _Arena:
 
     def __init__(self, size: int) -> None:
         mapped = mmap.mmap(-1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            mapped.madvise(mmap.MADV_HUGEPAGE)
+        if (advice := huge_advice(HUGE)) is not None:
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                mapped.madvise(advice)
         whole = np.frombuffer(mapped, np.uint8)
         start = -whole.ctypes.data % HUGE
         self.free = whole[start : start + size]
