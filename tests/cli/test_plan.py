@@ -94,13 +94,13 @@ def test_a_plan_that_is_waited_for_is_called_slow(rung):
     assert rows[-1].rstrip().endswith("slow")
 
 
-def test_without_torch_and_numba_the_plan_is_for_this_machine_with_them(rung, model, monkeypatch):
+def test_without_numba_the_plan_is_for_this_machine_with_it(rung, model, monkeypatch):
     (cpu, *others) = detect.devices()
     bare = replace(cpu, software=FrozenDict({n: v for n, v in cpu.software.items() if n not in ("torch", "numba")}))
     monkeypatch.setattr(detect, "devices", lambda cached=True: (bare, *others))
     said = rung("plan", model)
     assert said.code == 0, said.err
-    assert "planned as if torch and numba were installed: pip install 'rung[run]'" in said.out
+    assert "planned as if numba were installed: pip install 'rung[lean]'" in said.out
     assert any(line.startswith("stored") and line.rstrip().endswith("yes") for line in said.out.splitlines())
 
 

@@ -70,7 +70,13 @@ def test_a_no_needs_a_reason():
     ("rung", "case", "device", "reason", "step"),
     [
         (Rung("linear", "x", "m:f", ("cuda",)), CASE, CPU, "runs on cuda, not on cpu", StepClass.UNSUPPORTED),
-        (fast(("package.numba",)), CASE, CPU, "numba is not installed: pip install 'rung[run]'", StepClass.UNAVAILABLE),
+        (
+            fast(("package.numba",)),
+            CASE,
+            CPU,
+            "numba is not installed: pip install 'rung[lean]'",
+            StepClass.UNAVAILABLE,
+        ),
         (fast(("isa.amx",)), CASE, CPU, "nobody knows whether a processor has isa.amx", StepClass.UNSUPPORTED),
         (fast(), Case("linear", "q3_k", "f32", (1, 1, 1)), CPU, "has no kernel for q3_k", StepClass.UNSUPPORTED),
         (fast(), Case("linear", "q4_0", "f16", (1, 1, 1)), CPU, "does not compute in f16", StepClass.UNSUPPORTED),

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from rung.core.value import FrozenDict
 from rung.hardware import catalog, cgroup, detect, probe_cache
 from rung.hardware.families import cuda
 from rung.run import probe, worker
+from rung.run.probes import arrays
 from rung.run.worker import Outcome
 from tests.hardware.fake_nvml import P2200, Nvml
 from tests.support.devices import fresh_cache
@@ -192,6 +194,24 @@ def test_no_torch_says_so_and_starts_nothing(monkeypatch, p2200):
     assert "pip install 'rung[run]'" in found.capability("matmul.f32").source
     assert "pip install 'rung[run]'" in found.details["notes"]
     assert probe_cache.read(bare) is None
+
+
+def test_without_torch_numpy_computes_what_a_processor_can(cpu):
+    software = FrozenDict({name: at for name, at in cpu.software.items() if not name.startswith("torch")})
+    found = probe.probe(replace(cpu, software=software), fresh=True)
+    for name in ("matmul.f32", "elementwise.f32", "matmul.f64"):
+        assert (found.capability(name).level, found.capability(name).proof) == (Level.NATIVE, Proof.PROBE)
+    assert found.peaks["f32"] > 1e8
+    assert found.bandwidth > 1e8
+    assert found.capability("matmul.bf16").level is Level.UNKNOWN
+    assert probe_cache.read(replace(cpu, software=software)) is not None
+
+
+@pytest.mark.parametrize("work", [arrays.matmul, arrays.elementwise])
+def test_numbers_of_numpy_that_are_wrong_are_named(monkeypatch, work):
+    assert work("f32") == ""
+    monkeypatch.setattr(arrays, "DTYPES", {"f32": np.float16})  # too coarse for f32's tolerance
+    assert "wrong numbers, row" in work("f32")
 
 
 def test_no_numba_leaves_the_instruction_sets_unknown(monkeypatch, cpu):

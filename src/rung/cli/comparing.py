@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rung.core.errors import UsageError
 from rung.core.files import writing
 from rung.models.card import ModelCard
@@ -106,7 +108,7 @@ def _language(
     sums, seconds = compare.Sums(reference), 0.0
     for number, piece in enumerate(pieces):
         started = time.perf_counter()
-        logits = loaded.logits(piece).float().cpu().numpy()
+        logits = np.asarray(loaded.logits(piece), np.float32)
         seconds += time.perf_counter() - started
         if first:
             reference.keep(number, logits)

@@ -235,6 +235,12 @@ class Rung(Value):
         Plugin("rung.rungs", f"{self.op} {self.name}", self.plugin).leave_out(reason)
         return no(f"of {self.plugin}: {reason}", StepClass.BROKEN)
 
+    @property
+    def without_torch(self) -> bool:
+        """Return whether it computes with arrays, on a CPU alone, and imports no torch; a plug-in's knows tensors
+        only."""
+        return self.kinds == ("cpu",) and "package.torch" not in self.needs and not self.plugin
+
     def load(self) -> Any:
         """The implementation, imported now."""
         return resolve(self.impl)
@@ -248,7 +254,7 @@ def _need(need: str, device: Device) -> Verdict:
             return no(f"{package} does not compute on {device.name} ({known.source})", StepClass.UNAVAILABLE)
         if package in device.software:
             return YES
-        wanted = "'rung[run]'" if package in ("torch", "numba") else package
+        wanted = {"torch": "'rung[run]'", "numba": "'rung[lean]'"}.get(package, package)
         return no(f"{package} is not installed: pip install {wanted}", StepClass.UNAVAILABLE)
     found = device.capability(need)
     if found.level in (Level.NATIVE, Level.EMULATED):

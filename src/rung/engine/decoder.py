@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from rung.core.errors import UsageError
 from rung.core.shield import import_whole
@@ -89,15 +92,19 @@ class Decoder:
         logits: Floats = self._step.reader(self._state).logits(hidden[-1:])[0]
         return logits
 
-    def logits(self, ids: Sequence[int]) -> Tensor:
-        """Return logits [positions, vocabulary] f32 after each of ``ids``; raise as ``prefill`` does."""
-        torch = import_whole("torch")
+    def logits(self, ids: Sequence[int]) -> Tensor | Floats:
+        """Return logits [positions, vocabulary] f32 after each of ``ids``; raise as ``prefill`` does.
+
+        A tensor, and where torch is not installed an array.
+        """
         self._check(ids)
-        out = torch.empty(len(ids), self._vocabulary)
+        out = np.empty((len(ids), self._vocabulary), np.float32)
         for first, hidden in self._chunks(ids):
             found = self._step.reader(self._state).logits(hidden)
-            out[first : first + len(found)] = torch.from_numpy(found)
-        result: Tensor = out
+            out[first : first + len(found)] = found
+        if find_spec("torch") is None:
+            return out
+        result: Tensor = import_whole("torch").from_numpy(out)
         return result
 
     def _one_by_one(self, count: int) -> bool:

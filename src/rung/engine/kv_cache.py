@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rung.core.errors import ContextTooLong
 from rung.core.types import FLOAT_BYTES
+from rung.formats.codec import Floats
 from rung.models.card import Decoder
 from rung.ops.decode_step.parts import Rows
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Bytes = npt.NDArray[np.uint8]
+_NUMPY = {"f32": np.float32, "f16": np.float16}
 
 
 class Tokens:
@@ -102,16 +104,22 @@ class Cache(Tokens):
         """Views [count, kv_heads, head_dim] of the first ``count`` positions."""
         return self.keys[layer][:, :count].transpose(0, 1), self.values[layer][:, :count].transpose(0, 1)
 
+    def arrays(self, layer: int, count: int) -> tuple[Floats, Floats]:
+        """Views of the same as arrays of f32 or f16, which may be written to; of a layer on the CPU."""
+        keys, values = (
+            held[layer].view(_NUMPY[self.dtype])[:, :count].transpose(1, 0, 2) for held in (self._keys, self._values)
+        )
+        return keys, values
+
 
 def _reserve(size: tuple[int, ...], device: str) -> Iterator[Any]:
     """Zero bytes of that size, a slice of the first dimension at a time: arrays on a CPU, else tensors.
 
     One array of NumPy holds them all: it lies in huge pages where the system has them, and reading a long cache then
-    misses fewer address translations.
+    misses fewer address translations. Pages that no token has come to are not there yet.
     """
     if device == "cpu":
-        memory: Bytes = np.empty(math.prod(size), np.uint8)
-        memory[:] = 0
+        memory: Bytes = np.zeros(math.prod(size), np.uint8)
         return iter(memory.reshape(size))
     import torch
 

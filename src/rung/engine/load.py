@@ -72,7 +72,7 @@ def load(
     ``typed`` is what ways out of a refusal repeat.
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
     """
-    process_memory.need_software()
+    process_memory.need_software(process_memory.LEAN)
     budget = max(parse_memory(memory).values(), default=None)
     card = open_any(
         find_path(name, offline=offline, revision=revision, budget=budget, progress=progress, on_note=on_note)

@@ -95,15 +95,16 @@ class Model:
         """The question that shows what the model can do: its own, else a plain one."""
         return str(self.card.metadata.get("rung.example", "Why is the sky blue?"))
 
-    def logits(self, ids: Sequence[int] | str) -> Tensor:
+    def logits(self, ids: Sequence[int] | str) -> Tensor | Floats:
         """f32 logits [positions, vocabulary] after each of the token ids, or of the tokens of a text.
 
+        A tensor on the CPU; an array of NumPy where torch is not installed.
         Raises ``ContextTooLong`` above the plan's context and ``UsageError`` for no or unknown ids.
         """
 
         wanted = self._encode(ids, bos=True) if isinstance(ids, str) else list(ids)
 
-        def compute(unchanged: bool) -> Tensor:
+        def compute(unchanged: bool) -> Tensor | Floats:
             self._decoder.cache.truncate(0)
             return self._decoder.logits(wanted)
 

@@ -88,7 +88,8 @@ def make_plan(
 
     ``beside`` bytes are left for adapters; ``together``: the devices are one budget; ``typed`` is what ways out repeat.
     With ``catalog``, for plans that nobody is about to run, ``device`` may name a card that is not here, or several.
-    Where torch or numba is missing nothing can be probed: the plan is for this machine with them, and says so.
+    Where numba is missing, or torch that the model needs, nothing can be probed: the plan is for this machine with
+    them, and says so.
     Raises ``DoesNotFit``, ``ContextTooLong``, ``UnknownFormat``, ``UnknownDevice``, ``UsageError``.
     """
     if device is not None and devices is None:
@@ -99,7 +100,8 @@ def make_plan(
         elif (card_named := catalog_device(device)) is not None:
             raise not_here(card_named, device)
     budgets = parse_memory(memory)  # before anything is probed, which takes a while
-    missing = process_memory.missing_software() if devices is None else []
+    needed = process_memory.LEAN if isinstance(card, ModelCard) else process_memory.ALL
+    missing = process_memory.missing_software(needed) if devices is None else []
     found = tuple(devices) if devices is not None else _devices_here(missing, on_probe)
     request = Request(
         format=format,
@@ -117,7 +119,8 @@ def make_plan(
         note = f"{count} of {asked:,} threads: more do not run at a time here"
         plan = replace(plan, reasons=(*plan.reasons, note))
     if missing:
-        note = f"planned as if {' and '.join(missing)} were installed: pip install 'rung[run]'"
+        extra = "run" if "torch" in missing else "lean"
+        note = f"planned as if {' and '.join(missing)} were installed: pip install 'rung[{extra}]'"
         plan = replace(plan, reasons=(*plan.reasons, note))
     return plan, found
 

@@ -7,7 +7,7 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rung.core.errors import SoftwareMissing, UsageError
@@ -51,20 +51,26 @@ def _processor() -> Device:
     return next(device for device in detect.devices(cached=False) if device.kind == "cpu")
 
 
-def missing_software() -> list[str]:
-    """Which of torch and numba, without which no model runs, are not installed."""
+#: What language models of the lean decoder need on a CPU, and what everything else needs.
+LEAN, ALL = ("numba",), ("torch", "numba")
+
+
+def missing_software(packages: Sequence[str] = ALL) -> list[str]:
+    """Return which of the packages are not installed."""
     software = _processor().software
-    return [name for name in ("torch", "numba") if name not in software]
+    return [name for name in packages if name not in software]
 
 
-def need_software() -> None:
-    """Raises ``SoftwareMissing`` unless torch and numba are installed."""
-    missing = missing_software()
+def need_software(packages: Sequence[str] = ALL, what: str = "running a model") -> None:
+    """Raises ``SoftwareMissing``, which says that ``what`` needs them, unless the packages are installed."""
+    missing = missing_software(packages)
     if missing:
         raise SoftwareMissing(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed; running a model needs it.",
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed; {what} needs it.",
             [why] if (why := without_wheels()) else (),
-            ["docker run -it python:3.12-slim   # Debian, with glibc"] if why else ["pip install 'rung[run]'"],
+            ["docker run -it python:3.12-slim   # Debian, with glibc"]
+            if why
+            else [f"pip install 'rung[{'run' if 'torch' in missing else 'lean'}]'"],
         )
 
 

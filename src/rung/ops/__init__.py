@@ -12,7 +12,7 @@ import os
 from types import ModuleType
 
 from rung.core.registry import ladders
-from rung.core.types import Case
+from rung.core.types import YES, Case, Device, Verdict, no
 
 _NAMES = sorted(
     name for path in __path__ for name in os.listdir(path) if os.path.isfile(os.path.join(path, name, "__init__.py"))
@@ -20,6 +20,13 @@ _NAMES = sorted(
 _OPS: dict[str, ModuleType] = {name: importlib.import_module(f"{__name__}.{name}") for name in _NAMES}
 
 LADDERS = ladders()
+
+
+def check_no_torch(case: Case, device: Device) -> Verdict:
+    """The rungs of NumPy alone are for where torch is not installed, and know no tensors."""
+    if "torch" in device.software:
+        return no("is for where torch is missing")
+    return YES
 
 
 def shape_class(case: Case) -> str:

@@ -1,6 +1,7 @@
-"""Check one rung against ``ref`` on a small seeded case of its op: every value, and the scale; runs in a child process.
+"""Check one rung on a small seeded case of its op against NumPy in float64: every value, and the scale; in a child.
 
 The case is that of ``ops/<op>/self_check.py``: ``check(rung, case, place)`` returns how the rung differs, or nothing.
+Rungs that need no torch compute with arrays there, and nothing imports it for them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 
 from rung import formats
 from rung.core.types import Case, Rung
@@ -22,21 +23,22 @@ SEED = 20_261_121
 OUT = 83
 
 
-def compare(got: torch.Tensor, want: torch.Tensor, scale: torch.Tensor, bound: float) -> str:
+def compare(got: npt.ArrayLike, want: npt.ArrayLike, scale: npt.ArrayLike, bound: float) -> str:
     """Where two results differ by more than ``bound * scale``, in words; empty when nowhere.
 
     ``scale`` broadcasts to the shape of both. A NaN or Inf differs from everything.
     """
-    if got.shape != want.shape:
-        return f"the shape is {tuple(got.shape)} instead of {tuple(want.shape)}"
-    if not bool(torch.isfinite(got).all()):
-        return f"{int((~torch.isfinite(got)).sum())} values are NaN or infinite"
-    error = ((got.double() - want.double()).abs() / scale.double().clamp_min(1e-30)).reshape(-1)
-    worst = int(error.argmax())
-    if float(error[worst]) <= bound:
+    found, right = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    if found.shape != right.shape:
+        return f"the shape is {found.shape} instead of {right.shape}"
+    if not np.isfinite(found).all():
+        return f"{np.count_nonzero(~np.isfinite(found))} values are NaN or infinite"
+    error = np.abs(found - right) / np.maximum(np.asarray(scale, np.float64), 1e-30)
+    worst = np.unravel_index(int(error.argmax()), error.shape)
+    if error[worst] <= bound:
         return ""
-    place = tuple(int(i) for i in np.unravel_index(worst, tuple(got.shape)))
-    return f"value {place} is {float(got[place]):.6g} instead of {float(want[place]):.6g}"
+    place = tuple(map(int, worst))
+    return f"value {place} is {found[place]:.6g} instead of {right[place]:.6g}"
 
 
 def weights(format: str, rows: int, columns: int) -> Encoded:
@@ -55,6 +57,13 @@ def weights(format: str, rows: int, columns: int) -> Encoded:
         top = np.abs(values).max(axis=1)
         kept.append(data[np.isfinite(values).all(axis=1) & (top > 1e-6) & (top < 1e6)])
     return Encoded(chosen, (rows, columns), {"data": np.ascontiguousarray(np.concatenate(kept)[:rows])})
+
+
+def as_tensor(values: npt.NDArray[Any], place: str) -> Any:
+    """Return the values as a tensor on torch's device."""
+    import torch
+
+    return torch.from_numpy(values).to(place)
 
 
 def columns_of(format: str) -> int:

@@ -10,6 +10,7 @@ from rung.core.value import FrozenDict
 from rung.models.decoder_memory import CHUNK
 from rung.models.roles import layer_of
 from rung.ops import LADDERS
+from rung.ops.linear import DECODING
 from rung.planning.network_spec import Subject
 from rung.planning.weight_plan import Weight, compute_dtype
 
@@ -59,7 +60,7 @@ _CONTEXT_TOKEN = 1800
 #: The largest slab of a weight that is decoded at once, in f32.
 _SLAB = 32 * _MB
 #: Rungs that decode a slab before they multiply many rows; that of stored floats takes few by itself.
-_DECODING = ("torch.decode", "ref", "numba.stored")
+_DECODING = (*DECODING, "numba.stored")
 #: The truth may lie this far above: a share of what is estimated, and on a CPU what compiling new kernels takes.
 _BOUND_SHARE, _BOUND_CPU = 0.05, 96 * _MB
 

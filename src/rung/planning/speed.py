@@ -33,6 +33,7 @@ from rung.core.types import Device
 from rung.kernels import instructions
 from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step import ROWS
+from rung.ops.linear import DECODING
 from rung.planning.network_spec import Subject, is_table
 from rung.planning.weight_plan import Weight
 
@@ -131,7 +132,7 @@ def has_kernel(group: Group, device: Device) -> bool:
 
     How long that takes is the same guess for every processor, so that no speed follows from it.
     """
-    decodes = group.rung in ("torch.decode", "ref") and group.format not in _FLOATS
+    decodes = group.rung in DECODING and group.format not in _FLOATS
     return device.kind != "cpu" or not decodes or f"{group.rung} {group.format}" in device.rates
 
 
@@ -273,7 +274,7 @@ def _one_row(group: Group, device: Device, bandwidth: float) -> float:
     seconds = group.bytes / (measured or bandwidth)
     if measured is None and group.rung.startswith("numba."):
         return max(seconds, group.count * (instructions.seconds_of_weight(device, group.format) or 0.0))
-    if group.rung in ("torch.decode", "ref") and group.format not in _FLOATS:
+    if group.rung in DECODING and group.format not in _FLOATS:
         if f"{group.rung} {group.format}" in device.rates:
             return seconds
         if device.kind == "cpu":

@@ -250,12 +250,14 @@ def reads_without_torch(
 ) -> bool:
     """Return whether a decoder whose ``weights`` are all on ``device`` runs without torch, prompts included.
 
-    It does where every matrix that is multiplied is packed with its columns in order, and ``numba.step`` computes its
-    tokens; ``adapters`` says that changes of low rank stand beside linears.
+    It does where torch is not installed; else where every matrix that is multiplied is packed with its columns in
+    order, and ``numba.step`` computes its tokens. ``adapters`` says that changes of low rank stand beside linears.
     """
     decoder = subject.decoder
     if decoder is None or subject.borrowed or device.kind != "cpu":
         return False
+    if "torch" not in device.software:
+        return True
     multiplied = [w for w in weights if w.multiplies and (subject.tied or not is_table(w.tensor.role))]
     if any(weight.packing not in ("r16", "mapped") or weight.format.layout == "ordered" for weight in multiplied):
         return False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rung.core.types import Device
 from rung.ops import LADDERS
+from rung.ops.linear import DECODING
 from rung.planning.gguf_mixtures import Mixture
 from rung.planning.memory import weights_on, workspace
 from rung.planning.network_spec import Subject
@@ -50,8 +51,7 @@ class WeightPlan:
     @functools.cached_property
     def fast(self) -> bool:
         """Return whether a rung multiplies without decoding first."""
-        decoding = ("torch.decode", "ref")
-        return any(kind.weight.rung not in decoding for kind in self.kinds if kind.weight.multiplies)
+        return any(kind.weight.rung not in DECODING for kind in self.kinds if kind.weight.multiplies)
 
     @functools.cached_property
     def widened(self) -> bool:

@@ -242,6 +242,11 @@ class Linear:
         restored: Encoded = self._implementations[0].restore(self.state)
         return restored
 
+    @property
+    def without_torch(self) -> bool:
+        """Return whether both rungs multiply arrays."""
+        return all(rung.without_torch for rung in self.rungs)
+
     def __call__(self, x: Tensor) -> Tensor:
         """[T, in] -> [T, out]."""
         which = 0 if x.shape[0] <= FEW else 1
@@ -249,9 +254,27 @@ class Linear:
             result: Tensor = self._implementations[which].apply(self.state, x)
             return result
         except Exception as error:
-            self._binder.failed(self.rungs[which], self._cases[which], error)
-        self._bind(self._binder.hold(self.encoded()))
+            self._failed(which, error)
         return self(x)
+
+    def multiply(self, x: Floats) -> Floats:
+        """Return the same for arrays, without torch."""
+        which = 0 if x.shape[0] <= FEW else 1
+        try:
+            result: Floats = self._implementations[which].multiply(self.state, x)
+            return result
+        except Exception as error:
+            self._failed(which, error)
+        if not self.without_torch:  # the rung below knows tensors only
+            import torch
+
+            return self(torch.from_numpy(x)).numpy()
+        return self.multiply(x)
+
+    def _failed(self, which: int, error: Exception) -> None:
+        """Bind the rung below one that failed."""
+        self._binder.failed(self.rungs[which], self._cases[which], error)
+        self._bind(self._binder.hold(self.encoded()))
 
 
 class Embedding:
@@ -327,14 +350,22 @@ class Attention:
 
     def __call__(self, q: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:
         """See ``rung.ops.attention``."""
+        result: Tensor = self._call("apply", q, keys, values, options)
+        return result
+
+    def attend(self, q: Floats, keys: Floats, values: Floats, **options: Any) -> Floats:
+        """Return the same for arrays, without torch."""
+        result: Floats = self._call("attend", q, keys, values, options)
+        return result
+
+    def _call(self, name: str, q: Any, keys: Any, values: Any, options: Mapping[str, Any]) -> Any:
         which = 0 if q.shape[0] == 1 else 1
         try:
-            result: Tensor = self._implementations[which].apply(q, keys, values, **options)
-            return result
+            return getattr(self._implementations[which], name)(q, keys, values, **options)
         except Exception as error:
             self._binder.failed(self.rungs[which], self._cases[which], error)
         self._bind()
-        return self(q, keys, values, **options)
+        return self._call(name, q, keys, values, options)
 
 
 class Rasterizer:

@@ -62,7 +62,8 @@ def measure(device: Device, progress: Progress = lambda what: None) -> Findings:
     """Return what a probe finds now, nothing read from disk or kept there."""
     busy = _busy(device)
     capabilities = list(_instruction_sets(device, progress))
-    computed, peaks, bandwidth, notes = _with_torch(device, progress)
+    compute = _with_torch if "torch" in device.software or device.kind != "cpu" else _with_numpy
+    computed, peaks, bandwidth, notes = compute(device, progress)
     if busy and peaks:
         notes.append(
             "other programs were using the processor, so the rates are too low; measure again: rung devices --probe"
@@ -98,7 +99,7 @@ def _instruction_sets(device: Device, progress: Progress) -> Iterator[Capability
     provable = [name for name in names if device.arch == "x86_64" and name != _KERNELS]
     if "numba" not in device.software:
         for name in names:
-            yield Capability(name, Level.UNKNOWN, Proof.NONE, "numba is not installed: pip install 'rung[run]'")
+            yield Capability(name, Level.UNKNOWN, Proof.NONE, "numba is not installed: pip install 'rung[lean]'")
         return
     progress("instruction sets")
     jobs = [Job.of(_CHECK, name=name) for name in provable]
@@ -165,6 +166,31 @@ def _with_torch(
     if not read.ok:
         notes.append(f"the bandwidth is not known: {_reason(read)}")
     return [_with_rate(c, rates) for c in found.values()], rates, float(read.value) if read.ok else None, notes
+
+
+def _with_numpy(
+    device: Device, progress: Progress
+) -> tuple[list[Capability], dict[str, float], float | None, list[str]]:
+    """Return the same of a processor without torch: of the dtypes in which language models compute there."""
+    progress("values")
+    arrays, dtypes = f"{_PROBES}.arrays", ("f32", "f64")
+    wanted = [(op, dtype) for dtype in dtypes for op in ("matmul", "elementwise")]
+    jobs = [Job.of(f"{arrays}:{op}", dtype=dtype) for op, dtype in wanted]
+    jobs.append(Job.of(f"{arrays}:bandwidth", size=_bytes_to_read(device), threads=int(device.details.get("cores", 1))))
+    jobs += [Job.of(f"{arrays}:rate", dtype=dtype) for dtype in dtypes]
+    outcomes = worker.run(jobs, LIMIT, most_lost=_MOST_LOST)
+    found = [
+        _capability(f"{op}.{dtype}", outcome, _COMPARED) for (op, dtype), outcome in zip(wanted, outcomes, strict=False)
+    ]
+    read, *multiplied = outcomes[len(wanted) :]
+    right = {c.name for c in found if c.level is Level.NATIVE}
+    rates = {
+        dtype: float(outcome.value)
+        for dtype, outcome in zip(dtypes, multiplied, strict=True)
+        if outcome.ok and f"matmul.{dtype}" in right
+    }
+    notes = [] if read.ok else [f"the bandwidth is not known: {_reason(read)}"]
+    return found, rates, float(read.value) if read.ok else None, notes
 
 
 def _capability(name: str, outcome: Outcome, source: str) -> Capability:

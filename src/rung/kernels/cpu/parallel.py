@@ -51,6 +51,14 @@ def _torch_is_whole() -> bool:
     return hasattr(sys.modules.get("torch"), "get_num_threads")
 
 
+def process_threads() -> int:
+    """Return how many threads compute where nobody says: torch's where it is imported, else the processor's that this
+    process may use."""
+    if _torch_is_whole():
+        return int(sys.modules["torch"].get_num_threads())
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 #: Whether this process is the child of a fork, made when OpenMP was in use.
 _forked = False
 

@@ -4,29 +4,42 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from rung.formats import Encoded
 from rung.kernels.cpu.pack.decoding import decode, narrow
-from rung.kernels.gpu import decoders
-from rung.kernels.gpu.dtypes import TORCH_DTYPE
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 #: Float32 bytes that are decoded at once.
 SLAB = 32 << 20
-_NARROW = {torch.float16: "f16", torch.bfloat16: "bf16"}
+#: Formats of 16 bits, as they are named here and by torch.
+_NARROW = {"torch.float16": "f16", "torch.bfloat16": "bf16"}
 
 
 @dataclass(eq=False)
 class Stored:
-    """A weight as it is stored, ``dtype`` to compute in, and its parts as tensors by device."""
+    """A weight as it is stored, the name of the dtype to compute in, and its parts as tensors by device.
+
+    Nothing here imports torch before a tensor is asked for.
+    """
 
     encoded: Encoded
-    dtype: torch.dtype
+    dtype_name: str
     threads: int
     parts: dict[str, dict[str, Tensor]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """torch's dtype to compute in."""
+        from rung.kernels.gpu.dtypes import TORCH_DTYPE
+
+        return TORCH_DTYPE[self.dtype_name]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -51,6 +64,10 @@ class Stored:
 
         On a CPU numpy is twice as fast (q4_k) as the decoders in torch, and a kernel for nf4 and fp4 faster still.
         """
+        import torch
+
+        from rung.kernels.gpu import decoders
+
         format = self.encoded.format
         decoder = decoders.find(format)
         if decoder is None or (device.type == "cpu" and format.family != "floats"):
@@ -62,7 +79,7 @@ class Stored:
 
     def read(self, first: int, last: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         """The same to be read only: where 16 bits are stored as such, it is the weight itself."""
-        if _NARROW.get(dtype) == self.encoded.format.name:
+        if _NARROW.get(str(dtype)) == self.encoded.format.name:
             return self.on(device)["data"][first:last].view(dtype)
         return self.decode(first, last, device, dtype)
 
@@ -71,7 +88,9 @@ class Stored:
 
         Their memory is numpy's, which asks for huge pages: clearing small ones took longer than decoding.
         """
-        bits = narrow(self.encoded, _NARROW[dtype], slice(first, last), self.threads)
+        import torch
+
+        bits = narrow(self.encoded, _NARROW[str(dtype)], slice(first, last), self.threads)
         if bits is not None:
             return torch.from_numpy(bits).view(dtype)
         made = torch.from_numpy(np.empty((last - first, self.shape[1]), np.uint16)).view(dtype)
@@ -83,6 +102,8 @@ class Stored:
 
 def _tensor(part: np.ndarray) -> Tensor:
     """A view of an array; that of a mapped file cannot be written, and nobody does."""
+    import torch
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(np.ascontiguousarray(part))
@@ -91,4 +112,4 @@ def _tensor(part: np.ndarray) -> Tensor:
 def prepare(encoded: Encoded, dtype: str, threads: int) -> Stored:
     """The state; a weight in f32 computes in f32 whatever the plan's dtype."""
     chosen = "f32" if encoded.format.name == "f32" else dtype
-    return Stored(encoded, TORCH_DTYPE[chosen], threads)
+    return Stored(encoded, chosen, threads)

@@ -126,7 +126,7 @@ def _stored(parts: dict[str, Tensor], format: Format, shape: Shape) -> Stored:
     whole = device.type == "cpu" or decoders.find(format) is None
     host = {name: part.detach().cpu().numpy() for name, part in parts.items() if whole or name in _SIZES}
     here = {name: part.detach() for name, part in parts.items()}
-    return Stored(Encoded(format, shape, host), torch.float32, torch.get_num_threads(), {str(device): here})
+    return Stored(Encoded(format, shape, host), "f32", torch.get_num_threads(), {str(device): here})
 
 
 def linear(bound: State, x: Tensor) -> Linear:

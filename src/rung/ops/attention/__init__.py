@@ -3,6 +3,7 @@
 Contract of every rung's ``impl`` object::
 
     apply(q, keys, values, *, start, scale, window, softcap) -> Tensor
+    attend(q, keys, values, *, start, scale, window, softcap) -> float32 array
 
 - ``q`` [T, H, D] f32: the queries of T new tokens; query ``t`` sits at position ``start + t``.
 - ``keys``, ``values`` [S, KV, D] f32, f16 or bf16, any strides: the first ``S = start + T`` positions of a cache.
@@ -10,6 +11,7 @@ Contract of every rung's ``impl`` object::
 - scores are ``scale * q.k``; with ``softcap`` c they become ``c * tanh(score / c)``; query position p sees the
   key positions in ``(p - window, p]``, or ``[0, p]`` without a window.
 - returns [T, H, D] f32. Nothing that is passed in changes.
+- ``attend`` is the same with arrays, without torch: rungs have it that do not need ``package.torch``.
 
 Of a ``Case``: ``shape`` is (queries, keys, heads, kv_heads, head_dim), ``format`` the dtype of the cache, options
 are ``window`` and ``softcap`` (None when absent).
@@ -69,6 +71,14 @@ LADDER = register_ladder(
         (
             _compiled("numba.decode", "numba_decode", "check_decode"),
             _compiled("numba.prefill", "numba_prefill", "check_vectors"),
+            Rung(
+                "attention",
+                "numpy.sdpa",
+                "rung.ops.attention.numpy_sdpa:RUNG",
+                kinds=("cpu",),
+                formats=("f32", "f16"),
+                check="rung.ops:check_no_torch",
+            ),
             Rung("attention", "torch.sdpa", "rung.ops.attention.torch_sdpa:RUNG", needs=("package.torch",)),
             Rung("attention", "ref", "rung.ops.attention.ref:RUNG", needs=("package.torch",)),
         ),

@@ -67,13 +67,22 @@ def check_step(case: Case, device: Device) -> Verdict:
     return check_glue(case, device)
 
 
-def _compiled(name: str, impl: str, check: str) -> Rung:
+def check_parts(case: Case, device: Device) -> Verdict:
+    """All layers on this device, and no torch that would compute what lies between the products."""
+    if case.options.get("devices", 1) != 1:
+        return no("the layers lie on several devices")
+    if "torch" in device.software:
+        return no("is for where torch is missing")
+    return YES
+
+
+def _compiled(name: str, impl: str, check: str, *needs: str) -> Rung:
     return Rung(
         "decode_step",
         name,
         f"rung.ops.decode_step.{impl}:RUNG",
         kinds=("cpu",),
-        needs=("isa.kernels", "package.numba"),
+        needs=("isa.kernels", "package.numba", *needs),
         formats=("f32", "f16"),
         check=f"rung.ops.decode_step:{check}",
     )
@@ -84,7 +93,15 @@ LADDER = register_ladder(
         "decode_step",
         (
             _compiled("numba.step", "numba_step", "check_step"),
-            _compiled("numba.glue", "numba_glue", "check_glue"),
+            Rung(
+                "decode_step",
+                "numpy.step",
+                "rung.ops.decode_step.numpy_step:RUNG",
+                kinds=("cpu",),
+                formats=("f32", "f16"),
+                check="rung.ops.decode_step:check_parts",
+            ),
+            _compiled("numba.glue", "numba_glue", "check_glue", "package.torch"),
             Rung("decode_step", "ref", "rung.ops.decode_step.ref:RUNG", needs=("package.torch",)),
         ),
     )

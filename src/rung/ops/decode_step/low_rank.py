@@ -50,25 +50,33 @@ class LowRankUpdates:
             from rung.kernels.cpu.gemm.low_rank import LowRankRows
 
             self.rows = LowRankRows.pack(down, up, factor)
+        elif str(device) == "cpu":
+            self._arrays = down, up, factor
         else:
             import torch
 
             self._down, self._up = (torch.from_numpy(part).to(device) for part in (down, up))
             self._factor = None if factor is None else torch.from_numpy(factor).to(device)
+        self._on_cpu = str(device) == "cpu"
 
     def added(self, y: Tensor, x: Tensor) -> Tensor:
         """Return y [T, out], which may be overwritten, with the change for x [T, in]."""
-        if self.rows is not None:
+        if self._on_cpu:
             x, y = x.float().contiguous(), y.float().contiguous()
-            self.rows.add(x.data_ptr(), 4 * x.stride(0), len(x), y.data_ptr(), 4 * y.stride(0), self._threads)
+            self.add(x.numpy(), y.numpy())
             return y
         y.addmm_((x @ self._down.T).to(y.dtype), self._up.T)
         return y if self._factor is None else y.mul_(self._factor)
 
     def add(self, x: Floats, y: Floats) -> None:
         """Add the change for x [T, in] to y [T, out] in place: float32 arrays, whose rows may lie apart."""
-        assert self.rows is not None
-        self.rows.add(x.ctypes.data, x.strides[0], len(x), y.ctypes.data, y.strides[0], self._threads)
+        if self.rows is not None:
+            self.rows.add(x.ctypes.data, x.strides[0], len(x), y.ctypes.data, y.strides[0], self._threads)
+            return
+        down, up, factor = self._arrays
+        y += (x @ down.T) @ up.T
+        if factor is not None:
+            y *= factor
 
 
 class Adapted:
@@ -85,6 +93,17 @@ class Adapted:
     def __call__(self, x: Tensor) -> Tensor:
         """[T, in] -> [T, out]."""
         return self.beside.added(self.linear(x), x)
+
+    @property
+    def without_torch(self) -> bool:
+        """Return whether the linear's rungs multiply arrays."""
+        return bool(self.linear.without_torch)
+
+    def multiply(self, x: Floats) -> Floats:
+        """Return x [T, in] times the changed weight, without torch."""
+        y: Floats = self.linear.multiply(x)
+        self.beside.add(x, y)
+        return y
 
 
 def _lengths(encoded: Encoded, change: LowRank, threads: int) -> np.ndarray:

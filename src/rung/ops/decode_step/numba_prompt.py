@@ -1,32 +1,27 @@
-"""Prompts without torch: packed weights, compiled functions between the products, everything else f32 in NumPy."""
+"""Prompts without torch: bound linears, compiled functions between the products, everything else f32 in NumPy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from rung.formats.codec import Floats
 from rung.kernels.cpu.decode import prefill_elementwise
 from rung.kernels.cpu.decode.attention import BLOCK, padded, query_block
-from rung.kernels.cpu.gemm.product import product
-from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.parallel import run
-from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.parts import Cache, Linear
-from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
+from rung.ops.decode_step.weights import LayerWeights, Weights
 
 
 def reads(weights: Weights) -> bool:
-    """Return whether every linear is packed with its columns in order, so that ``PromptReader`` multiplies with it."""
+    """Return whether every linear is bound to rungs that need no torch, so that ``PromptReader`` multiplies with it."""
     linears: list[Linear] = [weights.head]
     for layer in weights.layers:
         linears += [biased.linear for biased in (*layer.inputs, layer.output, *layer.widen, layer.narrow)]
-    states = [getattr(linear, "state", None) for linear in linears]
-    return all(isinstance(state, Packed) and state.gather is None for state in states)
+    return all(linear.without_torch for linear in linears)
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,7 @@ class PromptReader:
 
     def logits(self, hidden: Floats) -> Floats:
         """Return logits [T, vocabulary] of hidden states [T, hidden], which are overwritten."""
-        logits = _multiply(self._weights.head, self._add_and_norm(hidden, None, None, self._weights.norm))
+        logits = self._weights.head.multiply(self._add_and_norm(hidden, None, None, self._weights.norm))
         softcap = self._shape.logit_softcap
         if softcap is not None:
             np.multiply(np.tanh(logits / np.float32(softcap)), np.float32(softcap), out=logits)
@@ -69,9 +64,9 @@ class PromptReader:
     ) -> None:
         q, k, v = self._heads(layer, self._add_and_norm(hidden, None, None, layer.attention_norm))
         self._rope_and_store_kv(layer, (q, k, v), cache, (start, len(hidden)), turns)
-        mixed = _biased(layer.output, self._attend(layer, q, cache, start, len(hidden)))
+        mixed = layer.output.multiply(self._attend(layer, q, cache, start, len(hidden)))
         x = self._add_and_norm(hidden, mixed, layer.attention_post_norm, layer.mlp_norm)
-        self._add_and_norm(hidden, _biased(layer.narrow, self._gated(layer, x)), layer.mlp_post_norm, None)
+        self._add_and_norm(hidden, layer.narrow.multiply(self._gated(layer, x)), layer.mlp_post_norm, None)
 
     def _add_and_norm(
         self, hidden: Floats, added: Floats | None, post_norm: Floats | None, norm: Floats | None
@@ -86,7 +81,7 @@ class PromptReader:
 
     def _heads(self, layer: LayerWeights, x: Floats) -> tuple[_Rows, _Rows, _Rows]:
         """Return q, k and v of x [T, hidden], as one product where the weights are one."""
-        whole = [_biased(linear, x) for linear in layer.inputs]
+        whole = [linear.multiply(x) for linear in layer.inputs]
         if len(whole) == 3:
             q, k, v = (_Rows(part.ctypes.data, part.strides[0], part) for part in whole)
             return q, k, v
@@ -134,7 +129,7 @@ class PromptReader:
 
     def _gated(self, layer: LayerWeights, x: Floats) -> Floats:
         """Return activation(gate) * up, [T, feed_forward]."""
-        whole = [_biased(linear, x) for linear in layer.widen]
+        whole = [linear.multiply(x) for linear in layer.widen]
         columns = self._shape.feed_forward
         gate, up = (whole[0][:, :columns], whole[0][:, columns:]) if len(whole) == 1 else whole
         is_gelu = int(self._shape.activation == "gelu_tanh")
@@ -155,20 +150,3 @@ class PromptReader:
 
 def _address(array: Floats | None) -> int:
     return 0 if array is None else int(array.ctypes.data)
-
-
-def _biased(linear: Biased, x: Floats) -> Floats:
-    y = _multiply(linear.linear, x)
-    if linear.bias is not None:
-        y += linear.bias
-    return y
-
-
-def _multiply(linear: Any, x: Floats) -> Floats:
-    """Return x [T, in], whose rows may lie apart, times a packed weight: [T, out]."""
-    weight: Packed = linear.state
-    y = np.empty((len(x), weight.shape[0]), np.float32)
-    product(weight, x.ctypes.data, x.strides[0], len(x), y.ctypes.data, y.ctypes.data, "f32")
-    if isinstance(linear, Adapted):
-        linear.beside.add(x, y)
-    return y

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rung.formats.codec import Floats
@@ -10,8 +10,19 @@ from rung.formats.codec import Floats
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: A bound linear: x [T, in] f32 -> [T, out] f32.
-Linear = Callable[["Tensor"], "Tensor"]
+
+class Linear(Protocol):
+    """A bound linear."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [T, in] f32 -> [T, out] f32."""
+
+    @property
+    def without_torch(self) -> bool:
+        """Return whether its rungs multiply arrays, so that ``multiply`` may be called."""
+
+    def multiply(self, x: Floats) -> Floats:
+        """Return x [T, in], whose rows may lie apart, times the weight: [T, out], without torch."""
 
 
 class Embedding(Protocol):
@@ -40,6 +51,19 @@ class Attend(Protocol):
     ) -> Tensor:
         """[T, H, D] from q [T, H, D] and keys, values [S, KV, D]."""
 
+    def attend(
+        self,
+        q: Floats,
+        keys: Floats,
+        values: Floats,
+        *,
+        start: int,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Floats:
+        """Return the same with arrays, where its rungs need no torch."""
+
 
 class Rows(NamedTuple):
     """Where keys and values of a layer lie in the memory of the CPU: addresses of both, the bytes between heads and
@@ -65,6 +89,9 @@ class Cache(Protocol):
 
     def read(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
         """Views [count, kv_heads, head_dim] of the first ``count`` positions."""
+
+    def arrays(self, layer: int, count: int) -> tuple[Floats, Floats]:
+        """Return the same views as arrays of f32 or f16, which may be written to; of a layer on the CPU."""
 
 
 class Reader(Protocol):

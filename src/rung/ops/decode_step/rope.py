@@ -56,3 +56,16 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> None:
     turned = first * cos - second * sin
     second.mul_(cos).add_(first * sin)
     first.copy_(turned)
+
+
+def rotate_array(x: Floats, cos: Floats, sin: Floats, interleaved: bool) -> None:
+    """Do the same to an array."""
+    half = cos.shape[1]
+    if interleaved:
+        first, second = x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
+    else:
+        first, second = x[..., :half], x[..., half : 2 * half]
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    turned = first * cos - second * sin
+    second[...] = second * cos + first * sin
+    first[...] = turned

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from rung import formats
 from rung.core.types import Case, Rung
 from rung.formats import Encoded
 from rung.formats.codec import Floats
-from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.models.adapters.adapter import LowRank
 from rung.models.card import Decoder, Layer, Rope
 from rung.ops import LADDERS
-from rung.ops.decode_step import ref
+from rung.ops.attention.numpy_sdpa import RUNG as ATTENTION
+from rung.ops.decode_step import numpy_step
 from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.parts import Rows
 from rung.ops.decode_step.weights import Weights
 from rung.ops.proof import compare
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 #: Rows that a rung of linear for few rows takes.
 FEW = 8
+_NUMPY = {"f32": np.float32, "f16": np.float16}
 VOCABULARY, HIDDEN, WIDE, HEADS, KV_HEADS, CONTEXT = 83, 64, 96, 4, 2, 24
 
 
 class _Linear:
-    """A weight on one rung of linear for few rows; a stored one on ``torch.decode`` for many."""
+    """A weight on one rung of linear for few rows; a stored one on ``numpy.decode`` for many."""
 
     def __init__(self, encoded: Encoded, rung: str) -> None:
-        self._few = LADDERS["linear"].rung(rung).load()
-        self._many = LADDERS["linear"].rung("torch.decode").load() if rung == "numba.stored" else self._few
+        few = LADDERS["linear"].rung(rung)
+        self._few, self.without_torch = few.load(), few.without_torch
+        self._many = LADDERS["linear"].rung("numpy.decode").load() if rung == "numba.stored" else self._few
         self.state = self._few.prepare(encoded, dtype="f32", threads=2)
         self._encoded = encoded
 
@@ -41,7 +44,18 @@ class _Linear:
         return self._encoded
 
     def __call__(self, x: Tensor) -> Tensor:
-        y: Tensor = (self._few if len(x) <= FEW else self._many).apply(self.state, x)
+        import torch
+
+        alone = not self.without_torch or len(x) <= FEW
+        y: Tensor = self._few.apply(self.state, x) if alone else torch.from_numpy(self.multiply(x.numpy()))
+        return y
+
+    def multiply(self, x: Floats) -> Floats:
+        if not self.without_torch:
+            import torch
+
+            return np.asarray(self(torch.from_numpy(x)))
+        y: Floats = (self._few if len(x) <= FEW else self._many).multiply(self.state, x)
         return y
 
 
@@ -52,10 +66,24 @@ class _Embedding:
         self._rows = rows
 
     def __call__(self, ids: Tensor) -> Tensor:
+        import torch
+
         return torch.from_numpy(self._rows)[ids]
 
     def rows(self, ids: Sequence[int]) -> Floats:
         return self._rows[list(ids)]
+
+
+class _Attention:
+    """Attention in NumPy, for arrays and for tensors on a CPU."""
+
+    def __call__(self, q: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:
+        import torch
+
+        return torch.from_numpy(ATTENTION.attend(q.numpy(), keys.numpy(), values.numpy(), **options))
+
+    def attend(self, q: Floats, keys: Floats, values: Floats, **options: Any) -> Floats:
+        return ATTENTION.attend(q, keys, values, **options)
 
 
 class _Parts:
@@ -90,7 +118,10 @@ class _Parts:
     def linear(self, role: str) -> _Linear | Adapted:
         rung = self._rungs[self._bound % len(self._rungs)]
         self._bound += 1
-        linear = _Linear(self._encoded(role, "bf16" if rung == "numba.stored" else "q8_0"), rung)
+        format = "bf16" if rung == "numba.stored" else "q8_0"
+        if not formats.get(format).divides(self._shapes[role.rpartition(".")[2]][1]):  # heads of an odd size
+            format, rung = "f32", "numpy.decode"
+        linear = _Linear(self._encoded(role, format), rung)
         return Adapted(linear, [self._change(role)], "cpu", 2) if self._adapters else linear
 
     def _change(self, role: str) -> LowRank:
@@ -110,7 +141,7 @@ class _Parts:
         return 1 + self._values(role, (HIDDEN,)) / np.float32(4)
 
     def attention(self, layer: int) -> object:
-        return LADDERS["attention"].rung("ref").load().apply
+        return _Attention()
 
     def device(self, layer: int) -> str:
         return "cpu"
@@ -122,25 +153,29 @@ class TinyCache:
     def __init__(self, head_dim: int, dtype: str) -> None:
         self.context, self._dtype = CONTEXT, dtype
         size = (KV_HEADS, CONTEXT, head_dim)
-        self.keys = [torch.zeros(size, dtype=TORCH_DTYPE[dtype]) for _ in range(2)]
-        self.values = [torch.zeros(size, dtype=TORCH_DTYPE[dtype]) for _ in range(2)]
+        self.keys, self.values = ([np.zeros(size, _NUMPY[dtype]) for _ in range(2)] for _ in range(2))
 
     def rows(self, layer: int) -> Rows:
         """See there."""
         keys, values = self.keys[layer], self.values[layer]
-        width = keys.element_size()
-        between = (width * keys.stride(0), width * keys.stride(1))
-        return Rows(keys.data_ptr(), values.data_ptr(), *between, self._dtype)
+        return Rows(keys.ctypes.data, values.ctypes.data, keys.strides[0], keys.strides[1], self._dtype)
+
+    def arrays(self, layer: int, count: int) -> tuple[Floats, Floats]:
+        """See there."""
+        return self.keys[layer][:, :count].transpose(1, 0, 2), self.values[layer][:, :count].transpose(1, 0, 2)
 
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
         """See there."""
         end = start + keys.shape[0]
-        self.keys[layer][:, start:end].copy_(keys.transpose(0, 1))
-        self.values[layer][:, start:end].copy_(values.transpose(0, 1))
+        for held, new in zip(self.arrays(layer, end), (keys, values), strict=True):
+            held[start:] = new.numpy()
 
     def read(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
         """See there."""
-        return self.keys[layer][:, :count].transpose(0, 1), self.values[layer][:, :count].transpose(0, 1)
+        import torch
+
+        keys, values = map(torch.from_numpy, self.arrays(layer, count))
+        return keys, values
 
 
 def weights(case: Case) -> Weights:
@@ -155,19 +190,24 @@ def weights(case: Case) -> Weights:
     return Weights.bind(shape, parts, CONTEXT)  # type: ignore[arg-type]
 
 
-def steps(rung: Any, case: Case) -> Tensor:
+def steps(rung: Any, case: Case) -> Floats:
     """Logits [24, vocabulary] of twelve tokens on a rung of decode_step: one after the other, then all at once."""
     head_dim = int(case.options["head_dim"])
     cache, ids = TinyCache(head_dim, case.format), np.random.default_rng(7).integers(0, VOCABULARY, 12)
     state = rung.prepare(weights(case), cache, threads=2)
-    singles = [torch.from_numpy(rung.apply(state, int(token), position)) for position, token in enumerate(ids)]
+    singles = [rung.apply(state, int(token), position).copy() for position, token in enumerate(ids)]
     reader = rung.reader(state)
     whole = reader.logits(reader.read(ids.tolist(), TinyCache(head_dim, case.format), 0))
-    return torch.cat([torch.stack(singles), torch.from_numpy(whole)])
+    return np.concatenate([singles, whole])
 
 
 def check(rung: Rung, case: Case, place: str) -> str:
-    """Every token of a tiny decoder; both compute with the same int8 products, so only the order of sums differs."""
+    """Every token of a tiny decoder; both compute with the same int8 products, so only the order of sums differs.
+
+    ``numpy.step`` is what others are compared with; it is compared with itself, a prompt with one token at a time.
+    """
     got = steps(rung.load(), case)
-    want = steps(ref.RUNG, case)
-    return compare(got, want, want.std(dim=1, keepdim=True), 0.1)
+    want = steps(numpy_step.RUNG, case)
+    if rung.name == "numpy.step":
+        want = np.roll(want, len(want) // 2, axis=0)
+    return compare(got, want, want.std(axis=1, keepdims=True), 0.1)

@@ -20,6 +20,13 @@ class Biased:
     linear: Linear
     bias: Floats | None
 
+    def multiply(self, x: Floats) -> Floats:
+        """Return x [T, in] times the weight, and the bias: [T, out], without torch."""
+        y = self.linear.multiply(x)
+        if self.bias is not None:
+            y += self.bias
+        return y
+
 
 @dataclass(frozen=True)
 class LayerWeights:

@@ -54,7 +54,6 @@ LADDER = register_ladder(
                 "numpy.rows",
                 "rung.ops.embedding.numpy_rows:RUNG",
                 kinds=("cpu",),
-                needs=("package.torch",),
             ),
             Rung("embedding", "torch.decode", "rung.ops.embedding.torch_decode:RUNG", needs=("package.torch",)),
             Rung("embedding", "ref", "rung.ops.embedding.ref:RUNG", needs=("package.torch",)),

@@ -4,11 +4,14 @@ Contract of every rung's ``impl`` object::
 
     prepare(encoded, *, dtype, threads) -> state
     apply(state, x) -> Tensor
+    multiply(state, x) -> float32 array
     restore(state) -> Encoded
 
 - ``prepare`` takes an ``Encoded`` of shape (out, in). It does not change it and may keep it. ``dtype`` is what the
   plan computes in (f32, bf16, f16), ``threads`` how many threads may run.
 - ``x`` is [M, in], f32 on a CPU; the result is [M, out] in the dtype and on the device of ``x``.
+- ``multiply`` is the same with float32 arrays on a CPU: [M, in], whose rows may lie apart, to [M, out]. Rungs that do
+  not need ``package.torch`` have it and import no torch; rungs that do have ``apply``. Compiled ones have both.
 - ``restore`` is the exact way back: every part bit for bit as it was stored.
 
 Rungs with one ``packing`` share a state: what one prepared, all of them apply and restore. ``r16`` is
@@ -30,6 +33,9 @@ READ_AS_STORED = ("f32", "f16", "bf16", "e4m3")
 
 #: What a product is asked to compute in.
 EXAMPLE_DTYPES = ("f32", "f16", "bf16")
+
+#: Rungs that decode weights before they multiply.
+DECODING = ("torch.decode", "numpy.decode", "ref")
 
 #: Rows of activations that the row kernels take at once; the tile kernels start above.
 FEW = 8
@@ -129,6 +135,13 @@ LADDER = register_ladder(
                 needs=_KERNELS,
                 formats=READ_AS_STORED,
                 check="rung.ops.linear:check_row",
+            ),
+            Rung(
+                "linear",
+                "numpy.decode",
+                "rung.ops.linear.numpy_decode:RUNG",
+                kinds=("cpu",),
+                check="rung.ops:check_no_torch",
             ),
             Rung(
                 "linear",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from rung.formats import Encoded
+from rung.formats.codec import Floats
 from rung.kernels.cpu.gemm.product import MOST_ROWS, product
 from rung.kernels.cpu.pack.packing import Packed, as_stored, pack, unpack
 
-#: By torch's dtype rung's, and bytes of a value.
-_DTYPES = {torch.float32: ("f32", 4), torch.float16: ("f16", 2), torch.bfloat16: ("bf16", 2)}
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class R16:
@@ -22,15 +24,28 @@ class R16:
 
     def apply(self, state: Packed, x: Tensor) -> Tensor:
         """[M, in] -> [M, out]"""
+        import torch
+
+        from rung.kernels.gpu.dtypes import DTYPE_NAME
+
         rows, out = x.shape[0], state.shape[0]
         if state.gather is not None:
             x = x[:, torch.from_numpy(state.gather)]
         given = x if x.stride(1) == 1 else x.contiguous()
         y = torch.empty(rows, out, dtype=x.dtype)
         if rows:
-            dtype, size = _DTYPES[x.dtype]
+            dtype, size = DTYPE_NAME[x.dtype], x.element_size()
             sums = y if dtype == "f32" else torch.empty(min(rows, MOST_ROWS), out)
             product(state, given.data_ptr(), size * given.stride(0), rows, y.data_ptr(), sums.data_ptr(), dtype)
+        return y
+
+    def multiply(self, state: Packed, x: Floats) -> Floats:
+        """[M, in], whose rows may lie apart -> [M, out]"""
+        if state.gather is not None:
+            x = np.take(x, state.gather, axis=1)
+        y = np.empty((len(x), state.shape[0]), np.float32)
+        if len(x):
+            product(state, x.ctypes.data, x.strides[0], len(x), y.ctypes.data, y.ctypes.data, "f32")
         return y
 
     def restore(self, state: Packed) -> Encoded:

@@ -53,7 +53,7 @@ def check(rung: Rung, case: Case, place: str) -> str:
     want, right = gradients(ref.RUNG, Splats(*(x.double() for x in given)), camera)
     for name, scale in (("color", 1.0), ("alpha", 1.0), ("depth", 5.0)):
         here, there = getattr(got, name).detach().cpu(), getattr(want, name).detach()
-        reason = compare(here, there, torch.tensor(scale), 1 / 128)
+        reason = compare(here, there, scale, 1 / 128)
         if reason or float((here - there).abs().mean()) > 1e-4 * scale:
             return f"{name}: {reason or 'differs all over'}"
     for name, here, there in zip((*Splats._fields, "pose"), slopes, right, strict=True):

@@ -32,7 +32,7 @@ def prove(wanted: Iterable[Format], say: Callable[[str], None] = lambda text: No
     asked = [fmt for fmt in dict.fromkeys(wanted) if fmt.name.split(":")[0] in encoding.FORMATS]
     if asked and not all(map(encoding.compiles, asked)):
         numba = importlib.util.find_spec("numba") is not None
-        reason = "Numba compiles for no AVX2" if numba else "Numba is not installed:  pip install 'rung[run]'"
+        reason = "Numba compiles for no AVX2" if numba else "Numba is not installed:  pip install 'rung[lean]'"
         say(f"NumPy encodes, which takes longer: {reason}")
         return frozenset()
     kept = {fmt: json_cache.read(_key(fmt)) for fmt in asked}

@@ -38,7 +38,7 @@ def calibrate(
     from rung.hardware import probe_cache
     from rung.kernels.cpu import target
 
-    process_memory.need_software()
+    process_memory.need_software(what="timing kernels")
     count = process_memory.threads(threads)
     with console(stderr=True).status("calibrating") as status:
         chosen = _chosen(device, status.update)

@@ -75,9 +75,10 @@ def compare(
     from rung.cli.common import quiet_bitsandbytes, simulated
     from rung.engine import process_memory
 
-    process_memory.need_software()
+    is_pipeline = comparing.is_pipeline(model, offline)
+    process_memory.need_software(process_memory.ALL if is_pipeline else process_memory.LEAN)
     quiet_bitsandbytes()
-    folder = making.opened(model, offline, None, quiet=True) if comparing.is_pipeline(model, offline) else None
+    folder = making.opened(model, offline, None, quiet=True) if is_pipeline else None
     reads = {"--text": text, "--context": context, "--threads": threads}
     shows = {"--prompt": prompt, "--frames": frames, "--size": size, "--steps": steps, "--seed": seed}
     if folder is not None:

@@ -1,0 +1,111 @@
+"""Whole tokens and prompts where torch is not installed and no compiled function takes the model: glue in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rung.formats.codec import Floats
+from rung.ops.decode_step.parts import Cache
+from rung.ops.decode_step.rope import rotate_array
+from rung.ops.decode_step.weights import LayerWeights, Weights
+
+
+class ArrayReader:
+    """See ``rung.ops.decode_step``. Keeps no state: what has been read is in the cache."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights, self._shape = weights, weights.shape
+
+    def read(self, ids: Sequence[int], cache: Cache, start: int) -> Floats:
+        """Return hidden states [T, hidden] after the last layer, of ids at ``start`` and on; write the cache there."""
+        hidden = self._weights.look_up.rows(ids) * np.float32(self._shape.embedding_scale)
+        turns = [frequencies.table(start, len(ids)) for frequencies in self._weights.frequencies]
+        for layer in self._weights.layers:
+            mixed = layer.output.multiply(self._attention(layer, hidden, cache, start, turns[layer.rope]))
+            hidden += self._post_normed(mixed, layer.attention_post_norm)
+            narrow = layer.narrow.multiply(self._gated(layer, self._norm(hidden, layer.mlp_norm)))
+            hidden += self._post_normed(narrow, layer.mlp_post_norm)
+        return hidden
+
+    def logits(self, hidden: Floats) -> Floats:
+        """Return logits [T, vocabulary] of hidden states [T, hidden]."""
+        logits = self._weights.head.multiply(self._norm(hidden, self._weights.norm))
+        softcap = self._shape.logit_softcap
+        return logits if softcap is None else np.tanh(logits / np.float32(softcap)) * np.float32(softcap)
+
+    def _norm(self, x: Floats, weight: Floats) -> Floats:
+        """Return x / sqrt(mean(x^2) + epsilon) * weight over the last dimension."""
+        mean = np.square(x).mean(axis=-1, keepdims=True)
+        normed: Floats = x / np.sqrt(mean + np.float32(self._shape.norm_epsilon)) * weight
+        return normed
+
+    def _post_normed(self, added: Floats, norm: Floats | None) -> Floats:
+        return added if norm is None else self._norm(added, norm)
+
+    def _attention(
+        self, layer: LayerWeights, hidden: Floats, cache: Cache, start: int, turns: tuple[Floats, Floats]
+    ) -> Floats:
+        """Return what the queries gather, [T, heads * head_dim]; write keys and values into the cache."""
+        shape, (cos, sin), end = self._shape, turns, start + len(hidden)
+        x = self._norm(hidden, layer.attention_norm)
+        whole = np.concatenate([linear.multiply(x) for linear in layer.inputs], axis=1)
+        heads: Floats = whole.reshape(len(x), -1, shape.head_dim)
+        q, k, v = np.split(heads, [shape.heads, shape.heads + shape.kv_heads], axis=1)
+        for part, norm in ((q, layer.q_norm), (k, layer.k_norm)):
+            if norm is not None:
+                part[...] = self._norm(part, norm)
+            rotate_array(part, cos, sin, self._weights.frequencies[layer.rope].interleaved)
+        keys, values = cache.arrays(layer.index, end)
+        keys[start:], values[start:] = k, v
+        scale, softcap = shape.attention_scale, shape.attention_softcap
+        out = layer.attend.attend(q, keys, values, start=start, scale=scale, window=layer.window, softcap=softcap)
+        return out.reshape(len(x), -1)
+
+    def _gated(self, layer: LayerWeights, x: Floats) -> Floats:
+        """Return activation(gate) * up, [T, feed_forward]."""
+        whole: Floats = np.concatenate([linear.multiply(x) for linear in layer.widen], axis=1)
+        gate, up = whole[:, : self._shape.feed_forward], whole[:, self._shape.feed_forward :]
+        if self._shape.activation == "gelu_tanh":
+            inner = np.float32(np.sqrt(2 / np.pi)) * (gate + np.float32(0.044715) * gate * gate * gate)
+            activated: Floats = np.float32(0.5) * gate * (1 + np.tanh(inner))
+        else:
+            activated = gate / (1 + np.exp(-np.maximum(gate, np.float32(-80))))
+        gated: Floats = activated * up
+        return gated
+
+
+@dataclass(frozen=True)
+class State:
+    """Hold what ``prepare`` binds."""
+
+    reader: ArrayReader
+    cache: Cache
+
+
+class Step:
+    """See ``rung.ops.decode_step``; a token is read as a prompt of one."""
+
+    without_torch = True
+
+    def prepare(self, weights: Weights, cache: Cache, *, threads: int) -> State:
+        """The parts are bound already."""
+        return State(ArrayReader(weights), cache)
+
+    def reads_without_torch(self, state: State) -> bool:
+        """Return True: nothing here knows torch."""
+        return True
+
+    def reader(self, state: State) -> ArrayReader:
+        """Return the reader of ``prepare``."""
+        return state.reader
+
+    def apply(self, state: State, token: int, position: int) -> Floats:
+        """Return logits [vocabulary] after ``token`` at ``position``."""
+        logits: Floats = state.reader.logits(state.reader.read([token], state.cache, position))[0]
+        return logits
+
+
+RUNG = Step()

@@ -1,0 +1,129 @@
+"""What ``pip install 'rung[lean]'`` brings is enough for language models: no torch, the same tokens."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from tests import foreign
+from tests.tiny import gguf_vocabulary, tiny_checkpoint
+
+ROOT = Path(__file__).parents[2]
+GGUF = ROOT / "tests" / "fixtures" / "gguf"
+#: GGUF files whose caches are f16 and f32, whose weights are packed, stored as floats, and too short to be packed.
+FILES = ("gemma2-q8_0", "llama-q4_0", "gemma2-bf16", "llama-f32")
+PROGRAM = """
+import json, sys
+import rung
+SHORT, LONG = [1, 5, 9], [1] + [3 + 7 * n % 90 for n in range(70)]
+found = {}
+for path in sys.argv[1:]:
+    model = rung.load(path, context=128, device="cpu")
+    tokens = []
+    for prompt in (SHORT, LONG, LONG + [4, 8]):
+        answer = model._start(prompt, {"max_tokens": 6, "temperature": 0.0}, goes_on=True)
+        list(answer)
+        tokens.append(answer.result["tokens"])
+    logits = model.logits(LONG)
+    found[path] = {
+        "tokens": tokens, "logits": [float(value) for value in logits[-1]], "type": type(logits).__module__,
+        "shape": list(logits.shape), "rungs": sorted(set(", ".join(model.report.rungs.values()).split(", "))),
+        "steps": [step.reason for step in model.report.steps],
+    }
+print(json.dumps({"found": found, "torch": "torch" in sys.modules}))
+"""
+
+
+def _wanted(extra: str) -> set[str]:
+    """The distributions that pip installs for an extra of rung, and what those need."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    waiting, found = [*project["dependencies"], *project["optional-dependencies"][extra]], set()
+    while waiting:
+        requirement = waiting.pop()
+        name = re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
+        if name not in found and "extra ==" not in requirement:
+            found.add(name)
+            try:
+                waiting += metadata.requires(name) or ()
+            except metadata.PackageNotFoundError:
+                continue  # for another system
+    return found
+
+
+@cache
+def _site(folder: Path) -> Path:
+    """A folder of links to what ``rung[lean]`` installs, and to nothing else."""
+    folder.mkdir()
+    for name in _wanted("lean"):
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        for file in distribution.files or ():
+            top = file.parts[0]
+            place = Path(distribution.locate_file(top))
+            if top not in ("..", "__pycache__", "bin") and not (folder / top).exists() and place.exists():
+                (folder / top).symlink_to(place)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    return _site(tmp_path_factory.mktemp("lean") / "site")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """GGUF files, and folders: floats of lengths that no kernel takes, and columns in an order of their own."""
+    odd, ordered = (tmp_path_factory.mktemp(name) for name in ("odd", "ordered"))
+    tiny_checkpoint(odd, "llama", "float32", hidden_size=40, intermediate_size=72, head_dim=10)
+    foreign.write(ordered, foreign.gptq(ordered=True))
+    for folder in (odd, ordered):
+        gguf_vocabulary(folder, 320)
+    return [*(str(GGUF / f"{name}.gguf") for name in FILES), str(odd), str(ordered)]
+
+
+def _run(program: str, *arguments: str, path: str = "", flags: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (path, str(ROOT / "src"))))}
+    return subprocess.run(
+        [sys.executable, *flags, "-c", program, *arguments], capture_output=True, text=True, env=environment
+    )
+
+
+def _lean(site: Path, program: str, *arguments: str) -> subprocess.CompletedProcess:
+    """Run a program that sees the packages of ``site`` only."""
+    return _run(program, *arguments, path=str(site), flags=("-S",))
+
+
+def test_no_torch_is_among_what_is_installed():
+    wanted = _wanted("lean")
+    assert not wanted & {"torch", "triton", "transformers"}
+    assert {"numba", "numpy", "tokenizers"} <= wanted
+
+
+def test_tokens_without_torch_are_those_with_it(site, models):
+    lean, whole = _lean(site, PROGRAM, *models), _run(PROGRAM, *models)
+    assert lean.returncode == 0, lean.stderr
+    assert whole.returncode == 0, whole.stderr
+    alone, beside = json.loads(lean.stdout), json.loads(whole.stdout)
+    assert not alone["torch"]
+    assert beside["torch"]
+    for path, found in alone["found"].items():
+        other = beside["found"][path]
+        assert not found["steps"], path
+        assert found["tokens"] == other["tokens"], path
+        assert found["shape"] == other["shape"]
+        assert (found["type"], other["type"]) == ("numpy", "torch")
+        scale = max(map(abs, other["logits"]))
+        off = max(abs(a - b) for a, b in zip(found["logits"], other["logits"], strict=True))
+        assert off < 0.02 * scale, (path, off, scale)
+        assert not {"torch.decode", "torch.sdpa", "ref"} & set(found["rungs"]), path
+    odd, ordered = (set(alone["found"][path]["rungs"]) for path in models[-2:])
+    assert {"numpy.step", "numpy.sdpa", "numpy.decode"} <= odd
+    assert "numpy.step" in ordered
