@@ -14,7 +14,6 @@ from rung.formats.codec import Floats
 from rung.models.adapters.adapter import LowRank
 from rung.models.card import Decoder, Layer, Rope
 from rung.ops import LADDERS
-from rung.ops.attention.numpy_sdpa import RUNG as ATTENTION
 from rung.ops.decode_step import numpy_step
 from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.parts import Rows
@@ -77,13 +76,17 @@ class _Embedding:
 class _Attention:
     """Attention in NumPy, for arrays and for tensors on a CPU."""
 
+    def __init__(self) -> None:
+        self._rung = LADDERS["attention"].rung("numpy.sdpa").load()
+
     def __call__(self, q: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:
         import torch
 
-        return torch.from_numpy(ATTENTION.attend(q.numpy(), keys.numpy(), values.numpy(), **options))
+        return torch.from_numpy(self.attend(q.numpy(), keys.numpy(), values.numpy(), **options))
 
     def attend(self, q: Floats, keys: Floats, values: Floats, **options: Any) -> Floats:
-        return ATTENTION.attend(q, keys, values, **options)
+        made: Floats = self._rung.attend(q, keys, values, **options)
+        return made
 
 
 class _Parts:
