@@ -15,10 +15,10 @@ from rung.kernels.cpu import parallel, target
 _TWICE = """
 import json
 from rung.kernels.cpu.gemm.activations import quantize
-from rung.kernels.cpu.pack.decoding_kernels import decode_blocks_avx512
+from rung.kernels.cpu.pack.decoding_kernels import decode_blocks
 from rung.kernels.cpu.gemm.product import multiply
 from rung.kernels.cpu.pack.native import NATIVE
-made = [make(dtype) for make in (quantize, decode_blocks_avx512) for dtype in ("f32", "bf16")]
+made = [make(dtype) for make in (quantize, decode_blocks) for dtype in ("f32", "bf16")]
 made += [multiply("q4_0", 1), multiply("q4_0", 8)]
 made += NATIVE["q4_0"]
 print(json.dumps([kernel.from_cache for kernel in made]))
@@ -110,6 +110,8 @@ def test_kernels_without_a_cache_go_with_the_process_also_those_of_killed_childr
     ],
 )
 def test_features_are_those_of_the_jit(monkeypatch, environment, there):
+    for name in ("RUNG_CPU_LEVEL", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"):
+        monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert target.capabilities()["isa.avx512_vnni"] is there

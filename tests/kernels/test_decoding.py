@@ -7,10 +7,7 @@ import torch
 from rung import formats
 from rung.formats import Encoded
 from rung.formats.families import grouped
-from rung.kernels.cpu import target
 from rung.kernels.cpu.pack import decoding
-from rung.kernels.cpu.pack.decoding_kernels import decode_blocks
-from rung.kernels.cpu.parallel import run
 
 
 def encoded(format: str, rows: int, columns: int) -> Encoded:
@@ -42,22 +39,10 @@ def test_sixteen_bits_are_rounded_as_torch_rounds(format: str, dtype: torch.dtyp
     with np.errstate(invalid="ignore"):
         wanted = torch.from_numpy(formats.decode(weight, slice(0, 68))).to(dtype)
     bits = decoding.narrow(weight, name, slice(0, 68), 2)
-    if not target.capabilities()["isa.avx512f"]:
-        assert bits is None
-        return
     made = torch.from_numpy(bits).view(dtype)
     assert torch.equal(made.isnan(), wanted.isnan())
     assert torch.equal(made.nan_to_num().view(torch.int16), wanted.nan_to_num().view(torch.int16))
     assert decoding.narrow(encoded("nf4", 4, 96), name, slice(1, 3)) is None  # blocks that lie in two rows
-
-
-def test_processors_without_avx512() -> None:
-    weight = encoded("fp4", 72, 1024)
-
-    def plainly(words: list[int], threads: int) -> None:
-        run(decode_blocks.address, words, threads)
-
-    assert np.array_equal(decoding._codebook(weight, 4, 60, 2, plainly), formats.decode(weight, slice(4, 60)))
 
 
 @pytest.mark.parametrize("ordered", ["", ":ordered"])

@@ -6,11 +6,11 @@ Addresses are integers, no alignment is asked for. Beside arithmetic: what funct
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
 from llvmlite import ir
 
+from rung.kernels.cpu import target
 from rung.kernels.isa import halves
 from rung.kernels.isa.emit import F16, F32, I16, I32, I64, call, constant, pointer, splat
 from rung.kernels.isa.emit import load as _load
@@ -277,10 +277,9 @@ def give_way(b):
 @instruction(VOID)
 def rest(b):
     """A moment of rest for a thread that waits in a loop; nothing where the processor has no such instruction."""
-    if platform.machine() in ("x86_64", "AMD64"):
-        call(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
-    elif platform.machine() in ("aarch64", "arm64"):
-        call(b, "llvm.aarch64.hint", ir.VoidType(), [I32(1)])
+    pause = target.level().pause
+    if pause is not None:
+        pause(b)
 
 
 def _jump(b: ir.IRBuilder, address: ir.Value, values: list[ir.Value]) -> None:

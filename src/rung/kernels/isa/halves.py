@@ -1,4 +1,4 @@
-"""Convert float16 to float32 and back, also where the processor has no instruction for it (x86 without F16C)."""
+"""Convert float16 to float32 and back, also where the processor has no instruction for it (many before 2013)."""
 
 from __future__ import annotations
 

@@ -41,9 +41,13 @@ class Level:
     up to int32; int16 hold ``in_int16(largest code)`` of them. ``signed``: codes of a whole byte are multiplied as
     signed ones; ``with_sign(b, x, codes)`` gives ``x`` their signs where only magnitudes can be multiplied.
 
-    ``shuffle(b, table, index)``: bytes of a table of 16. ``barrier``: an empty assembly keeps the order of sums, which
-    LLVM would change for one that needs more registers. ``operand_of_lane``: products take one lane of a register, so
-    that activations are loaded 16 bytes at a time. ``masks``: loads and stores under a mask are instructions.
+    ``shuffle(b, table, index)``: bytes of a table of 16. ``permute(b, table, index)``, where there is one: 16 values of
+    32 bits, or 32 of 16 bits, of a table as large. Without ``shuffles`` no instruction does the first, and tables are
+    better read in memory.
+
+    ``barrier``: an empty assembly keeps the order of sums, which LLVM would change for one that needs more registers.
+    ``operand_of_lane``: products take one lane of a register, so that activations are loaded 16 bytes at a time.
+    ``masks``: loads and stores under a mask are instructions. ``pause(b)``: what a thread does that waits in a loop.
     """
 
     name: str
@@ -58,6 +62,9 @@ class Level:
     pairs: Callable[[Builder, Value, Value], list[Value]] | None = None
     widen: Callable[[Builder, list[Value]], Value] | None = None
     with_sign: Callable[[Builder, Value, Value], Value] | None = None
+    permute: Callable[[Builder, Value, Value], Value] | None = None
+    shuffles: bool = True
+    pause: Callable[[Builder], None] | None = None
     products_in_pair: int = 2
     barrier: bool = False
     operand_of_lane: bool = False

@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba.core.cgutils import alloca_once_value, for_range
 
 from rung.kernels.cpu import target
-from rung.kernels.isa import halves, products
+from rung.kernels.isa import halves, products, tables
 from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, LLVM_VERSION, call, constant, load, pointer, splat, store
 from rung.kernels.isa.vector import FLOAT, INT, VOID, VectorType, instruction
 
@@ -281,21 +281,13 @@ def shuffle_bytes(b, table, index):
 @instruction(VOID, INT, INT, f32x16)
 def store_nibbles_f32(b, address, codes, values):
     """32 float32 of the 16 bytes at ``codes``: which of ``values`` their high and low four bits name."""
-    index = b.zext(load(b, codes, ir.VectorType(I8, LANES)), I32S)
-    halves = [
-        call(b, "llvm.x86.avx512.permvar.sf.512", F32S, [values, each]) for each in (shift_right(b, index, 4), index)
-    ]
-    order = constant(ir.VectorType(I32, 2 * LANES), [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)])
-    store(b, address, b.shuffle_vector(*halves, order))
+    tables.store_looked_up(b, address, load(b, codes, ir.VectorType(I8, LANES)), values)
 
 
 @instruction(VOID, INT, INT, i32x16)
 def store_nibbles_16(b, address, codes, values):
-    """The same of values of 16 bits, which are there twice: the fifth bit of an index does not matter then."""
-    index = b.zext(load(b, codes, ir.VectorType(I8, LANES)), I32S)
-    both = b.bitcast(b.or_(shift_right(b, index, 4), shift_left(b, index, 16)), WORDS32)
-    found = call(b, "llvm.x86.avx512.permvar.hi.512", WORDS32, [b.bitcast(values, WORDS32), both])
-    store(b, address, found)
+    """The same of values of 16 bits, which are there twice."""
+    tables.store_looked_up(b, address, load(b, codes, ir.VectorType(I8, LANES)), b.bitcast(values, WORDS32))
 
 
 def _twice(b, words):

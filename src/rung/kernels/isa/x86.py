@@ -38,6 +38,17 @@ def shuffle(b: ir.IRBuilder, table: ir.Value, index: ir.Value) -> ir.Value:
     return call(b, "llvm.x86.{}pshuf.b{}".format(*_PREFIX[_lanes(index)]), index.type, [table, index])
 
 
+def permute(b: ir.IRBuilder, table: ir.Value, index: ir.Value) -> ir.Value:
+    """``vpermps``, ``vpermw``: values of a whole register of 16 float32 or 32 int16, by the low bits of each index."""
+    name = "sf" if table.type.count == 16 else "hi"
+    return call(b, f"llvm.x86.avx512.permvar.{name}.512", table.type, [table, index])
+
+
+def pause(b: ir.IRBuilder) -> None:
+    """``pause``, which processors before SSE2 take for nothing to do."""
+    call(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
+
+
 def dot(b: ir.IRBuilder, sums: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
     """``vpdpbusd``: four products of unsigned and signed bytes, added to each int32."""
     lanes = sums.type.count

@@ -1,7 +1,7 @@
 """The inner loop of all quantized products, unrolled by LLVM emitters: groups of 16 rows times a tile of activations.
 
 The activations of a tile of T rows are a *panel* (see ``activations``): per unit of 32 columns T x 32 signed bytes,
-then T scales, then T (or 2 T) sums. Per unit, row and group: sums of 32 products (8 ``vpdpbusd`` with AVX-512 VNNI),
+then T scales, then T (or 2 T) sums. Per unit, row and group: sums of 32 products (``isa.products``),
 a conversion and two or three float32 operations. Many rows are multiplied with as many groups at a time as the level
 has registers for: with one, loads are the limit, because every product needs a broadcast; with two, each serves both.
 """

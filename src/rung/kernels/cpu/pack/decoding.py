@@ -86,15 +86,12 @@ def _pairs(format: Format) -> npt.NDArray[np.uint64]:
 
 @functools.cache
 def _compiled(family: str, dtype: str = "f32") -> Run | None:
-    """Runs the kernel of a family on so many threads; None where nothing can be compiled, or not to that dtype."""
+    """Runs the kernel of a family on so many threads; None where nothing can be compiled."""
     if importlib.util.find_spec("numba") is None or not target.features():
         return None
-    wide = target.capabilities()["isa.avx512f"]
-    if dtype != "f32" and not wide:
-        return None
-    from rung.kernels.cpu.pack.decoding_kernels import decode_blocks, decode_blocks_avx512, decode_groups
+    from rung.kernels.cpu.pack.decoding_kernels import decode_blocks, decode_groups
     from rung.kernels.cpu.parallel import run
 
-    of_codebooks = decode_blocks_avx512(dtype) if wide else decode_blocks
-    kernel = of_codebooks if family == "codebook4" else decode_groups
-    return lambda words, threads: run(kernel.address, words, threads)
+    return lambda words, threads: run(
+        (decode_blocks(dtype) if family == "codebook4" else decode_groups).address, words, threads
+    )

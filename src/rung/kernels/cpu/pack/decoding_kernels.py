@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-
-from rung.kernels.cpu.compiled import Kernel, kernel
+from rung.kernels.cpu.compiled import Kernel, kernel, per_level
 from rung.kernels.isa.generic import fetch_add, read_float, read_int, write_float
 from rung.kernels.isa.registers import (
     load_second_f32,
@@ -20,28 +18,11 @@ from rung.kernels.isa.scalar import read_u8
 _BLOCKS = 64  # blocks a thread takes at a time
 
 
-@kernel(3)
-def decode_blocks(words, thread, threads):
-    """For ``parallel.run``; the counter, then addresses of codes, float32 scales, the pairs of float32 that the 256
-    bytes stand for, and the result; the bytes of a block, and how many blocks there are."""
-    codes, scales, pairs, out = read_int(words + 8), read_int(words + 16), read_int(words + 24), read_int(words + 32)
-    size, blocks = read_int(words + 40), read_int(words + 48)
-    while True:
-        first = fetch_add(words, 1) * _BLOCKS
-        if first >= blocks:
-            break
-        for block in range(first, min(first + _BLOCKS, blocks)):
-            scale = read_float(scales + 4 * block)
-            for byte in range(size * block, size * block + size):
-                pair = pairs + 8 * read_u8(codes + byte)
-                high, low = read_float(pair), read_float(pair + 4)  # both before a write: the compiler joins them
-                write_float(out + 8 * byte, high * scale)
-                write_float(out + 8 * byte + 4, low * scale)
-
-
-@functools.cache
-def decode_blocks_avx512(dtype: str) -> Kernel:
-    """The same to f32, f16 or bf16, 16 bytes at a time, which divide a block."""
+@per_level
+def decode_blocks(dtype: str) -> Kernel:
+    """For ``parallel.run``, to f32, f16 or bf16, 16 bytes at a time, which divide a block; the counter, then addresses
+    of codes, float32 scales, the pairs of float32 that the 256 bytes stand for, the result, the bytes of a block, and
+    how many blocks there are."""
     f32, f16 = dtype == "f32", dtype == "f16"  # numbers: a kernel that holds an instruction is never found on disk
 
     @kernel(3)

@@ -12,5 +12,6 @@ LEVEL = Level(
     widen=x86.widen,
     with_sign=x86.with_sign,
     shuffle=x86.shuffle,
+    pause=x86.pause,
     barrier=True,
 )

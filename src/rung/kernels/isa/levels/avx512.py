@@ -26,6 +26,8 @@ LEVEL = Level(
     widen=x86.widen,
     with_sign=with_sign,
     shuffle=x86.shuffle,
+    permute=x86.permute,
+    pause=x86.pause,
     barrier=True,
     masks=True,
 )

@@ -20,5 +20,7 @@ LEVEL = Level(
     signed=False,
     dot=x86.dot,
     shuffle=x86.shuffle,
+    permute=x86.permute,
+    pause=x86.pause,
     masks=True,
 )

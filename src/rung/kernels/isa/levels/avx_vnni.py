@@ -14,4 +14,5 @@ LEVEL = Level(
     signed=False,
     dot=x86.dot,
     shuffle=x86.shuffle,
+    pause=x86.pause,
 )

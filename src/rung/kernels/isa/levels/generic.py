@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from rung.kernels.isa.emit import I16, I32, I64, constant
+from rung.kernels.cpu import target
+from rung.kernels.isa.emit import I16, I32, I64, call, constant
 from rung.kernels.isa.level import Level, Target
 
 
@@ -35,6 +36,14 @@ def shuffle(b: ir.IRBuilder, table: ir.Value, index: ir.Value) -> ir.Value:
     return result
 
 
+def pause(b: ir.IRBuilder) -> None:
+    """Rest for a moment, as all processors of a kind can."""
+    if target.arch() == "x86_64":
+        call(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
+    elif target.arch() == "aarch64":
+        call(b, "llvm.aarch64.hint", ir.VoidType(), [I32(1)])
+
+
 LEVEL = Level(
     name="generic",
     rank=0,
@@ -48,4 +57,6 @@ LEVEL = Level(
     widen=widen,
     products_in_pair=1,
     shuffle=shuffle,
+    shuffles=False,
+    pause=pause,
 )
