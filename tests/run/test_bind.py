@@ -149,7 +149,7 @@ def test_a_proof_is_kept_on_disk(monkeypatch):
 def test_what_the_moment_did_is_checked_again_and_a_finding_is_kept(monkeypatch, nothing_proved, outcome, kept):
     asked = []
 
-    def run(jobs, limit):
+    def run(jobs, limit, **options):
         asked.append(len(jobs))
         return [outcome] * len(jobs)
 
@@ -172,7 +172,7 @@ def test_a_proof_is_of_one_class_of_cases(monkeypatch, nothing_proved):
     ]
     asked = []
 
-    def run(jobs, limit):
+    def run(jobs, limit, **options):
         asked.append(len(jobs))
         return [Outcome("returned", {"ok": True, "reason": ""})] * len(jobs)
 

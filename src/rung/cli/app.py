@@ -90,7 +90,12 @@ def _run(given: list[str]) -> None:
         front_door.show()
         sys.exit(0)
     from rung.cli.commands import Passed, command_line
+    from rung.core.settings import CPU_LEVEL
 
+    if CPU_LEVEL.read() and not given[0].startswith("-"):
+        from rung.kernels.cpu.target import check_limit
+
+        check_limit()
     try:
         command_line(given)(given)
         return

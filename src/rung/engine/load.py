@@ -213,9 +213,12 @@ def _bind(
     changes: Mapping[str, Sequence[LowRank]],
 ) -> Model:
     from rung.kernels.cpu import target
+    from rung.run import cpu_level
 
     if plan.packing == "stored" or isinstance(card, NetworkCard):
         process_memory.keep_heap_whole()
+    for each in devices:
+        cpu_level.adopt(each)
     note = target.configure(plan.threads)  # before Numba is imported, which fixes its target and its threads
     if note:
         journal.notes.append(note)

@@ -16,7 +16,7 @@ from rung.diagnosis import Match, classify
 from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.ops import LADDERS
-from rung.run import self_check
+from rung.run import cpu_level, self_check
 from rung.run.journal import Journal
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Binder:
         self._ladders = ladders
         self._proofs: dict[tuple[Rung, str], Verdict] = {}
         self._choosing = threading.Lock()
+        cpu_level.adopt(device)
 
     def prove(self, cases: Iterable[Case], apart: bool = False) -> None:
         """Self-checks, in one child process, the rungs that these cases climb to and that have no proof yet.
@@ -65,7 +66,17 @@ class Binder:
         """
         asked = list(dict.fromkeys(cases))
         while wanted := [(rung, case) for case in asked if (rung := self.unproved(case, apart))]:
-            self._proofs |= self_check.prove(self.device, wanted, self.journal.say)
+            self._prove(wanted)
+
+    def _prove(self, wanted: Iterable[tuple[Rung, Case]]) -> None:
+        """Keep verdicts; those of a level of CPU instructions that is left for a lower one hold no longer."""
+
+        def step_down(step: StepDown) -> None:
+            self._proofs.clear()
+            self.journal.step(step)
+
+        found = self_check.prove(self.device, wanted, self.journal.say, step_down)
+        self._proofs |= found
 
     def unproved(self, case: Case, apart: bool) -> Rung | None:
         """Return the rung that the case would climb to and that no self-check has proved here, or None."""
@@ -86,7 +97,7 @@ class Binder:
                 return climb
             name = (rung, self_check.class_of(case))
             if name not in self._proofs:
-                self._proofs |= self_check.prove(self.device, [(rung, case)])
+                self._prove([(rung, case)])
             if self._proofs[name]:
                 return climb
 

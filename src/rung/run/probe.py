@@ -19,7 +19,7 @@ from rung.hardware.catalog import DTYPES
 from rung.hardware.families.cpu import LEVELS
 from rung.hardware.probe_cache import Findings
 from rung.kernels.cpu import target
-from rung.run import worker
+from rung.run import cpu_level, worker
 from rung.run.worker import Job, Outcome
 
 #: Seconds that one attempt may take; all of them together take under 10 s where nothing hangs.
@@ -34,7 +34,6 @@ _OPS = ("matmul", "attention", "elementwise")
 _PROBES = "rung.run.probes"
 _COMPARED = "computed and compared with float64"
 _COMPILED = "compiled, run and compared"
-_KERNELS = "isa.kernels"
 _CHECK = "rung.kernels.isa.probes:check"
 
 Progress = Callable[[str], None]
@@ -55,7 +54,9 @@ def probe(device: Device, *, fresh: bool = False, progress: Progress = lambda wh
             note = probe_cache.write(device, found) if _worth_keeping(found) else ""
             if note:
                 found = replace(found, notes=(*found.notes, note))
-    return probe_cache.apply(device, found)
+    known = probe_cache.apply(device, found)
+    cpu_level.adopt(known)
+    return known
 
 
 def measure(device: Device, progress: Progress = lambda what: None) -> Findings:
@@ -96,7 +97,7 @@ def _instruction_sets(device: Device, progress: Progress) -> Iterator[Capability
     ]
     if device.kind != "cpu" or not names:
         return
-    provable = [name for name in names if device.arch == "x86_64" and name != _KERNELS]
+    provable = [name for name in names if device.arch == "x86_64" and name != cpu_level.KERNELS]
     if "numba" not in device.software:
         for name in names:
             yield Capability(name, Level.UNKNOWN, Proof.NONE, "numba is not installed: pip install 'rung[lean]'")
@@ -114,11 +115,11 @@ def _kernels() -> Capability:
     A processor may list instructions that its hypervisor refuses: the child ends with an illegal instruction, and the
     next lower level is tried.
     """
-    job, refused = Job.of(_CHECK, name=_KERNELS), ""
+    job, refused = Job.of(_CHECK, name=cpu_level.KERNELS), ""
     for number, level in enumerate(target.levels()):
         environment = {CPU_LEVEL.variable: level.name} if number else {}
         (outcome,) = worker.run([job], 4 * LIMIT, environment=environment)
-        found = _capability(_KERNELS, outcome, f"{_COMPILED} at level {level.name}{refused}")
+        found = _capability(cpu_level.KERNELS, outcome, f"{_COMPILED} at level {level.name}{refused}")
         if found.level is Level.NATIVE:
             return replace(found, detail=level.name)
         if found.level is Level.UNKNOWN:

@@ -44,6 +44,16 @@ def _keep_if_possible(cache: Any, signature: Any, code: Any) -> None:
 
 
 caching.Cache.save_overload = _keep_if_possible
+_key = caching.Cache._index_key
+
+
+def _key_of_level(cache: Any, signature: Any, codegen: Any) -> Any:
+    """A kernel of rung is another one at another level of CPU instructions, of which Numba knows nothing."""
+    key = _key(cache, signature, codegen)
+    return (*key, target.level().name) if cache._py_func.__module__.startswith("rung.") else key
+
+
+caching.Cache._index_key = _key_of_level
 
 
 class Kernel:

@@ -9,6 +9,7 @@ import atexit
 import functools
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -17,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rung.core.errors import RungError
+from rung.core.errors import UsageError
 from rung.core.settings import CACHE, CPU_LEVEL
 from rung.hardware import arm
 
@@ -94,8 +95,23 @@ def use_level(name: str) -> None:
 
 
 def limit() -> str:
-    """Return the level that limits what is compiled: the user's, else that of ``use_level``, else an empty string."""
-    return CPU_LEVEL.read() or _proved
+    """Return the level that limits what is compiled: the lower of the user's and that of ``use_level``, or an empty
+    string."""
+    asked = CPU_LEVEL.read()
+    if not asked or not _proved:
+        return asked or _proved
+    from rung.kernels.isa.levels import named
+
+    return min(asked, _proved, key=lambda name: named(name).rank)
+
+
+def check_limit() -> None:
+    """Raise ``UsageError`` where ``RUNG_CPU_LEVEL`` names no level, or one that this processor does not have."""
+    if CPU_LEVEL.read() and importlib.util.find_spec("llvmlite"):
+        from rung.kernels.isa.levels import named
+
+        named(CPU_LEVEL.read())
+        _restrict()
 
 
 def levels() -> list[Level]:
@@ -113,21 +129,34 @@ def level() -> Level:
     return next((each for each in found if each.name not in _wrong), found[-1])
 
 
-def lower_level() -> Level | None:
-    """Compile for the next lower level from now on, because a kernel was wrong; None where there is none."""
+def lower_levels() -> list[Level]:
+    """The levels below the present one that have not been wrong, the highest first."""
     now = level()
-    if now is levels()[-1]:
-        return None
-    _wrong.append(now.name)
+    return [each for each in levels() if each.rank < now.rank and each.name not in _wrong]
+
+
+def step_down_to(name: str) -> None:
+    """Compile for a lower level from now on, because a kernel was wrong at all that are above it."""
+    chosen = next(each for each in levels() if each.name == name)
+    _wrong.extend(each.name for each in levels() if each.rank > chosen.rank and each.name not in _wrong)
     level.cache_clear()
-    return level()
+
+
+def compiled_for() -> dict[str, str]:
+    """Return the environment in which a child compiles for the very processor that this process compiles for."""
+    from llvmlite import binding
+
+    return {
+        "NUMBA_CPU_NAME": os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name(),
+        "NUMBA_CPU_FEATURES": os.environ.get("NUMBA_CPU_FEATURES") or binding.get_host_cpu_features().flatten(),
+    }
 
 
 def _restrict() -> None:
     """Compile for no more than ``limit()``, unless the compiler's target is set already.
 
     LLVM does not find out whether an ARM processor has products of bytes: there the compiler is told.
-    Raises ``RungError`` where the level has no such name, or needs what the processor lacks.
+    Raises ``UsageError`` where the level has no such name, or needs what the processor lacks.
     """
     name, own = limit(), arm.own_features()
     if os.environ.get("NUMBA_CPU_FEATURES", own) != own:
@@ -140,7 +169,7 @@ def _restrict() -> None:
 
     lowered = named(name).target(arch(), _host_features())
     if lowered is None:
-        raise RungError(
+        raise UsageError(
             f"{CPU_LEVEL.variable}={name} is more than this processor has",
             ways_out=[f"unset {CPU_LEVEL.variable}: rung finds the highest level by itself"],
             code="cpu-level",
@@ -205,7 +234,9 @@ def shared() -> dict[str, str]:
     """Return what the environment of a child needs to compile what this process does, and to keep it in one folder: a
     child that is killed cannot remove one of its own."""
     folder = {} if _writable(_kernels()) else {"NUMBA_CACHE_DIR": str(_temporary())}
-    return folder | ({CPU_LEVEL.variable: _proved} if _proved else {})
+    if _wrong:
+        return folder | {CPU_LEVEL.variable: level().name} | compiled_for()
+    return folder | ({CPU_LEVEL.variable: limit()} if _proved else {})
 
 
 def _kernels() -> Path:

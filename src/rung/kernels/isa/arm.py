@@ -35,6 +35,11 @@ def dot(b: ir.IRBuilder, sums: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Val
     return call(b, "llvm.aarch64.neon.sdot.v4i32.v16i8", _INTS, [sums, codes, x])
 
 
+def pause(b: ir.IRBuilder) -> None:
+    """``yield``: a hint that the thread waits."""
+    call(b, "llvm.aarch64.hint", ir.VoidType(), [I32(1)])
+
+
 #: Features of LLVM by generation, to compile for no more than that.
 NEON = "+neon,+fp-armv8"
 DOTPROD = f"{NEON},+lse,+rdm,+fullfp16,+dotprod"

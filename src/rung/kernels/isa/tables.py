@@ -13,11 +13,10 @@ from rung.kernels.cpu import target
 from rung.kernels.isa.emit import I8, I16, I32, I64, constant, load, plus, store
 from rung.kernels.isa.level import Level
 
-Value = ir.Value
 _CODES = 16  # bytes of codes that are looked up at a time
 
 
-def store_looked_up(b: ir.IRBuilder, address: Value, codes: Value, values: Value) -> None:
+def store_looked_up(b: ir.IRBuilder, address: ir.Value, codes: ir.Value, values: ir.Value) -> None:
     """Write the 32 values that 16 bytes of codes name."""
     level = target.level()
     if level.permute is not None:
@@ -28,7 +27,7 @@ def store_looked_up(b: ir.IRBuilder, address: Value, codes: Value, values: Value
         _store_from_memory(b, address, codes, values)
 
 
-def _permuted(b: ir.IRBuilder, level: Level, codes: Value, values: Value) -> Value:
+def _permuted(b: ir.IRBuilder, level: Level, codes: ir.Value, values: ir.Value) -> ir.Value:
     """Look up whole values in a register; the bits of an index above its lowest do not matter."""
     assert level.permute is not None
     wide = ir.VectorType(I32, _CODES)
@@ -40,14 +39,14 @@ def _permuted(b: ir.IRBuilder, level: Level, codes: Value, values: Value) -> Val
     return level.permute(b, values, b.bitcast(both, ir.VectorType(I16, 2 * _CODES)))
 
 
-def _in_turns(b: ir.IRBuilder, x: Value, y: Value) -> Value:
+def _in_turns(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """Return x[0], y[0], x[1], y[1] and so on."""
     count = x.type.count
     order = [lane // 2 + count * (lane % 2) for lane in range(2 * count)]
     return b.shuffle_vector(x, y, constant(ir.VectorType(I32, 2 * count), order))
 
 
-def _store_shuffled(b: ir.IRBuilder, level: Level, address: Value, codes: Value, values: Value) -> None:
+def _store_shuffled(b: ir.IRBuilder, level: Level, address: ir.Value, codes: ir.Value, values: ir.Value) -> None:
     """Look up each byte of the values in a table of its own, and join the bytes again.
 
     Registers are shuffled in pieces of 16 bytes. Each takes every so many of the codes in fours, so that joined values
@@ -72,7 +71,7 @@ def _store_shuffled(b: ir.IRBuilder, level: Level, address: Value, codes: Value,
             store(b, plus(b, address, width * first + 16 * pieces * at), joined)
 
 
-def _joined(b: ir.IRBuilder, found: list[Value], pieces: int) -> list[Value]:
+def _joined(b: ir.IRBuilder, found: list[ir.Value], pieces: int) -> list[ir.Value]:
     """Join the bytes of values, which are apart, within pieces of 16 bytes: registers in the order of the values."""
     if len(found) == 2:
         return [_half(b, *found, pieces, upper) for upper in (False, True)]
@@ -84,7 +83,7 @@ def _joined(b: ir.IRBuilder, found: list[Value], pieces: int) -> list[Value]:
     return registers
 
 
-def _half(b: ir.IRBuilder, x: Value, y: Value, pieces: int, upper: bool) -> Value:
+def _half(b: ir.IRBuilder, x: ir.Value, y: ir.Value, pieces: int, upper: bool) -> ir.Value:
     """Return the lower or upper halves of all pieces of x and y, one of x, one of y in turns."""
     count = x.type.count
     each = count // pieces
@@ -96,11 +95,11 @@ def _half(b: ir.IRBuilder, x: Value, y: Value, pieces: int, upper: bool) -> Valu
     return b.shuffle_vector(x, y, constant(ir.VectorType(I32, count), order))
 
 
-def _take(b: ir.IRBuilder, x: Value, order: list[int]) -> Value:
+def _take(b: ir.IRBuilder, x: ir.Value, order: list[int]) -> ir.Value:
     return b.shuffle_vector(x, x, constant(ir.VectorType(I32, len(order)), order))
 
 
-def _store_from_memory(b: ir.IRBuilder, address: Value, codes: Value, values: Value) -> None:
+def _store_from_memory(b: ir.IRBuilder, address: ir.Value, codes: ir.Value, values: ir.Value) -> None:
     """Read value after value from a copy in memory, where no instruction looks anything up."""
     width, place = _width(values), alloca_once(b, values.type)
     b.store(values, place)
@@ -112,6 +111,6 @@ def _store_from_memory(b: ir.IRBuilder, address: Value, codes: Value, values: Va
             store(b, plus(b, address, width * (2 * k + half)), value)
 
 
-def _width(values: Value) -> int:
+def _width(values: ir.Value) -> int:
     """Bytes of a value: 4 where there are 16, 2 where 16 are there twice."""
     return 64 // int(values.type.count)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from rung.core.plugins import Plugin
+from rung.core.settings import CPU_LEVEL
 from rung.core.text import count
-from rung.core.types import YES, Case, Device, Rung, StepClass, Verdict, no
+from rung.core.types import YES, Case, Device, Rung, StepClass, StepDown, Verdict, no
 from rung.core.version import PACKAGE
 from rung.hardware import json_cache
+from rung.kernels.cpu import target
 from rung.ops import shape_class
-from rung.run import worker
+from rung.run import cpu_level, worker
 from rung.run.torch_device import torch_name
 
 #: Seconds for one self-check, compiling its kernels included; about 5 on an idle machine.
@@ -33,7 +36,7 @@ def source_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def _key(device: Device, rung_: Rung, case: Case) -> Mapping[str, str]:
+def _key(device: Device, rung_: Rung, case: Case, level: str = "") -> Mapping[str, str]:
     software = {
         name: version
         for name, version in device.software.items()
@@ -43,6 +46,7 @@ def _key(device: Device, rung_: Rung, case: Case) -> Mapping[str, str]:
         "kind": "selfcheck",
         "device": f"{device.id} {device.name}",
         "target": ",".join(sorted(n for n, c in device.capabilities.items() if n.startswith("isa.") and c.level)),
+        "level": (level or cpu_level.name_of(rung_)) if device.real else "",
         **software,
         "source": source_hash(),
         "rung": " ".join(filter(None, (rung_.op, rung_.name, str(rung_.version), rung_.impl, rung_.plugin))),
@@ -51,24 +55,71 @@ def _key(device: Device, rung_: Rung, case: Case) -> Mapping[str, str]:
 
 
 def prove(
-    device: Device, wanted: Iterable[tuple[Rung, Case]], say: Callable[[str], None] = lambda text: None
-) -> dict[tuple[Rung, str], Verdict]:
+    device: Device,
+    wanted: Iterable[tuple[Rung, Case]],
+    say: Callable[[str], None] = lambda text: None,
+    step: Callable[[StepDown], None] = lambda step: None,
+) -> dict[cpu_level.Name, Verdict]:
     """Verdicts for rungs, by (rung, class of the case); what has no verdict on disk is checked in one child.
 
     ``ref`` is the specification and is not checked. A check that ran out of time, memory or disk counts for this run
-    only: the machine may have been busy.
+    only: the machine may have been busy. Where kernels are wrong at the level of CPU instructions that this process
+    compiles for, and one of them is right at a lower one, the process goes there, and all are checked at it; ``step``
+    is called with each that was left.
     """
-    verdicts: dict[tuple[Rung, str], Verdict] = {}
-    missing: list[tuple[Rung, Case]] = []
+    asked: dict[cpu_level.Name, Case] = {}
     for rung_, case in wanted:
-        name = (rung_, class_of(case))
-        if name in verdicts or any(name == (r, class_of(c)) for r, c in missing):
-            continue
-        stored = json_cache.read(_key(device, rung_, case)) if device.real else None
+        asked.setdefault((rung_, class_of(case)), case)
+    cases = [(rung_, case) for (rung_, _), case in asked.items()]
+    known: dict[str, _Checks] = {}
+
+    def checks(of: Collection[tuple[Rung, Case]], level: str) -> _Checks:
+        before = known.setdefault(level, _Checks())
+        before.add(_check(device, [(r, c) for r, c in of if (r, class_of(c)) not in before.verdicts], say, level))
+        return before
+
+    def at_level(of: Collection[tuple[Rung, Case]], level: str) -> list[Verdict]:
+        return [checks(of, level).verdicts[r, class_of(c)] for r, c in of]
+
+    while True:
+        found = checks(cases, "")
+        wrong = [(r, c, found.verdicts[r, class_of(c)]) for r, c in cases if found.is_of_level(device, r, class_of(c))]
+        if not wrong or not cpu_level.step_down(device, wrong, at_level, step):
+            _name_plugins(found.verdicts)
+            return found.verdicts
+        known = {level: kept for level, kept in known.items() if level}  # "" is the present level
+
+
+@dataclass
+class _Checks:
+    """Verdicts at a level of CPU instructions, and those of them that a busy machine may have caused."""
+
+    verdicts: dict[cpu_level.Name, Verdict] = field(default_factory=dict)
+    doubtful: set[cpu_level.Name] = field(default_factory=set)
+
+    def add(self, others: _Checks) -> None:
+        """Add checks of other rungs."""
+        self.verdicts |= others.verdicts
+        self.doubtful |= others.doubtful
+
+    def is_of_level(self, device: Device, rung_: Rung, class_: str) -> bool:
+        """Return whether kernels are wrong that may be right at a lower level."""
+        name = (rung_, class_)
+        return (
+            device.real and cpu_level.KERNELS in rung_.needs and not self.verdicts[name] and name not in self.doubtful
+        )
+
+
+def _check(device: Device, cases: Iterable[tuple[Rung, Case]], say: Callable[[str], None], level: str) -> _Checks:
+    """Verdicts on disk, or of a child that compiles for ``level``, for what this process does where it is empty."""
+    found = _Checks()
+    missing: list[tuple[Rung, Case]] = []
+    for rung_, case in cases:
+        stored = json_cache.read(_key(device, rung_, case, level)) if device.real else None
         if rung_.name == "ref":
-            verdicts[name] = YES
+            found.verdicts[rung_, class_of(case)] = YES
         elif stored is not None:
-            verdicts[name] = Verdict.from_json(stored)
+            found.verdicts[rung_, class_of(case)] = Verdict.from_json(stored)
         else:
             missing.append((rung_, case))
     place = torch_name(device.id)
@@ -76,17 +127,21 @@ def prove(
         worker.Job.of("rung.ops.proof:perform", rung=r.to_json(), case=c.to_json(), place=place) for r, c in missing
     ]
     if not device.real:
-        there = [_verdict(worker.here(job)) for job in jobs]
-        return verdicts | {(r, class_of(c)): verdict for (r, c), verdict in zip(missing, there, strict=True)}
-    if jobs:
-        say(f"Compiling and checking {count(len(jobs), 'kernel')} for this machine, {json_cache.how_often()}.")
-    for (rung_, case), outcome in zip(missing, worker.run(jobs, LIMIT) if jobs else [], strict=True):
-        verdict = _verdict(outcome)
-        if outcome.how != "timeout" and not outcome.says_nothing:
-            json_cache.write(_key(device, rung_, case), verdict.to_json())
-        verdicts[(rung_, class_of(case))] = verdict
-    _name_plugins(verdicts)
-    return verdicts
+        found.verdicts |= {(r, class_of(c)): _verdict(worker.here(j)) for (r, c), j in zip(missing, jobs, strict=True)}
+        return found
+    if not jobs:
+        return found
+    at = f" at level {level}" if level else ""
+    say(f"Compiling and checking {count(len(jobs), 'kernel')}{at} for this machine, {json_cache.how_often()}.")
+    environment = {**target.compiled_for(), CPU_LEVEL.variable: level} if level else {}
+    for (rung_, case), outcome in zip(missing, worker.run(jobs, LIMIT, environment=environment), strict=True):
+        name, verdict = (rung_, class_of(case)), _verdict(outcome)
+        if outcome.how == "timeout" or outcome.says_nothing:
+            found.doubtful.add(name)
+        else:
+            json_cache.write(_key(device, rung_, case, level), verdict.to_json())
+        found.verdicts[name] = verdict
+    return found
 
 
 def _name_plugins(verdicts: Mapping[tuple[Rung, str], Verdict]) -> None:

@@ -137,7 +137,7 @@ def _here(software: str | None, probe: bool, json: bool) -> None:
             out.print()
         _show(out, device)
         out.print(views.levels(device))
-        if line := views.instruction_sets(device):
+        for line in filter(None, (views.instruction_sets(device), views.kernels(device))):
             out.print(line)
     out.print(f"\nWhy: rung devices {found[0].id if len(found) == 1 else 'ID'} --all")
 

@@ -112,6 +112,15 @@ def instruction_sets(device: Device) -> str:
     return f"instruction sets: {' '.join(there)}" + (f" · kernels at level {level}" if level else "") if there else ""
 
 
+def kernels(device: Device) -> str:
+    """Which level of CPU instructions kernels are compiled for, and how that is known; empty where there are none."""
+    found = device.capability("isa.kernels")
+    if device.kind != "cpu" or found.level is not Level.NATIVE or not found.detail:
+        return ""
+    known = "proved" if found.proof is Proof.PROBE else _PROOFS[found.proof]
+    return f"CPU kernels: level {found.detail}, {known}"
+
+
 def remarks(device: Device) -> Iterable[str]:
     """Lines about the device as a whole: what its name left open, what is known of it, what could not be found out."""
     return (str(device.details[name]) for name in ("note", "about", "notes") if name in device.details)
@@ -134,6 +143,8 @@ def in_full(device: Device, found: Sequence[Support], doubts: Sequence[str]) -> 
         name: {"level": c.level.value, "proof": c.proof.value, "source": c.source}
         for name, c in device.capabilities.items()
     }
+    if level := device.capability("isa.kernels").detail:
+        whole["kernels"] = {"level": level, "proof": device.capability("isa.kernels").proof.value}
     whole["software"] = [row.to_json() for row in found]
     whole["doubts"] = list(doubts)
     return whole

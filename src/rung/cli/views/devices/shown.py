@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from rung.cli.views.devices.overview import heading, instruction_sets, speed
+from rung.cli.views.devices.overview import heading, instruction_sets, kernels, speed
 from rung.core.types import Device, Level
 
 _WORDS = {Level.NATIVE: "native", Level.EMULATED: "emulated", Level.ABSENT: "absent", Level.UNKNOWN: "not known"}
@@ -31,5 +31,5 @@ def verdict(device: Device) -> str:
 
 
 def _lines(device: Device) -> list[str]:
-    lines = [heading(device), verdict(device), speed(device), instruction_sets(device)]
+    lines = [heading(device), verdict(device), speed(device), instruction_sets(device), kernels(device)]
     return [*filter(None, lines), f"more: rung devices {device.id}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 
-from rung.core.errors import RungError
+from rung.core.errors import UsageError
 from rung.core.registry import module_names
 from rung.core.settings import CPU_LEVEL
 from rung.kernels.isa.level import Level
@@ -19,11 +19,11 @@ def every() -> tuple[Level, ...]:
 
 
 def named(name: str) -> Level:
-    """Return the level of a name; raises ``RungError`` for an unknown one."""
+    """Return the level of a name; raises ``UsageError`` for an unknown one."""
     for level in every():
         if level.name == name:
             return level
-    raise RungError(
+    raise UsageError(
         f"{CPU_LEVEL.variable}={name} names no level of CPU instructions",
         ["levels: " + ", ".join(level.name for level in every())],
         [f"unset {CPU_LEVEL.variable}", f"export {CPU_LEVEL.variable}=generic"],

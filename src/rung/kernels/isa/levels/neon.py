@@ -13,5 +13,6 @@ LEVEL = Level(
     widen=arm.widen,
     products_in_pair=1,
     shuffle=arm.shuffle,
+    pause=arm.pause,
     operand_of_lane=True,
 )

@@ -10,5 +10,6 @@ LEVEL = Level(
     lanes=4,
     dot=arm.dot,
     shuffle=arm.shuffle,
+    pause=arm.pause,
     operand_of_lane=True,
 )
