@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba.core.cgutils import alloca_once_value, for_range
 
 from rung.kernels.cpu import target
-from rung.kernels.isa import halves, products, tables
+from rung.kernels.isa import halves, products
 from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, LLVM_VERSION, call, constant, load, pointer, splat, store
 from rung.kernels.isa.vector import FLOAT, INT, VOID, VectorType, instruction
 
@@ -281,13 +281,13 @@ def shuffle_bytes(b, table, index):
 @instruction(VOID, INT, INT, f32x16)
 def store_nibbles_f32(b, address, codes, values):
     """32 float32 of the 16 bytes at ``codes``: which of ``values`` their high and low four bits name."""
-    tables.store_looked_up(b, address, load(b, codes, ir.VectorType(I8, LANES)), values)
+    products.store_looked_up(b, address, load(b, codes, ir.VectorType(I8, LANES)), values)
 
 
 @instruction(VOID, INT, INT, i32x16)
 def store_nibbles_16(b, address, codes, values):
     """The same of values of 16 bits, which are there twice."""
-    tables.store_looked_up(b, address, load(b, codes, ir.VectorType(I8, LANES)), b.bitcast(values, WORDS32))
+    products.store_looked_up(b, address, load(b, codes, ir.VectorType(I8, LANES)), b.bitcast(values, WORDS32))
 
 
 def _twice(b, words):
