@@ -64,13 +64,14 @@ check-generated: generate
 docs: $(VENV)/docs.done
 	$(BIN)/mkdocs build --strict --quiet
 
-# torch is pinned in constraints.txt; without the pin several GB of CUDA packages may arrive
+# language models on a CPU need no torch
 $(VENV)/run.done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[run]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[lean]'
 	$(BIN)/python -m compileall -q src  # as an installed package is: else each start compiles where Python may not write
 	@touch $@
 
+# torch is pinned in constraints.txt; without the pin several GB of CUDA packages may arrive
 $(VENV)/dev.done: $(VENV)/run.done
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[run,test,dev]'
 	@touch $@

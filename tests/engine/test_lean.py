@@ -127,3 +127,14 @@ def test_tokens_without_torch_are_those_with_it(site, models):
     odd, ordered = (set(alone["found"][path]["rungs"]) for path in models[-2:])
     assert {"numpy.step", "numpy.sdpa", "numpy.decode"} <= odd
     assert "numpy.step" in ordered
+
+
+def test_a_command_that_needs_torch_says_so_with_a_command(site, tmp_path):
+    (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
+    program = "import sys; from rung.cli.app import main; sys.argv[0] = 'rung'; main()"
+    refused = _lean(site, program, "image", str(tmp_path), "a cat")
+    assert refused.returncode == 1
+    assert "torch" in refused.stderr
+    assert "not installed" in refused.stderr
+    assert "pip install 'rung[run]'" in refused.stderr
+    assert "This is a bug" not in refused.stderr

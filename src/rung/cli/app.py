@@ -106,8 +106,10 @@ def _run(given: list[str]) -> None:
 
 def _report(error: Exception, json: bool) -> int:
     """Say what went wrong on stderr, and as a JSON document on stdout where one was to come; return the exit status."""
-    from rung.core.errors import RungError
+    from rung.core.errors import RungError, SoftwareMissing
 
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":  # all but language models compute with it
+        error = SoftwareMissing("torch is not installed; this command needs it.", (), ["pip install 'rung[run]'"])
     if isinstance(error, RungError):
         from rung.cli.ways_out import complete
 
