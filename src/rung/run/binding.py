@@ -466,25 +466,3 @@ class Step:
         self.rung = self._binder.record(self.case, self._binder.choose(self.case))
         weights, cache, threads = self._bound
         self.prepare(weights, cache, threads=threads)
-
-
-class RmsNorm:
-    """Rows divided by their root mean square."""
-
-    def __init__(self, binder: Binder, hidden: int) -> None:
-        self._binder, self._case = binder, Case("rms_norm", "f32", "f32", (_MANY, hidden))
-        self._bind()
-
-    def _bind(self) -> None:
-        self.rung = self._binder.record(self._case, self._binder.choose(self._case))
-        self._implementation = self.rung.load()
-
-    def __call__(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        """See ``rung.ops.rms_norm``."""
-        try:
-            result: Tensor = self._implementation.apply(x, weight, epsilon=epsilon)
-            return result
-        except Exception as error:
-            self._binder.failed(self.rung, self._case, error)
-        self._bind()
-        return self(x, weight, epsilon)
