@@ -23,7 +23,7 @@ from rung.models.reader import Reader
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject
 from rung.planning.weight_plan import Weight, compute_dtype, reads_without_torch, recipe
-from rung.run.binding import Attention, Binder, BoundWeight, Embedding, Linear, Step
+from rung.run.binding import Attention, Binder, Embedding, Linear, Step
 from rung.run.journal import Journal
 from rung.run.torch_device import torch_name
 
@@ -58,7 +58,7 @@ class WeightLoader:
         self._done, self._all, self._counting = 0, 0, threading.Lock()
         several = min(plan.threads, _PACKERS) if plan.format == "stored" else 1
         self._threads = Workers(several)
-        self._held: dict[str, Outcome[BoundWeight]] = {}
+        self._held: dict[str, Outcome[Linear]] = {}
         self._rows: Outcome[Encoded] | None = None
         by_id = {device.id: device for device in devices}
         subject = Subject.of_card(card)
@@ -210,15 +210,15 @@ class WeightLoader:
         return self._head
 
     def _bind(self, role: str) -> Linear:
-        linear = self._binders[self._place(role)].linear(self._held.pop(role).result())
+        linear = self._held.pop(role).result()
         self._rungs.add(linear.rungs[0].name)
         self._ordered |= linear.format.layout == "ordered"
         return linear
 
-    def _hold(self, role: str) -> BoundWeight:
+    def _hold(self, role: str) -> Linear:
         """The tensor in the format of the plan, packed on the device of its layer."""
         device = self._place(role)
-        held = self._binders[device].hold(self._encoded(role, device))
+        held = self._binders[device].linear(self._encoded(role, device))
         self._reader.done(self.card.tensor(role))
         return held
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -115,10 +114,11 @@ class Binder:
             return no("would hold a wider copy of the weight than the budget allows")
         return self._proofs.get((rung, self_check.class_of(case)), YES)
 
-    def hold(self, encoded: Encoded) -> BoundWeight:
+    def linear(self, encoded: Encoded) -> Linear:
         """The weight, packed for the rungs that multiply it by few and by many rows of activations.
 
-        Takes the best packing that has a rung for both, so that a weight is held once. Raises ``NoRung``.
+        Takes the best packing that has a rung for both, so that a weight is held once; imports no torch for weights
+        that are packed. Raises ``NoRung``.
         """
         rows, columns = encoded.shape
         few_case, many_case = (
@@ -144,12 +144,8 @@ class Binder:
                 if not rungs[0].plugin:
                     raise
                 self.failed(rungs[0], few_case, error)
-                return self.hold(encoded)
-        return BoundWeight(encoded.format, encoded.shape, (few_case, many_case), rungs, state)
-
-    def linear(self, weight: Encoded | BoundWeight) -> Linear:
-        """The weight bound for few and for many rows of activations."""
-        return Linear(self, weight if isinstance(weight, BoundWeight) else self.hold(weight))
+                return self.linear(encoded)
+        return Linear(self, encoded.format, encoded.shape, (few_case, many_case), rungs, state)
 
     def attention(self, heads: int, kv_heads: int, head_dim: int, cache_dtype: str, **options: Any) -> Attention:
         """Attention of one layer; ``options`` are window and softcap."""
@@ -215,28 +211,20 @@ def _lost(device: Device, found: Match) -> DeviceLost:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class BoundWeight:
-    """A weight ``shape`` [out, in] in the packing that its two rungs share: those for few and for many rows."""
-
-    format: Format
-    shape: tuple[int, int]
-    cases: tuple[Case, Case]
-    rungs: tuple[Rung, Rung]
-    state: Any
-
-
 class Linear:
-    """A weight [out, in] bound to rungs for few and many rows, which share one packing of it."""
+    """A weight ``shape`` [out, in] bound to rungs for few and many rows, which share one packing of it, ``state``."""
 
-    def __init__(self, binder: Binder, held: BoundWeight) -> None:
-        self._binder = binder
-        self.format, self.shape, self._cases = held.format, held.shape, held.cases
-        self._bind(held)
-
-    def _bind(self, held: BoundWeight) -> None:
-        self.rungs, self.state = held.rungs, held.state
-        self.__dict__.pop("_implementations", None)
+    def __init__(
+        self,
+        binder: Binder,
+        format: Format,
+        shape: tuple[int, int],
+        cases: tuple[Case, Case],
+        rungs: tuple[Rung, Rung],
+        state: Any,
+    ) -> None:
+        self._binder, self.format, self.shape, self._cases = binder, format, shape, cases
+        self.rungs, self.state = rungs, state
 
     @cached_property
     def _implementations(self) -> tuple[Any, Any]:
@@ -285,7 +273,9 @@ class Linear:
     def _failed(self, which: int, error: Exception) -> None:
         """Bind the rung below one that failed."""
         self._binder.failed(self.rungs[which], self._cases[which], error)
-        self._bind(self._binder.hold(self.encoded()))
+        lower = self._binder.linear(self.encoded())
+        self.rungs, self.state = lower.rungs, lower.state
+        self.__dict__.pop("_implementations", None)
 
 
 class Embedding:
