@@ -25,7 +25,7 @@ from rung.models.card import Piece, Source, Tensor
 from rung.models.cards import folder
 from rung.models.checkpoints import OWN, StoredWeight, method_of, rung_folder
 from rung.models.checkpoints.values import OTHER_COPY, contradiction, shaped
-from rung.models.files.tensors import Stored
+from rung.models.files.tensors import FileTensor
 from rung.models.roles import Found
 from rung.nn import QuantWeight
 from rung.nn.experts import NAMES
@@ -56,7 +56,7 @@ class ReadConfig(QuantizationConfigMixin):
 def as_stored(
     module: Any,
     tensors: Sequence[Tensor],
-    files: Mapping[Path, tuple[Stored, ...]],
+    files: Mapping[Path, tuple[FileTensor, ...]],
     described: Mapping[str, Any],
     where: str,
 ) -> tuple[Tensor, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rung.core.errors import BadFile
 from rung.core.text import count as counted
 from rung.models.card import Decoder, Source, Tensor
-from rung.models.files.tensors import Stored
+from rung.models.files.tensors import FileTensor
 
 _ALTERNATIVES = ({"qkv": ("q", "k", "v")}, {"gate_up": ("gate", "up")})
 
@@ -21,7 +21,7 @@ class Found:
     """
 
     role: str
-    stored: Stored
+    stored: FileTensor
     file: int
     source: Source | None = None
 

@@ -19,7 +19,7 @@ from rung.core.text import count
 from rung.hub.diffusers.pipelines import kept_in_f32
 from rung.kernels.gpu.dtypes import TORCH_DTYPE
 from rung.models.files.shards import weight_files
-from rung.models.files.tensors import Stored
+from rung.models.files.tensors import FileTensor
 from rung.models.outline import stem_of
 from rung.nn import QuantWeight
 from rung.nn.quantize import check_values, kind_of, put, replacement
@@ -86,7 +86,7 @@ def cast(network: nn.Module, dtype: torch.dtype) -> nn.Module:
     return network
 
 
-def check_files(network: nn.Module, folder: Path) -> tuple[dict[Path, tuple[Stored, ...]], dict[str, str]]:
+def check_files(network: nn.Module, folder: Path) -> tuple[dict[Path, tuple[FileTensor, ...]], dict[str, str]]:
     """The files of an empty network with their tensors, and its own names by those in the files; headers are read.
 
     Raises ``BadFile`` for tensors that are missing or have other shapes, ``UnsafeFile`` where there are only pickles,
@@ -169,7 +169,7 @@ def _state(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
 _Reader = Callable[[torch.dtype | None], Tensor]
 
 
-def _read(files: dict[Path, tuple[Stored, ...]]) -> Iterator[tuple[Stored, _Reader]]:
+def _read(files: dict[Path, tuple[FileTensor, ...]]) -> Iterator[tuple[FileTensor, _Reader]]:
     """The tensors in the order in which they lie in their files; none is mapped, so that none stays in memory."""
     for path, tensors in files.items():
         with open(path, "rb") as file:
@@ -177,7 +177,7 @@ def _read(files: dict[Path, tuple[Stored, ...]]) -> Iterator[tuple[Stored, _Read
                 yield stored, functools.partial(_values, file, path, stored)
 
 
-def _values(file: io.BufferedReader, path: Path, stored: Stored, wanted: torch.dtype | None) -> Tensor:
+def _values(file: io.BufferedReader, path: Path, stored: FileTensor, wanted: torch.dtype | None) -> Tensor:
     """A tensor; what is converted is read in pieces, so that it is not there twice."""
     dtype = _stored_dtype(stored)
     if dtype is None:
@@ -197,11 +197,11 @@ def _values(file: io.BufferedReader, path: Path, stored: Stored, wanted: torch.d
     return values.reshape(stored.shape)
 
 
-def _stored_dtype(stored: Stored) -> torch.dtype | None:
+def _stored_dtype(stored: FileTensor) -> torch.dtype | None:
     return TORCH_DTYPE.get(stored.format) or _OTHERS.get(stored.format)
 
 
-def _narrow(stored: Stored, own: torch.dtype) -> torch.dtype:
+def _narrow(stored: FileTensor, own: torch.dtype) -> torch.dtype:
     """The 16 bits of a table: those it is stored in, else those that have the range of f32."""
     found = _stored_dtype(stored)
     return own if own in _SIXTEEN else found if found in _SIXTEEN else torch.bfloat16

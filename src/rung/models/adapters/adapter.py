@@ -22,7 +22,7 @@ from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.models.files import gguf, safetensors
 from rung.models.files.jsonfile import SMALL, read_object
-from rung.models.files.tensors import Stored
+from rung.models.files.tensors import FileTensor
 from rung.models.settings import Settings
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -142,12 +142,12 @@ def _read_config(folder: Path) -> Settings:
     return config
 
 
-def _sort_tensors(folder: Path, saved: Sequence[str]) -> tuple[tuple[Stored, ...], dict[str, tuple[int, ...]]]:
+def _sort_tensors(folder: Path, saved: Sequence[str]) -> tuple[tuple[FileTensor, ...], dict[str, tuple[int, ...]]]:
     """Return the tensors of the adapter, and the names and shapes of those that are copies of the base's.
 
     ``saved`` are the modules that were trained whole. Raise ``BadFile`` for parts that rung does not read.
     """
-    read: list[Stored] = []
+    read: list[FileTensor] = []
     copies: dict[str, tuple[int, ...]] = {}
     for stored in safetensors.read_header(folder / WEIGHTS):
         inner = stored.name.removeprefix(_PREFIX)
@@ -164,7 +164,7 @@ def _sort_tensors(folder: Path, saved: Sequence[str]) -> tuple[tuple[Stored, ...
     return tuple(read), copies
 
 
-def _read_parts(file: Path, tensors: tuple[Stored, ...]) -> tuple[dict[str, dict[str, Floats]], dict[str, Floats]]:
+def _read_parts(file: Path, tensors: tuple[FileTensor, ...]) -> tuple[dict[str, dict[str, Floats]], dict[str, Floats]]:
     """Return the matrices of each changed module by their parts, and the tensors that were trained whole."""
     parts: dict[str, dict[str, Floats]] = {}
     trained: dict[str, Floats] = {}
@@ -284,7 +284,7 @@ def _gguf(path: Path, weight: float) -> Adapter:
     return Adapter(str(path), meta.text("general.architecture"), base, changes)
 
 
-def _values(path: Path, tensors: tuple[Stored, ...]) -> Iterator[tuple[str, Floats]]:
+def _values(path: Path, tensors: tuple[FileTensor, ...]) -> Iterator[tuple[str, Floats]]:
     """Every tensor with its name, decoded. Raises ``BadFile`` for NaN, Inf and types that rung does not read."""
     with open(path, "rb") as file:
         for stored in tensors:

@@ -19,7 +19,7 @@ from rung.models.checkpoints import rung_folder
 from rung.models.checkpoints.rung_folder import Site
 from rung.models.files.jsonfile import LIMIT, SMALL, read_bounded, read_object
 from rung.models.files.shards import weight_files
-from rung.models.files.tensors import Stored
+from rung.models.files.tensors import FileTensor
 from rung.models.roles import Found, shape_of, tensors_of
 from rung.models.settings import Settings, quantization, token_ids
 
@@ -59,13 +59,13 @@ def joined(
     if not weights:
         raise BadFile(f"{where} says that the model is quantized with {method}, and no tensor is")
     for weight in weights:
-        stored = Stored(weight.name, weight.held.shape, weight.held.format, True, 0, weight.bytes)
+        stored = FileTensor(weight.name, weight.held.shape, weight.held.format, True, 0, weight.bytes)
         pieces = tuple(piece_of(part, by_name[name]) for part, name in weight.parts)
         whole.append(Found("", stored, pieces[0].file, Source(method, weight.held, pieces)))
     return whole
 
 
-def header_of(stored: Stored) -> checkpoints.Header:
+def header_of(stored: FileTensor) -> checkpoints.Header:
     """The tensor as safetensors describes it."""
     return checkpoints.Header(stored.name, stored.shape, _NAMES.get(stored.format, stored.format))
 
@@ -167,7 +167,7 @@ def _configuration(folder: Path, name: str) -> tuple[Settings, Settings, Archite
 
 
 def _weights(
-    files: Mapping[Path, tuple[Stored, ...]], top: Settings, config: Settings, site: Callable[[str], Site | None]
+    files: Mapping[Path, tuple[FileTensor, ...]], top: Settings, config: Settings, site: Callable[[str], Site | None]
 ) -> list[Found]:
     """The tensors of all files, without their roles; those of a quantized checkpoint as the weights that they make."""
     found = [Found("", stored, number) for number, tensors in enumerate(files.values()) for stored in tensors]

@@ -18,7 +18,7 @@ from rung.models.architectures.family import FREQUENCY_TENSORS, Architecture, Fa
 from rung.models.card import ModelCard
 from rung.models.files.gguf import Header
 from rung.models.files.split import read_parts
-from rung.models.files.tensors import Stored
+from rung.models.files.tensors import FileTensor
 from rung.models.roles import Found, tensors_of
 from rung.models.settings import Settings
 from rung.models.vocabulary import Vocabulary
@@ -121,7 +121,7 @@ def _factors(headers: tuple[Header, ...], model: Architecture) -> Factors:
     return Factors(**found)
 
 
-def _read_factors(path: Path, stored: Stored) -> tuple[float, ...]:
+def _read_factors(path: Path, stored: FileTensor) -> tuple[float, ...]:
     if stored.format != "f32" or len(stored.shape) != 1 or stored.shape[0] > _MOST_FACTORS:
         raise BadFile(f"{path.name}: {stored.name} is {stored.format} of the shape {list(stored.shape)}, not f32 [n]")
     with open(path, "rb") as file:

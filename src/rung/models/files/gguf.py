@@ -22,7 +22,7 @@ from rung.core.errors import BadFile
 from rung.core.text import size
 from rung.models.files.arrays import Numbers, Strings
 from rung.models.files.file_sniffing import foreign
-from rung.models.files.tensors import Stored, check_places, truncated, unsound
+from rung.models.files.tensors import FileTensor, check_places, truncated, unsound
 
 _KIND = "GGUF"
 _SCALARS = {
@@ -53,7 +53,7 @@ class Header:
     path: Path
     version: int
     metadata: dict[str, Any]
-    tensors: tuple[Stored, ...]
+    tensors: tuple[FileTensor, ...]
 
 
 def read_header(path: Path) -> Header:
@@ -238,7 +238,7 @@ class _Parser:
             )
         return int(alignment)
 
-    def _stored(self, info: tuple[str, tuple[int, ...], int, int], start: int, alignment: int) -> Stored:
+    def _stored(self, info: tuple[str, tuple[int, ...], int, int], start: int, alignment: int) -> FileTensor:
         name, dimensions, kind, offset = info
         shape = tuple(reversed(dimensions))
         if math.prod(shape) == 0 or math.prod(shape) >= 2**60:
@@ -254,4 +254,4 @@ class _Parser:
             )
         if not found.divides(shape[-1]):
             raise self.bad(f"tensor {name} of {found.name} has rows of {shape[-1]}, and its blocks hold {found.block}")
-        return Stored(name, shape, found.name, True, start + offset, found.bytes(shape))
+        return FileTensor(name, shape, found.name, True, start + offset, found.bytes(shape))

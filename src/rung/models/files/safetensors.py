@@ -13,7 +13,7 @@ from rung.core.errors import BadFile
 from rung.core.text import size
 from rung.models.files.file_sniffing import describe, foreign
 from rung.models.files.jsonfile import LIMIT, parse_object
-from rung.models.files.tensors import Stored, check_places, truncated, unsound
+from rung.models.files.tensors import FileTensor, check_places, truncated, unsound
 
 _FORMATS = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 #: Bits of an element, for the check of sizes; from the reference implementation's table of types.
@@ -26,7 +26,7 @@ _KIND = "safetensors"
 _MOST_DIMENSIONS = 16
 
 
-def read_header(path: Path) -> tuple[Stored, ...]:
+def read_header(path: Path) -> tuple[FileTensor, ...]:
     """The tensors of a safetensors file, checked against its size; no weight is read.
 
     Raises ``BadFile`` (``UnsafeFile`` for a pickle) that says what is wrong, and with which tensor.
@@ -53,7 +53,7 @@ def read_header(path: Path) -> tuple[Stored, ...]:
     return tensors
 
 
-def _tensor(file: str, name: str, entry: Any, start: int) -> Stored:
+def _tensor(file: str, name: str, entry: Any, start: int) -> FileTensor:
     def bad(what: str) -> BadFile:
         return unsound(file, _KIND, f"tensor {name[:120]} {what}")
 
@@ -69,7 +69,7 @@ def _tensor(file: str, name: str, entry: Any, start: int) -> Stored:
     begin, end = offsets
     if (math.prod(shape) * _BITS[dtype] + 7) // 8 != end - begin:
         raise bad(f"has {end - begin:,} bytes at {begin:,}, its shape {shape} of {dtype} needs another size")
-    return Stored(name, tuple(shape), _FORMATS.get(dtype, dtype), dtype in _FORMATS, start + begin, end - begin)
+    return FileTensor(name, tuple(shape), _FORMATS.get(dtype, dtype), dtype in _FORMATS, start + begin, end - begin)
 
 
 def _is_count(value: Any) -> bool:

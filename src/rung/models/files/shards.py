@@ -11,7 +11,7 @@ from rung.core.text import quoted, size
 from rung.models.files.file_sniffing import PICKLE_SUFFIXES, unsafe
 from rung.models.files.jsonfile import LIMIT, parse_object, read_bounded
 from rung.models.files.safetensors import read_header
-from rung.models.files.tensors import Stored
+from rung.models.files.tensors import FileTensor
 
 #: What the names of weight files begin with: of models of transformers.
 STEM = "model"
@@ -21,7 +21,7 @@ LONGEST_INDEX = 16 * 2**20
 _CONTAINERS = 8
 
 
-def weight_files(folder: Path, stem: str = STEM) -> dict[Path, tuple[Stored, ...]]:
+def weight_files(folder: Path, stem: str = STEM) -> dict[Path, tuple[FileTensor, ...]]:
     """The safetensors files of a folder with their tensors; no name is there twice. ``stem`` begins their names.
 
     Raises ``ModelNotFound`` that names missing shards, ``UnsafeFile`` where there are only pickles, ``BadFile``.
@@ -72,7 +72,7 @@ def _is_plain(name: object) -> bool:
     return isinstance(name, str) and name.endswith(".safetensors") and not set(name) & set("/\\\0")
 
 
-def _check(mapping: dict[str, str], files: dict[Path, tuple[Stored, ...]], index: str) -> None:
+def _check(mapping: dict[str, str], files: dict[Path, tuple[FileTensor, ...]], index: str) -> None:
     places: dict[str, str] = {}
     for path, tensors in files.items():
         for tensor in tensors:

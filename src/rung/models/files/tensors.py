@@ -10,7 +10,7 @@ from rung.core.errors import BadFile
 
 
 @dataclass(frozen=True)
-class Stored:
+class FileTensor:
     """One tensor of a file: its shape row major (last dimension fastest), format name, first byte and bytes.
 
     ``format`` is the printed name of a format of ``rung.formats``, or, where rung has none for it, the file's own name
@@ -30,7 +30,7 @@ class Stored:
         return self.offset + self.bytes
 
 
-def check_places(tensors: Iterable[Stored], file: str, kind: str, length: int) -> None:
+def check_places(tensors: Iterable[FileTensor], file: str, kind: str, length: int) -> None:
     """Raises ``BadFile`` for a tensor that ends past the file's ``length``, or two that overlap."""
     placed = sorted((tensor for tensor in tensors if tensor.bytes), key=lambda tensor: tensor.offset)
     if not placed:

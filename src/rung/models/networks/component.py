@@ -10,7 +10,7 @@ from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.text import count as counted
 from rung.models import architectures
 from rung.models.card import Tensor
-from rung.models.files.tensors import Stored
+from rung.models.files.tensors import FileTensor
 from rung.models.networks import quantized
 from rung.models.networks.default_sizes import working
 from rung.models.networks.parts import Parts
@@ -91,7 +91,7 @@ def _dtype(config: Settings) -> str:
     return _DTYPES[word]
 
 
-def as_stored(component: Component, files: Sequence[Sequence[Stored]], where: str) -> Component:
+def as_stored(component: Component, files: Sequence[Sequence[FileTensor]], where: str) -> Component:
     """The component with the tensors of its files instead of those that were described, which give them their roles.
 
     Raises ``BadFile`` where a described tensor is missing or has another shape: the two belong to different models.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rung.models.files.tensors import Stored
+from rung.models.files.tensors import FileTensor
 from rung.models.networks.values import OTHER, Component
 
 #: What one class puts before the names of the weights that it shares with another.
@@ -44,7 +44,7 @@ class Roles:
         yield from (base + name for base in _BASES)
 
 
-def joined(tensors: Iterable[Stored]) -> list[Stored]:
+def joined(tensors: Iterable[FileTensor]) -> list[FileTensor]:
     """The tensors, blocks [..., rows, blocks, 16] and scales of mxfp4 weights as one of [..., rows, columns]."""
     found = {tensor.name: tensor for tensor in tensors}
     for name in [name for name in found if name.endswith(_BLOCKS)]:
