@@ -156,7 +156,7 @@ GENERIC: dict[str, tuple[str, int, bool]] = {
 FORMATS = (*_NATIVE, "nf4", "fp4", *_BY_INTEGERS, *GENERIC)
 
 #: Formats that can be multiplied as a file stores them: rows of blocks, with all that belongs to each.
-MAPPED = ("q4_0", "q8_0", "q4_k", "q6_k", *(name for name in GENERIC if name not in ("u2", "u4", "u8")))
+MAPPED = ("q4_0", "q8_0", "q4_k", "q6_k", *_BY_INTEGERS, *(name for name in GENERIC if name not in ("u2", "u4", "u8")))
 
 #: The layouts by name; ``codebook64`` ... for nf4 and fp4, whose scales cover a block of that many columns.
 LAYOUTS: dict[str, Layout] = {
