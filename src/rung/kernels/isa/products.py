@@ -59,6 +59,8 @@ def broadcast(b: ir.IRBuilder, x: ir.Value, at: int) -> ir.Value:
 class Codes:
     """Codes of 64 weights, ready to be multiplied with several rows of activations."""
 
+    flips: tuple[ir.Value, ...] = ()
+
     def __init__(self, b: ir.IRBuilder, codes: ir.Value, bytewide: bool, is_signed: bool = False) -> None:
         """``bytewide``: codes take a whole byte, 128 above the weights' own; ``is_signed``: that is taken off already
         where the level wants it."""
@@ -70,6 +72,29 @@ class Codes:
         self.magnitudes: list[ir.Value] = []
         if signed and level.with_sign is not None:
             self.magnitudes = [_magnitude(b, part) for part in self.parts]
+
+
+class FlippedCodes(Codes):
+    """Signed codes as magnitudes at an address, and bytes of ones after them where codes are negative.
+
+    Those flip the bits of activations, on any pipe of a processor; a sum is then less by each negative magnitude.
+    """
+
+    def __init__(self, b: ir.IRBuilder, address: ir.Value) -> None:
+        lanes = target.level().lanes
+        kind = ir.VectorType(I32, LANES)
+        self.magnitudes = cut(b, load(b, address, kind), lanes)
+        self.flips = tuple(cut(b, load(b, plus(b, address, 64), kind), lanes))
+        self.parts = self.magnitudes
+
+
+def store_flipped(b: ir.IRBuilder, address: ir.Value, codes: Codes) -> None:
+    """Write signed codes as ``FlippedCodes`` reads them."""
+    step = 64 // len(codes.parts)
+    for index, (part, magnitude) in enumerate(zip(codes.parts, codes.magnitudes, strict=True)):
+        negative = b.sext(b.icmp_signed("<", part, constant(part.type, 0)), part.type)
+        store(b, plus(b, address, step * index), magnitude)
+        store(b, plus(b, address, 64 + step * index), negative)
 
 
 def _magnitude(b: ir.IRBuilder, part: ir.Value) -> ir.Value:
@@ -97,6 +122,12 @@ class Sum:
         sums = self.sums or [zero] * len(codes.parts)
         self.sums = [self.level.dot(self.b, s, part, x) for s, part in zip(sums, codes.parts, strict=True)]
 
+    def add_negative(self, codes: FlippedCodes) -> None:
+        """Add the magnitudes of negative codes, with a minus."""
+        assert self.level.pairs is not None
+        halves = zip(codes.magnitudes, codes.flips, strict=True)
+        self._accumulate([self.level.pairs(self.b, magnitude, flip) for magnitude, flip in halves])
+
     def total(self) -> ir.Value:
         """Return the sum, int32 x 16."""
         if self.narrow:
@@ -105,7 +136,9 @@ class Sum:
         return join(self.b, self.sums)
 
     def _add_pairs(self, codes: Codes, x: ir.Value) -> None:
-        products = [self._pairs(codes, index, x) for index in range(len(codes.parts))]
+        self._accumulate([self._pairs(codes, index, x) for index in range(len(codes.parts))])
+
+    def _accumulate(self, products: list[list[ir.Value]]) -> None:
         if self.narrow:
             products = [
                 [self._ordered(self.b.add(old, new)) for old, new in zip(before, after, strict=True)]
@@ -121,7 +154,8 @@ class Sum:
         if not codes.magnitudes:
             return self.level.pairs(self.b, part, x)
         assert self.level.with_sign is not None
-        return self.level.pairs(self.b, codes.magnitudes[index], self.level.with_sign(self.b, x, part))
+        signed = self.b.xor(x, codes.flips[index]) if codes.flips else self.level.with_sign(self.b, x, part)
+        return self.level.pairs(self.b, codes.magnitudes[index], signed)
 
     def _widen(self) -> None:
         assert self.level.widen is not None

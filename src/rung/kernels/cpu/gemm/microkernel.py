@@ -22,8 +22,8 @@ from numba.extending import intrinsic
 from rung.kernels.cpu import target
 from rung.kernels.cpu.pack.layouts import LAYOUTS, Layout
 from rung.kernels.isa import registers as v
-from rung.kernels.isa.emit import I64, constant, plus
-from rung.kernels.isa.products import Codes, Sum, broadcast, remove_offset
+from rung.kernels.isa.emit import I32, I64, constant, load, plus, store
+from rung.kernels.isa.products import Codes, FlippedCodes, Sum, broadcast, remove_offset, store_flipped
 from rung.kernels.isa.vector import INT, VOID
 
 Value = ir.Value
@@ -58,6 +58,14 @@ class Tile:
             moved = v.shift_right(b, plane, 2) if pair == 3 else v.shift_left(b, plane, 4 - 2 * pair)
             return b.or_(code, v.mask_bytes(b, moved, 0x30))
         return code
+
+    def codes(self, p: Value, index: int, codebook: Value | None) -> Codes:
+        """The same, ready for products."""
+        layout = self.layout
+        if layout.codes == "flipped":
+            at = layout.unit_header + 64 * layout.parts + 128 * index
+            return FlippedCodes(self.b, plus(self.b, p, at))
+        return Codes(self.b, self.code(p, index, codebook), layout.bytewide, layout.table)
 
     def scales(self, p: Value, block: list[Value]) -> tuple[list[Value], list[Value]]:
         """The scales and minima of the parts of a unit, float32; ``block`` is what its block brings."""
@@ -101,11 +109,15 @@ class Tile:
         b, layout, tile = self.b, self.layout, self.tile
         bytewide = layout.bytewide
         offset = layout.offset and not (bytewide and target.level().signed)
-        first = [v.broadcast_i32.emit(b, place) if offset else None for place in sums]
-        dots = [[Sum(b, start, layout.largest_code) for start in first] for _ in places]
+        dots: list[list[Sum]] = []
+        for place in places:
+            first = [v.broadcast_i32.emit(b, each) if offset else None for each in sums]
+            if layout.codes == "flipped":
+                first = [v.load_i32.emit(b, plus(b, place, layout.unit_header + 64 * part))] * tile
+            dots.append([Sum(b, start, layout.largest_code) for start in first])
         order = (0, 4, 1, 5, 2, 6, 3, 7) if layout.parts == 1 else range(4 * part, 4 * part + 4)
         for index in order:
-            codes = [Codes(b, self.code(p, index, codebook), bytewide, layout.table) for p in places]
+            codes = [self.codes(p, index, codebook) for p in places]
             for row in range(tile):
                 four = broadcast(b, x, 32 * row + 4 * index)
                 for group, code in enumerate(codes):
@@ -197,6 +209,40 @@ def multiply_groups(
         return context.get_dummy_value()
 
     return VOID(layout, tile, groups, *[INT] * 11), generate
+
+
+@intrinsic(prefer_literal=True)
+def flip_block(typing_context, layout, table, source, to):
+    """Writes a block of 16 rows in the flipped form of its layout (a name) from ``source`` to ``to``."""
+    if not isinstance(layout, types.StringLiteral):
+        return None
+    chosen, flipped = LAYOUTS[layout.literal_value], LAYOUTS[f"{layout.literal_value}_flipped"]
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[Value]) -> Any:
+        _, table, source, to = values
+        made = Tile(b, chosen, 1, [])
+        codebook = remove_offset(b, v.broadcast_16_bytes.emit(b, table)) if chosen.table else None
+        _copy(b, source, to, chosen.block_header)
+        with for_range(b, I64(chosen.block // 32)) as loop:
+            unit = b.add(plus(b, source, chosen.block_header), b.mul(loop.index, I64(chosen.unit_bytes)))
+            out = b.add(plus(b, to, chosen.block_header), b.mul(loop.index, I64(flipped.unit_bytes)))
+            _copy(b, unit, out, chosen.unit_header)
+            out = plus(b, out, chosen.unit_header)
+            for part in range(chosen.parts):
+                lost = Sum(b, None, 1)
+                for index in range(8) if chosen.parts == 1 else range(4 * part, 4 * part + 4):
+                    address = plus(b, out, 64 * chosen.parts + 128 * index)
+                    store_flipped(b, address, made.codes(unit, index, codebook))
+                    lost.add_negative(FlippedCodes(b, address))
+                store(b, plus(b, out, 64 * part), b.neg(lost.total()))
+        return context.get_dummy_value()
+
+    return VOID(layout, *[INT] * 3), generate
+
+
+def _copy(b: ir.IRBuilder, source: Value, to: Value, count: int) -> None:
+    for at in range(0, count, 16):
+        store(b, plus(b, to, at), load(b, plus(b, source, at), ir.VectorType(I32, 4)))
 
 
 def _last_scale(b: ir.IRBuilder, layout: Layout, base: Value, table: Value) -> Value | None:

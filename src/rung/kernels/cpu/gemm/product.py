@@ -15,12 +15,12 @@ import numpy as np
 from rung.kernels.cpu import target
 from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel, per_level
 from rung.kernels.cpu.gemm.activations import quantize
-from rung.kernels.cpu.gemm.microkernel import multiply_groups, panel_unit_bytes
-from rung.kernels.cpu.pack.layouts import UNIT
+from rung.kernels.cpu.gemm.microkernel import flip_block, multiply_groups, panel_unit_bytes
+from rung.kernels.cpu.pack.layouts import LAYOUTS, UNIT, Layout
 from rung.kernels.cpu.pack.mapped import fill_scratch
 from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.parallel import run
-from rung.kernels.isa.generic import fetch_add
+from rung.kernels.isa.generic import fetch_add, write_int
 from rung.kernels.isa.registers import load_first_f32, store_first_bf16, store_first_f16
 from rung.kernels.isa.scalar import call_address, read_i64
 
@@ -101,6 +101,7 @@ _PASS = 256  # rows of activations that meet a chunk of the weight
 _COLUMNS = 2048
 _CHUNK = 8  # groups of rows in a chunk when there are many rows
 _CHUNKS_A_THREAD = 6
+_FLIPPED = 32  # rows of activations from which on codes are flipped once for all of them
 _FEW_UNITS = 1024  # fewer units than this are quantized before other threads have woken up
 
 _scratch = threading.local()
@@ -129,6 +130,30 @@ def _quantize_panels(words, thread, threads):
                 read_i64(words + 80),
             ),
         )
+
+
+@per_level
+def flip(layout: str) -> Kernel:
+    """The kernel that writes blocks [from_block, to_block) of groups [first, last) in the flipped form of a layout.
+
+    ``f(weights, table, first, last, group_bytes, from_block, to_block, block_bytes, row_header, to, flipped_bytes)``:
+    groups begin at ``to``, with their row header; ``flipped_bytes`` are those of a block.
+    """
+
+    @kernel(11)
+    def run(weights, table, first, last, group_bytes, from_block, to_block, block_bytes, row_header, to, flipped_bytes):
+        for group in range(first, last):
+            source = weights + group * group_bytes
+            for at in range(0, row_header, 8):
+                write_int(to + at, read_i64(source + at))
+            source += row_header + from_block * block_bytes
+            to += row_header
+            for _ in range(from_block, to_block):
+                flip_block(layout, table, source, to)
+                source += block_bytes
+                to += flipped_bytes
+
+    return run
 
 
 @numba.njit(**OPTIONS)
@@ -179,6 +204,8 @@ def _multiply_chunks(words, thread, threads):
     )
     mapped, scratch_bytes = read_i64(words + 176), read_i64(words + 192)
     scratch = read_i64(words + 184) + thread * scratch_bytes
+    flip_groups, flipped_bytes, flipped_room = read_i64(words + 200), read_i64(words + 216), read_i64(words + 224)
+    flipped = read_i64(words + 208) + thread * flipped_room
     count, passed = -(-rows // tile), _PASS // tile
     while True:
         first = fetch_add(words, 1) * chunk
@@ -194,11 +221,46 @@ def _multiply_chunks(words, thread, threads):
                     if mapped != 0:
                         fill_scratch(mapped, group, until, block, to_block, scratch, group_bytes)
                         weights = scratch - group * group_bytes - block * block_bytes
+                    if flip_groups != 0:
+                        call_address(
+                            flip_groups,
+                            (
+                                weights,
+                                table,
+                                group,
+                                until,
+                                group_bytes,
+                                block,
+                                to_block,
+                                block_bytes,
+                                row_header,
+                                flipped,
+                                flipped_bytes,
+                            ),
+                        )
                     for panel in range(start, min(start + passed, count)):
                         row = panel * tile
-                        call_address(
-                            multiply_panel,
-                            (
+                        if flip_groups != 0:
+                            given = (
+                                flipped,
+                                table,
+                                panels + panel * panel_bytes + block * panel_block,
+                                y + row * stride + 64 * group,
+                                stride,
+                                min(tile, rows - row),
+                                lanes - 16 * group,
+                                0,
+                                until - group,
+                                row_header + (to_block - block) * flipped_bytes,
+                                0,
+                                to_block - block,
+                                row_header,
+                                flipped_bytes,
+                                panel_block,
+                                block,
+                            )
+                        else:
+                            given = (
                                 weights,
                                 table,
                                 panels + panel * panel_bytes,
@@ -215,8 +277,8 @@ def _multiply_chunks(words, thread, threads):
                                 block_bytes,
                                 panel_block,
                                 block,
-                            ),
-                        )
+                            )
+                        call_address(multiply_panel, given)
                     group = until
         if narrowed:
             _narrow(y, narrowed, halves, rows, lanes, 16 * first, min(16 * last, lanes))
@@ -245,6 +307,11 @@ def product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, d
         _product(weight, x + first * stride, stride, count, at, at if dtype == "f32" else sums, dtype)
 
 
+def _flips(layout: Layout, rows: int) -> bool:
+    """Return whether codes are turned into magnitudes and flips first, which many rows of activations share."""
+    return rows >= _FLIPPED and layout.bytewide and target.level().with_sign is not None
+
+
 def _product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, dtype: str) -> None:
     layout, threads = weight.layout, weight.threads
     out, columns = weight.shape
@@ -255,7 +322,12 @@ def _product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, 
     panel_bytes = -(-units * unit_bytes // 64) * 64
     count = -(-rows // tile)
     scratch = threads * weight.mapped.scratch if weight.mapped else 0
-    panels, fill = _workspace(count * panel_bytes + scratch), quantize(dtype)
+    step = max(1, _COLUMNS // layout.block) if rows > tile else columns // layout.block
+    if weight.mapped:
+        step = weight.mapped.step
+    flipped = LAYOUTS[f"{layout.name}_flipped"] if _flips(layout, rows) else None
+    room = 2 * (layout.row_header + step * flipped.block_bytes) if flipped else 0
+    panels, fill = _workspace(count * panel_bytes + scratch + threads * room), quantize(dtype)
     if count == 1 and rows * units < _FEW_UNITS:
         fill.call(x, stride, rows, panels, tile, parts, offset, 0, units)
     else:
@@ -264,10 +336,9 @@ def _product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, 
     many, mapped = rows > tile, weight.mapped
     blocks = columns // layout.block
     chunk = _CHUNK if many else max(1, -(-weight.groups // (threads * _CHUNKS_A_THREAD)))
-    step = max(1, _COLUMNS // layout.block) if many else blocks
     words = [
         0,
-        multiply(layout.name, tile).address,
+        multiply(flipped.name if flipped else layout.name, tile).address,
         int(many or mapped is not None),
         *(weight.pointer, weight.table_pointer, panels, sums, 4 * out),
         *(rows, out, weight.groups, weight.group_bytes if mapped is None else mapped.group_bytes),
@@ -276,10 +347,12 @@ def _product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, 
             panel_bytes,
             tile,
             chunk,
-            step if mapped is None else mapped.step,
+            step,
             0 if dtype == "f32" else y,
             int(dtype == "f16"),
         ),
         *((0, 0, 0) if mapped is None else (mapped.address, panels + count * panel_bytes, mapped.scratch)),
+        *((flip(layout.name).address, panels + count * panel_bytes + scratch) if flipped else (0, 0)),
+        *((flipped.block_bytes, room) if flipped else (0, 0)),
     ]
     run(_multiply_chunks.address, words, threads)

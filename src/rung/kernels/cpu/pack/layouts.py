@@ -8,12 +8,14 @@ follow each other along the row; before each stands what belongs to it alone (``
 - ``nibble``: 4 vectors; of a byte the low nibble is a column of the unit's first half, the high one of its second.
 - ``six``: the same for the low four bits, then 2 vectors with the high two bits of 4 columns a byte.
 - ``byte``: 8 vectors.
+- ``flipped``: for a processor that multiplies magnitudes only, in a cache for a while: for each part 16 int32 that
+  flipped bits take from a sum, then for each of 8 vectors the magnitudes of its codes, and which of them are negative.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rung.core.types import Format
 
@@ -53,7 +55,7 @@ class Layout:
     @property
     def bytewide(self) -> bool:
         """Return whether codes take a whole byte when they are multiplied."""
-        return self.table or (self.codes == "byte" and not self.largest)
+        return self.table or self.codes == "flipped" or (self.codes == "byte" and not self.largest)
 
     @property
     def largest_code(self) -> int:
@@ -82,6 +84,8 @@ class Layout:
     @property
     def unit_bytes(self) -> int:
         """Bytes of a unit of a group of rows."""
+        if self.codes == "flipped":
+            return self.unit_header + 64 * self.parts + 1024
         return self.unit_header + _CODE_BYTES[self.codes]
 
     @property
@@ -173,6 +177,13 @@ LAYOUTS: dict[str, Layout] = {
 def stays_stored(format: Format) -> bool:
     """Return whether kernels can multiply it as a file stores it."""
     return format.name in MAPPED
+
+
+LAYOUTS |= {
+    f"{name}_flipped": replace(layout, name=f"{name}_flipped", codes="flipped")
+    for name, layout in LAYOUTS.items()
+    if layout.bytewide
+}
 
 
 def is_generic(format: Format) -> bool:
