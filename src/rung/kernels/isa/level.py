@@ -34,7 +34,7 @@ class Level:
     """One set of instructions; a register of it has ``lanes`` int32. A level of a higher ``rank`` is tried first.
 
     ``tile``: the most rows of activations that are multiplied at once, ``groups``: groups of 16 rows of weights that
-    share them.
+    share them; ``groups_of_one_row`` the same where there is one row of activations.
 
     Bytes are multiplied in one of two ways. ``dot(b, sums, codes, x)`` adds four products to each int32.
     ``pairs(b, codes, x)`` gives registers of int16 with products, or sums of two, and ``widen(b, registers)`` adds them
@@ -57,6 +57,7 @@ class Level:
     shuffle: Callable[[Builder, Value, Value], Value]
     tile: int = 4
     groups: int = 1
+    groups_of_one_row: int = 2
     signed: bool = True
     dot: Callable[[Builder, Value, Value, Value], Value] | None = None
     pairs: Callable[[Builder, Value, Value], list[Value]] | None = None

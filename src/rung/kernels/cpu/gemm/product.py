@@ -50,7 +50,9 @@ def multiply(layout: str, tile: int) -> Kernel:
     cache.
     """
 
-    in_twos = (_SHORT if tile == 1 else 0) if tile == 1 or target.level().groups == 2 else _NEVER
+    level = target.level()
+    groups = level.groups_of_one_row if tile == 1 else level.groups
+    in_twos = (_SHORT if tile == 1 else 0) if groups == 2 else _NEVER
 
     @kernel(16)
     def run(

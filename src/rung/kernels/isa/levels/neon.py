@@ -9,6 +9,7 @@ LEVEL = Level(
     rank=30,
     targets=(Target("aarch64", ("neon",), "generic", arm.NEON),),
     lanes=4,
+    groups_of_one_row=1,  # the sums of two groups are more than 32 registers hold
     pairs=arm.pairs,
     widen=arm.widen,
     products_in_pair=1,

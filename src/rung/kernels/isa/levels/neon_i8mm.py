@@ -8,6 +8,7 @@ LEVEL = Level(
     rank=50,
     targets=(Target("aarch64", ("neon", "dotprod", "i8mm"), "generic", arm.I8MM),),
     lanes=4,
+    groups_of_one_row=1,  # the sums of two groups are more than 32 registers hold
     dot=arm.dot,
     shuffle=arm.shuffle,
     pause=arm.pause,
