@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -30,6 +31,11 @@ LINEAR = tuple(
     for name in PACKED
 )
 ENCODED = ("q4_0", "q8_0", "q4_k")
+#: Whole models of the fixtures: attention, norms, rotation, embedding and sampling beside the products.
+WHOLE = ("llama-q4_0", "gemma2-q4_k_m")
+_MODELS = Path(__file__).parents[1] / "fixtures" / "gguf"
+#: Largest mean KL divergence from logits in float32; activations in int8 cost up to half of it.
+_DIVERGENCE = 0.01
 _ROWS, _COLUMNS = 40, 512  # two groups of 16 rows and half of one, two blocks
 
 
@@ -69,6 +75,30 @@ def encoders(name: str) -> str:
     return compare(name)
 
 
+def model(name: str) -> str:
+    """Logits of a whole model beside its reference; the probe and the checks of its rungs run in children first."""
+    import rung
+
+    kept = np.load(_MODELS / f"{name}.npz")
+    loaded = rung.load(str(_MODELS / f"{name}.gguf"), context=128)
+    taken = dict(loaded.report.rungs)
+    if not any(rung_name == "numba.step" for rung_name in taken.values()):
+        return f"not computed by its kernels: {taken}"
+    answer = loaded.generate("Hi", raw=True, max_tokens=6, temperature=0)
+    if len(list(answer)) == 0:
+        return "no answer"
+    got, wanted = np.asarray(loaded.logits(kept["ids"].tolist()), np.float64), kept["logits"].astype(np.float64)
+    divergence = _log_softmax(wanted)
+    divergence = float((np.exp(divergence) * (divergence - _log_softmax(got))).sum(-1).mean())
+    return "" if divergence < _DIVERGENCE else f"the KL divergence is {divergence:.5f}"
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    apart = logits - logits.max(-1, keepdims=True)
+    found: np.ndarray = apart - np.log(np.exp(apart).sum(-1, keepdims=True))
+    return found
+
+
 def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     """Every check by name."""
     yield "instructions", instructions
@@ -76,6 +106,8 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
         yield f"linear {name}", lambda name=name: linear(name)  # type: ignore[misc]
     for name in ENCODED:
         yield f"encode {name}", lambda name=name: encoders(name)  # type: ignore[misc]
+    for name in WHOLE:
+        yield f"model {name}", lambda name=name: model(name)  # type: ignore[misc]
 
 
 def main(wanted: list[str]) -> None:

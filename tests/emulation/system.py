@@ -21,7 +21,7 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
 #: What a language model needs on a CPU, as pip names it.
-_PACKAGES = ("numpy", "numba", "llvmlite")
+_PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers")
 _GLIBC = range(17, 37)  # wheels for glibc 2.17 to the 2.36 of Debian 12
 #: Minutes that one download may take.
 _LIMIT = 10
