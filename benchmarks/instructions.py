@@ -2,6 +2,7 @@
 
     python benchmarks/instructions.py            # prints the table
     python benchmarks/instructions.py --write    # and keeps it where predictions read it (src/rung/kernels)
+    python benchmarks/instructions.py --cores    # for processors that have the levels: also spills, and what multiplies
 
 The kernels are compiled for each level's own target, here, for processors that this machine is not: nothing is run.
 Of the code the innermost loop counts, and where a block has several units its head in equal parts: per weight with one
@@ -37,6 +38,25 @@ HEAD = """\
 """
 
 
+#: Processors by LLVM's names: their level, and the instructions that multiply bytes there.
+CORES = {
+    "icelake-server": ("avx512_vnni", "vpdpbusd"),
+    "skylake-avx512": ("avx512", "vpmaddubsw"),
+    "alderlake": ("avx_vnni", "vpdpbusd"),
+    "znver2": ("avx2", "vpmaddubsw"),
+    "haswell": ("avx2", "vpmaddubsw"),
+    "ivybridge": ("ssse3", "vpmaddubsw"),
+    "core2": ("ssse3", "pmaddubsw"),
+    "neoverse-n2": ("neon_i8mm", "sdot|usdot|smmla"),
+    "neoverse-v1": ("neon_i8mm", "sdot|usdot|smmla"),
+    "cortex-a76": ("neon_dotprod", "sdot"),
+    "apple-m1": ("neon_dotprod", "sdot"),
+    "cortex-a72": ("neon", "smlal"),
+}
+#: A vector register beside a place on the stack: what the loop's registers do not hold.
+_SPILL = re.compile(r"[xyz]mm\d+.*\((?:%rsp|%rbp)|\((?:%rsp|%rbp).*[xyz]mm\d+|(?:ldr|str|ldp|stp)\s+q\d+.*\[sp")
+
+
 class _Context:
     """What the code generators ask of Numba's context."""
 
@@ -54,8 +74,8 @@ class Block:
     targets: tuple[str, ...]
 
 
-def compile_products(level: Level, intrinsic: Any, literals: list[Any], arguments: int) -> str:
-    """Assembly of one call of an intrinsic of the kernels, for the level's first target."""
+def compile_products(level: Level, intrinsic: Any, literals: list[Any], arguments: int, cpu: str = "") -> str:
+    """Assembly of one call of an intrinsic of the kernels, for the level's first target, or for a processor."""
     target = level.targets[0]
     there = frozenset(target.features.replace("+", "").split(","))
     compiler.level, compiler.features, compiler.arch = (lambda: level), (lambda: there), (lambda: target.arch)
@@ -68,7 +88,7 @@ def compile_products(level: Level, intrinsic: Any, literals: list[Any], argument
     signature, generate = intrinsic._defn(None, *kinds)
     generate(_Context, builder, signature, [None] * len(literals) + list(function.args))
     builder.ret_void()
-    return assemble(str(module), target.cpu, target.features, TRIPLES[target.arch])
+    return assemble(str(module), cpu or target.cpu, target.features, TRIPLES[target.arch])
 
 
 def assemble(text: str, cpu: str, features: str, triple: str) -> str:
@@ -143,6 +163,28 @@ def count(level: Level) -> dict[str, tuple[float, ...]]:
     return found | {format.split(":")[0]: (count_floats(level, format),) for format in FLOATS}
 
 
+def inspect_core(core: str, layout: str, shape: tuple[int, int]) -> tuple[float, int, str]:
+    """Return instructions a product, spills, and what multiplies, of the inner loop at a processor's own level."""
+    name, products = CORES[core]
+    level = levels.named(name)
+    text = compile_products(level, microkernel.multiply_groups, [layout, *shape], 11, core)
+    lines = main_loop(text)
+    found = {word[0] for line in lines if (word := re.search(rf"\b(?:{products})\b", line))}
+    spills = sum(bool(_SPILL.search(line)) for line in lines)
+    return len(lines) / (shape[0] * shape[1] * 16 * UNIT), spills, " ".join(sorted(found))
+
+
+def print_cores(layouts: list[str]) -> None:
+    """Print a row for each processor, layout and shape of tile."""
+    print("level | core | layout | rows x groups | instructions a product | spills | products")
+    for core, (name, _) in CORES.items():
+        level = levels.named(name)
+        for layout in layouts:
+            for shape in ((1, 1), (level.tile, level.groups)):
+                count, spills, found = inspect_core(core, layout, shape)
+                print(f"{name} | {core} | {layout} | {shape[0]} x {shape[1]} | {count:.3g} | {spills} | {found}")
+
+
 def main() -> None:
     """Print the table, and write it where asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -150,9 +192,13 @@ def main() -> None:
     parser.add_argument("--level")
     parser.add_argument("--assembly", metavar="LAYOUT", help="print the loop of a layout in place of counts")
     parser.add_argument("--tile", type=int, default=1)
+    parser.add_argument("--cores", nargs="*", metavar="LAYOUT", help="processors in place of levels, for those layouts")
     arguments = parser.parse_args()
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
+    if arguments.cores is not None:
+        print_cores(arguments.cores or ["q4_0", "q8_0", "q4_k", "q6_k"])
+        return
     chosen = [level for level in levels.every() if arguments.level in (None, level.name)]
     if arguments.assembly:
         for level in chosen:

@@ -34,3 +34,19 @@ def test_the_loop_that_is_counted_holds_the_products():
     loop = counted("--level", "avx2", "--assembly", "q4_0", "--tile", "4")
     assert loop.count("vpmaddubsw") == 8 * 2 * 4
     assert loop.count("vcvtph2ps") == 2
+
+
+@pytest.mark.slow
+def test_loops_of_each_processor_multiply_bytes_and_rows_hold_their_registers():
+    """Compiled for processors that are not here. A tile of many rows keeps its totals on the stack, and little else."""
+    rows = [line.split(" | ") for line in counted("--cores", "q4_0", "q8_0", "q4_k").splitlines()[1:]]
+    assert {row[1] for row in rows} >= {"znver2", "haswell", "skylake-avx512", "alderlake", "ivybridge"}
+    assert {row[1] for row in rows} >= {"cortex-a72", "cortex-a76", "neoverse-v1", "neoverse-n2", "apple-m1"}
+    for level, core, layout, shape, count, spills, products in rows:
+        assert products, (core, layout, shape)
+        if level in ("ssse3", "neon"):  # 16 registers of 16 bytes, or products in two steps: counted, not bounded
+            continue
+        tile, groups = map(int, shape.split(" x "))
+        instructions_of_loop = float(count) * tile * groups * 512
+        most = 3 if tile == 1 else 0.2 * instructions_of_loop
+        assert int(spills) <= most, (core, layout, shape, spills)

@@ -1,0 +1,67 @@
+"""Every kernel at every level of CPU instructions that is here: a child for each, which compiles for no more.
+
+Products of all packed formats and encoders are compared with float64 and NumPy by ``make test``, at the levels below
+the processor's own, at which all other tests run; ``make test-all`` runs the suites of all kernels at each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rung.kernels.cpu import target
+from rung.kernels.cpu.pack.layouts import FORMATS
+
+ROOT = Path(__file__).parents[2]
+LEVELS = [level.name for level in target.levels()]
+#: Attention, whole tokens, rows of embeddings, packing, encoders, products, optimizers, layers, splats both ways.
+SUITES = (
+    "tests/ops",
+    "tests/kernels",
+    "tests/formats",
+    "tests/nn/test_layers.py",
+    "tests/nn/test_optim.py",
+    "tests/engine/test_sampling.py",
+    "tests/run/test_encoders.py",
+    "tests/splats/test_rasterization.py",
+    "tests/hub/bitsandbytes/test_kernels.py",
+)
+
+
+def child(level: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What a Python that compiles for a level prints."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")}
+    environment |= {"RUNG_CPU_LEVEL": level, "OMP_WAIT_POLICY": "passive"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_products_of_every_format_and_encoders(level):
+    done = child(level, "tests.emulation.checks")
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, *checks = map(json.loads, done.stdout.splitlines())
+    assert first["level"] == level
+    assert {check["check"]: check["wrong"] for check in checks if check["wrong"]} == {}
+    assert sum(check["check"].startswith("linear ") for check in checks) == len(FORMATS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_the_suites_of_all_kernels(level):
+    done = child(level, "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--deselect", __file__, *SUITES)
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_a_level_compiles_for_no_more_than_it_says():
+    """Else the tests above would prove what LLVM makes of the whole processor."""
+    code = "from rung.kernels.cpu import target; print(*sorted(target.features()))"
+    environment = {**os.environ, "RUNG_CPU_LEVEL": "generic"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert not {"ssse3", "avx", "avx2", "avx512f", "f16c", "dotprod", "i8mm"} & set(done.stdout.split())
