@@ -8,6 +8,7 @@ import torch
 from rung.core.types import Capability, Case, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.ops.attention import LADDER
+from rung.ops.attention.numpy_sdpa import RUNG as ARRAYS
 from rung.ops.attention.ref import RUNG as REF
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -58,7 +59,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("rung", [r for r in LADDER.rungs if r.name != "ref"], ids=lambda r: r.name)
+@pytest.mark.parametrize("rung", [r for r in LADDER.rungs if r.name not in ("ref", "numpy.sdpa")], ids=lambda r: r.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (20, None), (20, 3.0), (None, 30.0), (1, None)])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -77,12 +78,28 @@ def test_rungs_equal_ref(rung, dtype, window, softcap, shape):
     assert all(torch.equal(now, then) for now, then in zip((q, k, v), before, strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("window", "softcap"), [(None, None), (20, None), (20, 3.0), (None, 30.0), (1, None)])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_arrays_give_what_tensors_give(dtype, window, softcap, shape):
+    queries, keys = shape[:2]
+    q, k, v = case(*shape, dtype)
+    options = {"start": keys - queries, "scale": shape[4] ** -0.5, "window": window, "softcap": softcap}
+    found = ARRAYS.attend(*(each.numpy() for each in (q, k, v)), **options)
+    wanted = REF.apply(q.double(), k, v, **options)
+    torch.testing.assert_close(torch.from_numpy(found).double(), wanted, rtol=1e-5, atol=2e-6)
+
+
 def test_scores_far_apart_do_not_overflow():
     q, k, v = case(1, 20, 1, 1, 16)
     k[:] = 0
     k[7] = 500 * q[0]
+    options = {"start": 19, "scale": 1.0, "window": None, "softcap": None}
     for rung in LADDER.rungs:
-        found = rung.load().apply(q, k, v, start=19, scale=1.0, window=None, softcap=None)
+        if rung.name == "numpy.sdpa":
+            found = torch.from_numpy(ARRAYS.attend(*(each.numpy() for each in (q, k, v)), **options))
+        else:
+            found = rung.load().apply(q, k, v, **options)
         torch.testing.assert_close(found[0], v[7], rtol=1e-6, atol=1e-6)
 
 

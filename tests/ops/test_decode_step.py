@@ -46,9 +46,13 @@ class RowLinear:
     def __init__(self, weight, format):
         self.rung = STORED if format in READ_AS_STORED else ROW
         self.state = self.rung.prepare(encoded(weight, format), dtype="f32", threads=1)
+        self.without_torch = format not in READ_AS_STORED
 
     def __call__(self, x):
         return self.rung.apply(self.state, x)
+
+    def multiply(self, x):
+        return self.rung.multiply(self.state, x)
 
 
 class PackedParts(PlainParts):

@@ -15,8 +15,9 @@ bnb = pytest.importorskip("bitsandbytes")
 import bitsandbytes.nn.modules as peer  # noqa: E402
 
 import rung  # noqa: E402
+from rung.cli import exec_hooks  # noqa: E402
 from rung.core.errors import SoftwareMissing  # noqa: E402
-from rung.hub.bitsandbytes import guarded, hook, install, uninstall  # noqa: E402
+from rung.hub.bitsandbytes import guarded, install, uninstall  # noqa: E402
 from rung.hub.bitsandbytes.kernels import KERNELS  # noqa: E402
 from tests.exec.helped import helped  # noqa: E402
 from tests.hub.bitsandbytes import replaceable  # noqa: E402
@@ -277,9 +278,9 @@ def test_the_reports_die_without_and_pass_with_rung(name, run, tmp_path):
 
 def test_an_operator_that_the_card_refuses_itself(tmp_path):
     """As ``rung exec`` installs it, and not where it only explains."""
-    hook.install({"strict": "yes"})
+    exec_hooks.bitsandbytes({"strict": "yes"})
     assert not by_rung()
-    hook.install({})
+    exec_hooks.bitsandbytes({})
     assert by_rung()
     a = torch.randint(-128, 127, (20, 64), dtype=torch.int8)
     card, defect, _ = CASES["merge_int8"]
