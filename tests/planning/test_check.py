@@ -116,9 +116,9 @@ def test_fits_is_about_memory_alone():
 
 
 def test_what_fits_fits_with_its_error_bound():
-    need = only(outline(), cpu(), formats=("q8_0",)).memory
-    assert only(outline(), cpu(), formats=("q8_0",), memory=FrozenDict({"*": need.most})).fits
-    assert not only(outline(), cpu(), formats=("q8_0",), memory=FrozenDict({"*": need.most - 1})).fits
+    need = only(outline(), cpu(), formats=("int8",)).memory
+    assert only(outline(), cpu(), formats=("int8",), memory=FrozenDict({"*": need.most})).fits
+    assert not only(outline(), cpu(), formats=("int8",), memory=FrozenDict({"*": need.most - 1})).fits
 
 
 def test_batch_and_context_are_in_the_cache():
