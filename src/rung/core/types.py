@@ -254,8 +254,8 @@ def _need(need: str, device: Device) -> Verdict:
             return no(f"{package} does not compute on {device.name} ({known.source})", StepClass.UNAVAILABLE)
         if package in device.software:
             return YES
-        wanted = {"torch": "'rung[run]'", "numba": "'rung[lean]'"}.get(package, package)
-        return no(f"{package} is not installed: pip install {wanted}", StepClass.UNAVAILABLE)
+        source = {"torch": "'rung[run]'", "numba": "'rung[lean]'"}.get(package, package)
+        return no(f"{package} is not installed: pip install {source}", StepClass.UNAVAILABLE)
     found = device.capability(need)
     if found.level in (Level.NATIVE, Level.EMULATED):
         return YES

@@ -107,7 +107,7 @@ class Cache(Tokens):
     def arrays(self, layer: int, count: int) -> tuple[Floats, Floats]:
         """Views of the same as arrays of f32 or f16, which may be written to; of a layer on the CPU."""
         keys, values = (
-            held[layer].view(_NUMPY[self.dtype])[:, :count].transpose(1, 0, 2) for held in (self._keys, self._values)
+            each[layer].view(_NUMPY[self.dtype])[:, :count].transpose(1, 0, 2) for each in (self._keys, self._values)
         )
         return keys, values
 

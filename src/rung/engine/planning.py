@@ -114,9 +114,9 @@ def make_plan(
         typed=typed or Typed(),
     )
     plan = solve(card, found, request)
-    asked = process_memory.requested_threads(threads)
-    if asked is not None and asked > count:
-        note = f"{count} of {asked:,} threads: more do not run at a time here"
+    requested = process_memory.requested_threads(threads)
+    if requested is not None and requested > count:
+        note = f"{count} of {requested:,} threads: more do not run at a time here"
         plan = replace(plan, reasons=(*plan.reasons, note))
     if missing:
         extra = "run" if "torch" in missing else "lean"

@@ -16,29 +16,29 @@ from rung.core.types import Device, Level, Proof
 from rung.hardware import detect, thread_count
 from rung.hardware.interpreter import without_wheels
 
-#: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h, and the largest of the latter that it takes.
 _MEASURING = 60.0  # seconds for numbers of threads, most of them for compiling one kernel, once
+#: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h, and the largest of the latter that it takes.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST_IN_HEAP = -1, -3, 32 << 20
 
 
-def threads(asked: int | None) -> int:
-    """Threads to compute with: asked for, else ``RUNG_THREADS``, else as many as compute best on these cores.
+def threads(count: int | None) -> int:
+    """Return how many threads compute: ``count``, else ``RUNG_THREADS``, else as many as are best on these cores.
 
     Never more than run at a time: each step of a model waits for all threads. Raises ``UsageError`` below 1.
     """
-    wanted = requested_threads(asked)
-    if wanted is not None:
-        return min(wanted, _most_threads())
+    requested = requested_threads(count)
+    if requested is not None:
+        return min(requested, _most_threads())
     details = _processor().details
     return int(details.get("compute_threads") or details.get("cores", 1))
 
 
-def requested_threads(asked: int | None) -> int | None:
-    """Return how many threads were asked for, also by ``RUNG_THREADS``; None for as many as rung chooses."""
-    if asked is not None and asked < 1:
-        raise UsageError(f"{asked} threads cannot compute: it is 1 or more.", code="value-out-of-range")
-    wanted: int | None = asked or THREADS.read()
-    return wanted
+def requested_threads(count: int | None) -> int | None:
+    """Return ``count``, else ``RUNG_THREADS``; None for as many as rung chooses."""
+    if count is not None and count < 1:
+        raise UsageError(f"{count} threads cannot compute: it is 1 or more.", code="value-out-of-range")
+    requested: int | None = count or THREADS.read()
+    return requested
 
 
 def _most_threads() -> int:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import platform
 import sys
 
-from rung.hardware import topology
+from rung.hardware import interpreter, topology
 from rung.hardware.sysctl import sysctl
 
 #: LLVM's names to the flags of Linux in /proc/cpuinfo.
@@ -51,7 +50,7 @@ def llvm_features(flags: frozenset[str]) -> str:
 @functools.cache
 def own_features() -> str:
     """Return ``llvm_features`` of all cores of this machine; empty where it is no ARM, or nothing tells."""
-    if platform.machine().lower() not in ("aarch64", "arm64"):
+    if interpreter.arch() != "aarch64":
         return ""
     if sys.platform == "darwin":
         return llvm_features(frozenset(name for name in MAC.values() if sysctl(name) == "1"))

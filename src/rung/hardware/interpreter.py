@@ -1,10 +1,22 @@
-"""Refuse interpreters and systems that rung cannot compute with, in a sentence."""
+"""Name the kind of processor, and refuse interpreters and systems that rung cannot compute with, in a sentence."""
 
 from __future__ import annotations
 
 import sys
 
 _BITS_64 = 2**32
+
+
+def arch(machine: str = "") -> str:
+    """Return the kind of processor, x86_64, aarch64 or another name; of this machine without a name.
+
+    >>> arch("AMD64"), arch("arm64")
+    ('x86_64', 'aarch64')
+    """
+    import platform
+
+    name = (machine or platform.machine()).lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name or "unknown")
 
 
 def require_supported(byteorder: str = sys.byteorder, largest: int = sys.maxsize) -> None:

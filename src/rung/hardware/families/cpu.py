@@ -13,7 +13,7 @@ from typing import Any
 from rung.core.settings import CPU_LEVEL
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import arm, cgroup, topology
+from rung.hardware import arm, cgroup, interpreter, topology
 from rung.hardware.cgroup import read
 from rung.hardware.software import installed
 from rung.hardware.sysctl import sysctl
@@ -79,7 +79,7 @@ def identify(
 
     ``root`` holds ``proc`` and ``sys``; the other arguments stand in for this machine in tests.
     """
-    arch = _arch(machine or platform.machine())
+    arch = interpreter.arch(machine)
     if system == "darwin":
         name, memory, free, flags, details = _mac(ask)
     elif system == "win32":
@@ -139,10 +139,6 @@ def kernels(arch: str, found: Mapping[str, Level], restricted: bool = False) -> 
     need, level = next((n, v) for n, v in LEVELS[arch].items() if not n or found.get(n) is Level.NATIVE)
     why = f"the processor lists {need}" if need else "any processor of its kind"
     return Capability("isa.kernels", Level.NATIVE, Proof.DECLARED, why, level)
-
-
-def _arch(machine: str) -> str:
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine.lower(), machine.lower() or "unknown")
 
 
 _Facts = tuple[str, int, int | None, frozenset[str], dict[str, Any]]

@@ -11,7 +11,6 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from rung.core.errors import UsageError
 from rung.core.settings import CACHE, CPU_LEVEL
-from rung.hardware import arm
+from rung.hardware import arm, interpreter
 
 if TYPE_CHECKING:
     from rung.kernels.isa.level import Level
@@ -77,8 +76,7 @@ def _changed(features: frozenset[str], changes: str) -> frozenset[str]:
 
 def arch() -> str:
     """The kind of processor that is compiled for: x86_64, aarch64 or another name."""
-    machine = platform.machine().lower()
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+    return interpreter.arch()
 
 
 def converts_halves() -> bool:
@@ -171,7 +169,7 @@ def _restrict() -> None:
     if lowered is None:
         raise UsageError(
             f"{CPU_LEVEL.variable}={name} is more than this processor has",
-            ways_out=[f"unset {CPU_LEVEL.variable}: rung finds the highest level by itself"],
+            ways_out=[f"unset {CPU_LEVEL.variable}   # rung finds the highest level by itself"],
             code="cpu-level",
         )
     _compile_for(lowered.cpu, lowered.features)
@@ -217,7 +215,7 @@ def configure(threads: int = 1) -> str:
     """
     note = ""
     _restrict()
-    folder = _kernels() / sources_hash() / limit()
+    folder = _kernels() / sources_hash()
     if not _writable(folder):
         note = f"{folder} cannot be written: kernels are compiled again each time"
         folder = _temporary()

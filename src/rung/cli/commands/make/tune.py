@@ -101,7 +101,7 @@ def tune(
 
 
 def _loss_printer(say: Callable[[str], None]) -> Callable[[int, int, dict[str, float]], None]:
-    """Return a callback that prints every loss of held out rows, and about twenty of training."""
+    """Return a callback that prints every loss of held-out rows, and about twenty of training."""
 
     def loss(step: int, last: int, logs: dict[str, float]) -> None:
         every = max(1, last // 20)

@@ -40,8 +40,8 @@ def gist(choice: Choice) -> list[str]:
 
 def parts(use: MemoryUse) -> list[str]:
     """``weights 2.5 GB`` and so on for all that is held."""
-    held = {name: amount for name, amount in use.parts().items() if amount and name != "total"}
-    return [f"{_NAMES.get(name, name)} {size(amount)}" for name, amount in held.items()]
+    nonzero = {name: amount for name, amount in use.parts().items() if amount and name != "total"}
+    return [f"{_NAMES.get(name, name)} {size(amount)}" for name, amount in nonzero.items()]
 
 
 def unsure(choice: Choice) -> str:

@@ -10,7 +10,6 @@ from rung.cli.views.output import table
 from rung.core.text import size
 from rung.core.types import Capability, Device, Level, Proof
 from rung.hardware import topology
-from rung.kernels import instructions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,8 +107,7 @@ def instruction_sets(device: Device) -> str:
         for c in names
         if c.level is Level.NATIVE
     ]
-    level = instructions.level(device)
-    return f"instruction sets: {' '.join(there)}" + (f" · kernels at level {level}" if level else "") if there else ""
+    return f"instruction sets: {' '.join(there)}" if there else ""
 
 
 def kernels(device: Device) -> str:
