@@ -34,8 +34,8 @@ ENCODED = ("q4_0", "q8_0", "q4_k")
 #: Whole models of the fixtures: attention, norms, rotation, embedding and sampling beside the products.
 WHOLE = ("llama-q4_0", "gemma2-q4_k_m")
 _MODELS = Path(__file__).parents[1] / "fixtures" / "gguf"
-#: Largest mean KL divergence from logits in float32; activations in int8 cost up to half of it.
-_DIVERGENCE = 0.01
+#: Largest mean KL divergence from logits in float32: 0.0006 and 0.0002 are measured at each level of x86.
+_DIVERGENCE = 0.001
 _ROWS, _COLUMNS = 40, 512  # two groups of 16 rows and half of one, two blocks
 
 
@@ -47,13 +47,13 @@ def instructions() -> str:
 
 
 def linear(name: str) -> str:
-    """Packing, the way back, and products with 1, 3 and 17 rows."""
+    """Packing, the way back, and products with 1, 3 and 41 rows."""
     encoded = weight(formats.get(name), _ROWS, _COLUMNS)
     packed = pack(encoded, threads=2)
     back = unpack(packed)
     if any(not np.array_equal(array, back.parts[part]) for part, array in encoded.parts.items()):
         return "unpacked bytes are others"
-    return next(filter(None, (_product(packed, encoded, name, rows) for rows in (1, 3, 17))), "")
+    return next(filter(None, (_product(packed, encoded, name, rows) for rows in (1, 3, 41))), "")
 
 
 def _product(packed: object, encoded: Encoded, name: str, rows: int) -> str:
