@@ -20,11 +20,13 @@ from rung.kernels.cpu import nodes
 from rung.kernels.cpu.decode.step_program import share
 from rung.models.adapters.adapter import LowRank
 from rung.ops import proof
+from rung.ops.attention.numpy_sdpa import RUNG as ARRAY_ATTENTION
 from rung.ops.attention.ref import RUNG as REF_ATTENTION
 from rung.ops.decode_step import LADDER
 from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.numba_step import RUNG as STEP
 from rung.ops.decode_step.numba_step import State
+from rung.ops.decode_step.numpy_step import RUNG as ARRAY_STEP
 from rung.ops.decode_step.ref import RUNG as REF
 from rung.ops.decode_step.weights import Weights
 from rung.ops.linear import READ_AS_STORED
@@ -88,6 +90,43 @@ def assert_close(found, wanted):
     """Both multiply the same int8 activations; where one rounds to the next integer, a little differs."""
     assert (found - wanted).abs().max() < 0.1 * wanted.std()
     assert (found - wanted).square().mean().sqrt() < 0.02 * wanted.std()
+
+
+class Arrays:
+    """A linear and an attention that know arrays only."""
+
+    without_torch = True
+
+    def __init__(self, weight=None):
+        self.weight = weight
+
+    def multiply(self, x):
+        return x @ self.weight.T
+
+    def attend(self, *given, **options):
+        return ARRAY_ATTENTION.attend(*given, **options)
+
+
+class ArrayParts(PlainParts):
+    def linear(self, role):
+        weight = self.weights.get(role, self.weights["embed"]) if role == "head" else self.weights[role]
+        return Arrays(weight.numpy())
+
+    def attention(self, layer):
+        return Arrays()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_torch_the_logits_of_every_architecture_are_the_same(kind):
+    model = checkpoint(kind)
+    described, found = shape(model), []
+    for rung, parts in ((REF, PlainParts(roles(model))), (ARRAY_STEP, ArrayParts(roles(model)))):
+        cache = Cache(described, 32, "f32", ["cpu"] * len(described.layers))
+        state = rung.prepare(Weights.bind(described, parts, 32), cache, threads=1)
+        reader = rung.reader(state)
+        prompt = [reader.logits(reader.read(ids, cache, start)) for ids, start in ((IDS[:7], 0), (IDS[7:16], 7))]
+        found.append(np.concatenate([*prompt, *(rung.apply(state, IDS[at], at)[None] for at in (16, 17))]))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-4 * np.abs(found[0]).max())
 
 
 def test_columns_in_an_order_of_their_own_are_refused():
