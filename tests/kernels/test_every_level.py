@@ -1,7 +1,8 @@
 """Every kernel at every level of CPU instructions that is here: a child for each, which compiles for no more.
 
-Products of all packed formats and encoders are compared with float64 and NumPy by ``make test``, at the levels below
-the processor's own, at which all other tests run; ``make test-all`` runs the suites of all kernels at each.
+Products of all packed formats, encoders and two whole models are compared with float64, NumPy and stored logits: by
+``make test`` at two levels below the processor's own, at which all other tests run, by ``make test-all`` at each, where
+the suites of all kernels run at each, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from rung.kernels.cpu.pack.layouts import FORMATS
 
 ROOT = Path(__file__).parents[2]
 LEVELS = [level.name for level in target.levels()]
+#: The level of most processors, and one without conversions of float16, masks and shuffles.
+QUICK = ("avx2", "generic")
 #: Attention, whole tokens, rows of embeddings, packing, encoders, products, optimizers, layers, splats both ways.
 SUITES = (
     "tests/ops",
@@ -42,7 +45,9 @@ def child(level: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("level", LEVELS[1:])
+@pytest.mark.parametrize(
+    "level", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in LEVELS[1:]]
+)
 def test_products_of_every_format_and_encoders(level):
     done = child(level, "tests.emulation.checks")
     assert done.returncode == 0, done.stderr[-2000:]
