@@ -1,23 +1,30 @@
 """NF4 linear layers beside bitsandbytes', in turns: rows of activations in bf16 or f32, and a step of training.
 
     python benchmarks/quantized_layers.py [--peer FOLDER] [--shape 4096x4096] [--rows 1 512] [--dtype bfloat16]
-        [--copies 1]
+        [--copies 1] [--avx2]
 
 FOLDER is where bitsandbytes is installed, when it is not beside rung. Both hold the same weights, and calls go through
 so many copies of a layer that weights are cold. Prints the median of each in ms, the median of the ratios of
 neighboring calls (above 1: rung is faster), and the SQNR of the output against float64. ``--copies 1`` calls one
 layer again and again, whose weights then lie in the cache, where it has room for both. bitsandbytes runs its own best
 path: layers in eval mode, no gradients. Of rung, ``eval`` may quantize activations to int8 and ``exact`` does not.
+``--avx2`` holds both, torch and its libraries too, to what a processor with AVX2 has: bitsandbytes' wheel asks the
+processor for AVX-512, and decodes with loops in C++ where there is none.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
+import importlib.util
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +34,37 @@ from rung import formats
 
 _COLD = 96 << 20  # bytes of weights that calls cycle through
 
+#: What holds rung, torch, oneDNN and MKL to AVX2 in a process that starts with it.
+_AVX2 = {
+    "RUNG_CPU_LEVEL": "avx2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
+
 Call = Callable[[int, Tensor], Tensor]
+
+
+def hold_to_avx2() -> None:
+    """Start this program again with ``_AVX2``, and there hide AVX-512 from bitsandbytes' library before it looks.
+
+    The library asks what its compiler's start-up code read of the processor (``__cpu_model``, ``__cpu_features2``).
+    """
+    if any(os.environ.get(name) != value for name, value in _AVX2.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | _AVX2)
+    found = importlib.util.find_spec("bitsandbytes")
+    assert found is not None, "bitsandbytes is not installed: pip install bitsandbytes"
+    assert found.origin is not None
+    path = Path(found.origin).parent / "libbitsandbytes_cpu.so"
+    library = ctypes.CDLL(str(path))
+    symbols = subprocess.run(["nm", str(path)], capture_output=True, text=True, check=True).stdout
+    places = {name: int(at, 16) for at, _, name in (line.split() for line in symbols.splitlines() if line[0] != " ")}
+    begin = ctypes.cast(library.has_avx512f_cpu, ctypes.c_void_p).value or 0
+    for symbol, offset, bit in (("__cpu_model", 12, 15), ("__cpu_features2", 0, 4)):
+        word = ctypes.c_uint32.from_address(begin - places["has_avx512f_cpu"] + places[symbol] + offset)
+        word.value &= ~(1 << bit)
+    assert not library.has_avx512f_cpu(), "bitsandbytes would use AVX-512"
+    assert not library.has_avx512bf16_cpu(), "bitsandbytes would use AVX-512"
 
 
 def layers(out: int, columns: int, count: int) -> tuple[list[nn.Module], list[nn.Module], Tensor]:
@@ -106,14 +143,18 @@ def main() -> None:
     )
     parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--avx2", action="store_true", help="hold both to AVX2")
     chosen = parser.parse_args()
     if chosen.peer:
         sys.path.append(chosen.peer)
+    if chosen.avx2:
+        hold_to_avx2()
     torch.set_num_threads(chosen.threads)
     out, columns = map(int, chosen.shape.split("x"))
     count = chosen.copies or max(2, _COLD // (out * columns // 2))
     ours, theirs, dense = layers(out, columns, count)
-    print(f"nf4 {chosen.shape}, {chosen.dtype}, {chosen.threads} threads, {count} copies")
+    held = f", held to {torch.backends.cpu.get_cpu_capability()}" if chosen.avx2 else ""
+    print(f"nf4 {chosen.shape}, {chosen.dtype}, {chosen.threads} threads, {count} copies{held}")
     print("rows  rung      rung ms  bnb ms     ratio  rung dB  bnb dB")
     for rows in chosen.rows:
         x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows)).to(getattr(torch, chosen.dtype))

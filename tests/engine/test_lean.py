@@ -129,6 +129,27 @@ def test_tokens_without_torch_are_those_with_it(site, models):
     assert "numpy.step" in ordered
 
 
+def test_formats_are_compared_without_torch_and_come_out_as_with_it(site, tmp_path):
+    """Divergence, choices, errors by layer, a picture and a page; speeds are whatever they are."""
+    program = "import sys; from rung.cli.app import main; sys.argv[0] = 'rung'; main()"
+    picture, page = tmp_path / "errors.svg", tmp_path / "page.html"
+    asked = ["compare", str(GGUF / "gemma2-bf16.gguf"), "--format", "q8_0", "--format", "nf4", "--context", "64"]
+    lean = _lean(site, program, *asked, "--json", "--picture", str(picture), "--html", str(page))
+    whole = _run(program, *asked, "--json")
+    assert lean.returncode == 0, lean.stderr
+    assert whole.returncode == 0, whole.stderr
+    rows, others = json.loads(lean.stdout), json.loads(whole.stdout)
+    assert [row["format"] for row in rows] == ["stored", "q8_0", "nf4"]
+    for row, other in zip(rows, others, strict=True):
+        assert row["weights"] == other["weights"]
+        assert row["KL"] == pytest.approx(other["KL"], rel=0.05, abs=2e-4)
+        assert row["perplexity"] == pytest.approx(other["perplexity"], rel=1e-3)
+        assert row["worst layer dB"] == other["worst layer dB"]
+    assert 0 < rows[1]["KL"] < rows[2]["KL"]
+    assert "nf4" in picture.read_text()
+    assert "nf4" in page.read_text()
+
+
 def test_a_command_that_needs_torch_says_so_with_a_command(site, tmp_path):
     (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
     program = "import sys; from rung.cli.app import main; sys.argv[0] = 'rung'; main()"

@@ -85,6 +85,27 @@ print(json.dumps({
 }))
 """
 
+#: The bytes of an encoder, and where they were made: ``started`` says whether Numba runs before its check.
+ENCODED = """
+import json, sys
+import numpy as np
+from rung import formats
+from rung.kernels.cpu import target
+from rung.kernels.cpu.encode import encoding
+from rung.run.self_check import encoders
+
+if sys.argv[1] == "started":
+    import rung.kernels.isa, numba
+Q8_0, notes = formats.get("q8_0"), []
+found = encoders.prove([Q8_0], notes.append)
+before = formats.encode(np.random.default_rng(3).standard_normal((19, 4096), dtype=np.float32), formats.get("f32"))
+made, want = encoding.convert(before, Q8_0, threads=1), formats.convert(before, Q8_0)
+print(json.dumps({
+    "level": target.level().name, "compiled": Q8_0 in found, "notes": notes, "features": sorted(target.features()),
+    "right": all(np.array_equal(made.parts[part], each) for part, each in want.parts.items()),
+}))
+"""
+
 #: What a probe of the processor finds, and what is compiled for afterwards.
 PROBED = """
 import json
@@ -182,6 +203,70 @@ def test_wrong_sums_of_a_level_for_real(broken, tmp_path):
     assert (again["level"], again["error"]) == ("ssse3", found["error"])
 
 
+@pytest.mark.parametrize("numba", ["started", "later"])
+def test_an_encoder_that_is_wrong_at_a_level_is_compiled_for_the_next(broken, tmp_path, numba):
+    """The lowest byte of each code is flipped at the highest level; NumPy encodes only where no level is right."""
+    level, lower = LEVELS[0], LEVELS[1]
+    source = broken(level, "")
+    emitted = "store(b, address, b.trunc(value, ir.VectorType(I8, LANES)))"
+    path = source / "rung" / "kernels" / "isa" / "registers.py"
+    code = path.read_text(encoding="utf-8")
+    assert code.count(emitted) == 1
+    wrong = f"value = b.xor(value, constant(value.type, 1)) if target.level().name in WRONG else value\n    {emitted}"
+    code = code.replace(emitted, wrong)
+    path.write_text(f"{code}\nWRONG = ('{level}',)\n", encoding="utf-8")
+    found = run(ENCODED, tmp_path / "cache", numba, source=source)
+    assert (found["level"], found["compiled"], found["right"]) == (lower, True, True)
+    assert any(f"compiled for level {lower}: at {level} it is wrong (data of normal" in note for note in found["notes"])
+    best = next(each for each in target.levels() if each.name == level)
+    more_than_level = set(best.targets[0].needs) <= set(found["features"])
+    assert more_than_level == (numba == "started")  # else all that is compiled is held to the level
+    again = run(ENCODED, tmp_path / "cache", numba, source=source)
+    assert (again["level"], again["right"], len(again["notes"])) == (lower, True, 1)
+    path.write_text(f"{code}\nWRONG = {tuple(LEVELS)}\n", encoding="utf-8")
+    found = run(ENCODED, tmp_path / "cache", numba, source=source)
+    assert (found["level"], found["compiled"]) == (level, False)
+    assert found["notes"][-1].startswith("NumPy encodes q8_0, which takes longer: the compiled encoder failed")
+
+
+UNLIKE = """
+import json
+from rung.hardware import topology
+
+flags = next(iter(topology.features()))
+topology.features = lambda root=None: [flags, frozenset(each for each in flags if not each.startswith("avx512"))]
+from rung.hardware import detect
+from rung.kernels.cpu import target
+from rung.kernels.isa import probes
+from rung.kernels.isa.generic import add, load, store
+import numba
+
+@numba.njit("void(int64)")
+def doubled(address):
+    store(address, add(load(address), load(address)))
+
+device = detect.devices(cached=False)[0]
+print(json.dumps({
+    "level": target.level().name, "declared": device.capability("isa.kernels").detail,
+    "wrong": probes.check("isa.kernels"), "features": sorted(target.features()),
+    "assembly": "".join(doubled.inspect_asm().values()), "doubts": target.doubts(),
+}))
+"""
+
+
+@pytest.mark.skipif("avx512" not in LEVELS, reason="needs AVX-512")
+def test_what_only_some_cores_have_is_not_compiled_for(tmp_path):
+    found = run(UNLIKE, tmp_path)
+    needs = {each.name: each.target("x86_64", target.features()).needs for each in target.levels()}
+    lower = next(level for level in LEVELS if not any("avx512" in need for need in needs[level]))
+    assert found["level"] == found["declared"] == lower
+    assert found["wrong"] == ""
+    assert not [each for each in found["features"] if each.startswith("avx512")]
+    assert "ymm" in found["assembly"]
+    assert "zmm" not in found["assembly"]
+    assert found["doubts"] == []  # nobody set a variable
+
+
 @pytest.mark.parametrize("level", ["nonsense", "neon"])
 def test_a_level_that_is_none_is_a_wrong_question(level, tmp_path):
     environment = {**os.environ, "RUNG_CPU_LEVEL": level, "PYTHONPATH": str(SOURCE.parent)}
@@ -197,3 +282,24 @@ def test_a_level_that_is_none_is_a_wrong_question(level, tmp_path):
 def test_a_processor_that_is_newer_than_this_one_by_name_is_held_to_this_ones_features(tmp_path):
     code = "from rung.kernels.isa import probes; import json; print(json.dumps({'wrong': probes.check('isa.kernels')}))"
     assert run(code, tmp_path, NUMBA_CPU_NAME="graniterapids") == {"wrong": ""}
+    assert run(code, tmp_path, NUMBA_CPU_NAME="generic") == {"wrong": ""}  # Numba takes that for SSE2
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"NUMBA_CPU_NAME": "graniterapids"}, "NUMBA_CPU_NAME=graniterapids alone changes no instruction"),
+        ({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+ssse3,+amx-fp8"}, "NUMBA_CPU_FEATURES names amx-fp8,"),
+        ({"NUMBA_CPU_NAME": "core2", "NUMBA_CPU_FEATURES": "+ssse3"}, ""),
+        ({"NUMBA_CPU_NAME": "graniterapids", "RUNG_CPU_LEVEL": "ssse3"}, ""),
+    ],
+)
+def test_a_target_that_this_processor_does_not_follow_is_said(variables, said, tmp_path):
+    clean = {k: v for k, v in os.environ.items() if k not in ("RUNG_CPU_LEVEL", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")}
+    clean |= {"PYTHONPATH": str(SOURCE.parent), "RUNG_CACHE": str(tmp_path), "COLUMNS": "200"}
+    for command in (["devices"], ["devices", "cpu"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "rung", *command], env=clean | variables, capture_output=True, text=True, check=True
+        )
+        assert said in done.stdout
+        assert ("NUMBA_" in done.stdout) == bool(said)

@@ -21,9 +21,10 @@ def asked(monkeypatch, tmp_path):
     """An empty cache of proofs, and the jobs that children are given."""
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
     monkeypatch.setattr(encoding, "_can_compile", lambda: True)
+    monkeypatch.setattr(target, "lower_levels", list)
     jobs = []
 
-    def run(given, limit):
+    def run(given, limit, environment):
         jobs.extend(given)
         return [outcome for _ in given]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from rung.core import version
 from rung.core.types import EMPTY, Capability, Device, Level
 from rung.core.value import FrozenDict, Value
-from rung.hardware import arm, json_cache
-from rung.hardware.families.cpu import restrictions
+from rung.hardware import json_cache
+from rung.hardware.families.cpu import own_features, restrictions
 
 _PACKAGE = version.PACKAGE
 #: The sources that a proof depends on, below the package: kernels and the probes themselves.
@@ -51,7 +51,7 @@ def key(device: Device) -> dict[str, str]:
     }
     parts |= {name: str(device.details[name]) for name in ("uuid", "pci") if name in device.details}
     parts |= {f"software.{name}": version for name, version in device.software.items()}
-    parts |= restrictions(os.environ, arm.own_features())
+    parts |= restrictions(os.environ, own_features())
     return parts
 
 

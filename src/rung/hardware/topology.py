@@ -218,13 +218,15 @@ def processors(root: Path) -> list[dict[str, str]]:
     return found
 
 
-def shared_features(root: Path = Path("/")) -> frozenset[str]:
-    """Return the features that every processor in /proc/cpuinfo lists: a thread may run on any of them.
-
-    An old kernel lists those of all once, behind the last.
-    """
+def features(root: Path = Path("/")) -> list[frozenset[str]]:
+    """Return the features of each processor in /proc/cpuinfo; an old kernel lists those of all once, at the end."""
     listed = (fields.get("flags") or fields.get("Features") for fields in processors(root))
-    each = [frozenset(text.split()) for text in listed if text]
+    return [frozenset(text.split()) for text in listed if text]
+
+
+def shared_features(root: Path = Path("/")) -> frozenset[str]:
+    """Return the features that every processor in /proc/cpuinfo lists: a thread may run on any of them."""
+    each = features(root)
     return frozenset.intersection(*each) if each else frozenset()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from rung.core.settings import CPU_LEVEL
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.hardware import arm, cgroup, interpreter, topology
+from rung.hardware import arm, cgroup, interpreter, topology, x86
 from rung.hardware.cgroup import read
 from rung.hardware.software import installed
 from rung.hardware.sysctl import sysctl
@@ -108,7 +108,8 @@ def declared(
     names: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[Capability]:
     """The instruction sets that the processor declares; unknown where the JIT is told to compile for less."""
-    restriction = next(iter(restrictions(environment, arm.llvm_features(flags))), "")
+    own = arm.llvm_features(flags) if arch == "aarch64" else x86.own_changes()
+    restriction = next(iter(restrictions(environment, own)), "")
     found = []
     for name, wanted in (names or (ARM if arch == "aarch64" else X86)).items():
         missing = [flag for flag in wanted if flag not in flags]
@@ -123,11 +124,16 @@ def declared(
 
 
 def restrictions(environment: Mapping[str, str], own: str) -> dict[str, str]:
-    """Return the variables that restrict the compiler: not the ``own`` features that it is told of on ARM."""
+    """Return the variables that restrict the compiler: not features that end as it is told of the machine itself."""
     found = {name: environment[name] for name in TARGET_VARIABLES if environment.get(name)}
-    if found.get("NUMBA_CPU_FEATURES") == own:
+    if own and found.get("NUMBA_CPU_FEATURES", "").endswith(own):
         del found["NUMBA_CPU_FEATURES"]
     return found
+
+
+def own_features() -> str:
+    """Return what the compiler is told of this machine that LLVM does not find out; empty where there is nothing."""
+    return arm.own_features() or x86.own_changes()
 
 
 def kernels(arch: str, found: Mapping[str, Level], restricted: bool = False) -> Capability:

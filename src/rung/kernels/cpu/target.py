@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from rung.core.errors import UsageError
 from rung.core.settings import CACHE, CPU_LEVEL
-from rung.hardware import arm, interpreter
+from rung.hardware import arm, interpreter, x86
 
 if TYPE_CHECKING:
     from rung.kernels.isa.level import Level
@@ -44,7 +44,8 @@ def features() -> frozenset[str]:
     """The processor features (LLVM's names) that compiled code may use.
 
     They are those of the JIT's target, not of the processor: ``NUMBA_CPU_NAME`` and ``NUMBA_CPU_FEATURES``
-    restrict it. Where another processor is named with features of its own, only the named features count.
+    restrict it. Where another processor is named with features of its own, only the named features count; Numba
+    takes the name ``generic`` for one without any.
     """
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return frozenset()
@@ -53,17 +54,58 @@ def features() -> frozenset[str]:
 
     name = os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name()
     changes = os.environ.get("NUMBA_CPU_FEATURES")
-    if changes is None:
+    if changes is None and name.lower() != "generic":
         return _host_features()
-    return _changed(_host_features() if name == binding.get_host_cpu_name() else frozenset(), changes)
+    return _changed(_host_features() if name == binding.get_host_cpu_name() else _least_features(), changes or "")
 
 
 def _host_features() -> frozenset[str]:
-    """The features of this machine: what LLVM finds, and on ARM what the system lists for all cores."""
+    """The features of this machine: what LLVM finds, and what the system lists for all cores."""
     from llvmlite import binding
 
     found = frozenset(feature for feature, there in binding.get_host_cpu_features().items() if there)
-    return _changed(found, arm.own_features())
+    return _changed(found, arm.own_features() or x86.own_changes())
+
+
+def _least_features() -> frozenset[str]:
+    """The features that every processor of this kind has."""
+    from rung.kernels.isa.levels import every
+
+    least = (each.target(arch(), frozenset()) for each in every())
+    return _changed(frozenset(), next((found.features for found in least if found), ""))
+
+
+def _own_features() -> str:
+    """Return what the compiler is told of this machine, where what LLVM finds is not what all cores have."""
+    changes = x86.own_changes()
+    if not changes:
+        return arm.own_features()
+    from llvmlite import binding
+
+    return f"{binding.get_host_cpu_features().flatten()},{changes}"
+
+
+def doubts() -> list[str]:
+    """Return sentences about variables of Numba that do not do what they seem to, or that this machine cannot do."""
+    name, changes = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
+    if not (name or changes) or not importlib.util.find_spec("llvmlite") or limit():
+        return []
+    from llvmlite import binding
+
+    found = []
+    if changes is None and name not in (binding.get_host_cpu_name(), "generic"):
+        less = "".join(f"; to use less: export {CPU_LEVEL.variable}={each.name}" for each in lower_levels()[:1])
+        found.append(
+            f"NUMBA_CPU_NAME={name} alone changes no instruction: kernels use what this processor "
+            f"({binding.get_host_cpu_name()}) has{less}"
+        )
+    lacking = sorted(features() - _host_features()) if changes else []
+    if lacking:
+        found.append(
+            f"NUMBA_CPU_FEATURES names {', '.join(lacking)}, which this processor lacks: kernels may end the process; "
+            "unset NUMBA_CPU_FEATURES"
+        )
+    return found
 
 
 def _changed(features: frozenset[str], changes: str) -> frozenset[str]:
@@ -140,6 +182,22 @@ def step_down_to(name: str) -> None:
     level.cache_clear()
 
 
+def leave_for(name: str) -> None:
+    """Compile for a lower level from now on: all that is compiled if Numba has not started, else ``step_down_to``."""
+    environment = compiled_at(name)
+    step_down_to(name)
+    if "numba" not in sys.modules:
+        _compile_for(environment["NUMBA_CPU_NAME"], environment["NUMBA_CPU_FEATURES"])
+
+
+def compiled_at(name: str) -> dict[str, str]:
+    """Return the environment in which a child compiles as this process does after ``leave_for(name)``."""
+    lower = next(each for each in levels() if each.name == name).target(arch(), features())
+    if "numba" in sys.modules or lower is None:
+        return {**compiled_for(), CPU_LEVEL.variable: name}
+    return {"NUMBA_CPU_NAME": lower.cpu, "NUMBA_CPU_FEATURES": lower.features, CPU_LEVEL.variable: name}
+
+
 def compiled_for() -> dict[str, str]:
     """Return the environment in which a child compiles for the very processor that this process compiles for."""
     from llvmlite import binding
@@ -153,10 +211,11 @@ def compiled_for() -> dict[str, str]:
 def _restrict() -> None:
     """Compile for no more than ``limit()``, unless the compiler's target is set already.
 
-    LLVM does not find out whether an ARM processor has products of bytes: there the compiler is told.
+    LLVM does not find out whether an ARM processor has products of bytes, or what only some cores have: the compiler
+    is told.
     Raises ``UsageError`` where the level has no such name, or needs what the processor lacks.
     """
-    name, own = limit(), arm.own_features()
+    name, own = limit(), _own_features()
     if os.environ.get("NUMBA_CPU_FEATURES", own) != own:
         return
     if not name:

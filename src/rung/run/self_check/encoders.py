@@ -1,4 +1,7 @@
-"""Compiled encoders are used once a child process has shown that they give the bytes of ``rung.formats`` here."""
+"""Compiled encoders are used once a child process has shown that they give the bytes of ``rung.formats`` here.
+
+A level of CPU instructions at which they do not is left for a lower one, then for NumPy.
+"""
 
 from __future__ import annotations
 
@@ -24,39 +27,72 @@ _SEED = 20_261_122
 
 
 def prove(wanted: Iterable[Format], say: Callable[[str], None] = lambda text: None) -> frozenset[Format]:
-    """Return those of the formats that compiled kernels encode here; ``say`` hears what is compiled, and why others are
-    not.
+    """Return those of the formats that compiled kernels encode here; ``say`` is called with what is compiled, and with
+    why others are not.
 
-    The outcome is kept on disk, but for a check that ran out of time, memory or disk.
+    Where encoders are wrong at the level of CPU instructions that this process compiles for, and one of them is right
+    at a lower one, the process goes there. The outcome is kept on disk, but for a check that ran out of time, memory or
+    disk: the machine may have been busy, which is no reason to leave a level.
     """
     asked = [fmt for fmt in dict.fromkeys(wanted) if fmt.name.split(":")[0] in encoding.FORMATS]
     if asked and not all(map(encoding.compiles, asked)):
         numba = importlib.util.find_spec("numba") is not None
-        reason = "Numba compiles for no AVX2" if numba else "Numba is not installed:  pip install 'rung[lean]'"
+        reason = "Numba is told to compile nothing" if numba else "Numba is not installed:  pip install 'rung[lean]'"
         say(f"NumPy encodes, which takes longer: {reason}")
         return frozenset()
-    kept = {fmt: json_cache.read(_key(fmt)) for fmt in asked}
-    reasons = {fmt: reason for fmt, reason in kept.items() if isinstance(reason, str)}
-    missing = [fmt for fmt in asked if fmt not in reasons]
-    if missing:
-        say(f"Compiling and checking {count(len(missing), 'encoder')} for this machine, {json_cache.how_often()}.")
-        jobs = [worker.Job.of("rung.run.self_check.encoders:compare", format=fmt.name) for fmt in missing]
-        for fmt, outcome in zip(missing, worker.run(jobs, self_check.LIMIT), strict=True):
-            reasons[fmt] = str(outcome.value) if outcome.ok else f"{outcome.how}: {outcome.error}"
-            if outcome.how != "timeout" and not outcome.says_nothing:
-                json_cache.write(_key(fmt), reasons[fmt])
+    while True:
+        reasons, wrong = _reasons(asked, "", say)
+        if not _step_down(wrong, say):
+            break
     for fmt, reason in reasons.items():
         if reason:
             say(f"NumPy encodes {fmt.name}, which takes longer: the compiled encoder failed its check ({reason})")
     return frozenset(fmt for fmt, reason in reasons.items() if not reason)
 
 
-def _key(fmt: Format) -> Mapping[str, str]:
-    features = hashlib.sha256(",".join(sorted(target.features())).encode()).hexdigest()[:16]
+def _step_down(wrong: Mapping[Format, str], say: Callable[[str], None]) -> bool:
+    """Compile for the next lower level at which one of these encoders is right; return whether there is one."""
+    before = target.level().name
+    for level in target.lower_levels() if wrong else ():
+        if all(_reasons(wrong, level.name, say)[0].values()):
+            continue
+        target.leave_for(level.name)
+        for fmt, reason in wrong.items():
+            say(f"The encoder of {fmt.name} is compiled for level {level.name}: at {before} it is wrong ({reason})")
+        return True
+    return False
+
+
+def _reasons(
+    asked: Iterable[Format], level: str, say: Callable[[str], None]
+) -> tuple[dict[Format, str], dict[Format, str]]:
+    """Why encoders fail their check at a level (this process' own where it is empty), empty where they do not; and the
+    same of those that no busy machine explains."""
+    reasons = {fmt: json_cache.read(_key(fmt, level)) for fmt in asked}
+    missing, doubtful = [fmt for fmt, reason in reasons.items() if not isinstance(reason, str)], set()
+    if missing:
+        at = f" at level {level}" if level else ""
+        say(f"Compiling and checking {count(len(missing), 'encoder')}{at} for this machine, {json_cache.how_often()}.")
+    jobs = [worker.Job.of("rung.run.self_check.encoders:compare", format=fmt.name) for fmt in missing]
+    environment = target.compiled_at(level) if level else {}
+    for fmt, outcome in zip(missing, worker.run(jobs, self_check.LIMIT, environment=environment), strict=True):
+        reasons[fmt] = str(outcome.value) if outcome.ok else f"{outcome.how}: {outcome.error}"
+        if outcome.how == "timeout" or outcome.says_nothing:
+            doubtful.add(fmt)
+        else:
+            json_cache.write(_key(fmt, level), reasons[fmt])
+    found = {fmt: str(reason) for fmt, reason in reasons.items()}
+    return found, {fmt: reason for fmt, reason in found.items() if reason and fmt not in doubtful}
+
+
+def _key(fmt: Format, level: str) -> Mapping[str, str]:
+    environment = target.compiled_at(level) if level else target.compiled_for()
+    compiled_for = environment["NUMBA_CPU_NAME"] + environment["NUMBA_CPU_FEATURES"]
     return {
         "kind": "encoder",
         "format": fmt.name,
-        "target": features,
+        "target": hashlib.sha256(compiled_for.encode()).hexdigest()[:16],
+        "level": level or target.level().name,
         "compiler": target.sources_hash(),
         "source": self_check.source_hash(),
     }

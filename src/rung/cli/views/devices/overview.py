@@ -10,6 +10,7 @@ from rung.cli.views.output import table
 from rung.core.text import size
 from rung.core.types import Capability, Device, Level, Proof
 from rung.hardware import topology
+from rung.kernels.cpu import target
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -121,7 +122,9 @@ def kernels(device: Device) -> str:
 
 def remarks(device: Device) -> Iterable[str]:
     """Lines about the device as a whole: what its name left open, what is known of it, what could not be found out."""
-    return (str(device.details[name]) for name in ("note", "about", "notes") if name in device.details)
+    yield from (str(device.details[name]) for name in ("note", "about", "notes") if name in device.details)
+    if device.real and device.kind == "cpu":
+        yield from target.doubts()
 
 
 def software(found: Sequence[Support]) -> Table:
