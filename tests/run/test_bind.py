@@ -161,6 +161,44 @@ def test_what_the_moment_did_is_checked_again_and_a_finding_is_kept(monkeypatch,
     assert asked == [2] * (1 if kept else 2)  # for few rows and for many, in one child
 
 
+def test_two_cores_check_products_and_the_rest_at_once(monkeypatch, nothing_proved):
+    """Each verdict is that of its own rung; on one core, or with little memory, one child does all of it."""
+    cases = [
+        (bad_rungs.ladder("GOOD").rungs[0], Case("linear", "q8_0", "f32", (1, 48, 64))),
+        (replace(ROWS, op="attention", name="second"), Case("attention", "f16", "f32", (1, 64, 2, 2, 16))),
+        (ROWS, Case("embedding", "q8_0", "f32", (1, 48, 64))),
+    ]
+    asked = []
+
+    def answers(jobs):
+        names = [job.arguments["rung"]["name"] for job in jobs]
+        asked.append(names)
+        return [Outcome("returned", {"ok": name != "second", "reason": name}) for name in names]
+
+    class Second:
+        def __init__(self, jobs, limit, environment):
+            self.jobs = jobs
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+        def outcomes(self):
+            return answers(self.jobs)
+
+    monkeypatch.setattr("rung.run.worker.run", lambda jobs, limit, **options: answers(jobs))
+    monkeypatch.setattr("rung.run.worker.SecondChild", Second)
+    for cores, memory, several in ((2, 2**34, True), (1, 2**34, False), (2, 2**30, False)):
+        device = replace(CPU, memory=memory, name=f"{cores} {memory}", details=FrozenDict({"cores": cores}))
+        found = self_check.prove(device, cases)
+        assert [bool(found[rung, self_check.class_of(case)]) for rung, case in cases] == [True, False, True]
+        names = [rung.name for rung, _ in cases]
+        assert asked == ([[names[0], names[2]], [names[1]]] if several else [names])
+        asked.clear()
+
+
 def test_a_proof_is_of_one_class_of_cases(monkeypatch, nothing_proved):
     """What was found out about few rows says nothing of many, of another format or another dtype."""
     rung = bad_rungs.ladder("GOOD").rungs[0]

@@ -185,3 +185,36 @@ def test_no_file_is_left_open():
 def test_jobs_and_outcomes_are_json():
     for value in (job("echo", x=[1]), Outcome("raised", error="E: x")):
         assert type(value).from_json(value.to_json()) == value
+
+
+def test_a_second_child_works_while_this_process_does_and_what_it_loses_is_done_again():
+    several = [job("echo", number=1), job("exits"), job("process"), job("process")]
+    with worker.SecondChild(several, 30) as second:
+        (here,) = run([job("process")], 30)
+        first, lost, *rest = second.outcomes()
+    assert first.value == {"number": 1}
+    assert (lost.how, lost.error) == ("crashed", "the process ended with status 3: noise on stderr")
+    assert rest[0].value == rest[1].value not in (here.value, os.getpid())
+    with worker.SecondChild([], 30) as none:
+        assert none.outcomes() == []
+
+
+def test_a_second_child_that_cannot_start_or_hangs_costs_no_other_job(monkeypatch, tmp_path):
+    mark = tmp_path / "mark"
+    with worker.SecondChild([job("hang", mark=str(mark)), job("echo", number=1)], 2) as second:
+        hung, done = second.outcomes()
+    assert (hung.how, done.value) == ("timeout", {"number": 1})
+    assert not alive(int(mark.read_text()))
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.os, "pipe", lambda: (_ for _ in ()).throw(OSError("too many open files")))
+        with worker.SecondChild([job("echo", number=1)], 30) as second:
+            patch.undo()
+            assert [each.value for each in second.outcomes()] == [{"number": 1}]
+
+
+def test_leaving_a_second_child_ends_it(tmp_path):
+    mark = tmp_path / "mark"
+    with worker.SecondChild([job("hang", mark=str(mark))], 30):
+        wait_until(lambda: mark.exists() and mark.read_text())
+        assert alive(int(mark.read_text()))
+    assert not alive(int(mark.read_text()))

@@ -84,6 +84,11 @@ class Binder:
         known = rung is None or rung.name == "ref" or (rung, self_check.class_of(case)) in self._proofs
         return None if known else rung
 
+    def likely(self, case: Case) -> str:
+        """Return the name of the rung that the case climbs to as far as is known, empty where there is none."""
+        rung = self._climb(case).rung
+        return rung.name if rung else ""
+
     def choose(self, case: Case, packing: Callable[[str], bool] = lambda name: True) -> Climb:
         """The highest rung that takes the case, is not in quarantine, and passes its self-check.
 

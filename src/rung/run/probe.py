@@ -103,22 +103,24 @@ def _instruction_sets(device: Device, progress: Progress) -> Iterator[Capability
             yield Capability(name, Level.UNKNOWN, Proof.NONE, "numba is not installed: pip install 'rung[lean]'")
         return
     progress("instruction sets")
-    jobs = [Job.of(_CHECK, name=name) for name in provable]
-    for name, outcome in zip(provable, worker.run(jobs, 4 * LIMIT), strict=True):
+    jobs = [Job.of(_CHECK, name=name) for name in (*provable, cpu_level.KERNELS)]
+    *found, highest = worker.run(jobs, 4 * LIMIT)
+    for name, outcome in zip(provable, found, strict=True):
         yield _capability(name, outcome, _COMPILED)
-    yield _kernels()
+    yield _kernels(highest)
 
 
-def _kernels() -> Capability:
-    """The highest level whose kernels are right, each tried in a child that compiles for no more than the level.
+def _kernels(outcome: Outcome) -> Capability:
+    """The highest level whose kernels are right: ``outcome`` is what a child made of the highest that there is, and
+    each lower one is tried in a child that compiles for no more than the level.
 
     A processor may list instructions that its hypervisor refuses: the child ends with an illegal instruction, and the
     next lower level is tried.
     """
     job, refused = Job.of(_CHECK, name=cpu_level.KERNELS), ""
     for number, level in enumerate(target.levels()):
-        environment = {CPU_LEVEL.variable: level.name} if number else {}
-        (outcome,) = worker.run([job], 4 * LIMIT, environment=environment)
+        if number:
+            (outcome,) = worker.run([job], 4 * LIMIT, environment={CPU_LEVEL.variable: level.name})
         found = _capability(cpu_level.KERNELS, outcome, f"{_COMPILED} at level {level.name}{refused}")
         if found.level is Level.NATIVE:
             return replace(found, detail=level.name)

@@ -226,6 +226,42 @@ def run(
     return outcomes
 
 
+class SecondChild:
+    """Jobs in a child of their own, which does them while this process, or another child, does something else.
+
+    A context manager: the child starts when it is entered, and has ended when it is left.
+    """
+
+    def __init__(self, jobs: Sequence[Job], timeout: float, environment: Mapping[str, str] = EMPTY) -> None:
+        self._jobs, self._timeout, self._environment = jobs, timeout, environment
+        self._child: _Child | None = None
+
+    def __enter__(self) -> SecondChild:
+        with contextlib.suppress(OSError, _Died):  # what it cannot do is done in ``outcomes``
+            if self._jobs:
+                self._child = _Child(self._environment, None)
+                for job in self._jobs:
+                    self._child.send(job)
+        return self
+
+    def __exit__(self, *given: object) -> None:
+        if self._child is not None:
+            self._child.__exit__(*given)
+
+    def outcomes(self) -> list[Outcome]:
+        """Wait for an outcome of each job; those after one that ended the child, or hung, get another child."""
+        found: list[Outcome] = []
+        if self._child is not None:
+            with contextlib.suppress(_Late, _Died):
+                self._child.receive(START_LIMIT)
+                while len(found) < len(self._jobs):
+                    found.append(_answered(self._child, self._timeout))
+                    if found[-1].how in ("timeout", "crashed"):
+                        break
+            self._child.kill()
+        return found + run(self._jobs[len(found) :], self._timeout, environment=self._environment)
+
+
 def _one_child(
     jobs: Sequence[Job],
     timeout: float,
@@ -260,8 +296,14 @@ def _one_child(
 
 
 def _ask(child: _Child, job: Job, timeout: float) -> Outcome:
-    try:
+    with contextlib.suppress(_Died):  # why it did says ``_answered``
         child.send(job)
+    return _answered(child, timeout)
+
+
+def _answered(child: _Child, timeout: float) -> Outcome:
+    """The outcome of the next of the jobs that were sent."""
+    try:
         return Outcome.from_json(child.receive(timeout))
     except _Late:
         return Outcome("timeout", error=f"{NO_ANSWER} {timeout:g} s")

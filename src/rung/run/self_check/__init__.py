@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rung.core.plugins import Plugin
@@ -24,6 +25,8 @@ from rung.run.torch_device import torch_name
 
 #: Seconds for one self-check, compiling its kernels included; about 5 on an idle machine.
 LIMIT = 120.0
+#: Bytes of memory from which on two children check at once; one takes up to 0.4 GB while it compiles.
+_ROOM = 2 << 30
 
 
 @functools.cache
@@ -134,7 +137,7 @@ def _check(device: Device, cases: Iterable[tuple[Rung, Case]], say: Callable[[st
     at = f" at level {level}" if level else ""
     say(f"Compiling and checking {count(len(jobs), 'kernel')}{at} for this machine, {json_cache.how_often()}.")
     environment = {**target.compiled_for(), CPU_LEVEL.variable: level} if level else {}
-    for (rung_, case), outcome in zip(missing, worker.run(jobs, LIMIT, environment=environment), strict=True):
+    for (rung_, case), outcome in zip(missing, _outcomes(device, missing, jobs, environment), strict=True):
         name, verdict = (rung_, class_of(case)), _verdict(outcome)
         if outcome.how == "timeout" or outcome.says_nothing:
             found.doubtful.add(name)
@@ -142,6 +145,24 @@ def _check(device: Device, cases: Iterable[tuple[Rung, Case]], say: Callable[[st
             json_cache.write(_key(device, rung_, case, level), verdict.to_json())
         found.verdicts[name] = verdict
     return found
+
+
+def _outcomes(
+    device: Device, checked: Sequence[tuple[Rung, Case]], jobs: Sequence[worker.Job], environment: Mapping[str, str]
+) -> list[worker.Outcome]:
+    """Do the jobs: on a processor of several cores products and rows in one child, all else in another.
+
+    Compiling is nearly all that a check does, and these two have no kernels in common but those that whole tokens
+    call, which come last.
+    """
+    others = [number for number, (_, case) in enumerate(checked) if case.op not in ("linear", "embedding")]
+    products = [number for number in range(len(jobs)) if number not in others]
+    if not (products and others) or int(device.details.get("cores", 1)) < 2 or device.budget < _ROOM:
+        return worker.run(jobs, LIMIT, environment=environment)
+    with worker.SecondChild([jobs[number] for number in others], LIMIT, environment) as beside:
+        made = worker.run([jobs[number] for number in products], LIMIT, environment=environment)
+        made += beside.outcomes()
+    return [outcome for _, outcome in sorted(zip((*products, *others), made, strict=True), key=operator.itemgetter(0))]
 
 
 def _name_plugins(verdicts: Mapping[tuple[Rung, str], Verdict]) -> None:

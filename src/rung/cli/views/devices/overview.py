@@ -3,6 +3,7 @@ there."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ from rung.cli.views.output import table
 from rung.core.text import size
 from rung.core.types import Capability, Device, Level, Proof
 from rung.hardware import topology
-from rung.kernels.cpu import target
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -123,7 +123,9 @@ def kernels(device: Device) -> str:
 def remarks(device: Device) -> Iterable[str]:
     """Lines about the device as a whole: what its name left open, what is known of it, what could not be found out."""
     yield from (str(device.details[name]) for name in ("note", "about", "notes") if name in device.details)
-    if device.real and device.kind == "cpu":
+    if device.real and device.kind == "cpu" and any(map(os.environ.get, ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"))):
+        from rung.kernels.cpu import target
+
         yield from target.doubts()
 
 
