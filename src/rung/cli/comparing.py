@@ -104,7 +104,8 @@ def _language(
     pieces = list(compare.windows(ids, context))
     if not pieces:
         raise UsageError("The text is too short to compare: it needs two tokens.", code="input-empty")
-    _warm_up(loaded, pieces[0], words)
+    begin = _begin(loaded, words, context)
+    _warm_up(loaded, pieces[0], begin)
     sums, seconds = compare.Sums(reference), 0.0
     for number, piece in enumerate(pieces):
         started = time.perf_counter()
@@ -114,7 +115,7 @@ def _language(
             reference.keep(number, logits)
         sums.add(number, piece, logits)
     reading = sums.reading()
-    answer = loaded.generate(words[:200], raw=True, max_tokens=_WRITTEN, temperature=0.0)
+    answer = loaded.generate(begin, raw=True, max_tokens=_WRITTEN, temperature=0.0)
     for _ in answer:
         pass
     card = loaded.card  # the tensors of a network of transformers have no roles
@@ -132,11 +133,20 @@ def _language(
     }
 
 
-def _warm_up(loaded: Model, piece: Sequence[int], words: str) -> None:
+def _warm_up(loaded: Model, piece: Sequence[int], begin: str) -> None:
     """Read and write a little: what is imported, compiled and allocated for the first time is no format's speed."""
     loaded.logits(piece)
-    for _ in loaded.generate(words[:200], raw=True, max_tokens=2, temperature=0.0):
+    for _ in loaded.generate(begin, raw=True, max_tokens=2, temperature=0.0):
         pass
+
+
+def _begin(loaded: Model, words: str, context: int) -> str:
+    """Return the begin of a text that is continued: at most half of the context, which some tokenizers need for a few
+    words."""
+    begin = words[:200]
+    while len(begin) > 1 and len(loaded.tokenizer.encode(begin, special=True, bos=True)) > context // 2:
+        begin = begin[: len(begin) // 2]
+    return begin
 
 
 def _read(text: Path) -> str:
