@@ -128,7 +128,7 @@ MOVED: dict[str, str] = {
     "rung.kernels.cpu.likeness": "rung.kernels.cpu.splat.ssim",
     "rung.kernels.cpu.linear": "rung.kernels.cpu.gemm.product",
     "rung.kernels.cpu.low_rank": "rung.kernels.cpu.gemm.low_rank",
-    "rung.kernels.cpu.many": "rung.kernels.cpu.decode.prefill_elementwise",
+    "rung.kernels.cpu.many": "rung.kernels.cpu.decode.rows",
     "rung.kernels.cpu.pack.arena": "rung.kernels.cpu.pack.packing",
     "rung.kernels.cpu.pack.codebook_blocks": "rung.kernels.cpu.pack.decoding_kernels",
     "rung.kernels.cpu.pack.group_blocks": "rung.kernels.cpu.pack.decoding_kernels",

@@ -1,10 +1,12 @@
 """The cache: sizes as planned, writing by index, prefixes."""
 
+import ctypes
+
 import pytest
 import torch
 
-from rung.core.errors import ContextTooLong
-from rung.engine.kv_cache import Cache
+from rung.core.errors import ContextTooLong, OutOfMemory
+from rung.engine.kv_cache import BlockPool, Cache
 from rung.models.card import Decoder, Layer, Rope
 from rung.models.decoder_memory import activation_bytes, cache_bytes
 
@@ -29,25 +31,64 @@ DEVICES = ["cpu"] * 3
 
 @pytest.mark.parametrize(("dtype", "width"), [("f32", 4), ("f16", 2), ("bf16", 2)])
 def test_it_takes_the_bytes_that_the_plan_counts(dtype, width):
-    cache = Cache(SHAPE, 40, dtype, DEVICES)
-    held = sum(tensor.numel() * tensor.element_size() for tensor in cache.keys + cache.values)
-    assert held == cache_bytes(SHAPE, 40, dtype) == 2 * 3 * 2 * 40 * 16 * width
-    assert cache_bytes(SHAPE, 40, dtype, layers=1) * 3 == held
+    pool = BlockPool(SHAPE, 48, dtype, DEVICES)
+    held = sum(tensor.numel() * tensor.element_size() for layer in pool.tensors for tensor in layer)
+    assert held == cache_bytes(SHAPE, 48, dtype) == 2 * 3 * 2 * 48 * 16 * width
+    assert held == sum(member.memory.size for member in pool.members)
+    assert cache_bytes(SHAPE, 48, dtype, layers=1) * 3 == held
 
 
-def test_what_is_written_at_a_position_is_read_there():
-    cache = Cache(SHAPE, 40, "f32", DEVICES)
-    keys, values = torch.randn(5, 2, 16), torch.randn(5, 2, 16)
-    cache.write(1, 7, keys, values)
-    read_keys, read_values = cache.read(1, 12)
-    assert torch.equal(read_keys[7:], keys)
-    assert torch.equal(read_values[7:], values)
-    assert not read_keys[:7].any()
-    assert not cache.read(0, 12)[0].any()
+@pytest.mark.parametrize("block", [0, 16])
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_what_is_written_at_a_position_is_read_there(dtype, block):
+    """By tensors and by arrays, over the end of a block, beside another sequence; other layers stay as they are."""
+    pool = BlockPool(SHAPE, 40, dtype, DEVICES, block, blocks=6)
+    other, cache = Cache(pool), Cache(pool)
+    other.room(0, 16)
+    cache.room(0, 40)
+    keys, values = (torch.randn(12, 2, 16).to(pool.tensors[0][0].dtype) for _ in range(2))
+    cache.write(1, 7, keys[:5], values[:5])
+    cache.write_arrays(1, 12, keys[5:].numpy(), values[5:].numpy())
+    for found, wanted in zip(
+        (*cache.read(1, 19), *map(torch.from_numpy, cache.arrays(1, 19))), 2 * (keys, values), strict=True
+    ):
+        assert torch.equal(found[7:], wanted)
+        assert not found[:7].any()
+    assert not cache.read(0, 30)[0].any()
+    assert not cache.read(2, 30)[1].any()
+    assert not other.read(1, 16)[0].any()
+
+
+def test_the_table_names_the_blocks_of_each_group():
+    """Layers with a window have a table of their own."""
+    pool = BlockPool(SHAPE, 40, "f32", DEVICES, 16, blocks=4)
+    assert [pool.layer(layer).group for layer in range(3)] == [0, 1, 0]
+    cache = Cache(pool)
+    cache.reserve(33)
+    for layer in range(3):
+        lies = pool.layer(layer)
+        table = ctypes.cast(cache.table(lies.group), ctypes.POINTER(ctypes.c_int64))
+        cache.write(layer, 35 if layer else 1, torch.full((1, 2, 16), 3.0), torch.full((1, 2, 16), 4.0))
+        at = table[2 if layer else 0] + lies.offset + lies.head + (3 if layer else 1) * lies.row
+        assert [ctypes.c_float.from_address(place).value for place in (at, at + lies.values)] == [3.0, 4.0]
+
+
+def test_blocks_are_given_back_and_taken_again():
+    pool = BlockPool(SHAPE, 40, "f32", DEVICES, 16, blocks=4)
+    first, second = Cache(pool), Cache(pool)
+    first.reserve(40)
+    second.reserve(16)
+    assert [member.free for member in pool.members] == [0, 0]
+    with pytest.raises(OutOfMemory, match="cache of keys and values is full"):
+        second.reserve(17)
+    first.release()
+    second.reserve(40)
+    assert second.length == first.length == 0
+    assert [member.free for member in pool.members] == [1, 1]
 
 
 def test_ids_prefixes_and_room():
-    cache = Cache(SHAPE, 8, "f16", DEVICES)
+    cache = Cache(BlockPool(SHAPE, 8, "f16", DEVICES))
     assert cache.shared([1, 2]) == 0
     cache.advance([5, 6, 7])
     assert cache.length == 3

@@ -11,7 +11,7 @@ from tiny_decoders import KINDS, PlainParts, checkpoint, roles, shape
 from rung.core.errors import ContextTooLong, UsageError
 from rung.engine import decoder as decoder_module
 from rung.engine.decoder import Decoder
-from rung.engine.kv_cache import Cache
+from rung.engine.kv_cache import BlockPool
 from rung.models.card import Rope
 from rung.ops.attention.torch_sdpa import RUNG as SDPA
 from rung.ops.decode_step.ref import RUNG as REF
@@ -38,7 +38,7 @@ def decoder_of(model, context=64, attend=SDPA.apply):
 
 def bound(described, parts, context):
     devices = [parts.device(layer) for layer in range(len(described.layers))]
-    return Decoder(Weights.bind(described, parts, context), Cache(described, context, "f32", devices), REF)
+    return Decoder(Weights.bind(described, parts, context), BlockPool(described, context, "f32", devices), REF)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,7 +85,7 @@ def test_longrope_uses_the_long_frequencies_above_the_original_context():
 def test_rotation_turns_pairs_and_leaves_the_rest(interleaved):
     x = torch.randn(3, 2, 12, generator=torch.Generator().manual_seed(0))
     rope = Frequencies(np.array([1.0, 0.3, 0.01, 0.7], np.float32), 1.0, 8, interleaved)
-    cos, sin = map(torch.from_numpy, rope.table(5, 3))
+    cos, sin = map(torch.from_numpy, rope.table([5, 6, 7]))
     turned = x.clone()
     rotate(turned, cos, sin, interleaved)
     for token in range(3):
@@ -168,23 +168,27 @@ def test_layers_may_lie_on_several_devices():
 
 
 class Counting:
-    """A step without torch that gives the number of its calls, and fails where it is told to."""
+    """A step that reads two rows without torch, gives the last token and its position, and fails where it is told
+    to."""
 
-    without_torch = True
-
-    def reads_without_torch(self, state):
-        return False
+    block, same_bytes = 0, True
 
     def __init__(self, fails_at=-1):
-        self.fails_at = fails_at
+        self.fails_at, self.read = fails_at, []
 
-    def prepare(self, weights, cache, *, threads):
-        return cache
+    def rows_without_torch(self, state):
+        return 2
 
-    def apply(self, state, token, position):
-        if position == self.fails_at:
+    def prepare(self, weights, pool, *, threads):
+        return pool
+
+    def apply(self, state, batch):
+        (rows,) = batch
+        last = rows.start + len(rows.tokens) - 1
+        if rows.start <= self.fails_at <= last:
             raise RuntimeError("once")
-        return np.array([token, position], np.float32)
+        self.read.append(len(rows.tokens))
+        return np.array([[rows.tokens[-1], last]], np.float32)
 
 
 @pytest.fixture
@@ -193,33 +197,35 @@ def without_torch(monkeypatch):
 
 
 def counting(fails_at=-1):
-    described = SimpleNamespace(vocabulary=128, kv_heads=2, head_dim=16)
-    cache = Cache(described, 16, "f32", ["cpu"] * 3)
-    return Decoder(SimpleNamespace(shape=described), cache, Counting(fails_at), singles=4)
+    described = SimpleNamespace(vocabulary=128, kv_heads=2, head_dim=16, layers=(SimpleNamespace(window=None),) * 3)
+    pool = BlockPool(described, 16, "f32", ["cpu"] * 3)
+    step = Counting(fails_at)
+    return Decoder(SimpleNamespace(shape=described), pool, step, singles=4), step.read
 
 
-def test_short_prompts_are_read_a_token_at_a_time_while_torch_is_not_imported(without_torch):
-    decoder = counting()
+def test_short_prompts_are_read_a_few_tokens_at_a_time_while_torch_is_not_imported(without_torch):
+    decoder, read = counting()
     assert decoder.prefill([7, 8, 9]).tolist() == [9, 2]
     assert decoder.prefill([3]).tolist() == [3, 3]
     assert decoder.cache.ids == [7, 8, 9, 3]
+    assert read == [2, 1, 1]
 
 
 def test_long_ones_are_not(without_torch):
-    decoder = counting()
-    decoder.get_ready(4)
-    with pytest.raises(AttributeError, match="reader"):  # which this step does not have
-        decoder.get_ready(5)
+    decoder, read = counting()
+    decoder.prefill([7, 8, 9, 3, 4])
+    assert read == [5]
 
 
 def test_none_is_once_torch_is_there():
-    with pytest.raises(AttributeError, match="reader"):
-        counting().get_ready(1)
+    decoder, read = counting()
+    decoder.prefill([7, 8, 9])
+    assert read == [3]
 
 
 def test_a_failure_amid_a_short_prompt_leaves_the_count(without_torch):
-    decoder = counting(fails_at=2)
+    decoder, _ = counting(fails_at=3)
     decoder.prefill([5])
     with pytest.raises(RuntimeError, match="once"):
-        decoder.prefill([6, 7])
+        decoder.prefill([6, 7, 8])
     assert decoder.cache.ids == [5]

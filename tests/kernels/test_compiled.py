@@ -63,7 +63,7 @@ def test_a_name_newer_than_the_machine_adds_no_instructions(tmp_path, name):
         "import numpy as np; from rung.kernels.cpu.gemm.activations import quantize\n"
         "from rung.kernels.cpu import target\n"
         "x, out = np.ones(64, np.float32), np.zeros(4096, np.uint8)\n"
-        "quantize('f32').call(x.ctypes.data, 256, 1, out.ctypes.data, 1, 1, 8, 0, 2)\n"
+        "quantize('f32').call(x.ctypes.data, 256, 1, out.ctypes.data, 1, 1, 8, 0, 2, 0)\n"
         "print(sorted(target.features()), out.sum())"
     )
     plain, named = _run(code, RUNG_CACHE=str(tmp_path)), _run(code, RUNG_CACHE=str(tmp_path), NUMBA_CPU_NAME=name)

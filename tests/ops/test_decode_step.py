@@ -1,4 +1,4 @@
-"""A whole token as one program against the decoder of smaller ops, for each architecture."""
+"""Batches of tokens as one program against the decoder of smaller ops, for each architecture."""
 
 import ctypes
 import sys
@@ -14,10 +14,10 @@ from tiny_decoders import KINDS, PlainParts, checkpoint, roles, shape
 from rung import formats
 from rung.core.types import Capability, Case, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.engine.kv_cache import Cache
+from rung.engine.kv_cache import BlockPool, Cache
 from rung.formats.families import grouped
 from rung.kernels.cpu import nodes
-from rung.kernels.cpu.decode.step_program import share
+from rung.kernels.cpu.decode.attention import heads_at_once
 from rung.models.adapters.adapter import LowRank
 from rung.ops import proof
 from rung.ops.attention.numpy_sdpa import RUNG as ARRAY_ATTENTION
@@ -25,8 +25,8 @@ from rung.ops.attention.ref import RUNG as REF_ATTENTION
 from rung.ops.decode_step import LADDER
 from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.numba_step import RUNG as STEP
-from rung.ops.decode_step.numba_step import State
 from rung.ops.decode_step.numpy_step import RUNG as ARRAY_STEP
+from rung.ops.decode_step.parts import SequenceRows
 from rung.ops.decode_step.ref import RUNG as REF
 from rung.ops.decode_step.weights import Weights
 from rung.ops.linear import READ_AS_STORED
@@ -70,20 +70,45 @@ class PackedParts(PlainParts):
 IDS = torch.randint(0, 128, (18,), generator=torch.Generator().manual_seed(1)).tolist()
 
 
+def cache_of(described, context=32, dtype="f32", block=16):
+    """A cache in blocks, which do not lie in their order."""
+    pool = BlockPool(described, context, dtype, ["cpu"] * len(described.layers), block, blocks=2 * -(-context // block))
+    others = [Cache(pool) for _ in range(2)]
+    for other in others:
+        other.reserve(block)
+    cache = Cache(pool)
+    cache.reserve(block)
+    others[0].release()
+    cache.reserve(context)
+    return cache
+
+
+def bind(rung, described, parts, cache, threads=2):
+    return rung.prepare(Weights.bind(described, parts, cache.context), cache.pool, threads=threads)
+
+
 def prepared(kind, format, cache_dtype, threads):
-    """A reader of prompts and a cache on each of two rungs: ref and numba.step."""
+    """A rung with its state and a cache: ref and numba.step."""
     model = checkpoint(kind)
     described = shape(model)
     for rung in (REF, STEP):
-        cache = Cache(described, 32, cache_dtype, ["cpu"] * len(described.layers))
-        weights = Weights.bind(described, PackedParts(roles(model), format), 32)
-        state = rung.prepare(weights, cache, threads=threads)
-        yield rung, rung.reader(state), cache, state
+        cache = cache_of(described, dtype=cache_dtype)
+        yield rung, bind(rung, described, PackedParts(roles(model), format), cache, threads), cache
 
 
-def tokens(rung, state):
+def logits(rung, state, cache, ids, start):
+    """Logits after each of some tokens that are read together."""
+    return torch.from_numpy(rung.apply(state, [SequenceRows(ids, start, cache, len(ids))]).copy())
+
+
+def tokens(rung, state, cache):
     """Logits of one token after the other."""
-    return torch.stack([torch.from_numpy(rung.apply(state, token, place)) for place, token in enumerate(IDS)])
+    return torch.cat([logits(rung, state, cache, [token], place) for place, token in enumerate(IDS)])
+
+
+def both(cache):
+    """Keys and values of every layer at the positions of ``IDS``."""
+    return [part for layer in range(len(cache.pool.tensors)) for part in cache.read(layer, cache.context)]
 
 
 def assert_close(found, wanted):
@@ -121,11 +146,10 @@ def test_without_torch_the_logits_of_every_architecture_are_the_same(kind):
     model = checkpoint(kind)
     described, found = shape(model), []
     for rung, parts in ((REF, PlainParts(roles(model))), (ARRAY_STEP, ArrayParts(roles(model)))):
-        cache = Cache(described, 32, "f32", ["cpu"] * len(described.layers))
-        state = rung.prepare(Weights.bind(described, parts, 32), cache, threads=1)
-        reader = rung.reader(state)
-        prompt = [reader.logits(reader.read(ids, cache, start)) for ids, start in ((IDS[:7], 0), (IDS[7:16], 7))]
-        found.append(np.concatenate([*prompt, *(rung.apply(state, IDS[at], at)[None] for at in (16, 17))]))
+        cache = cache_of(described)
+        state = bind(rung, described, parts, cache, threads=1)
+        cuts = ((IDS[:7], 0), (IDS[7:16], 7), (IDS[16:17], 16), (IDS[17:], 17))
+        found.append(np.concatenate([logits(rung, state, cache, ids, start) for ids, start in cuts]))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-4 * np.abs(found[0]).max())
 
 
@@ -139,11 +163,11 @@ def test_columns_in_an_order_of_their_own_are_refused():
 def test_tokens_equal_those_of_the_smaller_ops(kind):
     turn = list(KINDS).index(kind) % 2
     threads, cache_dtype = ((1, "f32"), (2, "f16"))[turn]
-    (_, _, wanted_cache, wanted_state), (_, _, cache, state) = prepared(kind, "q8_0", cache_dtype, threads)
-    assert_close(tokens(STEP, state), tokens(REF, wanted_state))
-    for mine, theirs in zip(cache.keys + cache.values, wanted_cache.keys + wanted_cache.values, strict=True):
-        torch.testing.assert_close(mine[:, : len(IDS)], theirs[:, : len(IDS)], rtol=0.05, atol=0.1)
-        assert not mine[:, len(IDS) :].any()
+    wanted, found = prepared(kind, "q8_0", cache_dtype, threads)
+    assert_close(tokens(*found), tokens(*wanted))
+    for mine, theirs in zip(both(found[2]), both(wanted[2]), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.1)
+        assert not mine[len(IDS) :].any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -151,15 +175,13 @@ def test_tokens_equal_those_of_the_smaller_ops(kind):
 def test_prompts_of_every_rung_equal_those_through_torch(kind, format):
     """Packed weights are read without torch, floats as they are stored with it, and so is what the glue alone reads."""
     dtype, threads = ((("f16", 1), ("f32", 2)))[list(KINDS).index(kind) % 2]
-    (_, plain, wanted_cache, _), (_, reader, cache, state) = prepared(kind, format, dtype, threads)
-    assert STEP.reads_without_torch(state) == (format == "q8_0")
+    wanted, found = prepared(kind, format, dtype, threads)
+    assert STEP.rows_without_torch(found[1]) == (None if format == "q8_0" else 16)
     parts = ((IDS[:7], 0), (IDS[7:8], 7), (IDS[8:16], 8), (IDS[16:], 16))
-    wanted = [torch.from_numpy(plain.logits(plain.read(ids, wanted_cache, start))) for ids, start in parts]
-    found = [torch.from_numpy(reader.logits(reader.read(ids, cache, start))) for ids, start in parts]
-    assert_close(torch.cat(found), torch.cat(wanted))
-    for mine, theirs in zip(cache.keys + cache.values, wanted_cache.keys + wanted_cache.values, strict=True):
+    assert_close(*(torch.cat([logits(*each, ids, start) for ids, start in parts]) for each in (found, wanted)))
+    for mine, theirs in zip(both(found[2]), both(wanted[2]), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.1)
-        assert not mine[:, len(IDS) :].any()
+        assert not mine[len(IDS) :].any()
 
 
 def test_mixed_formats_share_their_activations():
@@ -173,9 +195,8 @@ def test_mixed_formats_share_their_activations():
     model = checkpoint("llama", hidden_size=256, intermediate_size=512, num_hidden_layers=2)
     found = []
     for rung in (REF, STEP):
-        cache = Cache(shape(model), 32, "f32", ["cpu"] * 2)
-        state = rung.prepare(Weights.bind(shape(model), Mixed(roles(model), "q4_k"), 32), cache, threads=2)
-        found.append(tokens(rung, state))
+        cache = cache_of(shape(model))
+        found.append(tokens(rung, bind(rung, shape(model), Mixed(roles(model), "q4_k"), cache), cache))
     assert_close(found[1], found[0])
 
 
@@ -183,10 +204,10 @@ def test_mixed_formats_share_their_activations():
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
 def test_weights_stored_as_floats_give_the_same_sums(kind, format):
     """Nothing is rounded to int8 here: only the order of sums differs. The vocabulary is no multiple of 16."""
-    (_, _, wanted_cache, wanted_state), (_, _, cache, state) = prepared(kind, format, "f32", 2)
-    wanted = tokens(REF, wanted_state)
-    torch.testing.assert_close(tokens(STEP, state), wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
-    for mine, theirs in zip(cache.keys + cache.values, wanted_cache.keys + wanted_cache.values, strict=True):
+    reference, found = prepared(kind, format, "f32", 2)
+    wanted = tokens(*reference)
+    torch.testing.assert_close(tokens(*found), wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+    for mine, theirs in zip(both(found[2]), both(reference[2]), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
@@ -199,9 +220,8 @@ def test_floats_and_packed_weights_stand_side_by_side():
     model = checkpoint("llama", vocab_size=131)
     found = []
     for rung in (REF, STEP):
-        cache = Cache(shape(model), 32, "f32", ["cpu"] * len(shape(model).layers))
-        state = rung.prepare(Weights.bind(shape(model), Mixed(roles(model), "q8_0"), 32), cache, threads=2)
-        found.append(tokens(rung, state))
+        cache = cache_of(shape(model))
+        found.append(tokens(rung, bind(rung, shape(model), Mixed(roles(model), "q8_0"), cache), cache))
     assert_close(found[1], found[0])
 
 
@@ -235,43 +255,19 @@ def test_adapters_stand_beside_weights_of_every_architecture(kind, format):
     """Tokens and prompts of the compiled rung, against torch beside the same weights."""
     model, found = checkpoint(kind, vocab_size=131), []
     for rung in (REF, STEP):
-        cache = Cache(shape(model), 40, "f32", ["cpu"] * len(shape(model).layers))
-        parts = AdaptedParts(roles(model), format, torch=rung is REF)
-        state = rung.prepare(Weights.bind(shape(model), parts, 40), cache, threads=2)
-        reader = rung.reader(state)
-        prompt = torch.from_numpy(reader.logits(reader.read(IDS[:7], cache, 0)))
-        step = [torch.from_numpy(rung.apply(state, token, 7 + place)) for place, token in enumerate(IDS)]
-        found.append(torch.cat([prompt, torch.stack(step)]))
-    plain = list(prepared(kind, format, "f32", 2))
-    assert STEP.reads_without_torch(plain[1][3]) == (format == "q8_0")
+        cache = cache_of(shape(model), 48)
+        state = bind(rung, shape(model), AdaptedParts(roles(model), format, torch=rung is REF), cache)
+        many = 18 if format == "q8_0" else 8  # rows of floats as they are stored that torch does not read
+        cuts = [(IDS[:many], 0), (IDS[:7], many), *(([token], many + 7 + place) for place, token in enumerate(IDS))]
+        found.append(torch.cat([logits(rung, state, cache, ids, start) for ids, start in cuts]))
     assert_close(found[1], found[0])
 
 
-def test_a_call_can_be_repeated_and_the_logits_are_the_callers():
-    _, (_, _, _, state) = prepared("qwen3", "q8_0", "f16", 2)
-    first = STEP.apply(state, 5, 0)
-    kept = first.copy()
-    STEP.apply(state, 9, 1)
-    assert np.array_equal(first, kept)
-    assert np.array_equal(STEP.apply(state, 5, 0), kept)
-
-
-def test_memory_of_logits_is_taken_again_when_nobody_looks_into_it():
-    logits, given = np.arange(5, dtype=np.float32), np.empty(5, np.float32)
-    state = State(None, None, None, 1, None, (), None, logits, given)
-    del given
-    first = state.answer()
-    logits[:] = 7
-    second = state.answer()
-    assert (first.tolist(), second.tolist()) == ([0, 1, 2, 3, 4], [7] * 5)
-    look = second[1:3]
-    del first, second
-    logits[:] = 9
-    third = state.answer()
-    assert look.tolist() == [7, 7]
-    where = third.ctypes.data
-    del third
-    assert state.answer().ctypes.data == where
+def test_a_call_can_be_repeated():
+    _, (_, state, cache) = prepared("qwen3", "q8_0", "f16", 2)
+    first = logits(STEP, state, cache, [5], 0)
+    logits(STEP, state, cache, [9], 1)
+    assert torch.equal(logits(STEP, state, cache, [5], 0), first)
 
 
 CPU = Device(
@@ -312,22 +308,23 @@ def test_the_self_check_lets_both_rungs_pass_with_every_kind_of_weight(name, lin
     assert proof.perform(LADDER.rung(name).to_json(), case.to_json()) == {"ok": True, "reason": ""}
 
 
-def test_parts_of_a_key_head_even_out_the_threads():
-    assert share(heads=8, kv_heads=1, threads=2) == 2
-    assert share(heads=16, kv_heads=16, threads=2) == 1
-    assert share(heads=4, kv_heads=1, threads=3) == 4  # 12 would be even, but there are only 4 heads
-    assert share(heads=8, kv_heads=1, threads=1) == 1
+def test_heads_of_a_key_head_even_out_the_threads():
+    assert heads_at_once(kv_heads=1, group=8, tokens=1, threads=2) == 4
+    assert heads_at_once(kv_heads=16, group=1, tokens=1, threads=2) == 4
+    assert heads_at_once(kv_heads=1, group=4, tokens=1, threads=3) == 1
+    assert heads_at_once(kv_heads=1, group=4, tokens=2, threads=4) == 2
+    assert heads_at_once(kv_heads=1, group=8, tokens=1, threads=1) == 4
 
 
 def test_a_token_of_two_nodes_is_the_token_of_one(monkeypatch):
     """Chunks are cut from both ends, and which thread takes which changes nothing."""
-    wanted = tokens(STEP, list(prepared("llama", "q8_0", "f32", 2))[1][3])
+    wanted = tokens(*list(prepared("llama", "q8_0", "f32", 2))[1])
     for processor in (0, 1):
         getcpu = ctypes.CFUNCTYPE(ctypes.c_int)(lambda number=processor: number)
         address = ctypes.cast(getcpu, ctypes.c_void_p).value
         table = nodes.NodeTable.of(nodes.Halves(frozenset({0}), frozenset({1})), address)
         monkeypatch.setattr(nodes, "table", lambda table=table: table)
-        found = tokens(STEP, list(prepared("llama", "q8_0", "f32", 2))[1][3])
+        found = tokens(*list(prepared("llama", "q8_0", "f32", 2))[1])
         assert torch.equal(found, wanted)
 
 
@@ -347,10 +344,77 @@ def test_weights_that_stay_as_they_are_stored_give_the_same_token(format, thread
     model = checkpoint("llama")
     found = []
     for kind in (PackedParts, AsStored):
-        cache = Cache(shape(model), 32, "f32", ["cpu"] * len(shape(model).layers))
-        state = STEP.prepare(Weights.bind(shape(model), kind(roles(model), format), 32), cache, threads=threads)
-        prompt = STEP.reader(state)
-        assert STEP.reads_without_torch(state)
-        found.append((tokens(STEP, state), prompt.logits(prompt.read(IDS[:9], cache, 0))))
+        cache = cache_of(shape(model))
+        state = bind(STEP, shape(model), kind(roles(model), format), cache, threads)
+        assert STEP.rows_without_torch(state) is None
+        found.append((tokens(STEP, state, cache), logits(STEP, state, cache, IDS[:9], 0)))
     torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-5, atol=1e-4)
+
+
+FORMATS = ("q4_0", "q8_0", "q4_k", "q6_k", "nf4:64", "q5_0")
+
+
+class Formats(PackedParts):
+    """A weight in each format in turn."""
+
+    def linear(self, role):
+        columns = self.weights["embed" if role == "head" else role].shape[1]
+        able = [format for format in FORMATS if formats.get(format).divides(columns)]
+        self.format = able[sum(map(ord, role)) % len(able)]
+        return super().linear(role)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("llama", "f32"), ("gemma2", "f16"), ("gemma3_text", "f32"), ("qwen3", "f16")]
+)
+def test_a_row_gives_the_same_bytes_whatever_is_computed_beside_it(kind, dtype):
+    """One token after the other on one thread, against rows of three sequences in batches of every size up to tiles,
+    cut anywhere, on two threads, in blocks that lie elsewhere. The columns of weights are more than a tile takes at
+    once."""
+    model = checkpoint(kind, hidden_size=256, intermediate_size=2560)
+    described, random = shape(model), np.random.default_rng(3)
+    prompts = [random.integers(0, 128, 61).tolist() for _ in range(3)]
+    alone = cache_of(described, 64, dtype)
+    state = bind(STEP, described, Formats(roles(model), ""), alone, threads=1)
+    wanted = [torch.cat([logits(STEP, state, alone, [token], at) for at, token in enumerate(ids)]) for ids in prompts]
+    pool = BlockPool(described, 64, dtype, ["cpu"] * len(described.layers), 32, blocks=6)
+    together = STEP.prepare(Weights.bind(described, Formats(roles(model), ""), 64), pool, threads=2)
+    found = run_cut(together, [Cache(pool) for _ in prompts], prompts, random)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def run_cut(state, caches, prompts, random):
+    """Logits of each prompt, read in batches of random parts of all of them."""
+    done, found = [0] * len(prompts), [[] for _ in prompts]
+    while any(at < len(ids) for at, ids in zip(done, prompts, strict=True)):
+        batch, numbers = [], []
+        for number in random.permutation(len(prompts)):
+            count = min(int(random.integers(0, 24)), len(prompts[number]) - done[number])
+            if count:
+                caches[number].reserve(done[number] + count)
+                ids = prompts[number][done[number] : done[number] + count]
+                batch.append(SequenceRows(ids, done[number], caches[number], count))
+                numbers.append(number)
+                done[number] += count
+        if batch:
+            rows = torch.from_numpy(STEP.apply(state, batch).copy())
+            for number, part in zip(numbers, rows.split([len(each.tokens) for each in batch]), strict=True):
+                found[number].append(part)
+    return [torch.cat(parts) for parts in found]
+
+
+def test_logits_of_some_rows_are_those_of_all():
+    """A head of fewer rows than the layers: none, the last of each sequence, and those of a part."""
+    model = checkpoint("gemma2")
+    described = shape(model)
+    first = cache_of(described, 64)
+    state = bind(STEP, described, PackedParts(roles(model), "q8_0"), first)
+    second = Cache(first.pool)
+    second.reserve(16)
+    whole = STEP.apply(state, [SequenceRows(IDS[:5], 0, first, 5), SequenceRows(IDS[5:9], 0, second, 4)]).copy()
+    for counts in ((1, 1), (0, 1), (0, 0), (3, 0), (2, 4)):
+        batch = [SequenceRows(IDS[:5], 0, first, counts[0]), SequenceRows(IDS[5:9], 0, second, counts[1])]
+        part = STEP.apply(state, batch)
+        np.testing.assert_array_equal(part, np.concatenate([whole[5 - counts[0] : 5], whole[9 - counts[1] :]]))

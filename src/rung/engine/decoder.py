@@ -11,10 +11,10 @@ import numpy as np
 
 from rung.core.errors import UsageError
 from rung.core.shield import import_whole
-from rung.engine.kv_cache import Cache
+from rung.engine.kv_cache import BlockPool, Cache
 from rung.formats.codec import Floats
 from rung.models.decoder_memory import CHUNK
-from rung.ops.decode_step.parts import Reader
+from rung.ops.decode_step.parts import Pool, SequenceRows
 from rung.ops.decode_step.weights import Weights
 
 if TYPE_CHECKING:
@@ -26,57 +26,58 @@ def _nobody(done: int, total: int) -> None:
 
 
 class Step(Protocol):
-    """A rung of ``rung.ops.decode_step``."""
+    """A rung of ``rung.ops.decode_step``, which says what its attributes mean."""
 
     @property
-    def without_torch(self) -> bool:
-        """Return whether ``prepare`` and ``apply`` need no torch."""
+    def block(self) -> int:
+        """See there."""
 
-    def prepare(self, weights: Weights, cache: Any, *, threads: int) -> Any:
-        """Binds weights to a cache."""
+    @property
+    def same_bytes(self) -> bool:
+        """See there."""
 
-    def apply(self, state: Any, token: int, position: int) -> Floats:
-        """Logits [vocabulary] after one token."""
+    def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> Any:
+        """Bind weights to the memory of caches."""
 
-    def reads_without_torch(self, state: Any) -> bool:
-        """Return whether the reader needs no torch."""
+    def apply(self, state: Any, batch: Sequence[SequenceRows]) -> Floats:
+        """Return logits [wanted, vocabulary] of a batch."""
 
-    def reader(self, state: Any) -> Reader:
-        """Return what reads many tokens at once."""
+    def rows_without_torch(self, state: Any) -> int | None:
+        """See there."""
 
 
 class Decoder:
-    """Bound weights with a cache, and the rung that computes single tokens.
+    """Bound weights with a cache, and the rung that computes with them.
 
-    ``singles``: where prompts are read with torch and single tokens are not, prompts of at most so many tokens are
-    read one token after the other as long as torch is not imported: importing it takes longer. A call that fails
+    ``singles``: where prompts are read with torch and few tokens are not, prompts of at most so many tokens are
+    read a few tokens at a time as long as torch is not imported: importing it takes longer. A call that fails
     leaves the cache's count as it was, so it can be repeated.
     """
 
-    def __init__(self, weights: Weights, cache: Cache, step: Step, threads: int = 1, singles: int = 0) -> None:
-        self.cache = cache
+    def __init__(self, weights: Weights, pool: BlockPool, step: Step, threads: int = 1, singles: int = 0) -> None:
+        self.pool, self.cache = pool, Cache(pool)
         self._vocabulary, self._step, self._singles = weights.shape.vocabulary, step, singles
-        self._state = step.prepare(weights, cache, threads=threads)
+        self._state = step.prepare(weights, pool, threads=threads)
         self.weights = weights
 
     def step(self, token: int) -> Floats:
         """Logits [vocabulary] f32 after one more token. Raises ``ContextTooLong`` or ``UsageError``."""
         self._check([token])
-        logits = self._step.apply(self._state, token, self.cache.length)
+        logits: Floats = self._apply([token], 1)[0].copy()
         self.cache.advance([token])
         return logits
 
+    def _apply(self, ids: Sequence[int], logits: int) -> Floats:
+        return self._step.apply(self._state, [SequenceRows(ids, self.cache.length, self.cache, logits)])
+
     def get_ready(self, count: int) -> bool:
-        """Imports and binds what a prompt of that many tokens needs, so that it does not count as reading it.
+        """Import what a prompt of that many tokens needs, so that it does not count as reading it.
 
         False where it is read a token at a time, which needs nothing more.
         """
-        together = not self._one_by_one(count)
-        if together:
-            if not self._step.reads_without_torch(self._state):
-                import_whole("rung.ops.decode_step.network")
-            self._step.reader(self._state)
-        return together
+        if self._at_once(count) == CHUNK and self._step.rows_without_torch(self._state) is not None:
+            import_whole("rung.ops.decode_step.network")
+        return self._at_once(count) > 1
 
     def prefill(self, ids: Sequence[int], on_read: Callable[[int, int], None] = _nobody) -> Floats:
         """Return logits [vocabulary] f32 after the last of ``ids``, which are read after what the cache holds.
@@ -85,12 +86,17 @@ class Decoder:
         anything is computed, ``ContextTooLong`` or (no ids, an unknown id) ``UsageError``.
         """
         self._check(ids)
-        if self._one_by_one(len(ids)):
-            return self._steps(ids)
-        for _, hidden in self._chunks(ids, on_read):  # noqa: B007  the last chunk's is used
-            pass
-        logits: Floats = self._step.reader(self._state).logits(hidden[-1:])[0]
-        return logits
+        held = self.cache.length
+        try:
+            for first, chunk in self._chunks(ids, on_read):
+                logits = self._apply(chunk, int(first + len(chunk) == len(ids)))
+                self.cache.advance(chunk)
+        except BaseException:
+            self.cache.truncate(held)
+            raise
+        on_read(len(ids), len(ids))
+        last: Floats = logits[0].copy()
+        return last
 
     def logits(self, ids: Sequence[int]) -> Tensor | Floats:
         """Return logits [positions, vocabulary] f32 after each of ``ids``; raise as ``prefill`` does.
@@ -99,39 +105,29 @@ class Decoder:
         """
         self._check(ids)
         out = np.empty((len(ids), self._vocabulary), np.float32)
-        for first, hidden in self._chunks(ids):
-            found = self._step.reader(self._state).logits(hidden)
-            out[first : first + len(found)] = found
+        for first, chunk in self._chunks(ids):
+            out[first : first + len(chunk)] = self._apply(chunk, len(chunk))
+            self.cache.advance(chunk)
         if find_spec("torch") is None:
             return out
         result: Tensor = import_whole("torch").from_numpy(out)
         return result
 
-    def _one_by_one(self, count: int) -> bool:
-        if count > self._singles or not self._step.without_torch or "torch" in sys.modules:
-            return False
-        return not self._step.reads_without_torch(self._state)
+    def _at_once(self, count: int) -> int:
+        """Return how many tokens of a prompt of ``count`` are read together."""
+        few = self._step.rows_without_torch(self._state)
+        if few is None or not few or "torch" in sys.modules or count > max(self._singles, few):
+            return CHUNK
+        return few
 
-    def _steps(self, ids: Sequence[int]) -> Floats:
-        held = self.cache.length
-        try:
-            for token in ids:
-                logits = self.step(token)
-        except BaseException:
-            self.cache.truncate(held)
-            raise
-        return logits
-
-    def _chunks(self, ids: Sequence[int], on_read: Callable[[int, int], None] = _nobody) -> Iterator[tuple[int, Any]]:
-        """For each chunk the index of its first id and the hidden states [T, hidden] after the last layer."""
-        reader = self._step.reader(self._state)
-        for first in range(0, len(ids), CHUNK):
+    def _chunks(
+        self, ids: Sequence[int], on_read: Callable[[int, int], None] = _nobody
+    ) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield each chunk with the index of its first id."""
+        step = self._at_once(len(ids))
+        for first in range(0, len(ids), step):
             on_read(first, len(ids))
-            chunk = ids[first : first + CHUNK]
-            hidden = reader.read(chunk, self.cache, self.cache.length)
-            self.cache.advance(chunk)
-            yield first, hidden
-        on_read(len(ids), len(ids))
+            yield first, ids[first : first + step]
 
     def _check(self, ids: Sequence[int]) -> None:
         if not ids:

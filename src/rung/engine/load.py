@@ -263,7 +263,7 @@ def _bind_decoder(
     singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if whole else 0
     with Reader(card) as reader, WeightLoader(card, plan, devices, reader, journal, read, changes) as parts:
         from rung.engine.decoder import Decoder
-        from rung.engine.kv_cache import Cache
+        from rung.engine.kv_cache import BlockPool
         from rung.engine.model import Model
         from rung.engine.tokenizers.tokenizer import Tokenizer
         from rung.ops.decode_step.weights import Weights
@@ -273,7 +273,8 @@ def _bind_decoder(
         if not (short or parts.without_torch):
             with _importing():
                 import_whole("rung.ops.decode_step.network")  # with torch, while the weights are read
-        cache = Cache(card.decoder, plan.context, plan.cache_dtype, parts.devices)
         weights = Weights.bind(card.decoder, parts, plan.context)
-    decoder = Decoder(weights, cache, parts.step(), plan.threads, singles)
+        step = parts.step()
+        pool = BlockPool(card.decoder, plan.context, plan.cache_dtype, parts.devices, step.block)
+    decoder = Decoder(weights, pool, step, plan.threads, singles)
     return Model(card, plan, tuple(devices), decoder, journal, tokenizer)

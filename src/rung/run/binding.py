@@ -405,59 +405,45 @@ class Rasterizer:
 
 
 class Step:
-    """Whole tokens on one rung of ``decode_step``; see there. Prepared again one rung lower when a call fails."""
+    """Batches of tokens on one rung of ``decode_step``; see there. Prepared again one rung lower when a call fails."""
 
     def __init__(self, binder: Binder, case: Case) -> None:
         self._binder, self.case = binder, case
-        self.rung = binder.record(case, binder.choose(case))
+        self._choose()
 
-    def prepare(self, weights: Any, cache: Any, *, threads: int) -> Step:
-        """Binds weights and cache; the state is this object itself, because it changes when a rung fails."""
-        self._bound = (weights, cache, threads)
+    def _choose(self) -> None:
+        self.rung = self._binder.record(self.case, self._binder.choose(self.case))
         self._implementation = self.rung.load()
-        self._state = self._implementation.prepare(weights, cache, threads=threads)
-        return self
 
     @property
-    def without_torch(self) -> bool:
-        """Return whether whole tokens are computed without torch."""
-        return bool(self._implementation.without_torch)
+    def block(self) -> int:
+        """Return the positions of a block of the cache that the rung wants."""
+        return int(self._implementation.block)
 
-    def reads_without_torch(self, state: Step) -> bool:
-        """Return whether prompts are read without torch."""
-        return bool(self._implementation.reads_without_torch(self._state))
+    @property
+    def same_bytes(self) -> bool:
+        """Return whether logits do not depend on what is computed beside them."""
+        return bool(self._implementation.same_bytes)
 
-    def reader(self, state: Step) -> Step:
-        """Return this object, which reads with the present rung, after loading what that needs."""
-        self._implementation.reader(self._state)
+    def prepare(self, weights: Any, pool: Any, *, threads: int) -> Step:
+        """Bind weights and caches; the state is this object itself, because it changes when a rung fails."""
+        self._bound = (weights, pool, threads)
+        self._state = self._implementation.prepare(weights, pool, threads=threads)
         return self
 
-    def read(self, ids: Sequence[int], cache: Any, start: int) -> Any:
-        """Return hidden states of ids at ``start`` and on, for ``logits``; write the cache there."""
-        try:
-            return self._implementation.reader(self._state).read(ids, cache, start)
-        except Exception as error:
-            self._binder.failed(self.rung, self.case, error)
-        self._step_down()
-        return self.read(ids, cache, start)
+    def rows_without_torch(self, state: Step) -> int | None:
+        """Return how many rows a batch may have without torch; None for any number."""
+        rows: int | None = self._implementation.rows_without_torch(self._state)
+        return rows
 
-    def logits(self, hidden: Any) -> Floats:
-        """Return logits [T, vocabulary] of hidden states that ``read`` has returned."""
-        logits: Floats = self._implementation.reader(self._state).logits(hidden)
-        return logits
-
-    def apply(self, state: Step, token: int, position: int) -> Floats:
-        """Logits [vocabulary] after ``token`` at ``position``."""
+    def apply(self, state: Step, batch: Sequence[Any]) -> Floats:
+        """Return logits [wanted, vocabulary] of a batch of ``SequenceRows``."""
         try:
-            result: Floats = self._implementation.apply(self._state, token, position)
+            result: Floats = self._implementation.apply(self._state, batch)
             return result
         except Exception as error:
             self._binder.failed(self.rung, self.case, error)
-        self._step_down()
-        return self.apply(state, token, position)
-
-    def _step_down(self) -> None:
-        """Prepare the rung below the one that failed."""
-        self.rung = self._binder.record(self.case, self._binder.choose(self.case))
-        weights, cache, threads = self._bound
-        self.prepare(weights, cache, threads=threads)
+        self._choose()
+        weights, pool, threads = self._bound
+        self.prepare(weights, pool, threads=threads)
+        return self.apply(state, batch)

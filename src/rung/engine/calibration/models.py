@@ -13,7 +13,7 @@ import numpy as np
 from rung import formats
 from rung.core.types import Device, Format, Plan
 from rung.engine.decoder import Decoder
-from rung.engine.kv_cache import Cache
+from rung.engine.kv_cache import BlockPool
 from rung.engine.weight_loader import WeightLoader
 from rung.formats import Encoded
 from rung.models.card import Decoder as Shape
@@ -81,8 +81,9 @@ def decoder(device: Device, threads: int, name: str, size: Size) -> Iterator[Dec
     made, found = card(name, size), plan(device, threads, name, size)[0]
     with WeightLoader(made, found, (device,), Random(made), Journal(), lambda done, total: None) as parts:
         weights = Weights.bind(made.decoder, parts, size.context)
-    cache = Cache(made.decoder, size.context, found.cache_dtype, parts.devices)
-    yield Decoder(weights, cache, parts.step(), threads)
+        step = parts.step()
+        pool = BlockPool(made.decoder, size.context, found.cache_dtype, parts.devices, step.block)
+    yield Decoder(weights, pool, step, threads)
 
 
 def card(name: str, size: Size) -> ModelCard:

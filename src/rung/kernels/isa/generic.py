@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from rung.kernels.cpu import target
 from rung.kernels.isa import halves
-from rung.kernels.isa.emit import F16, F32, I16, I32, I64, call, constant, pointer, splat
+from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, call, constant, pointer, splat
 from rung.kernels.isa.emit import load as _load
 from rung.kernels.isa.emit import store as _store
 from rung.kernels.isa.vector import FLOAT, INT, VOID, VectorType, instruction
@@ -51,6 +51,15 @@ def load_brain(b, address):
 def load_spread(b, address):
     """One float32 from memory in every lane."""
     return splat(b, _load(b, address, F32), LANES)
+
+
+@instruction(VOID, INT)
+def prefetch(b, address):
+    """Ask for a line of memory that will be read soon, into the cache of the core."""
+    kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(I8), I32, I32, I32])
+    name = "llvm.prefetch.p0"
+    function = b.module.globals.get(name) or ir.Function(b.module, kind, name)
+    b.call(function, [b.inttoptr(address, ir.PointerType(I8)), I32(0), I32(2), I32(1)])  # read, second level, data
 
 
 @instruction(VOID, INT, f32x16)
@@ -166,8 +175,11 @@ def _reduce(b: ir.IRBuilder, name: str, values: list[ir.Value]) -> ir.Value:
 
 @instruction(FLOAT, f32x16)
 def total(b, x):
-    """The sum of the lanes, added pairwise."""
-    return _reduce(b, "llvm.vector.reduce.fadd.v16f32", [F32(-0.0), x])
+    """The sum of the lanes: the upper half is added to the lower, and again, as ``totals`` adds."""
+    for count in (8, 4, 2, 1):
+        halves = (constant(ir.VectorType(I32, count), range(at, at + count)) for at in (0, count))
+        x = b.fadd(*(b.shuffle_vector(x, x, half) for half in halves))
+    return b.extract_element(x, I32(0))
 
 
 @instruction(FLOAT, f32x16)
@@ -317,13 +329,7 @@ def _calling(count: int, given: tuple[int, ...]) -> Any:
     return call_words
 
 
-#: ``(address, words, x, panel)``: a kernel of ``activations``, of 9 arguments.
-call_fill = _calling(9, (0, 3))
+#: ``(address, words, x, panel)``: a kernel of ``activations``, of 10 arguments.
+call_fill = _calling(10, (0, 3))
 #: ``(address, words, x, first, last)``: a kernel of ``linear``, of 16 arguments.
 call_groups = _calling(16, (2, 7, 8))
-
-
-@instruction(VOID, INT, *[INT] * 10)
-def call_attend(b, address, query, key, value, stride, count, heads, size, floats, scores, out):
-    """Calls a kernel of ``attention``."""
-    _jump(b, address, [query, key, value, stride, count, heads, size, floats, scores, out])

@@ -107,33 +107,38 @@ def dots(typing_context, query, apart, key, stride, size, scale, out, row, kind,
 
 
 @intrinsic(prefer_literal=True)
-def mix(typing_context, value, stride, weights, row, count, out, apart, kind, heads, vectors):
-    """Sums of ``count`` rows of values times the weights of ``heads`` queries, for 16 ``vectors`` values of each row.
+def mix(typing_context, value, stride, weights, row, count, out, apart, ahead, kind, heads, vectors):
+    """Add ``count`` rows of values times the weights of ``heads`` queries to ``out``, for 16 ``vectors`` values of each
+    row, one row after the other.
 
     ``heads`` times ``vectors`` is at most 16. Weights are float32, each query's ``row`` bytes after the last one's;
-    ``out`` is float32, with ``apart`` bytes between the queries' results.
+    ``out`` is float32, with ``apart`` bytes between the queries' results. Memory ``ahead`` bytes behind each row is
+    asked for, which is read next.
     """
     if not isinstance(heads, types.IntegerLiteral) or not isinstance(vectors, types.IntegerLiteral):
         return None
     queries, wide = heads.literal_value, vectors.literal_value
-    signature = VOID(INT, INT, INT, INT, INT, INT, INT, kind, heads, vectors)
+    signature = VOID(INT, INT, INT, INT, INT, INT, INT, INT, kind, heads, vectors)
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> Any:
-        value, stride, weights, row, count, out, apart = values[:7]
-        sums = [alloca_once_value(b, constant(v.F32S, 0.0)) for _ in range(queries * wide)]
+        value, stride, weights, row, count, out, apart, ahead = values[:8]
+        places = [
+            plus(b, b.add(out, b.mul(apart, I64(head))), v.BYTES * j) for head in range(queries) for j in range(wide)
+        ]
+        sums = [alloca_once_value(b, v.load.emit(b, place)) for place in places]
         with for_range(b, count) as loop:
             at = b.add(value, b.mul(loop.index, stride))
             rows = [_read(b, plus(b, at, v.LANES * _width(kind) * j), kind) for j in range(wide)]
+            for line in range(0, v.LANES * _width(kind) * wide, v.BYTES):
+                v.prefetch.emit(b, plus(b, b.add(at, ahead), line))
             at = b.add(weights, b.mul(loop.index, I64(4)))
             for head in range(queries):
                 weight = v.load_spread.emit(b, b.add(at, b.mul(row, I64(head))))
                 for j, values_of_row in enumerate(rows):
                     place = sums[head * wide + j]
                     b.store(v.multiply_add.emit(b, values_of_row, weight, b.load(place)), place)
-        for head in range(queries):
-            to = b.add(out, b.mul(apart, I64(head)))
-            for j in range(wide):
-                v.store.emit(b, plus(b, to, v.BYTES * j), b.load(sums[head * wide + j]))
+        for place, summed in zip(places, sums, strict=True):
+            v.store.emit(b, place, b.load(summed))
         return context.get_dummy_value()
 
     return signature, generate

@@ -69,8 +69,8 @@ LADDER = register_ladder(
     Ladder(
         "attention",
         (
-            _compiled("numba.decode", "numba_decode", "check_decode"),
-            _compiled("numba.prefill", "numba_prefill", "check_vectors"),
+            _compiled("numba.decode", "numba_rows", "check_decode"),
+            _compiled("numba.prefill", "numba_rows", "check_vectors"),
             Rung(
                 "attention",
                 "numpy.sdpa",

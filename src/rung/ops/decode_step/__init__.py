@@ -1,18 +1,21 @@
-"""One token through the whole decoder: embedding, layers, head.
+"""Some tokens of one or several sequences through the whole decoder: embedding, layers, head.
 
 Contract of every rung's ``impl`` object::
 
-    prepare(weights: Weights, cache: Cache, *, threads: int) -> State
-    apply(state, token: int, position: int) -> float32 array [vocabulary]
-    reader(state) -> Reader
-    reads_without_torch(state) -> bool
-    without_torch: bool
+    prepare(weights: Weights, pool: Pool, *, threads: int) -> State
+    apply(state, batch: Sequence[SequenceRows]) -> float32 array [wanted, vocabulary]
+    rows_without_torch(state) -> int | None
+    block: int
+    same_bytes: bool
 
-``weights`` (``rung.ops.decode_step.weights``) are the bound parts of a decoder, ``cache`` what it writes to:
-``apply`` writes the keys and values of ``position`` into every layer, reads those before it, and changes nothing
-else; the caller advances the cache. So a call that failed can be repeated one rung lower. The array it returns
-is the caller's. ``reader`` reads prompts, many tokens at once, with the glue of the rung between the products;
-``reads_without_torch`` says that it imports none, ``without_torch`` that ``prepare`` and ``apply`` do not.
+``weights`` (``rung.ops.decode_step.weights``) are the bound parts of a decoder, ``pool``
+(``rung.ops.decode_step.parts``) is the memory of caches. A batch has rows of one or more sequences, each with its first
+position and its cache; rows of a sequence follow each other. ``apply`` writes keys and values of every row into every
+layer, reads those before it, and changes nothing else: a call that failed can be repeated one rung lower. It returns
+the logits of the rows that want them, in memory that the next call may write to. ``block`` are the positions of a block
+of the cache that the rung wants, 0 for a whole sequence in one. ``same_bytes`` promises that a row's logits do not
+depend on the other rows, on how a prompt is cut into batches, nor on the number of threads. ``rows_without_torch`` is
+how many rows a batch may have without torch being imported; None for any number.
 
 Of a ``Case``: ``shape`` is (layers, hidden, feed_forward, vocabulary), ``format`` the dtype of the cache. Options:
 ``linears``, the rungs that multiply single rows with the weights that are bound, ``head_dim``, ``devices``, how many

@@ -37,7 +37,7 @@ class Network:
     def read(self, ids: Sequence[int], cache: Cache, start: int) -> Tensor:
         """Return hidden states [T, hidden] after the last layer, of ids at ``start`` and on; write the cache there."""
         hidden = self.embed(torch.tensor(ids, dtype=torch.int64))
-        tables = [frequencies.table(start, len(ids)) for frequencies in self.weights.frequencies]
+        tables = [frequencies.table(range(start, start + len(ids))) for frequencies in self.weights.frequencies]
         for block in self.blocks:
             layer = block.weights
             hidden = hidden.to(layer.device)

@@ -6,13 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rung.kernels.cpu.decode import prefill_elementwise
+from rung.kernels.cpu.decode import attention, rows
+from rung.kernels.cpu.decode.attention import StoreWord
+from rung.kernels.cpu.decode.step_program import cache_words
 from rung.kernels.cpu.parallel import run
 from rung.models.card import Decoder as Shape
 from rung.ops.decode_step.glue import TokenSpan
 from rung.ops.decode_step.network import Network
-from rung.ops.decode_step.parts import Cache
-from rung.ops.decode_step.ref import Reference, State
+from rung.ops.decode_step.parts import Cache, Pool
+from rung.ops.decode_step.ref import Reference
 from rung.ops.decode_step.weights import Weights
 
 
@@ -23,9 +25,9 @@ def _at(tensor: Tensor | None) -> int:
 class NumbaGlue:
     """See ``Glue``: f32 on the CPU, a cache of f32 or f16, lengths that are multiples of 16."""
 
-    def __init__(self, shape: Shape, threads: int) -> None:
-        self._epsilon = np.array([shape.norm_epsilon], dtype=np.float32)
-        self._threads = threads
+    def __init__(self, shape: Shape, pool: Pool, threads: int) -> None:
+        self._floats = np.array([shape.norm_epsilon, shape.attention_scale, 0], dtype=np.float32)
+        self._pool, self._threads = pool, threads
         self._gelu = shape.activation == "gelu_tanh"
 
     def _run(self, function: int, *words: int) -> None:
@@ -37,31 +39,31 @@ class NumbaGlue:
         """See ``Glue``; ``added`` may be overwritten."""
         out = hidden if norm is None else torch.empty_like(hidden)
         pointers = map(_at, (hidden, added, post_norm, norm, out))
-        self._run(prefill_elementwise.add_and_norm.address, *hidden.shape, *pointers, self._epsilon.ctypes.data)
+        self._run(rows.add_and_norm.address, *hidden.shape, *pointers, self._floats.ctypes.data)
         return out
 
     def rope_and_store_kv(self, q: Tensor, k: Tensor, v: Tensor, place: TokenSpan, cache: Cache) -> None:
         """See ``Glue``; the heads of a token follow each other without gaps."""
-        rows = cache.rows(place.layer)
-        behind = place.start * rows.row_stride
-        self._run(
-            prefill_elementwise.rope_and_store_kv[rows.dtype].address,
-            *(*q.shape[:2], *k.shape[1:]),
-            *map(_at, (q, k, v)),
-            *(4 * x.stride(0) for x in (q, k, v)),
-            *map(_at, (place.q_norm, place.k_norm)),
-            self._epsilon.ctypes.data,
-            *map(_at, (place.cos, place.sin)),
-            *(place.cos.shape[1], int(place.interleaved)),
-            *(rows.keys + behind, rows.values + behind, rows.head_stride, rows.row_stride),
-        )
+        group, *place_in_block = self._pool.layer(place.layer)
+        layout = (self._pool.block, *place_in_block)
+        lies = cache_words(layout, self._pool.dtype, q.shape[2], None, self._floats)
+        at = np.array([(place.start + row, cache.table(group)) for row in range(len(q))], np.int64)
+        words = [0] * len(StoreWord)
+        words[StoreWord.TOKENS : StoreWord.Q] = len(q), k.shape[1], q.shape[1] // k.shape[1]
+        words[StoreWord.Q : StoreWord.Q_APART] = map(_at, (q, k, v))
+        words[StoreWord.Q_APART : StoreWord.Q_NORM] = (4 * x.stride(0) for x in (q, k, v))
+        words[StoreWord.Q_NORM : StoreWord.COSINE] = map(_at, (place.q_norm, place.k_norm))
+        words[StoreWord.COSINE : StoreWord.HALF] = map(_at, (place.cos, place.sin))
+        words[StoreWord.HALF], words[StoreWord.INTERLEAVED] = place.cos.shape[1], int(place.interleaved)
+        words[StoreWord.ROWS], words[StoreWord.CACHE] = at.ctypes.data, lies.ctypes.data
+        run(attention.rope_and_store_kv[self._pool.dtype].address, words, self._threads)
 
     def gate(self, gate: Tensor, up: Tensor) -> Tensor:
         """See ``Glue``; the rows of both lie equally far apart."""
-        rows, columns = gate.shape
+        count, columns = gate.shape
         self._run(
-            prefill_elementwise.gate_rows.address,
-            rows,
+            rows.gate_rows.address,
+            count,
             columns,
             _at(gate),
             _at(up),
@@ -74,9 +76,9 @@ class NumbaGlue:
 class Glued(Reference):
     """See ``rung.ops.decode_step``: the smaller ops with the glue of this module."""
 
-    def prepare(self, weights: Weights, cache: Cache, *, threads: int) -> State:
+    def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> Network:
         """The parts are bound already; the glue is compiled."""
-        return State(Network(weights, NumbaGlue(weights.shape, threads), threads), cache)
+        return Network(weights, NumbaGlue(weights.shape, pool, threads), threads)
 
 
 RUNG = Glued()

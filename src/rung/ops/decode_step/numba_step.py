@@ -1,100 +1,177 @@
-"""One token as one program of compiled functions: no torch between the embedding and the logits."""
+"""A few tokens as one program of compiled functions: no torch between the embedding and the logits."""
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rung.kernels.cpu.decode import step
-from rung.kernels.cpu.decode.step_program import After, Before, Builder, Floats, HeadShape, Piece, address, filled
+from rung.kernels.cpu.decode.attention import score_floats
+from rung.kernels.cpu.decode.step_program import (
+    After,
+    Before,
+    Builder,
+    Floats,
+    Heads,
+    HeadShape,
+    Piece,
+    Rows,
+    address,
+    cache_words,
+    filled,
+    floats,
+)
 from rung.kernels.cpu.gemm.float_rows import FloatRows, stored_as
 from rung.kernels.cpu.gemm.low_rank import LowRankRows
 from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.parallel import run_program
 from rung.kernels.cpu.thread_pool import Program
+from rung.ops.decode_step.batch import BatchTables, logit_rows, positions
 from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.numba_prompt import PromptReader, reads
-from rung.ops.decode_step.parts import Cache, Reader
-from rung.ops.decode_step.rope import Frequencies
+from rung.ops.decode_step.parts import Pool, SequenceRows, read_each
 from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
 
-#: References to an array that only one attribute holds, while they are counted.
-_OWN = 2
+#: Rows of a batch that a program computes; more are read an op at a time.
+MOST_ROWS = 16
 
 
-@dataclass(frozen=True)
-class Rotation:
-    """cos and sin of the present position for one kind of layer, and what they are computed from."""
+class _Memory:
+    """Memory that programs read and write, for up to ``MOST_ROWS`` rows: pages that no program comes to are not
+    there."""
 
-    inverse: npt.NDArray[np.float32]
-    magnitude: float
-    interleaved: bool
-    cosine: Floats
-    sine: Floats
+    def __init__(self, weights: Weights, pool: Pool, threads: int) -> None:
+        shape = weights.shape
+        self.scores = floats(threads * score_floats(pool.context)).reshape(threads, -1)
+        self._keep: list[Floats] = []
+        self.embedded = self._array(shape.hidden)
+        self.states, self.normed, self.added = (self._rows(shape.hidden) for _ in range(3))
+        self.queries = self._rows((shape.heads + 2 * shape.kv_heads) * shape.head_dim)
+        self.mixed = self._rows(shape.heads * shape.head_dim)
+        self.wide = self._rows(2 * shape.feed_forward)
+        self.logits = self._array(shape.vocabulary)
+        self.rotations = [
+            tuple(floats(MOST_ROWS * len(frequencies.inverse)) for _ in range(2)) for frequencies in weights.frequencies
+        ]
+        self.tables = BatchTables(pool, MOST_ROWS)
 
-    def turn(self, position: int) -> None:
-        """Computes the tables of a position."""
-        angles = self.inverse * np.float32(position)
-        count = angles.size
-        np.multiply(np.cos(angles), np.float32(self.magnitude), out=self.cosine[:count])
-        np.multiply(np.sin(angles), np.float32(self.magnitude), out=self.sine[:count])
+    def _array(self, columns: int) -> Floats:
+        """Return rows of so many columns, [MOST_ROWS, columns to a whole vector]."""
+        wide = -(-columns // 16) * 16
+        return floats(MOST_ROWS * wide).reshape(MOST_ROWS, wide)
+
+    def _rows(self, columns: int) -> Rows:
+        self._keep.append(self._array(columns))
+        return rows_of(self._keep[-1])
+
+    def gather(self, rows: Sequence[int]) -> None:
+        """Move hidden states and what is added to them of some rows to the front, for a head of fewer rows."""
+        for held in self._keep[0], self._keep[2]:
+            held[: len(rows)] = held[list(rows)]
+
+
+def rows_of(array: Floats) -> Rows:
+    """Return the rows of an array as programs take them."""
+    return Rows(address(array), array.strides[0])
 
 
 @dataclass
 class State:
-    """A program bound to weights and a cache, with the memory that Python reads and writes."""
+    """Programs bound to weights and a cache, by the rows they compute, with the memory that Python reads and writes."""
 
     weights: Weights
-    cache: Cache
-    program: Program
+    pool: Pool
     threads: int
-    position: npt.NDArray[np.int64]
-    rotations: tuple[Rotation, ...]
-    embedded: Floats
-    logits: Floats
-    given: Floats  # the logits of the token before, as they were handed out
+    memory: _Memory
+    programs: dict[tuple[int, int], Program] = field(default_factory=dict)
 
-    def answer(self) -> Floats:
-        """A copy of the logits, in the memory of the one before if nobody holds that or looks into it any more.
-
-        Half a megabyte for 128,000 tokens is mapped afresh each time (``engine.process_memory.keep_heap_whole``): 126
-        page faults a token, 0.25 ms where pages are cheap and 1 ms where a machine below has to find them.
-        """
-        if sys.getrefcount(self.given) > _OWN:
-            self.given = np.empty_like(self.logits)
-        np.copyto(self.given, self.logits)
-        return self.given
+    def program(self, rows: int, logits: int) -> Program:
+        """Return the program of ``rows`` rows through the layers and ``logits`` rows through the head; 0 for none."""
+        if (rows, logits) not in self.programs:
+            self.programs[rows, logits] = _Layout(self, rows or logits).write(rows > 0, logits > 0)
+        return self.programs[rows, logits]
 
     @cached_property
     def reads_without_torch(self) -> bool:
-        """Return whether prompts are read without torch."""
+        """Return whether long prompts are read without torch."""
         return reads(self.weights)
 
     @cached_property
-    def reader(self) -> Reader:
-        """Return what reads prompts: without torch where every weight is packed, else torch with the compiled glue."""
-        if self.reads_without_torch:
-            return PromptReader(self.weights, self.threads)
+    def one_by_one(self) -> bool:
+        """Return whether a program takes a single row: mapped weights are packed in the memory of a thread."""
+        return any(isinstance(weight, Packed) and weight.mapped is not None for weight in _all_weights(self.weights))
+
+    @cached_property
+    def reader(self) -> PromptReader:
+        """Return what reads many rows without torch."""
+        return PromptReader(self.weights, self.pool, self.threads)
+
+    @cached_property
+    def network(self) -> Any:
+        """Return what reads many rows with torch and the compiled glue."""
         from rung.ops.decode_step.network import Network
         from rung.ops.decode_step.numba_glue import NumbaGlue
 
-        return Network(self.weights, NumbaGlue(self.weights.shape, self.threads), self.threads)
+        return Network(self.weights, NumbaGlue(self.weights.shape, self.pool, self.threads), self.threads)
 
 
 class Step:
     """See ``rung.ops.decode_step``; every linear must be packed, or stored as floats."""
 
-    without_torch = True
+    block = 64
+    same_bytes = True
 
-    def prepare(self, weights: Weights, cache: Cache, *, threads: int) -> State:
-        """Lays out memory and writes the program; compiles its functions or loads them from the cache on disk."""
+    def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> State:
+        """Lay out memory and write the program of one row; compile its functions or load them from the disk."""
+        state = State(weights, pool, threads, _Memory(weights, pool, threads))
+        state.program(1, 1)
+        return state
+
+    def rows_without_torch(self, state: State) -> int | None:
+        """See there."""
+        return None if state.reads_without_torch else 1 if state.one_by_one else MOST_ROWS
+
+    def apply(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
+        """Return logits [wanted, vocabulary] f32; they lie in memory that the next call writes to."""
+        count = sum(len(each.tokens) for each in batch)
+        if count > 1 and (count > MOST_ROWS or state.one_by_one):
+            if state.reads_without_torch:
+                return state.reader.read(batch)
+            return read_each(state.network, batch)
+        self._run(state, batch, count)
+        return state.memory.logits[: sum(each.logits for each in batch), : state.weights.shape.vocabulary]
+
+    def _run(self, state: State, batch: Sequence[SequenceRows], count: int) -> None:
+        """Compute the rows with programs: one where logits of every row are wanted, else one for the head alone."""
+        memory, shape = state.memory, state.weights.shape
+        tokens = [token for each in batch for token in each.tokens]
+        embedded = memory.embedded[:count, : shape.hidden]
+        np.multiply(state.weights.look_up.rows(tokens), np.float32(shape.embedding_scale), out=embedded)
+        at = positions(batch)
+        for frequencies, (cosine, sine) in zip(state.weights.frequencies, memory.rotations, strict=True):
+            size = count * len(frequencies.inverse)
+            turned = frequencies.table(at)
+            cosine[:size], sine[:size] = turned[0].reshape(-1), turned[1].reshape(-1)
+        memory.tables.fill(batch)
+        logits = sum(each.logits for each in batch)
+        if logits in (0, count):
+            run_program(state.program(count, logits), state.threads)
+            return
+        run_program(state.program(count, 0), state.threads)
+        memory.gather(logit_rows(batch))
+        run_program(state.program(0, logits), state.threads)
+
+
+class _Layout:
+    """Writes the layers of a model into a builder."""
+
+    def __init__(self, state: State, rows: int) -> None:
+        weights, memory = state.weights, state.memory
         shape = weights.shape
-        position = np.zeros(1, dtype=np.int64)
         heads = HeadShape(
             shape.heads,
             shape.kv_heads,
@@ -103,99 +180,71 @@ class Step:
             shape.attention_softcap or 0.0,
             shape.norm_epsilon,
         )
-        builder = Builder(shape.hidden, cache.context, threads, heads, position)
-        rotations = tuple(_rotation(builder, frequencies) for frequencies in weights.frequencies)
-        embedded, logits = _Layout(weights, cache, builder, rotations).write()
-        given = np.empty_like(logits)
-        return State(weights, cache, builder.program(), threads, position, rotations, embedded, logits, given)
+        self.weights, self.memory, self.pool = weights, memory, state.pool
+        self.builder = Builder(rows, shape.hidden, state.threads, heads, memory.states, memory.normed, memory.scores)
 
-    def reads_without_torch(self, state: State) -> bool:
-        """See ``State``."""
-        return state.reads_without_torch
+    def write(self, layers: bool, head: bool) -> Program:
+        """Return the program of every function in order. The head alone goes on from what a program has left."""
+        memory = self.memory
+        self.builder.shared |= not layers
+        for index, layer in enumerate(self.weights.layers if layers else ()):
+            first = index == 0
+            post_norm = None if first else _vector(self.weights.layers[index - 1].mlp_post_norm)
+            start = Before(step.START if first else step.ADD, _vector(layer.attention_norm), post_norm)
+            self._layer(layer, start, rows_of(memory.embedded) if first else memory.added)
+        last = Before(step.ADD, _vector(self.weights.norm), _vector(self.weights.layers[-1].mlp_post_norm))
+        if head:
+            cap = self.weights.shape.logit_softcap
+            softcap = None if cap is None else np.array([cap], dtype=np.float32)
+            linear = self.weights.head
+            piece = Piece(kernel_weight(linear), None, rows_of(memory.logits), low_rank(linear))
+            after = After(step.NOTHING if softcap is None else step.CAP, softcap=softcap)
+            self.builder.linear([piece], memory.added, last, after)
+        return self.builder.program()
 
-    def reader(self, state: State) -> Reader:
-        """See ``State``."""
-        return state.reader
-
-    def apply(self, state: State, token: int, position: int) -> Floats:
-        """Logits [vocabulary] f32 after ``token`` at ``position``."""
-        shape = state.weights.shape
-        np.multiply(state.weights.look_up.rows([token])[0], np.float32(shape.embedding_scale), out=state.embedded)
-        for rotation in state.rotations:
-            rotation.turn(position)
-        state.position[0] = position
-        run_program(state.program, state.threads)
-        return state.answer()
-
-
-def _rotation(builder: Builder, frequencies: Frequencies) -> Rotation:
-    count = len(frequencies.inverse)
-    cosine, sine = builder.buffer(count), builder.buffer(count)
-    return Rotation(frequencies.inverse, frequencies.magnitude, frequencies.interleaved, cosine, sine)
-
-
-class _Layout:
-    """Writes the layers of a model into a builder."""
-
-    def __init__(self, weights: Weights, cache: Cache, builder: Builder, rotations: tuple[Rotation, ...]) -> None:
-        self.weights, self.cache, self.builder, self.rotations = weights, cache, builder, rotations
-        shape = weights.shape
-        heads = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-        self.embedded = builder.buffer(shape.hidden)
-        self.queries = builder.buffer(heads)
-        self.mixed = builder.buffer(shape.heads * shape.head_dim)
-        self.added = builder.buffer(shape.hidden)
-        self.wide = builder.buffer(2 * shape.feed_forward)
-        self.logits = builder.buffer(shape.vocabulary)
-
-    def write(self) -> tuple[Floats, Floats]:
-        """Every function in order; the memory of the embedded token [hidden] and of the logits [vocabulary]."""
-        shape = self.weights.shape
-        post_norm: Floats | None = None
-        for index, layer in enumerate(self.weights.layers):
-            start = Before(step.START if index == 0 else step.ADD, _vector(layer.attention_norm), post_norm)
-            self._layer(layer, start, self.embedded if index == 0 else self.added)
-            post_norm = _vector(layer.mlp_post_norm)
-        softcap = None if shape.logit_softcap is None else np.array([shape.logit_softcap], dtype=np.float32)
-        head = Piece(kernel_weight(self.weights.head), None, address(self.logits), low_rank(self.weights.head))
-        after = After(step.NOTHING if softcap is None else step.CAP, softcap=softcap)
-        norm = Before(step.ADD, _vector(self.weights.norm), post_norm)
-        self.builder.linear([head], address(self.added), norm, after)
-        return self.embedded[: shape.hidden], self.logits[: shape.vocabulary]
-
-    def _layer(self, layer: LayerWeights, start: Before, source: Floats) -> None:
-        builder, result = self.builder, address(self.queries)
-        inputs = []
+    def _layer(self, layer: LayerWeights, start: Before, source: Rows) -> None:
+        builder, memory = self.builder, self.memory
+        inputs, column = [], 0
         for linear in layer.inputs:
-            inputs.append(_piece(linear, result))
-            result += 4 * inputs[-1].weight.shape[0]
-        builder.linear(inputs, address(source), start)
+            inputs.append(_piece(linear, memory.queries.at(column)))
+            column += inputs[-1].weight.shape[0]
+        builder.linear(inputs, source, start)
         self._attention(layer)
-        builder.linear([_piece(layer.output, address(self.added))], address(self.mixed), Before(step.PLAIN))
+        builder.linear([_piece(layer.output, memory.added)], memory.mixed, Before(step.PLAIN))
         self._feed_forward(layer)
 
     def _attention(self, layer: LayerWeights) -> None:
-        rotation = self.rotations[layer.rope]
-        self.builder.attention(
-            address(self.queries),
-            address(self.mixed),
+        shape, memory = self.weights.shape, self.memory
+        frequencies, (cosine, sine) = self.weights.frequencies[layer.rope], memory.rotations[layer.rope]
+        k = memory.queries.at(shape.heads * shape.head_dim)
+        heads = Heads(
+            memory.queries,
+            k,
+            k.at(shape.kv_heads * shape.head_dim),
+            memory.mixed,
             (_vector(layer.q_norm), _vector(layer.k_norm)),
-            (rotation.cosine, rotation.sine, rotation.inverse.size, rotation.interleaved),
-            self.cache.rows(layer.index),
-            layer.window,
+            cosine,
+            sine,
+            len(frequencies.inverse),
+            frequencies.interleaved,
         )
+        group, *place = self.pool.layer(layer.index)
+        layout = (self.pool.block, *place)
+        words = cache_words(layout, self.pool.dtype, shape.head_dim, layer.window, self.builder.floats)
+        tables = memory.tables
+        self.builder.attention(heads, words, self.pool.dtype, tables.rows[group], tables.runs[group], tables.count)
 
     def _feed_forward(self, layer: LayerWeights) -> None:
-        shape, wide = self.weights.shape, address(self.wide)
+        shape, memory = self.weights.shape, self.memory
         kind = step.GELU if shape.activation == "gelu_tanh" else step.SILU
-        gate = _piece(layer.widen[0], wide)
+        gate = _piece(layer.widen[0], memory.wide)
         if len(layer.widen) == 1:
             after = After(kind, gate, shape.feed_forward // 16)
         else:
-            after = After(kind, _piece(layer.widen[1], wide + 4 * shape.feed_forward))
+            after = After(kind, _piece(layer.widen[1], memory.wide.at(shape.feed_forward)))
         norm = Before(step.ADD, _vector(layer.mlp_norm), _vector(layer.attention_post_norm))
-        self.builder.linear([gate], address(self.added), norm, after)
-        self.builder.linear([_piece(layer.narrow, address(self.added))], wide, Before(step.PLAIN))
+        self.builder.linear([gate], memory.added, norm, after)
+        self.builder.linear([_piece(layer.narrow, memory.added)], memory.wide, Before(step.PLAIN))
 
 
 def kernel_weight(linear: Any) -> Packed | FloatRows:
@@ -208,7 +257,14 @@ def kernel_weight(linear: Any) -> Packed | FloatRows:
     return FloatRows(encoded.format.name, encoded.shape, encoded.parts["data"])
 
 
-def _piece(linear: Biased, result: int) -> Piece:
+def _all_weights(weights: Weights) -> list[Packed | FloatRows]:
+    linears = [weights.head]
+    for layer in weights.layers:
+        linears += [each.linear for each in (*layer.inputs, layer.output, *layer.widen, layer.narrow)]
+    return [kernel_weight(linear) for linear in linears]
+
+
+def _piece(linear: Biased, result: Rows) -> Piece:
     return Piece(kernel_weight(linear.linear), _vector(linear.bias), result, low_rank(linear.linear))
 
 

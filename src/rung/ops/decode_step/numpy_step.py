@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from rung.formats.codec import Floats
-from rung.ops.decode_step.parts import Cache
+from rung.ops.decode_step.parts import Cache, Pool, SequenceRows, read_each
 from rung.ops.decode_step.rope import rotate_array
 from rung.ops.decode_step.weights import LayerWeights, Weights
 
@@ -19,10 +18,15 @@ class ArrayReader:
     def __init__(self, weights: Weights) -> None:
         self._weights, self._shape = weights, weights.shape
 
+    @property
+    def weights(self) -> Weights:
+        """Return the bound parts."""
+        return self._weights
+
     def read(self, ids: Sequence[int], cache: Cache, start: int) -> Floats:
         """Return hidden states [T, hidden] after the last layer, of ids at ``start`` and on; write the cache there."""
         hidden = self._weights.look_up.rows(ids) * np.float32(self._shape.embedding_scale)
-        turns = [frequencies.table(start, len(ids)) for frequencies in self._weights.frequencies]
+        turns = [frequencies.table(range(start, start + len(ids))) for frequencies in self._weights.frequencies]
         for layer in self._weights.layers:
             mixed = layer.output.multiply(self._attention(layer, hidden, cache, start, turns[layer.rope]))
             hidden += self._post_normed(mixed, layer.attention_post_norm)
@@ -58,8 +62,8 @@ class ArrayReader:
             if norm is not None:
                 part[...] = self._norm(part, norm)
             rotate_array(part, cos, sin, self._weights.frequencies[layer.rope].interleaved)
+        cache.write_arrays(layer.index, start, k, v)
         keys, values = cache.arrays(layer.index, end)
-        keys[start:], values[start:] = k, v
         scale, softcap = shape.attention_scale, shape.attention_softcap
         out = layer.attend.attend(q, keys, values, start=start, scale=scale, window=layer.window, softcap=softcap)
         return out.reshape(len(x), -1)
@@ -77,35 +81,23 @@ class ArrayReader:
         return gated
 
 
-@dataclass(frozen=True)
-class State:
-    """Hold what ``prepare`` binds."""
-
-    reader: ArrayReader
-    cache: Cache
-
-
 class Step:
-    """See ``rung.ops.decode_step``; a token is read as a prompt of one."""
+    """See ``rung.ops.decode_step``; a sequence is read after the other."""
 
-    without_torch = True
+    block = 0
+    same_bytes = False
 
-    def prepare(self, weights: Weights, cache: Cache, *, threads: int) -> State:
+    def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> ArrayReader:
         """The parts are bound already."""
-        return State(ArrayReader(weights), cache)
+        return ArrayReader(weights)
 
-    def reads_without_torch(self, state: State) -> bool:
-        """Return True: nothing here knows torch."""
-        return True
+    def rows_without_torch(self, state: ArrayReader) -> int | None:
+        """Return None: nothing here knows torch."""
+        return None
 
-    def reader(self, state: State) -> ArrayReader:
-        """Return the reader of ``prepare``."""
-        return state.reader
-
-    def apply(self, state: State, token: int, position: int) -> Floats:
-        """Return logits [vocabulary] after ``token`` at ``position``."""
-        logits: Floats = state.reader.logits(state.reader.read([token], state.cache, position))[0]
-        return logits
+    def apply(self, state: ArrayReader, batch: Sequence[SequenceRows]) -> Floats:
+        """Return logits [wanted, vocabulary] f32."""
+        return read_each(state, batch)
 
 
 RUNG = Step()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+
 from rung.formats.codec import Floats
 
 if TYPE_CHECKING:
@@ -65,43 +67,75 @@ class Attend(Protocol):
         """Return the same with arrays, where its rungs need no torch."""
 
 
-class Rows(NamedTuple):
-    """Where keys and values of a layer lie in the memory of the CPU: addresses of both, the bytes between heads and
-    between tokens (those of a head follow each other), and their dtype."""
+class LayerLayout(NamedTuple):
+    """How a layer lies in a cache: the group whose block tables name its blocks, and bytes in a block: before the
+    layer, from its keys to its values, between its heads, and between positions."""
 
-    keys: int
+    group: int
+    offset: int
     values: int
-    head_stride: int
-    row_stride: int
+    head: int
+    row: int
+
+
+class Pool(Protocol):
+    """The memory of caches: blocks of ``block`` positions, f32 or f16, which sequences of up to ``context`` tokens
+    take.
+
+    Layers that see the same positions on the same device are a group, and have a block table of a sequence in common.
+    """
+
+    context: int
+    block: int
     dtype: str
+
+    @property
+    def groups(self) -> int:
+        """Return the number of groups."""
+
+    def layer(self, index: int) -> LayerLayout:
+        """Return where a layer lies."""
 
 
 class Cache(Protocol):
-    """Keys and values of every layer: [kv_heads, context, head_dim] of f32, f16 or bf16."""
+    """The keys and values of one sequence, which has a block for every position that is read or written."""
 
-    context: int
-
-    def rows(self, layer: int) -> Rows:
-        """Where they lie, of a layer on the CPU."""
+    def table(self, group: int) -> int:
+        """Return the address of the block table of a group on the CPU: int64 addresses of blocks."""
 
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
-        """Puts keys and values [T, kv_heads, head_dim] at positions ``start`` and on."""
+        """Put keys and values [T, kv_heads, head_dim] at positions ``start`` and on."""
 
     def read(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
-        """Views [count, kv_heads, head_dim] of the first ``count`` positions."""
+        """Return keys and values [count, kv_heads, head_dim] of the first ``count`` positions."""
+
+    def write_arrays(self, layer: int, start: int, keys: Floats, values: Floats) -> None:
+        """Do as ``write`` with arrays, of a layer on the CPU."""
 
     def arrays(self, layer: int, count: int) -> tuple[Floats, Floats]:
-        """Return the same views as arrays of f32 or f16, which may be written to; of a layer on the CPU."""
+        """Return the same as ``read`` as arrays of f32 or f16, of a layer on the CPU."""
 
 
-class Reader(Protocol):
-    """Reads many tokens of a prompt at once."""
+class SequenceRows(NamedTuple):
+    """Tokens of one sequence that a step reads: rows of a batch.
 
-    def read(self, ids: Sequence[int], cache: Cache, start: int) -> Any:
-        """Return hidden states of ids at ``start`` and on, one row a token, for ``logits``; write the cache there."""
+    They stand at ``start`` and on in ``cache``; ``logits`` of the last so many are wanted.
+    """
 
-    def logits(self, hidden: Any) -> Floats:
-        """Return logits [T, vocabulary] of T rows of hidden states, which may be overwritten."""
+    tokens: Sequence[int]
+    start: int
+    cache: Cache
+    logits: int = 1
+
+
+def read_each(network: Any, batch: Sequence[SequenceRows]) -> Floats:
+    """Return the wanted logits of a batch from a network, which reads a sequence at a time."""
+    found = []
+    for each in batch:
+        hidden = network.read(each.tokens, each.cache, each.start)
+        if each.logits:
+            found.append(network.logits(hidden[-each.logits :]))
+    return np.concatenate(found) if found else np.empty((0, network.weights.shape.vocabulary), np.float32)
 
 
 class Parts(Protocol):

@@ -1,45 +1,33 @@
-"""One token through the decoder made of the smaller ops: the specification of a whole step."""
+"""A step of the decoder made of the smaller ops, a sequence after the other: the specification of the others."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from rung.formats.codec import Floats
 from rung.ops.decode_step.glue import TorchGlue
 from rung.ops.decode_step.network import Network
-from rung.ops.decode_step.parts import Cache
+from rung.ops.decode_step.parts import Pool, SequenceRows, read_each
 from rung.ops.decode_step.weights import Weights
-
-
-@dataclass(frozen=True)
-class State:
-    """Hold what ``prepare`` binds."""
-
-    network: Network
-    cache: Cache
 
 
 class Reference:
     """See ``rung.ops.decode_step``."""
 
-    without_torch = False
+    block = 0
+    same_bytes = False
 
-    def prepare(self, weights: Weights, cache: Cache, *, threads: int) -> State:
+    def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> Network:
         """The parts are bound already; the glue is torch's."""
-        return State(Network(weights, TorchGlue(weights.shape), threads), cache)
+        return Network(weights, TorchGlue(weights.shape), threads)
 
-    def reads_without_torch(self, state: State) -> bool:
-        """Return False: the network is torch's."""
-        return False
+    def rows_without_torch(self, state: Network) -> int | None:
+        """Return 0: the network is torch's."""
+        return 0
 
-    def reader(self, state: State) -> Network:
-        """Return the network of ``prepare``."""
-        return state.network
-
-    def apply(self, state: State, token: int, position: int) -> Floats:
-        """Return logits [vocabulary] after ``token`` at ``position``."""
-        logits: Floats = state.network.logits(state.network.read([token], state.cache, position))[0]
-        return logits
+    def apply(self, state: Network, batch: Sequence[SequenceRows]) -> Floats:
+        """Return logits [wanted, vocabulary] f32."""
+        return read_each(state, batch)
 
 
 RUNG = Reference()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from rung.formats.codec import Floats
 from rung.models.card import Rope
@@ -37,9 +39,9 @@ class Frequencies:
             rope.interleaved,
         )
 
-    def table(self, start: int, count: int) -> tuple[Floats, Floats]:
-        """Return cos and sin [count, dims / 2] f32 of positions ``start`` and on."""
-        angles = np.arange(start, start + count, dtype=np.float32)[:, None] * self.inverse
+    def table(self, positions: Sequence[int] | npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """Return cos and sin [positions, dims / 2] f32."""
+        angles = np.asarray(positions, np.float32)[:, None] * self.inverse
         magnitude = np.float32(self.magnitude)
         return np.cos(angles) * magnitude, np.sin(angles) * magnitude
 

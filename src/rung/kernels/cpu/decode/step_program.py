@@ -1,4 +1,4 @@
-"""Builds the program of one token: areas of memory, argument words, and the order of the functions of ``step``."""
+"""Build the program of some tokens: areas of memory, argument words, and the order of the functions of a decoder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rung.kernels.cpu import chunks, nodes
+from rung.kernels.cpu import chunks, nodes, target
 from rung.kernels.cpu.decode import attention, step
-from rung.kernels.cpu.decode.step import FILL_WORDS, SEGMENT_WORDS, AttentionWord, LinearWord, SegmentWord
+from rung.kernels.cpu.decode.attention import AttendWord, CacheWord, StoreWord
+from rung.kernels.cpu.decode.rows import FILL_WORDS, PrepareWord, prepare_rows
+from rung.kernels.cpu.decode.step import CALL_WORDS, SEGMENT_WORDS, LinearWord, SegmentWord
 from rung.kernels.cpu.gemm import activations, product
 from rung.kernels.cpu.gemm.float_rows import FloatRows, multiply_one
 from rung.kernels.cpu.gemm.low_rank import LowRankRows, fill_sums, up_rows
@@ -22,14 +24,14 @@ from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.thread_pool import Program
 
 Floats = npt.NDArray[np.float32]
+Words = npt.NDArray[np.int64]
 _LINE = 64
 #: The kind of panel that holds the activations as they are, for weights that are stored as floats.
 _FLOATS = (0, 0)
 #: The kind of panel that mapped weights are packed into, and its bytes.
 _SCRATCH, _SCRATCH_BYTES = (-1, -1), 64 << 10
-#: Kinds of panels: (offset, parts) of quantized activations, or the sums of an adapter, which each thread makes for
-#: itself: they take less time than a barrier.
-_Panel = tuple[int, int] | LowRankRows
+#: Kinds of panels: (offset, parts) of quantized activations, or the sums of an adapter.
+_Kind = tuple[int, int] | LowRankRows
 
 
 def address(array: npt.NDArray[Any] | None) -> int:
@@ -52,12 +54,24 @@ def filled(values: npt.NDArray[Any]) -> Floats:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Rows of float32 at an address, ``apart`` bytes from each other."""
+
+    address: int
+    apart: int
+
+    def at(self, column: int) -> Rows:
+        """Return the same rows from a column on."""
+        return Rows(self.address + 4 * column, self.apart)
+
+
+@dataclass(frozen=True)
 class Piece:
-    """A weight of a linear with its bias and what an adapter adds, and where its result goes (an address)."""
+    """A weight of a linear with its bias and what an adapter adds, and where its result goes."""
 
     weight: Packed | FloatRows
     bias: Floats | None
-    result: int
+    result: Rows
     low_rank: LowRankRows | None = None
 
 
@@ -97,43 +111,68 @@ class HeadShape:
 
     @property
     def floats(self) -> Floats:
-        """As ``step.attention`` reads them."""
+        """As the kernels read them."""
         return np.array([self.epsilon, self.scale, self.softcap], dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Queries, keys and values of one layer, where they lie, and how they are turned."""
+
+    q: Rows
+    k: Rows
+    v: Rows
+    out: Rows
+    norms: tuple[Floats | None, Floats | None]
+    cosine: Floats
+    sine: Floats
+    half: int
+    interleaved: bool
+
+
+def cache_words(layout: tuple[int, ...], dtype: str, size: int, window: int | None, floats: Floats) -> Words:
+    """Return ``attention.CacheWord`` of a layer; ``layout`` has the first five of them."""
+    words = np.zeros(len(CacheWord), np.int64)
+    words[: len(layout)] = layout
+    words[CacheWord.SIZE], words[CacheWord.WINDOW] = size, window or 0
+    words[CacheWord.FLOATS], words[CacheWord.ATTEND] = address(floats), attention.attend_rows[dtype].address
+    return words
 
 
 @dataclass
 class Builder:
-    """Collects the functions of a token, then gives their program.
+    """Collects the functions that compute ``rows`` tokens, then gives their program.
 
-    ``hidden`` and ``context`` are the model's; ``position`` int64 [1] is read by attention in each run.
+    ``hidden`` is the model's. ``states`` and ``normed`` are rows of the hidden state and its norm, which threads share
+    where there are several rows, or ``shared`` is set; ``scores`` those of each thread's attention.
     """
 
+    rows: int
     hidden: int
-    context: int
     threads: int
     heads: HeadShape
-    position: npt.NDArray[np.int64]
-    _steps: list[tuple[int, npt.NDArray[np.int64]]] = field(default_factory=list)
+    states: Rows
+    normed: Rows
+    scores: Floats
+    shared: bool = False
+    _steps: list[tuple[int, Words]] = field(default_factory=list)
     _keep: list[Any] = field(default_factory=list)
-    _area: int = 0  # bytes of a thread's area behind the hidden state and its norm
+    _area: int = 0  # bytes of an area behind the hidden state and its norm
 
     def __post_init__(self) -> None:
-        self._floats = self.hold(self.heads.floats)
+        self.floats = self.hold(self.heads.floats)
+        self.shared = self.rows > 1
 
     def hold(self, value: Any) -> Any:
         """Keeps alive what an address in the program points to."""
         self._keep.append(value)
         return value
 
-    def buffer(self, count: int) -> Floats:
-        """Zeros that live as long as the program."""
-        made: Floats = self.hold(floats(count))
-        return made
-
-    def linear(self, pieces: Sequence[Piece], source: int, before: Before, after: After = After()) -> None:
+    def linear(self, pieces: Sequence[Piece], source: Rows, before: Before, after: After = After()) -> None:
         """Some weights times the same activations; see ``step.LinearWord``."""
         columns = pieces[0].weight.shape[1]
-        panels = self._panels([*pieces, after.up] if after.up else pieces)
+        panels = _Panels([*pieces, after.up] if after.up else pieces, self.rows, 8 * self.hidden)
+        self._area = max(self._area, panels.end - 8 * self.hidden)
         segments = np.zeros((len(pieces), SEGMENT_WORDS), dtype=np.int64)
         for segment, piece in zip(segments, pieces, strict=True):
             self._segment(segment, piece, panels, after)
@@ -141,123 +180,167 @@ class Builder:
         rows = [ROWS * after.up_group or piece.weight.shape[0] for piece in pieces]
         table = chunks.cut([-(-count // ROWS) for count in rows], self.threads, near is not None)
         table[:, 0] = address(segments) + table[:, 0] * segments.strides[0]
-        fills = self._fills(panels, columns)
+        fills = panels.fills(columns)
         self._keep += [segments, fills, pieces, before, after, table, near]
         words = np.zeros(len(LinearWord), dtype=np.int64)
-        words[LinearWord.COLUMNS], words[LinearWord.SOURCE] = columns, source
-        words[LinearWord.BEFORE], words[LinearWord.NORM] = before.kind, address(before.norm)
-        words[LinearWord.POST_NORM], words[LinearWord.EPSILON] = address(before.post_norm), address(self._floats)
-        words[LinearWord.FILLS], words[LinearWord.FILL_COUNT] = address(fills), len(fills)
         words[LinearWord.TABLE], words[LinearWord.CHUNKS] = address(table), len(table)
         words[LinearWord.NODES] = near.address if near else 0
+        if self.shared:
+            self._prepare(source, columns, before, fills)
+        else:
+            words[LinearWord.COLUMNS], words[LinearWord.SOURCE] = columns, source.address
+            words[LinearWord.BEFORE], words[LinearWord.NORM] = before.kind, address(before.norm)
+            words[LinearWord.POST_NORM], words[LinearWord.EPSILON] = address(before.post_norm), address(self.floats)
+            words[LinearWord.FILLS], words[LinearWord.FILL_COUNT] = address(fills), fills.shape[1]
         self._steps.append((step.linear.address, words))
 
-    def _panels(self, pieces: Sequence[Piece]) -> dict[_Panel, int]:
-        """The offset in the area of each kind of panel that some pieces want."""
-        at = 8 * self.hidden
-        panels: dict[_Panel, int] = {}
-        for piece in pieces:
-            for kind, size in _wanted(piece):
-                if kind not in panels:
-                    panels[kind] = at
-                    at += -(-size // _LINE) * _LINE + _LINE
-        self._area = max(self._area, at - 8 * self.hidden)
-        return panels
+    def _prepare(self, source: Rows, columns: int, before: Before, fills: Words) -> None:
+        """Hidden states, norms and panels of several rows."""
+        words = np.zeros(len(PrepareWord), np.int64)
+        words[PrepareWord.ROWS], words[PrepareWord.COLUMNS] = self.rows, columns
+        words[PrepareWord.HIDDEN], words[PrepareWord.NORMED] = self.states.address, self.normed.address
+        words[PrepareWord.SOURCE], words[PrepareWord.APART] = source.address, source.apart
+        words[PrepareWord.BEFORE], words[PrepareWord.NORM] = before.kind, address(before.norm)
+        words[PrepareWord.POST_NORM], words[PrepareWord.EPSILON] = address(before.post_norm), address(self.floats)
+        words[PrepareWord.FILLS], words[PrepareWord.FILL_COUNT] = address(fills), fills.shape[1]
+        self._steps.append((prepare_rows.address, words))
 
-    def _fills(self, panels: dict[_Panel, int], columns: int) -> npt.NDArray[np.int64]:
-        rows = [_fill(kind, at, columns) for kind, at in panels.items() if kind != _SCRATCH]
-        return np.array(rows, dtype=np.int64).reshape(-1, FILL_WORDS)
-
-    def _segment(self, segment: npt.NDArray[np.int64], piece: Piece, panels: dict[_Panel, int], after: After) -> None:
-        segment[SegmentWord.PANEL] = panels[_panel(piece.weight)]
-        segment[SegmentWord.RESULT], segment[SegmentWord.BIAS] = piece.result, address(piece.bias)
+    def _segment(self, segment: Words, piece: Piece, panels: _Panels, after: After) -> None:
+        segment[SegmentWord.ROWS] = self.rows
+        segment[SegmentWord.RESULT], segment[SegmentWord.APART] = piece.result.address, piece.result.apart
+        segment[SegmentWord.BIAS] = address(piece.bias)
         segment[SegmentWord.AFTER], segment[SegmentWord.SOFTCAP] = after.kind, address(after.softcap)
-        calls = segment[len(SegmentWord) :].reshape(4, 16)
-        segment[SegmentWord.KERNEL], calls[0] = self._call(piece, panels)
-        if piece.low_rank is not None:
-            segment[SegmentWord.LOW_RANK_PANEL] = panels[piece.low_rank]
-            segment[SegmentWord.LOW_RANK], calls[2] = _low_rank_call(piece.low_rank, piece.result)
+        calls = self.hold(panels.calls(piece, self._keep))
+        segment[SegmentWord.CALLS], segment[SegmentWord.COUNT] = address(calls), len(calls)
         if after.up is not None:
-            segment[SegmentWord.UP_RESULT], segment[SegmentWord.UP_BIAS] = after.up.result, address(after.up.bias)
+            segment[SegmentWord.UP_RESULT], segment[SegmentWord.UP_BIAS] = (
+                after.up.result.address,
+                address(after.up.bias),
+            )
             segment[SegmentWord.UP_GROUP] = after.up_group
-            segment[SegmentWord.UP_PANEL] = panels[_panel(after.up.weight)]
-            segment[SegmentWord.UP_KERNEL], calls[1] = self._call(after.up, panels)
-            if after.up.low_rank is not None:
-                segment[SegmentWord.UP_LOW_RANK_PANEL] = panels[after.up.low_rank]
-                segment[SegmentWord.UP_LOW_RANK], calls[3] = _low_rank_call(after.up.low_rank, after.up.result)
+            calls = self.hold(panels.calls(after.up, self._keep))
+            segment[SegmentWord.UP_CALLS], segment[SegmentWord.UP_COUNT] = address(calls), len(calls)
 
-    def _call(self, piece: Piece, panels: dict[_Panel, int]) -> tuple[int, list[int]]:
-        """The kernel of a weight for one row of activations, and its 16 arguments."""
-        weight = piece.weight
-        if isinstance(weight, FloatRows):
-            rows, columns = weight.shape
-            given = [weight.data.ctypes.data, weight.data.strides[0], 0, piece.result, columns, rows]
-            return multiply_one(weight.format).address, given + [0] * 10
-        if weight.mapped is None:
-            return _packed_call(weight, piece.result)
-        multiply = product.multiply(weight.layout.name, 1).address
-        words = self.hold(weight.mapped.with_kernel(multiply, weight.table_pointer, _panel_block(weight)))
-        away = panels[_SCRATCH] - panels[_panel(weight)]
-        given = [address(words), weight.mapped.group_bytes, 0, piece.result, weight.shape[0], away]
-        return multiply_mapped.address, given + [0] * 10
-
-    def attention(
-        self,
-        query: int,
-        out: int,
-        norms: tuple[Floats | None, Floats | None],
-        rotation: tuple[Floats, Floats, int, bool],
-        cache: tuple[int, int, int, int, str],
-        window: int | None,
-    ) -> None:
-        """Attention of one token; see ``step.AttentionWord``.
-
-        ``norms`` are those of q and k; ``rotation`` is cos, sin, how many pairs, interleaved; ``cache`` the addresses
-        of keys and values, the bytes between heads and between rows, and the dtype.
-        """
-        shape, (cosine, sine, half, interleaved) = self.heads, rotation
-        keys, values, head_stride, row_stride, dtype = cache
-        parts = share(shape.heads, shape.kv_heads, self.threads)
-        count = shape.heads // shape.kv_heads // parts
-        self._area = max(self._area, 4 * (shape.size + count * attention.padded(self.context)))
-        self._keep += [norms, rotation]
-        words = np.zeros(len(AttentionWord), dtype=np.int64)
-        words[AttentionWord.POSITION] = address(self.position)
-        words[AttentionWord.HEADS : AttentionWord.PARTS + 1] = shape.heads, shape.kv_heads, shape.size, parts
-        words[AttentionWord.QUERY], words[AttentionWord.OUT] = query, out
-        words[AttentionWord.Q_NORM], words[AttentionWord.K_NORM] = (address(norm) for norm in norms)
-        words[AttentionWord.COSINE], words[AttentionWord.SINE] = address(cosine), address(sine)
-        words[AttentionWord.HALF], words[AttentionWord.INTERLEAVED] = half, interleaved
-        words[AttentionWord.KEYS], words[AttentionWord.VALUES] = keys, values
-        words[AttentionWord.HEAD_STRIDE], words[AttentionWord.ROW_STRIDE] = head_stride, row_stride
-        words[AttentionWord.WINDOW], words[AttentionWord.FLOATS] = window or 0, address(self._floats)
-        words[AttentionWord.ATTEND] = attention.one_query[dtype].address
-        self._steps.append((step.attention[dtype].address, words))
+    def attention(self, heads: Heads, cache: Words, dtype: str, rows: Words, runs: Words, count: Words) -> None:
+        """Attention of the tokens; ``cache`` are its words, the rest are the tables that each run of the program
+        reads."""
+        shape = self.heads
+        store = np.zeros(len(StoreWord), np.int64)
+        group = shape.heads // shape.kv_heads
+        store[StoreWord.TOKENS : StoreWord.Q] = self.rows, shape.kv_heads, group
+        store[StoreWord.Q : StoreWord.Q_APART] = heads.q.address, heads.k.address, heads.v.address
+        store[StoreWord.Q_APART : StoreWord.Q_NORM] = heads.q.apart, heads.k.apart, heads.v.apart
+        store[StoreWord.Q_NORM], store[StoreWord.K_NORM] = (address(norm) for norm in heads.norms)
+        store[StoreWord.COSINE], store[StoreWord.SINE] = address(heads.cosine), address(heads.sine)
+        store[StoreWord.HALF], store[StoreWord.INTERLEAVED] = heads.half, heads.interleaved
+        store[StoreWord.ROWS], store[StoreWord.CACHE] = address(rows), address(cache)
+        words = np.zeros(len(AttendWord), np.int64)
+        words[AttendWord.KV_HEADS], words[AttendWord.GROUP] = shape.kv_heads, group
+        words[AttendWord.FEW] = attention.heads_at_once(shape.kv_heads, group, self.rows, self.threads)
+        words[AttendWord.QUERY], words[AttendWord.QUERY_APART] = heads.q.address, heads.q.apart
+        words[AttendWord.OUT], words[AttendWord.OUT_APART] = heads.out.address, heads.out.apart
+        words[AttendWord.RUNS], words[AttendWord.COUNT] = address(runs), address(count)
+        words[AttendWord.CACHE] = address(cache)
+        self._keep += [heads, cache, rows, runs, count, self.scores]
+        self._steps.append((attention.rope_and_store_kv[dtype].address, store))
+        self._steps.append((attention.attend.address, words))
 
     def program(self) -> Program:
         """The program, once every function is in it."""
         size = -(-(8 * self.hidden + self._area) // _LINE) * _LINE + 2 * _LINE
-        areas = self.buffer(self.threads * size // 4)
+        areas = self.hold(floats((1 if self.shared else self.threads) * size // 4))
         for function, words in self._steps:
             if function == step.linear.address:
-                words[LinearWord.AREA], words[LinearWord.AREA_BYTES] = address(areas), size
-            else:
-                words[AttentionWord.AREA] = address(areas) + 8 * self.hidden
-                words[AttentionWord.AREA_BYTES] = size
+                words[LinearWord.AREA], words[LinearWord.AREA_BYTES] = address(areas), 0 if self.shared else size
+            elif function == prepare_rows.address:
+                words[PrepareWord.PANELS] = address(areas)
+            elif function == attention.attend.address:
+                words[AttendWord.SCORES], words[AttendWord.SCORE_BYTES] = address(self.scores), self.scores.strides[0]
         return Program.of(self._steps, *self._keep)
 
 
-def share(heads: int, kv_heads: int, threads: int) -> int:
-    """Into how many parts the query heads of a key head are divided, so that all threads have the same to do."""
-    group = heads // kv_heads
-    divisors = [parts for parts in range(1, group + 1) if group % parts == 0]
-    for parts in divisors:
-        if kv_heads * parts % threads == 0 or kv_heads * parts >= 4 * threads:
-            return parts
-    return divisors[-1]
+def cut_rows(rows: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (first row, rows, rows of a tile) of the panels that so many rows are multiplied in.
+
+    Whole tiles of the level, then the smallest power of two that holds the rest.
+    """
+    most, first = target.level().tile, 0
+    while first < rows:
+        count = min(most, rows - first)
+        yield first, count, product.tile_of(count)
+        first += count
 
 
-def _panel(weight: Packed | FloatRows) -> tuple[int, int]:
+class _Panels:
+    """The panels of a linear in an area: for each kind of activations that its weights want, one a tile of rows."""
+
+    def __init__(self, pieces: Sequence[Piece], rows: int, first: int) -> None:
+        self._cuts = list(cut_rows(rows))
+        self._rows, self.end = rows, first
+        self._offsets: dict[_Kind, list[int]] = {}
+        for piece in pieces:
+            for kind, size in self._wanted(piece):
+                if kind not in self._offsets:
+                    step = -(-size // _LINE) * _LINE + _LINE
+                    count = 1 if kind == _SCRATCH else len(self._cuts) if _is_quantized(kind) else rows
+                    self._offsets[kind] = [self.end + step * number for number in range(count)]
+                    self.end += step * count
+
+    def _wanted(self, piece: Piece) -> Iterator[tuple[_Kind, int]]:
+        """Yield the kinds of panels that a piece wants, with the bytes of the largest."""
+        kind, columns = _kind(piece.weight), piece.weight.shape[1]
+        tile = max(tile for _, _, tile in self._cuts)
+        yield kind, 4 * columns if kind == _FLOATS else columns // UNIT * panel_unit_bytes(tile, kind[1])
+        if isinstance(piece.weight, Packed) and piece.weight.mapped is not None:
+            yield _SCRATCH, _SCRATCH_BYTES
+        if piece.low_rank is not None:
+            yield piece.low_rank, 4 * piece.low_rank.rank
+
+    def fills(self, columns: int) -> Words:
+        """Return the words that fill the panels, [rows, kinds, ``FILL_WORDS``]."""
+        kinds = [kind for kind in self._offsets if kind != _SCRATCH]
+        words = np.zeros((self._rows, len(kinds), FILL_WORDS), np.int64)
+        for cut, (first, count, tile) in enumerate(self._cuts):
+            for row in range(first, first + count):
+                for number, kind in enumerate(kinds):
+                    panel = self._offsets[kind][cut if _is_quantized(kind) else row]
+                    words[row, number] = _fill(kind, panel, columns, tile, row - first)
+        return words
+
+    def calls(self, piece: Piece, keep: list[Any]) -> Words:
+        """Return the calls that make the result of a piece, [calls, ``CALL_WORDS``]: what it weighs, what adapters
+        add."""
+        weight, found = piece.weight, []
+        panels = self._offsets[_kind(weight)]
+        if isinstance(weight, FloatRows):
+            found = [[*_float_call(weight, self._result(piece, row), panels[row])] for row in range(self._rows)]
+        elif weight.mapped is not None:
+            assert self._rows == 1, "mapped weights are packed into the memory of a thread, for one row"
+            multiply = product.multiply(weight.layout.name, 1).address
+            words = weight.mapped.with_kernel(multiply, weight.table_pointer, _panel_block(weight, 1))
+            keep.append(words)
+            away = self._offsets[_SCRATCH][0] - panels[0]
+            given = [address(words), weight.mapped.group_bytes, 0, piece.result.address, weight.shape[0], away]
+            found = [[multiply_mapped.address, panels[0], *given, *[0] * 10]]
+        else:
+            for panel, (first, count, tile) in zip(panels, self._cuts, strict=True):
+                result = Rows(self._result(piece, first), piece.result.apart)
+                found.append([*_packed_call(weight, result, count, tile, panel)])
+        if piece.low_rank is not None:
+            sums = self._offsets[piece.low_rank]
+            found += [_low_rank_call(piece.low_rank, self._result(piece, row), sums[row]) for row in range(self._rows)]
+        return np.array(found, np.int64).reshape(-1, CALL_WORDS)
+
+    @staticmethod
+    def _result(piece: Piece, row: int) -> int:
+        return piece.result.address + piece.result.apart * row
+
+
+def _is_quantized(kind: _Kind) -> bool:
+    return not isinstance(kind, LowRankRows) and kind != _FLOATS
+
+
+def _kind(weight: Packed | FloatRows) -> tuple[int, int]:
     """The kind of panel (offset, parts) that a weight is multiplied with."""
     if isinstance(weight, FloatRows):
         return _FLOATS
@@ -265,47 +348,45 @@ def _panel(weight: Packed | FloatRows) -> tuple[int, int]:
     return weight.layout.activations
 
 
-def _wanted(piece: Piece) -> Iterator[tuple[_Panel, int]]:
-    """Yield the kinds of panels that a piece wants, with their bytes."""
-    kind, columns = _panel(piece.weight), piece.weight.shape[1]
-    yield kind, 4 * columns if kind == _FLOATS else columns // UNIT * panel_unit_bytes(1, kind[1])
-    if isinstance(piece.weight, Packed) and piece.weight.mapped is not None:
-        yield _SCRATCH, _SCRATCH_BYTES
-    if piece.low_rank is not None:
-        yield piece.low_rank, 4 * piece.low_rank.rank
-
-
-def _fill(kind: _Panel, at: int, columns: int) -> list[int]:
-    """Return the words that fill a panel at the offset ``at``: see ``FILL_WORDS``."""
+def _fill(kind: _Kind, panel: int, columns: int, tile: int, at: int) -> list[int]:
+    """Return the words that fill row ``at`` of a panel at that offset: see ``FILL_WORDS``."""
     if isinstance(kind, LowRankRows):
-        down = [0, address(kind.down), kind.down.strides[0], 0, columns, kind.rank, 0, 0, 0]
-        return [fill_sums[kind.kind].address, at, *down]
+        down = [0, address(kind.down), kind.down.strides[0], 0, columns, kind.rank, 0, 0, 0, 0]
+        return [fill_sums[kind.kind].address, panel, *down]
     if kind == _FLOATS:
-        return [activations.keep.address, at, 0, 0, 1, 0, 1, 0, 0, 0, columns // ROWS]
-    return [activations.quantize("f32").address, at, 0, 0, 1, 0, 1, kind[1], kind[0], 0, columns // UNIT]
+        return [activations.keep.address, panel, 0, 0, 1, 0, 1, 0, 0, 0, columns // ROWS, 0]
+    words = [0, 0, 1, 0, tile, kind[1], kind[0], 0, columns // UNIT, at]
+    return [activations.quantize("f32").address, panel, *words]
 
 
-def _low_rank_call(low_rank: LowRankRows, result: int) -> tuple[int, list[int]]:
-    """Return the kernel that adds an adapter's change to a result, and its 16 arguments."""
+def _float_call(weight: FloatRows, result: int, panel: int) -> list[int]:
+    """Return the call of a weight that is stored as floats, for one row."""
+    rows, columns = weight.shape
+    given = [weight.data.ctypes.data, weight.data.strides[0], 0, result, columns, rows]
+    return [multiply_one(weight.format).address, panel, *given, *[0] * 10]
+
+
+def _low_rank_call(low_rank: LowRankRows, result: int, panel: int) -> list[int]:
+    """Return the call that adds an adapter's change to a row of a result."""
     given = [address(low_rank.up), low_rank.factor_address, 0, result, low_rank.rank]
-    return up_rows[low_rank.kind].address, given + [0] * 11
+    return [up_rows[low_rank.kind].address, panel, *given, *[0] * 11]
 
 
-def _panel_block(weight: Packed) -> int:
-    """Bytes of a panel for a block of the layout, of a single row."""
-    return weight.layout.block // UNIT * panel_unit_bytes(1, weight.layout.parts)
+def _panel_block(weight: Packed, tile: int) -> int:
+    """Bytes of a panel for a block of the layout."""
+    return weight.layout.block // UNIT * panel_unit_bytes(tile, weight.layout.parts)
 
 
-def _packed_call(weight: Packed, result: int) -> tuple[int, list[int]]:
-    """The kernel of a packed weight, and its 16 arguments."""
+def _packed_call(weight: Packed, result: Rows, rows: int, tile: int, panel: int) -> list[int]:
+    """Return the call of a packed weight for the rows of a panel."""
     layout = weight.layout
     arguments = {
         "weights": weight.pointer,
         "table": weight.table_pointer,
         "x": 0,
-        "y": result,
-        "stride": 0,
-        "rows": 1,
+        "y": result.address,
+        "stride": result.apart,
+        "rows": rows,
         "lanes": weight.shape[0],
         "first": 0,
         "last": 0,
@@ -314,7 +395,7 @@ def _packed_call(weight: Packed, result: int) -> tuple[int, list[int]]:
         "to_block": weight.shape[1] // layout.block,
         "row_header": layout.row_header,
         "block_bytes": layout.block_bytes,
-        "panel_block": _panel_block(weight),
+        "panel_block": _panel_block(weight, tile),
         "add": 0,
     }
-    return product.multiply(layout.name, 1).address, list(arguments.values())
+    return [product.multiply(layout.name, tile).address, panel, *arguments.values()]

@@ -34,37 +34,35 @@ _SMALLEST = np.float32(2.0**-100)
 def quantize(dtype: str) -> Kernel:
     """The kernel for activations in f32, f16 or bf16.
 
-    ``f(x, stride, rows, panel, tile, parts, offset, first, last)`` quantizes columns [32 first, 32 last) of ``rows`` <=
-    ``tile`` rows into a panel. ``x`` is the address of the first row, ``stride`` the bytes between rows, ``panel`` the
-    panel's. Rows that are not there become zeros. A row with NaN or Inf in a unit makes that unit NaN.
+    ``f(x, stride, rows, panel, tile, parts, offset, first, last, at)`` quantizes columns [32 first, 32 last) of
+    ``rows`` rows into the rows from ``at`` on of a panel of ``tile`` rows. ``x`` is the address of the first row,
+    ``stride`` the bytes between rows, ``panel`` the panel's. Other rows of the panel stay as they are. A row with NaN
+    or Inf in a unit makes that unit NaN.
     """
     f32, f16 = dtype == "f32", dtype == "f16"  # numbers: a kernel that holds an instruction is never found on disk
     size = 4 if f32 else 2
 
-    @kernel(9)
-    def run(x, stride, rows, panel, tile, parts, offset, first, last):
+    @kernel(10)
+    def run(x, stride, rows, panel, tile, parts, offset, first, last, at):
         step = tile * (36 + 4 * parts)
         for unit in range(first, last):
             codes = panel + unit * step
             scales = codes + 32 * tile
             sums = scales + 4 * tile
-            for row in range(tile):
+            for row in range(at, at + rows):
                 scale = np.float32(0)
                 inverse = splat_f32(np.float32(0))
-                source = x + 32 * size * unit
-                if row < rows:
-                    source += row * stride
+                source = x + 32 * size * unit + (row - at) * stride
                 if f32:
                     u, v = load_f32(source), load_f32(source + 64)
                 elif f16:
                     u, v = load_f16(source), load_f16(source + 32)
                 else:
                     u, v = load_bf16(source), load_bf16(source + 32)
-                if row < rows:
-                    largest = largest_magnitude(u, v)
-                    if not largest < _SMALLEST:
-                        scale = largest / np.float32(127)
-                        inverse = splat_f32(np.float32(127) / largest)
+                largest = largest_magnitude(u, v)
+                if not largest < _SMALLEST:
+                    scale = largest / np.float32(127)
+                    inverse = splat_f32(np.float32(127) / largest)
                 a, b = to_i32(mul_f32(u, inverse)), to_i32(mul_f32(v, inverse))
                 store_low_bytes(codes + 32 * row, a)
                 store_low_bytes(codes + 32 * row + 16, b)
@@ -84,7 +82,7 @@ def quantize(dtype: str) -> Kernel:
     return run
 
 
-@kernel(9)
-def keep(x, stride, rows, panel, tile, parts, offset, first, last):
+@kernel(10)
+def keep(x, stride, rows, panel, tile, parts, offset, first, last, at):
     """Copies columns [16 first, 16 last) of one row of float32 to a panel; called as those of ``quantize`` are."""
     copy(panel + 64 * first, x + 64 * first, 16 * (last - first))

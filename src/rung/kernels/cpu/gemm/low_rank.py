@@ -163,8 +163,8 @@ def _up(up, factor, low, y, rank, first, last, kind):
 def _fill_kernel(kind: Any) -> Kernel:
     """``f(x, down, row bytes, sums, columns, rank, ...)``: the sums of one row."""
 
-    @kernel(9)
-    def run(x, weights, row_bytes, sums, columns, rank, u0, u1, u2):
+    @kernel(10)
+    def run(x, weights, row_bytes, sums, columns, rank, u0, u1, u2, u3):
         _down(weights, row_bytes, x, sums, columns, 0, rank, kind)
 
     return run

@@ -177,9 +177,10 @@ def multiply_groups(
     """Sixteen or more rows of a weight times a panel; all arguments but the first three are int64.
 
     ``layout`` (a name), ``tile`` and ``groups`` are constants. ``weights`` is the first group, ``place`` the byte in
-    each at which the first of ``blocks`` blocks lies, ``x`` the unit of the panel there. Writes float32
-    [rows, lanes] to ``y`` with ``stride`` bytes between rows, for at most ``tile`` rows and 16 lanes a group; ``add``
-    other than 0 adds to what is there.
+    each at which the first of ``blocks`` blocks lies, ``x`` the unit of the panel there. Writes float32 [rows, lanes]
+    to ``y`` with ``stride`` bytes between rows, for at most ``tile`` rows and 16 lanes a group. ``add`` is 0, or the
+    sum of 1 to go on with the sums that are there, and 2 to leave sums that more blocks will be added to: whether
+    blocks come at once or in parts, they are added in the same order.
     """
     if not isinstance(layout, types.StringLiteral):
         return None
@@ -189,23 +190,35 @@ def multiply_groups(
         first, group_bytes, table, panel, place, blocks, y, stride, rows, lanes, add = values[3:]
         bases = [b.add(first, b.mul(group_bytes, I64(group))) for group in range(wide)]
         made = Tile(b, chosen, count, [[alloca_once(b, v.F32S) for _ in range(count)] for _ in bases])
+        goes_on = b.icmp_signed("!=", b.and_(add, I64(1)), I64(0))
+        whole = b.icmp_signed("==", b.and_(add, I64(2)), I64(0))
+        results = [
+            [b.add(plus(b, y, 64 * group), b.mul(stride, I64(row))) for row in range(count)] for group in range(wide)
+        ]
+        seen = [
+            [
+                b.select(b.icmp_signed(">", rows, I64(row)), b.sub(lanes, I64(16 * group)), I64(0))
+                for row in range(count)
+            ]
+            for group in range(wide)
+        ]
         for total in itertools.chain(*made.totals):
             b.store(v.zero_f32.emit(b), total)
+        with b.if_then(goes_on):
+            for group, totals in enumerate(made.totals):
+                for row, total in enumerate(totals):
+                    b.store(v.load_first_f32.emit(b, results[group][row], seen[group][row]), total)
         codebook = v.broadcast_16_bytes.emit(b, table) if chosen.table else None
         if codebook is not None and target.level().signed:
             codebook = remove_offset(b, codebook)
         _products(made, [b.add(base, place) for base in bases], codebook, panel, blocks)
-        adding = b.icmp_signed("!=", add, I64(0))
         for group, base in enumerate(bases):
             scale = _last_scale(b, chosen, base, table)
-            here = b.sub(lanes, I64(16 * group))
+            if scale is not None:
+                scale = b.select(whole, scale, constant(v.F32S, 1.0))
             for row, total in enumerate(made.totals[group]):
-                out = b.add(plus(b, y, 64 * group), b.mul(stride, I64(row)))
-                seen = b.select(b.icmp_signed(">", rows, I64(row)), here, I64(0))
-                before = v.load_first_f32.emit(b, out, b.select(adding, seen, I64(0)))
-                product = b.load(total)
-                value = b.fadd(product, before) if scale is None else v.fma_f32.emit(b, product, scale, before)
-                v.store_first_f32.emit(b, out, value, seen)
+                value = b.load(total) if scale is None else b.fmul(b.load(total), scale)
+                v.store_first_f32.emit(b, results[group][row], value, seen[group][row])
         return context.get_dummy_value()
 
     return VOID(layout, tile, groups, *[INT] * 11), generate

@@ -43,7 +43,7 @@ def multiply(layout: str, tile: int) -> Kernel:
     block_bytes, panel_block, add)``: multiplies the groups of 16 rows [first, last) of a packed weight at
     ``weights``, in the blocks of columns [from_block, to_block), with a panel at ``x``, and writes float32
     [rows, lanes] to ``y`` with ``stride`` bytes between rows, where ``lanes`` is the number of rows of the whole
-    weight. ``add`` other than 0 adds to what is there.
+    weight. ``add`` is that of ``multiply_groups``.
 
     Two groups are taken at a time, where rows are not short and registers hold both. That halves the broadcasts, and
     for a single row of activations it doubles the independent chains of additions: 15 became 23 GB/s for q4_0 in the L2
@@ -130,6 +130,7 @@ def _quantize_panels(words, thread, threads):
                 read_i64(words + 72),
                 0,
                 read_i64(words + 80),
+                0,
             ),
         )
 
@@ -240,6 +241,7 @@ def _multiply_chunks(words, thread, threads):
                                 flipped_bytes,
                             ),
                         )
+                    add = (1 if block > 0 else 0) + (2 if to_block < blocks else 0)
                     for panel in range(start, min(start + passed, count)):
                         row = panel * tile
                         if flip_groups != 0:
@@ -259,7 +261,7 @@ def _multiply_chunks(words, thread, threads):
                                 row_header,
                                 flipped_bytes,
                                 panel_block,
-                                block,
+                                add,
                             )
                         else:
                             given = (
@@ -278,7 +280,7 @@ def _multiply_chunks(words, thread, threads):
                                 row_header,
                                 block_bytes,
                                 panel_block,
-                                block,
+                                add,
                             )
                         call_address(multiply_panel, given)
                     group = until
@@ -331,7 +333,7 @@ def _product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, 
     room = 2 * (layout.row_header + step * flipped.block_bytes) if flipped else 0
     panels, fill = _workspace(count * panel_bytes + scratch + threads * room), quantize(dtype)
     if count == 1 and rows * units < _FEW_UNITS:
-        fill.call(x, stride, rows, panels, tile, parts, offset, 0, units)
+        fill.call(x, stride, rows, panels, tile, parts, offset, 0, units, 0)
     else:
         words = [0, fill.address, x, stride, rows, panels, panel_bytes, tile, parts, offset, units]
         run(_quantize_panels.address, words, threads)

@@ -117,7 +117,7 @@ def multiply_mapped(words, group_bytes, x, y, lanes, away, u0, first, last, u1, 
             fill_scratch(words, group, group + 1, block, until, scratch, group_bytes)
             base = scratch - block * packed
             result = y + 64 * group
-            left = lanes - ROWS * group
+            left, add = lanes - ROWS * group, (1 if block > 0 else 0) + (2 if until < blocks else 0)
             call_address(
-                multiply, (base, table, x, result, 0, 1, left, 0, 1, group_bytes, block, until, 0, packed, panel, block)
+                multiply, (base, table, x, result, 0, 1, left, 0, 1, group_bytes, block, until, 0, packed, panel, add)
             )
