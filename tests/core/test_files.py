@@ -1,10 +1,11 @@
 """Files that are there whole or not at all."""
 
 import os
+import shutil
 
 import pytest
 
-from rung.core.files import trim, used, write_whole, written_whole
+from rung.core.files import files_below, trim, used, write_whole, written_whole
 
 
 def test_what_fails_in_the_middle_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -45,3 +46,13 @@ def test_a_cache_loses_what_was_used_longest_ago(tmp_path):
     trim(tmp_path, 0)  # something may be computing with it
     assert (tmp_path / "new").is_file()
     trim(tmp_path / "none", 0)
+
+
+def test_files_are_listed_while_folders_vanish(tmp_path):
+    (tmp_path / "kept").write_text("")
+    (tmp_path / "sub" / "sub").mkdir(parents=True)
+    (tmp_path / "sub" / "sub" / "gone").write_text("")
+    listed = files_below(tmp_path)
+    assert next(listed) == tmp_path / "kept"
+    shutil.rmtree(tmp_path / "sub")
+    assert not list(listed)

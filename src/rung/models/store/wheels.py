@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rung.core import locks
 from rung.core.errors import DownloadError
+from rung.core.files import files_below
 from rung.models.store import index, ranges
 from rung.models.store.starters import Package
 
@@ -136,7 +137,7 @@ def _run(command: list[str], name: str, folder: Path, variables: Mapping[str, st
 def _largest(folder: Path) -> tuple[int, Path | None]:
     """Return the bytes of the largest file below a folder, and the file."""
     best: tuple[int, Path | None] = (0, None)
-    for path in folder.rglob("*"):
+    for path in files_below(folder):
         with contextlib.suppress(OSError):  # gone since it was listed
             if path.is_file() and path.stat().st_size > best[0]:
                 best = path.stat().st_size, path
