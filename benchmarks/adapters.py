@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 import rung
 from rung import formats
 from rung.cli.app import main as rung_main
+from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.models.adapters.roles import read_changes
 from rung.models.open import open_card
 from rung.models.reader import Reader
@@ -55,15 +56,14 @@ def write_adapter(model: str, folder: Path, rank: int) -> None:
 
 def measure(model, prompt: int, tokens: int) -> tuple[float, float]:
     """Return tokens per second of a prompt of so many tokens, and of decoding after it."""
-    decoder = model._decoder
-    decoder.cache.truncate(0)
-    decoder.get_ready(prompt)
-    start = time.perf_counter()
-    decoder.prefill([5 + n % 100 for n in range(prompt)])
-    middle = time.perf_counter()
-    for n in range(tokens):
-        decoder.step(5 + n % 100)
-    return prompt / (middle - start), tokens / (time.perf_counter() - middle)
+    model.backend.get_ready(prompt)
+    with SequenceReader(model.backend) as reader:
+        start = time.perf_counter()
+        reader.prefill([5 + n % 100 for n in range(prompt)])
+        middle = time.perf_counter()
+        for n in range(tokens):
+            reader.step(5 + n % 100)
+        return prompt / (middle - start), tokens / (time.perf_counter() - middle)
 
 
 def report_loss(model: str, adapter: Path) -> None:

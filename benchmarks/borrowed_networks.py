@@ -91,7 +91,7 @@ def turn(network: Theirs | Kept) -> tuple[float, float]:
 def compare(folder: Path, format: str, turns: int) -> str:
     """A row of the table."""
     model: Any = rung.load(folder, format=format, context=PROMPT + 2 * TOKENS, device="cpu")
-    mine, theirs = model._decoder._kept, Theirs(folder)
+    mine, theirs = model.backend.kept, Theirs(folder)
     turn(mine), turn(theirs)
     both = [(turn(mine), turn(theirs)) for _ in range(turns)]
     cells = []

@@ -46,7 +46,9 @@ from rung import formats
 from rung.core.types import Device
 from rung.engine import process_memory
 from rung.engine.calibration.importance import FORMATS, calibrate
+from rung.engine.decoder import Decoder
 from rung.engine.model import Model
+from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.planning.solve import speed as plan_speed
 
 MB = 1 << 20
@@ -152,33 +154,33 @@ def memory(case: Row, models: Path, threads: int, results: Results) -> None:
     results.add(case, **found)
 
 
-def seconds(model: Model, depth: int) -> tuple[float, float]:
+def seconds(reader: SequenceReader[Decoder], depth: int) -> tuple[float, float]:
     """Of a token after ``depth`` others, up to LAST more, the mean; and the share of the time that was stolen.
 
     The median of the turns from which least was taken, as ``rung calibrate`` takes the middle one of its rounds.
     """
-    decoder, turns = model._decoder, []
+    turns: list[tuple[float, float]] = []
     for turn in range(TURNS):
         if turn >= 5 and min(turns)[0] == 0:
             break
-        decoder.cache.truncate(0)
-        decoder.cache.advance([1] * depth)
+        reader.cache.truncate(0)
+        reader.cache.advance([1] * depth)
         before, started = process_memory.stolen(), time.perf_counter()
         for _ in range(LAST):
-            decoder.step(1)
+            reader.step(1)
         took = time.perf_counter() - started
         turns.append((round((process_memory.stolen() - before) / took, 3), took / LAST))
     least = min(turns)[0]
     return statistics.median(took for share, took in turns if share == least), least
 
 
-def prefill(model: Model, count: int) -> float:
+def prefill(reader: SequenceReader[Decoder], count: int) -> float:
     """Tokens a second of a prompt of so many."""
     took = []
     for _ in range(2):
-        model._decoder.cache.truncate(0)
+        reader.cache.truncate(0)
         started = time.perf_counter()
-        model._decoder.prefill([1] * count)
+        reader.prefill([1] * count)
         took.append(time.perf_counter() - started)
     return count / min(took)
 
@@ -197,14 +199,15 @@ def speed(case: Row, models: Path, threads: int, results: Results, anew: bool) -
     alike = [c for c in cases() if all(c[name] == case[name] for name in ("model", "file", "format"))]
     path = path_of(models, case)
     model = rung.load(str(path), format=case["format"], context=max(c["context"] for c in alike), threads=threads)
-    model._decoder.step(1)
+    reader = SequenceReader(model.backend)
+    reader.step(1)
     depths = [one["context"] - LAST for one in alike]
     chunk = min(512, min(c["context"] for c in alike))
-    turns = [[seconds(model, depth) for depth in depths]]
+    turns = [[seconds(reader, depth) for depth in depths]]
     devices = beside(model, threads) if anew else model.devices
-    read = prefill(model, chunk)
+    read = prefill(reader, chunk)
     if anew:
-        turns.append([seconds(model, depth) for depth in depths])
+        turns.append([seconds(reader, depth) for depth in depths])
 
     for one, depth, *timed in zip(alike, depths, *turns, strict=True):
         took, share = (statistics.fmean(each) for each in zip(*timed, strict=True))

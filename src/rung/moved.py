@@ -62,7 +62,7 @@ MOVED: dict[str, str] = {
     "rung.diagnosis.works": "rung.diagnosis.fixes.works",
     "rung.engine.borrowed": "rung.engine.transformers_decoder",
     "rung.engine.bound": "rung.engine.weight_loader",
-    "rung.engine.cache": "rung.engine.kv_cache",
+    "rung.engine.cache": "rung.engine.scheduling.kv_cache",
     "rung.engine.calibrate": "rung.engine.calibration.importance",
     "rung.engine.calibrate_borrowed": "rung.engine.calibration.transformers",
     "rung.engine.calibrate_gpu": "rung.engine.calibration.gpu",

@@ -102,11 +102,13 @@ def plan(
     device: str | None = None,
     memory: Budget | None = None,
     context: int | None = None,
+    parallel: int | None = None,
     threads: int | None = None,
 ) -> Plan:
     """The plan for a model, by default on the devices of this machine.
 
-    ``memory`` is a budget in bytes, a text like ``4.6GB``, or one of these by device id. Raises
+    ``memory`` is a budget in bytes, a text like ``4.6GB``, or one of these by device id. ``parallel`` sequences have
+    room for the whole ``context``, by default one. Raises
     ``DoesNotFit`` with the smallest relaxations, ``UnknownFormat``, ``UnknownDevice``, ``ContextTooLong``.
     """
     from rung.engine.open_model import open_named
@@ -123,6 +125,7 @@ def plan(
         device=device,
         memory=memory,
         context=context,
+        parallel=parallel,
         threads=threads,
         devices=devices,
         catalog=True,
@@ -136,13 +139,16 @@ def load(
     memory: Budget | None = None,
     context: int | None = None,
     *,
+    parallel: int | None = None,
     threads: int | None = None,
     offline: bool = False,
     revision: str | None = None,
     adapters: Sequence[str | PathLike[str]] = (),
 ) -> Model:
-    """A language model, planned for this machine, read and bound: ``logits``, ``generate`` and ``chat``.
+    """A language model, planned for this machine, read and bound, which answers: ``generate``, ``chat`` and others.
 
+    ``context`` is the limit of one sequence, and ``parallel`` the most at once, each with room for it; by default up to
+    16 share the room of one.
     ``adapters`` (PEFT folders, GGUF files; ``DIR:0.5`` for half the weight) are added while it runs, unmerged.
     Raises ``SoftwareMissing`` without torch and numba, and whatever ``card`` and ``plan`` raise.
     """
@@ -154,6 +160,7 @@ def load(
         device=device,
         memory=memory,
         context=context,
+        parallel=parallel,
         threads=threads,
         offline=offline,
         revision=revision,

@@ -25,6 +25,7 @@ from rung.core.errors import (
 )
 from rung.engine.load import load
 from rung.engine.open_model import open_any
+from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.hub.networks import language
 from rung.kernels.cpu.pack.layouts import packed_bytes
 from rung.nn import QuantEmbedding, QuantExperts, QuantLinear, QuantWeight
@@ -96,7 +97,7 @@ def test_greedy_tokens_are_those_of_transformers(folders, kind):
 )
 def test_weights_are_held_in_the_format_of_the_plan(folders, kind, layer, name):
     model = rung.load(folders(kind), format=name, device="cpu", context=128)
-    network = model._decoder._kept._network
+    network = model.backend.kept.network
     held = {weight.format.name for weight in network.modules() if isinstance(weight, QuantWeight)}
     assert any(isinstance(module, layer) for module in network.modules())
     assert held == {name} == {model.plan.format}
@@ -137,29 +138,40 @@ def test_a_prompt_of_several_chunks_equals_one_of_transformers(folders, monkeypa
 @pytest.mark.parametrize("kind", ["gpt_neox", "mamba"])
 def test_what_is_held_is_used_where_the_text_goes_on(folders, kind):
     model = rung.load(folders(kind), format="f32", device="cpu", context=128)
-    decoder, ids = model._decoder, [3, 9, 4, 7, 12, 5, 3]
+    ids = [3, 9, 4, 7, 12, 5, 3]
     want = model.logits(ids)
-    decoder.cache.truncate(0)
-    decoder.prefill(ids[:4])
-    assert decoder.cache.shared(ids) == 4
-    assert decoder.cache.shared(ids[:4]) == decoder.cache.shared([3, 9, 5, 7, 12]) == 0
-    torch.testing.assert_close(torch.from_numpy(decoder.prefill(ids[4:])), want[-1], atol=1e-4, rtol=1e-4)
-    decoder.cache.truncate(0)
-    torch.testing.assert_close(torch.from_numpy(decoder.prefill(ids)), want[-1], atol=1e-4, rtol=1e-4)
-    with pytest.raises(ContextTooLong):
-        decoder.prefill(ids * 20)
-    assert decoder.cache.length == 7
+    with SequenceReader(model.backend) as reader:
+        reader.prefill(ids[:4])
+        torch.testing.assert_close(torch.from_numpy(reader.prefill(ids[4:])), want[-1], atol=1e-4, rtol=1e-4)
+        reader.cache.truncate(0)
+        torch.testing.assert_close(torch.from_numpy(reader.prefill(ids)), want[-1], atol=1e-4, rtol=1e-4)
+        with pytest.raises(ContextTooLong):
+            reader.prefill(ids * 20)
+        assert reader.cache.length == 7
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "mamba"])
+def test_a_text_that_goes_on_is_not_read_again(folders, kind):
+    model = rung.load(folders(kind), format="f32", device="cpu", context=128)
+    first = model.generate("the", raw=True, max_tokens=2)
+    text = "the" + "".join(first)
+    longer = model.generate(f"{text} and the dog", raw=True, max_tokens=2)
+    list(longer)
+    assert longer.result["cached_tokens"] in (0, first.result["prompt_tokens"] + 1)
+    other = model.generate("a dog", raw=True, max_tokens=2)
+    list(other)
+    assert other.result["cached_tokens"] == 0
 
 
 @pytest.mark.parametrize("kind", ["gpt_neox", "mixtral"])
 def test_layers_are_packed_before_the_first_token_and_attend_through_the_ladder(folders, kind, monkeypatch):
     model = rung.load(folders(kind), format="q8_0", device="cpu", context=128)
-    network = model._decoder._kept._network
+    network = model.backend.kept.network
     assert network.config._attn_implementation == "rung"
     packed = []
     bind = binding._bind
     monkeypatch.setattr(binding, "_bind", lambda state, x: packed.append(state) or bind(state, x))
-    model._decoder.prefill([3, 9, 4])
+    SequenceReader(model.backend).prefill([3, 9, 4])
     assert not packed
 
 
@@ -167,30 +179,29 @@ def test_the_head_sees_one_row_that_is_no_view_of_several(folders):
     """Of such a one torch would copy all weights of a head in bf16."""
     model = rung.load(folders("gpt_neox"), format="f32", device="cpu", context=128)
     seen = []
-    model._decoder._kept._network.get_output_embeddings().register_forward_hook(
+    model.backend.kept.network.get_output_embeddings().register_forward_hook(
         lambda head, given, found: seen.append(given[0].stride())
     )
-    model._decoder.prefill([3, 9, 4, 7])
+    SequenceReader(model.backend).prefill([3, 9, 4, 7])
     assert seen == [(64, 64, 1)]
 
 
 def test_a_call_that_is_broken_off_leaves_nothing_behind(folders):
     """Ctrl-C in the second layer: the first holds the token already, and the next answer must not see it."""
     model = rung.load(folders("gpt_neox"), format="f32", device="cpu", context=128)
-    decoder, ids = model._decoder, [3, 9, 4, 7]
+    ids = [3, 9, 4, 7]
     want = model.logits([*ids, 5])[-1]
-    decoder.cache.truncate(0)
-    decoder.prefill(ids)
+    reader = SequenceReader(model.backend)
+    reader.prefill(ids)
 
     def stop(*given):
         raise KeyboardInterrupt
 
-    hook = decoder._kept._network.gpt_neox.layers[1].register_forward_pre_hook(stop)
+    hook = model.backend.kept.network.gpt_neox.layers[1].register_forward_pre_hook(stop)
     with pytest.raises(KeyboardInterrupt):
-        decoder.step(5)
+        reader.step(5)
     hook.remove()
-    kept = decoder.cache.shared([*ids, 5])
-    found = torch.from_numpy(decoder.prefill([*ids, 5][kept:]))
+    found = torch.from_numpy(reader.prefill([*ids, 5][reader.cache.length :]))
     torch.testing.assert_close(found, want, atol=1e-4, rtol=1e-4)
 
 
@@ -308,12 +319,10 @@ def test_a_network_that_gives_no_cache_back_reads_all_again(folders):
     ids = [3, 9, 4, 7, 12, 5, 3]
     model = rung.load(folders("gpt_neox"), format="f32", device="cpu", context=128)
     want = model.logits(ids)[-1]
-    decoder = model._decoder
-    decoder.cache.truncate(0)
-    network = decoder._kept._network
+    reader, network = SequenceReader(model.backend), model.backend.kept.network
     hook = network.register_forward_hook(lambda module, given, found: setattr(found, "past_key_values", None))
-    decoder.prefill(ids[:4])
-    torch.testing.assert_close(torch.from_numpy(decoder.prefill(ids[4:])), want, atol=1e-4, rtol=1e-4)
+    reader.prefill(ids[:4])
+    torch.testing.assert_close(torch.from_numpy(reader.prefill(ids[4:])), want, atol=1e-4, rtol=1e-4)
     hook.remove()
 
 

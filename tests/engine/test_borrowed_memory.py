@@ -10,9 +10,10 @@ from tests.tiny_pipelines import tokenizer
 
 PEAK = """
 import sys, rung
+from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.engine.process_memory import peak_memory
 model = rung.load(sys.argv[1], format=sys.argv[2], context=512, threads=2)
-model._decoder.prefill([5] * 500)
+SequenceReader(model.backend).prefill([5] * 500)
 use = model.plan.placements[0].memory
 print(peak_memory(), use.total, use.bound)
 """

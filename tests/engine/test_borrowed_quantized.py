@@ -144,7 +144,7 @@ def test_a_network_holds_what_is_stored(made, kind, variant):
     model = rung.load(folder, device="cpu", context=64)
     assert before == tables()
     assert model.plan.reasons[0] == "the formats are kept as they are stored"
-    network, dtype = model._decoder._kept._network, next(iter(values.values())).dtype
+    network, dtype = model.backend.kept.network, next(iter(values.values())).dtype
     planned = {tensor.name: tensor for tensor in model.card.component.tensors if tensor.source}
     layers = held(network)
     assert layers.keys() == planned.keys()
@@ -177,7 +177,7 @@ def test_mxfp4_experts_of_gpt_oss(tmp_path):
     reference = gpt_oss(tmp_path)
     tokenizer().save_pretrained(tmp_path)
     model = rung.load(tmp_path, device="cpu", context=64)
-    network = model._decoder._kept._network
+    network = model.backend.kept.network
     assert {weights[0].format.name for weights in held(network).values()} == {"mxfp4"}
     planned = {tensor.name: tensor.bytes for tensor in model.card.component.tensors if tensor.source}
     assert planned == {
@@ -211,8 +211,8 @@ def test_another_format_may_be_asked_for(made, kind, variant, format):
     folder, reference, _ = made(kind, variant)
     model = rung.load(folder, format=format, device="cpu", context=64)
     assert model.plan.format == formats.get(format).name
-    layers = held(model._decoder._kept._network)
-    stored = held(rung.load(folder, device="cpu", context=64)._decoder._kept._network)
+    layers = held(model.backend.kept.network)
+    stored = held(rung.load(folder, device="cpu", context=64).backend.kept.network)
     assert layers.keys() == stored.keys()
     for name, weights in layers.items():
         for weight, before in zip(weights, stored[name], strict=True):
@@ -295,7 +295,7 @@ def test_experts_that_no_weight_holds_are_planned_as_floats(made):
     experts = {t.name: t.source is not None for t in card.component.tensors if "experts." in t.name}
     assert set(experts.values()) == {True, False}
     assert all(whole == ("layers.1" in name) for name, whole in experts.items())
-    network = rung.load(folder, device="cpu", context=64)._decoder._kept._network
+    network = rung.load(folder, device="cpu", context=64).backend.kept.network
     assert held(network).keys() == {t.name for t in card.component.tensors if t.source}
 
 

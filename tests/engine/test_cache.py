@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rung.core.errors import ContextTooLong, OutOfMemory
-from rung.engine.kv_cache import BlockPool, Cache
+from rung.engine.scheduling.kv_cache import BlockPool, Cache
 from rung.models.card import Decoder, Layer, Rope
 from rung.models.decoder_memory import activation_bytes, cache_bytes
 

@@ -11,7 +11,8 @@ from tiny_decoders import KINDS, PlainParts, checkpoint, roles, shape
 from rung.core.errors import ContextTooLong, UsageError
 from rung.engine import decoder as decoder_module
 from rung.engine.decoder import Decoder
-from rung.engine.kv_cache import BlockPool
+from rung.engine.scheduling.kv_cache import BlockPool
+from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.models.card import Rope
 from rung.ops.attention.torch_sdpa import RUNG as SDPA
 from rung.ops.decode_step.ref import RUNG as REF
@@ -38,13 +39,14 @@ def decoder_of(model, context=64, attend=SDPA.apply):
 
 def bound(described, parts, context):
     devices = [parts.device(layer) for layer in range(len(described.layers))]
-    return Decoder(Weights.bind(described, parts, context), BlockPool(described, context, "f32", devices), REF)
+    pool = BlockPool(described, context, "f32", devices)
+    return SequenceReader(Decoder(Weights.bind(described, parts, context), pool, REF))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_equal_those_of_transformers(kind):
     model = checkpoint(kind)
-    found, wanted = decoder_of(model).logits(IDS), expected(model)
+    found, wanted = torch.from_numpy(decoder_of(model).logits(IDS)), expected(model)
     assert wanted.std() > 0.1
     assert kl(wanted, found) < 1e-9
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
@@ -68,7 +70,7 @@ SCALINGS = {
 def test_rope_scalings_equal_those_of_transformers(scaling):
     model = checkpoint("llama", rope_parameters=SCALINGS[scaling])
     plain = checkpoint("llama")
-    found, wanted = decoder_of(model).logits(IDS), expected(model)
+    found, wanted = torch.from_numpy(decoder_of(model).logits(IDS)), expected(model)
     assert kl(wanted, found) < 1e-9
     assert kl(wanted, expected(plain)) > 1e-5, "the scaling changes nothing, so this test could not fail"
     assert scaling != "yarn" or shape(model).ropes[0].magnitude > 1.01
@@ -105,7 +107,7 @@ def test_chunks_steps_and_repeated_calls_give_the_same_logits(kind, monkeypatch)
     wanted = expected(model)
     monkeypatch.setattr(decoder_module, "CHUNK", 7)
     decoder = decoder_of(model)
-    torch.testing.assert_close(decoder.logits(IDS), wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(decoder.logits(IDS)), wanted, rtol=1e-4, atol=1e-4)
     decoder.cache.truncate(0)
     torch.testing.assert_close(torch.from_numpy(decoder.prefill(IDS[:30])), wanted[29], rtol=1e-4, atol=1e-4)
     for position in range(30, 40):
@@ -163,7 +165,7 @@ def test_layers_may_lie_on_several_devices():
             return "cpu" if layer < 1 else "cpu:0"
 
     decoder = bound(shape(model), Split(roles(model), SDPA.apply), 64)
-    torch.testing.assert_close(decoder.logits(IDS), expected(model), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(decoder.logits(IDS)), expected(model), rtol=1e-4, atol=1e-4)
     assert set(moved) == {0, 1, 2}
 
 
@@ -200,7 +202,7 @@ def counting(fails_at=-1):
     described = SimpleNamespace(vocabulary=128, kv_heads=2, head_dim=16, layers=(SimpleNamespace(window=None),) * 3)
     pool = BlockPool(described, 16, "f32", ["cpu"] * 3)
     step = Counting(fails_at)
-    return Decoder(SimpleNamespace(shape=described), pool, step, singles=4), step.read
+    return SequenceReader(Decoder(SimpleNamespace(shape=described), pool, step, singles=4)), step.read
 
 
 def test_short_prompts_are_read_a_few_tokens_at_a_time_while_torch_is_not_imported(without_torch):

@@ -89,7 +89,7 @@ def test_a_network_of_transformers_holds_what_is_stored(saved, kind, asked):
     folder, whole = saved(kind, **asked)
     model = rung.load(folder, device="cpu", context=64)
     assert model.plan.reasons[0] == "the formats are kept as they are stored"
-    network = model._decoder._kept._network
+    network = model.backend.kept.network
     planned = {tensor.name: tensor for tensor in model.card.component.tensors if tensor.source}
     layers, wanted = held(network), held(whole)
     assert layers.keys() == wanted.keys()
@@ -112,7 +112,7 @@ def test_a_network_of_transformers_holds_what_is_stored(saved, kind, asked):
 @pytest.mark.parametrize("kind", ["mixtral", pytest.param("opt", marks=pytest.mark.slow)])
 def test_another_format_may_be_asked_for(saved, kind):
     folder, whole = saved(kind, format="q8_0", embeddings="q8_0")
-    network = rung.load(folder, format="nf4:128", device="cpu", context=64)._decoder._kept._network
+    network = rung.load(folder, format="nf4:128", device="cpu", context=64).backend.kept.network
     layers, stored = held(network), held(whole)
     assert layers.keys() == stored.keys()
     for name, weights in layers.items():

@@ -13,7 +13,7 @@ import rung
 from rung.engine.load import load
 models = [rung.load(sys.argv[1], context=64), load(sys.argv[2], context=64, first_prompt="Hi")]
 def answer(model):
-    model._decoder.cache.truncate(0)
+    model.backend.prefixes.clear()
     pieces = model.generate("Hi", raw=True, max_tokens=6, temperature=0)
     return list(pieces) and pieces.result["tokens"]
 alone = [answer(model) for model in models]

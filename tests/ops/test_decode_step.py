@@ -14,7 +14,7 @@ from tiny_decoders import KINDS, PlainParts, checkpoint, roles, shape
 from rung import formats
 from rung.core.types import Capability, Case, Device, Level, Proof
 from rung.core.value import FrozenDict
-from rung.engine.kv_cache import BlockPool, Cache
+from rung.engine.scheduling.kv_cache import BlockPool, Cache
 from rung.formats.families import grouped
 from rung.kernels.cpu import nodes
 from rung.kernels.cpu.decode.attention import heads_at_once

@@ -81,7 +81,12 @@ def plan_line(plan: Plan, devices: Sequence[Device]) -> str:
     """One line: where it runs, in which format and why, what it takes of how much, and the context."""
     by_id = {device.id: device for device in devices}
     where = " + ".join(device_words(by_id[p.device]) for p in plan.placements)
-    return f"{where} · {'; '.join(plan.reasons)} · {plan.memory_words()} · context {plan.context:,}"
+    return f"{where} · {'; '.join(plan.reasons)} · {plan.memory_words()} · {context_words(plan)}"
+
+
+def context_words(plan: Plan) -> str:
+    """Return the context, and for how many sequences there is room."""
+    return f"context {plan.context:,}" + (f" for each of {plan.parallel} sequences" if plan.parallel > 1 else "")
 
 
 def part_lines(plan: Plan) -> list[str]:

@@ -35,6 +35,10 @@ Context = Annotated[
     int | None,
     typer.Option("--context", min=1, help="Tokens that prompt and answer may have together.", show_default=False),
 ]
+Parallel = Annotated[
+    int | None,
+    typer.Option("--parallel", min=1, help="Sequences that have room for the whole context.", show_default=False),
+]
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, max=MOST_THREADS, help="Threads to compute with.", show_default=False)
 ]

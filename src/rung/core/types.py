@@ -448,7 +448,8 @@ class Candidate(PlanFrame):
 class Plan(Shown, PlanFrame):
     """Which format, device and compute dtype each part of a model gets; a contract on memory.
 
-    What it accepts runs to the full ``context`` within ``budget`` bytes of each placement.
+    What it accepts runs ``parallel`` sequences to the full ``context`` within ``budget`` bytes of each placement.
+    ``decode_rate`` is theirs in sum.
     ``format`` is ``stored`` when a file keeps its formats; ``parts`` names the roles that differ from it.
     """
 
@@ -466,6 +467,8 @@ class Plan(Shown, PlanFrame):
     error_db: float
     reasons: tuple[str, ...]
     candidates: tuple[Candidate, ...]
+    #: Sequences that each have room for the whole context.
+    parallel: int = 1
     VIEW = "rung.cli.views.shown_plan"
 
     def __repr__(self) -> str:

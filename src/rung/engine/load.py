@@ -6,6 +6,7 @@ import contextlib
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rung.core.errors import DoesNotFit, OutOfMemory
@@ -39,6 +40,8 @@ _LESS, _TIMES = 0.8, 3
 _TORCH = 1.5
 #: Longer prompts are read with torch whatever the rate, so that the memory of a run that is full is as planned.
 _SINGLES = 64
+#: Sequences at once where nobody says how many, as far as there is room in one context: the rows of a step's program.
+DEFAULT_PARALLEL = 16
 #: What is imported here and by what a first answer calls.
 _PARTS = ("rung.engine.weight_loader", "rung.engine.model", "rung.engine.decoder", "rung.engine.tokenizers.tokenizer")
 _LOOK = 64 * _SINGLES  # characters of the first prompt that tell whether it is long
@@ -51,6 +54,7 @@ def load(
     device: str | None = None,
     memory: str | int | Mapping[str, str | int] | None = None,
     context: int | None = None,
+    parallel: int | None = None,
     threads: int | None = None,
     offline: bool = False,
     revision: str | None = None,
@@ -67,7 +71,9 @@ def load(
 
     ``progress`` is called with (label, bytes done, bytes in all); ``on_step`` with each step down,
     ``on_note`` with what a person should know, ``on_plan`` once before the weights are read. ``first_prompt`` is what
-    will be asked first, if that is known: for a long one torch is imported while the weights are read. ``adapters``
+    will be asked first, if that is known: for a long one torch is imported while the weights are read. ``parallel`` is
+    the most sequences at once, each with room for the whole context; by default, as many as have room in one context
+    together, up to 16. ``adapters``
     are PEFT folders or GGUF files, ``DIR:0.5`` for one of half its weight; they are added while the model runs.
     ``typed`` is what ways out of a refusal repeat.
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
@@ -87,6 +93,7 @@ def load(
             device=device,
             memory=memory,
             context=context,
+            parallel=parallel,
             threads=threads,
             devices=devices,
             beside=beside,
@@ -100,18 +107,36 @@ def load(
     on_plan(plan, found)
     for group in card.skipped if isinstance(card, ModelCard) else ():
         on_note(f"not used: {group}")
+    journal = _start_journal(plan, changes, len(adapters), on_step, on_note)
+    bind = partial(
+        _bind,
+        card,
+        journal=journal,
+        progress=progress,
+        first_prompt=first_prompt,
+        changes=changes,
+        parallel=parallel or DEFAULT_PARALLEL,
+    )
+    return _bind_what_fits(bind, plan, found, planned, journal, on_plan)
+
+
+def _start_journal(
+    plan: Plan,
+    changes: Mapping[str, Sequence[LowRank]],
+    adapters: int,
+    on_step: Callable[[StepDown], None],
+    on_note: Callable[[str], None],
+) -> Journal:
+    """Return the journal of a model, with the steps down of its plan and its adapters."""
     journal = Journal(on_step, on_note)
     for step in steps_down(plan):
         journal.record(step)
     if changes:
-        added = f"{count(len(adapters), 'adapter')} beside {count(len(changes), 'linear')}, unmerged, {size(beside)}"
-        journal.notes.append(added)
-        on_note(added)
-
-    def bind(plan: Plan, found: Sequence[Device]) -> Model:
-        return _bind(card, plan, found, journal, progress, first_prompt, changes)
-
-    return _bind_what_fits(bind, plan, found, planned, journal, on_plan)
+        added = sum(change.nbytes for several in changes.values() for change in several)
+        text = f"{count(adapters, 'adapter')} beside {count(len(changes), 'linear')}, unmerged, {size(added)}"
+        journal.notes.append(text)
+        on_note(text)
+    return journal
 
 
 def _read_adapters(adapters: Sequence[str], card: ModelCard | NetworkCard) -> Mapping[str, Sequence[LowRank]]:
@@ -211,6 +236,7 @@ def _bind(
     progress: Progress,
     first_prompt: str,
     changes: Mapping[str, Sequence[LowRank]],
+    parallel: int,
 ) -> Model:
     from rung.kernels.cpu import target
     from rung.run import cpu_level
@@ -224,7 +250,7 @@ def _bind(
         journal.notes.append(note)
     if isinstance(card, NetworkCard):
         return _bind_network(card, plan, devices, journal, changes)
-    return _bind_decoder(card, plan, devices, journal, progress, first_prompt, changes)
+    return _bind_decoder(card, plan, devices, journal, progress, first_prompt, changes, parallel)
 
 
 def _bind_network(
@@ -249,6 +275,7 @@ def _bind_decoder(
     progress: Progress,
     first_prompt: str,
     changes: Mapping[str, Sequence[LowRank]],
+    parallel: int,
 ) -> Model:
     with _importing():
         for name in ("rung.kernels.cpu.pack.packing", *_PARTS):  # the threads of the parts need the first
@@ -263,8 +290,8 @@ def _bind_decoder(
     singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if whole else 0
     with Reader(card) as reader, WeightLoader(card, plan, devices, reader, journal, read, changes) as parts:
         from rung.engine.decoder import Decoder
-        from rung.engine.kv_cache import BlockPool
         from rung.engine.model import Model
+        from rung.engine.scheduling.kv_cache import BlockPool
         from rung.engine.tokenizers.tokenizer import Tokenizer
         from rung.ops.decode_step.weights import Weights
 
@@ -275,6 +302,8 @@ def _bind_decoder(
                 import_whole("rung.ops.decode_step.network")  # with torch, while the weights are read
         weights = Weights.bind(card.decoder, parts, plan.context)
         step = parts.step()
-        pool = BlockPool(card.decoder, plan.context, plan.cache_dtype, parts.devices, step.block)
-    decoder = Decoder(weights, pool, step, plan.threads, singles)
+        pool = BlockPool(
+            card.decoder, plan.context, plan.cache_dtype, parts.devices, step.block, sequences=plan.parallel
+        )
+    decoder = Decoder(weights, pool, step, plan.threads, singles, parallel)
     return Model(card, plan, tuple(devices), decoder, journal, tokenizer)

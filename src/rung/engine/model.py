@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import ContextTooLong, DeviceError, UsageError
+from rung.core.shield import import_whole
 from rung.core.text import count, quoted, size
 from rung.core.types import Device, Plan, Report
 from rung.core.value import FrozenDict
 from rung.engine import process_memory
 from rung.engine.chat import Template
-from rung.engine.decoder import Decoder
+from rung.engine.decoder import Decoder, check_ids
+from rung.engine.generate_many import Answer, as_completed
+from rung.engine.generation import Generation
 from rung.engine.sampling import Sampler, Sampling
+from rung.engine.scheduling.scheduler import Scheduler
+from rung.engine.scheduling.sequence import LogitSequence, TokenSequence
 from rung.engine.stream import TextStream
 from rung.engine.tokenizers.tokenizer import Tokenizer
-from rung.engine.turns import Turns, new_owner
 from rung.formats.codec import Floats
 from rung.models.card import ModelCard
 from rung.models.cards.network import NetworkCard
@@ -43,8 +48,9 @@ _CHARACTERS_A_TOKEN = 8
 class Model:
     """A language model bound to the devices of its plan. Made by ``rung.load``.
 
-    One answer is computed at a time; what earlier prompts and answers left in the cache is used again. An exception in
-    the middle of a call (Ctrl-C) harms none of the calls after it, and several threads may use one model.
+    Answers that are read at the same time, in one thread or several, are computed together. What earlier prompts and
+    answers left in the cache is used again. An exception in the middle of a call (Ctrl-C) harms none of the calls after
+    it.
     """
 
     def __init__(
@@ -52,7 +58,7 @@ class Model:
         card: ModelCard | NetworkCard,
         plan: Plan,
         devices: tuple[Device, ...],
-        decoder: Decoder | TransformersDecoder,
+        backend: Decoder | TransformersDecoder,
         journal: Journal,
         tokenizer: Tokenizer,
     ) -> None:
@@ -60,8 +66,8 @@ class Model:
         self.plan = plan
         self.devices = devices
         self.tokenizer = tokenizer
-        self._decoder = decoder
-        self._turns = Turns()
+        self.backend = backend
+        self.scheduler = Scheduler(backend)
         self._journal = journal
         self._measured: dict[str, float] = {}
         self._kitchen = WeightPlanCache(Subject.of_card(card))
@@ -90,6 +96,39 @@ class Model:
         """The tokens per second that are predicted of a prompt of so many tokens, and after it."""
         return speed(self._kitchen, self.plan, self.devices, prompt)
 
+    def _describe(self, answer: Generation, reason: str) -> dict[str, Any]:
+        """Return the result of an answer, and note its speed for ``report``."""
+        sequence, seconds = answer.sequence, answer.sequence.seconds
+        cached = sequence.cached or 0
+        steps = max(len(answer.tokens) - (reason != "end"), 0)
+        read = sequence.prompt - cached if answer.first_token_seconds else 0
+        decode = steps / seconds["decode"] if steps and seconds["decode"] else 0.0
+        prefill = read / seconds["prefill"] if seconds["prefill"] else 0.0
+        expected = self.predict(sequence.prompt + steps // 2).decode
+        one_by_one = isinstance(self.backend, Decoder) and self.backend.chunk(read) == 1
+        self._expected = Rates(expected, expected if one_by_one else self.predict(read).prefill)
+        self._measured |= {"decode_tokens_per_second": decode, "prefill_tokens_per_second": prefill}
+        return {
+            "text": answer.text,
+            "tokens": list(answer.tokens),
+            "prompt_tokens": sequence.prompt,
+            "cached_tokens": cached,
+            "prefill_tokens_per_second": prefill,
+            "decode_tokens_per_second": decode,
+            "first_token_seconds": answer.first_token_seconds,
+            "stop_reason": reason,
+            "peak_memory_bytes": process_memory.peak_memory(),
+            "plan": self.plan.to_json(),
+            "report": self.report.to_json(),
+        }
+
+    def _explain(self, error: Exception) -> Exception:
+        """Return what to raise for an error. Logits that are no numbers are most often a damaged file's."""
+        damage = None
+        if isinstance(error, DeviceError) and isinstance(self.card, ModelCard):
+            damage = find_damage(self.card)
+        return damage or error
+
     @property
     def example(self) -> str:
         """The question that shows what the model can do: its own, else a plain one."""
@@ -101,18 +140,23 @@ class Model:
         A tensor on the CPU; an array of NumPy where torch is not installed.
         Raises ``ContextTooLong`` above the plan's context and ``UsageError`` for no or unknown ids.
         """
-
-        wanted = self._encode(ids, bos=True) if isinstance(ids, str) else list(ids)
-
-        def compute(unchanged: bool) -> Tensor | Floats:
-            self._decoder.cache.truncate(0)
-            return self._decoder.logits(wanted)
-
-        owner = new_owner()
+        ids = self._encode(ids, bos=True) if isinstance(ids, str) else list(ids)
+        check_ids(ids, self.backend.vocabulary)
+        if len(ids) > self.backend.context:
+            raise self._too_long(len(ids))
+        sequence = LogitSequence(ids, self.backend.vocabulary)
+        self.scheduler.add(sequence)
         try:
-            return self._turns.compute(owner, compute)
+            while not sequence.ended:
+                self.scheduler.advance(sequence)
         finally:
-            self._turns.end(owner)
+            self.scheduler.cancel(sequence)
+        if sequence.error is not None:
+            raise sequence.error
+        if find_spec("torch") is None:
+            return sequence.logits
+        result: Tensor = import_whole("torch").from_numpy(sequence.logits)
+        return result
 
     def generate(self, prompt: str, *, system: str | None = None, raw: bool = False, **options: Any) -> Generation:
         """The answer to a prompt, as an iterable of strings; ``options`` are those of ``chat``.
@@ -132,6 +176,50 @@ class Model:
         are the checkpoint's own, else greedy. Raises ``UsageError`` for a model without a chat template.
         """
         return self._start(self._ids(_as_messages(messages)), options, goes_on=False)
+
+    def generate_many(
+        self,
+        prompts: Iterable[str | Messages],
+        options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        progress: bool = True,
+    ) -> Iterator[Answer]:
+        """Yield the answers to many prompts in their order, each with ``text``, ``tokens`` and ``result``.
+
+        A prompt is a text, as ``generate`` takes it, or messages, as ``chat`` does; ``options`` are their keywords, one
+        mapping for each prompt. Answers are computed together, up to ``parallel`` of ``rung.load`` at once. One that
+        cannot be computed has an ``error``; the others go on. ``progress`` shows a bar on a terminal. Raises
+        ``UsageError`` where there are not as many options as prompts.
+        """
+        given = list(prompts)
+        keywords = [{}] * len(given) if options is None else list(options)
+        if len(keywords) != len(given):
+            raise UsageError(
+                f"There are {count(len(given), 'prompt')} and options for {len(keywords)}.",
+                ways_out=["options=[{}] * len(prompts)   # one for each"],
+            )
+        return self._in_order(given, keywords, progress)
+
+    def _in_order(
+        self, prompts: Sequence[str | Messages], options: Sequence[Mapping[str, Any]], progress: bool
+    ) -> Iterator[Answer]:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        def start(prompt: str | Messages, keywords: Mapping[str, Any]) -> Generation:
+            return (self.generate if isinstance(prompt, str) else self.chat)(prompt, **keywords)  # type: ignore[arg-type]
+
+        jobs = (partial(start, prompt, each) for prompt, each in zip(prompts, options, strict=True))
+        done: dict[int, Answer] = {}
+        following, console = 0, Console(stderr=True)
+        with Progress(console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
+            task = bar.add_task("answers", total=len(prompts))
+            for number, answer in as_completed(self.scheduler, jobs):
+                done[number] = answer
+                bar.advance(task)
+                while following in done:
+                    yield done.pop(following)
+                    following += 1
 
     def fits(self, prompt: str | Messages, answer: int | None = None) -> bool:
         """Return whether a text that is continued, or messages, leave room for an answer of so many tokens, by default
@@ -184,7 +272,9 @@ class Model:
         most = options.pop("max_tokens", None)
         sampling = Sampling.of(self.card.defaults, **options)
         text = TextStream(self.tokenizer, stop, start=not goes_on)
-        return Generation(self, ids, Sampler(sampling, ids), text, most)
+        sampler = Sampler(sampling, ids)
+        sequence = TokenSequence(ids, sampler.choose, ends=self._ends, context=self.backend.context, most=most)
+        return Generation(self.scheduler, sequence, text, self._describe, self._explain)
 
 
 def _as_messages(given: Messages | str) -> Messages:
@@ -201,132 +291,3 @@ def _as_messages(given: Messages | str) -> Messages:
 
 def _is_message(given: Any) -> bool:
     return isinstance(given, Mapping) and all(isinstance(given.get(key), str) for key in ("role", "content"))
-
-
-class Generation:
-    """An answer while it is computed: an iterable of strings; ``result`` is set when it ends.
-
-    ``on_read`` may be set before: it is called with (tokens read, tokens to read) while the prompt is read.
-    """
-
-    def __init__(self, model: Model, ids: list[int], sampler: Sampler, text: TextStream, most: int | None) -> None:
-        self.result: dict[str, Any] = {}
-        self.tokens: list[int] = []
-        self.on_read: Callable[[int, int], None] = lambda done, total: None
-        self._model, self._ids, self._most = model, ids, most
-        self._sampler, self._text = sampler, text
-        self._said: list[str] = []
-        self._owner = new_owner()
-        self._seconds = {"ready": 0.0, "prefill": 0.0, "first": 0.0, "decode": 0.0}
-        self._fed, self._alone = 0, False
-        self._pieces = self._run()
-
-    def __iter__(self) -> Iterator[str]:
-        return self._pieces
-
-    def stop(self) -> dict[str, Any]:
-        """Ends the answer here; returns the result so far."""
-        self._pieces.close()
-        if not self.result:
-            self._finish("stopped")
-        return self.result
-
-    def _run(self) -> Generator[str, None, None]:
-        try:
-            yield from self._answer()
-        finally:
-            self._model._turns.end(self._owner)
-
-    def _answer(self) -> Generator[str, None, None]:
-        model, cache = self._model, self._model._decoder.cache
-        started = time.perf_counter()
-        logits = model._turns.compute(self._owner, self._prefill)
-        reason = "end"
-        while True:
-            token = self._choose(logits)
-            if not self._seconds["first"]:
-                self._seconds["first"] = time.perf_counter() - started - self._seconds["ready"]
-            if token in model._ends:
-                break
-            self.tokens.append(token)
-            piece = self._text.push(token)
-            if piece:
-                self._said.append(piece)
-                yield piece
-            if self._text.stopped:
-                reason = "stop"
-                break
-            if self._most is not None and len(self.tokens) >= self._most:
-                reason = "length"
-                break
-            if len(self._ids) + len(self.tokens) > cache.context:
-                reason = "context"
-                break
-            logits = model._turns.compute(self._owner, self._step)
-        rest = self._text.finish()
-        if rest:
-            self._said.append(rest)
-            yield rest
-        self._finish(reason)
-
-    def _prefill(self, unchanged: bool) -> Floats:
-        """Read the prompt, or what the cache does not hold of it."""
-        decoder = self._model._decoder
-        kept = min(decoder.cache.shared(self._ids), len(self._ids) - 1)  # the last token's logits are needed
-        decoder.cache.truncate(kept)
-        self._fed = len(self._ids) - kept
-        before = time.perf_counter()
-        self._alone = not decoder.get_ready(self._fed)
-        started = time.perf_counter()
-        logits = decoder.prefill(self._ids[kept:], self.on_read)
-        self._seconds["prefill"] = time.perf_counter() - started
-        self._seconds["ready"] = started - before
-        return logits
-
-    def _step(self, unchanged: bool) -> Floats:
-        """Logits after the last token."""
-        if not unchanged:
-            self._read_again()
-        before = time.perf_counter()
-        logits = self._model._decoder.step(self.tokens[-1])
-        self._seconds["decode"] += time.perf_counter() - before
-        return logits
-
-    def _read_again(self) -> None:
-        """Bring the cache to where this answer was, as it came there: prompt at once, then a token at a time."""
-        decoder, held = self._model._decoder, [*self._ids, *self.tokens[:-1]]
-        kept = decoder.cache.shared(held)
-        decoder.cache.truncate(kept)
-        if kept < len(self._ids):
-            decoder.prefill(self._ids[kept:])
-        for token in held[max(kept, len(self._ids)) :]:
-            decoder.step(token)
-
-    def _choose(self, logits: Floats) -> int:
-        """The next token. Logits that are no numbers are most often a damaged file's: then that is said."""
-        try:
-            return self._sampler.choose(logits)
-        except DeviceError as error:
-            card = self._model.card
-            raise (find_damage(card) if isinstance(card, ModelCard) else None) or error from None
-
-    def _finish(self, reason: str) -> None:
-        steps = max(len(self.tokens) - (reason != "end"), 0)
-        decode = steps / self._seconds["decode"] if steps and self._seconds["decode"] else 0.0
-        prefill = self._fed / self._seconds["prefill"] if self._seconds["prefill"] else 0.0
-        decoding = self._model.predict(len(self._ids) + steps // 2).decode
-        reading = decoding if self._alone else self._model.predict(self._fed).prefill
-        self._model._expected = Rates(decoding, reading)
-        self._model._measured |= {"decode_tokens_per_second": decode, "prefill_tokens_per_second": prefill}
-        self.result.update(
-            text="".join(self._said),
-            tokens=list(self.tokens),
-            prompt_tokens=len(self._ids),
-            prefill_tokens_per_second=prefill,
-            decode_tokens_per_second=decode,
-            first_token_seconds=self._seconds["first"],
-            stop_reason=reason,
-            peak_memory_bytes=process_memory.peak_memory(),
-            plan=self._model.plan.to_json(),
-            report=self._model.report.to_json(),
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rung.core.errors import UnknownDevice
+from rung.core.errors import UnknownDevice, UsageError
 from rung.core.types import Device, Plan
 from rung.engine import process_memory
 from rung.hardware import detect
@@ -15,6 +15,9 @@ from rung.models.card import ModelCard
 from rung.models.cards.network import NetworkCard
 from rung.planning.request import Request, Typed, parse_memory
 from rung.planning.solve import choose_device, solve
+
+#: Sequences that a plan may have room for.
+MOST_PARALLEL = 4096
 
 
 def device_here(name: str | None, on_note: Callable[[str], None]) -> Device:
@@ -76,6 +79,7 @@ def make_plan(
     device: str | None = None,
     memory: str | int | Mapping[str, str | int] | None = None,
     context: int | None = None,
+    parallel: int | None = None,
     threads: int | None = None,
     devices: Sequence[Device] | None = None,
     on_probe: Callable[[Device], None] = lambda device: None,
@@ -86,7 +90,8 @@ def make_plan(
 ) -> tuple[Plan, tuple[Device, ...]]:
     """The plan for a card, and the devices it was made for (by default those of this machine, probed once).
 
-    ``beside`` bytes are left for adapters; ``together``: the devices are one budget; ``typed`` is what ways out repeat.
+    ``parallel`` sequences have room for the whole context, by default one. ``beside`` bytes are left for adapters;
+    ``together``: the devices are one budget; ``typed`` is what ways out repeat.
     With ``catalog``, for plans that nobody is about to run, ``device`` may name a card that is not here, or several.
     Where numba is missing, or torch that the model needs, nothing can be probed: the plan is for this machine with
     them, and says so.
@@ -99,6 +104,10 @@ def make_plan(
             device, devices, together = place.device, place.devices, place.together
         elif (card_named := catalog_device(device)) is not None:
             raise not_here(card_named, device)
+    if parallel is not None and not 1 <= parallel <= MOST_PARALLEL:
+        raise UsageError(
+            f"{parallel} sequences at once make no sense: it must be 1 to {MOST_PARALLEL:,}.", code="value-out-of-range"
+        )
     budgets = parse_memory(memory)  # before anything is probed, which takes a while
     needed = process_memory.LEAN if isinstance(card, ModelCard) else process_memory.ALL
     missing = process_memory.missing_software(needed) if devices is None else []
@@ -109,6 +118,7 @@ def make_plan(
         memory=budgets,
         context=context,
         threads=(count := process_memory.threads(threads)),
+        batch=parallel or 1,
         beside=beside,
         together=together,
         typed=typed or Typed(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from rung import formats
-from rung.core.errors import UsageError
 from rung.core.types import Device, Plan
 from rung.engine import process_memory
-from rung.engine.kv_cache import Tokens
+from rung.engine.scheduling.kv_cache import Tokens
 from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.formats import Encoded
 from rung.formats.codec import Floats
@@ -98,71 +97,79 @@ def _tokenizer(card: NetworkCard) -> Tokenizer:
 class ReadTokens(Tokens):
     """The tokens that the network has read. What it keeps of them cannot be shortened, only forgotten.
 
-    While it reads, and after that failed, none count: it may keep some of them, and forgets them before it reads again.
+    While it reads, until the tokens are counted, none count: it may have read some of them, and forgets all then.
     """
 
     def __init__(self, context: int, kept: Kept) -> None:
         super().__init__(context)
         self._kept = kept
 
+    def advance(self, ids: Sequence[int]) -> None:
+        """Count what the network has read."""
+        self.ids = list(self._kept.ids)
+
     def truncate(self, length: int) -> None:
-        """Forgets every token from position ``length`` on, which is none of them or all."""
+        """Forget every token from position ``length`` on, which is none of them or all."""
         if length < self.length or not length:
             super().truncate(0)
             self._kept.forget()
 
     def shared(self, ids: Sequence[int]) -> int:
-        """All tokens that are held, where ``ids`` begin with them and go on; else none."""
+        """Return the number of tokens where ``ids`` begin with them and go on; else 0."""
         return self.length if super().shared(ids) == self.length < len(ids) else 0
 
 
 class TransformersDecoder:
-    """Stand in for ``rung.engine.decoder.Decoder`` with a network of transformers."""
+    """Compute with a network of transformers, one sequence at a time; see ``scheduling.scheduler.Backend``."""
+
+    parallel = 1
+    same_bytes = False
 
     def __init__(self, kept: Kept, context: int, vocabulary: int) -> None:
-        self._kept, self._vocabulary = kept, vocabulary
-        self.cache: Tokens = ReadTokens(context, kept)
+        self.context, self.vocabulary = context, vocabulary
+        self.kept, self._owner, self._used = kept, "", False
+        self._cache = ReadTokens(context, kept)
 
-    def get_ready(self, count: int) -> bool:
-        """Nothing more is needed; prompts are read many tokens at once."""
-        return True
+    def begin(self, ids: Sequence[int], owner: str = "", share: bool = False) -> Tokens | None:
+        """Return the cache, or None where another sequence has it.
 
-    def step(self, token: int) -> Floats:
-        """Logits [vocabulary] f32 after one more token. Raises ``ContextTooLong`` or ``UsageError``."""
-        return self.prefill([token])
-
-    def prefill(self, ids: Sequence[int], on_read: Callable[[int, int], None] = lambda done, total: None) -> Floats:
-        """Logits [vocabulary] f32 after the last of ``ids``, which are read after what is held; raises as ``step``.
-
-        ``on_read`` is called with (tokens read, tokens to read) before, between and after the chunks.
+        With ``share`` it keeps its tokens where ``ids`` begin with them.
         """
-        (*_, last) = self._chunks(ids, each=False, on_read=on_read)
-        found: Floats = last[-1].numpy()
-        return found
+        if self._used:
+            return None
+        known = self._cache.shared(ids) if share and owner == self._owner else 0
+        self._cache.truncate(known)
+        self._owner, self._used = owner, True
+        return self._cache
 
-    def logits(self, ids: Sequence[int]) -> torch.Tensor:
-        """Logits [positions, vocabulary] f32 after each of ``ids``; raises as ``step``."""
-        return torch.cat(self._chunks(ids, each=True))
+    def reserve(self, cache: Tokens, count: int) -> None:
+        """Do nothing: there is room for the context."""
 
-    def _chunks(
-        self, ids: Sequence[int], each: bool, on_read: Callable[[int, int], None] = lambda done, total: None
-    ) -> list[torch.Tensor]:
-        if not ids or min(ids) < 0 or max(ids) >= self._vocabulary:
-            raise UsageError(
-                f"Token ids must lie in 0 to {self._vocabulary - 1}, and be one at least", code="value-out-of-range"
-            )
-        self.cache.room(self.cache.length, len(ids))
-        if not self.cache.length:
-            self._kept.forget()  # what a call that failed has left
-        found, left = [], list(ids)
-        while left:
-            on_read(len(ids) - len(left), len(ids))
-            count = self._kept.at_once(CHUNK) or len(left)
-            # what fails (Ctrl-C, a full memory) leaves some layers with these tokens: nothing counts until all have
-            held, self.cache.ids = self.cache.ids, []
-            found.append(self._kept.forward(left[:count], each))
-            held += left[:count]
-            self.cache.ids = held
-            del left[:count]
-        on_read(len(ids), len(ids))
-        return found
+    def keep(self, cache: Tokens, owner: str) -> None:
+        """Do nothing: there is one sequence."""
+
+    def end(self, cache: Tokens, owner: str, share: bool) -> None:
+        """Give the cache back; what it has is kept for a sequence that begins alike."""
+        self._used = False
+        if not share:
+            cache.truncate(0)
+
+    def recover(self, caches: Sequence[Tokens]) -> None:
+        """Note whether a sequence has the cache."""
+        self._used = bool(caches)
+
+    def chunk(self, count: int) -> int:
+        """Return how many tokens of a prompt of ``count`` are read together."""
+        return self.kept.at_once(CHUNK) or count
+
+    def get_ready(self, count: int) -> None:
+        """Do nothing: everything is imported."""
+
+    def compute(self, batch: Sequence[tuple[Tokens, Sequence[int], int]]) -> Floats:
+        """Compute the next tokens of the cache; return logits [rows, vocabulary] of the last so many."""
+        ((cache, ids, count),) = batch
+        if not cache.length:
+            self.kept.forget()  # what a call that failed has left
+        cache.ids = []  # what fails (Ctrl-C, a full memory) leaves some layers with these tokens: nothing counts then
+        found: Floats = self.kept.forward(ids, count > 1).numpy()
+        return found[len(found) - count :]

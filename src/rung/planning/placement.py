@@ -87,7 +87,7 @@ def arrange(
             break
         mine = kitchen.recipe(storage, device, compute_dtype(device, lossless), packed)
         budget = request.budget(device)
-        alone = len(devices) == 1 and request.batch == 1
+        alone = len(devices) == 1
         torch = not (alone and mine.reads_without_torch(device, cache_dtype, request.beside > 0))
 
         def use(

@@ -261,6 +261,7 @@ def _plan(
         error_db=best.recipe.error_db,
         reasons=reasons,
         candidates=tuple(_candidate(a, c, verdict) for a, c, verdict in found),
+        parallel=request.batch,
     )
 
 

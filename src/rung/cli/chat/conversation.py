@@ -20,7 +20,8 @@ from rung.core.text import close, quoted, size
 from rung.models.files.jsonfile import read_object
 
 if TYPE_CHECKING:
-    from rung.engine.model import Generation, Model
+    from rung.engine.generation import Generation
+    from rung.engine.model import Model
 
 #: Bytes of a saved conversation, and of a file that goes with a turn: more than the context of any model.
 MOST_BYTES = 8 * 2**20

@@ -12,7 +12,8 @@ from rung.core.text import printable
 
 if TYPE_CHECKING:
     from rung.core.types import StepDown
-    from rung.engine.model import Generation, Model
+    from rung.engine.generation import Generation
+    from rung.engine.model import Model
 
 #: Why an answer ended before the model ended it.
 _ENDS = {"length": "stopped at --max-tokens", "context": "the context is full", "stopped": "stopped"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from rung.cli.common import part_lines
+from rung.cli.common import context_words, part_lines
 from rung.cli.views.output import columns
 from rung.cli.views.page import table
 from rung.core.text import rate, size
@@ -32,7 +32,7 @@ def candidates(plan: Plan) -> list[str]:
 
 
 def _line(plan: Plan) -> str:
-    return f"{plan.model} · {'; '.join(plan.reasons)} · {plan.memory_words(named=True)} · context {plan.context:,}"
+    return f"{plan.model} · {'; '.join(plan.reasons)} · {plan.memory_words(named=True)} · {context_words(plan)}"
 
 
 def _row(candidate: Candidate) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from rung.core.types import Device
 from rung.engine.calibration import transformers
 from rung.engine.calibration.models import Size, decoder, encoded, plan, reading
 from rung.engine.decoder import Decoder
+from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.models.decoder_memory import CHUNK
 from rung.planning.weight_plan import climb_linear, compute_dtype
 from rung.run.binding import Binder, Linear
@@ -175,12 +176,12 @@ def _multiply(linears: Sequence[Linear], given: Mapping[int, Tensor]) -> None:
         linear(given[linear.shape[1]])
 
 
-def _token(model: Decoder) -> None:
+def _token(model: SequenceReader[Decoder]) -> None:
     model.cache.truncate(0)
     model.step(1)
 
 
-def _chunk(model: Decoder) -> None:
+def _chunk(model: SequenceReader[Decoder]) -> None:
     model.cache.truncate(0)
     model.prefill([1] * CHUNK)
 

@@ -24,6 +24,7 @@ from rung.engine import process_memory
 from rung.engine.calibration import gpu, transformers
 from rung.engine.calibration.models import Size, card, decoder, plan, reading
 from rung.engine.decoder import Decoder
+from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.models.decoder_memory import CHUNK
 from rung.planning.speed import step_of
 
@@ -157,7 +158,7 @@ def _rest(whole: float, part: float) -> float:
     return max(whole - part, whole / 10)
 
 
-def _token(model: Decoder, depth: int) -> float:
+def _token(model: SequenceReader[Decoder], depth: int) -> float:
     """Seconds of one token after ``depth`` others, the median of many."""
 
     def measure() -> float:
@@ -173,7 +174,7 @@ def _token(model: Decoder, depth: int) -> float:
     return _undisturbed(measure)
 
 
-def _chunk(model: Decoder, depth: int) -> float:
+def _chunk(model: SequenceReader[Decoder], depth: int) -> float:
     """Seconds of a chunk of a prompt after ``depth`` tokens, the median of some."""
 
     def measure(count: int = CHUNK) -> float:
@@ -187,10 +188,12 @@ def _chunk(model: Decoder, depth: int) -> float:
     return statistics.median(_undisturbed(measure) for _ in range(_CHUNKS))
 
 
-def _products(model: Decoder) -> float:
+def _products(model: SequenceReader[Decoder]) -> float:
     """Seconds of all products of a chunk of a prompt, without what lies between them, the median of some."""
     biased = [
-        one for layer in model.weights.layers for one in (*layer.inputs, *layer.widen, layer.output, layer.narrow)
+        one
+        for layer in model.backend.weights.layers
+        for one in (*layer.inputs, *layer.widen, layer.output, layer.narrow)
     ]
     linears: list[Any] = [one.linear for one in biased]
     given = {columns: torch.randn(CHUNK, columns) for columns in {linear.shape[1] for linear in linears}}

@@ -13,7 +13,8 @@ import numpy as np
 from rung import formats
 from rung.core.types import Device, Format, Plan
 from rung.engine.decoder import Decoder
-from rung.engine.kv_cache import BlockPool
+from rung.engine.scheduling.kv_cache import BlockPool
+from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.engine.weight_loader import WeightLoader
 from rung.formats import Encoded
 from rung.models.card import Decoder as Shape
@@ -76,14 +77,14 @@ def plan(device: Device, threads: int, name: str, size: Size) -> tuple[Plan, Wei
 
 
 @contextmanager
-def decoder(device: Device, threads: int, name: str, size: Size) -> Iterator[Decoder]:
-    """A bound decoder of random weights in that format."""
+def decoder(device: Device, threads: int, name: str, size: Size) -> Iterator[SequenceReader[Decoder]]:
+    """Yield a sequence of a bound decoder of random weights in that format."""
     made, found = card(name, size), plan(device, threads, name, size)[0]
     with WeightLoader(made, found, (device,), Random(made), Journal(), lambda done, total: None) as parts:
         weights = Weights.bind(made.decoder, parts, size.context)
         step = parts.step()
         pool = BlockPool(made.decoder, size.context, found.cache_dtype, parts.devices, step.block)
-    yield Decoder(weights, pool, step, threads)
+    yield SequenceReader(Decoder(weights, pool, step, threads))
 
 
 def card(name: str, size: Size) -> ModelCard:

@@ -268,12 +268,12 @@ class Kept:
     """A network with what it keeps of the tokens so far: keys and values, or a state."""
 
     def __init__(self, network: nn.Module, place: torch.device, context: int) -> None:
-        self._network, self._place, self._context = network, place, context
+        self.network, self._place, self._context = network, place, context
         accepted = inspect.signature(network.forward).parameters
         self._name = next((name for name in _KEPT if name in accepted), None)
         self._last = "logits_to_keep" in accepted
         self._kept: Any = None
-        self._ids: list[int] = []
+        self.ids: list[int] = []
         if (head := getattr(network, "get_output_embeddings", lambda: None)()) is not None:
             head.register_forward_pre_hook(_with_own_strides)
         self.forget()
@@ -282,8 +282,8 @@ class Kept:
         """As if no token had been read."""
         made = None
         if self._name == _KEPT[0]:
-            made = _attention().with_rows(_caches().DynamicCache(config=self._network.config), self._context)
-        self._kept, self._ids = made, []
+            made = _attention().with_rows(_caches().DynamicCache(config=self.network.config), self._context)
+        self._kept, self.ids = made, []
 
     def at_once(self, most: int) -> int:
         """How many tokens a call may have now, ``most`` where it may be any number; 0: all that there are.
@@ -294,11 +294,11 @@ class Kept:
             return 0
         if self._name == _KEPT[0] and all(isinstance(one, _caches().DynamicLayer) for one in self._kept.layers):
             return most
-        return 1 if self._ids else 0
+        return 1 if self.ids else 0
 
     def forward(self, ids: Sequence[int], each: bool = False) -> Tensor:
         """Logits [1, vocabulary] f32 after the last of ``ids``, which follow those before; ``each``: a row for each."""
-        before = self._ids if self._name is None else []
+        before = self.ids if self._name is None else []
         given = torch.tensor([[*before, *ids]], device=self._place)
         options: dict[str, Any] = {"use_cache": self._name is not None}
         if self._kept is not None and self._name is not None:
@@ -306,11 +306,11 @@ class Kept:
         if self._last and not each:
             options["logits_to_keep"] = 1
         with torch.inference_mode():
-            found = self._network(input_ids=given, **options)
+            found = self.network(input_ids=given, **options)
         self._kept = getattr(found, self._name, None) if self._name is not None else None
         if self._kept is None:  # it keeps nothing after all
             self._name = None
-        self._ids += ids
+        self.ids += ids
         rows: Tensor = found.logits[0, -len(ids) :] if each else found.logits[0, -1:]
         return rows.float().cpu()
 

@@ -54,6 +54,7 @@ def does_not_fit(
     groups = groups_of(devices, request.together)
     closest = min(tried, key=lambda a: a.over)
     ways = [
+        *fewer_sequences(kitchen, groups, request, context),
         *less_context(kitchen, groups, request, context),
         *smaller_format(kitchen, groups, request, context, closest),
     ]
@@ -90,9 +91,11 @@ def _command(kitchen: WeightPlanCache, request: Request, **changed: str | int | 
     typed = request.typed
     asked = {"format": request.format, "device": typed.device or request.device, "software": typed.software}
     memory = {"memory": ",".join(budget_text(name, count) for name, count in request.memory.items()) or None}
-    options = asked | {"context": request.context} | memory | changed
+    several = {"parallel": request.batch} if request.batch > 1 else {}
+    options = asked | {"context": request.context} | several | memory | changed
     given = [f"--{name} {quoted(value)}" for name, value in options.items() if value is not None]
-    return " ".join([typed.command, quoted(typed.model or name_of(kitchen.subject.path)), *given])
+    command = "rung plan" if several and typed.command == "rung run" else typed.command
+    return " ".join([command, quoted(typed.model or name_of(kitchen.subject.path)), *given])
 
 
 def budget_text(device: str, count: int) -> str:
@@ -124,6 +127,18 @@ def _fits(kitchen: WeightPlanCache, format: Storage, groups: Groups, request: Re
         for group in groups
         for packed in ((True,) if kitchen.subject.borrowed else (True, False))
     )
+
+
+def fewer_sequences(kitchen: WeightPlanCache, groups: Groups, request: Request, context: int) -> list[str]:
+    """The command with as many sequences at once as fit with the whole context; none where not even one does."""
+    name = request.format or (None if kitchen.subject.keeps else _COARSE)
+    format = storage(name) if name and name != "stored" else None
+
+    def fits(count: int) -> bool:
+        return _fits(kitchen, format, groups, replace(request, batch=count), context)
+
+    most = _largest(request.batch - 1, fits)
+    return [_command(kitchen, request, format=name, parallel=most)] if most else []
 
 
 def less_context(kitchen: WeightPlanCache, groups: Groups, request: Request, context: int) -> list[str]:

@@ -47,7 +47,7 @@ _Software = Annotated[
 _Fits = Annotated[
     bool, typer.Option("--fits", help="Check every card of the catalog, and name the smallest that runs it.")
 ]
-_Batch = Annotated[int, typer.Option("--batch", help="Number of sequences at once.")]
+_Batch = Annotated[int, typer.Option("--batch", "--parallel", help="Number of sequences at once.")]
 _Prompt = Annotated[
     int | None,
     typer.Option(

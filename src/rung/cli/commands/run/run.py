@@ -15,7 +15,8 @@ from rung.core.errors import UsageError
 from rung.core.text import quoted
 
 if TYPE_CHECKING:
-    from rung.engine.model import Generation, Model
+    from rung.engine.generation import Generation
+    from rung.engine.model import Model
 
 _Max = Annotated[
     int | None, typer.Option("--max-tokens", min=1, help="Stop after this many tokens.", show_default=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ _LANES = 16
 
 
 class Tokens:
-    """The ids of the tokens that a cache of up to ``context`` tokens holds."""
+    """The ids of the tokens whose keys and values a cache of up to ``context`` tokens has."""
 
     def __init__(self, context: int) -> None:
         self.context = context
@@ -34,34 +35,37 @@ class Tokens:
 
     @property
     def length(self) -> int:
-        """Tokens held."""
+        """Return the number of tokens."""
         return len(self.ids)
 
     def room(self, start: int, count: int) -> None:
-        """Raises ``ContextTooLong`` when ``count`` tokens from position ``start`` on do not fit."""
+        """Raise ``ContextTooLong`` when ``count`` tokens from position ``start`` on do not fit."""
         if start + count > self.context:
             raise ContextTooLong(
                 f"{start + count} tokens do not fit into a context of {self.context}",
-                [f"{start} tokens are held and {count} are new"],
+                [f"the cache has {start} tokens and {count} are new"],
                 [f"rung run MODEL --context {start + count}", "a shorter prompt"],
             )
 
     def advance(self, ids: Sequence[int]) -> None:
-        """Counts tokens whose keys and values have been written at ``length`` and on."""
+        """Count tokens whose keys and values have been written at ``length`` and on."""
         self.ids.extend(ids)
 
     def truncate(self, length: int) -> None:
-        """Forgets every token from position ``length`` on."""
+        """Forget every token from position ``length`` on."""
         del self.ids[length:]
 
     def shared(self, ids: Sequence[int]) -> int:
-        """How many leading tokens of ``ids`` are held already."""
-        count = 0
-        for held, new in zip(self.ids, ids, strict=False):
-            if held != new:
-                break
-            count += 1
+        """Return how many leading tokens of ``ids`` the cache has."""
+        return common_length(self.ids, ids)
+
+
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return how many leading tokens two sequences have in common."""
+    count = min(len(first), len(second))
+    if first[:count] == second[:count]:
         return count
+    return next((at for at in range(count) if first[at] != second[at]), count)
 
 
 class _Group:
@@ -84,12 +88,16 @@ class _Group:
         return len(self._free)
 
     def take(self) -> int:
-        """Return a block that nobody had. Raises ``OutOfMemory``."""
+        """Return a block that nobody uses. Raises ``OutOfMemory``."""
         if not self._free:
             raise OutOfMemory("The cache of keys and values is full.", [f"all {len(self.uses)} blocks are in use"])
         block = self._free.pop()
         self.uses[block] = 1
         return block
+
+    def share(self, block: int) -> None:
+        """Count one more user of a block that is in use."""
+        self.uses[block] += 1
 
     def give_back(self, block: int) -> None:
         """Count one user less."""
@@ -97,12 +105,18 @@ class _Group:
         if not self.uses[block]:
             self._free.append(block)
 
+    def recount(self, blocks: Sequence[int]) -> None:
+        """Let these be the blocks in use, once for each time they are named."""
+        uses = Counter(blocks)
+        self.uses = [uses[block] for block in range(len(self.uses))]
+        self._free = [block for block in reversed(range(len(self.uses))) if not self.uses[block]]
+
 
 class BlockPool:
     """The memory of caches; see ``rung.ops.decode_step.parts.Pool``.
 
     ``block`` are the positions of a block, 0 for those of a whole sequence; ``blocks`` how many there are in each
-    group, by default those of one sequence.
+    group, by default those of so many ``sequences``.
     """
 
     def __init__(
@@ -113,6 +127,7 @@ class BlockPool:
         devices: Sequence[str],
         block: int = 0,
         blocks: int | None = None,
+        sequences: int = 1,
     ) -> None:
         """Reserve the memory; ``devices`` has torch's name of each layer's."""
         self.context, self.dtype = context, dtype
@@ -129,15 +144,29 @@ class BlockPool:
             self._layers.append(LayerLayout(group, counts[group] * both, self.heads * head, head, row))
             counts[group] += 1
         self.per_sequence = -(-context // self.block)
-        count = self.per_sequence if blocks is None else blocks
+        count = sequences * self.per_sequence if blocks is None else blocks
         self.members = [
             _Group(device, count, layers * both) for (_, device), layers in zip(self._names, counts, strict=True)
         ]
+        #: Frees a block that only a prefix cache uses, and returns whether there was one.
+        self.reclaim: Callable[[], bool] = lambda: False
 
     @property
     def groups(self) -> int:
         """Return the number of groups."""
         return len(self.members)
+
+    def take(self, group: int) -> int:
+        """Return a block of a group that nobody else uses; reclaim one if need be. Raises ``OutOfMemory``."""
+        while not self.members[group].free and self.reclaim():
+            pass
+        return self.members[group].take()
+
+    def recount(self, caches: Iterable[Cache]) -> None:
+        """Count the uses of blocks anew: those of these caches."""
+        lists = [cache.blocks for cache in caches]
+        for group, member in enumerate(self.members):
+            member.recount([block for blocks in lists for block in blocks[group]])
 
     def layer(self, index: int) -> LayerLayout:
         """Return where a layer lies."""
@@ -170,7 +199,7 @@ class BlockPool:
 
 
 class Cache(Tokens):
-    """Keys and values of one sequence, in blocks of a pool, and the ids of the tokens that are held.
+    """Keys and values of one sequence, in blocks of a pool, and the ids of its tokens.
 
     Writing beyond ``length`` changes nothing that counts, so a call that failed can be repeated one rung lower.
     """
@@ -179,6 +208,8 @@ class Cache(Tokens):
         super().__init__(pool.context)
         self.pool = pool
         self.blocks: list[list[int]] = [[] for _ in pool.members]
+        #: Whole blocks that a prefix cache knows of.
+        self.kept = 0
         self._tables = [np.zeros(pool.per_sequence, np.int64) for _ in pool.members]
 
     def table(self, group: int) -> int:
@@ -187,13 +218,22 @@ class Cache(Tokens):
 
     def reserve(self, count: int) -> None:
         """Take blocks for the positions before ``count``. Raises ``OutOfMemory``."""
-        wanted = -(-count // self.pool.block)
-        for member, blocks, table in zip(self.pool.members, self.blocks, self._tables, strict=True):
-            while len(blocks) < wanted:
-                block = member.take()
-                if member.device == "cpu":
-                    table[len(blocks)] = member.base + block * member.memory.strides[0]
-                blocks.append(block)
+        needed = -(-count // self.pool.block)
+        for group, blocks in enumerate(self.blocks):
+            while len(blocks) < needed:
+                self._append(group, self.pool.take(group))
+
+    def attach(self, blocks: Sequence[int], ids: Sequence[int]) -> None:
+        """Append a block of each group that holds the keys and values of ``ids``; the caller has counted this use."""
+        for group, block in enumerate(blocks):
+            self._append(group, block)
+        self.advance(ids)
+
+    def _append(self, group: int, block: int) -> None:
+        member, blocks = self.pool.members[group], self.blocks[group]
+        if member.device == "cpu":
+            self._tables[group][len(blocks)] = member.base + block * member.memory.strides[0]
+        blocks.append(block)
 
     def release(self) -> None:
         """Give all blocks back, and forget every token."""

@@ -1,0 +1,113 @@
+"""Tokens a second of several sequences at once, beside llama.cpp's ``llama-batched-bench`` on the same file, in turns.
+
+    python benchmarks/batches.py MODEL.gguf ... [--llama-cpp BUILD/bin] [--sequences 1 2 4 8 16] [--turns 5]
+
+Every sequence has a prompt of its own (``--prompt`` tokens) and gets ``--tokens`` more. A figure is the sum over all
+sequences; a ratio is the median over the turns of rung / llama.cpp. Without ``--llama-cpp`` rung is measured alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PROGRAM = """
+import json, sys, time
+import rung
+from rung.engine.scheduling.scheduler import Scheduler
+from rung.engine.scheduling.sequence import TokenSequence
+
+path, counts, prompt, tokens, threads = sys.argv[1], json.loads(sys.argv[2]), *map(int, sys.argv[3:6])
+context = prompt + tokens + 8
+model = rung.load(path, context=context, parallel=max(counts), threads=threads)
+
+def run(count, salt):
+    scheduler = Scheduler(model.backend)
+    everybody = []
+    for number in range(count):
+        ids = [5 + (7 * number + 11 * at + salt) % 200 for at in range(prompt)]
+        everybody.append(TokenSequence(ids, lambda logits: int(logits.argmax()), ends=frozenset(), context=context,
+                                       most=tokens, owner=str(salt)))
+        scheduler.add(everybody[-1])
+    while not all(each.ahead for each in everybody):
+        scheduler.advance(*(each for each in everybody if not each.ahead))
+    started = time.perf_counter()
+    while not all(each.ended for each in everybody):
+        for each in everybody:
+            each.take()
+        scheduler.advance(*(each for each in everybody if not each.ended))
+    took = time.perf_counter() - started
+    for each in everybody:
+        scheduler.cancel(each)
+    model.backend.prefixes.clear()
+    return count * (tokens - 1) / took
+
+for count in counts:
+    run(count, 1)
+print(json.dumps({count: run(count, 2) for count in counts}))
+"""
+
+
+def ours(path: Path, given: argparse.Namespace) -> dict[int, float]:
+    """Return tokens a second of rung, by the number of sequences."""
+    command = [sys.executable, "-c", PROGRAM, str(path), json.dumps(given.sequences)]
+    command += [str(given.prompt), str(given.tokens), str(given.threads)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {int(count): rate for count, rate in json.loads(said.splitlines()[-1]).items()}
+
+
+def theirs(path: Path, given: argparse.Namespace) -> dict[int, float]:
+    """Return the same of llama.cpp."""
+    context = max(given.sequences) * (given.prompt + given.tokens + 8)
+    command = [str(given.llama_cpp / "llama-batched-bench"), "-m", str(path), "-c", str(context), "-b", "512"]
+    command += [
+        "-npp",
+        str(given.prompt),
+        "-ntg",
+        str(given.tokens),
+        "-t",
+        str(given.threads),
+        "--output-format",
+        "jsonl",
+    ]
+    command += ["-npl", ",".join(map(str, given.sequences))]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    return {int(row["pl"]): float(row["speed_tg"]) for row in rows}
+
+
+def main() -> None:
+    """Measure every file and print a table of each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--llama-cpp", type=Path)
+    parser.add_argument("--sequences", nargs="+", type=int, default=[1, 2, 3, 4, 5, 6, 7, 8, 16])
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--turns", type=int, default=5)
+    given = parser.parse_args()
+    print(f"{given.threads} threads, {given.turns} turns, load average {os.getloadavg()[0]:.1f} at the start")
+    for path in given.models:
+        started, both = time.monotonic(), []
+        for _ in range(given.turns):
+            both.append((ours(path, given), theirs(path, given) if given.llama_cpp else {}))
+        print(f"{path.stem} ({time.monotonic() - started:.0f} s)")
+        for count in given.sequences:
+            mine = [turn[0][count] for turn in both]
+            line = f"  {count:3} sequences  {statistics.median(mine):8.1f} tokens/s"
+            if given.llama_cpp:
+                peer = [turn[1][count] for turn in both]
+                ratio = statistics.median(a / b for a, b in zip(mine, peer, strict=True))
+                line += f"  llama.cpp {statistics.median(peer):8.1f}  ratio {ratio:.2f}"
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

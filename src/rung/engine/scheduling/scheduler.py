@@ -1,0 +1,356 @@
+"""Compute the tokens of many sequences together: who takes part in a step, with how many tokens.
+
+Nothing runs by itself: a thread that wants a token of a sequence computes steps until there is one, for everybody who
+wants tokens at that time. Sequences whose last token was taken a moment ago come along, so that answers that are read
+in turns share steps. At most ``parallel`` sequences have a cache; the others wait.
+
+Prompts are read in chunks beside the tokens of others. A chunk is as long as lets everybody have a token within
+``LATENCY_GOAL`` seconds, by the speed of earlier steps. Whose turn it is goes by owner: the one who got least comes
+first (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024). Where the pool of blocks is full, the
+sequence that came last gives its blocks back and is computed again later.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from rung.core.errors import OutOfMemory
+from rung.engine.scheduling.kv_cache import Tokens, common_length
+from rung.engine.scheduling.sequence import Sequence
+from rung.formats.codec import Floats
+from rung.models.decoder_memory import CHUNK
+
+#: Seconds within which everybody shall have a token while a prompt is read.
+LATENCY_GOAL = 0.15
+#: Rows of a prompt beside the tokens of others while no speed is known, and at least.
+_FIRST_ROWS, _FEWEST_ROWS = 16, 4
+#: Rows of a step are a multiple of it: tiles have so many.
+_MULTIPLE = 8
+#: Tokens that another sequence is about to read for which one waits that begins with the same ones.
+_WORTH_WAITING = 128
+#: Seconds after its last token was taken in which a sequence keeps its cache and comes along.
+_IDLE = 0.2
+#: Seconds between two looks at whether there is room for a sequence.
+_LOOK = 0.002
+
+
+class Part(NamedTuple):
+    """A sequence that takes part in a step: which of its tokens are computed, and the logits of how many."""
+
+    sequence: Sequence
+    cache: Tokens
+    start: int
+    ids: Many[int]
+    logits: int
+
+
+C = TypeVar("C", bound=Tokens)
+
+
+class Backend(Protocol[C]):
+    """Compute tokens: ``rung.engine.decoder.Decoder``, or a network of transformers."""
+
+    @property
+    def parallel(self) -> int:
+        """Return how many sequences may have a cache at once."""
+
+    @property
+    def context(self) -> int:
+        """Return how many tokens a sequence may have."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Return how many tokens the model knows."""
+
+    @property
+    def same_bytes(self) -> bool:
+        """Return whether logits do not depend on how tokens are put together."""
+
+    def begin(self, ids: Many[int], owner: str, share: bool) -> C | None:
+        """Return a cache with room for ``ids`` and one more, or None where there is no room now.
+
+        With ``share`` it has what is known of the beginning of ``ids``, all but the last at most.
+        """
+
+    def reserve(self, cache: C, count: int) -> None:
+        """Make room for ``count`` tokens in all. Raises ``OutOfMemory``."""
+
+    def keep(self, cache: C, owner: str) -> None:
+        """Let other sequences of an owner share what a cache has."""
+
+    def end(self, cache: C, owner: str, share: bool) -> None:
+        """Give a cache back; with ``share`` what it has is kept until there is no room."""
+
+    def recover(self, caches: Many[C]) -> None:
+        """Mend the books after an interrupt in the midst of them; these caches are in use."""
+
+    def chunk(self, count: int) -> int:
+        """Return how many tokens of a prompt of ``count`` are read together."""
+
+    def get_ready(self, count: int) -> None:
+        """Import what computing so many tokens of a sequence needs, so that it does not count as computing."""
+
+    def compute(self, batch: Many[tuple[C, Many[int], int]]) -> Floats:
+        """Compute the next tokens of each cache; return logits of the last so many of each, one after the other."""
+
+
+class Scheduler:
+    """Sequences over one backend. Any thread may call; a fork goes on with its copy.
+
+    An interrupt may come between any two lines. What it cuts is mended by the next call.
+    """
+
+    def __init__(self, backend: Backend[Any]) -> None:
+        self._backend = backend
+        self._waiting: list[Sequence] = []
+        self._running: list[Sequence] = []  # in the order in which they got their caches
+        self._served: dict[str, float] = {}  # tokens by owner
+        self._seconds_a_row = 0.0  # of a step with rows of a prompt
+        self._changing = False  # whether this thread is in the midst of a change
+        self._cut = False  # whether an interrupt or an error came in the midst of one
+        self._process, self._lock = os.getpid(), threading.RLock()
+
+    @property
+    def parallel(self) -> int:
+        """Return how many sequences may be computed at once."""
+        return self._backend.parallel
+
+    def add(self, sequence: Sequence) -> None:
+        """Take a sequence on, which is computed when somebody waits for it."""
+        with self._locked():
+            active = {each.owner for each in (*self._waiting, *self._running)}
+            counts = {owner: self._served.get(owner, 0.0) for owner in active}
+            if sequence.owner not in counts:  # who was away has no claim on what was not used
+                counts[sequence.owner] = max(self._served.get(sequence.owner, 0.0), min(counts.values(), default=0.0))
+            self._served = counts
+            self._waiting.append(sequence)
+
+    def advance(self, *sequences: Sequence) -> None:
+        """Return once one of some sequences has a token that nobody took, has ended, got its cache, or computed more.
+
+        Raises what a step raises; the sequences are as they were then.
+        """
+        before = [(each.cached, each.computed) for each in sequences]
+        for each in sequences:
+            each.waiting, each.thread = True, threading.get_ident()
+        try:
+            while True:
+                with self._locked():
+                    if any(map(_has_news, sequences, before)):
+                        return
+                    moved = self._change(self._step)
+                if not moved:
+                    time.sleep(_LOOK)
+        finally:
+            for each in sequences:
+                each.waiting, each.used = False, time.monotonic()
+
+    def cancel(self, sequence: Sequence) -> None:
+        """End a sequence; what it has computed is kept for others. A step that another thread computes ends first."""
+        sequence.end("stopped")
+        with self._locked():
+            self._change(self._sweep)
+
+    def _locked(self) -> threading.RLock:
+        if self._process != os.getpid():  # a fork: its parent's threads, which may have the lock, are not here
+            self._process, self._lock = os.getpid(), threading.RLock()
+            self._changing, self._cut = False, True
+        return self._lock
+
+    def _change(self, call: Callable[[], bool]) -> bool:
+        """Make a call that changes the books, which are mended first if the last one was cut short.
+
+        Not where this thread is in the midst of such a call: Python may throw an answer away at any time, which then
+        is only marked as ended.
+        """
+        if self._changing:
+            return False
+        self._changing = True
+        try:
+            if self._cut:
+                self._mend()
+            self._cut = True
+            done = call()
+            self._cut = False
+            return done
+        finally:
+            self._changing = False
+
+    def _mend(self) -> None:
+        everybody = list(dict.fromkeys((*self._running, *self._waiting)))
+        self._running = [each for each in everybody if each.cache is not None]
+        self._waiting = [each for each in everybody if each.cache is None]
+        self._backend.recover([each.cache for each in self._running if each.cache is not None])
+
+    def _sweep(self) -> bool:
+        """Give back the caches of sequences that have ended; return whether there were any."""
+        ended = [each for each in (*self._running, *self._waiting) if each.ended]
+        for sequence in ended:
+            if sequence.cache is not None:
+                self._stop(sequence)
+            else:
+                self._waiting.remove(sequence)
+        return bool(ended)
+
+    def _stop(self, sequence: Sequence) -> None:
+        """Give back the cache of a sequence."""
+        cache, sequence.cache = sequence.cache, None
+        if cache is not None:
+            self._backend.end(cache, sequence.owner, sequence.error is None)
+        self._running.remove(sequence)
+
+    def _step(self) -> bool:
+        """Give caches to those who wait, or compute the next tokens of those who take part; return whether any came."""
+        self._sweep()
+        if self._admit():
+            return True
+        batch = self._batch()
+        if not batch:
+            return False
+        self._cut = False  # nothing changes while it is computed
+        started = time.perf_counter()
+        self._backend.get_ready(max(len(part.ids) for part in batch))
+        begun = time.perf_counter()
+        logits = self._backend.compute([(part.cache, part.ids, part.logits) for part in batch])
+        self._cut = True
+        self._measure(batch, begun - started, time.perf_counter() - begun)
+        row = 0
+        for part in batch:
+            self._take(part, logits[row : row + part.logits])
+            row += part.logits
+        return True
+
+    def _take(self, part: Part, logits: Floats) -> None:
+        """Let a sequence take its logits and count its tokens. What fails there ends this sequence alone."""
+        sequence = part.sequence
+        try:
+            sequence.accept(logits, part.start)
+        except Exception as error:
+            sequence.end("error", error)
+        part.cache.advance(part.ids)
+        self._served[sequence.owner] = self._served.get(sequence.owner, 0.0) + len(part.ids)
+        if sequence.shares:
+            self._backend.keep(part.cache, sequence.owner)
+
+    def _measure(self, batch: Many[Part], ready: float, seconds: float) -> None:
+        """Note how long a step took: for its sequences, and for how many rows the next one may have."""
+        for part in batch:
+            part.sequence.seconds["prefill" if part.start < part.sequence.prompt else "decode"] += seconds
+            part.sequence.seconds["ready"] += ready
+        if any(len(part.ids) > 1 for part in batch):
+            found = seconds / sum(len(part.ids) for part in batch)
+            self._seconds_a_row = 0.5 * (self._seconds_a_row + found) if self._seconds_a_row else found
+
+    def _batch(self) -> list[Part]:
+        """Return who takes part in a step, with the tokens that are computed next: single ones first."""
+        active = [each for each in self._running if _takes_part(each)]
+        left = {each: len(each.ids) - each.computed for each in active}
+        singles = sum(count == 1 for count in left.values())
+        room = self._rows_beside(singles) if singles else CHUNK
+        active.sort(key=lambda each: (left[each] > 1, self._served.get(each.owner, 0.0)))
+        batch: list[Part] = []
+        for each in active:
+            if left[each] > 1 and room <= 0:
+                break
+            count = 1 if left[each] == 1 else min(left[each], self._most(each, left[each]), room)
+            if self._reserve(each, count, batch) and each.cache is not None:
+                room -= count if left[each] > 1 else 0
+                start = each.computed
+                ids = each.ids[start : start + count]
+                batch.append(Part(each, each.cache, start, ids, each.logits_of(len(ids))))
+        return batch
+
+    def _most(self, sequence: Sequence, left: int) -> int:
+        """Return how many tokens of a sequence may be read together.
+
+        Where logits depend on it, tokens of an answer are computed again one by one, as they were before.
+        """
+        if not self._backend.same_bytes and sequence.shares:
+            left = max(min(left, sequence.prompt - sequence.computed), 1)
+        return self._backend.chunk(left)
+
+    def _rows_beside(self, others: int) -> int:
+        """Return how many rows of prompts a step may have so that ``others`` have their tokens in time."""
+        if not self._seconds_a_row:
+            return _FIRST_ROWS
+        rows = int(LATENCY_GOAL / self._seconds_a_row)
+        return max(min(rows // _MULTIPLE * _MULTIPLE - others, CHUNK), _FEWEST_ROWS)
+
+    def _reserve(self, sequence: Sequence, count: int, batch: Many[Part]) -> bool:
+        """Make room for the next tokens of a sequence: others that came later give theirs up, or else this one does."""
+        while sequence.cache is not None:
+            try:
+                self._backend.reserve(sequence.cache, sequence.computed + count)
+            except OutOfMemory:
+                inside = [part.sequence for part in batch]
+                self._preempt(next(each for each in reversed(self._running) if each not in inside))
+            else:
+                return True
+        return False
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Take the cache of a sequence, which waits before all others then."""
+        self._waiting.insert(0, sequence)
+        self._stop(sequence)
+
+    def _admit(self) -> bool:
+        """Give caches to those who wait, the owner who got least first; return whether there was room for any."""
+        asking = [each for each in self._waiting if each.waiting]
+        asking.sort(key=lambda each: self._served.get(each.owner, 0.0))
+        count = len(self._running)
+        for sequence in asking:
+            while not (self._shares_soon(sequence) or self._begin(sequence)):
+                if not self._running:
+                    raise OutOfMemory("The cache of keys and values has no room for one sequence.")
+                idle = next((each for each in self._running if _is_idle(each)), None)
+                if idle is None:
+                    return len(self._running) > count
+                self._preempt(idle)
+                count -= 1
+        return len(self._running) > count
+
+    def _begin(self, sequence: Sequence) -> bool:
+        """Give a sequence a cache; return whether there was room."""
+        if len(self._running) >= self._backend.parallel:
+            return False
+        cache = self._backend.begin(sequence.ids, sequence.owner, sequence.shares)
+        if cache is None:
+            return False
+        if sequence.cached is None:
+            sequence.cached = cache.length
+        self._running.append(sequence)
+        sequence.cache = cache
+        self._waiting.remove(sequence)
+        return True
+
+    def _shares_soon(self, sequence: Sequence) -> bool:
+        """Return whether another sequence is reading what this one begins with, so that waiting saves time."""
+        return sequence.shares and any(
+            each.shares
+            and each.owner == sequence.owner
+            and _takes_part(each)
+            and common_length(each.ids[: each.prompt], sequence.ids) >= each.computed + _WORTH_WAITING
+            for each in self._running
+        )
+
+
+def _has_news(sequence: Sequence, before: tuple[int | None, int]) -> bool:
+    """Return whether a sequence has a token, has ended, or came further than (cached, computed) before."""
+    return sequence.ahead or sequence.ended or sequence.cached != before[0] or sequence.computed > before[1]
+
+
+def _takes_part(sequence: Sequence) -> bool:
+    if sequence.ahead or sequence.ended:
+        return False
+    return sequence.waiting or time.monotonic() - sequence.used < _IDLE
+
+
+def _is_idle(sequence: Sequence) -> bool:
+    """Return whether a sequence may lose its cache: nobody waits for it, nor will in a moment."""
+    elsewhere = sequence.thread != threading.get_ident()
+    return not (sequence.waiting or (elsewhere and time.monotonic() - sequence.used < _IDLE))

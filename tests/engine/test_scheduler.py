@@ -1,0 +1,344 @@
+"""Sequences that are computed together: the same tokens as alone, whatever happens to others, and all blocks free."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+import threading
+
+import pytest
+from toy_backend import VOCABULARY, answer, finish, free_blocks, next_token, sequence, toy
+
+from rung.engine.scheduling import scheduler as scheduler_module
+from rung.engine.scheduling.scheduler import LATENCY_GOAL, Scheduler
+from rung.engine.scheduling.sequence import LogitSequence
+
+
+def all_free(decoder) -> bool:
+    """Whether nothing is left in the pool but what the prefix cache gives back."""
+    decoder.prefixes.clear()
+    return free_blocks(decoder) == [len(member.uses) for member in decoder.pool.members]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_order_gives_the_tokens_of_a_sequence_alone(seed):
+    """Pools of one to three contexts, prompts that begin alike, answers that are dropped, owners."""
+    chance = random.Random(seed)
+    decoder = toy(context=32, blocks=chance.choice([8, 11, 24]), parallel=chance.choice([1, 2, 5]))
+    scheduler = Scheduler(decoder)
+    starts = [[chance.randrange(1, VOCABULARY) for _ in range(chance.randrange(1, 20))] for _ in range(4)]
+    live, done = [], 0
+    while done < 60:
+        if len(live) < 6 and chance.random() < 0.5:
+            start = chance.choice(starts)
+            prompt = start[: chance.randrange(1, len(start) + 1)] + [chance.randrange(1, 5) for _ in range(3)]
+            live.append((sequence(prompt, chance.randrange(1, 12), chance.choice("ab")), []))
+            scheduler.add(live[-1][0])
+        if not live:
+            continue
+        some = chance.sample(live, chance.randrange(1, len(live) + 1))
+        scheduler.advance(*(each for each, _ in some))
+        for each, said in some:
+            while (token := each.take()) is not None:
+                said.append(token)
+            dropped = chance.random() < 0.03
+            if dropped or (each.ended and not each.ahead):
+                assert said == answer(each.ids[: each.prompt], len(said))
+                assert dropped or each.reason == "length" or len(each.ids) > 32
+                scheduler.cancel(each)
+                live.remove((each, said))
+                done += 1
+    for each, _ in live:
+        scheduler.cancel(each)
+    assert all_free(decoder)
+
+
+def test_a_sequence_ends_with_the_context():
+    decoder = toy(context=12)
+    (said,) = added(decoder, sequence([1, 2, 3], None, context=12))
+    assert said == answer([1, 2, 3], 10)  # the last one is chosen after 12 tokens are computed
+    assert all_free(decoder)
+
+
+def added(decoder, *sequences):
+    """The tokens of sequences that are added at once and computed together."""
+    scheduler = Scheduler(decoder)
+    for each in sequences:
+        scheduler.add(each)
+    return finish(scheduler, *sequences)
+
+
+def test_sequences_share_steps():
+    decoder = toy(context=32, blocks=64)
+    prompts = [[1, 2], [5, 6, 7], [9]]
+    assert added(decoder, *(sequence(prompt) for prompt in prompts)) == [answer(prompt, 8) for prompt in prompts]
+    assert len(decoder.step.batches) == 8
+    assert all(len(batch) == 3 for batch in decoder.step.batches)
+
+
+def test_answers_that_are_read_in_turns_share_steps():
+    """Who took a token a moment ago comes along when another one asks."""
+    decoder = toy(context=32, blocks=64)
+    scheduler, pair = Scheduler(decoder), [sequence([1, 2]), sequence([5, 6, 7])]
+    for each in pair:
+        scheduler.add(each)
+    said = [[], []]
+    while not all(each.ended for each in pair):
+        for each, tokens in zip(pair, said, strict=True):
+            while not (each.ahead or each.ended):
+                scheduler.advance(each)
+            tokens.append(each.take())
+    assert said == [answer([1, 2], 8), answer([5, 6, 7], 8)]
+    assert len(decoder.step.batches) <= 10
+
+
+def test_what_another_one_reads_now_is_waited_for():
+    decoder = toy(context=1024, blocks=1024, block=16)
+    start = [1 + number % 90 for number in range(900)]
+    pair = [sequence([*start, 3], context=1024), sequence([*start, 4], context=1024)]
+    assert added(decoder, *pair) == [answer([*start, 3], 8), answer([*start, 4], 8)]
+    assert sum(map(sum, decoder.step.batches)) < 901 + 20 + 16
+    assert pair[1].cached >= 896
+
+
+def test_owners_share_nothing():
+    decoder = toy(context=64, blocks=64)
+    scheduler, prompt = Scheduler(decoder), list(range(1, 30))
+    seen = []
+    for owner in ("a", "b", "a"):
+        each = sequence(prompt, owner=owner, context=64)
+        scheduler.add(each)
+        finish(scheduler, each)
+        seen.append(each.cached)
+    assert seen == [0, 0, 28]
+
+
+def test_a_full_pool_takes_the_blocks_of_who_came_last():
+    decoder = toy(context=32, blocks=8)
+    pair = [sequence([1, 2, 3], 20), sequence([4, 5, 6], 20)]
+    assert added(decoder, *pair) == [answer([1, 2, 3], 20), answer([4, 5, 6], 20)]
+    assert all_free(decoder)
+
+
+def test_the_owner_who_got_least_comes_first():
+    decoder = toy(context=32, blocks=16, parallel=2)
+    scheduler, order = Scheduler(decoder), []
+    many = [sequence([1 + number], 6, "many") for number in range(8)]
+    few = sequence([50], 6, "few")
+    for each in (*many, few):
+        scheduler.add(each)
+    live = [*many, few]
+    while live:
+        scheduler.advance(*live)
+        for each in list(live):
+            while each.take() is not None:
+                pass
+            if each.ended:
+                order.append(each)
+                scheduler.cancel(each)
+                live.remove(each)
+    assert order.index(few) <= 3
+
+
+class Clock:
+    """Time that passes only while something is computed: 10 ms a step and 1 ms a row."""
+
+    def __init__(self, decoder, monkeypatch) -> None:
+        self.now = 0.0
+        decoder.step.before = self.compute
+        monkeypatch.setattr(scheduler_module.time, "perf_counter", lambda: self.now)
+
+    def compute(self, batch) -> None:
+        self.now += 0.010 + 0.001 * sum(len(each.tokens) for each in batch)
+
+
+def test_a_long_prompt_lets_others_have_their_tokens_in_time(monkeypatch):
+    decoder = toy(context=2100, blocks=1200, block=16)
+    clock = Clock(decoder, monkeypatch)
+    scheduler, talkers = Scheduler(decoder), [sequence([1 + n], None, context=2100) for n in range(4)]
+    for each in talkers:
+        scheduler.add(each)
+    while not all(each.ahead for each in talkers):
+        scheduler.advance(*talkers)
+    reader = sequence([1 + n % 90 for n in range(2000)], 1, context=2100)
+    scheduler.add(reader)
+    gaps, last = [], clock.now
+    while not reader.ended:
+        for each in talkers:
+            while each.take() is not None:
+                pass
+        scheduler.advance(reader, *talkers)
+        if all(each.ahead for each in talkers):
+            gaps.append(clock.now - last)
+            last = clock.now
+    assert max(gaps) <= LATENCY_GOAL + 0.01
+    assert len(gaps) <= 2000 / (0.5 * 130), "chunks that are far smaller than they may be"
+    assert sorted(gaps)[len(gaps) // 2] > 0.8 * LATENCY_GOAL
+
+
+def test_alone_a_prompt_is_read_in_large_chunks():
+    decoder = toy(context=2100, block=16)
+    assert added(decoder, sequence([5] * 2000, 1, context=2100)) == [answer([5] * 2000, 1)]
+    assert decoder.step.batches == [[512], [512], [512], [464]]
+
+
+def test_what_fails_in_one_sequence_ends_this_one_alone():
+    def fail(logits):
+        raise ArithmeticError("no numbers")
+
+    decoder = toy(context=32, blocks=64)
+    pair = [sequence([1, 2], choose=fail), sequence([5, 6])]
+    assert added(decoder, *pair) == [[], answer([5, 6], 8)]
+    assert (pair[0].reason, str(pair[0].error)) == ("error", "no numbers")
+    assert all_free(decoder)
+
+
+def test_cancelled_at_any_time_and_twice():
+    decoder = toy(context=64, blocks=64)
+    scheduler = Scheduler(decoder)
+    waiting, begun = sequence([1, 2, 3]), sequence([4, 5, 6])
+    scheduler.cancel(waiting)  # never added
+    scheduler.add(begun)
+    while begun.take() is None:
+        scheduler.advance(begun)
+    for _ in range(2):
+        scheduler.cancel(begun)
+    assert begun.ended
+    assert begun.reason == "stopped"
+    scheduler.advance(begun)  # returns at once
+    assert all_free(decoder)
+
+
+def test_cancelled_while_another_thread_reads_its_prompt():
+    decoder = toy(context=2100, blocks=600, block=16)
+    scheduler = Scheduler(decoder)
+    long, short = sequence([5] * 2000, 4, context=2100), sequence([7], 4, context=2100)
+    decoder.step.before = lambda batch: scheduler_module.threading.Event().wait(0.01)
+    scheduler.add(long)
+    reader = threading.Thread(target=lambda: finish(scheduler, long))
+    reader.start()
+    while not long.computed:
+        scheduler_module.time.sleep(0.001)
+    scheduler.cancel(long)
+    scheduler.add(short)
+    assert finish(scheduler, short) == [answer([7], 4)]
+    reader.join()
+    assert len(long.ids) == 2000
+    assert all_free(decoder)
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_threads_get_the_tokens_of_a_sequence_alone(parallel):
+    decoder = toy(context=32, blocks=32, parallel=parallel)
+    scheduler = Scheduler(decoder)
+    found = {}
+
+    def work(number: int) -> None:
+        for turn in range(5):
+            each = sequence([1 + number, 1 + turn, 7])
+            scheduler.add(each)
+            found[number, turn] = finish(scheduler, each)[0]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert found == {
+        (number, turn): answer([1 + number, 1 + turn, 7], 8) for number, turn in itertools.product(range(6), range(5))
+    }
+    assert all_free(decoder)
+
+
+class Stop(BaseException):
+    """Ctrl-C, at a chosen moment."""
+
+
+@pytest.mark.parametrize("moment", range(60))
+def test_an_interrupt_between_any_two_calls_harms_nobody(moment, monkeypatch):
+    """Raised at the n-th change of the books, of a pool that is nearly full."""
+    decoder = toy(context=32, blocks=12)
+    scheduler, left = Scheduler(decoder), [moment]
+
+    def counted(owner, name):
+        kept = getattr(owner, name)
+
+        def call(*given):
+            left[0] -= 1
+            if left[0] == 0:
+                raise Stop
+            return kept(*given)
+
+        monkeypatch.setattr(owner, name, call)
+
+    for member in decoder.pool.members:
+        for name in ("take", "share", "give_back"):
+            counted(member, name)
+    counted(decoder, "compute")
+    counted(scheduler, "_take")
+    pair = [sequence([1, 2, 3, 4, 5, 6], 12), sequence([1, 2, 3, 4, 5, 9], 12)]
+    for each in pair:
+        scheduler.add(each)
+    said, stopped = [[], []], 0
+    while not all(each.ended and not each.ahead for each in pair):
+        try:
+            scheduler.advance(*(each for each in pair if not each.ended))
+        except Stop:
+            stopped += 1
+        for each, tokens in zip(pair, said, strict=True):
+            while (token := each.take()) is not None:
+                tokens.append(token)
+    for each in pair:
+        try:
+            scheduler.cancel(each)
+        except Stop:
+            scheduler.cancel(each)
+    scheduler.cancel(sequence([1]))  # mends what the last one left
+    assert said == [answer([1, 2, 3, 4, 5, 6], 12), answer([1, 2, 3, 4, 5, 9], 12)]
+    left[0] = 0
+    assert all_free(decoder)
+
+
+def test_an_answer_that_python_throws_away_amid_a_step_waits_for_its_end():
+    decoder = toy(context=32, blocks=32)
+    scheduler, dropped, kept = Scheduler(decoder), sequence([1, 2]), sequence([5, 6])
+    scheduler.add(dropped)
+    scheduler.advance(dropped)
+    decoder.step.before = lambda batch: scheduler.cancel(dropped)
+    scheduler.add(kept)
+    assert finish(scheduler, kept) == [answer([5, 6], 8)]
+    assert all_free(decoder)
+
+
+def test_logits_of_every_token_beside_an_answer():
+    decoder = toy(context=64, blocks=64)
+    scheduler, ids = Scheduler(decoder), [3, 1, 4, 1, 5, 9, 2, 6]
+    wanted, talker = LogitSequence(ids, VOCABULARY), sequence([5, 6], 12, context=64)
+    for each in (talker, wanted):
+        scheduler.add(each)
+    while not wanted.ended:
+        scheduler.advance(wanted)
+    scheduler.cancel(wanted)
+    assert wanted.logits.argmax(1).tolist() == [next_token(ids[: n + 1]) for n in range(len(ids))]
+    assert finish(scheduler, talker) == [answer([5, 6], 12)]
+    again = sequence(ids, 3, context=64)
+    scheduler.add(again)
+    assert finish(scheduler, again) == [answer(ids, 3)]
+    assert again.cached == len(ids) - 1
+    gc.collect()
+    assert all_free(decoder)
+
+
+def test_ten_thousand_that_wait():
+    decoder = toy(context=32, blocks=64)
+    scheduler = Scheduler(decoder)
+    everybody = [sequence([1 + number % 90, 1 + number // 90], 1) for number in range(10_000)]
+    for each in everybody[:-1]:
+        scheduler.add(each)
+    scheduler.add(everybody[-1])
+    assert finish(scheduler, everybody[-1]) == [answer(everybody[-1].ids[:2], 1)]
+    for each in everybody:
+        each.end("stopped")
+    scheduler.cancel(everybody[0])
+    assert all_free(decoder)

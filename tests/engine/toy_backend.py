@@ -1,0 +1,104 @@
+"""A decoder whose next token is a function of every token in its cache: a block that is wrong gives a wrong token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+
+from rung.engine.decoder import Decoder
+from rung.engine.scheduling.kv_cache import BlockPool
+from rung.engine.scheduling.scheduler import Scheduler
+from rung.engine.scheduling.sequence import TokenSequence
+
+VOCABULARY = 97
+END = 0
+
+
+def next_token(ids) -> int:
+    """Return the token that follows; never ``END``."""
+    value = 7
+    for token in ids:
+        value = (value * 31 + int(token) + 3) % 1_000_003
+    return 1 + value % (VOCABULARY - 1)
+
+
+def answer(prompt, count: int) -> list[int]:
+    """Return the tokens that follow a prompt."""
+    ids = list(prompt)
+    for _ in range(count):
+        ids.append(next_token(ids))
+    return ids[len(prompt) :]
+
+
+class ToyStep:
+    """Writes token ids into the cache as keys, and reads all of them for logits. ``batches`` has the rows of each call;
+    ``before`` is called with each batch."""
+
+    same_bytes = True
+
+    def __init__(self, block: int = 4) -> None:
+        self.block = block
+        self.batches: list[list[int]] = []
+        self.before: Callable[[object], None] = lambda batch: None
+
+    def rows_without_torch(self, state) -> None:
+        return None
+
+    def prepare(self, weights, pool, *, threads):
+        return len(pool._layers)
+
+    def apply(self, state, batch):
+        self.before(batch)
+        self.batches.append([len(each.tokens) for each in batch])
+        found = []
+        for each in batch:
+            keys = np.zeros((len(each.tokens), 1, 16), np.float32)
+            keys[:, 0, 0] = each.tokens
+            for layer in range(state):
+                each.cache.write_arrays(layer, each.start, keys, keys)
+            for last in range(each.start + len(each.tokens) - each.logits, each.start + len(each.tokens)):
+                read = [each.cache.arrays(layer, last + 1)[0][:, 0, 0] for layer in range(state)]
+                assert all((one == read[0]).all() for one in read)
+                found.append(np.eye(VOCABULARY, dtype=np.float32)[next_token(read[0])])
+        return np.array(found).reshape(-1, VOCABULARY)
+
+
+def toy(context: int = 32, blocks: int | None = None, parallel: int = 8, block: int = 4) -> Decoder:
+    """Return a decoder of two groups of layers; ``blocks`` of each, by default those of one sequence."""
+    shape = SimpleNamespace(
+        vocabulary=VOCABULARY,
+        kv_heads=1,
+        head_dim=16,
+        layers=(SimpleNamespace(window=None), SimpleNamespace(window=8)),
+    )
+    pool = BlockPool(shape, context, "f32", ["cpu"] * 2, block, blocks)
+    return Decoder(SimpleNamespace(shape=shape), pool, ToyStep(block), parallel=parallel)
+
+
+def sequence(prompt, most: int | None = 8, owner: str = "", context: int = 32, choose=None) -> TokenSequence:
+    """Return a greedy sequence."""
+    pick = choose or (lambda logits: int(logits.argmax()))
+    return TokenSequence(prompt, pick, ends=frozenset({END}), context=context, most=most, owner=owner)
+
+
+def finish(scheduler: Scheduler, *sequences: TokenSequence) -> list[list[int]]:
+    """Return the tokens of sequences that are computed together to their ends."""
+    found: list[list[int]] = [[] for _ in sequences]
+    left = list(range(len(sequences)))
+    while left:
+        scheduler.advance(*(sequences[number] for number in left))
+        for number in list(left):
+            each = sequences[number]
+            while (token := each.take()) is not None:
+                found[number].append(token)
+            if each.ended and not each.ahead:
+                left.remove(number)
+                scheduler.cancel(each)
+    return found
+
+
+def free_blocks(decoder: Decoder) -> list[int]:
+    """Return how many blocks of each group nobody uses."""
+    return [member.free for member in decoder.pool.members]
