@@ -1,0 +1,134 @@
+"""``rung batch IN.jsonl OUT.jsonl``: many prompts from a file, answered together; goes on where it was stopped."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rung.cli import options
+from rung.cli.views.output import note
+from rung.core.errors import UsageError
+from rung.core.text import count, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rung.engine.batches.requests import Request
+    from rung.engine.batches.results import Results
+    from rung.engine.generation import Generation
+    from rung.engine.model import Model
+
+
+def batch(
+    prompts: Annotated[
+        Path,
+        typer.Argument(
+            metavar="IN.jsonl",
+            help="Lines of OpenAI's batches, of JSON with prompt or messages, or of text.",
+            show_default=False,
+        ),
+    ],
+    answers: Annotated[
+        Path, typer.Argument(metavar="OUT.jsonl", help="A line for each answer, as they come.", show_default=False)
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="The model; by default the one that the lines name.", show_default=False),
+    ] = None,
+    format: options.Format = None,
+    device: options.Device = None,
+    memory: options.Memory = None,
+    context: options.Context = None,
+    parallel: options.Parallel = None,
+    threads: options.Threads = None,
+    offline: options.Offline = False,
+    revision: options.Revision = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
+) -> None:
+    """Answer the prompts of a file together, a line of JSON each.
+
+    Lines may set max_tokens, temperature, top_p, seed, stop and more. The same command goes on after a stop.
+    """
+    from rung.cli.common import plan_line
+    from rung.cli.views.progress import bar
+    from rung.engine.batches import requests, results
+    from rung.engine.load import load
+    from rung.planning.request import Typed
+
+    total, named = 0, set()
+    for request in requests.read(prompts):  # all of them, before anything is loaded
+        total += 1
+        named.add(request.model)
+    if not total:
+        raise UsageError(f"{prompts} has no prompt: one a line.", code="input-empty")
+    chosen = model or _named(named, prompts, answers)
+    typed = Typed(f"rung batch {quoted(prompts)} {quoted(answers)} --model", chosen, device)
+    with results.opened(answers, chosen) as done:
+        left = (request for request in requests.read(prompts) if request.key not in done.done)
+        before = len(done.done)
+        if before and not quiet:
+            note(f"{answers} has {count(before, 'answer')}: going on after them.")
+        if before >= total:
+            return
+        with bar(quiet=quiet) as progress:
+            loaded = load(
+                chosen,
+                format=format,
+                device=device,
+                memory=memory,
+                context=context,
+                parallel=parallel,
+                threads=threads,
+                offline=offline,
+                revision=revision,
+                typed=typed,
+                progress=progress.update,
+                on_plan=lambda plan, devices: None if quiet else note(plan_line(plan, devices)),
+            )
+        failed = _answer(loaded, left, done, total, quiet)
+    if not quiet:
+        note(f"{count(total - before, 'answer')} in {answers}" + (f", {failed} of them errors" if failed else ""))
+
+
+def _named(models: set[str | None], prompts: Path, answers: Path) -> str:
+    """Return the model that all lines name. Raises ``UsageError``."""
+    names = sorted(name for name in models if name)
+    if len(models) == 1 and names:
+        return names[0]
+    listed = f"they name {', '.join(names[:4])}" if names else "they name none"
+    command = f"rung batch {quoted(prompts)} {quoted(answers)}"
+    raise UsageError(
+        f"The lines of {prompts} do not name one model.", [listed], [f"{command} --model smollm2"], code="input-empty"
+    )
+
+
+def _answer(model: Model, requests: Iterator[Request], results: Results, total: int, quiet: bool) -> int:
+    """Compute the answers, write them down as they come, and return how many are errors."""
+    from rung.cli.views.progress import bar
+    from rung.engine.generate_many import as_completed
+
+    started: dict[int, Request] = {}
+    failed = 0
+
+    def jobs() -> Iterator[Callable[[], Generation]]:
+        for number, request in enumerate(requests):
+            started[number] = request
+            yield partial(_start, model, request)
+
+    with bar(quiet=quiet, counted=True) as progress:
+        for number, answer in as_completed(model.scheduler, jobs()):
+            failed += answer.error is not None
+            results.add(started.pop(number), answer)
+            progress.update("answers", len(results.done), total)
+    return failed
+
+
+def _start(model: Model, request: Request) -> Generation:
+    if request.refusal:
+        raise UsageError(request.refusal)
+    if isinstance(request.prompt, str):
+        return model.generate(request.prompt, **request.options)
+    return model.chat(request.prompt, **request.options)

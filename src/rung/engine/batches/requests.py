@@ -1,0 +1,145 @@
+"""The lines of a file of prompts: what each asks for, and what it is called."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rung.core.errors import UsageError
+
+#: Fields of ``generate`` by what OpenAI's requests, and others like them, call them.
+_OPTIONS = {
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "seed": "seed",
+    "stop": "stop",
+    "repeat_penalty": "repeat_penalty",
+    "repetition_penalty": "repeat_penalty",
+}
+#: Fields that change nothing of an answer.
+_LABELS = ("user", "metadata", "store", "safety_identifier", "service_tier")
+#: Fields with the only values that may be asked for: those by which nothing changes.
+_PLAIN = {"n": (1, None), "stream": (False, None), "best_of": (1, None), "echo": (False, None)}
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Hold what a line asks for: a prompt or messages, with the options of ``Model.generate``.
+
+    ``key`` names it in the file of answers: its ``custom_id``, or the number of the line. ``url`` is empty where the
+    line is none of OpenAI's. ``refusal`` says why it cannot be answered.
+    """
+
+    key: str | int
+    prompt: str | list[dict[str, str]] = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    url: str = ""
+    model: str | None = None
+    refusal: str = ""
+
+
+def read(file: Path) -> Iterator[Request]:
+    """Yield the request of each line that is not empty.
+
+    Raises ``UsageError`` for a file that cannot be read, with the line for one that begins like JSON and is none, and
+    for a ``custom_id`` that is there twice.
+    """
+    keys: set[str | int] = set()
+    try:
+        with open(file, encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    request = _request(line.strip(), number, f"{file.name}, line {number}")
+                    if request.key in keys:
+                        raise UsageError(f"{file.name}, line {number}: custom_id {request.key!r} is there twice.")
+                    keys.add(request.key)
+                    yield request
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}", code="file-unreadable") from error
+
+
+def _request(line: str, number: int, where: str) -> Request:
+    if not line.startswith(("{", '"')):
+        return Request(number, line)
+    try:
+        given = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where} begins like JSON and is none: {error}", code="json-invalid") from error
+    if isinstance(given, str):
+        return Request(number, given)
+    if "custom_id" not in given and "body" not in given:
+        return _of_body(number, given, "")
+    key, url, body = given.get("custom_id"), given.get("url", CHAT), given.get("body")
+    if not isinstance(key, str) or not key:
+        raise UsageError(f"{where} has no custom_id.", [f'{{"custom_id": "1", "url": "{CHAT}", "body": {{...}}}}'])
+    if url not in (CHAT, COMPLETION):
+        return Request(key, url=str(url), refusal=f"url {url!r} is none of {CHAT} and {COMPLETION}")
+    if not isinstance(body, dict):
+        return Request(key, url=url, refusal="body is no object")
+    return _of_body(key, body, url)
+
+
+def _of_body(key: str | int, body: dict[str, Any], url: str) -> Request:
+    given = {name: value for name, value in body.items() if value is not None and name not in _LABELS}
+    model = given.pop("model", None)
+    try:
+        prompt = _prompt(given, url)
+        options = dict(_option(name, value) for name, value in given.items() if name not in _PLAIN)
+        for name, values in _PLAIN.items():
+            if name in given and given[name] not in values:
+                raise ValueError(f"{name} {given[name]!r} is not supported")
+    except ValueError as error:
+        return Request(key, url=url, model=model, refusal=str(error))
+    return Request(key, prompt, options, url, model)
+
+
+def _prompt(given: dict[str, Any], url: str) -> str | list[dict[str, str]]:
+    """Take the prompt or the messages out of a body. Raises ``ValueError``."""
+    if url == COMPLETION or (not url and "prompt" in given):
+        prompt = given.pop("prompt", None)
+        if not isinstance(prompt, str):
+            raise ValueError("prompt is no text")
+        if url:
+            given["raw"] = True
+        return prompt
+    messages = given.pop("messages", None)
+    if not isinstance(messages, list) or not messages:
+        raise ValueError("messages are no list" if url else "there is neither a prompt nor messages")
+    return [_message(message) for message in messages]
+
+
+def _message(message: Any) -> dict[str, str]:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise ValueError("a message has no role")
+    content = message.get("content")
+    if isinstance(content, list):
+        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+            raise ValueError("a message has content that is no text")
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str):
+        raise ValueError("a message has no content")
+    return {"role": message["role"], "content": content}
+
+
+def _option(name: str, value: Any) -> tuple[str, Any]:
+    if name in ("system", "raw"):
+        return name, value
+    if name not in _OPTIONS:
+        raise ValueError(f"{name} is not supported")
+    if name == "stop":
+        several = [value] if isinstance(value, str) else value
+        if not isinstance(several, list) or not all(isinstance(each, str) and each for each in several):
+            raise ValueError("stop is neither a text nor a list of texts")
+        return name, tuple(several)
+    whole = name in ("max_tokens", "max_completion_tokens")
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or (whole and value < 1):
+        raise ValueError(f"{name} {value!r} makes no sense")
+    return _OPTIONS[name], value

@@ -1,0 +1,162 @@
+"""``rung batch``: what lines may say, what is written of each answer, and that a stopped run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+def chat(key: str, **body) -> str:
+    """A line of OpenAI's batches."""
+    body = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, **body}
+    return json.dumps({"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": body})
+
+
+def answers(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The file of prompts, written from lines, and that of answers."""
+
+    def write(*lines: str):
+        (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+        return str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")
+
+    return write
+
+
+def test_lines_of_openai_get_what_openai_answers(rung, files, tmp_path):
+    completion = json.dumps(
+        {"custom_id": "b", "url": "/v1/completions", "body": {"model": "demo", "prompt": "the model", "max_tokens": 3}}
+    )
+    parts = [{"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]}]
+    given = files(chat("a", max_completion_tokens=6, max_tokens=None, user="me"), completion, chat("c", messages=parts))
+    assert rung("batch", *given, "--quiet").code == 0
+    found = {entry["custom_id"]: entry for entry in answers(tmp_path / "out.jsonl")}
+    assert found.keys() == {"a", "b", "c"}
+    assert all(entry["error"] is None and entry["response"]["status_code"] == 200 for entry in found.values())
+    first, second, third = (found[key]["response"]["body"] for key in "abc")
+    asked = json.loads(rung("run", "demo", "hello", "--max-tokens", "6", "--json").out)
+    assert first["choices"][0]["message"] == {"role": "assistant", "content": asked["text"]}
+    assert first["choices"][0]["finish_reason"] == "length"
+    assert (first["object"], first["model"]) == ("chat.completion", "demo")
+    assert first["usage"]["completion_tokens"] == 6
+    assert first["usage"]["total_tokens"] == first["usage"]["prompt_tokens"] + 6
+    raw = json.loads(rung("run", "demo", "the model", "--raw", "--max-tokens", "3", "--json").out)
+    assert second["choices"][0]["text"] == raw["text"]
+    assert second["object"] == "text_completion"
+    assert third["choices"][0]["message"]["content"] == asked["text"][: len(third["choices"][0]["message"]["content"])]
+
+
+def test_plain_lines(rung, files, tmp_path):
+    given = files("hello", '"hello"', '{"prompt": "hello", "max_tokens": 4}', "", '{"prompt": "the", "raw": true}')
+    assert rung("batch", *given, "--model", "demo", "--quiet").code == 0
+    found = {entry["line"]: entry for entry in answers(tmp_path / "out.jsonl")}
+    assert found.keys() == {1, 2, 3, 5}
+    assert found[1]["text"] == found[2]["text"] != found[3]["text"]
+    assert found[1]["text"].startswith(found[3]["text"])
+    assert found[3]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"frequency_banana": 1}, "frequency_banana is not supported"),
+        ({"n": 2}, "n 2 is not supported"),
+        ({"stream": True}, "stream True is not supported"),
+        ({"max_tokens": 0}, "max_tokens 0 makes no sense"),
+        ({"max_tokens": "many"}, "max_tokens 'many' makes no sense"),
+        ({"temperature": -1}, "temperature -1 makes no sense"),
+        ({"stop": [1]}, "stop is neither"),
+        ({"messages": []}, "messages are no list"),
+        ({"messages": [{"content": "x"}]}, "no role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "content that is no text"),
+        ({"messages": [{"role": "user", "content": "word " * 4000}]}, "The prompt has"),
+    ],
+)
+def test_what_cannot_be_answered_says_why_and_the_others_go_on(rung, files, tmp_path, body, says):
+    said = rung("batch", *files(chat("a"), chat("b", **body), chat("c")))
+    assert said.code == 0
+    assert "3 answers" in said.err
+    assert "1 of them errors" in said.err
+    found = {entry["custom_id"]: entry["response"] for entry in answers(tmp_path / "out.jsonl")}
+    assert [found[key]["status_code"] for key in "abc"] == [200, 400, 200]
+    assert says in found["b"]["body"]["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["hello"], "do not name one model"),
+        ([chat("a"), chat("b", model="other")], "they name demo, other"),
+        ([chat("a"), chat("a")], "line 2: custom_id 'a' is there twice"),
+        ([chat("a"), '{"custom_id": '], "line 2 begins like JSON and is none"),
+        (['{"body": {}}'], "has no custom_id"),
+        ([""], "has no prompt"),
+    ],
+)
+def test_files_that_make_no_sense_are_refused_before_a_model_is_loaded(rung, files, tmp_path, lines, says):
+    said = rung("batch", *files(*lines))
+    assert said.code == 2
+    assert says in said.err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_file_that_is_missing_and_one_that_is_no_file_of_answers(rung, files, tmp_path):
+    given = files(chat("a"))
+    assert "cannot be read" in rung("batch", str(tmp_path / "none"), given[1]).err
+    (tmp_path / "letter.txt").write_text("Dear all,\n")
+    said = rung("batch", given[0], str(tmp_path / "letter.txt"))
+    assert said.code == 1 or said.code == 2
+    assert "no file of answers" in said.err
+    assert (tmp_path / "letter.txt").read_text() == "Dear all,\n"
+
+
+def test_what_is_answered_is_not_answered_again(rung, files, tmp_path):
+    given = files(*(chat(str(number)) for number in range(5)))
+    rung("batch", *given, "--quiet")
+    whole = (tmp_path / "out.jsonl").read_bytes()
+    assert rung("batch", *given, "--quiet").code == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == whole
+    lines = whole.splitlines(keepends=True)
+    (tmp_path / "out.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:40])  # killed while it wrote the third
+    assert "has 2 answers: going on" in rung("batch", *given).err
+    again = answers(tmp_path / "out.jsonl")
+    assert [entry["custom_id"] for entry in again[:2]] == [json.loads(line)["custom_id"] for line in lines[:2]]
+    texts = [
+        {e["custom_id"]: e["response"]["body"]["choices"] for e in rows} for rows in (again, map(json.loads, lines))
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_that_is_killed_goes_on(files, tmp_path, number):
+    given = files(*(chat(str(at), max_tokens=40) for at in range(400)))
+    command = [sys.executable, "-m", "rung", "batch", *given, "--quiet"]
+    out = tmp_path / "out.jsonl"
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    while process.poll() is None and not (out.exists() and out.read_bytes().count(b"\n") > 2):
+        time.sleep(0.01)
+    os.kill(process.pid, number)
+    process.communicate()
+    done = out.read_bytes().count(b"\n")
+    assert 2 < done < 400
+    subprocess.run(command, check=True)
+    found = answers(out)
+    assert len({entry["custom_id"] for entry in found}) == len(found) == 400
+
+
+def test_two_at_once_do_not_mix(files, tmp_path, rung):
+    given = files(chat("a"))
+    from rung.engine.batches.results import opened
+
+    with opened(tmp_path / "out.jsonl", "demo"):
+        assert "Another process writes" in rung("batch", *given).err
