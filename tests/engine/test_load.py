@@ -18,7 +18,7 @@ def full(monkeypatch):
     tried = []
 
     def arrange(times, error):
-        def bind(card, plan, devices, journal, progress, first_prompt, changes):
+        def bind(card, plan, devices, **others):
             tried.append(plan)
             if len(tried) <= times:
                 raise error
