@@ -173,7 +173,7 @@ class Counting:
     """A step that reads two rows without torch, gives the last token and its position, and fails where it is told
     to."""
 
-    block, same_bytes = 0, True
+    block = 0
 
     def __init__(self, fails_at=-1):
         self.fails_at, self.read = fails_at, []

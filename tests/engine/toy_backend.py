@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +25,14 @@ def next_token(ids) -> int:
     return 1 + value % (VOCABULARY - 1)
 
 
-def answer(prompt, count: int) -> list[int]:
+Following = Callable[[Any], int]
+
+
+def answer(prompt, count: int, following: Following = next_token) -> list[int]:
     """Return the tokens that follow a prompt."""
     ids = list(prompt)
     for _ in range(count):
-        ids.append(next_token(ids))
+        ids.append(following(ids))
     return ids[len(prompt) :]
 
 
@@ -36,12 +40,14 @@ class ToyStep:
     """Writes token ids into the cache as keys, and reads all of them for logits. ``batches`` has the rows of each call;
     ``before`` is called with each batch."""
 
-    same_bytes = True
-
     def __init__(self, block: int = 4) -> None:
         self.block = block
         self.batches: list[list[int]] = []
         self.before: Callable[[object], None] = lambda batch: None
+        self.following: Following | None = None
+
+    def same_bytes(self, state) -> bool:
+        return True
 
     def rows_without_torch(self, state) -> None:
         return None
@@ -61,7 +67,7 @@ class ToyStep:
             for last in range(each.start + len(each.tokens) - each.logits, each.start + len(each.tokens)):
                 read = [each.cache.arrays(layer, last + 1)[0][:, 0, 0] for layer in range(state)]
                 assert all((one == read[0]).all() for one in read)
-                found.append(np.eye(VOCABULARY, dtype=np.float32)[next_token(read[0])])
+                found.append(np.eye(VOCABULARY, dtype=np.float32)[(self.following or next_token)(read[0])])
         return np.array(found).reshape(-1, VOCABULARY)
 
 

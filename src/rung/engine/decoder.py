@@ -23,8 +23,7 @@ class Step(Protocol):
     def block(self) -> int:
         """See there."""
 
-    @property
-    def same_bytes(self) -> bool:
+    def same_bytes(self, state: Any) -> bool:
         """See there."""
 
     def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> Any:
@@ -65,7 +64,7 @@ class Decoder:
     @property
     def same_bytes(self) -> bool:
         """Return whether logits do not depend on how tokens are put together."""
-        return self.step.same_bytes
+        return self.step.same_bytes(self._state)
 
     def begin(self, ids: Sequence[int], owner: str = "", share: bool = False) -> Cache | None:
         """Return a cache with room for ``ids`` and one token more, or None where there is no room now.

@@ -306,4 +306,6 @@ def _bind_decoder(
             card.decoder, plan.context, plan.cache_dtype, parts.devices, step.block, sequences=plan.parallel
         )
     decoder = Decoder(weights, pool, step, plan.threads, singles, parallel)
+    if not decoder.same_bytes:
+        journal.notes.append("an answer may differ in its last digits by what is computed beside it")
     return Model(card, plan, tuple(devices), decoder, journal, tokenizer)

@@ -113,6 +113,8 @@ class Model:
             "tokens": list(answer.tokens),
             "prompt_tokens": sequence.prompt,
             "cached_tokens": cached,
+            "guessed_tokens": 0 if sequence.guesser is None else sequence.guesser.guessed,
+            "accepted_tokens": 0 if sequence.guesser is None else sequence.guesser.accepted,
             "prefill_tokens_per_second": prefill,
             "decode_tokens_per_second": decode,
             "first_token_seconds": answer.first_token_seconds,

@@ -420,10 +420,9 @@ class Step:
         """Return the positions of a block of the cache that the rung wants."""
         return int(self._implementation.block)
 
-    @property
-    def same_bytes(self) -> bool:
+    def same_bytes(self, state: Step) -> bool:
         """Return whether logits do not depend on what is computed beside them."""
-        return bool(self._implementation.same_bytes)
+        return bool(self._implementation.same_bytes(self._state))
 
     def prepare(self, weights: Any, pool: Any, *, threads: int) -> Step:
         """Bind weights and caches; the state is this object itself, because it changes when a rung fails."""

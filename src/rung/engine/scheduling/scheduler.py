@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from rung.core.errors import OutOfMemory
 from rung.engine.scheduling.kv_cache import Tokens, common_length
 from rung.engine.scheduling.sequence import Sequence
+from rung.engine.scheduling.speculation import History, StepSeconds, depth
 from rung.formats.codec import Floats
 from rung.models.decoder_memory import CHUNK
 
@@ -33,6 +34,10 @@ _FIRST_ROWS, _FEWEST_ROWS = 16, 4
 _MULTIPLE = 8
 #: Tokens that another sequence is about to read for which one waits that begins with the same ones.
 _WORTH_WAITING = 128
+#: Owners whose answers are remembered.
+_MOST_OWNERS = 64
+#: Rows of a step with guesses: more are computed another way.
+_MOST_ROWS = 16
 #: Seconds after its last token was taken in which a sequence keeps its cache and comes along.
 _IDLE = 0.2
 #: Seconds between two looks at whether there is room for a sequence.
@@ -40,13 +45,17 @@ _LOOK = 0.002
 
 
 class Part(NamedTuple):
-    """A sequence that takes part in a step: which of its tokens are computed, and the logits of how many."""
+    """A sequence that takes part in a step: which of its tokens are computed, and the logits of how many.
+
+    The last of them may be guesses.
+    """
 
     sequence: Sequence
     cache: Tokens
     start: int
     ids: Many[int]
     logits: int
+    guesses: Many[int] = ()
 
 
 C = TypeVar("C", bound=Tokens)
@@ -102,15 +111,19 @@ class Backend(Protocol[C]):
 class Scheduler:
     """Sequences over one backend. Any thread may call; a fork goes on with its copy.
 
-    An interrupt may come between any two lines. What it cuts is mended by the next call.
+    A step reads at most ``chunk`` tokens of prompts, and fewer beside tokens of others, so that those come within
+    ``latency_goal`` seconds. An interrupt may come between any two lines. What it cuts is mended by the next call.
     """
 
-    def __init__(self, backend: Backend[Any]) -> None:
+    def __init__(self, backend: Backend[Any], chunk: int = CHUNK, latency_goal: float = LATENCY_GOAL) -> None:
         self._backend = backend
+        self._chunk, self._latency_goal = chunk, latency_goal
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []  # in the order in which they got their caches
         self._served: dict[str, float] = {}  # tokens by owner
         self._seconds_a_row = 0.0  # of a step with rows of a prompt
+        self._seconds = StepSeconds()  # of steps without
+        self._histories: dict[str, History] = {}  # by owner
         self._changing = False  # whether this thread is in the midst of a change
         self._cut = False  # whether an interrupt or an error came in the midst of one
         self._process, self._lock = os.getpid(), threading.RLock()
@@ -128,6 +141,8 @@ class Scheduler:
             if sequence.owner not in counts:  # who was away has no claim on what was not used
                 counts[sequence.owner] = max(self._served.get(sequence.owner, 0.0), min(counts.values(), default=0.0))
             self._served = counts
+            if sequence.guesser is not None:
+                sequence.guesser.history = self._histories.setdefault(sequence.owner, History())
             self._waiting.append(sequence)
 
     def advance(self, *sequences: Sequence) -> None:
@@ -195,6 +210,10 @@ class Scheduler:
                 self._stop(sequence)
             else:
                 self._waiting.remove(sequence)
+            if sequence.guesser is not None and sequence.guesser.history is not None:
+                sequence.guesser.history.add(sequence.ids[sequence.prompt :])
+        while len(self._histories) > _MOST_OWNERS:
+            del self._histories[next(iter(self._histories))]
         return bool(ended)
 
     def _stop(self, sequence: Sequence) -> None:
@@ -227,12 +246,14 @@ class Scheduler:
 
     def _take(self, part: Part, logits: Floats) -> None:
         """Let a sequence take its logits and count its tokens. What fails there ends this sequence alone."""
-        sequence = part.sequence
+        sequence, wrong = part.sequence, len(part.guesses)
         try:
-            sequence.accept(logits, part.start)
+            wrong -= sequence.accept(logits, part.start, part.guesses)
         except Exception as error:
             sequence.end("error", error)
-        part.cache.advance(part.ids)
+        part.cache.advance(part.ids[: len(part.ids) - wrong])
+        if part.guesses and sequence.guesser is not None:
+            sequence.guesser.note(len(part.guesses), len(part.guesses) - wrong)
         self._served[sequence.owner] = self._served.get(sequence.owner, 0.0) + len(part.ids)
         if sequence.shares:
             self._backend.keep(part.cache, sequence.owner)
@@ -242,8 +263,11 @@ class Scheduler:
         for part in batch:
             part.sequence.seconds["prefill" if part.start < part.sequence.prompt else "decode"] += seconds
             part.sequence.seconds["ready"] += ready
-        if any(len(part.ids) > 1 for part in batch):
-            found = seconds / sum(len(part.ids) for part in batch)
+        rows = sum(len(part.ids) for part in batch)
+        if all(len(part.ids) == 1 + len(part.guesses) for part in batch):
+            self._seconds.note(rows, seconds)
+        else:
+            found = seconds / rows
             self._seconds_a_row = 0.5 * (self._seconds_a_row + found) if self._seconds_a_row else found
 
     def _batch(self) -> list[Part]:
@@ -251,7 +275,7 @@ class Scheduler:
         active = [each for each in self._running if _takes_part(each)]
         left = {each: len(each.ids) - each.computed for each in active}
         singles = sum(count == 1 for count in left.values())
-        room = self._rows_beside(singles) if singles else CHUNK
+        room = self._rows_beside(singles) if singles else self._chunk
         active.sort(key=lambda each: (left[each] > 1, self._served.get(each.owner, 0.0)))
         batch: list[Part] = []
         for each in active:
@@ -263,6 +287,28 @@ class Scheduler:
                 start = each.computed
                 ids = each.ids[start : start + count]
                 batch.append(Part(each, each.cache, start, ids, each.logits_of(len(ids))))
+        return self._with_guesses(batch) if len(batch) == singles else batch
+
+    def _with_guesses(self, batch: list[Part]) -> list[Part]:
+        """Return the parts of a step without prompts, with guesses of the next tokens where those pay."""
+        if not self._backend.same_bytes:
+            return batch
+        rows, tokens = len(batch), float(len(batch))
+        for number, part in enumerate(batch):
+            guesser, most = part.sequence.guesser, min(part.sequence.most_guesses, _MOST_ROWS - rows)
+            if guesser is None or most <= 0:
+                continue
+            guesses, probability = guesser.guess(part.sequence.ids, most), guesser.probability
+            guesses = guesses[: depth(self._seconds, rows, tokens, probability, len(guesses))] if guesses else []
+            if not guesses:
+                continue
+            try:
+                self._backend.reserve(part.cache, part.start + 1 + len(guesses))
+            except OutOfMemory:
+                continue
+            batch[number] = part._replace(ids=[*part.ids, *guesses], logits=1 + len(guesses), guesses=guesses)
+            rows += len(guesses)
+            tokens += sum(probability**power for power in range(1, len(guesses) + 1))
         return batch
 
     def _most(self, sequence: Sequence, left: int) -> int:
@@ -278,8 +324,8 @@ class Scheduler:
         """Return how many rows of prompts a step may have so that ``others`` have their tokens in time."""
         if not self._seconds_a_row:
             return _FIRST_ROWS
-        rows = int(LATENCY_GOAL / self._seconds_a_row)
-        return max(min(rows // _MULTIPLE * _MULTIPLE - others, CHUNK), _FEWEST_ROWS)
+        rows = int(self._latency_goal / self._seconds_a_row)
+        return max(min(rows // _MULTIPLE * _MULTIPLE - others, self._chunk), _FEWEST_ROWS)
 
     def _reserve(self, sequence: Sequence, count: int, batch: Many[Part]) -> bool:
         """Make room for the next tokens of a sequence: others that came later give theirs up, or else this one does."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Many
 import numpy as np
 
 from rung.engine.scheduling.kv_cache import Tokens
+from rung.engine.scheduling.speculation import Guesser
 from rung.formats.codec import Floats
 
 
@@ -22,6 +23,8 @@ class Sequence:
 
     #: Whether keys and values of earlier sequences may be used.
     shares = True
+    #: What guesses the next tokens, if anything does.
+    guesser: Guesser | None = None
 
     def __init__(self, ids: Many[int], owner: str = "") -> None:
         self.ids = list(ids)
@@ -59,12 +62,20 @@ class Sequence:
         if not self.reason:
             self.error, self.reason = error, reason
 
+    @property
+    def most_guesses(self) -> int:
+        """Return how many of the next tokens may be guessed."""
+        return 0
+
     def logits_of(self, count: int) -> int:
         """Return of how many of the next ``count`` tokens, the last ones, logits are needed."""
         raise NotImplementedError
 
-    def accept(self, logits: Floats, start: int) -> None:
-        """Take the logits [rows, vocabulary] of tokens from ``start`` on; the next step overwrites them."""
+    def accept(self, logits: Floats, start: int, guesses: Many[int] = ()) -> int:
+        """Take the logits [rows, vocabulary] of tokens from ``start`` on, and return how many ``guesses`` were right.
+
+        The last rows are those after each of the guesses. The next step overwrites the logits.
+        """
         raise NotImplementedError
 
 
@@ -87,6 +98,7 @@ class TokenSequence(Sequence):
     ) -> None:
         super().__init__(ids, owner)
         self._choose, self._ends, self._context, self._most = choose, ends, context, most
+        self.guesser = Guesser()
         self._taken = 0
 
     @property
@@ -110,18 +122,27 @@ class TokenSequence(Sequence):
         self._taken += 1
         return self.ids[self.prompt + self._taken - 1]
 
+    @property
+    def most_guesses(self) -> int:
+        """Return how many tokens may be guessed: one more is chosen after them."""
+        left = self._context - len(self.ids)
+        return left if self._most is None else min(left, self._most - (len(self.ids) - self.prompt) - 1)
+
     def logits_of(self, count: int) -> int:
         """Return 1 with the last of its tokens, else 0."""
         return int(self.computed + count == len(self.ids))
 
-    def accept(self, logits: Floats, start: int) -> None:
-        """Choose the next token once all are computed."""
-        if len(logits):
-            token = self._choose(logits[0])
+    def accept(self, logits: Floats, start: int, guesses: Many[int] = ()) -> int:
+        """Choose the next token once all are computed, and one more after each guess that it is."""
+        for right, row in enumerate(logits):
+            token = self._choose(row)
             if token in self._ends:
                 self.end("end")
-            else:
-                self.ids.append(token)
+                return right
+            self.ids.append(token)
+            if right == len(guesses) or token != guesses[right]:
+                return right
+        return 0
 
 
 class LogitSequence(Sequence):
@@ -137,8 +158,9 @@ class LogitSequence(Sequence):
         """Return ``count``: each token's logits are needed."""
         return count
 
-    def accept(self, logits: Floats, start: int) -> None:
+    def accept(self, logits: Floats, start: int, guesses: Many[int] = ()) -> int:
         """Keep the logits."""
         self.logits[start : start + len(logits)] = logits
         if start + len(logits) == len(self.ids):
             self.end("end")
+        return 0

@@ -5,17 +5,17 @@ Contract of every rung's ``impl`` object::
     prepare(weights: Weights, pool: Pool, *, threads: int) -> State
     apply(state, batch: Sequence[SequenceRows]) -> float32 array [wanted, vocabulary]
     rows_without_torch(state) -> int | None
+    same_bytes(state) -> bool
     block: int
-    same_bytes: bool
 
 ``weights`` (``rung.ops.decode_step.weights``) are the bound parts of a decoder, ``pool``
 (``rung.ops.decode_step.parts``) is the memory of caches. A batch has rows of one or more sequences, each with its first
 position and its cache; rows of a sequence follow each other. ``apply`` writes keys and values of every row into every
 layer, reads those before it, and changes nothing else: a call that failed can be repeated one rung lower. It returns
 the logits of the rows that want them, in memory that the next call may write to. ``block`` are the positions of a block
-of the cache that the rung wants, 0 for a whole sequence in one. ``same_bytes`` promises that a row's logits do not
-depend on the other rows, on how a prompt is cut into batches, nor on the number of threads. ``rows_without_torch`` is
-how many rows a batch may have without torch being imported; None for any number.
+of the cache that the rung wants, 0 for a whole sequence in one. ``same_bytes`` promises of a state that a row's logits
+do not depend on the other rows, on how a prompt is cut into batches, nor on the number of threads.
+``rows_without_torch`` is how many rows a batch may have without torch being imported; None for any number.
 
 Of a ``Case``: ``shape`` is (layers, hidden, feed_forward, vocabulary), ``format`` the dtype of the cache. Options:
 ``linears``, the rungs that multiply single rows with the weights that are bound, ``head_dim``, ``devices``, how many

@@ -103,7 +103,13 @@ class State:
     @cached_property
     def one_by_one(self) -> bool:
         """Return whether a program takes a single row: mapped weights are packed in the memory of a thread."""
-        return any(isinstance(weight, Packed) and weight.mapped is not None for weight in _all_weights(self.weights))
+        linears = _linears(self.weights)
+        return any(isinstance(each.state, Packed) and each.state.mapped is not None for each in linears)
+
+    @cached_property
+    def all_packed(self) -> bool:
+        """Return whether every weight is packed, and none has an adapter."""
+        return all(isinstance(each.state, Packed) and low_rank(each) is None for each in _linears(self.weights))
 
     @cached_property
     def reader(self) -> PromptReader:
@@ -123,13 +129,16 @@ class Step:
     """See ``rung.ops.decode_step``; every linear must be packed, or stored as floats."""
 
     block = 64
-    same_bytes = True
 
     def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> State:
         """Lay out memory and write the program of one row; compile its functions or load them from the disk."""
         state = State(weights, pool, threads, _Memory(weights, pool, threads))
         state.program(1, 1)
         return state
+
+    def same_bytes(self, state: State) -> bool:
+        """Return whether all weights are packed and no adapter is added: others are summed in an order of their own."""
+        return state.all_packed
 
     def rows_without_torch(self, state: State) -> int | None:
         """See there."""
@@ -257,11 +266,11 @@ def kernel_weight(linear: Any) -> Packed | FloatRows:
     return FloatRows(encoded.format.name, encoded.shape, encoded.parts["data"])
 
 
-def _all_weights(weights: Weights) -> list[Packed | FloatRows]:
-    linears = [weights.head]
+def _linears(weights: Weights) -> list[Any]:
+    linears: list[Any] = [weights.head]
     for layer in weights.layers:
         linears += [each.linear for each in (*layer.inputs, layer.output, *layer.widen, layer.narrow)]
-    return [kernel_weight(linear) for linear in linears]
+    return linears
 
 
 def _piece(linear: Biased, result: Rows) -> Piece:

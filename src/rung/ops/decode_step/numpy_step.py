@@ -85,11 +85,14 @@ class Step:
     """See ``rung.ops.decode_step``; a sequence is read after the other."""
 
     block = 0
-    same_bytes = False
 
     def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> ArrayReader:
         """The parts are bound already."""
         return ArrayReader(weights)
+
+    def same_bytes(self, state: ArrayReader) -> bool:
+        """Return False: libraries multiply."""
+        return False
 
     def rows_without_torch(self, state: ArrayReader) -> int | None:
         """Return None: nothing here knows torch."""

@@ -15,11 +15,14 @@ class Reference:
     """See ``rung.ops.decode_step``."""
 
     block = 0
-    same_bytes = False
 
     def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> Network:
         """The parts are bound already; the glue is torch's."""
         return Network(weights, TorchGlue(weights.shape), threads)
+
+    def same_bytes(self, state: Network) -> bool:
+        """Return False: libraries multiply."""
+        return False
 
     def rows_without_torch(self, state: Network) -> int | None:
         """Return 0: the network is torch's."""

@@ -1,0 +1,110 @@
+"""Whether an answer depends on what is computed beside it: tokens and logits of many answers, alone and in company.
+
+    python benchmarks/same_bytes.py [MODEL ...] [--answers 10000] [--threads 2]
+
+Each answer is computed alone on one thread, with nothing in the cache and no guesses, and again among up to 15 others:
+in another order, with prompts cut elsewhere, beginnings that are known, guesses, and more threads. A digest of every
+row of logits that a token was chosen from must be the same. Prints how many differ; the exit code is 1 if any does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rung
+from rung.engine.scheduling.scheduler import Scheduler
+from rung.engine.scheduling.sequence import TokenSequence
+
+FIXTURES = Path(__file__).parents[1] / "tests" / "fixtures" / "gguf"
+CONTEXT, COMPANY = 128, 16
+
+
+class Chooser:
+    """Chooses the likeliest token, and keeps a digest of every row of logits."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+
+    def choose(self, logits: Any) -> int:
+        """Return the likeliest token."""
+        self.digest.update(logits.tobytes())
+        return int(logits.argmax())
+
+
+def prompts(count: int, vocabulary: int, chance: random.Random) -> list[tuple[list[int], int]]:
+    """Return prompts, many of which begin alike or repeat themselves, and how long each answer is."""
+    known = [[chance.randrange(vocabulary) for _ in range(chance.randrange(1, 80))] for _ in range(8)]
+    found = []
+    for _ in range(count):
+        start = chance.choice(known)
+        ids = [*start[: chance.randrange(len(start) + 1)], *(chance.randrange(vocabulary) for _ in range(5))]
+        found.append((ids * chance.choice([1, 1, 2]) if len(ids) < 40 else ids, chance.randrange(1, 12)))
+    return found
+
+
+def answer(scheduler: Scheduler, jobs: Sequence[tuple[list[int], int]], guesses: bool) -> list[str]:
+    """Return a digest of the tokens and logits of each job, which are computed together."""
+    choosers, sequences = [Chooser() for _ in jobs], []
+    for (ids, most), chooser in zip(jobs, choosers, strict=True):
+        made = TokenSequence(ids, chooser.choose, ends=frozenset(), context=CONTEXT, most=most)
+        scheduler.add(made)
+        made.guesser = made.guesser if guesses else None
+        sequences.append(made)
+    while left := [each for each in sequences if not each.ended]:
+        scheduler.advance(*left)
+        for each in sequences:
+            while each.take() is not None:
+                pass
+    for each in sequences:
+        scheduler.cancel(each)
+    return [f"{each.ids} {chooser.digest.hexdigest()}" for each, chooser in zip(sequences, choosers, strict=True)]
+
+
+def compare(name: str, count: int, threads: int) -> int:
+    """Return how many answers of a model differ."""
+    chance = random.Random(name)
+    alone = rung.load(name, context=CONTEXT, threads=1, device="cpu")
+    if not alone.backend.same_bytes:
+        print(f"{Path(name).stem}: does not promise it")
+        return 0
+    together = rung.load(name, context=CONTEXT, threads=threads, parallel=COMPANY, device="cpu")
+    jobs = prompts(count, alone.backend.vocabulary, chance)
+    expected = []
+    for job in jobs:
+        alone.backend.prefixes.clear()
+        expected += answer(Scheduler(alone.backend), [job], guesses=False)
+    order = list(range(count))
+    chance.shuffle(order)
+    differ = 0
+    while order:
+        some = [order.pop() for _ in range(min(len(order), chance.randrange(1, COMPANY + 1)))]
+        scheduler = Scheduler(together.backend, chunk=chance.randrange(4, 200), latency_goal=chance.uniform(0, 0.02))
+        for number, found in zip(some, answer(scheduler, [jobs[each] for each in some], guesses=True), strict=True):
+            differ += found != expected[number]
+    print(f"{Path(name).stem}: {differ} of {count} differ", flush=True)
+    return differ
+
+
+def main() -> None:
+    """Compare the answers of every model."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--answers", type=int, default=10_000, help="in all")
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args()
+    names = given.models or ["demo", *map(str, sorted(FIXTURES.glob("*.gguf")))]
+    started = time.monotonic()
+    differ = sum(compare(name, -(-given.answers // len(names)), given.threads) for name in names)
+    print(f"{differ} differ, {time.monotonic() - started:.0f} s")
+    sys.exit(int(differ > 0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Guessed tokens: the same text with fewer steps, off where they do not pay."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from toy_backend import VOCABULARY, answer, finish, sequence, toy
+
+from rung.engine.scheduling import scheduler as scheduler_module
+from rung.engine.scheduling.scheduler import Scheduler
+from rung.engine.scheduling.speculation import Guesser, History, Lookup, StepSeconds, depth
+
+CONTEXT = 600
+
+
+def repeating(ids) -> int:
+    """The token after the last time that the last three stood there, else one of the sum: texts that repeat."""
+    ids = [int(token) for token in ids]
+    for end in range(len(ids) - 1, 2, -1):
+        if ids[end - 3 : end] == ids[-3:]:
+            return ids[end] if len(ids) % 13 else 1 + sum(ids) % (VOCABULARY - 1)
+    return 1 + sum(ids) % (VOCABULARY - 1)
+
+
+@pytest.fixture
+def clocked(monkeypatch):
+    """A decoder of ``repeating`` texts whose steps take 10 ms and so much a row."""
+
+    def make(a_row: float = 0.001, following=repeating):
+        decoder, now = toy(context=CONTEXT, blocks=4 * CONTEXT // 4), [0.0]
+        decoder.step.following = following
+
+        def pass_time(batch):
+            now[0] += 0.010 + a_row * sum(len(each.tokens) for each in batch)
+
+        decoder.step.before = pass_time
+        monkeypatch.setattr(scheduler_module.time, "perf_counter", lambda: now[0])
+        return decoder
+
+    return make
+
+
+def run(decoder, *sequences):
+    scheduler = Scheduler(decoder)
+    for each in sequences:
+        scheduler.add(each)
+    return finish(scheduler, *sequences)
+
+
+@pytest.mark.parametrize("several", [1, 3])
+def test_guesses_change_nothing_but_the_number_of_steps(clocked, several):
+    chance = random.Random(1)
+    prompts = [[chance.randrange(1, 9) for _ in range(40)] for _ in range(several)]
+    decoder = clocked()
+    everybody = [sequence(prompt, 200, context=CONTEXT) for prompt in prompts]
+    found = run(decoder, *everybody)
+    assert found == [answer(prompt, 200, repeating) for prompt in prompts]
+    assert len(decoder.step.batches) < 120
+    assert all(0 < each.guesser.accepted <= each.guesser.guessed for each in everybody)
+
+
+def test_drawn_tokens_are_those_that_are_drawn_without_guesses(clocked):
+    def drawn(seed):
+        random_ = np.random.default_rng(seed)
+        return lambda logits: int(logits.argmax()) if random_.random() < 0.8 else int(random_.integers(1, VOCABULARY))
+
+    prompt = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3]
+    for seed in range(5):
+        plain = sequence(prompt, 120, context=CONTEXT, choose=drawn(seed))
+        plain.guesser = None
+        guessed = sequence(prompt, 120, context=CONTEXT, choose=drawn(seed))
+        assert run(clocked(), plain) == run(clocked(), guessed)
+        assert guessed.guesser.accepted > 5
+
+
+def test_no_guess_where_rows_cost_as_much_as_steps(clocked):
+    decoder = clocked(a_row=1.0)
+    run(decoder, sequence([1, 2, 3, 4] * 10, 200, context=CONTEXT))
+    rows = [sum(batch) for batch in decoder.step.batches[1:]]
+    assert sum(rows) < 1.1 * 200
+
+
+def test_a_text_that_never_repeats_costs_nothing(clocked):
+    decoder = clocked(following=None)
+    run(decoder, sequence(list(range(1, 60)), 200, context=CONTEXT))
+    assert sum(map(sum, decoder.step.batches)) - 59 <= 1.05 * 200
+
+
+def test_earlier_answers_of_the_owner_are_guessed_from(clocked):
+    decoder = clocked(following=None)
+    scheduler, steps = Scheduler(decoder), []
+    for owner in ("a", "b", "a"):
+        decoder.prefixes.clear()
+        before = len(decoder.step.batches)
+        each = sequence([5, 6, 7], 150, owner, context=CONTEXT)
+        scheduler.add(each)
+        assert finish(scheduler, each) == [answer([5, 6, 7], 150)]
+        steps.append(len(decoder.step.batches) - before)
+    assert steps[0] == steps[1] == 150
+    assert steps[2] < 60
+
+
+@pytest.mark.parametrize("end", range(1, 30))
+def test_the_last_token_is_the_same_whatever_is_guessed(clocked, end):
+    """Answers of every length, and a context that ends in the middle of a guess."""
+    prompt = [1, 2, 3, 4] * 6
+    assert run(clocked(), sequence(prompt, end, context=CONTEXT)) == [answer(prompt, end, repeating)]
+    short = len(prompt) + end
+    decoder = clocked()
+    (said,) = run(decoder, sequence(prompt, None, context=short))
+    assert said == answer(prompt, end + 1, repeating)
+
+
+def test_an_end_token_within_a_guess_ends_the_answer(clocked):
+    def choose(logits):
+        count[0] += 1
+        return 0 if count[0] == 33 else int(logits.argmax())
+
+    count = [0]
+    each = sequence([1, 2, 3, 4] * 6, 100, context=CONTEXT, choose=choose)
+    assert run(clocked(), each) == [answer([1, 2, 3, 4] * 6, 32, repeating)]
+    assert each.reason == "end"
+
+
+def test_lookup_finds_what_followed_last():
+    lookup = Lookup()
+    lookup.extend([1, 2, 3, 4, 5, 1, 2, 3, 6, 7])
+    assert lookup.following([1, 2, 3], 2) == [6, 7]
+    assert lookup.following([3, 4, 5], 7) == [1, 2, 3, 6, 7, 1, 2]
+    assert lookup.following([3, 6, 7], 3) == []
+    lookup.extend([1, 2, 3])
+    assert lookup.following([1, 2, 3], 3) == [6, 7, 1], "before the end of the text"
+    guesser = Guesser()
+    assert guesser.guess([8, 1, 2], 2) == []
+    assert guesser.guess([8, 1, 2, 9, 8, 1, 2], 6) == [9, 8, 1, 2, 9, 8]
+
+
+def test_history_keeps_the_newest_and_answers_apart():
+    history = History()
+    history.add([1, 2, 3, 4])
+    history.add([4, 5, 6])
+    assert history.following([1, 2, 3], 5) == [4]
+    assert history.following([3, 4, 4], 5) == []
+    for number in range(30):
+        history.add([100 + number] * 5000)
+    assert history.following([1, 2, 3], 5) == []
+    assert history.following([129, 129, 129], 1) == [129]
+
+
+def test_depth_weighs_time_against_what_is_likely():
+    seconds = StepSeconds()
+    assert depth(seconds, 1, 1.0, 0.9, 8) == 0, "nothing is known"
+    seconds.note(1, 9.0)
+    assert depth(seconds, 1, 1.0, 0.9, 8) == 0, "the first one does not count"
+    seconds.note(1, 1.0)
+    assert depth(seconds, 1, 1.0, 0.9, 8) == 1, "at most twice the rows that were seen are tried"
+    for rows, took in ((2, 1.1), (4, 1.5), (8, 3.0)):
+        seconds.note(rows, took)
+        seconds.note(rows, took)
+    assert depth(seconds, 1, 1.0, 0.1, 8) == 0
+    assert depth(seconds, 1, 1.0, 0.7, 8) in (1, 2, 3)
+    assert depth(seconds, 1, 1.0, 1.0, 7) in (3, 6, 7)
+    assert depth(seconds, 1, 1.0, 0.7, 0) == 0
+    for _ in range(2):
+        seconds.note(2, 50.0)  # another program was busy
+    assert depth(seconds, 1, 1.0, 0.7, 1) == 0
+    for _ in range(2000):
+        seconds.note(1, 1.0)
+    assert depth(seconds, 1, 1.0, 0.7, 1) == 1, "it is tried again"
