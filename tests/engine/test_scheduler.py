@@ -172,9 +172,9 @@ def test_a_long_prompt_lets_others_have_their_tokens_in_time(monkeypatch):
         if all(each.ahead for each in talkers):
             gaps.append(clock.now - last)
             last = clock.now
-    assert max(gaps) <= LATENCY_GOAL + 0.01
+    assert max(gaps) <= LATENCY_GOAL
     assert len(gaps) <= 2000 / (0.5 * 130), "chunks that are far smaller than they may be"
-    assert sorted(gaps)[len(gaps) // 2] > 0.8 * LATENCY_GOAL
+    assert sorted(gaps)[len(gaps) // 2] > 0.7 * LATENCY_GOAL
 
 
 def test_alone_a_prompt_is_read_in_large_chunks():

@@ -28,6 +28,8 @@ from rung.models.decoder_memory import CHUNK
 
 #: Seconds within which everybody shall have a token while a prompt is read.
 LATENCY_GOAL = 0.15
+#: Share of that which a step may be expected to take: later rows see more tokens, and machines stumble.
+_SHARE = 0.85
 #: Rows of a prompt beside the tokens of others while no speed is known, and at least.
 _FIRST_ROWS, _FEWEST_ROWS = 16, 4
 #: Rows of a step are a multiple of it: tiles have so many.
@@ -324,7 +326,7 @@ class Scheduler:
         """Return how many rows of prompts a step may have so that ``others`` have their tokens in time."""
         if not self._seconds_a_row:
             return _FIRST_ROWS
-        rows = int(self._latency_goal / self._seconds_a_row)
+        rows = int(_SHARE * self._latency_goal / self._seconds_a_row)
         return max(min(rows // _MULTIPLE * _MULTIPLE - others, self._chunk), _FEWEST_ROWS)
 
     def _reserve(self, sequence: Sequence, count: int, batch: Many[Part]) -> bool:
