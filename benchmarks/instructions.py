@@ -6,7 +6,8 @@
 
 The kernels are compiled for each level's own target, here, for processors that this machine is not: nothing is run.
 Of the code the innermost loop counts, and where a block has several units its head in equal parts: per weight with one
-row of activations, and per product in a tile of the level's size.
+row of activations, and per product in a tile of the level's size. There a product that also loads a value into every
+lane counts as two: several such products wait for their loads.
 """
 
 from __future__ import annotations
@@ -145,7 +146,8 @@ def count_layout(level: Level, layout: Layout, tile: int, groups: int) -> float:
     assembly = compile_products(level, microkernel.multiply_groups, [layout.name, tile, groups], 11)
     made = sorted(loops(assembly), key=len, reverse=True)
     head = len(made[1]) / (layout.block // UNIT) if layout.block > UNIT else 0
-    return (len(made[0]) + head) / (tile * groups)
+    loads = sum("{1to" in line for line in made[0]) if tile > 1 else 0
+    return (len(made[0]) + loads + head) / (tile * groups)
 
 
 def count_floats(level: Level, format: str) -> float:
@@ -158,7 +160,7 @@ def count(level: Level) -> dict[str, tuple[float, ...]]:
     """Instructions a weight and a product of every layout at a level."""
     found: dict[str, tuple[float, ...]] = {}
     for name in SHOWN:
-        shapes = ((1, 1), (level.tile, level.groups))
+        shapes = ((1, 1), (level.tile, level.groups_of(level.tile)))
         found[name] = tuple(count_layout(level, LAYOUTS[name], *shape) / (16 * UNIT) for shape in shapes)
     return found | {format.split(":")[0]: (count_floats(level, format),) for format in FLOATS}
 
@@ -180,7 +182,7 @@ def print_cores(layouts: list[str]) -> None:
     for core, (name, _) in CORES.items():
         level = levels.named(name)
         for layout in layouts:
-            for shape in ((1, 1), (level.tile, level.groups)):
+            for shape in ((1, 1), (level.tile, level.groups_of(level.tile))):
                 count, spills, found = inspect_core(core, layout, shape)
                 print(f"{name} | {core} | {layout} | {shape[0]} x {shape[1]} | {count:.3g} | {spills} | {found}")
 
@@ -202,7 +204,7 @@ def main() -> None:
     chosen = [level for level in levels.every() if arguments.level in (None, level.name)]
     if arguments.assembly:
         for level in chosen:
-            shape = [arguments.tile, 1 if arguments.tile == 1 else level.groups]
+            shape = [arguments.tile, 1 if arguments.tile == 1 else level.groups_of(arguments.tile)]
             text = compile_products(level, microkernel.multiply_groups, [arguments.assembly, *shape], 11)
             print("\n".join(main_loop(text)))
         return

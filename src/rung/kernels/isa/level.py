@@ -33,8 +33,9 @@ class Target:
 class Level:
     """One set of instructions; a register of it has ``lanes`` int32. A level of a higher ``rank`` is tried first.
 
-    ``tile``: the most rows of activations that are multiplied at once, ``groups``: groups of 16 rows of weights that
-    share them; ``groups_of_one_row`` the same where there is one row of activations.
+    ``tile``: the most rows of activations that are multiplied at once, ``flipped_tile`` the same for codes that are
+    taken apart into magnitudes and signs, where that is less. ``groups``: groups of 16 rows of weights that share at
+    most half as many rows of activations, ``groups_of_one_row`` those that share one; larger tiles take one group.
 
     Bytes are multiplied in one of two ways. ``dot(b, sums, codes, x)`` adds four products to each int32.
     ``pairs(b, codes, x)`` gives registers of int16 with products, or sums of two, and ``widen(b, registers)`` adds them
@@ -56,6 +57,7 @@ class Level:
     lanes: int
     shuffle: Callable[[Builder, Value, Value], Value]
     tile: int = 4
+    flipped_tile: int = 0
     groups: int = 1
     groups_of_one_row: int = 2
     signed: bool = True
@@ -74,6 +76,12 @@ class Level:
     def target(self, arch: str, features: frozenset[str]) -> Target | None:
         """Return the first target that a compiler's own one has all of, or None."""
         return next((target for target in self.targets if target.fits(arch, features)), None)
+
+    def groups_of(self, tile: int) -> int:
+        """Return how many groups of 16 rows of weights are multiplied with a tile of activations at once."""
+        if tile == 1:
+            return self.groups_of_one_row
+        return self.groups if 2 * tile <= self.tile else 1
 
     def in_int16(self, largest: int) -> int:
         """Return how many results of ``pairs`` fit an int16: of codes up to ``largest`` and signed bytes above -128."""

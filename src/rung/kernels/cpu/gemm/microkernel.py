@@ -2,8 +2,8 @@
 
 The activations of a tile of T rows are a *panel* (see ``activations``): per unit of 32 columns T x 32 signed bytes,
 then T scales, then T (or 2 T) sums. Per unit, row and group: sums of 32 products (``isa.products``),
-a conversion and two or three float32 operations. Many rows are multiplied with as many groups at a time as the level
-has registers for: with one, loads are the limit, because every product needs a broadcast; with two, each serves both.
+a conversion and two or three float32 operations. Codes are unpacked once for the rows of a tile, and a broadcast of
+activations serves all groups that are multiplied at a time: tiles are as large as the level's registers hold sums for.
 """
 
 from __future__ import annotations

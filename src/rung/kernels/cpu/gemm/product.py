@@ -30,9 +30,14 @@ _SHORT = 1 << 16
 _NEVER = 1 << 62
 
 
-def tile_of(rows: int) -> int:
-    """Rows of a panel: the power of two that holds so many, and the level's largest for many rows."""
-    return min(target.level().tile, 1 << (rows - 1).bit_length())
+def tile_of(rows: int, flips: bool = False) -> int:
+    """Rows of a panel: the power of two that holds so many, and the level's largest for many rows.
+
+    ``flips``: codes are turned into magnitudes and flips first.
+    """
+    level = target.level()
+    most = level.flipped_tile if flips and level.flipped_tile else level.tile
+    return min(most, 1 << (rows - 1).bit_length())
 
 
 @per_level
@@ -50,8 +55,7 @@ def multiply(layout: str, tile: int) -> Kernel:
     cache.
     """
 
-    level = target.level()
-    groups = level.groups_of_one_row if tile == 1 else level.groups
+    groups = target.level().groups_of(tile)
     in_twos = (_SHORT if tile == 1 else 0) if groups == 2 else _NEVER
 
     @kernel(16)
@@ -99,7 +103,7 @@ def multiply(layout: str, tile: int) -> Kernel:
 
 #: Rows of activations that are quantized and multiplied at once: bounds the workspace to 1.3 x 512 x columns bytes.
 MOST_ROWS = 512
-_PASS = 256  # rows of activations that meet a chunk of the weight
+_PASS = 256  # rows of activations that meet a chunk of the weight, or as many as fill whole tiles
 _COLUMNS = 2048
 _CHUNK = 8  # groups of rows in a chunk when there are many rows
 _CHUNKS_A_THREAD = 6
@@ -209,7 +213,7 @@ def _multiply_chunks(words, thread, threads):
     scratch = read_i64(words + 184) + thread * scratch_bytes
     flip_groups, flipped_bytes, flipped_room = read_i64(words + 200), read_i64(words + 216), read_i64(words + 224)
     flipped = read_i64(words + 208) + thread * flipped_room
-    count, passed = -(-rows // tile), _PASS // tile
+    count, passed = -(-rows // tile), -(-_PASS // tile)
     while True:
         first = fetch_add(words, 1) * chunk
         if first >= groups:
@@ -319,7 +323,8 @@ def _flips(layout: Layout, rows: int) -> bool:
 def _product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, dtype: str) -> None:
     layout, threads = weight.layout, weight.threads
     out, columns = weight.shape
-    tile = tile_of(rows)
+    flips = _flips(layout, rows)
+    tile = tile_of(rows, flips)
     offset, parts = layout.activations
     unit_bytes = panel_unit_bytes(tile, parts)
     units = columns // UNIT
@@ -329,7 +334,7 @@ def _product(weight: Packed, x: int, stride: int, rows: int, y: int, sums: int, 
     step = max(1, _COLUMNS // layout.block) if rows > tile else columns // layout.block
     if weight.mapped:
         step = weight.mapped.step
-    flipped = LAYOUTS[f"{layout.name}_flipped"] if _flips(layout, rows) else None
+    flipped = LAYOUTS[f"{layout.name}_flipped"] if flips else None
     room = 2 * (layout.row_header + step * flipped.block_bytes) if flipped else 0
     panels, fill = _workspace(count * panel_bytes + scratch + threads * room), quantize(dtype)
     if count == 1 and rows * units < _FEW_UNITS:

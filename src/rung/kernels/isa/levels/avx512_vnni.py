@@ -15,7 +15,7 @@ LEVEL = Level(
         ),
     ),
     lanes=16,
-    tile=8,
+    tile=12,
     groups=2,
     signed=False,
     dot=x86.dot,

@@ -8,6 +8,7 @@ LEVEL = Level(
     rank=30,
     targets=(Target("x86_64", ("ssse3",), "core2", x86.SSSE3),),
     lanes=4,
+    tile=8,
     pairs=x86.pairs,
     widen=x86.widen,
     with_sign=x86.with_sign,
