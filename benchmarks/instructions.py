@@ -6,8 +6,7 @@
 
 The kernels are compiled for each level's own target, here, for processors that this machine is not: nothing is run.
 Of the code the innermost loop counts, and where a block has several units its head in equal parts: per weight with one
-row of activations, and per product in a tile of the level's size. There a product that also loads a value into every
-lane counts as two: several such products wait for their loads.
+row of activations, and per product in a tile of the level's size.
 """
 
 from __future__ import annotations
@@ -146,8 +145,7 @@ def count_layout(level: Level, layout: Layout, tile: int, groups: int) -> float:
     assembly = compile_products(level, microkernel.multiply_groups, [layout.name, tile, groups], 11)
     made = sorted(loops(assembly), key=len, reverse=True)
     head = len(made[1]) / (layout.block // UNIT) if layout.block > UNIT else 0
-    loads = sum("{1to" in line for line in made[0]) if tile > 1 else 0
-    return (len(made[0]) + loads + head) / (tile * groups)
+    return (len(made[0]) + head) / (tile * groups)
 
 
 def count_floats(level: Level, format: str) -> float:

@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit as ended:
         if ended.code == 130:  # a command that has ended after Ctrl-C by itself, its work saved
             interrupts.leave()
+        if ended.code in (None, 0):
+            _finish()
         raise
     except BrokenPipeError:
         _discard()  # the reader has gone (| head): nothing is left to say
@@ -54,6 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if _no_room(error):
             _discard()
         sys.exit(code)
+
+
+def _finish() -> None:
+    """Leave where no thread is at work and all that was printed has been read; else Python ends as it does."""
+    if "threading" in sys.modules and any(not each.daemon for each in sys.modules["threading"].enumerate()[1:]):
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return
+    interrupts.leave(0)
 
 
 def _interrupted(error: BaseException | None) -> bool:

@@ -58,17 +58,18 @@ def stop() -> NoReturn:
     leave()
 
 
-def leave() -> NoReturn:
-    """Tidy up and exit with 130.
+def leave(code: int = 130) -> NoReturn:
+    """Tidy up and exit.
 
-    A process of its own does not wait for threads that import or compile, nor takes torch apart, as Python does at
-    its end.
+    A process of its own does not wait for threads that import or compile, nor takes Numba and torch apart, as Python
+    does at its end.
     """
     if _owns_process:
         atexit._run_exitfuncs()
         sys.stdout.flush()
-        os._exit(130)
-    sys.exit(130)
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _say_stopped() -> None:

@@ -18,6 +18,7 @@ from typing import Any, ParamSpec
 
 from numba import cfunc, types
 from numba.core import caching, compiler, compiler_machinery, registry, typed_passes
+from numba.core.runtime import rtsys
 
 from rung.core.shield import shielded
 from rung.core.types import resolve
@@ -92,6 +93,20 @@ def _key_of_level(cache: Any, signature: Any, codegen: Any) -> Any:
 
 
 caching.Cache._index_key = _key_of_level
+_load = caching.Cache.load_overload
+
+
+def _load_alone(cache: Any, signature: Any, context: Any) -> Any:
+    """A kernel from the disk is machine code: it needs Numba's runtime, and nothing of what Numba registers to compile
+    others, which takes 0.2 s of CPU and is done where a kernel is not found."""
+    if not cache._py_func.__module__.startswith("rung."):
+        return _load(cache, signature, context)
+    rtsys.initialize(context)
+    with cache._guard_against_spurious_io_errors():
+        return cache._load_overload(signature, context)
+
+
+caching.Cache.load_overload = _load_alone
 
 
 class Kernel:
