@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rung.core.errors import DoesNotFit, OutOfMemory
+from rung.core.errors import DoesNotFit, OutOfMemory, UsageError
 from rung.core.shield import import_whole
 from rung.core.text import count, size
 from rung.core.types import Device, Plan, StepClass, StepDown
@@ -20,6 +20,7 @@ from rung.engine.planning import make_plan
 from rung.hardware.json_cache import how_often
 from rung.models.adapters.roles import read_changes, read_network_changes
 from rung.models.card import ModelCard
+from rung.models.cards.encoder import EncoderCard
 from rung.models.cards.network import NetworkCard
 from rung.models.lookup import find_path
 from rung.planning.memory import computes
@@ -67,7 +68,7 @@ def load(
     on_note: Callable[[str], None] = lambda note: None,
     on_plan: Callable[[Plan, Sequence[Device]], None] = lambda plan, devices: None,
 ) -> Model:
-    """A language model, planned for this machine, read and bound.
+    """A language model, planned for this machine, read and bound; of an encoder an ``EncoderModel``.
 
     ``progress`` is called with (label, bytes done, bytes in all); ``on_step`` with each step down,
     ``on_note`` with what a person should know, ``on_plan`` once before the weights are read. ``first_prompt`` is what
@@ -139,8 +140,14 @@ def _start_journal(
     return journal
 
 
-def _read_adapters(adapters: Sequence[str], card: ModelCard | NetworkCard) -> Mapping[str, Sequence[LowRank]]:
-    """Return the changes of each weight of a model."""
+def _read_adapters(
+    adapters: Sequence[str], card: ModelCard | EncoderCard | NetworkCard
+) -> Mapping[str, Sequence[LowRank]]:
+    """Return the changes of each weight of a model. Raises ``UsageError`` for an encoder, which takes none."""
+    if isinstance(card, EncoderCard):
+        if adapters:
+            raise UsageError(f"{card.name} is an encoder, and adapters are for models that write text.")
+        return {}
     if isinstance(card, NetworkCard):
         return read_network_changes(adapters, card)
     return read_changes(adapters, card)
@@ -229,7 +236,7 @@ def _importing() -> Iterator[None]:
 
 
 def _bind(
-    card: ModelCard | NetworkCard,
+    card: ModelCard | EncoderCard | NetworkCard,
     plan: Plan,
     devices: Sequence[Device],
     journal: Journal,
@@ -250,6 +257,8 @@ def _bind(
         journal.notes.append(note)
     if isinstance(card, NetworkCard):
         return _bind_network(card, plan, devices, journal, changes)
+    if isinstance(card, EncoderCard):
+        return _bind_encoder(card, plan, devices, journal, progress)
     return _bind_decoder(card, plan, devices, journal, progress, first_prompt, changes, parallel)
 
 
@@ -265,6 +274,29 @@ def _bind_network(
 
     decoder, tokenizer = bind(card, plan, devices, journal, changes)
     return Model(card, plan, tuple(devices), decoder, journal, tokenizer)
+
+
+def _bind_encoder(
+    card: EncoderCard, plan: Plan, devices: Sequence[Device], journal: Journal, progress: Progress
+) -> Model:
+    with _importing():
+        for name in ("rung.kernels.cpu.pack.packing", "rung.engine.encoder.model"):
+            import_whole(name)
+    from rung.engine.encoder.loader import EncoderLoader
+    from rung.engine.encoder.model import EncoderModel
+    from rung.engine.tokenizers.word_piece import TextTokenizer
+    from rung.models.reader import Reader
+    from rung.ops.encoder.weights import EncoderWeights
+
+    def read(done: int, total: int) -> None:
+        progress("reading", done, total)
+
+    with Reader(card) as reader, EncoderLoader(card, plan, devices, reader, journal, read) as parts:
+        tokenizer = TextTokenizer.from_card(card)
+        weights = EncoderWeights.bind(card.encoder, parts)
+        encode = parts.encode()
+    encode.prepare(weights, plan.threads)
+    return EncoderModel(card, plan, tuple(devices), encode, journal, tokenizer)
 
 
 def _bind_decoder(

@@ -1,4 +1,4 @@
-"""From a path to a card: of what the lean decoder builds, else of the network that transformers builds."""
+"""From a path to a card: of what rung builds, a decoder or an encoder, else of the network that transformers builds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from rung.core.errors import SoftwareMissing, UnknownArchitecture
 from rung.models import catalog, open_card
 from rung.models.card import ModelCard
+from rung.models.cards.encoder import EncoderCard, open_encoder
 from rung.models.cards.network import NetworkCard
 from rung.models.lookup import check_name, find_known, find_missing_starter, find_path
 from rung.models.store import starters
@@ -26,7 +27,7 @@ def open_named(
     offline: bool = False,
     revision: str | None = None,
     on_note: Callable[[str], None] = lambda note: None,
-) -> tuple[ModelCard | NetworkCard, str | None]:
+) -> tuple[ModelCard | EncoderCard | NetworkCard, str | None]:
     """Return the card of a model by name, for a plan, and the format that stood after a name of the catalog.
 
     Raises what ``find_path`` and ``open_any`` raise.
@@ -41,8 +42,8 @@ def open_named(
     return open_any(find_path(name, offline=offline, revision=revision, on_note=on_note)), None
 
 
-def open_any(path: Path) -> ModelCard | NetworkCard:
-    """Return the card of a model; of a folder that the lean decoder does not build, that of its network.
+def open_any(path: Path) -> ModelCard | EncoderCard | NetworkCard:
+    """Return the card of a model; of a folder that rung does not build itself, that of its network.
 
     Raises what ``open_card`` raises; ``UnknownArchitecture`` where transformers does not know it either, and
     ``SoftwareMissing`` without it.
@@ -50,6 +51,8 @@ def open_any(path: Path) -> ModelCard | NetworkCard:
     try:
         return open_card(path)
     except UnknownArchitecture as error:
+        if (encoder := open_encoder(path)) is not None:
+            return encoder
         if not (path / "config.json").is_file():
             raise
         _need_transformers(error.cause)

@@ -12,6 +12,7 @@ from rung.hardware import detect
 from rung.hardware.json_cache import how_often
 from rung.hardware.select import catalog_device, select_groups
 from rung.models.card import ModelCard
+from rung.models.cards.encoder import EncoderCard
 from rung.models.cards.network import NetworkCard
 from rung.planning.request import Request, Typed, parse_memory
 from rung.planning.solve import choose_device, solve
@@ -73,7 +74,7 @@ def target_named(name: str | None, software: str | None = None) -> PlanTarget:
 
 
 def make_plan(
-    card: ModelCard | NetworkCard,
+    card: ModelCard | EncoderCard | NetworkCard,
     *,
     format: str | None = None,
     device: str | None = None,
@@ -109,7 +110,7 @@ def make_plan(
             f"{parallel} sequences at once make no sense: it must be 1 to {MOST_PARALLEL:,}.", code="value-out-of-range"
         )
     budgets = parse_memory(memory)  # before anything is probed, which takes a while
-    needed = process_memory.LEAN if isinstance(card, ModelCard) else process_memory.ALL
+    needed = process_memory.LEAN if isinstance(card, ModelCard | EncoderCard) else process_memory.ALL
     missing = process_memory.missing_software(needed) if devices is None else []
     found = tuple(devices) if devices is not None else _devices_here(missing, on_probe)
     request = Request(

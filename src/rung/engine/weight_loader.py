@@ -1,4 +1,4 @@
-"""The parts of a decoder, read from the model's files, encoded where the plan says so, and bound to rungs.
+"""The parts of a model, read from the model's files, encoded where the plan says so, and bound to rungs.
 
 Weights are read, encoded and packed by threads of their own, beside whatever is imported meanwhile. Nothing here
 imports torch for weights that are packed: a short prompt is answered without it.
@@ -18,10 +18,11 @@ from rung.core.value import FrozenDict
 from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.models.adapters.adapter import LowRank
-from rung.models.card import ModelCard
+from rung.models.card import Decoder, ModelCard
+from rung.models.cards.encoder import EncoderCard
 from rung.models.reader import Reader
 from rung.planning.gguf_mixtures import storage
-from rung.planning.network_spec import Subject
+from rung.planning.network_spec import Subject, is_table
 from rung.planning.weight_plan import Weight, compute_dtype, reads_without_torch, recipe
 from rung.run.binding import Attention, Binder, Embedding, Linear, Step
 from rung.run.journal import Journal
@@ -36,8 +37,9 @@ _PACKERS = 8
 
 
 class WeightLoader:
-    """See ``rung.ops.decode_step.parts.Parts``. A context manager: reading starts when it is entered and ends at the
-    latest when it is left.
+    """The parts of a decoder, see ``rung.ops.decode_step.parts.Parts``; those of an encoder: ``EncoderLoader``.
+
+    A context manager: reading starts when it is entered and ends at the latest when it is left.
 
     ``progress`` is called with (bytes of matrices done, bytes in all) from a thread that reads. ``changes`` are those
     of adapters, by role; linears give their sum with them.
@@ -45,7 +47,7 @@ class WeightLoader:
 
     def __init__(
         self,
-        card: ModelCard,
+        card: ModelCard | EncoderCard,
         plan: Plan,
         devices: Sequence[Device],
         reader: Reader,
@@ -91,8 +93,10 @@ class WeightLoader:
 
     def _begin(self) -> None:
         """Have every weight read and packed."""
-        tied = self.card.decoder.tied_head
-        multiplied = [t for t in self.card.tensors if len(t.shape) > 1 and (tied or t.role != "embed")]
+        tied = self.card.tied_head
+        multiplied = [
+            t for t in self.card.tensors if len(t.shape) > 1 and (not is_table(t.role) or (tied and t.role == "embed"))
+        ]
         self._all = sum(tensor.bytes for tensor in multiplied)
         if not self._shared:
             self._all += self.card.tensor("embed").bytes
@@ -106,14 +110,19 @@ class WeightLoader:
         self._threads.close()
 
     @property
+    def _shape(self) -> Decoder:
+        assert isinstance(self.card, ModelCard), "an encoder has an EncoderLoader"
+        return self.card.decoder
+
+    @property
     def _shared(self) -> bool:
         """Return whether rows are looked up in the head's packed weight, and not in a copy of its own or on another
         device."""
-        return self.card.decoder.tied_head and self.plan.placements[0].device == self.plan.placements[-1].device
+        return self.card.tied_head and self.plan.placements[0].device == self.plan.placements[-1].device
 
     def _cases(self, weights: Sequence[Weight], placement: Placement, dtype: str) -> Iterator[Case]:
         """Every class of cases that this model will ask for on one device."""
-        shape = self.card.decoder
+        shape = self._shape
         for weight in weights:
             rows, columns = (*weight.tensor.shape, 1)[:2]
             if len(weight.tensor.shape) < 2:
@@ -152,7 +161,7 @@ class WeightLoader:
     @property
     def devices(self) -> tuple[str, ...]:
         """torch's name of where each layer computes."""
-        return tuple(map(self.device, range(len(self.card.decoder.layers))))
+        return tuple(map(self.device, range(len(self._shape.layers))))
 
     def device(self, layer: int) -> str:
         """torch's name of where that layer computes."""
@@ -164,7 +173,7 @@ class WeightLoader:
 
     def linear(self, role: str) -> Linear | Adapted:
         """x [T, in] -> [T, out]; ``head`` gives the embedding's matrix when the head is tied."""
-        linear = self._tied() if role == "head" and self.card.decoder.tied_head else self._bind(role)
+        linear = self._tied() if role == "head" and self.card.tied_head else self._bind(role)
         changes = self._changes.get(role)
         if not changes:
             return linear
@@ -181,7 +190,7 @@ class WeightLoader:
 
     def attention(self, layer: int) -> Attention:
         """The attention of a layer; one object serves one query and many."""
-        shape = self.card.decoder
+        shape = self._shape
         return self._binders[self._device_of(layer)].attention(
             shape.heads,
             shape.kv_heads,
@@ -197,7 +206,7 @@ class WeightLoader:
 
     def _step_case(self, rungs: set[str], ordered: bool) -> Case:
         """Whole tokens whose linears take those rungs for a row."""
-        shape = self.card.decoder
+        shape = self._shape
         options = {
             "linears": tuple(sorted(rungs)),
             "head_dim": shape.head_dim,

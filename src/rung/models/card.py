@@ -71,6 +71,36 @@ class Decoder(Value):
 
 
 @dataclass(frozen=True)
+class Encoder(Value):
+    """The shape of an encoder of the kind of BERT: enough to build it, whatever file it came from.
+
+    Positions are absolute and learned, norms are LayerNorms behind each sum, attention has no mask. ``activation`` is
+    gelu (with erf) or gelu_tanh. ``types`` counts token types; a text alone has type 0. ``pooling`` is mean, cls or
+    last; ``normalize`` says whether embeddings have length 1. ``most_tokens`` is where sentence-transformers cuts a
+    text.
+    """
+
+    model_type: str
+    layers: int
+    hidden: int
+    heads: int
+    feed_forward: int
+    vocabulary: int
+    context: int
+    types: int
+    norm_epsilon: float
+    activation: str
+    pooling: str = "mean"
+    normalize: bool = False
+    most_tokens: int = 0
+
+    @property
+    def head_dim(self) -> int:
+        """Return the width of a head."""
+        return self.hidden // self.heads
+
+
+@dataclass(frozen=True)
 class Piece(Value):
     """A stored tensor that is one ``part`` of a weight; ``dtype`` as safetensors names it. Places as in ``Tensor``."""
 
@@ -148,6 +178,11 @@ class ModelCard(Value):
     def context(self) -> int:
         """The most tokens that the model holds."""
         return self.decoder.context
+
+    @property
+    def tied_head(self) -> bool:
+        """Return whether the head is the embedding."""
+        return self.decoder.tied_head
 
     def tensor(self, role: str) -> Tensor:
         """The tensor of that role; raises ``KeyError``."""

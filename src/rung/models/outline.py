@@ -16,6 +16,7 @@ from rung.core.errors import BadFile, UnknownArchitecture
 from rung.core.text import size
 from rung.models import architectures
 from rung.models.card import ModelCard
+from rung.models.cards.encoder import open_encoder
 from rung.models.cards.folder import folder_name
 from rung.models.files.file_sniffing import head
 from rung.models.files.jsonfile import SMALL, read_object
@@ -84,7 +85,9 @@ def _open_place(place: Path, describing: Describe) -> Outline:
         return _json(place, describing)
     try:
         return outline_of_card(open_card(place))
-    except UnknownArchitecture:  # one that rung does not run, but may know
+    except UnknownArchitecture:  # one that writes no text, or that rung does not run, but may know
+        if (encoder := open_encoder(place)) is not None:
+            return plain(encoder.name, encoder.kind, encoder.path, encoder.component)
         found = gguf.experts(place) if place.is_file() else None
         if found is None:
             raise

@@ -18,6 +18,7 @@ from rung.core.pages import release
 from rung.formats import Encoded
 from rung.models import checkpoints
 from rung.models.card import ModelCard, Piece, Tensor
+from rung.models.cards.encoder import EncoderCard
 from rung.models.checkpoints.values import raw_of
 from rung.models.files.tensors import truncated
 
@@ -31,7 +32,7 @@ class Reader:
     Pages are read when they are touched, and stay in memory until ``done`` gives them back.
     """
 
-    def __init__(self, card: ModelCard) -> None:
+    def __init__(self, card: ModelCard | EncoderCard) -> None:
         self._card = card
         self._maps: dict[int, mmap.mmap] = {}
         self._opening = threading.Lock()

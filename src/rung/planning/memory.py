@@ -137,7 +137,8 @@ def runtime(subject: Subject, device: Device, torch: bool = True) -> int:
     if device.kind != "cpu":
         return int(known or RUNTIME_GPU)
     libraries = _DIFFUSERS if subject.kind == "pipeline" else _TRANSFORMERS if subject.borrowed else 0
-    tokenizer = _TOKEN * subject.shape.vocabulary if subject.generates else 0
+    text = subject.generates or subject.encoder is not None
+    tokenizer = _TOKEN * subject.shape.vocabulary if text else 0
     return int(known or (RUNTIME_CPU if torch else RUNTIME_LEAN)) + libraries + tokenizer
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from rung.core.types import FLOAT_BYTES
 from rung.core.value import Value
-from rung.models.card import Decoder, ModelCard, Tensor
+from rung.models.card import Decoder, Encoder, ModelCard, Tensor
+from rung.models.cards.encoder import EncoderCard
 from rung.models.cards.network import NetworkCard
 from rung.models.decoder_memory import activation_bytes, cache_bytes
 from rung.models.networks.values import GENERATES, OTHER, TABLES, Component, Shape, shape_of_decoder
@@ -21,9 +22,10 @@ _IMAGE_TOKENS = 4096
 class Subject(Value):
     """One network to plan for.
 
-    ``decoder`` is set for those that ``rung run`` builds; the plan then counts what its engine does. ``tied``: the
-    head is the embedding. ``path`` is what a command would name. ``traced``: bytes of activations that a trace of the
-    module found; 0 where there was none. ``borrowed``: the network is transformers' own, with layers of ``rung.nn``.
+    ``decoder`` is set for those that ``rung run`` builds, ``encoder`` for those that make embeddings of texts; the plan
+    then counts what the engine does. ``tied``: the head is the embedding. ``path`` is what a command would name.
+    ``traced``: bytes of activations that a trace of the module found; 0 where there was none. ``borrowed``: the network
+    is transformers' own, with layers of ``rung.nn``.
     """
 
     name: str
@@ -36,10 +38,14 @@ class Subject(Value):
     tied: bool
     traced: int = 0
     borrowed: bool = False
+    encoder: Encoder | None = None
 
     @classmethod
-    def of_card(cls, card: ModelCard | NetworkCard) -> Subject:
+    def of_card(cls, card: ModelCard | EncoderCard | NetworkCard) -> Subject:
         """The language model of a card."""
+        if isinstance(card, EncoderCard):
+            found = cls.of_component(card.component, card.kind, card.path)
+            return replace(found, name=card.name, encoder=card.encoder)
         if isinstance(card, NetworkCard):
             found = cls.of_component(card.component, "folder", card.path)
             return replace(found, name=card.name, borrowed=True)
@@ -58,8 +64,11 @@ class Subject(Value):
 
     @functools.cached_property
     def keeps(self) -> bool:
-        """Return whether its files hold weights in formats that are kept unless another one is asked for."""
-        return self.kind == "gguf" or any(tensor.source for tensor in self.tensors)
+        """Return whether its files hold weights in formats that are kept unless another one is asked for.
+
+        An encoder keeps them: its embeddings are compared with those that others made of the same files.
+        """
+        return self.kind == "gguf" or self.encoder is not None or any(tensor.source for tensor in self.tensors)
 
     @property
     def layers(self) -> int:

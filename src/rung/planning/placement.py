@@ -55,7 +55,10 @@ class Arrangement:
 
 
 def is_lossless(subject: Subject, storage: Storage) -> bool:
-    """Return whether the weights are f32, so that everything is computed in f32."""
+    """Return whether everything is computed in f32: where the weights are, and in encoders, whose embeddings are
+    compared with those of others."""
+    if subject.encoder is not None:
+        return True
     if storage is not None:
         return storage.name == "f32"
     return all(t.format == "f32" for t in subject.tensors if len(t.shape) > 1)

@@ -9,6 +9,7 @@ from rung.core.errors import ContextTooLong, DeviceError, UnknownDevice, UsageEr
 from rung.core.text import count, did_you_mean, quoted, size
 from rung.core.types import YES, Candidate, Device, Format, Plan, StepClass, StepDown, Verdict, no
 from rung.models.card import ModelCard
+from rung.models.cards.encoder import EncoderCard
 from rung.models.cards.network import NetworkCard
 from rung.models.lookup import name_of
 from rung.planning.answers.suggestions import SMALLEST_CONTEXT, does_not_fit, groups_of
@@ -30,13 +31,14 @@ _NEAR = 0.9
 FORMATS = (*SIXTEEN, "q8_0", "int8", "q6_k", "q5_k", "q4_k_m", "q4_k", "nf4", "q4_0")
 
 
-def solve(card: ModelCard | NetworkCard, devices: Sequence[Device], request: Request) -> Plan:
+def solve(card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device], request: Request) -> Plan:
     """The plan for a model on these devices.
 
     A file keeps the formats it is stored in; an unquantized folder runs in 16 bits if that fits and decodes
     at no less than half the speed of the fastest quantized choice, else in the format with the highest
     floor that fits, among those with a fast rung that decode at reading speed. Where none does, speed decides. Several
-    devices share the layers when one is too small, but not those of a network that transformers builds.
+    devices share the layers when one is too small, but not those of an encoder, nor of a network that transformers
+    builds.
 
     Raises ``DoesNotFit`` with the smallest relaxations, ``ContextTooLong``, ``UnknownFormat``,
     ``UnknownDevice``, ``UsageError`` for a budget of another device, ``DeviceError`` for a device that was asked for
@@ -46,12 +48,14 @@ def solve(card: ModelCard | NetworkCard, devices: Sequence[Device], request: Req
     kitchen = WeightPlanCache(Subject.of_card(card))
     usable = _usable(card, devices, request)
     contexts = contexts_of(kitchen.subject, request.context)
-    if request.together and isinstance(card, NetworkCard):
+    alone = not isinstance(card, ModelCard)
+    if request.together and alone:
+        built = "is built by transformers, which computes it" if isinstance(card, NetworkCard) else "is computed"
         raise UsageError(
-            f"{kitchen.subject.name} is built by transformers, which computes it on one device.",
+            f"{kitchen.subject.name} {built} on one device.",
             ways_out=[f"rung plan {quoted(request.typed.model or card.path)} --device {quoted(usable[0].name)}"],
         )
-    groups = [(device,) for device in usable] if isinstance(card, NetworkCard) else groups_of(usable, request.together)
+    groups = [(device,) for device in usable] if alone else groups_of(usable, request.together)
     tried: list[tuple[Arrangement, int, Verdict]] = []
     wanted = storages(kitchen.subject, request.format)
     for context in contexts:
@@ -71,7 +75,9 @@ def solve(card: ModelCard | NetworkCard, devices: Sequence[Device], request: Req
     raise does_not_fit(kitchen, usable, request, [a for a, _, _ in tried], contexts[0], others)
 
 
-def _usable(card: ModelCard | NetworkCard, devices: Sequence[Device], request: Request) -> tuple[Device, ...]:
+def _usable(
+    card: ModelCard | EncoderCard | NetworkCard, devices: Sequence[Device], request: Request
+) -> tuple[Device, ...]:
     if request.device is not None:
         asked = named(devices, request.device)
         if not (verdict := computes(asked)):

@@ -11,7 +11,7 @@ from rung import formats
 from rung.core.types import YES, Case, Climb, Device, Format, Level, Part, no
 from rung.core.value import FrozenDict, Value
 from rung.kernels.cpu.pack.layouts import HUGE, is_generic, packed_bytes
-from rung.models.card import Tensor
+from rung.models.card import Encoder, Tensor
 from rung.models.networks.values import SCALE
 from rung.models.roles import layer_of
 from rung.ops import LADDERS
@@ -248,19 +248,22 @@ def parts(weights: tuple[Weight, ...], plan_format: str) -> tuple[Part, ...]:
 def reads_without_torch(
     subject: Subject, weights: Iterable[Weight], device: Device, cache_dtype: str, adapters: bool
 ) -> bool:
-    """Return whether a decoder whose ``weights`` are all on ``device`` runs without torch, prompts included.
+    """Return whether a model whose ``weights`` are all on ``device`` runs without torch, prompts included.
 
     It does where torch is not installed; else where every matrix that is multiplied is packed with its columns in
-    order, and ``numba.step`` computes its tokens. ``adapters`` says that changes of low rank stand beside linears.
+    order, and ``numba.step`` computes its tokens, or ``numba.layers`` its texts. ``adapters`` says that changes of low
+    rank stand beside linears.
     """
     decoder = subject.decoder
-    if decoder is None or subject.borrowed or device.kind != "cpu":
+    if (decoder is None and subject.encoder is None) or subject.borrowed or device.kind != "cpu":
         return False
     if "torch" not in device.software:
         return True
     multiplied = [w for w in weights if w.multiplies and (subject.tied or not is_table(w.tensor.role))]
     if any(weight.packing not in ("r16", "mapped") or weight.format.layout == "ordered" for weight in multiplied):
         return False
+    if decoder is None:
+        return _encodes_without_torch(subject, device)
     options = {
         "linears": tuple(sorted({weight.rung for weight in multiplied})),
         "head_dim": decoder.head_dim,
@@ -271,6 +274,19 @@ def reads_without_torch(
     case = Case("decode_step", cache_dtype, "f32", sizes, FrozenDict(options))
     rung = LADDERS["decode_step"].climb(device, case).rung
     return rung is not None and rung.name == "numba.step"
+
+
+def _encodes_without_torch(subject: Subject, device: Device) -> bool:
+    """Return whether what lies between the linears of an encoder is compiled."""
+    assert subject.encoder is not None
+    rung = LADDERS["encoder"].climb(device, encoder_case(subject.encoder)).rung
+    return rung is not None and rung.name == "numba.layers"
+
+
+def encoder_case(encoder: Encoder) -> Case:
+    """Return the case of the op ``encoder`` for an encoder."""
+    sizes = (encoder.layers, encoder.hidden, encoder.feed_forward, encoder.heads)
+    return Case("encoder", "f32", "f32", sizes, FrozenDict({"activation": encoder.activation}))
 
 
 def combined_db(parts: Iterable[tuple[int, float]]) -> float:

@@ -11,10 +11,11 @@ from typing import Any
 
 from rung.core.plugins import Plugin
 from rung.core.registry import Registry, module_names
+from rung.models.architectures.encoders import EncoderArchitecture
 from rung.models.architectures.family import Architecture, Factors
 from rung.models.architectures.guarded import guarded
 
-__all__ = ["GGUF", "MODEL_TYPES", "Architecture", "Factors"]
+__all__ = ["ENCODERS", "GGUF", "MODEL_TYPES", "Architecture", "EncoderArchitecture", "Factors"]
 
 _GROUP = "rung.architectures"
 
@@ -35,15 +36,20 @@ MODEL_TYPES: Registry[Architecture] = Registry("model type", _GROUP, _by_type)
 GGUF: Registry[Architecture] = Registry("GGUF architecture", _GROUP, _by_gguf)
 
 
-def _found() -> Iterator[Architecture]:
-    """Yield ``ARCHITECTURE`` of each module of this folder that has one, by name."""
+#: Encoders by the ``model_type`` of Hugging Face configurations.
+ENCODERS: dict[str, EncoderArchitecture] = {}
+
+
+def _found(attribute: str) -> Iterator[Any]:
+    """Yield that attribute of each module of this folder that has it, by name."""
     for name in module_names(__path__):
-        architecture = getattr(importlib.import_module(f"{__name__}.{name}"), "ARCHITECTURE", None)
-        if architecture is not None:
-            yield architecture
+        found = getattr(importlib.import_module(f"{__name__}.{name}"), attribute, None)
+        if found is not None:
+            yield found
 
 
-for _architecture in _found():
+ENCODERS.update((encoder.model_type, encoder) for encoder in _found("ENCODER"))
+for _architecture in _found("ARCHITECTURE"):
     MODEL_TYPES.register(_architecture.model_type, _architecture)
     if _architecture.gguf:
         GGUF.register(_architecture.gguf, _architecture)

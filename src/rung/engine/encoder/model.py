@@ -1,0 +1,131 @@
+"""A loaded encoder: texts to embeddings."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from rung.core.errors import UsageError
+from rung.core.text import quoted, size
+from rung.core.types import Device, Plan, Report
+from rung.core.value import FrozenDict
+from rung.engine import process_memory
+from rung.engine.encoder.loader import Encode
+from rung.engine.encoder.pooling import check_pooling, check_texts, cut, pool, too_long
+from rung.engine.model import Model
+from rung.engine.tokenizers.word_piece import TextTokenizer
+from rung.formats.codec import Floats
+from rung.models.cards.encoder import EncoderCard
+from rung.models.decoder_memory import CHUNK
+from rung.models.lookup import name_of
+from rung.run.journal import Journal
+
+
+class EncoderModel(Model):
+    """An encoder bound to the device of its plan. Made by ``rung.load``.
+
+    What would write text raises ``UsageError``.
+    """
+
+    tokenizer: TextTokenizer  # type: ignore[assignment]
+    card: EncoderCard  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        card: EncoderCard,
+        plan: Plan,
+        devices: tuple[Device, ...],
+        encode: Encode,
+        journal: Journal,
+        tokenizer: TextTokenizer,
+    ) -> None:
+        self.card = card
+        self.plan = plan
+        self.devices = devices
+        self.tokenizer = tokenizer
+        self._step, self._journal = encode, journal
+        self._lock = threading.Lock()
+        self._measured: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        plan = self.plan
+        return f"<EncoderModel {plan.model}: {plan.format} on {plan.placements[0].device}, {size(plan.memory)}>"
+
+    @property
+    def report(self) -> Report:
+        """Return what happened so far: steps down, rungs, predicted beside measured."""
+        predicted = {
+            "memory_bytes": float(self.plan.memory),
+            "prefill_tokens_per_second": self.plan.prefill_rate,
+        }
+        measured = self._measured | {"memory_bytes": float(process_memory.peak_memory())}
+        return self._journal.report(FrozenDict(predicted), FrozenDict(measured))
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        *,
+        truncate: bool = False,
+    ) -> Floats:
+        """Return the embeddings of texts, f32 [texts, hidden]; no texts give [0, hidden].
+
+        ``pooling`` is mean, cls (the first token) or last (the last one); ``normalize`` makes their length 1. Both are
+        by default what the model's files say (sentence-transformers' ``modules.json``, GGUF's ``pooling_type``), else
+        mean and not. ``truncate`` cuts texts where sentence-transformers does (``max_seq_length``), or at the context.
+        Raises ``ContextTooLong`` for a text beyond the context without it, ``UsageError`` for what is no list of
+        texts.
+        """
+        shape = self.card.encoder
+        pooling = check_pooling(pooling or shape.pooling)
+        check_texts(texts)
+        most = min(shape.most_tokens or self.plan.context, self.plan.context) if truncate else self.plan.context
+        ids = self.tokenizer.encode_all(texts)
+        ids = [cut(each, most, self.tokenizer.around) for each in ids] if truncate else ids
+        if too_many := max((len(each) for each in ids if len(each) > self.plan.context), default=0):
+            raise too_long(self.card, too_many, self.plan.context)
+        found = np.empty((len(ids), shape.hidden), np.float32)
+        with self._lock:
+            started = time.perf_counter()
+            for places in _batches(ids):
+                found[places] = pool(self._step.apply([ids[place] for place in places]), _lengths(ids, places), pooling)
+            seconds = time.perf_counter() - started
+        if ids:
+            self._measured["prefill_tokens_per_second"] = sum(map(len, ids)) / seconds
+        if shape.normalize if normalize is None else normalize:
+            found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.float32(1e-12))
+        return found
+
+    def _refuse(self, *given: Any, **options: Any) -> NoReturn:
+        """Raise ``UsageError``: an encoder writes no text."""
+        raise UsageError(
+            f"{self.card.name} is an encoder: it makes embeddings of texts and writes none.",
+            (),
+            ["model.embed(texts)", f"rung check {quoted(name_of(self.card.path))}"],
+            code="architecture-unsupported",
+        )
+
+    generate = chat = generate_many = logits = _refuse
+
+
+def _lengths(ids: Sequence[Sequence[int]], places: Sequence[int]) -> list[int]:
+    return [len(ids[place]) for place in places]
+
+
+def _batches(ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Yield the places of texts that are computed together: up to ``CHUNK`` rows, or one text of more."""
+    places: list[int] = []
+    rows = 0
+    for place, text in enumerate(ids):
+        if places and rows + len(text) > CHUNK:
+            yield places
+            places, rows = [], 0
+        places.append(place)
+        rows += len(text)
+    if places:
+        yield places

@@ -1,0 +1,64 @@
+"""From hidden states of tokens to embeddings of texts, and what is wrong with what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rung.core.errors import ContextTooLong, UsageError
+from rung.core.text import count
+from rung.formats.codec import Floats
+from rung.models.card import ModelCard
+from rung.models.cards.encoder import EncoderCard
+from rung.models.cards.network import NetworkCard
+
+#: How the states of a text's tokens become one embedding.
+POOLINGS = ("mean", "cls", "last")
+
+
+def check_pooling(pooling: Any) -> str:
+    """Return the pooling. Raises ``UsageError`` for one that there is not."""
+    if pooling not in POOLINGS:
+        raise UsageError(f"There is no pooling {pooling!r}.", [f"known: {', '.join(POOLINGS)}"])
+    return str(pooling)
+
+
+def check_texts(texts: Any) -> None:
+    """Raise ``UsageError`` for what is no sequence of texts."""
+    if isinstance(texts, str):
+        raise UsageError("embed takes a list of texts, and this is one text.", (), ["model.embed([text])"])
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise UsageError("embed takes a list of texts.", (), ['model.embed(["a text", "another"])'])
+
+
+def cut(ids: list[int], most: int, around: int) -> list[int]:
+    """Return at most ``most`` ids; of ``around`` special tokens the last stays at the end."""
+    if len(ids) <= most:
+        return ids
+    return ids[:most] if around < 2 or most < 2 else [*ids[: most - 1], ids[-1]]
+
+
+def too_long(card: ModelCard | EncoderCard | NetworkCard, tokens: int, context: int) -> ContextTooLong:
+    """Return the error for a text of so many tokens."""
+    wider = [f"rung.load(..., context={card.context})"] if card.context > context else []
+    return ContextTooLong(
+        f"A text has {count(tokens, 'token')}, the context holds {context:,}.",
+        [f"{card.name} holds {card.context:,} at the most"] if card.context else [],
+        ["model.embed(texts, truncate=True)", *wider, "shorter texts"],
+    )
+
+
+def pool(hidden: Floats, lengths: Sequence[int], pooling: str) -> Floats:
+    """Return f32 [texts, hidden] of hidden states [tokens, hidden], whose rows belong to texts of these lengths."""
+    counts = np.asarray(lengths, np.int64)
+    ends = np.cumsum(counts)
+    if pooling == "cls":
+        found: Floats = hidden[ends - counts]
+    elif pooling == "last":
+        found = hidden[ends - 1]
+    else:
+        found = np.add.reduceat(hidden, ends - counts, axis=0)
+        found /= counts.astype(np.float32)[:, None]
+    return found

@@ -1,0 +1,205 @@
+"""Attention without a mask: each token of a text sees all of its text, and no other.
+
+A thread takes a head of a text at a time. It turns the keys, so that sixteen of them are multiplied by one value of a
+query, and computes four queries together. The bias of keys adds the same to all scores of a query, which a softmax does
+not see; that of values is added to the result, since weights sum up to 1.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numba
+import numpy as np
+
+from rung.kernels.cpu.compiled import OPTIONS, kernel
+from rung.kernels.isa.generic import (
+    add,
+    exponential,
+    fetch_add,
+    larger,
+    largest,
+    load,
+    load_spread,
+    multiply,
+    multiply_add,
+    read_float,
+    read_int,
+    spread,
+    store,
+    subtract,
+    total,
+    write_float,
+    zero,
+)
+
+_LOWEST = np.float32(-3.0e38)
+_ONE = np.float32(1.0)
+#: Queries that are computed together.
+_QUAD = 4
+#: Keys that scores are computed for at a time.
+_KEYS = 32
+
+
+class TextWord(IntEnum):
+    """Arguments of ``attend_texts``: the counter; texts, heads, the width of a head, a multiple of 16; q, k, v and
+    results [tokens, heads * width] without gaps; biases of q and v; the first row and the rows of each text, int64
+    [texts, 2]; the address of the scale, and scratch of the threads with the bytes of each."""
+
+    COUNTER, TEXTS, HEADS, SIZE, Q, K, V, OUT, Q_BIAS, V_BIAS, ROWS, SCALE, SCRATCH, SCRATCH_BYTES = range(14)
+
+
+_TEXTS, _HEADS, _SIZE, _Q, _K, _V, _OUT, _Q_BIAS, _V_BIAS, _ROWS, _SCALE, _SCRATCH, _SCRATCH_BYTES = (
+    8 * word for word in list(TextWord)[1:]
+)
+
+
+def padded(tokens: int) -> int:
+    """Return for how many keys scores of a text are computed."""
+    return -(-tokens // _KEYS) * _KEYS
+
+
+def scratch_floats(tokens: int, size: int) -> int:
+    """Return how many float32 a thread needs for texts of up to so many tokens, with heads of ``size``."""
+    return padded(tokens) * (size + _QUAD) + 2 * _QUAD * size
+
+
+@numba.njit(**OPTIONS)
+def _turn(keys, apart, count, wide, size, to):
+    """to[size, wide] = keys[count, size] turned; columns from ``count`` on are 0."""
+    for d in range(size):
+        at = to + 4 * wide * d
+        for s in range(count):
+            write_float(at + 4 * s, read_float(keys + apart * s + 4 * d))
+        for s in range(count, wide):
+            write_float(at + 4 * s, np.float32(0.0))
+
+
+@numba.njit(**OPTIONS)
+def _score(queries, turned, wide, size, scores):
+    """scores[4, wide] = queries[4, size] times turned[size, wide]."""
+    row, width = 4 * size, 4 * wide
+    for j in range(0, width, 128):
+        a0, a1, b0, b1 = zero(), zero(), zero(), zero()
+        c0, c1, d0, d1 = zero(), zero(), zero(), zero()
+        at, q = turned + j, queries
+        for _ in range(size):
+            u, v = load(at), load(at + 64)
+            x = load_spread(q)
+            a0, a1 = multiply_add(x, u, a0), multiply_add(x, v, a1)
+            x = load_spread(q + row)
+            b0, b1 = multiply_add(x, u, b0), multiply_add(x, v, b1)
+            x = load_spread(q + 2 * row)
+            c0, c1 = multiply_add(x, u, c0), multiply_add(x, v, c1)
+            x = load_spread(q + 3 * row)
+            d0, d1 = multiply_add(x, u, d0), multiply_add(x, v, d1)
+            at += width
+            q += 4
+        to = scores + j
+        store(to, a0)
+        store(to + 64, a1)
+        store(to + width, b0)
+        store(to + width + 64, b1)
+        store(to + 2 * width, c0)
+        store(to + 2 * width + 64, c1)
+        store(to + 3 * width, d0)
+        store(to + 3 * width + 64, d1)
+
+
+@numba.njit(**OPTIONS)
+def _soften(scores, count, wide):
+    """exp(scores - largest) in place, of ``count`` scores; return 1 / their sum."""
+    for s in range(count, wide):
+        write_float(scores + 4 * s, _LOWEST)
+    top = spread(_LOWEST)
+    for j in range(0, 4 * wide, 64):
+        top = larger(load(scores + j), top)
+    top = spread(largest(top))
+    sums = zero()
+    for j in range(0, 4 * wide, 64):
+        value = exponential(subtract(load(scores + j), top))
+        store(scores + j, value)
+        sums = add(sums, value)
+    return _ONE / total(sums)
+
+
+@numba.njit(**OPTIONS)
+def _gather(scores, wide, values, apart, count, size, out):
+    """out[4, size] = scores[4, count] times values[count, size]."""
+    width, row = 4 * wide, 4 * size
+    for j in range(0, row, 64):
+        a, b, c, d = zero(), zero(), zero(), zero()
+        at, s = values + j, scores
+        for _ in range(count):
+            value = load(at)
+            a = multiply_add(load_spread(s), value, a)
+            b = multiply_add(load_spread(s + width), value, b)
+            c = multiply_add(load_spread(s + 2 * width), value, c)
+            d = multiply_add(load_spread(s + 3 * width), value, d)
+            at += apart
+            s += 4
+        store(out + j, a)
+        store(out + row + j, b)
+        store(out + 2 * row + j, c)
+        store(out + 3 * row + j, d)
+
+
+@numba.njit(**OPTIONS)
+def _prepare(q, apart, bias, rows, size, scale, to):
+    """to[4, size] = (q[rows, size] + bias) * scale; the rows behind them are 0."""
+    by = spread(scale)
+    for number in range(_QUAD):
+        for j in range(0, 4 * size, 64):
+            value = zero()
+            if number < rows:
+                value = multiply(add(load(q + apart * number + j), load(bias + j)), by)
+            store(to + 4 * size * number + j, value)
+
+
+@numba.njit(**OPTIONS)
+def _attend(q, k, v, out, apart, q_bias, v_bias, count, size, scale, scratch):
+    """One head of one text of ``count`` tokens, ``apart`` bytes from each other."""
+    wide = (count + _KEYS - 1) // _KEYS * _KEYS
+    scores = scratch + 4 * wide * size
+    queries = scores + 4 * _QUAD * wide
+    found = queries + 4 * _QUAD * size
+    _turn(k, apart, count, wide, size, scratch)
+    for first in range(0, count, _QUAD):
+        rows = min(_QUAD, count - first)
+        _prepare(q + apart * first, apart, q_bias, rows, size, scale, queries)
+        _score(queries, scratch, wide, size, scores)
+        for number in range(rows):
+            write_float(queries + 4 * number, _soften(scores + 4 * wide * number, count, wide))
+        _gather(scores, wide, v, apart, count, size, found)
+        for number in range(rows):
+            inverse, to = spread(read_float(queries + 4 * number)), out + apart * (first + number)
+            for j in range(0, 4 * size, 64):
+                store(to + j, multiply_add(load(found + 4 * size * number + j), inverse, load(v_bias + j)))
+
+
+@kernel(3)
+def attend_texts(words, thread, threads):
+    """Attention of all texts; see ``TextWord``."""
+    heads, size, rows = read_int(words + _HEADS), read_int(words + _SIZE), read_int(words + _ROWS)
+    apart, scale = 4 * heads * size, read_float(read_int(words + _SCALE))
+    scratch = read_int(words + _SCRATCH) + thread * read_int(words + _SCRATCH_BYTES)
+    units = read_int(words + _TEXTS) * heads
+    while True:
+        unit = fetch_add(words, 1)
+        if unit >= units:
+            break
+        text, column = unit // heads, 4 * size * (unit % heads)
+        at = apart * read_int(rows + 16 * text) + column
+        _attend(
+            read_int(words + _Q) + at,
+            read_int(words + _K) + at,
+            read_int(words + _V) + at,
+            read_int(words + _OUT) + at,
+            apart,
+            read_int(words + _Q_BIAS) + column,
+            read_int(words + _V_BIAS) + column,
+            read_int(rows + 16 * text + 8),
+            size,
+            scale,
+            scratch,
+        )
