@@ -4,6 +4,7 @@
 
 Every sequence has a prompt of its own (``--prompt`` tokens) and gets ``--tokens`` more. A figure is the sum over all
 sequences; a ratio is the median over the turns of rung / llama.cpp. Without ``--llama-cpp`` rung is measured alone.
+``--memory`` prints what memory is planned, and taken when the most sequences come to the end of their context, instead.
 """
 
 from __future__ import annotations
@@ -52,6 +53,35 @@ for count in counts:
     run(count, 1)
 print(json.dumps({count: run(count, 2) for count in counts}))
 """
+MEMORY = """
+import json, sys
+import rung
+from rung.engine.process_memory import peak_memory
+from rung.engine.scheduling.sequence import TokenSequence
+
+path, count, context, threads = sys.argv[1], *map(int, sys.argv[2:5])
+model = rung.load(path, context=context, parallel=count, threads=threads)
+everybody = []
+for number in range(count):
+    ids = [5 + (7 * number + 11 * at) % 200 for at in range(context - 8)]
+    everybody.append(TokenSequence(ids, lambda logits: int(logits.argmax()), ends=frozenset(), context=context))
+    model.scheduler.add(everybody[-1])
+while not all(each.ended for each in everybody):
+    for each in everybody:
+        each.take()
+    model.scheduler.advance(*(each for each in everybody if not each.ended))
+print(json.dumps([model.plan.memory, model.plan.placements[0].memory.most, peak_memory()]))
+"""
+
+
+def memory(path: Path, given: argparse.Namespace) -> None:
+    """Print the memory of the most sequences at the end of their context, as it is planned and taken."""
+    count, context = max(given.sequences), given.prompt + given.tokens
+    command = [sys.executable, "-c", MEMORY, str(path), str(count), str(context), str(given.threads)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    planned, most, taken = (value / 2**20 for value in json.loads(said.splitlines()[-1]))
+    words = f"{planned:.0f} MB planned (at most {most:.0f}), {taken:.0f} taken, {taken / planned - 1:+.1%}"
+    print(f"{path.stem}: {count} sequences of {context} tokens: {words}")
 
 
 def ours(path: Path, given: argparse.Namespace) -> dict[int, float]:
@@ -92,7 +122,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--memory", action="store_true")
     given = parser.parse_args()
+    if given.memory:
+        for path in given.models:
+            memory(path, given)
+        return
     print(f"{given.threads} threads, {given.turns} turns, load average {os.getloadavg()[0]:.1f} at the start")
     for path in given.models:
         started, both = time.monotonic(), []
