@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from rung.kernels.cpu import parallel, target
+from rung.kernels.cpu import compiled, parallel, target
 
 _TWICE = """
 import json
@@ -158,3 +158,17 @@ def test_openmp_is_torchs_own_where_packages_bring_copies(monkeypatch):
     monkeypatch.setattr(parallel.ctypes, "CDLL", opened)
     with pytest.raises(OpenedError, match="/torch/lib/"):
         parallel._find_openmp.__wrapped__(True)
+
+
+def test_two_processes_that_choose_a_name_at_once_choose_two(tmp_path):
+    made = [compiled.caching.IndexDataCacheFile(str(tmp_path), "multiply", "stamp") for _ in range(2)]
+    late = []
+    write, made[0]._save_data = made[0]._save_data, lambda *given: late.append(given)
+    first, made[0]._save_index = made[0]._save_index, lambda given: None
+    made[0].save(("q4_0", 1), "a kernel of one row")
+    made[0]._save_index = first
+    made[1].save(("q4_0", 8), "a kernel of eight rows")
+    for given in late:
+        write(*given)
+    fresh = compiled.caching.IndexDataCacheFile(str(tmp_path), "multiply", "stamp")
+    assert fresh.load(("q4_0", 8)) == "a kernel of eight rows"

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import hashlib
 import os
 import pickle
 import shutil
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec
 
 from numba import cfunc, types
@@ -83,6 +85,21 @@ def _keep_if_possible(cache: Any, signature: Any, code: Any) -> None:
 
 
 caching.Cache.save_overload = _keep_if_possible
+
+
+def _save_by_key(file: Any, key: Any, data: Any) -> None:
+    """Write a kernel under a name of its own, and then the index that names it.
+
+    Numba numbers the files, and writes the index first. Two processes that compile at once then give two kernels the
+    same number, and the index may name the one while the file holds the other.
+    """
+    digest = hashlib.sha256(repr((file._source_stamp, key)).encode()).hexdigest()
+    name = f"{Path(file._index_name).stem}.{digest[:32]}.nbc"
+    file._save_data(name, data)
+    file._save_index({**file._load_index(), key: name})
+
+
+caching.IndexDataCacheFile.save = _save_by_key
 _key = caching.Cache._index_key
 
 
