@@ -212,7 +212,7 @@ def waits(*given):
 setattr(owner, name, waits)
 app.main(sys.argv[3:])
 """
-LOADING, GENERATING = "rung.run.binding:Binder.linear", "rung.engine.decoder:Decoder.step"
+LOADING, GENERATING = "rung.run.binding:Binder.linear", "rung.engine.decoder:Decoder.compute"
 
 
 @pytest.mark.parametrize(
