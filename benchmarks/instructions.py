@@ -5,13 +5,14 @@
     python benchmarks/instructions.py --cores    # for processors that have the levels: also spills, and what multiplies
 
 The kernels are compiled for each level's own target, here, for processors that this machine is not: nothing is run.
-Of the code the innermost loop counts, and where a block has several units its head in equal parts: per weight with one
+Of the code the innermost loops count, and where a block has several units its head in equal parts: per weight with one
 row of activations, and per product in a tile of the level's size.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import sys
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ TRIPLES = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-lin
 #: Layouts of one kind: of codebooks, blocks of 64 columns stand for longer ones, whose heads take less.
 SHOWN = [name for name in LAYOUTS if not re.fullmatch(r"codebook(?!64$)\d+|.*_flipped", name)]
 FLOATS = ("f32", "f16", "bf16", "e4m3:128")
+#: Products of a unit of a group of rows with one row of activations.
+PRODUCTS = 16 * UNIT
 HEAD = """\
 # Instructions of the inner loops of products, counted in assembly by benchmarks/instructions.py, which writes this.
 # level | layout | instructions a weight, one row of activations | instructions a product, many rows; floats have none
@@ -135,23 +138,30 @@ def loops(assembly: str) -> list[list[str]]:
     return bodies
 
 
-def main_loop(assembly: str) -> list[str]:
-    """Return the instructions of the loop in which the products are: the longest that has no other in it."""
-    return max(loops(assembly), key=len, default=[])
+def main_loops(assembly: str, strips: int = 1) -> list[str]:
+    """Return the instructions of the loops in which the products are: the longest, one for each strip of rows."""
+    return list(itertools.chain(*sorted(loops(assembly), key=len, reverse=True)[:strips]))
 
 
-def count_layout(level: Level, layout: Layout, tile: int, groups: int) -> float:
-    """Instructions of a unit of one group of rows, for one row of activations."""
-    assembly = compile_products(level, microkernel.multiply_groups, [layout.name, tile, groups], 11)
-    made = sorted(loops(assembly), key=len, reverse=True)
-    head = len(made[1]) / (layout.block // UNIT) if layout.block > UNIT else 0
-    return (len(made[0]) + head) / (tile * groups)
+def strips_of(level: Level, tile: int) -> int:
+    """In how many strips a level multiplies 16 rows of weights."""
+    return 16 // (16 if tile == 1 else level.strip)
+
+
+def count_layout(level: Level, layout: Layout, tile: int, groups: int, cpu: str = "") -> float:
+    """Instructions of a unit of one group of rows, for one row of activations; of a processor, or any of the level."""
+    assembly = compile_products(level, microkernel.multiply_groups, [layout.name, tile, groups], 11, cpu)
+    strips = strips_of(level, tile)
+    units, heads = len(main_loops(assembly, strips)), 0.0
+    if layout.block > UNIT:
+        heads = (len(main_loops(assembly, 2 * strips)) - units) / (layout.block // UNIT)
+    return (units + heads) / (tile * groups)
 
 
 def count_floats(level: Level, format: str) -> float:
     """Instructions of a weight that is stored as a float, for one row of activations."""
     assembly = compile_products(level, float_rows._multiply_rows, [format, 1, 1], 8)
-    return len(main_loop(assembly)) / (float_rows._CHAINS * 16)
+    return len(main_loops(assembly)) / (float_rows._CHAINS * 16)
 
 
 def count(level: Level) -> dict[str, tuple[float, ...]]:
@@ -159,7 +169,7 @@ def count(level: Level) -> dict[str, tuple[float, ...]]:
     found: dict[str, tuple[float, ...]] = {}
     for name in SHOWN:
         shapes = ((1, 1), (level.tile, level.groups_of(level.tile)))
-        found[name] = tuple(count_layout(level, LAYOUTS[name], *shape) / (16 * UNIT) for shape in shapes)
+        found[name] = tuple(count_layout(level, LAYOUTS[name], *shape) / PRODUCTS for shape in shapes)
     return found | {format.split(":")[0]: (count_floats(level, format),) for format in FLOATS}
 
 
@@ -168,10 +178,10 @@ def inspect_core(core: str, layout: str, shape: tuple[int, int]) -> tuple[float,
     name, products = CORES[core]
     level = levels.named(name)
     text = compile_products(level, microkernel.multiply_groups, [layout, *shape], 11, core)
-    lines = main_loop(text)
+    lines = main_loops(text, strips_of(level, shape[0]))
     found = {word[0] for line in lines if (word := re.search(rf"\b(?:{products})\b", line))}
     spills = sum(bool(_SPILL.search(line)) for line in lines)
-    return len(lines) / (shape[0] * shape[1] * 16 * UNIT), spills, " ".join(sorted(found))
+    return len(lines) / (shape[0] * shape[1] * PRODUCTS), spills, " ".join(sorted(found))
 
 
 def print_cores(layouts: list[str]) -> None:
@@ -185,6 +195,12 @@ def print_cores(layouts: list[str]) -> None:
                 print(f"{name} | {core} | {layout} | {shape[0]} x {shape[1]} | {count:.3g} | {spills} | {found}")
 
 
+def initialize() -> None:
+    """Let LLVM compile for processors of every kind."""
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+
+
 def main() -> None:
     """Print the table, and write it where asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -194,8 +210,7 @@ def main() -> None:
     parser.add_argument("--tile", type=int, default=1)
     parser.add_argument("--cores", nargs="*", metavar="LAYOUT", help="processors in place of levels, for those layouts")
     arguments = parser.parse_args()
-    binding.initialize_all_targets()
-    binding.initialize_all_asmprinters()
+    initialize()
     if arguments.cores is not None:
         print_cores(arguments.cores or ["q4_0", "q8_0", "q4_k", "q6_k"])
         return
@@ -204,7 +219,7 @@ def main() -> None:
         for level in chosen:
             shape = [arguments.tile, 1 if arguments.tile == 1 else level.groups_of(arguments.tile)]
             text = compile_products(level, microkernel.multiply_groups, [arguments.assembly, *shape], 11)
-            print("\n".join(main_loop(text)))
+            print("\n".join(main_loops(text, strips_of(level, arguments.tile))))
         return
     rows = [
         " | ".join((level.name, name, *(f"{number:.3g}" for number in counts)))

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def instructions() -> str:
 
 
 def linear(name: str) -> str:
-    """Packing, the way back, and products with 1, 3 and 41 rows."""
+    """Packing, the way back, and products with 1, 3 and 41 rows, the last to the bytes of rows on their own."""
     encoded = weight(formats.get(name), _ROWS, _COLUMNS)
     packed = pack(encoded, threads=2)
     back = unpack(packed)
@@ -59,13 +60,22 @@ def linear(name: str) -> str:
 def _product(packed: object, encoded: Encoded, name: str, rows: int) -> str:
     x = np.random.default_rng(rows).standard_normal((rows, _COLUMNS), dtype=np.float32)
     got = np.full((rows + 1, _ROWS), 7.0, np.float32)  # a row more, which must stay as it is
-    product(packed, x.ctypes.data, x.strides[0], rows, got.ctypes.data, got.ctypes.data, "f32")  # type: ignore[arg-type]
+    multiply(packed, x, got)
     dense, wide = formats.decode(encoded).astype(np.float64), x.astype(np.float64)
     unit = np.linalg.norm(wide, axis=1)[:, None] * np.linalg.norm(dense, axis=1) / _COLUMNS**0.5
     error = float(np.abs((got[:rows] - wide @ dense.T) / unit).max())
     if not error <= tolerance("numba.row", name, "f32"):
         return f"{rows} rows: an error of {error:.4f}"
+    alone = np.empty((1, _ROWS), np.float32)
+    multiply(packed, x[rows - 1 :], alone)
+    if not np.array_equal(alone[0], got[rows - 1]):
+        return f"{rows} rows: the last is another one on its own"
     return "" if np.all(got[rows] == 7.0) else f"{rows} rows: written behind the last"
+
+
+def multiply(packed: Any, x: np.ndarray, y: np.ndarray) -> None:
+    """Write the product of all rows of ``x`` to ``y``, float32."""
+    product(packed, x.ctypes.data, x.strides[0], len(x), y.ctypes.data, y.ctypes.data, "f32")
 
 
 def encoders(name: str) -> str:

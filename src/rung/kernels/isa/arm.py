@@ -35,6 +35,11 @@ def dot(b: ir.IRBuilder, sums: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Val
     return call(b, "llvm.aarch64.neon.sdot.v4i32.v16i8", _INTS, [sums, codes, x])
 
 
+def matrix(b: ir.IRBuilder, sums: ir.Value, codes: ir.Value, x: ir.Value) -> ir.Value:
+    """``smmla``: products of two rows of eight signed bytes with two others, added to int32: 2 x 2, row after row."""
+    return call(b, "llvm.aarch64.neon.smmla.v4i32.v16i8", _INTS, [sums, codes, x])
+
+
 def pause(b: ir.IRBuilder) -> None:
     """``yield``: a hint that the thread waits."""
     call(b, "llvm.aarch64.hint", ir.VoidType(), [I32(1)])

@@ -51,6 +51,11 @@ def call(
     return b.call(function, values, fastmath=fastmath)
 
 
+def opaque(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """The same address, of which LLVM knows nothing: constant offsets from it stay what they are."""
+    return b.asm(ir.FunctionType(address.type, [address.type]), "", "=r,0", [address], side_effect=False)
+
+
 def plus(b: ir.IRBuilder, address: ir.Value, offset: int) -> ir.Value:
     """``address`` plus a constant number of bytes."""
     return b.add(address, I64(offset)) if offset else address

@@ -36,18 +36,23 @@ class Level:
     ``tile``: the most rows of activations that are multiplied at once, ``flipped_tile`` the same for codes that are
     taken apart into magnitudes and signs, where that is less. ``groups``: groups of 16 rows of weights that share at
     most half as many rows of activations, ``groups_of_one_row`` those that share one; larger tiles take one group.
+    ``strip``: how many of the 16 rows of weights are multiplied at a time; one row of activations meets all at once.
 
     Bytes are multiplied in one of two ways. ``dot(b, sums, codes, x)`` adds four products to each int32.
     ``pairs(b, codes, x)`` gives registers of int16 with products, or sums of two, and ``widen(b, registers)`` adds them
     up to int32; int16 hold ``in_int16(largest code)`` of them. ``signed``: codes of a whole byte are multiplied as
     signed ones; ``with_sign(b, x, codes)`` gives ``x`` their signs where only magnitudes can be multiplied.
+    ``matrix(b, sums, codes, x)``, where there is one, multiplies signed codes with two rows of activations and more: it
+    adds to 2 x 2 int32 the products of 2 x 8 codes with 2 x 8 bytes.
 
     ``shuffle(b, table, index)``: bytes of a table of 16. ``permute(b, table, index)``, where there is one: 16 values of
     32 bits, or 32 of 16 bits, of a table as large. Without ``shuffles`` no instruction does the first, and tables are
-    better read in memory.
+    better read in memory. ``shifts_bytes``: shifts of bytes are instructions.
 
     ``barrier``: an empty assembly keeps the order of sums, which LLVM would change for one that needs more registers.
     ``operand_of_lane``: products take one lane of a register, so that activations are loaded 16 bytes at a time.
+    ``interleave``: columns of a row of activations that lie together, before those of the next row (``activations``).
+    ``small_offsets``: loads reach so little from an address that LLVM must not choose another one for a loop.
     ``masks``: loads and stores under a mask are instructions. ``pause(b)``: what a thread does that waits in a loop.
     """
 
@@ -59,9 +64,11 @@ class Level:
     tile: int = 4
     flipped_tile: int = 0
     groups: int = 1
+    strip: int = 16
     groups_of_one_row: int = 2
     signed: bool = True
     dot: Callable[[Builder, Value, Value, Value], Value] | None = None
+    matrix: Callable[[Builder, Value, Value, Value], Value] | None = None
     pairs: Callable[[Builder, Value, Value], list[Value]] | None = None
     widen: Callable[[Builder, list[Value]], Value] | None = None
     with_sign: Callable[[Builder, Value, Value], Value] | None = None
@@ -71,7 +78,16 @@ class Level:
     products_in_pair: int = 2
     barrier: bool = False
     operand_of_lane: bool = False
+    interleave: int = 32
+    small_offsets: bool = False
+    shifts_bytes: bool = False
     masks: bool = False
+
+    def place_of_activation(self, tile: int, row: int, column: int) -> int:
+        """Return the byte of a unit of a panel of ``tile`` rows in which a column (of 32) of a row lies: for each
+        ``interleave`` columns, those of one row after the other."""
+        wide = self.interleave
+        return wide * (tile * (column // wide) + row) + column % wide
 
     def target(self, arch: str, features: frozenset[str]) -> Target | None:
         """Return the first target that a compiler's own one has all of, or None."""

@@ -24,18 +24,22 @@ _CODES = 16  # bytes of codes that are looked up at a time
 _OFFSET = 0x80808080 - (1 << 32)  # 128 in each byte
 
 
-def cut(b: ir.IRBuilder, x: ir.Value, lanes: int) -> list[ir.Value]:
-    """Cut 16 int32 into registers of ``lanes`` int32, as bytes."""
+def split(b: ir.IRBuilder, x: ir.Value, lanes: int) -> list[ir.Value]:
+    """Split a vector into vectors of ``lanes`` values."""
+    if lanes == x.type.count:
+        return [x]
+    starts, kind = range(0, x.type.count, lanes), ir.VectorType(I32, lanes)
     undefined = ir.Constant(x.type, ir.Undefined)
-    parts = [x]
-    if lanes != LANES:
-        kind = ir.VectorType(I32, lanes)
-        parts = [b.shuffle_vector(x, undefined, constant(kind, range(at, at + lanes))) for at in range(0, LANES, lanes)]
-    return [b.bitcast(part, ir.VectorType(I8, 4 * lanes)) for part in parts]
+    return [b.shuffle_vector(x, undefined, constant(kind, range(at, at + lanes))) for at in starts]
+
+
+def cut(b: ir.IRBuilder, x: ir.Value, lanes: int) -> list[ir.Value]:
+    """Cut int32 into registers of ``lanes`` int32, as bytes."""
+    return [b.bitcast(part, ir.VectorType(I8, 4 * lanes)) for part in split(b, x, lanes)]
 
 
 def join(b: ir.IRBuilder, parts: list[ir.Value]) -> ir.Value:
-    """Join registers of int32 to 16 int32."""
+    """Join vectors of one type to a longer one."""
     while len(parts) > 1:
         lanes = 2 * parts[0].type.count
         order = constant(ir.VectorType(I32, lanes), range(lanes))
@@ -46,6 +50,18 @@ def join(b: ir.IRBuilder, parts: list[ir.Value]) -> ir.Value:
 def remove_offset(b: ir.IRBuilder, codes: ir.Value) -> ir.Value:
     """Turn bytes that are 128 above signed ones into these."""
     return b.xor(codes, constant(codes.type, _OFFSET))
+
+
+def packs_signed_bytes() -> bool:
+    """Return whether packed bytes are signed and not 128 above: on ARM, whose every level multiplies signed ones."""
+    return target.arch() == "aarch64"
+
+
+def pairs_of_rows(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> list[ir.Value]:
+    """Return four columns of some rows of weights and the next four as registers of two rows with eight columns."""
+    count, kind = x.type.count, ir.VectorType(I32, 4)
+    orders = [(row, count + row, row + 1, count + row + 1) for row in range(0, count, 2)]
+    return [b.shuffle_vector(x, y, constant(kind, order)) for order in orders]
 
 
 def broadcast(b: ir.IRBuilder, x: ir.Value, at: int) -> ir.Value:
@@ -102,7 +118,8 @@ def _magnitude(b: ir.IRBuilder, part: ir.Value) -> ir.Value:
 
 
 class Sum:
-    """A sum in 16 int32 of products of codes up to ``largest`` with signed bytes; ``start`` is int32 x 16 or None."""
+    """A sum in int32 of products of codes up to ``largest`` with signed bytes, a lane for each row of weights of a
+    strip; ``start`` is as many int32 or None."""
 
     def __init__(self, b: ir.IRBuilder, start: ir.Value | None, largest: int) -> None:
         self.b, self.level = b, target.level()
@@ -129,7 +146,7 @@ class Sum:
         self._accumulate([self.level.pairs(self.b, magnitude, flip) for magnitude, flip in halves])
 
     def total(self) -> ir.Value:
-        """Return the sum, int32 x 16."""
+        """Return the sum, int32 for each row of weights."""
         if self.narrow:
             self._widen()
         assert self.sums is not None
@@ -171,11 +188,38 @@ class Sum:
         return self.b.asm(ir.FunctionType(x.type, [x.type]), "", "=x,0", [x], side_effect=True)
 
 
+class PairSum:
+    """Sums of products of ``lanes`` rows of weights with two rows of activations, two rows of weights in a register of
+    2 x 2 int32; ``start``: for each row of activations as many int32, or None."""
+
+    def __init__(self, b: ir.IRBuilder, start: list[ir.Value | None], lanes: int) -> None:
+        self.b, kind = b, ir.VectorType(I32, 4)
+        x, y = start
+        first = constant(kind, 0) if x is None else b.shuffle_vector(x, y, constant(kind, (0, lanes, 0, lanes)))
+        self.sums = [first] * (lanes // 2)
+
+    def add(self, pairs: list[ir.Value], address: ir.Value) -> None:
+        """Add the products of ``pairs_of_rows`` with eight signed bytes of each row of activations."""
+        b, matrix, kind = self.b, target.level().matrix, ir.VectorType(I8, 16)
+        assert matrix is not None
+        x = load(b, address, kind)
+        self.sums = [matrix(b, sums, b.bitcast(pair, kind), x) for sums, pair in zip(self.sums, pairs, strict=True)]
+
+    def totals(self) -> list[ir.Value]:
+        """Return the sums of each row of activations, int32 for each row of weights."""
+        both = join(self.b, self.sums)
+        lanes = both.type.count // 2
+        orders = (constant(ir.VectorType(I32, lanes), range(row, 2 * lanes, 2)) for row in (0, 1))
+        return [self.b.shuffle_vector(both, both, order) for order in orders]
+
+
 def shuffle(b: ir.IRBuilder, table: ir.Value, index: ir.Value) -> ir.Value:
-    """Return bytes of a table of 16 that is there in each quarter (int32 x 16), by the low four bits of each byte."""
+    """Return bytes of a table of 16 that is there in each quarter (int32 x 16, or as many as there are indices), by the
+    low four bits of each byte."""
     level: Level = target.level()
     kind = ir.VectorType(I32, level.lanes)
-    halves = zip(cut(b, table, level.lanes), cut(b, index, level.lanes), strict=True)
+    indices = cut(b, index, level.lanes)
+    halves = zip(cut(b, table, level.lanes), indices, strict=len(indices) * level.lanes == LANES)
     return join(b, [b.bitcast(level.shuffle(b, part, at), kind) for part, at in halves])
 
 

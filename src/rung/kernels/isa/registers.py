@@ -166,6 +166,21 @@ def store_low_bytes(b, address, value):
     store(b, address, b.trunc(value, ir.VectorType(I8, LANES)))
 
 
+@instruction(VOID, INT, INT, INT, INT, i32x16)
+def store_activations(b, codes, tile, row, half, value):
+    """The lowest byte of each of 16 int32 as the first or second half of a row of a unit of a panel of ``tile`` rows:
+    pieces of ``Level.interleave`` columns, see ``Level.place_of_activation``."""
+    wide, narrow = target.level().interleave, b.trunc(value, ir.VectorType(I8, LANES))
+    if wide > LANES:
+        store(b, b.add(codes, b.add(b.mul(row, I64(32)), b.mul(half, I64(LANES)))), narrow)
+        return
+    place = b.add(codes, b.add(b.mul(row, I64(wide)), b.mul(b.mul(half, tile), I64(LANES))))
+    step = b.mul(tile, I64(wide))
+    for piece in products.split(b, b.bitcast(narrow, ir.VectorType(I32, LANES // 4)), wide // 4):
+        store(b, place, piece)
+        place = b.add(place, step)
+
+
 # ---- the same value in every lane
 
 
@@ -219,7 +234,7 @@ def mul_f32(b, x, y):
 @instruction(f32x16, f32x16, f32x16, f32x16)
 def fma_f32(b, x, y, z):
     """x * y + z, rounded once where the processor can."""
-    return call(b, "llvm.fmuladd.v16f32", F32S, [x, y, z])
+    return call(b, f"llvm.fmuladd.v{x.type.count}f32", x.type, [x, y, z])
 
 
 @instruction(i32x16, f32x16)
@@ -231,7 +246,7 @@ def to_i32(b, x):
 @instruction(f32x16, i32x16)
 def to_f32(b, x):
     """int32 as float32."""
-    return b.sitofp(x, F32S)
+    return b.sitofp(x, ir.VectorType(F32, x.type.count))
 
 
 @instruction(FLOAT, f32x16)
@@ -259,17 +274,25 @@ def sum_i32(b, x):
 
 def shift_right(b, x, bits):
     """Emitter: each int32 moved right by a constant, zeros from the left."""
-    return b.lshr(x, constant(I32S, bits)) if bits else x
+    return b.lshr(x, constant(x.type, bits)) if bits else x
 
 
 def shift_left(b, x, bits):
     """Emitter: each int32 moved left by a constant."""
-    return b.shl(x, constant(I32S, bits)) if bits else x
+    return b.shl(x, constant(x.type, bits)) if bits else x
 
 
 def mask_bytes(b, x, mask):
     """Emitter: each byte of ``x`` & ``mask``."""
-    return b.and_(x, constant(I32S, mask * 0x01010101))
+    return b.and_(x, constant(x.type, mask * 0x01010101))
+
+
+def high_nibbles(b, x):
+    """Emitter: the high four bits of each byte of ``x`` as bytes."""
+    if not target.level().shifts_bytes:
+        return mask_bytes(b, shift_right(b, x, 4), 15)
+    kind = ir.VectorType(I8, 4 * x.type.count)
+    return b.bitcast(b.lshr(b.bitcast(x, kind), constant(kind, 4)), x.type)
 
 
 @instruction(i32x16, i32x16, i32x16)

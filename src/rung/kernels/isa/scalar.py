@@ -10,7 +10,10 @@ from numba.extending import intrinsic
 
 from rung.kernels.isa import halves
 from rung.kernels.isa.emit import F16, F32, I8, I16, I32, I64, load, store
+from rung.kernels.isa.products import packs_signed_bytes
 from rung.kernels.isa.vector import FLOAT, INT, VOID, instruction
+
+_OFFSETS = 0x80808080  # 128 in each of four bytes
 
 
 @instruction(INT, INT)
@@ -53,6 +56,18 @@ def as_f32(b, bits):
 def bits_of(b, value):
     """The four bytes of a float32, unsigned."""
     return b.zext(b.bitcast(value, I32), I64)
+
+
+@instruction(INT, INT)
+def offset_signed(b, word):
+    """Four signed bytes as they are packed: 128 above where packed bytes are unsigned. Its own reverse."""
+    return word if packs_signed_bytes() else b.xor(word, I64(_OFFSETS))
+
+
+@instruction(INT, INT)
+def offset_unsigned(b, word):
+    """Four bytes that are 128 above signed ones as they are packed."""
+    return b.xor(word, I64(_OFFSETS)) if packs_signed_bytes() else word
 
 
 @instruction(VOID, INT, FLOAT)

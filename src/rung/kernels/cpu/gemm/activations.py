@@ -1,6 +1,7 @@
 """Activations as the quantized products read them: panels of a tile of rows, int8 with a scale for 32 columns.
 
-A unit of a panel of T rows holds, for 32 columns: T x 32 signed bytes, T float32 scales, then for each part of the
+A unit of a panel of T rows holds, for 32 columns: T x 32 signed bytes (interleaved as the level multiplies them, see
+``Level.place_of_activation``), T float32 scales, then for each part of the
 unit (see ``Layout.activations``) T sums of the signed bytes: int32 times -offset, or float32 times the scale when
 the offset is 0. A value is quantized to the nearest of 255 levels, as llama.cpp does (Q8_0). Weights that are stored as
 floats want the floats themselves.
@@ -8,11 +9,9 @@ floats want the floats themselves.
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
-from rung.kernels.cpu.compiled import Kernel, kernel
+from rung.kernels.cpu.compiled import Kernel, kernel, per_level
 from rung.kernels.cpu.decode.elementwise import copy
 from rung.kernels.isa.registers import (
     largest_magnitude,
@@ -21,7 +20,7 @@ from rung.kernels.isa.registers import (
     load_f32,
     mul_f32,
     splat_f32,
-    store_low_bytes,
+    store_activations,
     sum_i32,
     to_i32,
 )
@@ -30,7 +29,7 @@ from rung.kernels.isa.scalar import write_f32, write_u32
 _SMALLEST = np.float32(2.0**-100)
 
 
-@functools.cache
+@per_level
 def quantize(dtype: str) -> Kernel:
     """The kernel for activations in f32, f16 or bf16.
 
@@ -64,8 +63,8 @@ def quantize(dtype: str) -> Kernel:
                     scale = largest / np.float32(127)
                     inverse = splat_f32(np.float32(127) / largest)
                 a, b = to_i32(mul_f32(u, inverse)), to_i32(mul_f32(v, inverse))
-                store_low_bytes(codes + 32 * row, a)
-                store_low_bytes(codes + 32 * row + 16, b)
+                store_activations(codes, tile, row, 0, a)
+                store_activations(codes, tile, row, 1, b)
                 low, high = sum_i32(a), sum_i32(b)
                 write_f32(scales + 4 * row, scale)
                 if parts == 1:

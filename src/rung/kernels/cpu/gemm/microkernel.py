@@ -21,9 +21,22 @@ from numba.extending import intrinsic
 
 from rung.kernels.cpu import target
 from rung.kernels.cpu.pack.layouts import LAYOUTS, Layout
+from rung.kernels.isa import halves
 from rung.kernels.isa import registers as v
-from rung.kernels.isa.emit import I32, I64, constant, load, plus, store
-from rung.kernels.isa.products import Codes, FlippedCodes, Sum, broadcast, remove_offset, store_flipped
+from rung.kernels.isa.emit import F16, F32, I8, I32, I64, constant, load, opaque, plus, splat, store
+from rung.kernels.isa.products import (
+    Codes,
+    FlippedCodes,
+    PairSum,
+    Sum,
+    broadcast,
+    join,
+    packs_signed_bytes,
+    pairs_of_rows,
+    remove_offset,
+    split,
+    store_flipped,
+)
 from rung.kernels.isa.vector import INT, VOID
 
 Value = ir.Value
@@ -36,28 +49,45 @@ def panel_unit_bytes(tile: int, parts: int) -> int:
 
 @dataclass(frozen=True)
 class Tile:
-    """One kernel while it is emitted: ``groups`` groups of 16 rows times ``tile`` rows of activations."""
+    """One kernel while it is emitted: a strip of ``lanes`` rows of weights, of each of some groups of 16 rows, times
+    ``tile`` rows of activations."""
 
     b: ir.IRBuilder
     layout: Layout
     tile: int
     totals: list[list[Value]]  # where the float32 totals are: [groups][tile]
+    lanes: int = v.LANES
+    first: int = 0  # of the strip's rows in their group
+
+    def read(self, address: Value, offset: int, element: ir.Type) -> Value:
+        """Load what the rows of the strip have ``offset`` bytes behind an address, an element each."""
+        at = offset + self.first * {I8: 1, F16: 2}.get(element, 4)
+        return load(self.b, plus(self.b, address, at), ir.VectorType(element, self.lanes))
 
     def code(self, p: Value, index: int, codebook: Value | None) -> Value:
-        """Vector ``index`` of the unsigned codes of the unit at ``p``: four columns of 16 rows."""
-        b, layout = self.b, self.layout
-        p = plus(b, p, layout.unit_header)
+        """Vector ``index`` of the unsigned codes of the unit at ``p``: four columns of the rows of the strip."""
+        b, layout, header = self.b, self.layout, self.layout.unit_header
         if layout.codes == "byte":
-            return v.load_i32.emit(b, plus(b, p, 64 * index))
-        packed = v.load_i32.emit(b, plus(b, p, 64 * (index % 4)))
-        code = v.mask_bytes(b, v.shift_right(b, packed, 4 * (index // 4)), 15)
-        if codebook is not None:
-            return v.shuffle_bytes.emit(b, codebook, code)
+            return self.read(p, header + 64 * index, I32)
+        code = self._nibbles(self.read(p, header + 64 * (index % 4), I32), index, codebook)
         if layout.codes == "six":
-            plane, pair = v.load_i32.emit(b, plus(b, p, 256 + 64 * (index // 4))), index % 4
+            plane, pair = self.read(p, header + 256 + 64 * (index // 4), I32), index % 4
             moved = v.shift_right(b, plane, 2) if pair == 3 else v.shift_left(b, plane, 4 - 2 * pair)
             return b.or_(code, v.mask_bytes(b, moved, 0x30))
         return code
+
+    def _nibbles(self, packed: Value, index: int, codebook: Value | None) -> Value:
+        code = v.high_nibbles(self.b, packed) if index >= 4 else v.mask_bytes(self.b, packed, 15)
+        return code if codebook is None else v.shuffle_bytes.emit(self.b, codebook, code)
+
+    def pairs(self, p: Value, index: int, codebook: Value | None) -> list[Value]:
+        """Vectors ``index`` and ``index + 1`` as pairs of rows with eight columns each."""
+        b = self.b
+        if self.layout.codes != "nibble":
+            return pairs_of_rows(b, self.code(p, index, codebook), self.code(p, index + 1, codebook))
+        at = self.layout.unit_header + 64 * (index % 4)
+        packed = pairs_of_rows(b, self.read(p, at, I32), self.read(p, at + 64, I32))
+        return [self._nibbles(each, index, codebook) for each in packed]
 
     def codes(self, p: Value, index: int, codebook: Value | None) -> Codes:
         """The same, ready for products."""
@@ -65,7 +95,8 @@ class Tile:
         if layout.codes == "flipped":
             at = layout.unit_header + 64 * layout.parts + 128 * index
             return FlippedCodes(self.b, plus(self.b, p, at))
-        return Codes(self.b, self.code(p, index, codebook), layout.bytewide, layout.table)
+        signed = layout.table or packs_signed_bytes()
+        return Codes(self.b, self.code(p, index, codebook), layout.bytewide, signed)
 
     def scales(self, p: Value, block: list[Value]) -> tuple[list[Value], list[Value]]:
         """The scales and minima of the parts of a unit, float32; ``block`` is what its block brings."""
@@ -73,10 +104,11 @@ class Tile:
         if layout.unit_header == 0:
             return block, []
         if layout.scale == "f32":
-            both = [v.load_f32.emit(b, plus(b, p, 64 * j)) for j in range(layout.unit_header // 64)]
+            both = [self.read(p, 64 * j, F32) for j in range(layout.unit_header // 64)]
             return both[: layout.parts], both[layout.parts :]
-        read = v.load_i8.emit if layout.scale == "i8" else v.load_u8.emit
-        both = [v.to_f32.emit(b, read(b, plus(b, p, 16 * j))) for j in range(layout.unit_header // 16)]
+        wide, kind = b.sext if layout.scale == "i8" else b.zext, ir.VectorType(I32, self.lanes)
+        stored = [wide(self.read(p, 16 * j, I8), kind) for j in range(layout.unit_header // 16)]
+        both = [v.to_f32.emit(b, each) for each in stored]
         scales = [b.fmul(each, block[0]) for each in both[: layout.parts]]
         return scales, [b.fmul(each, block[1]) for each in both[layout.parts :]]
 
@@ -85,33 +117,44 @@ class Tile:
         b, layout, tile = self.b, self.layout, self.tile
         headers = [self.scales(p, block) for p, block in zip(places, blocks, strict=True)]
         if layout.minimum and layout.bytewide and target.level().signed:  # 128 is taken from every code
-            by = constant(v.F32S, 128.0)
+            by = constant(ir.VectorType(F32, self.lanes), 128.0)
             headers = [
                 (scales, [v.fma_f32.emit(b, scale, by, each) for scale, each in zip(scales, minima, strict=True)])
                 for scales, minima in headers
             ]
         for part in range(layout.parts):
-            sums = [plus(b, x, tile * 36 + 4 * (tile * part + row)) for row in range(tile)]
-            dots = self._dots(places, x, part, sums, codebook)
+            sums = tile * (36 + 4 * part)
+            dots = self._dots(places, x, part, codebook)
             for row in range(tile):
-                scale_x = v.broadcast_f32.emit(b, plus(b, x, tile * 32 + 4 * row))
+                scale_x = self._of_row(x, tile * 32, row, F32)
                 for group, (scales, minima) in enumerate(headers):
+                    place = self.totals[group][row]
                     value = v.to_f32.emit(b, dots[group][row])
                     if scales:
                         value = b.fmul(value, scales[part])
-                    total = v.fma_f32.emit(b, value, scale_x, b.load(self.totals[group][row]))
+                    total = v.fma_f32.emit(b, value, scale_x, b.load(place))
                     if minima:
-                        total = v.fma_f32.emit(b, minima[part], v.broadcast_f32.emit(b, sums[row]), total)
-                    b.store(total, self.totals[group][row])
+                        total = v.fma_f32.emit(b, minima[part], self._of_row(x, sums, row, F32), total)
+                    b.store(total, place)
 
-    def _dots(self, places: list[Value], x: Value, part: int, sums: list[Value], codebook: Value | None) -> Any:
-        """The integer products [groups][tile] of a part of a unit; every broadcast serves all groups."""
-        b, layout, tile = self.b, self.layout, self.tile
-        bytewide = layout.bytewide
-        offset = layout.offset and not (bytewide and target.level().signed)
+    def _of_row(self, x: Value, offset: int, row: int, element: ir.Type) -> Value:
+        """Broadcast what a row of activations has ``offset`` bytes behind the unit of the panel at ``x``."""
+        b, wide = self.b, min(self.tile, 4)
+        if not target.level().operand_of_lane or wide == 1:
+            return splat(b, load(b, plus(b, x, offset + 4 * row), element), self.lanes)
+        several = load(b, plus(b, x, offset + 4 * (row - row % wide)), ir.VectorType(element, wide))
+        return b.shuffle_vector(several, several, constant(ir.VectorType(I32, self.lanes), row % wide))
+
+    def _dots(self, places: list[Value], x: Value, part: int, codebook: Value | None) -> list[list[Value]]:
+        """The integer products [groups][tile] of a part of a unit."""
+        b, layout, tile, level = self.b, self.layout, self.tile, target.level()
+        sums = tile * (36 + 4 * part)
+        offset = layout.offset and not (layout.bytewide and level.signed)
+        first = [self._of_row(x, sums, row, I32) if offset else None for row in range(tile)]
+        if level.matrix is not None and tile > 1:
+            return [self._matrix_dots(place, x, part, first, codebook) for place in places]
         dots: list[list[Sum]] = []
         for place in places:
-            first = [v.broadcast_i32.emit(b, each) if offset else None for each in sums]
             if layout.codes == "flipped":
                 first = [v.load_i32.emit(b, plus(b, place, layout.unit_header + 64 * part))] * tile
             dots.append([Sum(b, start, layout.largest_code) for start in first])
@@ -119,10 +162,23 @@ class Tile:
         for index in order:
             codes = [self.codes(p, index, codebook) for p in places]
             for row in range(tile):
-                four = broadcast(b, x, 32 * row + 4 * index)
+                four = broadcast(b, x, level.place_of_activation(tile, row, 4 * index))
                 for group, code in enumerate(codes):
                     dots[group][row].add(code, four)
         return [[each.total() for each in group] for group in dots]
+
+    def _matrix_dots(
+        self, p: Value, x: Value, part: int, first: list[Value | None], codebook: Value | None
+    ) -> list[Value]:
+        """The same of one group where the level multiplies matrices: pairs of rows, eight columns at a time."""
+        b, layout, level = self.b, self.layout, target.level()
+        sums = [PairSum(b, first[row : row + 2], self.lanes) for row in range(0, self.tile, 2)]
+        order = (0, 4, 2, 6) if layout.parts == 1 else (4 * part, 4 * part + 2)
+        for index in order:
+            pairs = self.pairs(p, index, codebook)
+            for pair, each in enumerate(sums):
+                each.add(pairs, plus(b, x, level.place_of_activation(self.tile, 2 * pair, 4 * index)))
+        return [total for each in sums for total in each.totals()]
 
     def block_scales(self, p: Value) -> list[Value]:
         """Return what the header of a block holds, float32: its scale and, negated, the scale of its minima."""
@@ -130,9 +186,9 @@ class Tile:
         if layout.block_header == 0:
             return []
         if layout.scale == "f32":
-            return [v.load_f32.emit(b, p)]
-        scale = v.load_f16.emit(b, p)
-        return [scale, b.fneg(v.load_f16.emit(b, plus(b, p, 32)))] if layout.minimum else [scale]
+            return [self.read(p, 0, F32)]
+        scale = halves.widen(b, self.read(p, 0, F16))
+        return [scale, b.fneg(halves.widen(b, self.read(p, 32, F16)))] if layout.minimum else [scale]
 
 
 @contextmanager
@@ -140,6 +196,8 @@ def _walk(b: ir.IRBuilder, count: Value, *pointers: tuple[Value, int]) -> Iterat
     """A loop of ``count`` turns in which each pointer, kept in memory, moves on by its step."""
     with for_range(b, count):
         now = [b.load(place) for place, _ in pointers]
+        if target.level().small_offsets:
+            now = [opaque(b, value) for value in now]
         yield now
         for (place, step), value in zip(pointers, now, strict=True):
             if step:
@@ -170,6 +228,27 @@ def _products(made: Tile, weights: list[Value], codebook: Value | None, x: Value
             made.unit(beside(unit), panel, scales, codebook)
 
 
+def _strips(b: ir.IRBuilder, layout: Layout, tile: int, groups: int) -> list[Tile]:
+    """The strips that make up groups of 16 rows, whose totals are zero."""
+    level = target.level()
+    lanes = v.LANES if tile == 1 else level.strip
+    zero, made = constant(ir.VectorType(F32, lanes), 0.0), []
+    for first in range(0, v.LANES, lanes):
+        totals = [[alloca_once(b, zero.type) for _ in range(tile)] for _ in range(groups)]
+        for total in itertools.chain(*totals):
+            b.store(zero, total)
+        made.append(Tile(b, layout, tile, totals, lanes, first))
+    return made
+
+
+def _load_totals(b: ir.IRBuilder, strips: list[Tile], results: list[list[Value]], seen: list[list[Value]]) -> None:
+    """Begin with the sums that are in memory at ``results``, of which there are ``seen``: both [groups][tile]."""
+    for group, row in itertools.product(range(len(results)), range(len(results[0]))):
+        before = v.load_first_f32.emit(b, results[group][row], seen[group][row])
+        for made, total in zip(strips, split(b, before, strips[0].lanes), strict=True):
+            b.store(total, made.totals[group][row])
+
+
 @intrinsic(prefer_literal=True)
 def multiply_groups(
     typing_context, layout, tile, groups, weights, group_bytes, table, x, place, blocks, y, stride, rows, lanes, add
@@ -189,7 +268,6 @@ def multiply_groups(
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: list[Value]) -> Any:
         first, group_bytes, table, panel, place, blocks, y, stride, rows, lanes, add = values[3:]
         bases = [b.add(first, b.mul(group_bytes, I64(group))) for group in range(wide)]
-        made = Tile(b, chosen, count, [[alloca_once(b, v.F32S) for _ in range(count)] for _ in bases])
         goes_on = b.icmp_signed("!=", b.and_(add, I64(1)), I64(0))
         whole = b.icmp_signed("==", b.and_(add, I64(2)), I64(0))
         results = [
@@ -202,22 +280,21 @@ def multiply_groups(
             ]
             for group in range(wide)
         ]
-        for total in itertools.chain(*made.totals):
-            b.store(v.zero_f32.emit(b), total)
+        strips = _strips(b, chosen, count, wide)
         with b.if_then(goes_on):
-            for group, totals in enumerate(made.totals):
-                for row, total in enumerate(totals):
-                    b.store(v.load_first_f32.emit(b, results[group][row], seen[group][row]), total)
+            _load_totals(b, strips, results, seen)
         codebook = v.broadcast_16_bytes.emit(b, table) if chosen.table else None
         if codebook is not None and target.level().signed:
             codebook = remove_offset(b, codebook)
-        _products(made, [b.add(base, place) for base in bases], codebook, panel, blocks)
+        for made in strips:
+            _products(made, [b.add(base, place) for base in bases], codebook, panel, blocks)
         for group, base in enumerate(bases):
             scale = _last_scale(b, chosen, base, table)
             if scale is not None:
                 scale = b.select(whole, scale, constant(v.F32S, 1.0))
-            for row, total in enumerate(made.totals[group]):
-                value = b.load(total) if scale is None else b.fmul(b.load(total), scale)
+            for row in range(count):
+                total = join(b, [b.load(made.totals[group][row]) for made in strips])
+                value = total if scale is None else b.fmul(total, scale)
                 v.store_first_f32.emit(b, results[group][row], value, seen[group][row])
         return context.get_dummy_value()
 

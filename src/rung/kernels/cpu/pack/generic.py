@@ -12,7 +12,18 @@ import numpy as np
 
 from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.cpu.pack.native import minimum_of, scale_of
-from rung.kernels.isa.scalar import as_f32, half, read_u8, read_u16, read_u32, write_f32, write_u8, write_u16, write_u32
+from rung.kernels.isa.scalar import (
+    as_f32,
+    half,
+    offset_unsigned,
+    read_u8,
+    read_u16,
+    read_u32,
+    write_f32,
+    write_u8,
+    write_u16,
+    write_u32,
+)
 
 _LOW = 0x0F0F0F0F
 _TWO = 0x03030303
@@ -56,13 +67,16 @@ def _fifths(to, bits, codes, above):
     high = read_u32(bits)
     for j in range(4):
         nibbles = read_u32(codes + 4 * j)
-        write_u32(to + 64 * j, ((nibbles & _LOW) | (spread_bits(high >> (4 * j)) << 4)) + above)
-        write_u32(to + 64 * (j + 4), ((nibbles >> 4 & _LOW) | (spread_bits(high >> (16 + 4 * j)) << 4)) + above)
+        first = ((nibbles & _LOW) | (spread_bits(high >> (4 * j)) << 4)) + above
+        second = ((nibbles >> 4 & _LOW) | (spread_bits(high >> (16 + 4 * j)) << 4)) + above
+        write_u32(to + 64 * j, offset_unsigned(first))
+        write_u32(to + 64 * (j + 4), offset_unsigned(second))
 
 
 @kernel(5)
 def pack_q5_0(stored, place, lane, blocks, table):
-    """22 bytes a block: f16 scale, fifth bits 4, nibbles 16; codes become 128 above the weights' own."""
+    """22 bytes a block: f16 scale, fifth bits 4, nibbles 16; codes are 16 above the weights' own, packed 128 above or
+    signed."""
     place += 4 * lane
     for _ in range(blocks):
         write_f32(place, read_half(stored))

@@ -12,8 +12,8 @@ import numba
 from rung.core.types import Format
 from rung.formats.families.grouped import SCALES, scale_of
 from rung.kernels.cpu.compiled import OPTIONS, kernel
-from rung.kernels.cpu.pack.generic import copy_words, read_half
-from rung.kernels.isa.scalar import as_f32, read_u8, read_u16, read_u32, write_f32, write_u32
+from rung.kernels.cpu.pack.generic import read_half
+from rung.kernels.isa.scalar import as_f32, offset_unsigned, read_u8, read_u16, read_u32, write_f32, write_u32
 
 _KINDS = tuple(SCALES)  # f32, f16, bf16
 _UNIT = 32
@@ -100,7 +100,8 @@ def pack_u8(stored, place, lane, blocks, extra):
         codes = stored + 2 * width
         for _ in range(units):
             _headers(stored, place, kind, width)
-            copy_words(place + 128, codes, 8)
+            for j in range(8):
+                write_u32(place + 128 + 64 * j, offset_unsigned(read_u32(codes + 4 * j)))
             codes += 32
             place += 640
         stored = codes

@@ -7,7 +7,7 @@ follow each other along the row; before each stands what belongs to it alone (``
 
 - ``nibble``: 4 vectors; of a byte the low nibble is a column of the unit's first half, the high one of its second.
 - ``six``: the same for the low four bits, then 2 vectors with the high two bits of 4 columns a byte.
-- ``byte``: 8 vectors.
+- ``byte``: 8 vectors; a whole byte is 128 above the weight's own, but on ARM, where bytes are signed.
 - ``flipped``: for a processor that multiplies magnitudes only, in a cache for a while: for each part 16 int32 that
   flipped bits take from a sum, then for each of 8 vectors the magnitudes of its codes, and which of them are negative.
 """

@@ -10,11 +10,19 @@ from __future__ import annotations
 import numba
 
 from rung.kernels.cpu.compiled import OPTIONS, kernel
-from rung.kernels.isa.scalar import call_address, read_u8, read_u16, read_u32, write_u8, write_u16, write_u32
+from rung.kernels.isa.scalar import (
+    call_address,
+    offset_signed,
+    read_u8,
+    read_u16,
+    read_u32,
+    write_u8,
+    write_u16,
+    write_u32,
+)
 
 _LOW = 0x0F0F0F0F
 _TWO = 0x03030303
-_FLIP = 0x80808080
 
 
 @kernel(9)
@@ -52,11 +60,11 @@ def unpack_q4_0(stored, place, lane, blocks, units):
 
 @kernel(5)
 def pack_q8_0(stored, place, lane, blocks, units):
-    """34 bytes a block: f16 scale, 32 signed bytes, which become unsigned ones."""
+    """34 bytes a block: f16 scale, 32 signed bytes, which become unsigned ones where packed bytes are."""
     for _ in range(blocks):
         write_u16(place + 2 * lane, read_u16(stored))
         for j in range(8):
-            write_u32(place + 32 + 64 * j + 4 * lane, read_u32(stored + 2 + 4 * j) ^ _FLIP)
+            write_u32(place + 32 + 64 * j + 4 * lane, offset_signed(read_u32(stored + 2 + 4 * j)))
         stored += 34
         place += 544
 
@@ -67,17 +75,17 @@ def unpack_q8_0(stored, place, lane, blocks, units):
     for _ in range(blocks):
         write_u16(stored, read_u16(place + 2 * lane))
         for j in range(8):
-            write_u32(stored + 2 + 4 * j, read_u32(place + 32 + 64 * j + 4 * lane) ^ _FLIP)
+            write_u32(stored + 2 + 4 * j, offset_signed(read_u32(place + 32 + 64 * j + 4 * lane)))
         stored += 34
         place += 544
 
 
 @kernel(5)
 def pack_int8(stored, place, lane, blocks, units):
-    """32 signed bytes a block, which become unsigned ones; scales are apart."""
+    """32 signed bytes a block, which become unsigned ones where packed bytes are; scales are apart."""
     for _ in range(blocks):
         for j in range(8):
-            write_u32(place + 64 * j + 4 * lane, read_u32(stored + 4 * j) ^ _FLIP)
+            write_u32(place + 64 * j + 4 * lane, offset_signed(read_u32(stored + 4 * j)))
         stored += 32
         place += 512
 
@@ -87,7 +95,7 @@ def unpack_int8(stored, place, lane, blocks, units):
     """The reverse of ``pack_int8``."""
     for _ in range(blocks):
         for j in range(8):
-            write_u32(stored + 4 * j, read_u32(place + 64 * j + 4 * lane) ^ _FLIP)
+            write_u32(stored + 4 * j, offset_signed(read_u32(place + 64 * j + 4 * lane)))
         stored += 32
         place += 512
 

@@ -9,6 +9,8 @@ LEVEL = Level(
     rank=30,
     targets=(Target("aarch64", ("neon",), "generic", arm.NEON),),
     lanes=4,
+    tile=2,
+    strip=8,
     groups_of_one_row=1,  # the sums of two groups are more than 32 registers hold
     pairs=arm.pairs,
     widen=arm.widen,
@@ -16,4 +18,6 @@ LEVEL = Level(
     shuffle=arm.shuffle,
     pause=arm.pause,
     operand_of_lane=True,
+    small_offsets=True,
+    shifts_bytes=True,
 )

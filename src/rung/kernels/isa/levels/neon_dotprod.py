@@ -8,9 +8,14 @@ LEVEL = Level(
     rank=40,
     targets=(Target("aarch64", ("neon", "dotprod"), "generic", arm.DOTPROD),),
     lanes=4,
+    tile=8,
+    strip=4,
     groups_of_one_row=1,  # the sums of two groups are more than 32 registers hold
     dot=arm.dot,
     shuffle=arm.shuffle,
     pause=arm.pause,
     operand_of_lane=True,
+    interleave=4,
+    small_offsets=True,
+    shifts_bytes=True,
 )

@@ -1,4 +1,5 @@
-"""NEON with products of matrices: Neoverse V1 and N2 (Graviton 3), Apple M2, Cortex-A510 and later. ``sdot`` so far."""
+"""NEON with products of matrices: Neoverse V1 and N2 (Graviton 3), Apple M2, Cortex-A510 and later. ``smmla`` for
+prompts, ``sdot`` for single rows."""
 
 from rung.kernels.isa import arm
 from rung.kernels.isa.level import Level, Target
@@ -8,9 +9,15 @@ LEVEL = Level(
     rank=50,
     targets=(Target("aarch64", ("neon", "dotprod", "i8mm"), "generic", arm.I8MM),),
     lanes=4,
+    tile=8,
+    strip=4,
     groups_of_one_row=1,  # the sums of two groups are more than 32 registers hold
     dot=arm.dot,
+    matrix=arm.matrix,
     shuffle=arm.shuffle,
     pause=arm.pause,
     operand_of_lane=True,
+    interleave=8,
+    small_offsets=True,
+    shifts_bytes=True,
 )
