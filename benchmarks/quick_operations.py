@@ -16,9 +16,10 @@ from collections.abc import Callable
 import numpy as np
 
 from rung.diagnosis import signatures
-from rung.engine.sampling import Sampler, Sampling
+from rung.engine.sampling import Sampler, Sampling, choose
 from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.hardware import catalog
+from rung.ops import LADDERS
 
 #: What makes backtracking expensive: near misses in a row, and what wildcards swallow. Lines are cut at 5,000 letters.
 NASTY = (
@@ -55,8 +56,10 @@ def slowest_signature() -> float:
 
 def greedy() -> float:
     """Return the seconds of a greedy choice."""
-    values, sampler = np.random.default_rng(0).standard_normal(262_144).astype(np.float32), Sampler(Sampling())
-    return best(lambda: sampler.choose(values), 200)
+    values, sampler = np.random.default_rng(0).standard_normal((1, 262_144)).astype(np.float32), Sampler(Sampling())
+    rung = LADDERS["sample"].rung("numba.sample").load()
+    state = rung.prepare(threads=1)
+    return best(lambda: choose(lambda *given: rung.apply(state, *given), values, [sampler]), 200)
 
 
 def tokenizer() -> float:

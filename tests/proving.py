@@ -17,7 +17,7 @@ from rung.kernels.cpu.pack.layouts import FORMATS
 from rung.ops import LADDERS
 from rung.ops.linear import READ_AS_STORED
 from rung.run import self_check
-from rung.run.binding import Binder
+from rung.run.binding import SAMPLE, Binder
 from rung.run.journal import Journal
 
 _OTHERS = ("nf4:64:nested", "fp4:128:nested", "u4:32", "u4:32:bf16", "u4:32:ordered", "e4m3:32")
@@ -59,7 +59,7 @@ def _wanted(cpu: Device) -> Iterator[list[_Proof]]:
     packed, held = Binder(cpu, Journal()), Binder(cpu, Journal(), packed=False)
     dtypes = ("f32", "bf16") if cpu.capability("matmul.bf16").level is Level.NATIVE else ("f32",)
     yield [*_climbed(packed, [_SPLATS]), (LADDERS["rasterize"].rung("torch.tile"), _SPLATS)]
-    yield _climbed(packed, _steps())
+    yield _climbed(packed, [*_steps(), SAMPLE])
     for cache in ("f32", "f16", "bf16"):
         yield _climbed(packed, _attention(cache))
     for name in _NAMES:

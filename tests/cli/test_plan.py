@@ -104,9 +104,9 @@ def test_without_numba_the_plan_is_for_this_machine_with_it(rung, model, monkeyp
     assert any(line.startswith("stored") and line.rstrip().endswith("yes") for line in said.out.splitlines())
 
 
-@pytest.mark.parametrize("op", ["linear", "embedding", "attention", "decode_step", "rasterize"])
+@pytest.mark.parametrize("op", ["linear", "embedding", "attention", "decode_step", "sample", "rasterize"])
 def test_a_ladder_shows_every_rung_with_one_chosen_and_a_reason_for_each_no(rung, op):
-    name = {"attention": "f16", "decode_step": "f16", "rasterize": "f32"}.get(op, "q4_k")
+    name = {"attention": "f16", "decode_step": "f16", "rasterize": "f32", "sample": "f32"}.get(op, "q4_k")
     found = json.loads(rung("ladder", op, name, "--json").out)["rungs"]
     cases = {row["case"] for row in found}
     for case in cases:

@@ -1,138 +1,166 @@
-"""Sampling against transformers' processors in float64 and against the distributions they give."""
+"""Settings of sampling, and the choices of sequences one after the other and beside each other."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.conformance import CPU
 
 from rung.core.errors import DeviceError, UsageError
-from rung.engine.sampling import Sampler, Sampling
+from rung.core.types import Case
+from rung.engine.load import load
+from rung.engine.sampling import Sampler, Sampling, choose, logprob_entry, refusal
+from rung.ops.sample import LADDER
+from rung.ops.sample.rows import Chosen
 
-DRAWS = 6_000
+GGUF = Path(__file__).parent.parent / "fixtures" / "gguf"
+RUNG = next(rung for rung in LADDER.rungs if rung.verdict(Case("sample", "f32", "f32", (1, 100)), CPU)).load()
+STATE = RUNG.prepare(threads=2)
+
+
+def sample(values, rows):
+    """The rung that this machine takes."""
+    return RUNG.apply(STATE, values, rows)
+
+
+def token(sampler: Sampler, values: np.ndarray) -> int:
+    """The next token of one sequence."""
+    (found,) = choose(sample, values.reshape(1, -1), [sampler])
+    assert not found.error
+    return found.token
 
 
 def logits(size: int = 50, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32) * 3
 
 
-def reference(values: np.ndarray, said: list[int], options: dict[str, Any]) -> np.ndarray:
-    """Probabilities by transformers' own processors in their order, in float64."""
-    import torch
-    from transformers.generation import logits_process as process
-
-    scores = torch.tensor(values, dtype=torch.float64)[None]
-    ids = torch.tensor([said or [0]])
-    if options.get("repeat_penalty", 1.0) != 1.0:
-        scores = process.RepetitionPenaltyLogitsProcessor(options["repeat_penalty"])(ids, scores)
-    scores = process.TemperatureLogitsWarper(options["temperature"])(ids, scores)
-    if options.get("top_k"):
-        scores = process.TopKLogitsWarper(options["top_k"])(ids, scores)
-    if options.get("top_p", 1.0) < 1:
-        scores = process.TopPLogitsWarper(options["top_p"])(ids, scores)
-    if options.get("min_p"):
-        scores = process.MinPLogitsWarper(options["min_p"])(ids, scores)
-    return scores.softmax(-1)[0].numpy()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"temperature": 1.0},
-        {"temperature": 0.5},
-        {"temperature": 2.0, "top_k": 5},
-        {"temperature": 1.5, "top_p": 0.8},
-        {"temperature": 1.0, "min_p": 0.1},
-        {"temperature": 1.3, "top_k": 20, "top_p": 0.9, "min_p": 0.02},
-        {"temperature": 1.0, "repeat_penalty": 1.8},
-        {"temperature": 0.8, "top_k": 1},
-        {"temperature": 0.8, "top_p": 0.01},
-        {"temperature": 3.0, "top_k": 500},
-    ],
-)
-def test_draws_follow_the_distribution_of_transformers(options: dict[str, Any]) -> None:
-    values, said = logits(), [3, 7, 11, int(logits().argmax())]
-    wanted = reference(values, said, options)
-    counts = np.zeros(len(values))
-    sampler = Sampler(Sampling(**options, seed=1), said)
-    for _ in range(DRAWS):
-        if options.get("repeat_penalty"):
-            sampler._said = set(said)  # the same step again
-        counts[sampler.choose(values)] += 1
-    assert set(np.flatnonzero(counts)) <= set(np.flatnonzero(wanted))
-    spread = np.sqrt(wanted * (1 - wanted) / DRAWS)
-    assert (np.abs(counts / DRAWS - wanted) < 5 * spread + 1e-3).all()
-
-
-@pytest.mark.parametrize(
-    "options", [{"top_p": 0.95}, {"min_p": 1e-4}, {"top_p": 0.999, "min_p": 1e-5}, {"top_k": 3000, "top_p": 0.9}]
-)
-def test_what_is_left_of_a_large_vocabulary_is_what_transformers_leaves(options: dict[str, Any]) -> None:
-    values = logits(60_000, seed=3)
-    wanted = reference(values, [], {"temperature": 1.0, **options})
-    ids, weights = Sampler(Sampling(temperature=1.0, **options))._candidates(values, float(values.max()))
-    assert set(ids.tolist()) == set(np.flatnonzero(wanted).tolist())
-    assert np.allclose(weights / weights.sum(), wanted[ids], rtol=1e-9)
-
-
-def test_what_reaches_top_p_exactly_is_enough() -> None:
-    values = np.zeros(4, np.float32)
-    assert (reference(values, [], {"temperature": 1.0, "top_p": 0.5}) > 0).sum() == 2
-    ids, _ = Sampler(Sampling(temperature=1.0, top_p=0.5))._candidates(values, 0.0)
-    assert len(ids) == 2
-
-
 def test_temperature_zero_is_the_likeliest_token_whatever_else_is_said() -> None:
     values = logits(1000)
     best = int(values.argmax())
     sampler = Sampler(Sampling.of({"repeat_penalty": 1.5, "top_k": 40, "top_p": 0.5}, temperature=0.0), [best])
-    assert [sampler.choose(values) for _ in range(5)] == [best] * 5
+    assert [token(sampler, values) for _ in range(5)] == [best] * 5
+    assert sampler.seed is None
 
 
 def test_greedy_with_a_penalty_that_was_asked_for_moves_on() -> None:
     values = np.array([1.0, 2.0, 1.9, -1.0], np.float32)
     sampler = Sampler(Sampling.of({}, temperature=0.0, repeat_penalty=2.0), [])
     # 2.0 -> 1.0 after the first, then 1.9 -> 0.95; of equal ones the lower id
-    assert [sampler.choose(values) for _ in range(3)] == [1, 2, 0]
+    assert [token(sampler, values) for _ in range(3)] == [1, 2, 0]
     assert values.tolist() == pytest.approx([1.0, 2.0, 1.9, -1.0])
 
 
-def test_a_negative_logit_is_penalized_downwards() -> None:
-    sampler = Sampler(Sampling(repeat_penalty=2.0), [0])
-    assert sampler.choose(np.array([-1.0, -1.5], np.float32)) == 1
+def test_the_repeat_penalty_counts_the_prompt_and_openais_penalties_count_the_answer() -> None:
+    values = np.array([2.0, 1.9, 1.5, 0.0], np.float32)
+    assert token(Sampler(Sampling(repeat_penalty=2.0), [0, 0, 1]), values) == 2
+    for settings in ({"presence_penalty": 0.7}, {"frequency_penalty": 0.4}):
+        sampler = Sampler(Sampling(**settings), [0, 0, 1])
+        # presence: 2, 1.9, 1.5, then 1.3; frequency: 2, 1.9, 1.6 (after one), 1.5
+        assert [token(sampler, values) for _ in range(4)] == (
+            [0, 1, 2, 0] if "presence_penalty" in settings else [0, 1, 0, 1]
+        )
+
+
+def test_a_bias_goes_first_and_a_negative_logit_is_penalized_downwards() -> None:
+    assert token(Sampler(Sampling(repeat_penalty=2.0), [0]), np.array([-1.0, -1.5], np.float32)) == 1
+    values = np.array([1.0, 2.0, 0.5], np.float32)
+    assert token(Sampler(Sampling(logit_bias={2: 2.0})), values) == 2
+    # 0.5 + 2.0 is halved to 1.25, below 2.0
+    assert token(Sampler(Sampling(logit_bias={2: 2.0}, repeat_penalty=2.0), [2]), values) == 1
 
 
 def test_the_same_seed_gives_the_same_tokens_and_another_does_not() -> None:
-    steps = [logits(500, seed) / 3 for seed in range(40)]
+    given = [logits(500, seed) / 3 for seed in range(40)]
 
-    def tokens(seed: int | None) -> list[int]:
-        sampler = Sampler(Sampling(temperature=1.0, top_k=100, seed=seed))
-        return [sampler.choose(step) for step in steps]
+    def tokens(seed: int | None, choice: int = 0) -> tuple[list[int], int | None]:
+        sampler = Sampler(Sampling(temperature=1.0, top_k=100, seed=seed), choice=choice)
+        return [token(sampler, step) for step in given], sampler.seed
 
     assert tokens(5) == tokens(5)
-    assert tokens(5) != tokens(6)
-    assert tokens(None) != tokens(None)
+    assert tokens(5)[0] != tokens(6)[0]
+    assert tokens(5)[0] != tokens(5, choice=1)[0]
+    drawn, seed = tokens(None)
+    assert drawn != tokens(None)[0]
+    assert tokens(seed) == (drawn, seed)
+
+
+def test_a_sequence_chooses_the_same_alone_and_beside_others() -> None:
+    settings = [
+        Sampling(),
+        Sampling(1.0, seed=3),
+        Sampling(0.7, 40, 0.9, seed=3),
+        Sampling(1.5, typical_p=0.5, seed=9),
+        Sampling(0.9, repeat_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.1, seed=1, logprobs=True),
+    ]
+    given = np.stack([[logits(3000, 7 * turn + row) for row in range(len(settings))] for turn in range(20)])
+
+    def answers(order: list[int]) -> list[list[Chosen]]:
+        samplers = {row: Sampler(settings[row], [1, 2, 3]) for row in order}
+        found = [choose(sample, step[order], [samplers[row] for row in order]) for step in given]
+        return [[each[order.index(row)] for each in found] for row in sorted(order)]
+
+    together = answers([0, 1, 2, 3, 4])
+    assert answers([3, 1, 4, 0, 2]) == together
+    assert [answers([row])[0] for row in range(5)] == together
+
+
+def test_a_row_with_an_error_takes_no_token_and_the_others_do() -> None:
+    values = np.stack([logits(), logits(), logits()])
+    values[1, 7] = np.nan
+    samplers = [Sampler(Sampling(1.0, seed=seed, presence_penalty=1.0)) for seed in (1, 1, 2)]
+    masks = [None, None, np.zeros(1, np.uint64)]
+    first = choose(sample, values, samplers, masks)
+    assert [each.error for each in first] == ["", "not-numbers", "nothing-allowed"]
+    assert isinstance(refusal(first[1]), DeviceError)
+    assert isinstance(refusal(first[2]), UsageError)
+    assert token(samplers[1], logits()) == first[0].token  # the first of its seed, still
+    assert len(samplers[0].row().said) == 1
+    assert len(samplers[2].row().said) == 0
+
+
+def test_a_row_stays_as_it_was_when_more_is_said() -> None:
+    sampler = Sampler(Sampling(frequency_penalty=0.5))
+    sampler.take(4)
+    row = sampler.row()
+    sampler.take(4)
+    sampler.take(9)
+    assert (row.said.tolist(), row.counts.tolist()) == ([4], [1])
+    assert (sampler.row().said.tolist(), sampler.row().counts.tolist()) == ([4, 9], [2, 1])
 
 
 def test_extreme_values_do_no_harm() -> None:
     values = np.array([-np.inf, 3e38, -3e38, 0.0], np.float32)
-    assert Sampler(Sampling(temperature=1e-6, top_p=0.5)).choose(values) == 1
-    assert Sampler(Sampling(temperature=1.0, seed=1)).choose(np.array([[-np.inf, 5.0, -np.inf]], np.float32)) == 1
-    assert Sampler(Sampling(temperature=1.0, top_p=0.0, seed=1)).choose(values) == 1
-    assert Sampler(Sampling(repeat_penalty=1.1), [99, -4]).choose(values) == 1
+    assert token(Sampler(Sampling(temperature=1e-6, top_p=0.5)), values) == 1
+    assert token(Sampler(Sampling(temperature=1.0, seed=1)), np.array([[-np.inf, 5.0, -np.inf]], np.float32)) == 1
+    assert token(Sampler(Sampling(temperature=1.0, top_p=0.0, seed=1)), values) == 1
+    assert token(Sampler(Sampling(temperature=1e6, min_p=1.0, seed=1)), values) == 1
+    assert token(Sampler(Sampling(repeat_penalty=1.1), [99, -4]), values) == 1
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_no_numbers_are_an_error(value: float, temperature: float) -> None:
-    values = logits(100)
-    values[17] = value
-    with pytest.raises(DeviceError, match="no numbers"):
-        Sampler(Sampling(temperature=temperature)).choose(values)
-    with pytest.raises(DeviceError):
-        Sampler(Sampling(temperature=temperature)).choose(np.full(8, -np.inf, np.float32))
+def test_an_entry_has_the_bytes_of_its_tokens() -> None:
+    pieces = {1: b"a", 2: b"\xc3"}
+    found = logprob_entry(Chosen(1, "", -0.5, ((2, -0.25), (1, -0.5))), pieces.__getitem__)
+    assert found == {
+        "id": 1,
+        "token": "a",
+        "bytes": [97],
+        "logprob": -0.5,
+        "top_logprobs": [
+            {"id": 2, "token": "\ufffd", "bytes": [195], "logprob": -0.25},
+            {"id": 1, "token": "a", "bytes": [97], "logprob": -0.5},
+        ],
+    }
+
+
+def test_importing_the_settings_imports_no_compiler_and_no_torch() -> None:
+    code = "import sys; import rung.engine.sampling; print(sorted({'numba', 'llvmlite', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 @pytest.mark.parametrize(
@@ -143,6 +171,8 @@ def test_logits_that_are_no_numbers_are_an_error(value: float, temperature: floa
         ({"temperature": 0.7, "top_k": 20.0}, {"temperature": 0.2, "top_p": None}, Sampling(0.2, 20)),
         ({"top_p": 0.8}, {}, Sampling(1.0, 0, 0.8)),
         ({}, {"min_p": 0.1}, Sampling(1.0, 0, 1.0, 0.1)),
+        ({"typical_p": 0.5}, {}, Sampling(1.0, typical_p=0.5)),
+        ({}, {"logit_bias": {"7": 3}, "logprobs": True}, Sampling(logit_bias={7: 3.0}, logprobs=True)),
         ({"temperature": 0.6, "repeat_penalty": 1.1}, {"temperature": 0}, Sampling()),
         ({"temperature": 0.6, "repeat_penalty": 1.1}, {}, Sampling(0.6, repeat_penalty=1.1)),
         ({"temperature": -1, "top_p": 50, "nonsense": 1}, {"seed": 3}, Sampling(seed=3)),
@@ -168,6 +198,16 @@ def test_options_go_before_defaults_and_defaults_before_greedy(
         {"repeat_penalty": 0},
         {"seed": -1},
         {"seed": True},
+        {"typical_p": 1.5},
+        {"presence_penalty": 3},
+        {"frequency_penalty": -2.5},
+        {"logit_bias": {-1: 2}},
+        {"logit_bias": {1.5: 2}},
+        {"logit_bias": {3: 101}},
+        {"logit_bias": {3: float("nan")}},
+        {"logit_bias": [3]},
+        {"top_logprobs": 1000},
+        {"logprobs": 2},
         {"beams": 4},
     ],
 )
@@ -178,10 +218,10 @@ def test_an_option_that_makes_no_sense_is_refused_by_name(options: dict[str, Any
 
 def test_greedy_copies_no_logits() -> None:
     values, sampler = logits(262_144), Sampler(Sampling())
-    sampler.choose(values)
+    token(sampler, values)
     tracemalloc.start()
     try:
-        sampler.choose(values)
+        token(sampler, values)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -206,3 +246,48 @@ def test_an_option_like_none_is_refused_with_those_there_are():
         Sampling.of({}, zzzz=1)
     assert "Did you mean" not in refused.value.cause
     assert "max_tokens" in refused.value.facts[0]
+
+
+def test_a_bias_of_a_token_that_there_is_not_is_refused():
+    Sampling(logit_bias={99: 1.0}).check_tokens(100)
+    with pytest.raises(UsageError, match="token 100"):
+        Sampling(logit_bias={100: 1.0}).check_tokens(100)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load(str(GGUF / "llama-q4_0.gguf"), context=64)
+
+
+def answer(model, **options):
+    pieces = model.generate("Hi", raw=True, max_tokens=6, **options)
+    list(pieces)
+    return pieces.result
+
+
+def test_the_seed_of_an_answer_that_was_drawn_draws_it_again(model):
+    drawn = answer(model, temperature=2.0)
+    assert answer(model, temperature=2.0, seed=drawn["seed"])["tokens"] == drawn["tokens"]
+    assert "seed" not in answer(model)
+    assert "logprobs" not in drawn
+
+
+def test_log_probabilities_of_an_answer_are_those_of_its_logits(model):
+    found = answer(model, temperature=1.5, top_k=20, seed=4, top_logprobs=3)
+    ids = [*model.tokenizer.encode("Hi"), *found["tokens"]]
+    logits = np.asarray(model.logits(ids), np.float64)[-len(found["tokens"]) - 1 : -1]
+    exact = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    assert [each["id"] for each in found["logprobs"]] == found["tokens"]
+    for each, row in zip(found["logprobs"], exact, strict=True):
+        assert each["logprob"] == pytest.approx(row[each["id"]], abs=1e-4)
+        assert each["bytes"] == list(model.tokenizer.piece(each["id"]))
+        assert [other["id"] for other in each["top_logprobs"]] == np.argsort(-row)[:3].tolist()
+    assert answer(model, logprobs=True)["logprobs"][0]["top_logprobs"] == []
+
+
+def test_a_bias_forces_and_forbids_tokens_of_an_answer(model):
+    assert answer(model, logit_bias={5: 100})["tokens"] == [5] * 6
+    first = answer(model)["tokens"][0]
+    assert first not in answer(model, logit_bias={str(first): -100})["tokens"]
+    with pytest.raises(UsageError, match="token 100000"):
+        answer(model, logit_bias={100_000: 1})

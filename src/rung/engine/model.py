@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from rung.engine.chat import Template
 from rung.engine.decoder import Decoder, check_ids
 from rung.engine.generate_many import Answer, as_completed
 from rung.engine.generation import Generation
-from rung.engine.sampling import Sampler, Sampling
+from rung.engine.sampling import Sampler, Sampling, choose, likeliest, logprob_entry, refusal
 from rung.engine.scheduling.scheduler import Scheduler
 from rung.engine.scheduling.sequence import LogitSequence, TokenSequence
 from rung.engine.stream import TextStream
@@ -31,6 +31,7 @@ from rung.planning.network_spec import Subject
 from rung.planning.solve import speed
 from rung.planning.speed import Rates
 from rung.planning.weight_plan_cache import WeightPlanCache
+from rung.run.binding import Binder, Sample
 from rung.run.journal import Journal
 
 if TYPE_CHECKING:
@@ -96,7 +97,22 @@ class Model:
         """The tokens per second that are predicted of a prompt of so many tokens, and after it."""
         return speed(self._kitchen, self.plan, self.devices, prompt)
 
-    def _describe(self, answer: Generation, reason: str) -> dict[str, Any]:
+    @cached_property
+    def _sample(self) -> Sample:
+        """Return what draws tokens; bound for the first one that is drawn, as the likeliest needs no kernel."""
+        processor = next((device for device in self.devices if device.kind == "cpu"), self.devices[0])
+        return Sample(Binder(processor, self._journal, threads=self.plan.threads))
+
+    def _choose(self, sampler: Sampler, logits: Floats) -> int:
+        """Return the next token of a sequence. Raises ``DeviceError`` for logits that are no numbers."""
+        if sampler.takes_likeliest:
+            return likeliest(logits.reshape(-1))
+        (found,) = choose(self._sample, logits.reshape(1, -1), [sampler])
+        if found.error:
+            raise refusal(found)
+        return found.token
+
+    def _describe(self, sampler: Sampler, answer: Generation, reason: str) -> dict[str, Any]:
         """Return the result of an answer, and note its speed for ``report``."""
         sequence, seconds = answer.sequence, answer.sequence.seconds
         cached = sequence.cached or 0
@@ -108,7 +124,11 @@ class Model:
         one_by_one = isinstance(self.backend, Decoder) and self.backend.chunk(read) == 1
         self._expected = Rates(expected, expected if one_by_one else self.predict(read).prefill)
         self._measured |= {"decode_tokens_per_second": decode, "prefill_tokens_per_second": prefill}
+        piece, entries = self.tokenizer.piece, sampler.logprobs[: len(answer.tokens)]
+        more = {"logprobs": [logprob_entry(each, piece) for each in entries]} if sampler.wants_logprobs else {}
         return {
+            **({"seed": sampler.seed} if sampler.seed is not None else {}),
+            **more,
             "text": answer.text,
             "tokens": list(answer.tokens),
             "prompt_tokens": sequence.prompt,
@@ -174,8 +194,10 @@ class Model:
     def chat(self, messages: Messages | str, **options: Any) -> Generation:
         """The answer to messages ``{"role", "content"}``, as an iterable of strings; a text is one message of a user.
 
-        Options: ``max_tokens temperature top_k top_p min_p repeat_penalty seed stop``; those left out or None
-        are the checkpoint's own, else greedy. Raises ``UsageError`` for a model without a chat template.
+        Options: ``max_tokens temperature top_k top_p min_p typical_p repeat_penalty presence_penalty frequency_penalty
+        logit_bias seed logprobs top_logprobs stop``, of which ``rung.engine.sampling.Sampling`` says what they mean;
+        those left out or None are the checkpoint's own, else greedy. ``result`` has the ``seed`` of an answer that was
+        drawn, and ``logprobs`` where they were asked for. Raises ``UsageError`` for a model without a chat template.
         """
         return self._start(self._ids(_as_messages(messages)), options, goes_on=False)
 
@@ -273,10 +295,12 @@ class Model:
         stop = tuple(options.pop("stop", None) or ())
         most = options.pop("max_tokens", None)
         sampling = Sampling.of(self.card.defaults, **options)
+        sampling.check_tokens(self.tokenizer.size)
         text = TextStream(self.tokenizer, stop, start=not goes_on)
         sampler = Sampler(sampling, ids)
-        sequence = TokenSequence(ids, sampler.choose, ends=self._ends, context=self.backend.context, most=most)
-        return Generation(self.scheduler, sequence, text, self._describe, self._explain)
+        chosen = partial(self._choose, sampler)
+        sequence = TokenSequence(ids, chosen, ends=self._ends, context=self.backend.context, most=most)
+        return Generation(self.scheduler, sequence, text, partial(self._describe, sampler), self._explain)
 
 
 def _as_messages(given: Messages | str) -> Messages:

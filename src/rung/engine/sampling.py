@@ -1,15 +1,18 @@
 """Which token comes next: greedy or drawn.
 
-The order is that of transformers, whose ``generation_config.json`` the defaults come from: repeat penalty,
-temperature, top-k, top-p, min-p, then one draw from what is left. At temperature 0 the likeliest token is taken,
-with no penalty unless one is asked for.
+The order is that of transformers, whose ``generation_config.json`` the defaults come from: bias, penalties,
+temperature, top-k, top-p, min-p, typical-p, then one draw from what is left; ``rung.ops.sample`` computes it. At
+temperature 0 the likeliest token is taken, with no repeat penalty unless one is asked for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import os
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -17,8 +20,13 @@ import numpy.typing as npt
 
 from rung.core.errors import DeviceError, UsageError
 from rung.core.text import close
+from rung.ops.sample.philox import random_bits
+from rung.ops.sample.rows import Chosen, Row
 
-_FIRST_CANDIDATES = 1024
+#: Bytes of a seed that is drawn: few, so that it can be typed again.
+_SEED_BYTES = 4
+#: OpenAI's: enough to forbid a token, or to force it.
+_MOST_BIAS = 100
 
 # name: (lowest, highest, what it must be)
 _RANGES = {
@@ -26,9 +34,18 @@ _RANGES = {
     "top_k": (0, 2**31, "0 (all tokens) or a number of tokens"),
     "top_p": (0.0, 1.0, "from 0 to 1"),
     "min_p": (0.0, 1.0, "from 0 to 1"),
+    "typical_p": (0.0, 1.0, "from 0 to 1; 1 is off"),
     "repeat_penalty": (1e-3, 1e3, "above 0; 1 is no penalty"),
+    "presence_penalty": (-2.0, 2.0, "from -2 to 2"),
+    "frequency_penalty": (-2.0, 2.0, "from -2 to 2"),
     "seed": (0, 2**64 - 1, "0 or above"),
+    "top_logprobs": (0, 100, "a number of tokens up to 100"),
 }
+#: The settings that rows have under the same names.
+_OF_ROWS = (
+    *("temperature", "top_k", "top_p", "min_p", "typical_p"),
+    *("repeat_penalty", "presence_penalty", "frequency_penalty"),
+)
 
 #: An option of ``generate`` as an example shows it.
 _EXAMPLES = {
@@ -37,8 +54,14 @@ _EXAMPLES = {
     "top_k": "40",
     "top_p": "0.9",
     "min_p": "0.05",
+    "typical_p": "0.95",
     "repeat_penalty": "1.1",
+    "presence_penalty": "0.5",
+    "frequency_penalty": "0.5",
+    "logit_bias": "{13: -5}",
     "seed": "1",
+    "logprobs": "True",
+    "top_logprobs": "5",
     "stop": r'["\n"]',
 }
 #: What transformers, llama.cpp and OpenAI's API call the same.
@@ -57,8 +80,11 @@ _ELSEWHERE = {
 class Sampling:
     """How tokens are chosen.
 
-    ``temperature`` 0 is greedy. ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``repeat_penalty`` 1 are off.
-    ``seed`` None draws differently every time. Raises ``UsageError`` for a value that makes no sense.
+    ``temperature`` 0 is greedy. ``top_k`` 0, ``top_p`` 1, ``min_p`` 0, ``typical_p`` 1, ``repeat_penalty`` 1,
+    ``presence_penalty`` 0 and ``frequency_penalty`` 0 are off. ``logit_bias`` is added to the logits of tokens, by id.
+    ``seed`` None draws differently every time. ``logprobs`` asks for the log probability of each token of the answer,
+    ``top_logprobs`` for those of so many of the likeliest tokens at its place too.
+    Raises ``UsageError`` for a value that makes no sense.
     """
 
     temperature: float = 0.0
@@ -67,35 +93,74 @@ class Sampling:
     min_p: float = 0.0
     repeat_penalty: float = 1.0
     seed: int | None = None
+    typical_p: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: bool = False
+    top_logprobs: int = 0
 
     def __post_init__(self) -> None:
         for name, (_, _, words) in _RANGES.items():
             value = getattr(self, name)
             if not (name == "seed" and value is None) and not _makes_sense(name, value):
-                raise UsageError(
-                    f"{name.replace('_', '-')} {value!r} makes no sense: it must be {words}.", code="value-out-of-range"
-                )
+                raise _no_sense(name, value, words)
+        if not isinstance(self.logprobs, bool):
+            raise _no_sense("logprobs", self.logprobs, "True or False")
+        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Return whether logits depend on which tokens were said."""
+        return self.repeat_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    def check_tokens(self, vocabulary: int) -> None:
+        """Raise ``UsageError`` where a bias is of a token that the vocabulary has not."""
+        highest = max(self.logit_bias, default=0)
+        if highest >= vocabulary:
+            raise UsageError(
+                f"logit_bias has token {highest}, and there are {vocabulary:,} tokens.", code="value-out-of-range"
+            )
 
     @classmethod
     def of(cls, defaults: Mapping[str, Any], **options: Any) -> Sampling:
         """The options that are given and not None, else the checkpoint's ``defaults``, else greedy.
 
-        Asking for top-k, top-p or min-p (by options or defaults) without a temperature means temperature 1.
+        Asking for top-k, top-p, min-p or typical-p (by options or defaults) without a temperature means temperature 1.
         Defaults that make no sense are left out.
         """
-        unknown = sorted(set(options) - set(_RANGES))
+        unknown = sorted(set(options) - set(cls.__dataclass_fields__))
         if unknown:
             raise _unknown(unknown[0])
         asked = {name: value for name, value in options.items() if value is not None}
         given = {name: value for name, value in defaults.items() if name in _RANGES and _makes_sense(name, value)}
         values = given | asked
-        draws = any(name in values for name in ("top_k", "top_p", "min_p"))
+        draws = any(name in values for name in ("top_k", "top_p", "min_p", "typical_p"))
         values.setdefault("temperature", 1.0 if draws else 0.0)
         if values["temperature"] == 0 and "repeat_penalty" not in asked:
             values.pop("repeat_penalty", None)
         if "top_k" in given and "top_k" not in asked:
             values["top_k"] = int(values["top_k"])  # some files have it as a float
         return cls(**values)
+
+
+def _no_sense(name: str, value: Any, words: str) -> UsageError:
+    return UsageError(
+        f"{name.replace('_', '-')} {value!r} makes no sense: it must be {words}.", code="value-out-of-range"
+    )
+
+
+def _biases(given: Any) -> dict[int, float]:
+    """Return biases by id, which JSON writes as texts. Raises ``UsageError`` for what are none."""
+    items: list[tuple[Any, Any]] = list(given.items()) if isinstance(given, Mapping) else [(given, None)]
+    found: dict[int, float] = {}
+    for token, bias in items:
+        whole = isinstance(token, (int, str)) and not isinstance(token, bool) and str(token).isdecimal()
+        number = isinstance(bias, (int, float)) and not isinstance(bias, bool) and abs(bias) <= _MOST_BIAS
+        if not (whole and number and int(token) < 2**31):
+            raise _no_sense("logit_bias", given, "numbers from -100 to 100 by token id")
+        found[int(token)] = float(bias)
+    return found
 
 
 def _unknown(name: str) -> UsageError:
@@ -119,87 +184,122 @@ def _makes_sense(name: str, value: Any) -> bool:
 
 
 class Sampler:
-    """Chooses one token after the other. ``prompt`` are ids that the repeat penalty counts as said."""
+    """The choices of one sequence: its settings, what was said, and where its draws stand.
 
-    def __init__(self, sampling: Sampling, prompt: Iterable[int] = ()) -> None:
+    ``prompt`` are ids that the repeat penalty counts as said. Draws depend on the seed, on ``choice`` (the number of
+    this answer among those to one prompt) and on how many tokens were taken, and on nothing else. ``seed`` is the one
+    that is drawn with: the setting's, else a new one; None where nothing is drawn. ``logprobs`` has the tokens chosen
+    so far where log probabilities are asked for.
+    """
+
+    def __init__(self, sampling: Sampling, prompt: Iterable[int] = (), choice: int = 0) -> None:
         self.sampling = sampling
-        self._random = np.random.default_rng(sampling.seed)
-        self._said = set(prompt) if sampling.repeat_penalty != 1 else set()
+        given = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(_SEED_BYTES), "little")
+        self.seed = given if sampling.temperature > 0 else None
+        self._choice, self._position = choice, 0
+        self.logprobs: list[Chosen] = []
+        self._said = _Said(prompt if sampling.repeat_penalty != 1 else ()) if sampling.counts_tokens else None
+        fixed: dict[str, Any] = {name: getattr(sampling, name) for name in _OF_ROWS}
+        if sampling.logit_bias:
+            fixed["bias_ids"] = np.array(list(sampling.logit_bias), np.int32)
+            fixed["bias"] = np.array(list(sampling.logit_bias.values()), np.float32)
+        if self.wants_logprobs:
+            fixed["top_logprobs"] = sampling.top_logprobs
+        self._fixed = fixed
 
-    def choose(self, logits: npt.NDArray[np.float32]) -> int:
-        """The next token's id from f32 logits [vocabulary] (or [1, vocabulary]), which are left as they are.
+    @property
+    def wants_logprobs(self) -> bool:
+        """Return whether log probabilities are asked for."""
+        return self.sampling.logprobs or self.sampling.top_logprobs > 0
 
-        Raises ``DeviceError`` for logits that are no numbers.
-        """
-        logits = self._penalized(logits.reshape(-1))
-        best = int(logits.argmax())
-        if not math.isfinite(logits[best]):
-            raise DeviceError(
-                "The model computed logits that are no numbers.",
-                [f"the likeliest of {logits.size} tokens has the logit {logits[best]}"],
-                ["rung run MODEL --format f32", "rung run MODEL --device cpu"],
-            )
-        token = best if self.sampling.temperature == 0 else self._draw(logits, float(logits[best]))
-        if self.sampling.repeat_penalty != 1:
+    @property
+    def takes_likeliest(self) -> bool:
+        """Return whether each token is the likeliest by the logits as they are, and nothing else is asked for."""
+        plain = not (self.sampling.counts_tokens or self.sampling.logit_bias or self.wants_logprobs)
+        return self.seed is None and plain
+
+    def row(self, mask: npt.NDArray[np.uint64] | None = None) -> Row:
+        """Return what the next token is chosen by; ``mask`` forbids tokens, as ``rung.ops.sample`` has it."""
+        more: dict[str, Any] = self._said.arrays() if self._said is not None else {}
+        bits = random_bits(self.seed, self._choice, self._position) if self.seed is not None else 0
+        return Row(**self._fixed, **more, mask=mask, random=bits)
+
+    def take(self, token: int) -> None:
+        """Go on after a token of the answer."""
+        self._position += 1
+        if self._said is not None:
             self._said.add(token)
-        return token
-
-    def _penalized(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        if not self._said:
-            return logits
-        said = np.fromiter((token for token in self._said if 0 <= token < logits.size), np.int64)
-        out = logits.copy()
-        values, penalty = out[said], np.float32(self.sampling.repeat_penalty)
-        out[said] = np.where(values > 0, values / penalty, values * penalty)
-        return out
-
-    def _draw(self, logits: npt.NDArray[np.float32], highest: float) -> int:
-        ids, weights = self._candidates(logits, highest)
-        steps = np.cumsum(weights)
-        at = int(np.searchsorted(steps, self._random.random() * steps[-1], side="right"))
-        return int(ids[min(at, len(ids) - 1)])
-
-    def _candidates(
-        self, logits: npt.NDArray[np.float32], highest: float
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Ids and weights (proportional to probability, the likeliest 1) of the tokens that are left."""
-        sampling = self.sampling
-        if 0 < sampling.top_k < logits.size:
-            ids = _largest(logits, sampling.top_k)
-            weights = self._weights(logits[ids], highest)
-        elif sampling.top_p < 1 or sampling.min_p > 0:
-            ids, weights = self._likeliest(logits, highest)
-        else:
-            return np.arange(logits.size), self._weights(logits, highest)
-        if sampling.top_p < 1:
-            total = weights.sum() if 0 < sampling.top_k < logits.size else self._weights(logits, highest).sum()
-            before = np.concatenate(([0.0], np.cumsum(weights)[:-1]))
-            kept = max(int((before < sampling.top_p * total).sum()), 1)
-            ids, weights = ids[:kept], weights[:kept]
-        kept = max(int((weights >= sampling.min_p).sum()), 1)  # sorted: the first `kept`
-        return ids[:kept], weights[:kept]
-
-    def _likeliest(
-        self, logits: npt.NDArray[np.float32], highest: float
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """As many tokens, likeliest first, as top-p and min-p can want; sorting all of 256k takes too long."""
-        all_weights = self._weights(logits, highest)
-        wanted = self.sampling.top_p * all_weights.sum()
-        count = _FIRST_CANDIDATES
-        while True:
-            ids = _largest(logits, min(count, logits.size))
-            weights = all_weights[ids]
-            if count >= logits.size or weights.sum() >= wanted or weights[-1] < self.sampling.min_p:
-                return ids, weights
-            count *= 8
-
-    def _weights(self, logits: npt.NDArray[np.float32], highest: float) -> npt.NDArray[np.float64]:
-        scaled: npt.NDArray[np.float64] = np.exp((logits.astype(np.float64) - highest) / self.sampling.temperature)
-        return scaled
 
 
-def _largest(logits: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.int64]:
-    """Ids of the ``count`` largest logits, largest first; of equal ones the lower id."""
-    ids = np.sort(np.argpartition(logits, logits.size - count)[logits.size - count :])
-    order: npt.NDArray[np.int64] = ids[np.argsort(-logits[ids], kind="stable")]
-    return order
+class _Said:
+    """Tokens that were said, each once, and how often each was in the answer."""
+
+    def __init__(self, prompt: Iterable[int]) -> None:
+        self._places = {token: place for place, token in enumerate(dict.fromkeys(prompt))}
+        self._tokens, self._counts = array("i", self._places), array("i", bytes(4 * len(self._places)))
+
+    def add(self, token: int) -> None:
+        """Count a token of the answer."""
+        place = self._places.setdefault(token, len(self._places))
+        if place == len(self._tokens):
+            self._tokens.append(token)
+            self._counts.append(0)
+        self._counts[place] += 1
+
+    def arrays(self) -> dict[str, npt.NDArray[np.int32]]:
+        """Return copies, as ``Row`` names them: a row stays as it is when more is said."""
+        return {"said": np.array(self._tokens, np.int32), "counts": np.array(self._counts, np.int32)}
+
+
+def choose(
+    sample: Callable[[npt.NDArray[np.float32], Sequence[Row]], list[Chosen]],
+    logits: npt.NDArray[np.float32],
+    samplers: Sequence[Sampler],
+    masks: Sequence[npt.NDArray[np.uint64] | None] = (),
+) -> list[Chosen]:
+    """Choose the next token of several sequences at once, and go on after it.
+
+    ``sample`` is a bound rung of ``rung.ops.sample``, ``logits`` f32 [sequences, vocabulary]; ``masks`` one of each
+    sequence, or none at all. A row with an error takes no token; ``refusal`` is what to raise for it.
+    """
+    rows = [sampler.row(mask) for sampler, mask in zip_longest(samplers, masks)]
+    found = sample(logits, rows)
+    for sampler, chosen in zip(samplers, found, strict=True):
+        if not chosen.error:
+            sampler.take(chosen.token)
+        if chosen.logprob is not None:
+            sampler.logprobs.append(chosen)
+    return found
+
+
+def likeliest(logits: npt.NDArray[np.float32]) -> int:
+    """Return the token with the largest of some logits [vocabulary]. Raises ``DeviceError`` where that is no number."""
+    best = int(logits.argmax())
+    if not math.isfinite(logits[best]):
+        raise refusal(Chosen(best, error="not-numbers"))
+    return best
+
+
+def refusal(chosen: Chosen) -> DeviceError | UsageError:
+    """Return the error of a row that has one."""
+    if chosen.error == "nothing-allowed":
+        return UsageError("No token is allowed here.", ["every token is masked"], ["a grammar that can be met"])
+    return DeviceError(
+        "The model computed logits that are no numbers.",
+        ["one of them is NaN or infinite, or all are -inf"],
+        ["rung run MODEL --format f32", "rung run MODEL --device cpu"],
+    )
+
+
+def logprob_entry(chosen: Chosen, piece: Callable[[int], bytes]) -> dict[str, Any]:
+    """Return a token's log probabilities as ``result["logprobs"]`` has them, in OpenAI's words with ids beside.
+
+    ``piece`` gives the bytes of a token.
+    """
+
+    def entry(token: int, logprob: float | None) -> dict[str, Any]:
+        data = piece(token)
+        return {"id": token, "token": data.decode("utf-8", "replace"), "bytes": list(data), "logprob": logprob}
+
+    likely = [entry(*each) for each in chosen.top_logprobs]
+    return {**entry(chosen.token, chosen.logprob), "top_logprobs": likely}

@@ -15,6 +15,7 @@ from rung.diagnosis import Match, classify
 from rung.formats import Encoded
 from rung.formats.codec import Floats
 from rung.ops import LADDERS
+from rung.ops.sample.rows import Chosen, Row
 from rung.run import cpu_level, self_check
 from rung.run.journal import Journal
 
@@ -28,6 +29,8 @@ AS_STORED = ("stored", "mapped")
 #: Calls with at most this many rows are one class of shapes, calls with more are another.
 FEW = 8
 _MANY = 256
+#: The case of every choice of tokens.
+SAMPLE = Case("sample", "f32", "f32", (1, _MANY))
 
 
 class Binder:
@@ -402,6 +405,31 @@ class Rasterizer:
         """Leaves a rung whose numbers are no good for the one below; ``ref`` is kept."""
         self._binder.distrust(self.rung, self._case, reason)
         self._bind()
+
+
+class Sample:
+    """Rows of logits to their next tokens."""
+
+    def __init__(self, binder: Binder) -> None:
+        self._binder = binder
+        self._bind()
+
+    def _bind(self) -> None:
+        self.rung = self._binder.record(SAMPLE, self._binder.choose(SAMPLE))
+        self._implementation: Any = None  # loaded when first called, as a linear's
+
+    def __call__(self, logits: Floats, rows: Sequence[Row]) -> list[Chosen]:
+        """See ``rung.ops.sample``."""
+        try:
+            if self._implementation is None:
+                self._implementation = self.rung.load()
+                self._state = self._implementation.prepare(threads=self._binder.threads)
+            found: list[Chosen] = self._implementation.apply(self._state, logits, rows)
+            return found
+        except Exception as error:
+            self._binder.failed(self.rung, SAMPLE, error)
+        self._bind()
+        return self(logits, rows)
 
 
 class Step:

@@ -188,15 +188,15 @@ def largest(b, x):
     return _reduce(b, "llvm.vector.reduce.fmax.v16f32", [x])
 
 
-def _fold(b: ir.IRBuilder, x: ir.Value, y: ir.Value, width: int) -> ir.Value:
-    """Within groups of ``2 * width`` lanes: x's first half plus its second, then the same of y."""
+def split_groups(b: ir.IRBuilder, x: ir.Value, y: ir.Value, width: int) -> tuple[ir.Value, ir.Value]:
+    """Return the first half of each group of ``2 * width`` lanes, x's and then y's, and the second halves."""
     low: list[int] = []
     high: list[int] = []
     for start in range(0, LANES, 2 * width):
         for source in (start, start + LANES):
             low += range(source, source + width)
             high += range(source + width, source + 2 * width)
-    return b.fadd(b.shuffle_vector(x, y, constant(I32S, low)), b.shuffle_vector(x, y, constant(I32S, high)))
+    return b.shuffle_vector(x, y, constant(I32S, low)), b.shuffle_vector(x, y, constant(I32S, high))
 
 
 @instruction(f32x16, *[f32x16] * LANES)
@@ -205,7 +205,7 @@ def totals(b, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a
     vectors = [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15]
     for width in (8, 4, 2, 1):
         half = len(vectors) // 2
-        vectors = [_fold(b, vectors[i], vectors[i + half], width) for i in range(half)]
+        vectors = [b.fadd(*split_groups(b, vectors[i], vectors[i + half], width)) for i in range(half)]
     return vectors[0]
 
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def ladder(
-    op: Annotated[str, typer.Argument(help="Op: linear, embedding, attention, decode_step or rasterize.")] = "linear",
+    op: Annotated[
+        str, typer.Argument(help="linear, embedding, attention, decode_step, sample or rasterize.")
+    ] = "linear",
     format: Annotated[
         str | None,
         typer.Argument(
