@@ -6,7 +6,8 @@
 
 The kernels are compiled for each level's own target, here, for processors that this machine is not: nothing is run.
 Of the code the innermost loops count, and where a block has several units its head in equal parts: per weight with one
-row of activations, and per product in a tile of the level's size.
+row of activations, and per product in a tile of the level's size. There a product that also loads a value into every
+lane counts as two: that is what it takes (8 % more products a second for 40 % fewer instructions).
 """
 
 from __future__ import annotations
@@ -152,9 +153,10 @@ def count_layout(level: Level, layout: Layout, tile: int, groups: int, cpu: str 
     """Instructions of a unit of one group of rows, for one row of activations; of a processor, or any of the level."""
     assembly = compile_products(level, microkernel.multiply_groups, [layout.name, tile, groups], 11, cpu)
     strips = strips_of(level, tile)
-    units, heads = len(main_loops(assembly, strips)), 0.0
+    lines, heads = main_loops(assembly, strips), 0.0
+    units = len(lines) + (sum("{1to" in line for line in lines) if tile > 1 else 0)
     if layout.block > UNIT:
-        heads = (len(main_loops(assembly, 2 * strips)) - units) / (layout.block // UNIT)
+        heads = (len(main_loops(assembly, 2 * strips)) - len(lines)) / (layout.block // UNIT)
     return (units + heads) / (tile * groups)
 
 
