@@ -245,6 +245,22 @@ class Model:
                     yield done.pop(following)
                     following += 1
 
+    def embed(
+        self,
+        texts: Sequence[str],
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        *,
+        truncate: bool = False,
+    ) -> Floats:
+        """Raise ``UsageError``: only encoders (``rung.engine.encoder.model``) make embeddings."""
+        raise UsageError(
+            f"{self.card.name} writes text: embeddings come from encoders.",
+            (),
+            ['rung.load("sentence-transformers/all-MiniLM-L6-v2").embed(texts)'],
+            code="architecture-unsupported",
+        )
+
     def fits(self, prompt: str | Messages, answer: int | None = None) -> bool:
         """Return whether a text that is continued, or messages, leave room for an answer of so many tokens, by default
         an eighth of the context."""
