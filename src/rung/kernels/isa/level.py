@@ -83,7 +83,7 @@ class Level:
     shifts_bytes: bool = False
     masks: bool = False
 
-    def place_of_activation(self, tile: int, row: int, column: int) -> int:
+    def activation_offset(self, tile: int, row: int, column: int) -> int:
         """Return the byte of a unit of a panel of ``tile`` rows in which a column (of 32) of a row lies: for each
         ``interleave`` columns, those of one row after the other."""
         wide = self.interleave

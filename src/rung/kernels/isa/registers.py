@@ -169,7 +169,7 @@ def store_low_bytes(b, address, value):
 @instruction(VOID, INT, INT, INT, INT, i32x16)
 def store_activations(b, codes, tile, row, half, value):
     """The lowest byte of each of 16 int32 as the first or second half of a row of a unit of a panel of ``tile`` rows:
-    pieces of ``Level.interleave`` columns, see ``Level.place_of_activation``."""
+    pieces of ``Level.interleave`` columns, see ``Level.activation_offset``."""
     wide, narrow = target.level().interleave, b.trunc(value, ir.VectorType(I8, LANES))
     if wide > LANES:
         store(b, b.add(codes, b.add(b.mul(row, I64(32)), b.mul(half, I64(LANES)))), narrow)

@@ -40,6 +40,7 @@ def batch(
     ] = None,
     format: options.Format = None,
     device: options.Device = None,
+    software: options.Software = None,
     memory: options.Memory = None,
     context: options.Context = None,
     parallel: options.Parallel = None,
@@ -52,7 +53,7 @@ def batch(
 
     Lines may set max_tokens, temperature, top_p, seed, stop and more. The same command goes on after a stop.
     """
-    from rung.cli.common import plan_line
+    from rung.cli.common import plan_line, simulated
     from rung.cli.views.progress import bar
     from rung.engine.batches import requests, results
     from rung.engine.load import load
@@ -73,11 +74,11 @@ def batch(
             note(f"{answers} has {count(before, 'answer')}: going on after them.")
         if before >= total:
             return
-        with bar(quiet=quiet) as progress:
+        with simulated(device, software) as place, bar(quiet=quiet) as progress:
             loaded = load(
                 chosen,
                 format=format,
-                device=device,
+                device=place,
                 memory=memory,
                 context=context,
                 parallel=parallel,
@@ -88,7 +89,7 @@ def batch(
                 progress=progress.update,
                 on_plan=lambda plan, devices: None if quiet else note(plan_line(plan, devices)),
             )
-        failed = _answer(loaded, left, done, total, quiet)
+            failed = _answer(loaded, left, done, total, quiet)
     if not quiet:
         note(f"{count(total - before, 'answer')} in {answers}" + (f", {failed} of them errors" if failed else ""))
 

@@ -1,7 +1,7 @@
 """Activations as the quantized products read them: panels of a tile of rows, int8 with a scale for 32 columns.
 
 A unit of a panel of T rows holds, for 32 columns: T x 32 signed bytes (interleaved as the level multiplies them, see
-``Level.place_of_activation``), T float32 scales, then for each part of the
+``Level.activation_offset``), T float32 scales, then for each part of the
 unit (see ``Layout.activations``) T sums of the signed bytes: int32 times -offset, or float32 times the scale when
 the offset is 0. A value is quantized to the nearest of 255 levels, as llama.cpp does (Q8_0). Weights that are stored as
 floats want the floats themselves.

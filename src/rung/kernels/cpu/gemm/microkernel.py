@@ -162,7 +162,7 @@ class Tile:
         for index in order:
             codes = [self.codes(p, index, codebook) for p in places]
             for row in range(tile):
-                four = broadcast(b, x, level.place_of_activation(tile, row, 4 * index))
+                four = broadcast(b, x, level.activation_offset(tile, row, 4 * index))
                 for group, code in enumerate(codes):
                     dots[group][row].add(code, four)
         return [[each.total() for each in group] for group in dots]
@@ -177,7 +177,7 @@ class Tile:
         for index in order:
             pairs = self.pairs(p, index, codebook)
             for pair, each in enumerate(sums):
-                each.add(pairs, plus(b, x, level.place_of_activation(self.tile, 2 * pair, 4 * index)))
+                each.add(pairs, plus(b, x, level.activation_offset(self.tile, 2 * pair, 4 * index)))
         return [total for each in sums for total in each.totals()]
 
     def block_scales(self, p: Value) -> list[Value]:
