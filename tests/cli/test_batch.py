@@ -120,6 +120,12 @@ def test_a_file_that_is_missing_and_one_that_is_no_file_of_answers(rung, files, 
     assert (tmp_path / "letter.txt").read_text() == "Dear all,\n"
 
 
+def test_a_model_that_is_not_there_leaves_no_file_of_answers(rung, files, tmp_path):
+    said = rung("batch", *files(chat("a")), "--model", "nothere", "--offline")
+    assert said.code == 2
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 def test_what_is_answered_is_not_answered_again(rung, files, tmp_path):
     given = files(*(chat(str(number)) for number in range(5)))
     rung("batch", *given, "--quiet")

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -105,7 +105,7 @@ def _usage(answer: Answer) -> dict[str, Any]:
 
 @contextmanager
 def opened(path: Path, model: str) -> Iterator[Results]:
-    """Open the file of answers of ``model``, which may have some already.
+    """Open the file of answers of ``model``, which may have some already. One without any is not left behind.
 
     Raises ``UsageError`` where it cannot be written or another process writes it, and ``BadFile``.
     """
@@ -116,4 +116,9 @@ def opened(path: Path, model: str) -> Iterator[Results]:
     with file:
         if not lock_open_file(file):
             raise UsageError(f"Another process writes {path}.", ways_out=["wait for it, or name another file"])
-        yield Results(path, file, model)
+        try:
+            yield Results(path, file, model)
+        finally:
+            if not os.fstat(file.fileno()).st_size:
+                with suppress(OSError):  # Windows keeps what is open
+                    path.unlink()
