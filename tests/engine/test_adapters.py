@@ -16,6 +16,7 @@ from tests.training.lora import IDS, KINDS, adapted, logits
 import rung
 from rung import formats
 from rung.core.errors import BadFile, ModelNotFound, UnsafeFile, UsageError
+from rung.engine.scheduling import scheduler
 from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.models.adapters.adapter import CONFIG, WEIGHTS, read_adapter
 from rung.models.adapters.roles import changes_by_role, path_and_weight, read_changes
@@ -271,3 +272,20 @@ def test_on_a_base_that_is_encoded_when_it_is_loaded(format, kind, tmp_path):
     found = ours(tmp_path / "base", tmp_path / "adapter", format=format).logits(IDS)
     assert formats.sqnr(logits(model).numpy(), without.numpy()) < 15
     assert formats.sqnr(logits(model).numpy(), found.numpy()) > 30
+
+
+def test_guesses_change_no_token_of_an_adapter(tmp_path, monkeypatch):
+    """Prompt lookup guesses with adapters too, since they add rows in one order; every guess that may be made is."""
+    folder, adapter = tmp_path / "base", tmp_path / "adapter"
+    adapted(base(folder, head_dim=16)).save_pretrained(adapter)
+    model = ours(folder, adapter, format="q8_0")
+    assert model.backend.same_bytes
+    assert not any("last digits" in note for note in model.report.notes)
+    found = {}
+    for name, depth in (("none", lambda *given: 0), ("all", lambda *given: given[-1])):
+        monkeypatch.setattr(scheduler, "depth", depth)
+        answer = model.generate("the cat the cat the cat", raw=True, max_tokens=32)
+        list(answer)
+        found[name] = answer
+    assert found["all"].tokens == found["none"].tokens
+    assert found["all"].result["guessed_tokens"] > found["none"].result["guessed_tokens"] == 0

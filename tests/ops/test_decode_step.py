@@ -226,11 +226,11 @@ def test_floats_and_packed_weights_stand_side_by_side():
 
 
 class AdaptedParts(PackedParts):
-    """A LoRA of rank 5 beside every linear, a DoRA beside some; ``torch`` has torch add them."""
+    """A LoRA beside every linear, a DoRA beside some; ``torch`` has torch add them."""
 
-    def __init__(self, weights, format, torch):
+    def __init__(self, weights, format, torch=False, rank=5):
         super().__init__(weights, format)
-        self.torch = torch
+        self.torch, self.rank = torch, rank
 
     def linear(self, role):
         linear = super().linear(role)
@@ -238,7 +238,7 @@ class AdaptedParts(PackedParts):
         linear.encoded = lambda: encoded(weight, self.format)
         rows, columns = weight.shape
         random = np.random.default_rng([ord(letter) for letter in role])
-        down, up = random.standard_normal((5, columns)), random.standard_normal((rows, 5)) / 8
+        down, up = random.standard_normal((self.rank, columns)), random.standard_normal((rows, self.rank)) / 8
         magnitude = 1 + random.random(rows) if role.endswith((".o", ".up", ".gate_up", ".v")) else None
         change = LowRank(*(part.astype(np.float32) for part in (down, up)), 0.5, magnitude)
         made = Adapted(linear, [change], "cpu", 2)
@@ -365,21 +365,33 @@ class Formats(PackedParts):
         return super().linear(role)
 
 
+class AdaptedFormats(AdaptedParts, Formats):
+    """Adapters beside them."""
+
+
 @pytest.mark.parametrize(
-    ("kind", "dtype"), [("llama", "f32"), ("gemma2", "f16"), ("gemma3_text", "f32"), ("qwen3", "f16")]
+    ("kind", "dtype", "parts"),
+    [
+        ("llama", "f32", Formats),
+        ("gemma2", "f16", Formats),
+        ("gemma3_text", "f32", AdaptedFormats),
+        ("qwen3", "f16", AdaptedFormats),
+    ],
 )
-def test_a_row_gives_the_same_bytes_whatever_is_computed_beside_it(kind, dtype):
+def test_a_row_gives_the_same_bytes_whatever_is_computed_beside_it(kind, dtype, parts):
     """One token after the other on one thread, against rows of three sequences in batches of every size up to tiles,
     cut anywhere, on two threads, in blocks that lie elsewhere. The columns of weights are more than a tile takes at
-    once."""
-    model = checkpoint(kind, hidden_size=256, intermediate_size=2560)
+    once, the ranks of adapters more than are summed at once, and some are left over."""
+    model = checkpoint(kind, hidden_size=256, intermediate_size=2560, vocab_size=131)
     described, random = shape(model), np.random.default_rng(3)
+    bound = parts(roles(model), "") if parts is Formats else parts(roles(model), "", rank=21)
     prompts = [random.integers(0, 128, 61).tolist() for _ in range(3)]
     alone = cache_of(described, 64, dtype)
-    state = bind(STEP, described, Formats(roles(model), ""), alone, threads=1)
+    state = bind(STEP, described, bound, alone, threads=1)
+    assert STEP.same_bytes(state)
     wanted = [torch.cat([logits(STEP, state, alone, [token], at) for at, token in enumerate(ids)]) for ids in prompts]
     pool = BlockPool(described, 64, dtype, ["cpu"] * len(described.layers), 32, blocks=6)
-    together = STEP.prepare(Weights.bind(described, Formats(roles(model), ""), 64), pool, threads=2)
+    together = STEP.prepare(Weights.bind(described, bound, 64), pool, threads=2)
     found = run_cut(together, [Cache(pool) for _ in prompts], prompts, random)
     for mine, theirs in zip(found, wanted, strict=True):
         assert torch.equal(mine, theirs)

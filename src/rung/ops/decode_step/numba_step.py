@@ -108,8 +108,8 @@ class State:
 
     @cached_property
     def all_packed(self) -> bool:
-        """Return whether every weight is packed, and none has an adapter."""
-        return all(isinstance(each.state, Packed) and low_rank(each) is None for each in _linears(self.weights))
+        """Return whether every weight is packed."""
+        return all(isinstance(each.state, Packed) for each in _linears(self.weights))
 
     @cached_property
     def reader(self) -> PromptReader:
@@ -137,7 +137,7 @@ class Step:
         return state
 
     def same_bytes(self, state: State) -> bool:
-        """Return whether all weights are packed and no adapter is added: others are summed in an order of their own."""
+        """Return whether all weights are packed: others are summed in an order of their own."""
         return state.all_packed
 
     def rows_without_torch(self, state: State) -> int | None:

@@ -294,7 +294,7 @@ class _Panels:
         if isinstance(piece.weight, Packed) and piece.weight.mapped is not None:
             yield _SCRATCH, _SCRATCH_BYTES
         if piece.low_rank is not None:
-            yield piece.low_rank, 4 * piece.low_rank.rank
+            yield piece.low_rank, 4 * piece.low_rank.sums
 
     def fills(self, columns: int) -> Words:
         """Return the words that fill the panels, [rows, kinds, ``FILL_WORDS``]."""
@@ -351,7 +351,7 @@ def _kind(weight: Packed | FloatRows) -> tuple[int, int]:
 def _fill(kind: _Kind, panel: int, columns: int, tile: int, at: int) -> list[int]:
     """Return the words that fill row ``at`` of a panel at that offset: see ``FILL_WORDS``."""
     if isinstance(kind, LowRankRows):
-        down = [0, address(kind.down), kind.down.strides[0], 0, columns, kind.rank, 0, 0, 0, 0]
+        down = [0, address(kind.down), kind.sums, 0, columns, 0, 0, 0, 0, 0]
         return [fill_sums[kind.kind].address, panel, *down]
     if kind == _FLOATS:
         return [activations.keep.address, panel, 0, 0, 1, 0, 1, 0, 0, 0, columns // ROWS, 0]
@@ -368,8 +368,8 @@ def _float_call(weight: FloatRows, result: int, panel: int) -> list[int]:
 
 def _low_rank_call(low_rank: LowRankRows, result: int, panel: int) -> list[int]:
     """Return the call that adds an adapter's change to a row of a result."""
-    given = [address(low_rank.up), low_rank.factor_address, 0, result, low_rank.rank]
-    return [up_rows[low_rank.kind].address, panel, *given, *[0] * 11]
+    given = [address(low_rank.up), low_rank.factor_address, 0, result, low_rank.rank, low_rank.up.strides[0]]
+    return [up_rows[low_rank.kind].address, panel, *given, *[0] * 10]
 
 
 def _panel_block(weight: Packed, tile: int) -> int:

@@ -1,8 +1,11 @@
 """Products of adapters (LoRA), added to those of a weight: y += up (down x), ``down`` [rank, in], ``up`` [out, rank].
 
 Both lie in the narrowest of float16, bfloat16 and float32 that holds their values exactly; sums are float32. ``up``
-lies in groups of 16 rows: [groups, rank, 16], so that 16 results are made at once. With ``factor`` (DoRA) each row of
-the sum is multiplied by its own number. Plain LLVM vectors: any processor runs this.
+lies turned, [rank, out], so that 16 results and more are made at once. With ``factor`` (DoRA) each row of the sum is
+multiplied by its own number. Plain LLVM vectors: any processor runs this.
+
+Each sum goes in one order, whatever is computed beside it: those of ``down`` in 16 lanes from the first column to the
+last, then across the lanes; those of ``up`` from y on, from the first rank to the last.
 """
 
 from __future__ import annotations
@@ -17,32 +20,22 @@ import numpy.typing as npt
 from rung.formats.codec import Floats
 from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel
 from rung.kernels.cpu.parallel import run
-from rung.kernels.isa.generic import (
-    add,
-    fetch_add,
-    load,
-    load_spread,
-    multiply,
-    multiply_add,
-    read_float,
-    read_int,
-    spread,
-    store,
-    total,
-    write_float,
-    zero,
-)
-from rung.kernels.isa.rows import load_row, row_width
+from rung.kernels.isa.generic import fetch_add, load, multiply, read_float, read_int, store, write_float
+from rung.kernels.isa.rows import dots, mix, row_width
 
 LANES = 16
 _ROWS = 8  # rows of activations that a thread takes at a time
+_FOUR = 4  # rows of activations, ranks, and groups of results that are computed at once
 #: Beside the sums of a row, floats of a thread's memory: a vector for the last rows of ``up``, and a line between.
 _SPARE = 3 * LANES
 
 
 @dataclass(frozen=True, eq=False)
 class LowRankRows:
-    """Both matrices of an adapter's change, packed; ``kind`` is f32, f16 or bf16, ``shape`` is (out, in)."""
+    """Both matrices of an adapter's change, packed; ``kind`` is f32, f16 or bf16, ``shape`` is (out, in).
+
+    ``down`` is [rank, in] with zeros up to a multiple of four ranks, ``up`` [rank, out] up to one of 16 results.
+    """
 
     kind: str
     shape: tuple[int, int]
@@ -56,21 +49,27 @@ class LowRankRows:
         """Pack ``down`` [rank, in], ``in`` a multiple of 16, ``up`` [out, rank] and ``factor`` [out]."""
         (rank, columns), rows = down.shape, len(up)
         assert columns % LANES == 0
-        groups = -(-rows // LANES)
-        padded = np.zeros((groups * LANES, rank), np.float32)
-        padded[:rows] = up
-        grouped = padded.reshape(groups, LANES, rank).swapaxes(1, 2)
-        kind = _narrowest(down, grouped)
+        lanes = -(-rows // LANES) * LANES
+        padded = np.zeros((-(-rank // _FOUR) * _FOUR, columns), np.float32)
+        padded[:rank] = down
+        turned = np.zeros((rank, lanes), np.float32)
+        turned[:, :rows] = up.T
+        kind = _narrowest(padded, turned)
         factors = None
         if factor is not None:
-            factors = np.ones(groups * LANES, np.float32)
+            factors = np.ones(lanes, np.float32)
             factors[:rows] = factor
-        return cls(kind, (rows, columns), rank, _as(kind, down), _as(kind, grouped), factors)
+        return cls(kind, (rows, columns), rank, _as(kind, padded), _as(kind, turned), factors)
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
         return self.down.nbytes + self.up.nbytes
+
+    @property
+    def sums(self) -> int:
+        """Return how many sums of ``down`` a row of activations has, with those of zeros."""
+        return len(self.down)
 
     @property
     def factor_address(self) -> int:
@@ -83,7 +82,7 @@ class LowRankRows:
         Addresses, and bytes between rows; the values of a row follow each other.
         """
         chunks = -(-rows // _ROWS)
-        area = 4 * (_ROWS * self.rank + _SPARE)
+        area = 4 * (_ROWS * self.sums + _SPARE)
         scratch = np.empty(threads * area // 4, np.float32)
         words = (x, x_stride, rows, self.shape[1], self.down.ctypes.data, self.rank, self.up.ctypes.data, self.shape[0])
         more = (self.factor_address, y, y_stride, scratch.ctypes.data, area)
@@ -108,74 +107,78 @@ def _as(kind: str, array: Floats) -> npt.NDArray[Any]:
     return np.ascontiguousarray(array, np.float32)
 
 
-# ---- a single row of activations
+@numba.njit(**OPTIONS)
+def _write_sums(down, columns, x, apart, rows, low, low_apart, count, kind):
+    """Write ``count`` sums of ``down``, a multiple of four, of each of some rows of x: low [rows, count]."""
+    row_bytes, one, row = columns * row_width(kind), np.float32(1.0), 0
+    while row + 4 <= rows:
+        at, to = x + row * apart, low + row * low_apart
+        for rank in range(0, count, 4):
+            dots(at, apart, down + rank * row_bytes, row_bytes, columns, one, to + 4 * rank, low_apart, kind, 4)
+        row += 4
+    while row < rows:
+        at, to, rank = x + row * apart, low + row * low_apart, 0
+        while rank + 16 <= count:
+            dots(at, 0, down + rank * row_bytes, row_bytes, columns, one, to + 4 * rank, 0, kind, 1)
+            rank += 16
+        while rank < count:  # four times the same row
+            dots(at, 0, down + rank * row_bytes, row_bytes, columns, one, to + 4 * rank, 0, kind, 4)
+            rank += 4
+        row += 1
 
 
 @numba.njit(**OPTIONS)
-def _dot(weights, x, columns, kind):
-    """Return the product of a row of weights with float32 ``x``."""
-    a, b, c, d = zero(), zero(), zero(), zero()
-    width, j = row_width(kind), 0
-    while j + 64 <= columns:
-        at = x + 4 * j
-        a = multiply_add(load_row(weights + width * j, kind), load(at), a)
-        b = multiply_add(load_row(weights + width * (j + 16), kind), load(at + 64), b)
-        c = multiply_add(load_row(weights + width * (j + 32), kind), load(at + 128), c)
-        d = multiply_add(load_row(weights + width * (j + 48), kind), load(at + 192), d)
-        j += 64
-    while j < columns:
-        a = multiply_add(load_row(weights + width * j, kind), load(x + 4 * j), a)
-        j += 16
-    return total(add(add(a, b), add(c, d)))
+def _add_group(up, stride, low, low_apart, rank, y, apart, rows, kind, groups):
+    """Add the products of ``up`` with the sums ``low`` of some rows to y, for 16 ``groups`` results of each."""
+    ahead, row = LANES * groups * row_width(kind), 0
+    while row + 4 <= rows:
+        at, sums = y + row * apart, low + row * low_apart
+        mix(up, stride, sums, low_apart, rank, at, apart, ahead, kind, 4, groups)
+        row += 4
+    while row < rows:
+        mix(up, stride, low + row * low_apart, 0, rank, y + row * apart, 0, ahead, kind, 1, groups)
+        row += 1
 
 
 @numba.njit(**OPTIONS)
-def _group(up, low, rank, y, kind):
-    """Return 16 results: y plus the products of a group of ``up`` with the sums ``low``."""
-    a, b = load(y), zero()
-    width, j = 16 * row_width(kind), 0
-    while j + 2 <= rank:
-        a = multiply_add(load_row(up + width * j, kind), load_spread(low + 4 * j), a)
-        b = multiply_add(load_row(up + width * (j + 1), kind), load_spread(low + 4 * j + 4), b)
-        j += 2
-    if j < rank:
-        a = multiply_add(load_row(up + width * j, kind), load_spread(low + 4 * j), a)
-    return add(a, b)
+def _scale(y, apart, rows, factor, first, last):
+    for row in range(rows):
+        for group in range(first, last):
+            at = y + row * apart + 64 * group
+            store(at, multiply(load(at), load(factor + 64 * group)))
 
 
 @numba.njit(**OPTIONS)
-def _down(weights, row_bytes, x, y, columns, first, last, kind):
-    for row in range(first, last):
-        write_float(y + 4 * row, _dot(weights + row * row_bytes, x, columns, kind))
-
-
-@numba.njit(**OPTIONS)
-def _up(up, factor, low, y, rank, first, last, kind):
-    step = 16 * rank * row_width(kind)
-    for group in range(first, last):
-        at = y + 64 * group
-        sums = _group(up + step * group, low, rank, at, kind)
-        if factor != 0:
-            sums = multiply(sums, load(factor + 64 * group))
-        store(at, sums)
+def _add_up(up, stride, factor, low, low_apart, rank, y, apart, rows, first, last, kind):
+    """Do so for the groups [first, last) of 16 results, and multiply them with their factors if there are any."""
+    width, group = LANES * row_width(kind), first
+    while group + 4 <= last:
+        _add_group(up + group * width, stride, low, low_apart, rank, y + 64 * group, apart, rows, kind, 4)
+        group += 4
+    while group < last:
+        _add_group(up + group * width, stride, low, low_apart, rank, y + 64 * group, apart, rows, kind, 1)
+        group += 1
+    if factor != 0:
+        _scale(y, apart, rows, factor, first, last)
 
 
 def _fill_kernel(kind: Any) -> Kernel:
-    """``f(x, down, row bytes, sums, columns, rank, ...)``: the sums of one row."""
+    """``f(x, down, count, low, columns, ...)``: ``count`` sums of one row."""
 
     @kernel(10)
-    def run(x, weights, row_bytes, sums, columns, rank, u0, u1, u2, u3):
-        _down(weights, row_bytes, x, sums, columns, 0, rank, kind)
+    def run(x, down, count, low, columns, u0, u1, u2, u3, u4):
+        _write_sums(down, columns, x, 0, 1, low, 0, count, kind)
 
     return run
 
 
 def _up_kernel(kind: Any) -> Kernel:
-    """``f(up, factor, low, y, rank, unused x 2, first, last, ...)``: the groups [first, last) of ``up``, added to y."""
+    """``f(up, factor, low, y, rank, stride, unused, first, last, ...)``: the groups [first, last) of ``up``, added to
+    y."""
 
     @kernel(16)
-    def run(up, factor, low, y, rank, u0, u1, first, last, u2, u3, u4, u5, u6, u7, u8):
-        _up(up, factor, low, y, rank, first, last, kind)
+    def run(up, factor, low, y, rank, stride, u0, first, last, u1, u2, u3, u4, u5, u6, u7):
+        _add_up(up, stride, factor, low, 0, rank, y, 0, 1, first, last, kind)
 
     return run
 
@@ -184,49 +187,11 @@ def _up_kernel(kind: Any) -> Kernel:
 
 
 @numba.njit(**OPTIONS)
-def _four_dots(weights, x, x_stride, columns, low, rank, kind):
-    """Write the sums of four rows of x: low [4, rank]."""
-    width = row_width(kind)
-    x1, x2, x3 = x + x_stride, x + 2 * x_stride, x + 3 * x_stride
-    for row in range(rank):
-        a, b, c, d = zero(), zero(), zero(), zero()
-        for j in range(0, columns, 16):
-            w = load_row(weights + width * j, kind)
-            a, b = multiply_add(w, load(x + 4 * j), a), multiply_add(w, load(x1 + 4 * j), b)
-            c, d = multiply_add(w, load(x2 + 4 * j), c), multiply_add(w, load(x3 + 4 * j), d)
-        at = low + 4 * row
-        write_float(at, total(a))
-        write_float(at + 4 * rank, total(b))
-        write_float(at + 8 * rank, total(c))
-        write_float(at + 12 * rank, total(d))
-        weights += width * columns
-
-
-@numba.njit(**OPTIONS)
-def _four_groups(up, low, rank, y, y_stride, scale, kind):
-    """Add a group of ``up`` to four rows of y, and multiply them with ``scale``."""
-    y1, y2, y3 = y + y_stride, y + 2 * y_stride, y + 3 * y_stride
-    a, b, c, d = load(y), load(y1), load(y2), load(y3)
-    width = 16 * row_width(kind)
-    for j in range(rank):
-        w, at = load_row(up + width * j, kind), low + 4 * j
-        a, b = multiply_add(w, load_spread(at), a), multiply_add(w, load_spread(at + 4 * rank), b)
-        c, d = multiply_add(w, load_spread(at + 8 * rank), c), multiply_add(w, load_spread(at + 12 * rank), d)
-    store(y, multiply(a, scale))
-    store(y1, multiply(b, scale))
-    store(y2, multiply(c, scale))
-    store(y3, multiply(d, scale))
-
-
-@numba.njit(**OPTIONS)
-def _rest_of_row(up, low, rank, y, lanes, scratch, factor, kind):
-    """Add the last group of ``up``, of which y has ``lanes`` values."""
+def _add_rest(up, stride, factor, low, rank, y, lanes, scratch, kind):
+    """Add the last group of ``up`` to one row, which has ``lanes`` values of it."""
     for lane in range(lanes):
         write_float(scratch + 4 * lane, read_float(y + 4 * lane))
-    sums = _group(up, low, rank, scratch, kind)
-    if factor != 0:
-        sums = multiply(sums, load(factor))
-    store(scratch, sums)
+    _add_up(up, stride, factor, low, 0, rank, scratch, 0, 1, 0, 1, kind)
     for lane in range(lanes):
         write_float(y + 4 * lane, read_float(scratch + 4 * lane))
 
@@ -239,31 +204,20 @@ def _add_rows(words, thread, kind):
     down, rank, up, lanes = read_int(words + 40), read_int(words + 48), read_int(words + 56), read_int(words + 64)
     factor, y, y_stride = read_int(words + 72), read_int(words + 80), read_int(words + 88)
     scratch = read_int(words + 96) + thread * read_int(words + 104)
-    low, groups, step = scratch + 4 * _SPARE, lanes // 16, 16 * rank * row_width(kind)
-    one = spread(np.float32(1.0))
+    low, groups, width = scratch + 4 * _SPARE, lanes // 16, row_width(kind)
+    count, stride = (rank + 3) // 4 * 4, (lanes + 15) // 16 * 16 * width
     while True:
         first = fetch_add(words, 1) * _ROWS
         if first >= rows:
             break
-        count = min(_ROWS, rows - first)
-        at, to = x + first * x_stride, y + first * y_stride
-        fours = count - count % 4
-        for row in range(0, fours, 4):
-            _four_dots(down, at + row * x_stride, x_stride, columns, low + 4 * row * rank, rank, kind)
-        for row in range(fours, count):
-            _down(down, columns * row_width(kind), at + row * x_stride, low + 4 * row * rank, columns, 0, rank, kind)
-        for group in range(groups):
-            scale = load(factor + 64 * group) if factor != 0 else one
-            for row in range(0, fours, 4):
-                place = to + row * y_stride + 64 * group
-                _four_groups(up + step * group, low + 4 * row * rank, rank, place, y_stride, scale, kind)
-        for row in range(count):
-            place, sums = to + row * y_stride, low + 4 * row * rank
-            if row >= fours:
-                _up(up, factor, sums, place, rank, 0, groups, kind)
-            if lanes % 16:
-                behind = factor + 64 * groups if factor != 0 else 0
-                _rest_of_row(up + step * groups, sums, rank, place + 64 * groups, lanes % 16, scratch, behind, kind)
+        taken, to = min(_ROWS, rows - first), y + first * y_stride
+        _write_sums(down, columns, x + first * x_stride, x_stride, taken, low, 4 * count, count, kind)
+        _add_up(up, stride, factor, low, 4 * count, rank, to, y_stride, taken, 0, groups, kind)
+        if lanes % 16:
+            behind, rest = factor + 64 * groups if factor != 0 else 0, up + 16 * groups * width
+            for row in range(taken):
+                place, sums = to + row * y_stride + 64 * groups, low + 4 * row * count
+                _add_rest(rest, stride, behind, sums, rank, place, lanes % 16, scratch, kind)
 
 
 def _add_kernel(kind: Any) -> Kernel:
