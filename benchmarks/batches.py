@@ -22,6 +22,7 @@ PROGRAM = """
 import json, sys, time
 import rung
 from rung.engine.scheduling.scheduler import Scheduler
+from rung.engine.sampling import Sampler, Sampling, likeliest
 from rung.engine.scheduling.sequence import TokenSequence
 
 path, counts, prompt, tokens, threads = sys.argv[1], json.loads(sys.argv[2]), *map(int, sys.argv[3:6])
@@ -29,11 +30,11 @@ context = prompt + tokens + 8
 model = rung.load(path, context=context, parallel=max(counts), threads=threads)
 
 def run(count, salt):
-    scheduler = Scheduler(model.backend)
+    scheduler = Scheduler(model.backend, lambda logits, rows: likeliest(logits))
     everybody = []
     for number in range(count):
         ids = [5 + (7 * number + 11 * at + salt) % 200 for at in range(prompt)]
-        everybody.append(TokenSequence(ids, lambda logits: int(logits.argmax()), ends=frozenset(), context=context,
+        everybody.append(TokenSequence(ids, Sampler(Sampling()), ends=frozenset(), context=context,
                                        most=tokens, owner=str(salt)))
         scheduler.add(everybody[-1])
     while not all(each.ahead for each in everybody):
@@ -57,6 +58,7 @@ MEMORY = """
 import json, sys
 import rung
 from rung.engine.process_memory import peak_memory
+from rung.engine.sampling import Sampler, Sampling
 from rung.engine.scheduling.sequence import TokenSequence
 
 path, count, context, threads = sys.argv[1], *map(int, sys.argv[2:5])
@@ -64,7 +66,7 @@ model = rung.load(path, context=context, parallel=count, threads=threads)
 everybody = []
 for number in range(count):
     ids = [5 + (7 * number + 11 * at) % 200 for at in range(context - 8)]
-    everybody.append(TokenSequence(ids, lambda logits: int(logits.argmax()), ends=frozenset(), context=context))
+    everybody.append(TokenSequence(ids, Sampler(Sampling()), ends=frozenset(), context=context))
     model.scheduler.add(everybody[-1])
 while not all(each.ended for each in everybody):
     for each in everybody:

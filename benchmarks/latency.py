@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import rung
+from rung.engine.sampling import Sampler, Sampling
 from rung.engine.scheduling.kv_cache import BlockPool, Cache
 from rung.engine.scheduling.prefix_cache import PrefixCache
 from rung.engine.scheduling.sequence import TokenSequence
@@ -28,7 +29,7 @@ PROMPT, NEW, TALKERS, BLOCK = 2000, 20, 4, 64
 
 def sequence(ids: list[int], most: int | None, context: int) -> TokenSequence:
     """Return a greedy sequence without an end and without guesses."""
-    made = TokenSequence(ids, lambda logits: int(logits.argmax()), ends=frozenset(), context=context, most=most)
+    made = TokenSequence(ids, Sampler(Sampling()), ends=frozenset(), context=context, most=most)
     made.guesser = None
     return made
 

@@ -53,8 +53,8 @@ def measure(
 ) -> tuple[float, list[int]]:
     """Return tokens a second after the first one, and the tokens."""
     ends = frozenset() if temperature else frozenset(model.card.end_tokens)
-    choose = Sampler(Sampling(temperature=temperature, seed=1)).choose
-    made = TokenSequence(ids, choose, ends=ends, context=model.plan.context, most=most)
+    sampler = Sampler(Sampling(temperature=temperature, seed=1))
+    made = TokenSequence(ids, sampler, ends=ends, context=model.plan.context, most=most)
     scheduler = model.scheduler
     scheduler.add(made)
     made.guesser = guesser

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rung.diagnosis import signatures
-from rung.engine.sampling import Sampler, Sampling, choose
+from rung.engine.sampling import Sampler, Sampling
 from rung.engine.tokenizers.tokenizer import Tokenizer
 from rung.hardware import catalog
 from rung.ops import LADDERS
@@ -59,7 +59,7 @@ def greedy() -> float:
     values, sampler = np.random.default_rng(0).standard_normal((1, 262_144)).astype(np.float32), Sampler(Sampling())
     rung = LADDERS["sample"].rung("numba.sample").load()
     state = rung.prepare(threads=1)
-    return best(lambda: choose(lambda *given: rung.apply(state, *given), values, [sampler]), 200)
+    return best(lambda: rung.apply(state, values, sampler.rows([])), 200)
 
 
 def tokenizer() -> float:

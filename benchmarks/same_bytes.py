@@ -19,23 +19,27 @@ from pathlib import Path
 from typing import Any
 
 import rung
+from rung.engine.sampling import Sampler, Sampling, likeliest
 from rung.engine.scheduling.scheduler import Scheduler
-from rung.engine.scheduling.sequence import TokenSequence
+from rung.engine.scheduling.sequence import Outcome, TokenSequence
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "fixtures" / "gguf"
 CONTEXT, COMPANY = 128, 16
 
 
-class Chooser:
-    """Chooses the likeliest token, and keeps a digest of every row of logits."""
+class Digested(TokenSequence):
+    """Takes the likeliest tokens, and keeps a digest of every row of logits that one was chosen from."""
 
-    def __init__(self) -> None:
+    def __init__(self, ids: list[int], most: int) -> None:
+        super().__init__(ids, Sampler(Sampling()), ends=frozenset(), context=CONTEXT, most=most)
         self.digest = hashlib.sha256()
 
-    def choose(self, logits: Any) -> int:
-        """Return the likeliest token."""
-        self.digest.update(logits.tobytes())
-        return int(logits.argmax())
+    def accept(self, outcome: Outcome) -> int:
+        """Note the logits, and go on."""
+        right = super().accept(outcome)
+        for row in outcome.logits[: right + 1]:
+            self.digest.update(row.tobytes())
+        return right
 
 
 def prompts(count: int, vocabulary: int, chance: random.Random) -> list[tuple[list[int], int]]:
@@ -49,14 +53,16 @@ def prompts(count: int, vocabulary: int, chance: random.Random) -> list[tuple[li
     return found
 
 
+def _likeliest(logits: Any, rows: Any) -> Any:
+    return likeliest(logits)
+
+
 def answer(scheduler: Scheduler, jobs: Sequence[tuple[list[int], int]], guesses: bool) -> list[str]:
     """Return a digest of the tokens and logits of each job, which are computed together."""
-    choosers, sequences = [Chooser() for _ in jobs], []
-    for (ids, most), chooser in zip(jobs, choosers, strict=True):
-        made = TokenSequence(ids, chooser.choose, ends=frozenset(), context=CONTEXT, most=most)
-        scheduler.add(made)
-        made.guesser = made.guesser if guesses else None
-        sequences.append(made)
+    sequences = [Digested(ids, most) for ids, most in jobs]
+    for each in sequences:
+        scheduler.add(each)
+        each.guesser = each.guesser if guesses else None
     while left := [each for each in sequences if not each.ended]:
         scheduler.advance(*left)
         for each in sequences:
@@ -64,7 +70,7 @@ def answer(scheduler: Scheduler, jobs: Sequence[tuple[list[int], int]], guesses:
                 pass
     for each in sequences:
         scheduler.cancel(each)
-    return [f"{each.ids} {chooser.digest.hexdigest()}" for each, chooser in zip(sequences, choosers, strict=True)]
+    return [f"{each.ids} {each.digest.hexdigest()}" for each in sequences]
 
 
 def compare(name: str, count: int, threads: int) -> int:
@@ -79,13 +85,14 @@ def compare(name: str, count: int, threads: int) -> int:
     expected = []
     for job in jobs:
         alone.backend.prefixes.clear()
-        expected += answer(Scheduler(alone.backend), [job], guesses=False)
+        expected += answer(Scheduler(alone.backend, _likeliest), [job], guesses=False)
     order = list(range(count))
     chance.shuffle(order)
     differ = 0
     while order:
         some = [order.pop() for _ in range(min(len(order), chance.randrange(1, COMPANY + 1)))]
-        scheduler = Scheduler(together.backend, chunk=chance.randrange(4, 200), latency_goal=chance.uniform(0, 0.02))
+        limits = {"chunk": chance.randrange(4, 200), "latency_goal": chance.uniform(0, 0.02)}
+        scheduler = Scheduler(together.backend, _likeliest, **limits)
         for number, found in zip(some, answer(scheduler, [jobs[each] for each in some], guesses=True), strict=True):
             differ += found != expected[number]
     print(f"{Path(name).stem}: {differ} of {count} differ", flush=True)

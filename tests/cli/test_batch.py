@@ -56,6 +56,28 @@ def test_lines_of_openai_get_what_openai_answers(rung, files, tmp_path):
     assert third["choices"][0]["message"]["content"] == asked["text"][: len(third["choices"][0]["message"]["content"])]
 
 
+def test_log_probabilities_as_openai_has_them(rung, files, tmp_path):
+    completion = {"prompt": "the model", "max_tokens": 3, "logprobs": 2}
+    lines = [
+        chat("a", logprobs=True, top_logprobs=2),
+        json.dumps({"custom_id": "b", "url": "/v1/completions", "body": {"model": "demo", **completion}}),
+        chat("c", logit_bias={"67": 100}, presence_penalty=0.5, frequency_penalty=0.5, typical_p=0.9, temperature=0),
+    ]
+    assert rung("batch", *files(*lines), "--quiet").code == 0
+    found = {entry["custom_id"]: entry["response"]["body"] for entry in answers(tmp_path / "out.jsonl")}
+    chosen, completed, biased = (found[key]["choices"][0] for key in "abc")
+    entries = chosen["logprobs"]["content"]
+    assert "".join(entry["token"] for entry in entries) == chosen["message"]["content"]
+    assert all(entry.keys() == {"token", "bytes", "logprob", "top_logprobs"} for entry in entries)
+    assert all(entry["top_logprobs"][0]["logprob"] == entry["logprob"] for entry in entries), "greedy"
+    assert completed["logprobs"].keys() == {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
+    for token, at in zip(completed["logprobs"]["tokens"], completed["logprobs"]["text_offset"], strict=True):
+        assert completed["text"][at:].startswith(token)
+    assert [len(each) for each in completed["logprobs"]["top_logprobs"]] == [2, 2, 2]
+    assert biased["message"]["content"] == "````"
+    assert biased["logprobs"] is None
+
+
 def test_plain_lines(rung, files, tmp_path):
     given = files("hello", '"hello"', '{"prompt": "hello", "max_tokens": 4}', "", '{"prompt": "the", "raw": true}')
     assert rung("batch", *given, "--model", "demo", "--quiet").code == 0
@@ -70,6 +92,8 @@ def test_plain_lines(rung, files, tmp_path):
     ("body", "says"),
     [
         ({"frequency_banana": 1}, "frequency_banana is not supported"),
+        ({"logit_bias": {"3": 200}}, "logit-bias"),
+        ({"presence_penalty": 5}, "presence-penalty 5 makes no sense"),
         ({"n": 2}, "n 2 is not supported"),
         ({"stream": True}, "stream True is not supported"),
         ({"max_tokens": 0}, "max_tokens 0 makes no sense"),

@@ -200,14 +200,15 @@ def test_room_for_an_answer_is_kept(talk: Any) -> None:
 def test_the_system_text_and_options_are_set_and_shown(talk: Any) -> None:
     model = Model()
     lines = ("/system Be brief.", "/system", "/set temperature 0.5", "/set top-k 40", r"/set stop \n", "one")
-    _, err = talk(model, *lines, "/set seed 7", "/set temperature default", "two", "/set")
+    _, err = talk(model, *lines, "/set seed 7", "/set logit-bias 13=-5 14=2", "/set temperature default", "two", "/set")
     assert model.prompts[0] == [("system", "Be brief."), ("user", "one")]
     assert "Be brief." in err
-    assert model.options == {"top_k": 40, "stop": ("\n",), "seed": 7, "max_tokens": 4}
-    assert err.count("top_k           40\n") == 2  # when it was set, and in the list
-    shown = dict(line.split(maxsplit=1) for line in err.splitlines()[-8:])
+    assert model.options == {"top_k": 40, "stop": ("\n",), "seed": 7, "max_tokens": 4, "logit_bias": {13: -5, 14: 2}}
+    assert err.count("top_k             40\n") == 2  # when it was set, and in the list
+    shown = dict(line.split(maxsplit=1) for line in err.splitlines()[-12:])
     assert shown["top_k"] == "40"
     assert shown["temperature"] == "1 (default)"  # top_k without a temperature draws
+    assert shown["logit_bias"] == "13=-5 14=2"
     assert shown["stop"] == r"'\n'"
     assert shown["min_p"] == "0 (default)"
 
@@ -268,7 +269,7 @@ def test_files_go_with_the_next_turn_and_only_with_that(talk: Any, tmp_path: Pat
 
 def test_a_conversation_is_saved_and_goes_on(talk: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
-    _, err = talk(Model(), "one", "/set top_k 3", "/save fox", "/save fox", system="Be brief.")
+    _, err = talk(Model(), "one", "/set top_k 3", "/set logit_bias 13=-5", "/save fox", "/save fox", system="Be brief.")
     path = tmp_path / "chats" / "fox.json"
     assert (err.count(f"saved in {path}"), err.count(f"replaced {path}")) == (1, 1)
     assert os.name == "nt" or path.stat().st_mode & 0o777 == 0o600
@@ -276,7 +277,7 @@ def test_a_conversation_is_saved_and_goes_on(talk: Any, monkeypatch: pytest.Monk
     model = Model()
     _, err = talk(model, "/load", "/load fox", "two", f"/save {tmp_path}/other.json", "/save /no/such/folder/x")
     assert model.prompts == [[("system", "Be brief."), ("user", "one"), ("assistant", "yes"), ("user", "two")]]
-    assert model.options["top_k"] == 3
+    assert (model.options["top_k"], model.options["logit_bias"]) == (3, {13: -5})
     assert "Saved are: fox. /load fox" in err
     assert "cannot be written" in err
     assert (tmp_path / "other.json").is_file()

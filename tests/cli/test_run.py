@@ -19,6 +19,7 @@ from rung.cli.views.answer import show
 from rung.core.types import Capability, Device, Level, Proof
 from rung.core.value import FrozenDict
 from rung.engine import process_memory
+from rung.engine.load import load
 from rung.hardware import detect
 from rung.models.open import open_card
 
@@ -42,6 +43,46 @@ def test_an_answer_comes_on_stdout_and_everything_about_it_on_stderr(rung, model
     assert "tokens/s" in said.err
     assert "tokens/s" not in said.out
     assert "as they are stored" in said.err
+
+
+def test_options_of_sampling(rung):
+    def tokens(*options: str) -> list[int]:
+        return json.loads(rung("run", "demo", "hello", "--max-tokens", "30", "--json", *options).out)["tokens"]
+
+    model = load("demo")
+    for settings in (
+        {"logit_bias": {5: 100.0, 6: 99.0}},
+        {"presence_penalty": 2.0, "temperature": 2.0, "seed": 1},
+        {"frequency_penalty": 2.0, "temperature": 2.0, "seed": 1},
+        {"typical_p": 0.2, "temperature": 2.0, "seed": 1},
+    ):
+        biases = settings.get("logit_bias", {})
+        options = [word for token, bias in biases.items() for word in ("--logit-bias", f"{token}={bias}")]
+        for name, value in settings.items():
+            options += [] if name == "logit_bias" else [f"--{name.replace('_', '-')}", str(value)]
+        answer = model.generate("hello", max_tokens=30, **settings)
+        list(answer)
+        drawn = ("--temperature", "2", "--seed", "1") if "seed" in settings else ()
+        assert tokens(*options) == answer.tokens != tokens(*drawn)
+    said = json.loads(rung("run", "demo", "hello", "--max-tokens", "2", "--json", "--top-logprobs", "3").out)
+    assert [len(each["top_logprobs"]) for each in said["logprobs"]] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--logit-bias", "13"), "--logit-bias 13 makes no sense: it must be ID=BIAS"),
+        (("--logit-bias", "a=1"), "--logit-bias a=1 makes no sense"),
+        (("--logit-bias", "99999999=1"), "token 99999999"),
+        (("--logit-bias", "1=101"), "from -100 to 100"),
+        (("--presence-penalty", "3"), "-2.0<=x<=2.0"),
+        (("--top-logprobs", "3"), "shows nothing without --json"),
+    ],
+)
+def test_options_of_sampling_that_make_no_sense(rung, options, says):
+    said = rung("run", "demo", "hello", *options)
+    assert said.code == 2
+    assert says in said.err
 
 
 def test_quiet_says_nothing_but_the_answer(rung, model):

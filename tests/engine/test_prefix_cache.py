@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from toy_backend import answer, finish, free_blocks, sequence, toy
-
-from rung.engine.scheduling.scheduler import Scheduler
+from toy_backend import answer, finish, free_blocks, scheduling, sequence, toy
 
 
 def said(decoder, prompt, most=4, owner=""):
     """The tokens after a prompt, and how many of it were known."""
-    scheduler, each = Scheduler(decoder), sequence(prompt, most, owner, context=decoder.context)
+    scheduler, each = scheduling(decoder), sequence(prompt, most, owner, context=decoder.context)
     scheduler.add(each)
     (tokens,) = finish(scheduler, each)
     assert tokens == answer(prompt, most)
@@ -90,7 +88,7 @@ def test_a_deep_block_is_worth_more_than_an_early_one():
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_running_sequence_shares_only_whole_blocks(whole):
     decoder = toy(context=32, blocks=16)
-    scheduler = Scheduler(decoder)
+    scheduler = scheduling(decoder)
     first = sequence([1, 2, 3, 4, 5, 6], 20)
     scheduler.add(first)
     while not first.ahead:

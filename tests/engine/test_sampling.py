@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from tests.ops.conformance import CPU
 
-from rung.core.errors import DeviceError, UsageError
+from rung.core.errors import UsageError
 from rung.core.types import Case
 from rung.engine.load import load
-from rung.engine.sampling import Sampler, Sampling, choose, logprob_entry, refusal
+from rung.engine.sampling import Sampler, Sampling, likeliest, logprob_entry
 from rung.ops.sample import LADDER
 from rung.ops.sample.rows import Chosen
 
@@ -29,11 +29,19 @@ def sample(values, rows):
     return RUNG.apply(STATE, values, rows)
 
 
+def tokens(sampler: Sampler, *steps: np.ndarray, answer: tuple[int, ...] = ()) -> list[int]:
+    """The tokens that one sequence chooses from logits, one after the other."""
+    said = list(answer)
+    for values in steps:
+        (found,) = sample(values.reshape(1, -1), sampler.rows(said))
+        assert not found.error
+        said.append(found.token)
+    return said[len(answer) :]
+
+
 def token(sampler: Sampler, values: np.ndarray) -> int:
-    """The next token of one sequence."""
-    (found,) = choose(sample, values.reshape(1, -1), [sampler])
-    assert not found.error
-    return found.token
+    """The first token of one sequence."""
+    return tokens(sampler, values)[0]
 
 
 def logits(size: int = 50, seed: int = 0) -> np.ndarray:
@@ -44,7 +52,7 @@ def test_temperature_zero_is_the_likeliest_token_whatever_else_is_said() -> None
     values = logits(1000)
     best = int(values.argmax())
     sampler = Sampler(Sampling.of({"repeat_penalty": 1.5, "top_k": 40, "top_p": 0.5}, temperature=0.0), [best])
-    assert [token(sampler, values) for _ in range(5)] == [best] * 5
+    assert tokens(sampler, *[values] * 5) == [best] * 5
     assert sampler.seed is None
 
 
@@ -52,7 +60,7 @@ def test_greedy_with_a_penalty_that_was_asked_for_moves_on() -> None:
     values = np.array([1.0, 2.0, 1.9, -1.0], np.float32)
     sampler = Sampler(Sampling.of({}, temperature=0.0, repeat_penalty=2.0), [])
     # 2.0 -> 1.0 after the first, then 1.9 -> 0.95; of equal ones the lower id
-    assert [token(sampler, values) for _ in range(3)] == [1, 2, 0]
+    assert tokens(sampler, *[values] * 3) == [1, 2, 0]
     assert values.tolist() == pytest.approx([1.0, 2.0, 1.9, -1.0])
 
 
@@ -62,9 +70,7 @@ def test_the_repeat_penalty_counts_the_prompt_and_openais_penalties_count_the_an
     for settings in ({"presence_penalty": 0.7}, {"frequency_penalty": 0.4}):
         sampler = Sampler(Sampling(**settings), [0, 0, 1])
         # presence: 2, 1.9, 1.5, then 1.3; frequency: 2, 1.9, 1.6 (after one), 1.5
-        assert [token(sampler, values) for _ in range(4)] == (
-            [0, 1, 2, 0] if "presence_penalty" in settings else [0, 1, 0, 1]
-        )
+        assert tokens(sampler, *[values] * 4) == ([0, 1, 2, 0] if "presence_penalty" in settings else [0, 1, 0, 1])
 
 
 def test_a_bias_goes_first_and_a_negative_logit_is_penalized_downwards() -> None:
@@ -78,16 +84,18 @@ def test_a_bias_goes_first_and_a_negative_logit_is_penalized_downwards() -> None
 def test_the_same_seed_gives_the_same_tokens_and_another_does_not() -> None:
     given = [logits(500, seed) / 3 for seed in range(40)]
 
-    def tokens(seed: int | None, choice: int = 0) -> tuple[list[int], int | None]:
+    def drawn(seed: int | None, choice: int = 0) -> tuple[list[int], int | None]:
         sampler = Sampler(Sampling(temperature=1.0, top_k=100, seed=seed), choice=choice)
-        return [token(sampler, step) for step in given], sampler.seed
+        return tokens(sampler, *given), sampler.seed
 
-    assert tokens(5) == tokens(5)
-    assert tokens(5)[0] != tokens(6)[0]
-    assert tokens(5)[0] != tokens(5, choice=1)[0]
-    drawn, seed = tokens(None)
-    assert drawn != tokens(None)[0]
-    assert tokens(seed) == (drawn, seed)
+    assert drawn(5) == drawn(5)
+    assert drawn(5)[0] != drawn(6)[0]
+    assert drawn(5)[0] != drawn(5, choice=1)[0]
+    found, seed = drawn(None)
+    assert found != drawn(None)[0]
+    assert drawn(seed) == (found, seed)
+    begun = Sampler(Sampling(temperature=1.0, top_k=100, seed=seed))
+    assert tokens(begun, *given[30:], answer=tuple(found[:30])) == found[30:], "a draw depends on the position alone"
 
 
 def test_a_sequence_chooses_the_same_alone_and_beside_others() -> None:
@@ -101,8 +109,13 @@ def test_a_sequence_chooses_the_same_alone_and_beside_others() -> None:
     given = np.stack([[logits(3000, 7 * turn + row) for row in range(len(settings))] for turn in range(20)])
 
     def answers(order: list[int]) -> list[list[Chosen]]:
-        samplers = {row: Sampler(settings[row], [1, 2, 3]) for row in order}
-        found = [choose(sample, step[order], [samplers[row] for row in order]) for step in given]
+        samplers, said = [Sampler(settings[row], [1, 2, 3]) for row in order], [[] for _ in order]
+        found = []
+        for step in given:
+            rows = [sampler.rows(tokens)[0] for sampler, tokens in zip(samplers, said, strict=True)]
+            found.append(sample(step[order], rows))
+            for tokens, chosen in zip(said, found[-1], strict=True):
+                tokens.append(chosen.token)
         return [[each[order.index(row)] for each in found] for row in sorted(order)]
 
     together = answers([0, 1, 2, 3, 4])
@@ -110,28 +123,59 @@ def test_a_sequence_chooses_the_same_alone_and_beside_others() -> None:
     assert [answers([row])[0] for row in range(5)] == together
 
 
-def test_a_row_with_an_error_takes_no_token_and_the_others_do() -> None:
-    values = np.stack([logits(), logits(), logits()])
-    values[1, 7] = np.nan
-    samplers = [Sampler(Sampling(1.0, seed=seed, presence_penalty=1.0)) for seed in (1, 1, 2)]
-    masks = [None, None, np.zeros(1, np.uint64)]
-    first = choose(sample, values, samplers, masks)
-    assert [each.error for each in first] == ["", "not-numbers", "nothing-allowed"]
-    assert isinstance(refusal(first[1]), DeviceError)
-    assert isinstance(refusal(first[2]), UsageError)
-    assert token(samplers[1], logits()) == first[0].token  # the first of its seed, still
-    assert len(samplers[0].row().said) == 1
-    assert len(samplers[2].row().said) == 0
-
-
 def test_a_row_stays_as_it_was_when_more_is_said() -> None:
     sampler = Sampler(Sampling(frequency_penalty=0.5))
-    sampler.take(4)
-    row = sampler.row()
-    sampler.take(4)
-    sampler.take(9)
+    (row,) = sampler.rows([4])
+    (after,) = sampler.rows([4, 4, 9])
     assert (row.said.tolist(), row.counts.tolist()) == ([4], [1])
-    assert (sampler.row().said.tolist(), sampler.row().counts.tolist()) == ([4, 9], [2, 1])
+    assert (after.said.tolist(), after.counts.tolist()) == ([4, 9], [2, 1])
+
+
+def test_rows_after_guesses_are_those_of_an_answer_that_has_them() -> None:
+    sampling = Sampling(1.0, seed=7, frequency_penalty=0.5, repeat_penalty=1.5)
+    sampler, answer, guesses = Sampler(sampling, [8, 3]), [4, 8], [4, 6, 6, 3]
+    found = sampler.rows(answer, guesses)
+    for number, row in enumerate(found):
+        (wanted,) = Sampler(sampling, [8, 3]).rows([*answer, *guesses[:number]])
+        assert (row.random, row.said.tolist(), row.counts.tolist()) == (
+            wanted.random,
+            wanted.said.tolist(),
+            wanted.counts.tolist(),
+        )
+    assert len({row.random for row in found}) == 5
+    (after,) = sampler.rows([*answer, 1])
+    assert dict(zip(after.said.tolist(), after.counts.tolist(), strict=True)) == {8: 1, 3: 0, 4: 1, 1: 1}
+
+
+def test_no_row_follows_a_guess_that_a_mask_forbids() -> None:
+    asked: list[list[int]] = []
+
+    def mask(answer: Any) -> np.ndarray:
+        asked.append(list(answer))
+        return np.array([0b1010], np.uint64)
+
+    rows = Sampler(Sampling(), mask=mask).rows([9], [1, 3, 2, 1])
+    assert (len(rows), asked) == (3, [[9], [9, 1], [9, 1, 3]])
+
+
+def test_the_likeliest_without_a_kernel_is_that_of_the_kernel() -> None:
+    values = np.stack([logits(seed=seed) for seed in range(4)])
+    values[1, 7], values[2, :] = np.nan, -np.inf
+    rows = [Sampler(Sampling()).rows([])[0] for _ in range(4)]
+    assert all(row.plain for row in rows)
+    found = likeliest(values)
+    assert [each.error for each in found] == ["", "not-numbers", "not-numbers", ""]
+    assert [(each.error, each.error or each.token) for each in sample(values, rows)] == [
+        (each.error, each.error or each.token) for each in found
+    ]
+
+
+@pytest.mark.parametrize("setting", ["temperature", "presence_penalty", "logit_bias", "logprobs", "mask"])
+def test_any_setting_takes_the_kernel(setting) -> None:
+    given = {"temperature": 0.5, "presence_penalty": 1, "logit_bias": {1: 2}, "logprobs": True}
+    options = {setting: given[setting]} if setting in given else {}
+    sampler = Sampler(Sampling(**options), mask=None if options else lambda answer: np.ones(1, np.uint64))
+    assert not sampler.rows([3])[0].plain
 
 
 def test_extreme_values_do_no_harm() -> None:
@@ -257,6 +301,27 @@ def test_a_bias_of_a_token_that_there_is_not_is_refused():
 @pytest.fixture(scope="module")
 def model():
     return load(str(GGUF / "llama-q4_0.gguf"), context=64)
+
+
+def test_a_mask_says_which_tokens_may_follow(model):
+    said: list[list[int]] = []
+
+    def mask(tokens: Any) -> np.ndarray:
+        said.append(list(tokens))
+        words = np.zeros(-(-model.backend.vocabulary // 64), np.uint64)
+        words[1] = 1 << 3  # token 67
+        return words
+
+    assert answer(model, mask=mask)["tokens"] == [67] * 6
+    assert max(said) == [67] * 5
+    with pytest.raises(UsageError, match="words of uint64"):
+        answer(model, mask=lambda tokens: np.zeros(1, np.uint64))
+    with pytest.raises(UsageError, match="words of uint64"):
+        answer(model, mask=lambda tokens: [1])
+    with pytest.raises(UsageError, match="No token is allowed here"):
+        answer(model, mask=lambda tokens: np.zeros(-(-model.backend.vocabulary // 64), np.uint64))
+    with pytest.raises(ZeroDivisionError):
+        answer(model, mask=lambda tokens: 1 // 0)
 
 
 def answer(model, **options):

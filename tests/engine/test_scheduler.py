@@ -7,12 +7,15 @@ import itertools
 import random
 import threading
 
+import numpy as np
 import pytest
-from toy_backend import VOCABULARY, answer, finish, free_blocks, next_token, sequence, toy
+from toy_backend import VOCABULARY, answer, finish, free_blocks, next_token, scheduling, sequence, toy
 
+from rung.engine.sampling import Sampler, Sampling
 from rung.engine.scheduling import scheduler as scheduler_module
 from rung.engine.scheduling.scheduler import LATENCY_GOAL, Scheduler
 from rung.engine.scheduling.sequence import LogitSequence
+from rung.ops.sample.numpy_sample import RUNG
 
 
 def all_free(decoder) -> bool:
@@ -26,7 +29,7 @@ def test_any_order_gives_the_tokens_of_a_sequence_alone(seed):
     """Pools of one to three contexts, prompts that begin alike, answers that are dropped, owners."""
     chance = random.Random(seed)
     decoder = toy(context=32, blocks=chance.choice([8, 11, 24]), parallel=chance.choice([1, 2, 5]))
-    scheduler = Scheduler(decoder)
+    scheduler = scheduling(decoder)
     starts = [[chance.randrange(1, VOCABULARY) for _ in range(chance.randrange(1, 20))] for _ in range(4)]
     live, done = [], 0
     while done < 60:
@@ -63,7 +66,7 @@ def test_a_sequence_ends_with_the_context():
 
 def added(decoder, *sequences):
     """The tokens of sequences that are added at once and computed together."""
-    scheduler = Scheduler(decoder)
+    scheduler = scheduling(decoder)
     for each in sequences:
         scheduler.add(each)
     return finish(scheduler, *sequences)
@@ -80,7 +83,7 @@ def test_sequences_share_steps():
 def test_answers_that_are_read_in_turns_share_steps():
     """Who took a token a moment ago comes along when another one asks."""
     decoder = toy(context=32, blocks=64)
-    scheduler, pair = Scheduler(decoder), [sequence([1, 2]), sequence([5, 6, 7])]
+    scheduler, pair = scheduling(decoder), [sequence([1, 2]), sequence([5, 6, 7])]
     for each in pair:
         scheduler.add(each)
     said = [[], []]
@@ -104,7 +107,7 @@ def test_what_another_one_reads_now_is_waited_for():
 
 def test_owners_share_nothing():
     decoder = toy(context=64, blocks=64)
-    scheduler, prompt = Scheduler(decoder), list(range(1, 30))
+    scheduler, prompt = scheduling(decoder), list(range(1, 30))
     seen = []
     for owner in ("a", "b", "a"):
         each = sequence(prompt, owner=owner, context=64)
@@ -123,7 +126,7 @@ def test_a_full_pool_takes_the_blocks_of_who_came_last():
 
 def test_the_owner_who_got_least_comes_first():
     decoder = toy(context=32, blocks=16, parallel=2)
-    scheduler, order = Scheduler(decoder), []
+    scheduler, order = scheduling(decoder), []
     many = [sequence([1 + number], 6, "many") for number in range(8)]
     few = sequence([50], 6, "few")
     for each in (*many, few):
@@ -156,7 +159,7 @@ class Clock:
 def test_a_long_prompt_lets_others_have_their_tokens_in_time(monkeypatch):
     decoder = toy(context=2100, blocks=1200, block=16)
     clock = Clock(decoder, monkeypatch)
-    scheduler, talkers = Scheduler(decoder), [sequence([1 + n], None, context=2100) for n in range(4)]
+    scheduler, talkers = scheduling(decoder), [sequence([1 + n], None, context=2100) for n in range(4)]
     for each in talkers:
         scheduler.add(each)
     while not all(each.ahead for each in talkers):
@@ -184,19 +187,46 @@ def test_alone_a_prompt_is_read_in_large_chunks():
 
 
 def test_what_fails_in_one_sequence_ends_this_one_alone():
-    def fail(logits):
-        raise ArithmeticError("no numbers")
+    def fail(said):
+        if len(said) == 2:
+            raise ArithmeticError("no mask")
 
     decoder = toy(context=32, blocks=64)
-    pair = [sequence([1, 2], choose=fail), sequence([5, 6])]
-    assert added(decoder, *pair) == [[], answer([5, 6], 8)]
-    assert (pair[0].reason, str(pair[0].error)) == ("error", "no numbers")
+    nothing = Sampler(Sampling(), mask=lambda said: np.zeros(2, np.uint64))
+    three = [sequence([1, 2], sampler=Sampler(Sampling(), mask=fail)), sequence([5, 6]), sequence([7], sampler=nothing)]
+    assert added(decoder, *three) == [answer([1, 2], 2), answer([5, 6], 8), []]
+    assert (three[0].reason, str(three[0].error)) == ("error", "no mask")
+    assert (three[2].reason, three[2].error.cause) == ("error", "No token is allowed here.")
     assert all_free(decoder)
+
+
+def test_all_sequences_of_a_step_are_sampled_in_one_call():
+    decoder, rows = toy(context=64, blocks=64), []
+
+    def sample(logits, settings):
+        rows.append(len(settings))
+        return RUNG.apply(None, logits, settings)
+
+    scheduler, wanted = Scheduler(decoder, sample), LogitSequence([3] * 5, VOCABULARY)
+    samplers = [Sampler(Sampling(temperature=1.0, seed=seed)) for seed in (1, 2)]
+    three = [sequence([1, 2]), *(sequence([5, 6], sampler=each) for each in samplers)]
+    for each in (wanted, *three):
+        scheduler.add(each)
+    said: list[int] = []
+    while left := [each for each in (wanted, *three) if not each.ended]:
+        scheduler.advance(*left)
+        for each in three:
+            while (token := each.take()) is not None:
+                said += [token] if each is three[0] else []
+    assert said == answer([1, 2], 8)
+    assert max(rows) == 3
+    assert sum(rows) == 24
+    assert wanted.logits.argmax(axis=1).tolist() == [next_token([3] * (1 + number)) for number in range(5)]
 
 
 def test_cancelled_at_any_time_and_twice():
     decoder = toy(context=64, blocks=64)
-    scheduler = Scheduler(decoder)
+    scheduler = scheduling(decoder)
     waiting, begun = sequence([1, 2, 3]), sequence([4, 5, 6])
     scheduler.cancel(waiting)  # never added
     scheduler.add(begun)
@@ -212,7 +242,7 @@ def test_cancelled_at_any_time_and_twice():
 
 def test_cancelled_while_another_thread_reads_its_prompt():
     decoder = toy(context=2100, blocks=600, block=16)
-    scheduler = Scheduler(decoder)
+    scheduler = scheduling(decoder)
     long, short = sequence([5] * 2000, 4, context=2100), sequence([7], 4, context=2100)
     decoder.step.before = lambda batch: scheduler_module.threading.Event().wait(0.01)
     scheduler.add(long)
@@ -231,7 +261,7 @@ def test_cancelled_while_another_thread_reads_its_prompt():
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_threads_get_the_tokens_of_a_sequence_alone(parallel):
     decoder = toy(context=32, blocks=32, parallel=parallel)
-    scheduler = Scheduler(decoder)
+    scheduler = scheduling(decoder)
     found = {}
 
     def work(number: int) -> None:
@@ -259,7 +289,7 @@ class Stop(BaseException):
 def test_an_interrupt_between_any_two_calls_harms_nobody(moment, monkeypatch):
     """Raised at the n-th change of the books, of a pool that is nearly full."""
     decoder = toy(context=32, blocks=12)
-    scheduler, left = Scheduler(decoder), [moment]
+    scheduler, left = scheduling(decoder), [moment]
 
     def counted(owner, name):
         kept = getattr(owner, name)
@@ -302,7 +332,7 @@ def test_an_interrupt_between_any_two_calls_harms_nobody(moment, monkeypatch):
 
 def test_an_answer_that_python_throws_away_amid_a_step_waits_for_its_end():
     decoder = toy(context=32, blocks=32)
-    scheduler, dropped, kept = Scheduler(decoder), sequence([1, 2]), sequence([5, 6])
+    scheduler, dropped, kept = scheduling(decoder), sequence([1, 2]), sequence([5, 6])
     scheduler.add(dropped)
     scheduler.advance(dropped)
     decoder.step.before = lambda batch: scheduler.cancel(dropped)
@@ -313,7 +343,7 @@ def test_an_answer_that_python_throws_away_amid_a_step_waits_for_its_end():
 
 def test_logits_of_every_token_beside_an_answer():
     decoder = toy(context=64, blocks=64)
-    scheduler, ids = Scheduler(decoder), [3, 1, 4, 1, 5, 9, 2, 6]
+    scheduler, ids = scheduling(decoder), [3, 1, 4, 1, 5, 9, 2, 6]
     wanted, talker = LogitSequence(ids, VOCABULARY), sequence([5, 6], 12, context=64)
     for each in (talker, wanted):
         scheduler.add(each)
@@ -332,7 +362,7 @@ def test_logits_of_every_token_beside_an_answer():
 
 def test_ten_thousand_that_wait():
     decoder = toy(context=32, blocks=64)
-    scheduler = Scheduler(decoder)
+    scheduler = scheduling(decoder)
     everybody = [sequence([1 + number % 90, 1 + number // 90], 1) for number in range(10_000)]
     for each in everybody[:-1]:
         scheduler.add(each)

@@ -6,10 +6,10 @@ import random
 
 import numpy as np
 import pytest
-from toy_backend import VOCABULARY, answer, finish, sequence, toy
+from toy_backend import VOCABULARY, answer, finish, scheduling, sequence, toy
 
+from rung.engine.sampling import Sampler, Sampling
 from rung.engine.scheduling import scheduler as scheduler_module
-from rung.engine.scheduling.scheduler import Scheduler
 from rung.engine.scheduling.speculation import Guesser, History, Lookup, StepSeconds, depth
 
 CONTEXT = 600
@@ -43,7 +43,7 @@ def clocked(monkeypatch):
 
 
 def run(decoder, *sequences):
-    scheduler = Scheduler(decoder)
+    scheduler = scheduling(decoder)
     for each in sequences:
         scheduler.add(each)
     return finish(scheduler, *sequences)
@@ -62,17 +62,29 @@ def test_guesses_change_nothing_but_the_number_of_steps(clocked, several):
 
 
 def test_drawn_tokens_are_those_that_are_drawn_without_guesses(clocked):
-    def drawn(seed):
-        random_ = np.random.default_rng(seed)
-        return lambda logits: int(logits.argmax()) if random_.random() < 0.8 else int(random_.integers(1, VOCABULARY))
+    def odd(said):
+        """No other token twice in the answer, every third time; nobody asks about an answer that is forbidden."""
+        assert all(token % 2 for token in said[::3])
+        return np.full(2, 0xAAAA_AAAA_AAAA_AAAA, np.uint64) if len(said) % 3 == 0 else None
 
+    settings = [
+        Sampling(temperature=0.15, seed=1),
+        Sampling(temperature=0.15, seed=2, presence_penalty=0.05, repeat_penalty=1.05),
+        Sampling(temperature=0.15, seed=3, frequency_penalty=0.03, top_logprobs=2),
+        Sampling(repeat_penalty=1.01),
+    ]
     prompt = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3]
-    for seed in range(5):
-        plain = sequence(prompt, 120, context=CONTEXT, choose=drawn(seed))
-        plain.guesser = None
-        guessed = sequence(prompt, 120, context=CONTEXT, choose=drawn(seed))
-        assert run(clocked(), plain) == run(clocked(), guessed)
-        assert guessed.guesser.accepted > 5
+    accepted = 0
+    for sampling in settings:
+        for mask in (None, odd):
+            samplers = [Sampler(sampling, prompt, mask=mask) for _ in range(2)]
+            plain, guessed = (sequence(prompt, 120, context=CONTEXT, sampler=each) for each in samplers)
+            plain.guesser = None
+            assert run(clocked(), plain) == run(clocked(), guessed)
+            assert samplers[0].logprobs == samplers[1].logprobs
+            assert len(samplers[0].logprobs) == (120 if sampling.top_logprobs else 0)
+            accepted += guessed.guesser.accepted
+    assert accepted > 50
 
 
 def test_no_guess_where_rows_cost_as_much_as_steps(clocked):
@@ -90,7 +102,7 @@ def test_a_text_that_never_repeats_costs_nothing(clocked):
 
 def test_earlier_answers_of_the_owner_are_guessed_from(clocked):
     decoder = clocked(following=None)
-    scheduler, steps = Scheduler(decoder), []
+    scheduler, steps = scheduling(decoder), []
     for owner in ("a", "b", "a"):
         decoder.prefixes.clear()
         before = len(decoder.step.batches)
@@ -114,12 +126,10 @@ def test_the_last_token_is_the_same_whatever_is_guessed(clocked, end):
 
 
 def test_an_end_token_within_a_guess_ends_the_answer(clocked):
-    def choose(logits):
-        count[0] += 1
-        return 0 if count[0] == 33 else int(logits.argmax())
+    def only_the_end(said):
+        return np.array([1, 0], np.uint64) if len(said) == 32 else None
 
-    count = [0]
-    each = sequence([1, 2, 3, 4] * 6, 100, context=CONTEXT, choose=choose)
+    each = sequence([1, 2, 3, 4] * 6, 100, context=CONTEXT, sampler=Sampler(Sampling(), mask=only_the_end))
     assert run(clocked(), each) == [answer([1, 2, 3, 4] * 6, 32, repeating)]
     assert each.reason == "end"
 

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from rung.engine.decoder import Decoder
+from rung.engine.sampling import Sampler, Sampling
 from rung.engine.scheduling.kv_cache import BlockPool
 from rung.engine.scheduling.scheduler import Scheduler
 from rung.engine.scheduling.sequence import TokenSequence
+from rung.ops.sample.numpy_sample import RUNG
 
 VOCABULARY = 97
 END = 0
@@ -83,10 +85,15 @@ def toy(context: int = 32, blocks: int | None = None, parallel: int = 8, block: 
     return Decoder(SimpleNamespace(shape=shape), pool, ToyStep(block), parallel=parallel)
 
 
-def sequence(prompt, most: int | None = 8, owner: str = "", context: int = 32, choose=None) -> TokenSequence:
-    """Return a greedy sequence."""
-    pick = choose or (lambda logits: int(logits.argmax()))
-    return TokenSequence(prompt, pick, ends=frozenset({END}), context=context, most=most, owner=owner)
+def sequence(prompt, most: int | None = 8, owner: str = "", context: int = 32, sampler=None) -> TokenSequence:
+    """Return a sequence, greedy unless a sampler is given."""
+    chosen_by = sampler or Sampler(Sampling())
+    return TokenSequence(prompt, chosen_by, ends=frozenset({END}), context=context, most=most, owner=owner)
+
+
+def scheduling(decoder: Decoder) -> Scheduler:
+    """Return a scheduler that samples in NumPy."""
+    return Scheduler(decoder, lambda logits, rows: RUNG.apply(None, logits, rows))
 
 
 def finish(scheduler: Scheduler, *sequences: TokenSequence) -> list[list[int]]:

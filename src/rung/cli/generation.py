@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ class SamplingOptions:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None
     repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     seed: int | None = None
 
 
@@ -46,7 +50,21 @@ class GenerationOptions(SamplingOptions):
 
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    top_logprobs: int | None = None
 
     def keywords(self) -> dict[str, Any]:
         """Return those that are set as keyword arguments."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, ())}
+        return {name: value for name, value in asdict(self).items() if value not in (None, (), {})}
+
+
+def parse_biases(pairs: Iterable[str]) -> dict[int, float]:
+    """Return biases by token id from texts ``ID=BIAS``. Raises ``ValueError`` with the text that is none."""
+    found: dict[int, float] = {}
+    for each in pairs:
+        token, _, bias = each.partition("=")
+        try:
+            found[int(token)] = float(bias)
+        except ValueError:
+            raise ValueError(each) from None
+    return found

@@ -17,7 +17,7 @@ from rung.engine.chat import Template
 from rung.engine.decoder import Decoder, check_ids
 from rung.engine.generate_many import Answer, as_completed
 from rung.engine.generation import Generation
-from rung.engine.sampling import Sampler, Sampling, choose, likeliest, logprob_entry, refusal
+from rung.engine.sampling import Sampler, Sampling, checked_mask, likeliest, logprob_entry
 from rung.engine.scheduling.scheduler import Scheduler
 from rung.engine.scheduling.sequence import LogitSequence, TokenSequence
 from rung.engine.stream import TextStream
@@ -27,6 +27,7 @@ from rung.models.card import ModelCard
 from rung.models.cards.network import NetworkCard
 from rung.models.damage_check import find_damage
 from rung.models.lookup import name_of
+from rung.ops.sample.rows import Chosen, Row
 from rung.planning.network_spec import Subject
 from rung.planning.solve import speed
 from rung.planning.speed import Rates
@@ -68,7 +69,7 @@ class Model:
         self.devices = devices
         self.tokenizer = tokenizer
         self.backend = backend
-        self.scheduler = Scheduler(backend)
+        self.scheduler = Scheduler(backend, self._sample)
         self._journal = journal
         self._measured: dict[str, float] = {}
         self._kitchen = WeightPlanCache(Subject.of_card(card))
@@ -97,20 +98,14 @@ class Model:
         """The tokens per second that are predicted of a prompt of so many tokens, and after it."""
         return speed(self._kitchen, self.plan, self.devices, prompt)
 
+    def _sample(self, logits: Floats, rows: Sequence[Row]) -> list[Chosen]:
+        """Choose a token of each row. The likeliest need no kernel, which takes time to load."""
+        return likeliest(logits) if all(row.plain for row in rows) else self._sample_kernel(logits, rows)
+
     @cached_property
-    def _sample(self) -> Sample:
-        """Return what draws tokens; bound for the first one that is drawn, as the likeliest needs no kernel."""
+    def _sample_kernel(self) -> Sample:
         processor = next((device for device in self.devices if device.kind == "cpu"), self.devices[0])
         return Sample(Binder(processor, self._journal, threads=self.plan.threads))
-
-    def _choose(self, sampler: Sampler, logits: Floats) -> int:
-        """Return the next token of a sequence. Raises ``DeviceError`` for logits that are no numbers."""
-        if sampler.takes_likeliest:
-            return likeliest(logits.reshape(-1))
-        (found,) = choose(self._sample, logits.reshape(1, -1), [sampler])
-        if found.error:
-            raise refusal(found)
-        return found.token
 
     def _describe(self, sampler: Sampler, answer: Generation, reason: str) -> dict[str, Any]:
         """Return the result of an answer, and note its speed for ``report``."""
@@ -196,8 +191,10 @@ class Model:
 
         Options: ``max_tokens temperature top_k top_p min_p typical_p repeat_penalty presence_penalty frequency_penalty
         logit_bias seed logprobs top_logprobs stop``, of which ``rung.engine.sampling.Sampling`` says what they mean;
-        those left out or None are the checkpoint's own, else greedy. ``result`` has the ``seed`` of an answer that was
-        drawn, and ``logprobs`` where they were asked for. Raises ``UsageError`` for a model without a chat template.
+        those left out or None are the checkpoint's own, else greedy. ``mask`` is called with the tokens of the answer
+        so far and returns which may follow: uint64 words, bit t % 64 of word t // 64 for token t; or None for all.
+        ``result`` has the ``seed`` of an answer that was drawn, and ``logprobs`` where they were asked for. Raises
+        ``UsageError`` for a model without a chat template.
         """
         return self._start(self._ids(_as_messages(messages)), options, goes_on=False)
 
@@ -309,13 +306,13 @@ class Model:
         if len(ids) >= self.plan.context:
             raise self._too_long(len(ids))
         stop = tuple(options.pop("stop", None) or ())
-        most = options.pop("max_tokens", None)
+        most, mask = options.pop("max_tokens", None), options.pop("mask", None)
         sampling = Sampling.of(self.card.defaults, **options)
         sampling.check_tokens(self.tokenizer.size)
         text = TextStream(self.tokenizer, stop, start=not goes_on)
-        sampler = Sampler(sampling, ids)
-        chosen = partial(self._choose, sampler)
-        sequence = TokenSequence(ids, chosen, ends=self._ends, context=self.backend.context, most=most)
+        allowed = None if mask is None else checked_mask(mask, self.backend.vocabulary)
+        sampler = Sampler(sampling, ids, mask=allowed)
+        sequence = TokenSequence(ids, sampler, ends=self._ends, context=self.backend.context, most=most)
         return Generation(self.scheduler, sequence, text, partial(self._describe, sampler), self._explain)
 
 

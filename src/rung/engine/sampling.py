@@ -12,7 +12,6 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,9 @@ from rung.core.errors import DeviceError, UsageError
 from rung.core.text import close
 from rung.ops.sample.philox import random_bits
 from rung.ops.sample.rows import Chosen, Row
+
+#: The tokens that may follow an answer: uint64 words, bit t % 64 of word t // 64 is that of token t; None: all.
+TokenMask = Callable[[Sequence[int]], npt.NDArray[np.uint64] | None]
 
 #: Bytes of a seed that is drawn: few, so that it can be typed again.
 _SEED_BYTES = 4
@@ -184,20 +186,23 @@ def _makes_sense(name: str, value: Any) -> bool:
 
 
 class Sampler:
-    """The choices of one sequence: its settings, what was said, and where its draws stand.
+    """Choose the tokens of one answer.
 
     ``prompt`` are ids that the repeat penalty counts as said. Draws depend on the seed, on ``choice`` (the number of
-    this answer among those to one prompt) and on how many tokens were taken, and on nothing else. ``seed`` is the one
-    that is drawn with: the setting's, else a new one; None where nothing is drawn. ``logprobs`` has the tokens chosen
-    so far where log probabilities are asked for.
+    this answer among those to one prompt) and on the position in the answer, and on nothing else. ``seed`` is the one
+    that is drawn with: the setting's, else a new one; None where nothing is drawn. ``mask`` is called with the tokens
+    of the answer and returns those that may follow, as ``rung.ops.sample`` has them, or None for all. ``logprobs`` has
+    the tokens chosen so far where log probabilities are asked for.
     """
 
-    def __init__(self, sampling: Sampling, prompt: Iterable[int] = (), choice: int = 0) -> None:
+    def __init__(
+        self, sampling: Sampling, prompt: Iterable[int] = (), choice: int = 0, mask: TokenMask | None = None
+    ) -> None:
         self.sampling = sampling
         given = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(_SEED_BYTES), "little")
         self.seed = given if sampling.temperature > 0 else None
-        self._choice, self._position = choice, 0
         self.logprobs: list[Chosen] = []
+        self._choice, self._mask = choice, mask
         self._said = _Said(prompt if sampling.repeat_penalty != 1 else ()) if sampling.counts_tokens else None
         fixed: dict[str, Any] = {name: getattr(sampling, name) for name in _OF_ROWS}
         if sampling.logit_bias:
@@ -212,72 +217,89 @@ class Sampler:
         """Return whether log probabilities are asked for."""
         return self.sampling.logprobs or self.sampling.top_logprobs > 0
 
-    @property
-    def takes_likeliest(self) -> bool:
-        """Return whether each token is the likeliest by the logits as they are, and nothing else is asked for."""
-        plain = not (self.sampling.counts_tokens or self.sampling.logit_bias or self.wants_logprobs)
-        return self.seed is None and plain
+    def rows(self, answer: Sequence[int], guesses: Sequence[int] = ()) -> list[Row]:
+        """Return the settings for the token after ``answer``, and for those after each of ``guesses``.
 
-    def row(self, mask: npt.NDArray[np.uint64] | None = None) -> Row:
-        """Return what the next token is chosen by; ``mask`` forbids tokens, as ``rung.ops.sample`` has it."""
-        more: dict[str, Any] = self._said.arrays() if self._said is not None else {}
-        bits = random_bits(self.seed, self._choice, self._position) if self.seed is not None else 0
-        return Row(**self._fixed, **more, mask=mask, random=bits)
-
-    def take(self, token: int) -> None:
-        """Go on after a token of the answer."""
-        self._position += 1
+        ``answer`` goes on from the last call's. A guess that the mask forbids is the last one with a row before it.
+        """
         if self._said is not None:
-            self._said.add(token)
+            self._said.count(answer)
+        found = []
+        for number in range(len(guesses) + 1):
+            before = guesses[:number]
+            more: dict[str, Any] = {} if self._said is None else self._said.arrays(before)
+            mask = None if self._mask is None else self._mask([*answer, *before])
+            position = len(answer) + number
+            bits = 0 if self.seed is None else random_bits(self.seed, self._choice, position)
+            found.append(Row(**self._fixed, **more, mask=mask, random=bits))
+            if mask is not None and number < len(guesses) and not _allows(mask, guesses[number]):
+                break
+        return found
+
+    def note(self, position: int, chosen: Chosen) -> None:
+        """Keep the log probabilities of the token at a position of the answer."""
+        if self.wants_logprobs:
+            self.logprobs[position:] = [chosen]
+
+
+def _allows(mask: npt.NDArray[np.uint64], token: int) -> bool:
+    return token // 64 < len(mask) and bool(int(mask[token // 64]) >> token % 64 & 1)
 
 
 class _Said:
     """Tokens that were said, each once, and how often each was in the answer."""
 
     def __init__(self, prompt: Iterable[int]) -> None:
-        self._places = {token: place for place, token in enumerate(dict.fromkeys(prompt))}
-        self._tokens, self._counts = array("i", self._places), array("i", bytes(4 * len(self._places)))
+        self._prompt = tuple(dict.fromkeys(prompt))
+        self._counted: int | None = None  # tokens of the answer; None: an interrupt came while they were counted
 
-    def add(self, token: int) -> None:
-        """Count a token of the answer."""
-        place = self._places.setdefault(token, len(self._places))
-        if place == len(self._tokens):
-            self._tokens.append(token)
-            self._counts.append(0)
-        self._counts[place] += 1
+    def _forget_answer(self) -> None:
+        self._places = {token: place for place, token in enumerate(self._prompt)}
+        self._tokens, self._counts = array("i", self._prompt), array("i", bytes(4 * len(self._prompt)))
 
-    def arrays(self) -> dict[str, npt.NDArray[np.int32]]:
-        """Return copies, as ``Row`` names them: a row stays as it is when more is said."""
-        return {"said": np.array(self._tokens, np.int32), "counts": np.array(self._counts, np.int32)}
+    def count(self, answer: Sequence[int]) -> None:
+        """Count the tokens of an answer, which goes on from the last call's."""
+        counted, self._counted = self._counted, None
+        if counted is None:
+            self._forget_answer()
+        for token in answer[counted or 0 :]:
+            place = self._places.setdefault(token, len(self._places))
+            if place == len(self._tokens):
+                self._tokens.append(token)
+                self._counts.append(0)
+            self._counts[place] += 1
+        self._counted = len(answer)
+
+    def arrays(self, more: Sequence[int]) -> dict[str, npt.NDArray[np.int32]]:
+        """Return copies, as ``Row`` names them, with ``more`` tokens of the answer."""
+        new = [token for token in dict.fromkeys(more) if token not in self._places]
+        said = np.array(self._tokens + array("i", new), np.int32)
+        counts = np.array(self._counts + array("i", bytes(4 * len(new))), np.int32)
+        for token in more:
+            place = self._places.get(token)
+            counts[len(self._tokens) + new.index(token) if place is None else place] += 1
+        return {"said": said, "counts": counts}
 
 
-def choose(
-    sample: Callable[[npt.NDArray[np.float32], Sequence[Row]], list[Chosen]],
-    logits: npt.NDArray[np.float32],
-    samplers: Sequence[Sampler],
-    masks: Sequence[npt.NDArray[np.uint64] | None] = (),
-) -> list[Chosen]:
-    """Choose the next token of several sequences at once, and go on after it.
+def checked_mask(mask: TokenMask, vocabulary: int) -> TokenMask:
+    """Return a mask that raises ``UsageError`` where it gives what is no mask of so many tokens."""
 
-    ``sample`` is a bound rung of ``rung.ops.sample``, ``logits`` f32 [sequences, vocabulary]; ``masks`` one of each
-    sequence, or none at all. A row with an error takes no token; ``refusal`` is what to raise for it.
-    """
-    rows = [sampler.row(mask) for sampler, mask in zip_longest(samplers, masks)]
-    found = sample(logits, rows)
-    for sampler, chosen in zip(samplers, found, strict=True):
-        if not chosen.error:
-            sampler.take(chosen.token)
-        if chosen.logprob is not None:
-            sampler.logprobs.append(chosen)
+    def checked(answer: Sequence[int]) -> npt.NDArray[np.uint64] | None:
+        found, words = mask(answer), -(-vocabulary // 64)
+        if found is not None and (getattr(found, "dtype", None) != np.uint64 or found.shape != (words,)):
+            raise UsageError(f"mask must return None or {words} words of uint64, for {vocabulary:,} tokens.")
+        return found
+
+    return checked
+
+
+def likeliest(logits: npt.NDArray[np.float32]) -> list[Chosen]:
+    """Choose the token with the largest logit of each row [rows, vocabulary]."""
+    found = []
+    for row in logits:
+        best = int(row.argmax())  # the first NaN where there is one
+        found.append(Chosen(best) if math.isfinite(row[best]) else Chosen(error="not-numbers"))
     return found
-
-
-def likeliest(logits: npt.NDArray[np.float32]) -> int:
-    """Return the token with the largest of some logits [vocabulary]. Raises ``DeviceError`` where that is no number."""
-    best = int(logits.argmax())
-    if not math.isfinite(logits[best]):
-        raise refusal(Chosen(best, error="not-numbers"))
-    return best
 
 
 def refusal(chosen: Chosen) -> DeviceError | UsageError:

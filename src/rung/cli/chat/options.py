@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from rung.cli.generation import GenerationOptions, SamplingOptions
+from rung.cli.generation import GenerationOptions, SamplingOptions, parse_biases
 from rung.core.errors import UsageError
 from rung.core.text import did_you_mean
 from rung.engine.sampling import Sampling
@@ -23,7 +23,11 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "top_k": (int, "a whole number, 0 (all tokens) or above", "40"),
     "top_p": (float, "a number from 0 to 1", "0.9"),
     "min_p": (float, "a number from 0 to 1", "0.05"),
+    "typical_p": (float, "a number from 0 to 1; 1 is off", "0.95"),
     "repeat_penalty": (float, "a number above 0; 1 is no penalty", "1.1"),
+    "presence_penalty": (float, "a number from -2 to 2", "0.5"),
+    "frequency_penalty": (float, "a number from -2 to 2", "0.5"),
+    "logit_bias": (lambda text: parse_biases(text.split()), "token ids with numbers from -100 to 100", "13=-5 14=2"),
     "seed": (int, "a whole number, 0 or above", "7"),
     "max_tokens": (int, "a whole number, 1 or above", "200"),
     "stop": (_texts, "a text", "END"),
@@ -50,11 +54,11 @@ def set_option(options: GenerationOptions, text: str) -> tuple[GenerationOptions
         now = _shown(getattr(options, name))
         raise UsageError(f"/set {name} needs a value; it is {now} now.", (), _ways(name), code="input-empty")
     if value == _DEFAULT:
-        return _changed(options, name, () if name == "stop" else None), name
+        return _changed(options, name, getattr(GenerationOptions(), name)), name
     changed = _changed(options, name, _parse(name, value))
-    if name in _SAMPLING:
+    if name in (*_SAMPLING, "logit_bias"):
         try:
-            Sampling.of({}, **sampling_options(changed))
+            Sampling.of({}, **sampling_options(changed), logit_bias=changed.logit_bias)
         except UsageError as error:
             raise _no_value(name, value) from error
     return changed, name
@@ -69,6 +73,8 @@ def check_options(options: Mapping[str, Any]) -> GenerationOptions:
     checked = GenerationOptions()
     for name, value in options.items():
         values = value if name == "stop" and isinstance(value, list) else [value]
+        if isinstance(value, Mapping):
+            values = [" ".join(f"{key}={number}" for key, number in value.items())]
         for each in values:
             checked, _ = set_option(checked, f"{name} {each}")
         if name == "stop":
@@ -102,13 +108,13 @@ def option_lines(options: GenerationOptions, defaults: Mapping[str, Any]) -> lis
     lines = []
     for name in _OPTIONS:
         value = getattr(options, name)
-        if value not in (None, ()):
-            lines.append(f"{name:<15} {_shown(value)}")
+        if value not in (None, (), {}):
+            lines.append(f"{name:<17} {_shown(value)}")
         elif name not in _SAMPLING:
-            lines.append(f"{name:<15} none")
+            lines.append(f"{name:<17} none")
         else:
             own = getattr(applied, name)
-            lines.append(f"{name:<15} {'a new one for each answer' if own is None else f'{own:g}'} ({_DEFAULT})")
+            lines.append(f"{name:<17} {'a new one for each answer' if own is None else f'{own:g}'} ({_DEFAULT})")
     return lines
 
 
@@ -118,6 +124,8 @@ def sampling_options(options: GenerationOptions) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    if value is None or value == ():
+    if value in (None, (), {}):
         return _DEFAULT
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={number:g}" for key, number in value.items())
     return " ".join(map(ascii, value)) if isinstance(value, (tuple, list)) else f"{value}"

@@ -18,6 +18,12 @@ _OPTIONS = {
     "top_p": "top_p",
     "top_k": "top_k",
     "min_p": "min_p",
+    "typical_p": "typical_p",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "logit_bias": "logit_bias",
+    "logprobs": "logprobs",
+    "top_logprobs": "top_logprobs",
     "seed": "seed",
     "stop": "stop",
     "repeat_penalty": "repeat_penalty",
@@ -92,6 +98,8 @@ def _of_body(key: str | int, body: dict[str, Any], url: str) -> Request:
     model = given.pop("model", None)
     try:
         prompt = _prompt(given, url)
+        if url == COMPLETION and "logprobs" in given:  # a number there, True elsewhere
+            given |= {"logprobs": True, "top_logprobs": given["logprobs"]}
         options = dict(_option(name, value) for name, value in given.items() if name not in _PLAIN)
         for name, values in _PLAIN.items():
             if name in given and given[name] not in values:
@@ -139,6 +147,8 @@ def _option(name: str, value: Any) -> tuple[str, Any]:
         if not isinstance(several, list) or not all(isinstance(each, str) and each for each in several):
             raise ValueError("stop is neither a text nor a list of texts")
         return name, tuple(several)
+    if name in ("logit_bias", "logprobs"):  # ``Sampling`` checks them
+        return name, value
     whole = name in ("max_tokens", "max_completion_tokens")
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or (whole and value < 1):
         raise ValueError(f"{name} {value!r} makes no sense")

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
@@ -73,7 +74,9 @@ class Results:
             if reason:
                 return {"line": request.key, **prompt, "error": reason}
             ended = _REASONS[answer.result["stop_reason"]]
-            return {"line": request.key, **prompt, "text": answer.text, "finish_reason": ended, "usage": _usage(answer)}
+            more = {name: answer.result[name] for name in ("logprobs",) if name in answer.result}
+            found = {"text": answer.text, "finish_reason": ended, **more, "usage": _usage(answer)}
+            return {"line": request.key, **prompt, **found}
         error = {"message": reason, "type": "invalid_request_error", "param": None, "code": None}
         body = {"error": error} if reason else self._body(request, answer)
         response = {"status_code": 400 if reason else 200, "request_id": f"req_{request.key}", "body": body}
@@ -88,9 +91,33 @@ class Results:
             "object": "chat.completion" if chats else "text_completion",
             "created": int(time.time()),
             "model": self._model,
-            "choices": [{"index": 0, **text, "finish_reason": ended, "logprobs": None}],
+            "choices": [{"index": 0, **text, "finish_reason": ended, "logprobs": _logprobs(answer, chats)}],
             "usage": _usage(answer),
         }
+
+
+def _logprobs(answer: Answer, chats: bool) -> dict[str, Any] | None:
+    """Return log probabilities as OpenAI's chat completions have them, or as its completions do."""
+    entries = answer.result.get("logprobs")
+    if entries is None:
+        return None
+    if chats:
+        return {"content": [_without_id(entry) for entry in entries]}
+    tokens = [entry["token"] for entry in entries]
+    return {
+        "tokens": tokens,
+        "token_logprobs": [entry["logprob"] for entry in entries],
+        "top_logprobs": [{like["token"]: like["logprob"] for like in entry["top_logprobs"]} for entry in entries],
+        "text_offset": [0, *accumulate(map(len, tokens))][: len(tokens)],
+    }
+
+
+def _without_id(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry of a token without its id, which OpenAI's have not."""
+    found = {name: value for name, value in entry.items() if name != "id"}
+    if "top_logprobs" in found:
+        found["top_logprobs"] = [_without_id(each) for each in found["top_logprobs"]]
+    return found
 
 
 def _usage(answer: Answer) -> dict[str, Any]:

@@ -17,14 +17,16 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from itertools import accumulate, islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rung.core.errors import OutOfMemory
 from rung.engine.scheduling.kv_cache import Tokens, common_length
-from rung.engine.scheduling.sequence import Sequence
+from rung.engine.scheduling.sequence import Outcome, Sequence
 from rung.engine.scheduling.speculation import History, StepSeconds, depth
 from rung.formats.codec import Floats
 from rung.models.decoder_memory import CHUNK
+from rung.ops.sample.rows import Chosen, Row
 
 #: Seconds within which everybody shall have a token while a prompt is read.
 LATENCY_GOAL = 0.15
@@ -110,6 +112,10 @@ class Backend(Protocol[C]):
         """Compute the next tokens of each cache; return logits of the last so many of each, one after the other."""
 
 
+#: Chooses a token of each row of logits [rows, vocabulary].
+SampleRows = Callable[[Floats, Many[Row]], list[Chosen]]
+
+
 class Scheduler:
     """Sequences over one backend. Any thread may call; a fork goes on with its copy.
 
@@ -117,8 +123,10 @@ class Scheduler:
     ``latency_goal`` seconds. An interrupt may come between any two lines. What it cuts is mended by the next call.
     """
 
-    def __init__(self, backend: Backend[Any], chunk: int = CHUNK, latency_goal: float = LATENCY_GOAL) -> None:
-        self._backend = backend
+    def __init__(
+        self, backend: Backend[Any], sample: SampleRows, chunk: int = CHUNK, latency_goal: float = LATENCY_GOAL
+    ) -> None:
+        self._backend, self._sample = backend, sample
         self._chunk, self._latency_goal = chunk, latency_goal
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []  # in the order in which they got their caches
@@ -238,19 +246,31 @@ class Scheduler:
         self._backend.get_ready(max(len(part.ids) for part in batch))
         begun = time.perf_counter()
         logits = self._backend.compute([(part.cache, part.ids, part.logits) for part in batch])
+        outcomes = self._choose(batch, logits)
         self._cut = True
         self._measure(batch, begun - started, time.perf_counter() - begun)
-        row = 0
-        for part in batch:
-            self._take(part, logits[row : row + part.logits])
-            row += part.logits
+        for part, outcome in zip(batch, outcomes, strict=True):
+            self._take(part, outcome)
         return True
 
-    def _take(self, part: Part, logits: Floats) -> None:
-        """Let a sequence take its logits and count its tokens. What fails there ends this sequence alone."""
+    def _choose(self, batch: Many[Part], logits: Floats) -> list[Outcome]:
+        """Choose the next tokens of all sequences of a step in one call."""
+        rows = [_rows(part) for part in batch]
+        firsts = [0, *accumulate(part.logits for part in batch)]
+        picked = [first + number for first, each in zip(firsts, rows, strict=False) for number in range(len(each))]
+        settings = [row for each in rows for row in each]
+        values = logits if len(picked) == len(logits) else logits[picked]
+        tokens = iter(self._sample(values, settings) if settings else ())
+        return [
+            Outcome(part.start, logits[first : first + part.logits], list(islice(tokens, len(each))), part.guesses)
+            for part, first, each in zip(batch, firsts, rows, strict=False)
+        ]
+
+    def _take(self, part: Part, outcome: Outcome) -> None:
+        """Let a sequence take what was computed and count its tokens. What fails there ends this sequence alone."""
         sequence, wrong = part.sequence, len(part.guesses)
         try:
-            wrong -= sequence.accept(logits, part.start, part.guesses)
+            wrong -= 0 if sequence.error else sequence.accept(outcome)
         except Exception as error:
             sequence.end("error", error)
         part.cache.advance(part.ids[: len(part.ids) - wrong])
@@ -385,6 +405,15 @@ class Scheduler:
             and common_length(each.ids[: each.prompt], sequence.ids) >= each.computed + _WORTH_WAITING
             for each in self._running
         )
+
+
+def _rows(part: Part) -> list[Row]:
+    """Return what the tokens of a part are chosen by. A mask that fails ends its sequence."""
+    try:
+        return part.sequence.rows(part.guesses) if part.logits else []
+    except Exception as error:
+        part.sequence.end("error", error)
+        return []
 
 
 def _has_news(sequence: Sequence, before: tuple[int | None, int]) -> bool:

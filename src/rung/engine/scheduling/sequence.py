@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from collections.abc import Sequence as Many
+from typing import NamedTuple
 
 import numpy as np
 
+from rung.engine.sampling import Sampler, refusal
 from rung.engine.scheduling.kv_cache import Tokens
 from rung.engine.scheduling.speculation import Guesser
 from rung.formats.codec import Floats
+from rung.ops.sample.rows import Chosen, Row
+
+
+class Outcome(NamedTuple):
+    """Hold what a step computed of a sequence.
+
+    ``logits`` [rows, vocabulary] are of tokens from ``start`` on, the last rows those after each of ``guesses``;
+    ``chosen`` are the tokens by ``Sequence.rows``. The next step overwrites the logits.
+    """
+
+    start: int
+    logits: Floats
+    chosen: Many[Chosen] = ()
+    guesses: Many[int] = ()
 
 
 class Sequence:
@@ -71,25 +86,25 @@ class Sequence:
         """Return of how many of the next ``count`` tokens, the last ones, logits are needed."""
         raise NotImplementedError
 
-    def accept(self, logits: Floats, start: int, guesses: Many[int] = ()) -> int:
-        """Take the logits [rows, vocabulary] of tokens from ``start`` on, and return how many ``guesses`` were right.
+    def rows(self, guesses: Many[int]) -> list[Row]:
+        """Return what tokens are chosen by: the next one, and those after each guess; none where none is chosen."""
+        return []
 
-        The last rows are those after each of the guesses. The next step overwrites the logits.
-        """
+    def accept(self, outcome: Outcome) -> int:
+        """Go on after a step, and return how many of its guesses were right."""
         raise NotImplementedError
 
 
 class TokenSequence(Sequence):
     """A sequence that gets longer by a token whenever all of its tokens are computed.
 
-    ``choose`` returns the next token from logits [vocabulary]; the sequence ends with one of ``ends``, after ``most``
-    tokens, or when ``context`` tokens are computed.
+    It ends with one of ``ends``, after ``most`` tokens, or when ``context`` tokens are computed.
     """
 
     def __init__(
         self,
         ids: Many[int],
-        choose: Callable[[Floats], int],
+        sampler: Sampler,
         *,
         ends: frozenset[int],
         context: int,
@@ -97,7 +112,7 @@ class TokenSequence(Sequence):
         owner: str = "",
     ) -> None:
         super().__init__(ids, owner)
-        self._choose, self._ends, self._context, self._most = choose, ends, context, most
+        self._sampler, self._ends, self._context, self._most = sampler, ends, context, most
         self.guesser = Guesser()
         self._taken = 0
 
@@ -132,15 +147,21 @@ class TokenSequence(Sequence):
         """Return 1 with the last of its tokens, else 0."""
         return int(self.computed + count == len(self.ids))
 
-    def accept(self, logits: Floats, start: int, guesses: Many[int] = ()) -> int:
-        """Choose the next token once all are computed, and one more after each guess that it is."""
-        for right, row in enumerate(logits):
-            token = self._choose(row)
-            if token in self._ends:
+    def rows(self, guesses: Many[int]) -> list[Row]:
+        """See there."""
+        return self._sampler.rows(self.ids[self.prompt :], guesses)
+
+    def accept(self, outcome: Outcome) -> int:
+        """Append the tokens that were chosen, up to the first that is not as guessed. Raises the error of a row."""
+        for right, chosen in enumerate(outcome.chosen):
+            if chosen.error:
+                raise refusal(chosen)
+            self._sampler.note(len(self.ids) - self.prompt, chosen)
+            if chosen.token in self._ends:
                 self.end("end")
                 return right
-            self.ids.append(token)
-            if right == len(guesses) or token != guesses[right]:
+            self.ids.append(chosen.token)
+            if right == len(outcome.guesses) or chosen.token != outcome.guesses[right]:
                 return right
         return 0
 
@@ -158,9 +179,10 @@ class LogitSequence(Sequence):
         """Return ``count``: each token's logits are needed."""
         return count
 
-    def accept(self, logits: Floats, start: int, guesses: Many[int] = ()) -> int:
+    def accept(self, outcome: Outcome) -> int:
         """Keep the logits."""
-        self.logits[start : start + len(logits)] = logits
-        if start + len(logits) == len(self.ids):
+        end = outcome.start + len(outcome.logits)
+        self.logits[outcome.start : end] = outcome.logits
+        if end == len(self.ids):
             self.end("end")
         return 0

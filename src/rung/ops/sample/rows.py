@@ -49,6 +49,11 @@ class Row:
         """Return whether logits change before one is chosen."""
         return bool(len(self.said) or len(self.bias_ids) or self.mask is not None)
 
+    @property
+    def plain(self) -> bool:
+        """Return whether the highest logit is chosen, and nothing else is asked for."""
+        return not (self.inverse or self.changes) and self.top_logprobs is None
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:

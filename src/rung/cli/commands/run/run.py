@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rung.cli import options
-from rung.cli.generation import GenerationOptions, LoadOptions
+from rung.cli.generation import GenerationOptions, LoadOptions, parse_biases
 from rung.cli.views.output import note
 from rung.core.errors import UsageError
 from rung.core.text import quoted
@@ -59,6 +60,54 @@ _Penalty = Annotated[
         "--repeat-penalty",
         min=0.01,
         help="Above 1: make tokens that stand in the text already less likely.",
+        show_default=False,
+    ),
+]
+_TypicalP = Annotated[
+    float | None,
+    typer.Option(
+        "--typical-p",
+        min=0.0,
+        max=1.0,
+        help="Choose among the tokens that are about as surprising as expected and have this share together.",
+        show_default=False,
+    ),
+]
+_Presence = Annotated[
+    float | None,
+    typer.Option(
+        "--presence-penalty",
+        min=-2.0,
+        max=2.0,
+        help="Above 0: make tokens that stand in the answer already less likely.",
+        show_default=False,
+    ),
+]
+_Frequency = Annotated[
+    float | None,
+    typer.Option(
+        "--frequency-penalty",
+        min=-2.0,
+        max=2.0,
+        help="The same, as often as they stand there.",
+        show_default=False,
+    ),
+]
+_Bias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--logit-bias",
+        help="Add to the logit of a token: ID=BIAS, from -100 (never) to 100; may be given several times.",
+        show_default=False,
+    ),
+]
+_Logprobs = Annotated[
+    int | None,
+    typer.Option(
+        "--top-logprobs",
+        min=0,
+        max=100,
+        help="Log probability of each token, and of so many of the likeliest ones; with --json.",
         show_default=False,
     ),
 ]
@@ -123,7 +172,12 @@ def run(
     top_k: _TopK = None,
     top_p: _TopP = None,
     min_p: _MinP = None,
+    typical_p: _TypicalP = None,
     repeat_penalty: _Penalty = None,
+    presence_penalty: _Presence = None,
+    frequency_penalty: _Frequency = None,
+    logit_bias: _Bias = None,
+    top_logprobs: _Logprobs = None,
     seed: _Seed = None,
     stop: _Stop = None,
     system: _System = None,
@@ -142,6 +196,8 @@ def run(
     from rung.planning.request import Typed
 
     _no_question_as_model(model, prompt)
+    if top_logprobs is not None and not json:
+        raise UsageError("--top-logprobs shows nothing without --json.", (), ["--json"])
     path, starter = _model(model, yes, offline, quiet or json)
     typed = Typed(model=model or "", device=device, software=software)
     request = RunOptions(
@@ -149,7 +205,19 @@ def run(
         prompt=_prompt(model, prompt, raw, json, quiet or json),
         load=LoadOptions(format, device, memory, context, threads, offline, revision, tuple(adapter or ()), typed),
         generation=GenerationOptions(
-            temperature, top_k, top_p, min_p, repeat_penalty, seed, max_tokens=max_tokens, stop=tuple(stop or ())
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            typical_p,
+            repeat_penalty,
+            presence_penalty,
+            frequency_penalty,
+            seed,
+            max_tokens=max_tokens,
+            stop=tuple(stop or ()),
+            logit_bias=_biases(logit_bias or ()),
+            top_logprobs=top_logprobs,
         ),
         system=system,
         raw=raw,
@@ -160,6 +228,17 @@ def run(
         software=software,
     )
     _run(request)
+
+
+def _biases(given: Sequence[str]) -> dict[int, float]:
+    try:
+        return parse_biases(given)
+    except ValueError as error:
+        raise UsageError(
+            f"--logit-bias {error} makes no sense: it must be ID=BIAS, a token's id and a number.",
+            (),
+            ["--logit-bias 13=-5", 'rung run smollm2 "Hi" --json --top-logprobs 3   # shows ids'],
+        ) from None
 
 
 def _no_question_as_model(model: str | None, prompt: str | None) -> None:
