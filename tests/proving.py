@@ -45,9 +45,8 @@ def _attention(cache: str) -> Iterator[Case]:
 
 def _steps() -> Iterator[Case]:
     for cache, linears in (("f32", _MIXED[1:]), ("f16", _MIXED[1:]), ("f16", _MIXED[:1]), ("f16", _MIXED)):
-        for adapters in (False, True):
-            options = {"linears": linears, "head_dim": 64, "devices": 1, "adapters": adapters}
-            yield Case("decode_step", cache, "f32", (2, 512, 1024, 1000), FrozenDict(options))
+        options = {"linears": linears, "head_dim": 64, "devices": 1}
+        yield Case("decode_step", cache, "f32", (2, 512, 1024, 1000), FrozenDict(options))
 
 
 def _climbed(binder: Binder, cases: Iterable[Case], apart: bool = False) -> list[_Proof]:

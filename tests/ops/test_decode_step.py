@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from rung.ops import proof
 from rung.ops.attention.numpy_sdpa import RUNG as ARRAY_ATTENTION
 from rung.ops.attention.ref import RUNG as REF_ATTENTION
 from rung.ops.decode_step import LADDER
-from rung.ops.decode_step.low_rank import Adapted
+from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.numba_step import RUNG as STEP
 from rung.ops.decode_step.numpy_step import RUNG as ARRAY_STEP
 from rung.ops.decode_step.parts import SequenceRows
@@ -47,7 +48,8 @@ class RowLinear:
 
     def __init__(self, weight, format):
         self.rung = STORED if format in READ_AS_STORED else ROW
-        self.state = self.rung.prepare(encoded(weight, format), dtype="f32", threads=1)
+        self.encoded = partial(encoded, weight, format)
+        self.state = self.rung.prepare(self.encoded(), dtype="f32", threads=1)
         self.without_torch = format not in READ_AS_STORED
 
     def __call__(self, x):
@@ -96,9 +98,9 @@ def prepared(kind, format, cache_dtype, threads):
         yield rung, bind(rung, described, PackedParts(roles(model), format), cache, threads), cache
 
 
-def logits(rung, state, cache, ids, start):
+def logits(rung, state, cache, ids, start, adapter=None):
     """Logits after each of some tokens that are read together."""
-    return torch.from_numpy(rung.apply(state, [SequenceRows(ids, start, cache, len(ids))]).copy())
+    return torch.from_numpy(rung.apply(state, [SequenceRows(ids, start, cache, len(ids), adapter)]).copy())
 
 
 def tokens(rung, state, cache):
@@ -115,6 +117,23 @@ def assert_close(found, wanted):
     """Both multiply the same int8 activations; where one rounds to the next integer, a little differs."""
     assert (found - wanted).abs().max() < 0.1 * wanted.std()
     assert (found - wanted).square().mean().sqrt() < 0.02 * wanted.std()
+
+
+class ArrayAttention(PackedParts):
+    """Packed weights, and an attention for arrays and tensors."""
+
+    def attention(self, layer):
+        return BothAttention()
+
+
+class BothAttention:
+    """Attention of arrays and of tensors."""
+
+    def __call__(self, *given, **options):
+        return REF_ATTENTION.apply(*given, **options)
+
+    def attend(self, *given, **options):
+        return ARRAY_ATTENTION.attend(*given, **options)
 
 
 class Arrays:
@@ -225,28 +244,46 @@ def test_floats_and_packed_weights_stand_side_by_side():
     assert_close(found[1], found[0])
 
 
-class AdaptedParts(PackedParts):
-    """A LoRA beside every linear, a DoRA beside some; ``torch`` has torch add them."""
+def change_of(role, shape, rank, seed=0):
+    """A LoRA for a weight, a DoRA for some."""
+    random = np.random.default_rng([seed, *map(ord, role)])
+    down, up = random.standard_normal((rank, shape[1])), random.standard_normal((shape[0], rank)) / 8
+    magnitude = 1 + random.random(shape[0]) if role.endswith((".o", ".up", ".gate_up", ".v")) else None
+    return LowRank(*(part.astype(np.float32) for part in (down, up)), 0.5, magnitude)
 
-    def __init__(self, weights, format, torch=False, rank=5):
-        super().__init__(weights, format)
-        self.torch, self.rank = torch, rank
+
+def adapter_of(weights, rank=5, seed=0, without=()):
+    """An adapter of every linear whose role does not end so."""
+    changes = {
+        each.role: [change_of(each.role, each.linear.encoded().shape, rank, seed)]
+        for each, _ in weights.linears
+        if not each.role.endswith(tuple(without))
+    }
+    return BoundAdapter(weights, changes, 2)
+
+
+class Changed:
+    """A linear with a change that torch adds."""
+
+    without_torch = False
+
+    def __init__(self, role, linear, rank=5):
+        self.linear, weight = linear, formats.decode(linear.encoded())
+        change = change_of(role, weight.shape, rank)
+        delta = change.scale * change.up.astype(np.float64) @ change.down
+        self.delta, self.factor = torch.from_numpy(delta.astype(np.float32)), 1.0
+        if change.magnitude is not None:
+            self.factor = torch.from_numpy(change.magnitude / np.linalg.norm(weight + delta, axis=1)).float()
+
+    def __call__(self, x):
+        return (self.linear(x) + x @ self.delta.T) * self.factor
+
+
+class ChangedParts(PackedParts):
+    """The same weights with changes that torch adds."""
 
     def linear(self, role):
-        linear = super().linear(role)
-        weight = self.weights.get(role, self.weights["embed"]) if role == "head" else self.weights[role]
-        linear.encoded = lambda: encoded(weight, self.format)
-        rows, columns = weight.shape
-        random = np.random.default_rng([ord(letter) for letter in role])
-        down, up = random.standard_normal((self.rank, columns)), random.standard_normal((rows, self.rank)) / 8
-        magnitude = 1 + random.random(rows) if role.endswith((".o", ".up", ".gate_up", ".v")) else None
-        change = LowRank(*(part.astype(np.float32) for part in (down, up)), 0.5, magnitude)
-        made = Adapted(linear, [change], "cpu", 2)
-        if not self.torch:
-            return made
-        wide = torch.from_numpy((change.scale * change.up @ change.down).astype(np.float32))
-        factor = 1.0 if magnitude is None else torch.from_numpy(made.beside.rows.factor[:rows].copy())
-        return lambda x: (linear(x) + x @ wide.T) * factor
+        return Changed(role, super().linear(role))
 
 
 @pytest.mark.parametrize("format", ["q8_0", "bf16"])
@@ -254,13 +291,37 @@ class AdaptedParts(PackedParts):
 def test_adapters_stand_beside_weights_of_every_architecture(kind, format):
     """Tokens and prompts of the compiled rung, against torch beside the same weights."""
     model, found = checkpoint(kind, vocab_size=131), []
-    for rung in (REF, STEP):
+    for rung, parts in ((REF, ChangedParts), (STEP, PackedParts)):
         cache = cache_of(shape(model), 48)
-        state = bind(rung, shape(model), AdaptedParts(roles(model), format, torch=rung is REF), cache)
+        weights = Weights.bind(shape(model), parts(roles(model), format), cache.context)
+        adapter = adapter_of(weights) if rung is STEP else None
+        state = rung.prepare(weights, cache.pool, threads=2)
         many = 18 if format == "q8_0" else 8  # rows of floats as they are stored that torch does not read
         cuts = [(IDS[:many], 0), (IDS[:7], many), *(([token], many + 7 + place) for place, token in enumerate(IDS))]
-        found.append(torch.cat([logits(rung, state, cache, ids, start) for ids, start in cuts]))
+        found.append(torch.cat([logits(rung, state, cache, ids, start, adapter) for ids, start in cuts]))
     assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("rung", [REF, ARRAY_STEP])
+def test_the_plain_rungs_add_adapters_as_the_compiled_one(rung):
+    """Three sequences, two of which have adapters of their own, in one batch."""
+    model, found = checkpoint("llama", vocab_size=131), []
+    for each in (rung, STEP):
+        pool = BlockPool(shape(model), 32, "f32", ["cpu"] * 3, 16, blocks=6)
+        weights = Weights.bind(shape(model), ArrayAttention(roles(model), "q8_0"), 32)
+        given = [None, adapter_of(weights), adapter_of(weights, 19, 1, without=(".q", ".down"))]
+        caches = [Cache(pool) for _ in given]
+        for cache in caches:
+            cache.reserve(len(IDS))
+        state = each.prepare(weights, pool, threads=2)
+        for start, end in ((0, 9), (9, 11), (11, 18)):
+            batch = [
+                SequenceRows(IDS[start:end], start, cache, 2, adapter)
+                for cache, adapter in zip(caches, given, strict=True)
+            ]
+            found.append(torch.from_numpy(each.apply(state, batch).copy()))
+    for plain, compiled in zip(found[:3], found[3:], strict=True):
+        assert_close(compiled, plain)
 
 
 def test_a_call_can_be_repeated():
@@ -300,10 +361,9 @@ def test_the_ladder_and_its_reasons(sizes, options, rung, reason):
 
 
 @pytest.mark.parametrize("linears", [("numba.row",), ("numba.stored",), ("numba.row", "numba.stored")])
-@pytest.mark.parametrize("adapters", [False, True])
 @pytest.mark.parametrize("name", ["numba.step", "numba.glue"])
-def test_the_self_check_lets_both_rungs_pass_with_every_kind_of_weight(name, linears, adapters):
-    options = FrozenDict({"linears": linears, "head_dim": 64, "adapters": adapters})
+def test_the_self_check_lets_both_rungs_pass_with_every_kind_of_weight(name, linears):
+    options = FrozenDict({"linears": linears, "head_dim": 64})
     case = Case("decode_step", "f16", "f32", (2, 64, 96, 83), options)
     assert proof.perform(LADDER.rung(name).to_json(), case.to_json()) == {"ok": True, "reason": ""}
 
@@ -365,39 +425,36 @@ class Formats(PackedParts):
         return super().linear(role)
 
 
-class AdaptedFormats(AdaptedParts, Formats):
-    """Adapters beside them."""
-
-
 @pytest.mark.parametrize(
-    ("kind", "dtype", "parts"),
-    [
-        ("llama", "f32", Formats),
-        ("gemma2", "f16", Formats),
-        ("gemma3_text", "f32", AdaptedFormats),
-        ("qwen3", "f16", AdaptedFormats),
-    ],
+    ("kind", "dtype", "adapters"),
+    [("llama", "f32", False), ("gemma2", "f16", False), ("gemma3_text", "f32", True), ("qwen3", "f16", True)],
 )
-def test_a_row_gives_the_same_bytes_whatever_is_computed_beside_it(kind, dtype, parts):
+def test_a_row_gives_the_same_bytes_whatever_is_computed_beside_it(kind, dtype, adapters):
     """One token after the other on one thread, against rows of three sequences in batches of every size up to tiles,
     cut anywhere, on two threads, in blocks that lie elsewhere. The columns of weights are more than a tile takes at
-    once, the ranks of adapters more than are summed at once, and some are left over."""
+    once. With adapters, two of the sequences have one of their own: of more ranks than are summed at once, and of some
+    that are left over, which leaves out some weights."""
     model = checkpoint(kind, hidden_size=256, intermediate_size=2560, vocab_size=131)
     described, random = shape(model), np.random.default_rng(3)
-    bound = parts(roles(model), "") if parts is Formats else parts(roles(model), "", rank=21)
+    weights = Weights.bind(described, Formats(roles(model), ""), 64)
+    given = [None, adapter_of(weights, 21), adapter_of(weights, 6, 1, (".k", ".up", "head"))]
+    given = given if adapters else [None] * 3
     prompts = [random.integers(0, 128, 61).tolist() for _ in range(3)]
     alone = cache_of(described, 64, dtype)
-    state = bind(STEP, described, bound, alone, threads=1)
+    state = STEP.prepare(weights, alone.pool, threads=1)
     assert STEP.same_bytes(state)
-    wanted = [torch.cat([logits(STEP, state, alone, [token], at) for at, token in enumerate(ids)]) for ids in prompts]
+    wanted = [
+        torch.cat([logits(STEP, state, alone, [token], at, adapter) for at, token in enumerate(ids)])
+        for ids, adapter in zip(prompts, given, strict=True)
+    ]
     pool = BlockPool(described, 64, dtype, ["cpu"] * len(described.layers), 32, blocks=6)
-    together = STEP.prepare(Weights.bind(described, bound, 64), pool, threads=2)
-    found = run_cut(together, [Cache(pool) for _ in prompts], prompts, random)
+    together = STEP.prepare(Weights.bind(described, Formats(roles(model), ""), 64), pool, threads=2)
+    found = run_cut(together, [Cache(pool) for _ in prompts], prompts, random, given)
     for mine, theirs in zip(found, wanted, strict=True):
         assert torch.equal(mine, theirs)
 
 
-def run_cut(state, caches, prompts, random):
+def run_cut(state, caches, prompts, random, adapters):
     """Logits of each prompt, read in batches of random parts of all of them."""
     done, found = [0] * len(prompts), [[] for _ in prompts]
     while any(at < len(ids) for at, ids in zip(done, prompts, strict=True)):
@@ -407,7 +464,7 @@ def run_cut(state, caches, prompts, random):
             if count:
                 caches[number].reserve(done[number] + count)
                 ids = prompts[number][done[number] : done[number] + count]
-                batch.append(SequenceRows(ids, done[number], caches[number], count))
+                batch.append(SequenceRows(ids, done[number], caches[number], count, adapters[number]))
                 numbers.append(number)
                 done[number] += count
         if batch:

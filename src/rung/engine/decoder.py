@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from rung.core.errors import OutOfMemory, UsageError
@@ -11,7 +11,9 @@ from rung.core.shield import import_whole
 from rung.engine.scheduling.kv_cache import BlockPool, Cache
 from rung.engine.scheduling.prefix_cache import PrefixCache
 from rung.formats.codec import Floats
+from rung.models.adapters.adapter import LowRank
 from rung.models.decoder_memory import CHUNK
+from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.parts import Pool, SequenceRows
 from rung.ops.decode_step.weights import Weights
 
@@ -48,7 +50,9 @@ class Decoder:
     ) -> None:
         self.weights, self.pool, self.parallel = weights, pool, parallel
         self.prefixes = PrefixCache(pool)
-        self.step, self._singles = step, singles
+        self.step, self._singles, self._threads = step, singles, threads
+        #: What sequences have that name no adapter.
+        self.default_adapter: BoundAdapter | None = None
         self._state = step.prepare(weights, pool, threads=threads)
 
     @property
@@ -66,14 +70,22 @@ class Decoder:
         """Return whether logits do not depend on how tokens are put together."""
         return self.step.same_bytes(self._state)
 
-    def begin(self, ids: Sequence[int], owner: str = "", share: bool = False) -> Cache | None:
+    def bind_adapter(self, changes: Mapping[str, Sequence[LowRank]]) -> BoundAdapter:
+        """Return the changes of an adapter, by the role of the weight, for sequences of this decoder."""
+        return BoundAdapter(self.weights, changes, self._threads)
+
+    def begin(
+        self, ids: Sequence[int], owner: str = "", share: bool = False, adapter: BoundAdapter | None = None
+    ) -> Cache | None:
         """Return a cache with room for ``ids`` and one token more, or None where there is no room now.
 
-        With ``share`` it has what is known of the beginning of ``ids``, all but the last at most.
+        With ``share`` it has what is known of the beginning of ``ids``, all but the last at most. Its tokens are
+        computed with ``adapter``, by default the ``default_adapter``.
         """
         cache = Cache(self.pool)
+        cache.adapter = adapter or self.default_adapter
         if share:
-            self.prefixes.attach(cache, ids[:-1], owner)
+            self.prefixes.attach(cache, ids[:-1], _tree(cache, owner))
         try:
             cache.reserve(min(len(ids) + 1, self.pool.context))
         except OutOfMemory:
@@ -89,12 +101,12 @@ class Decoder:
         """Let other sequences of an owner share the whole blocks of a cache."""
         if cache.length // self.pool.block > cache.kept:
             cache.kept = cache.length // self.pool.block
-            self.prefixes.insert(cache, owner, whole_blocks=True)
+            self.prefixes.insert(cache, _tree(cache, owner), whole_blocks=True)
 
     def end(self, cache: Cache, owner: str, share: bool) -> None:
         """Give a cache back; with ``share`` what it has is kept until there is no room."""
         if share:
-            self.prefixes.insert(cache, owner, whole_blocks=False)
+            self.prefixes.insert(cache, _tree(cache, owner), whole_blocks=False)
         cache.release()
 
     def recover(self, caches: Sequence[Cache]) -> None:
@@ -121,9 +133,16 @@ class Decoder:
         They lie in memory that the next call writes to.
         """
         rows = [
-            SequenceRows(ids, cache.length, cache, count) for cache, ids, count in batch if isinstance(cache, Cache)
+            SequenceRows(ids, cache.length, cache, count, cache.adapter)
+            for cache, ids, count in batch
+            if isinstance(cache, Cache)
         ]
         return self.step.apply(self._state, rows)
+
+
+def _tree(cache: Cache, owner: str) -> str:
+    """Return the owner of a tree of the prefix cache: keys and values of another adapter are others."""
+    return f"{owner}\0{cache.adapter.key}" if cache.adapter is not None and cache.adapter.key else owner
 
 
 def check_ids(ids: Sequence[int], vocabulary: int) -> None:

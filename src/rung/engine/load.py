@@ -320,7 +320,7 @@ def _bind_decoder(
 
     whole = plan.packing in ("r16", "mapped") and len(plan.placements) == 1
     singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if whole else 0
-    with Reader(card) as reader, WeightLoader(card, plan, devices, reader, journal, read, changes) as parts:
+    with Reader(card) as reader, WeightLoader(card, plan, devices, reader, journal, read) as parts:
         from rung.engine.decoder import Decoder
         from rung.engine.model import Model
         from rung.engine.scheduling.kv_cache import BlockPool
@@ -338,6 +338,8 @@ def _bind_decoder(
             card.decoder, plan.context, plan.cache_dtype, parts.devices, step.block, sequences=plan.parallel
         )
     decoder = Decoder(weights, pool, step, plan.threads, singles, parallel)
+    if changes:
+        decoder.default_adapter = decoder.bind_adapter(changes)
     if not decoder.same_bytes:
         journal.notes.append("an answer may differ in its last digits by what is computed beside it")
     return Model(card, plan, tuple(devices), decoder, journal, tokenizer)

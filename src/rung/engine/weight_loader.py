@@ -9,15 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rung import formats
 from rung.core.shield import Outcome, Workers
-from rung.core.types import EMPTY, Case, Device, Placement, Plan
+from rung.core.types import Case, Device, Placement, Plan
 from rung.core.value import FrozenDict
 from rung.formats import Encoded
 from rung.formats.codec import Floats
-from rung.models.adapters.adapter import LowRank
 from rung.models.card import Decoder, ModelCard
 from rung.models.cards.encoder import EncoderCard
 from rung.models.reader import Reader
@@ -27,9 +26,6 @@ from rung.planning.weight_plan import Weight, compute_dtype, reads_without_torch
 from rung.run.binding import Attention, Binder, Embedding, Linear, Step
 from rung.run.journal import Journal
 from rung.run.torch_device import torch_name
-
-if TYPE_CHECKING:
-    from rung.ops.decode_step.low_rank import Adapted
 
 _MANY = 256
 #: Threads that pack stored weights at once; each holds a slab of the file. Encoding takes all threads for one weight.
@@ -41,8 +37,7 @@ class WeightLoader:
 
     A context manager: reading starts when it is entered and ends at the latest when it is left.
 
-    ``progress`` is called with (bytes of matrices done, bytes in all) from a thread that reads. ``changes`` are those
-    of adapters, by role; linears give their sum with them.
+    ``progress`` is called with (bytes of matrices done, bytes in all) from a thread that reads.
     """
 
     def __init__(
@@ -53,10 +48,8 @@ class WeightLoader:
         reader: Reader,
         journal: Journal,
         progress: Callable[[int, int], None],
-        changes: Mapping[str, Sequence[LowRank]] = EMPTY,
     ) -> None:
         self.card, self.plan, self._reader, self._progress = card, plan, reader, progress
-        self._changes = changes
         self._done, self._all, self._counting = 0, 0, threading.Lock()
         several = min(plan.threads, _PACKERS) if plan.format == "stored" else 1
         self._threads = Workers(several)
@@ -148,11 +141,9 @@ class WeightLoader:
     @property
     def without_torch(self) -> bool:
         """Return whether the decoder of these parts runs without torch, as the plan reckons."""
-        (placement, *others), adapters = self.plan.placements, bool(self._changes)
+        placement, *others = self.plan.placements
         weights, device = self._weights[placement.device].values(), self._binders[placement.device].device
-        return not others and reads_without_torch(
-            Subject.of_card(self.card), weights, device, self.plan.cache_dtype, adapters
-        )
+        return not others and reads_without_torch(Subject.of_card(self.card), weights, device, self.plan.cache_dtype)
 
     def holds(self, role: str) -> bool:
         """Return whether the model has that tensor."""
@@ -171,15 +162,9 @@ class WeightLoader:
         """A norm's weight or a bias: f32, one dimension."""
         return formats.decode(self._reader.read(self.card.tensor(role))).reshape(-1)
 
-    def linear(self, role: str) -> Linear | Adapted:
+    def linear(self, role: str) -> Linear:
         """x [T, in] -> [T, out]; ``head`` gives the embedding's matrix when the head is tied."""
-        linear = self._tied() if role == "head" and self.card.tied_head else self._bind(role)
-        changes = self._changes.get(role)
-        if not changes:
-            return linear
-        from rung.ops.decode_step.low_rank import Adapted
-
-        return Adapted(linear, changes, torch_name(self._place(role)), self.plan.threads)
+        return self._tied() if role == "head" and self.card.tied_head else self._bind(role)
 
     def look_up(self) -> Embedding:
         """ids [T] int64 -> the rows of ``embed`` [T, hidden] f32."""
@@ -211,7 +196,6 @@ class WeightLoader:
             "linears": tuple(sorted(rungs)),
             "head_dim": shape.head_dim,
             "devices": len(self.plan.placements),
-            "adapters": bool(self._changes),
             "ordered": ordered,
         }
         sizes = (len(shape.layers), shape.hidden, shape.feed_forward, shape.vocabulary)

@@ -91,7 +91,7 @@ def arrange(
         mine = kitchen.recipe(storage, device, compute_dtype(device, lossless), packed)
         budget = request.budget(device)
         alone = len(devices) == 1
-        torch = not (alone and mine.reads_without_torch(device, cache_dtype, request.beside > 0))
+        torch = not (alone and mine.reads_without_torch(device, cache_dtype))
 
         def use(
             last: int, mine: WeightPlan = mine, device: Device = device, first: int = first, torch: bool = torch

@@ -245,14 +245,11 @@ def parts(weights: tuple[Weight, ...], plan_format: str) -> tuple[Part, ...]:
     return tuple(Part(role, name, reason) for (role, name), reason in found.items())
 
 
-def reads_without_torch(
-    subject: Subject, weights: Iterable[Weight], device: Device, cache_dtype: str, adapters: bool
-) -> bool:
+def reads_without_torch(subject: Subject, weights: Iterable[Weight], device: Device, cache_dtype: str) -> bool:
     """Return whether a model whose ``weights`` are all on ``device`` runs without torch, prompts included.
 
     It does where torch is not installed; else where every matrix that is multiplied is packed with its columns in
-    order, and ``numba.step`` computes its tokens, or ``numba.layers`` its texts. ``adapters`` says that changes of low
-    rank stand beside linears.
+    order, and ``numba.step`` computes its tokens, or ``numba.layers`` its texts.
     """
     decoder = subject.decoder
     if (decoder is None and subject.encoder is None) or subject.borrowed or device.kind != "cpu":
@@ -268,7 +265,6 @@ def reads_without_torch(
         "linears": tuple(sorted({weight.rung for weight in multiplied})),
         "head_dim": decoder.head_dim,
         "devices": 1,
-        "adapters": adapters,
     }
     sizes = (len(decoder.layers), decoder.hidden, decoder.feed_forward, decoder.vocabulary)
     case = Case("decode_step", cache_dtype, "f32", sizes, FrozenDict(options))

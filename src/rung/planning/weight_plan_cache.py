@@ -58,9 +58,9 @@ class WeightPlan:
         """Return whether a weight is held in another layout than the stored one."""
         return any(kind.weight.packing == "r16" for kind in self.kinds)
 
-    def reads_without_torch(self, device: Device, cache_dtype: str, adapters: bool) -> bool:
+    def reads_without_torch(self, device: Device, cache_dtype: str) -> bool:
         """See ``rung.planning.weight_plan.reads_without_torch``."""
-        return reads_without_torch(self.subject, (kind.weight for kind in self.kinds), device, cache_dtype, adapters)
+        return reads_without_torch(self.subject, (kind.weight for kind in self.kinds), device, cache_dtype)
 
     @functools.cached_property
     def error_db(self) -> float:

@@ -20,6 +20,8 @@ from rung.ops.decode_step.parts import LayerLayout
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rung.ops.decode_step.low_rank import BoundAdapter
+
 Bytes = npt.NDArray[np.uint8]
 _NUMPY = {"f32": np.float32, "f16": np.float16}
 #: Positions of a block are a multiple of it.
@@ -208,6 +210,8 @@ class Cache(Tokens):
         super().__init__(pool.context)
         self.pool = pool
         self.blocks: list[list[int]] = [[] for _ in pool.members]
+        #: What changes the weights that its keys and values are computed with.
+        self.adapter: BoundAdapter | None = None
         #: Whole blocks that a prefix cache knows of.
         self.kept = 0
         self._tables = [np.zeros(pool.per_sequence, np.int64) for _ in pool.members]

@@ -37,7 +37,7 @@ from rung.kernels.isa.generic import (
 
 #: Turns of waiting before a thread gives its processor away: 1 to 5 microseconds, by processor. Where another program
 #: has the other core, two threads run on one, and each step of a token waits that long (1000 turns: 26 microseconds).
-_TURNS = 100
+TURNS = 100
 #: Turns that a thread waits for the others, or for a run: some 10 milliseconds.
 _PATIENCE = 20_000
 #: The shared words, by their offset in bytes. The door holds the number of the run, shifted by ``_SHIFT``, plus how
@@ -65,7 +65,7 @@ def run_steps(steps, count, arrivals, before, thread, threads):
         while load_acquire(arrivals) < awaited:
             rest()
             turns += 1
-            if turns > _TURNS:
+            if turns > TURNS:
                 give_way()
         if thread == 0:
             write_int(arguments, 0)
@@ -95,7 +95,7 @@ def lead(state, steps, count, others):
                 break
         rest()
         turns += 1
-        if turns > _TURNS:
+        if turns > TURNS:
             give_way()
     _take_part(state, 0)
 
@@ -114,7 +114,7 @@ def follow(state, thread):
             return
         rest()
         turns += 1
-        if turns > _TURNS:
+        if turns > TURNS:
             give_way()
 
 

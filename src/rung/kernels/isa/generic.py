@@ -324,6 +324,12 @@ def call_three(b, address, first, second, third):
     _jump(b, address, [first, second, third])
 
 
+@instruction(VOID, INT, INT, INT, INT, INT, INT, INT, INT, INT)
+def call_eight(b, address, a0, a1, a2, a3, a4, a5, a6, a7):
+    """Calls the C function of eight int64 at an address."""
+    _jump(b, address, [a0, a1, a2, a3, a4, a5, a6, a7])
+
+
 def _calling(count: int, given: tuple[int, ...]) -> Any:
     """Calls the C function of ``count`` int64 at an address with words from memory, some of them replaced."""
 

@@ -10,17 +10,18 @@ Contract of every rung's ``impl`` object::
 
 ``weights`` (``rung.ops.decode_step.weights``) are the bound parts of a decoder, ``pool``
 (``rung.ops.decode_step.parts``) is the memory of caches. A batch has rows of one or more sequences, each with its first
-position and its cache; rows of a sequence follow each other. ``apply`` writes keys and values of every row into every
-layer, reads those before it, and changes nothing else: a call that failed can be repeated one rung lower. It returns
-the logits of the rows that want them, in memory that the next call may write to. ``block`` are the positions of a block
-of the cache that the rung wants, 0 for a whole sequence in one. ``same_bytes`` promises of a state that a row's logits
-do not depend on the other rows, on how a prompt is cut into batches, nor on the number of threads.
-``rows_without_torch`` is how many rows a batch may have without torch being imported; None for any number.
+position, its cache and its adapter, or none; rows of a sequence follow each other. ``apply`` writes keys and values of
+every row into every layer, reads those before it, and changes nothing else: a call that failed can be repeated one rung
+lower. What a weight gives to a row has the change of the row's adapter in it (``low_rank.BoundAdapter``), and no
+other's; rows with the same adapter are multiplied together where they follow each other. ``apply`` returns the logits
+of the rows that want them, in memory that the next call may write to. ``block`` are the positions of a block of the
+cache that the rung wants, 0 for a whole sequence in one. ``same_bytes`` promises of a state that a row's logits do not
+depend on the other rows, on how a prompt is cut into batches, nor on the number of threads. ``rows_without_torch`` is
+how many rows a batch may have without torch being imported; None for any number.
 
 Of a ``Case``: ``shape`` is (layers, hidden, feed_forward, vocabulary), ``format`` the dtype of the cache. Options:
 ``linears``, the rungs that multiply single rows with the weights that are bound, ``head_dim``, ``devices``, how many
-hold layers, ``adapters``, whether linears have changes of low rank beside them, and ``ordered``, whether columns of a
-weight lie in an order of their own (GPTQ's ``desc_act``).
+hold layers, and ``ordered``, whether columns of a weight lie in an order of their own (GPTQ's ``desc_act``).
 """
 
 from __future__ import annotations
@@ -38,9 +39,8 @@ EXAMPLE_FORMATS = ("f32", "f16")
 
 
 def shape_class(case: Case) -> str:
-    """Return the rungs of its linears, and whether adapters change them."""
-    beside = ("adapters",) if case.options.get("adapters", False) else ()
-    return "+".join((*case.options.get("linears", ()), *beside)) or "any"
+    """Return the rungs of its linears."""
+    return "+".join(case.options.get("linears", ())) or "any"
 
 
 def examples(format: str, dtype: str) -> list[tuple[str, Case]]:
@@ -61,7 +61,7 @@ def check_glue(case: Case, device: Device) -> Verdict:
 
 
 def check_step(case: Case, device: Device) -> Verdict:
-    """Return what ``check_glue`` wants, and linears that all have a kernel for single rows; adapters have theirs."""
+    """Return what ``check_glue`` wants, and linears that all have a kernel for single rows."""
     if case.options.get("ordered", False):
         return no("columns of a weight lie in an order of their own, which a whole token has no kernel for")
     others = [rung for rung in case.options["linears"] if rung not in ROWS]

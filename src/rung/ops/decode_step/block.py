@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rung.models.card import Decoder as Shape
 from rung.ops.decode_step.glue import Glue, TokenSpan
-from rung.ops.decode_step.parts import Cache
+from rung.ops.decode_step.parts import Adapter, Cache
 from rung.ops.decode_step.weights import Biased, LayerWeights
 
 
@@ -15,12 +15,14 @@ class Linear:
     """A bound linear and its bias as a tensor where the layer computes."""
 
     def __init__(self, biased: Biased, device: str) -> None:
-        self._linear = biased.linear
+        self._role, self._linear = biased.role, biased.linear
         self._bias = None if biased.bias is None else torch.from_numpy(biased.bias).to(device)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, adapter: Adapter | None) -> Tensor:
         """[T, in] -> [T, out]."""
         y = self._linear(x)
+        if adapter is not None:
+            y = adapter.added(self._role, y, x)
         return y if self._bias is None else y.add_(self._bias)
 
 
@@ -42,35 +44,38 @@ class Block:
         )
         self.output, self.narrow = (Linear(linear, weights.device) for linear in (weights.output, weights.narrow))
 
-    def forward(self, hidden: Tensor, cache: Cache, place: TokenSpan, glue: Glue) -> None:
+    def forward(self, hidden: Tensor, cache: Cache, place: TokenSpan, glue: Glue, adapter: Adapter | None) -> None:
         """Adds what this layer computes to hidden [T, hidden], in place; writes the cache at ``place.start`` and on."""
-        mixed = self._attention(glue.add_and_norm(hidden, None, None, self.attention_norm), cache, place, glue)
+        x = glue.add_and_norm(hidden, None, None, self.attention_norm)
+        mixed = self.output(self._attention(x, cache, place, glue, adapter), adapter)
         x = glue.add_and_norm(hidden, mixed, self.attention_post_norm, self.mlp_norm)
         del mixed
-        glue.add_and_norm(hidden, self.narrow(self._gated(x, glue)), self.mlp_post_norm, None)
+        narrowed = self.narrow(self._gated(x, glue, adapter), adapter)
+        glue.add_and_norm(hidden, narrowed, self.mlp_post_norm, None)
 
-    def _attention(self, x: Tensor, cache: Cache, place: TokenSpan, glue: Glue) -> Tensor:
-        q, k, v = self._heads(x)
+    def _attention(self, x: Tensor, cache: Cache, place: TokenSpan, glue: Glue, adapter: Adapter | None) -> Tensor:
+        """Return what the queries gather, [T, heads * head_dim]."""
+        q, k, v = self._heads(x, adapter)
         glue.rope_and_store_kv(q, k, v, place, cache)
         keys, values = cache.read(self.weights.index, place.start + x.shape[0])
         scale, softcap, window = self.shape.attention_scale, self.shape.attention_softcap, self.weights.window
         out = self.weights.attend(q, keys, values, start=place.start, scale=scale, window=window, softcap=softcap)
-        return self.output(out.reshape(x.shape[0], -1))
+        return out.reshape(x.shape[0], -1)
 
-    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, x: Tensor, adapter: Adapter | None) -> tuple[Tensor, Tensor, Tensor]:
         """q [T, heads, head_dim], k and v [T, kv_heads, head_dim]; the tokens may lie apart."""
         shape = self.shape
         if len(self.inputs) == 1:
             wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-            q, k, v = self.inputs[0](x).split([wide, narrow, narrow], dim=1)
+            q, k, v = self.inputs[0](x, adapter).split([wide, narrow, narrow], dim=1)
         else:
-            q, k, v = (linear(x) for linear in self.inputs)
+            q, k, v = (linear(x, adapter) for linear in self.inputs)
         q, k, v = (piece.unflatten(1, (-1, shape.head_dim)) for piece in (q, k, v))
         return q, k, v
 
-    def _gated(self, x: Tensor, glue: Glue) -> Tensor:
+    def _gated(self, x: Tensor, glue: Glue, adapter: Adapter | None) -> Tensor:
         if len(self.widen) == 1:
-            gate, up = self.widen[0](x).chunk(2, dim=1)
+            gate, up = self.widen[0](x, adapter).chunk(2, dim=1)
         else:
-            gate, up = (linear(x) for linear in self.widen)
+            gate, up = (linear(x, adapter) for linear in self.widen)
         return glue.gate(gate, up)

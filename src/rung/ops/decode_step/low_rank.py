@@ -1,4 +1,5 @@
-"""Linears with changes of low rank beside them: adapters, unmerged. The weight keeps its bits, the change its own.
+"""Changes of low rank beside the linears of a decoder: adapters, unmerged. The weight keeps its bits, the change its
+own.
 
 Merging into a weight in 16 bits or fewer rounds the sum: of a LoRA of usual size a tenth may be lost in bfloat16,
 and more in every quantized format. Beside the weight it is exact, and costs a few percent of a token.
@@ -6,8 +7,10 @@ and more in every quantized format. Beside the weight it is exact, and costs a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rung.kernels.cpu.gemm.low_rank import LowRankRows
+    from rung.ops.decode_step.weights import Weights
 
 #: Rows of a weight that are decoded at once, in f32 bytes.
 _SLAB = 32 << 20
@@ -58,6 +62,7 @@ class LowRankUpdates:
             self._down, self._up = (torch.from_numpy(part).to(device) for part in (down, up))
             self._factor = None if factor is None else torch.from_numpy(factor).to(device)
         self._on_cpu = str(device) == "cpu"
+        self.nbytes = self.rows.nbytes if self.rows is not None else 4 * (down.size + up.size)
 
     def added(self, y: Tensor, x: Tensor) -> Tensor:
         """Return y [T, out], which may be overwritten, with the change for x [T, in]."""
@@ -79,31 +84,55 @@ class LowRankUpdates:
             y *= factor
 
 
-class Adapted:
-    """A bound linear with what stands beside it."""
+class BoundAdapter:
+    """Hold the changes of an adapter, or of several that are added up, bound to the weights of a decoder.
 
-    def __init__(self, linear: Any, changes: Sequence[LowRank], device: str, threads: int) -> None:
-        self.linear, self.beside = linear, LowRankUpdates(changes, linear.encoded, device, threads)
+    ``key`` is the same for two that change the same. ``number``, ``addresses`` and ``sums`` are those of
+    ``rung.kernels.cpu.decode.adapter_table.Changes``.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, weights: Weights, changes: Mapping[str, Sequence[LowRank]], threads: int) -> None:
+        """Bind ``changes`` by the role of a weight; a DoRA needs the lengths of its rows."""
+        self.number, self.key = next(self._numbers), _digest(changes)
+        found = {each.role: (each.linear, device) for each, device in weights.linears if each.role in changes}
+        self._updates = {
+            role: LowRankUpdates(changes[role], linear.encoded, device, threads)
+            for role, (linear, device) in found.items()
+        }
+        rows = [self.rows(each.role) for each, _ in weights.linears]
+        self.addresses = np.array([0 if each is None else each.words.ctypes.data for each in rows], np.int64)
+        self.sums = max((each.sums for each in rows if each is not None), default=0)
 
     @property
-    def state(self) -> Any:
-        """Return what the linear is bound to."""
-        return self.linear.state
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return sum(each.nbytes for each in self._updates.values())
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[T, in] -> [T, out]."""
-        return self.beside.added(self.linear(x), x)
+    def rows(self, role: str) -> LowRankRows | None:
+        """Return the change of a weight as compiled functions add it, or None where there is none."""
+        return self._updates[role].rows if role in self._updates else None
 
-    @property
-    def without_torch(self) -> bool:
-        """Return whether the linear's rungs multiply arrays."""
-        return bool(self.linear.without_torch)
+    def added(self, role: str, y: Tensor, x: Tensor) -> Tensor:
+        """Return y [T, out], which may be overwritten, with the change for x [T, in]."""
+        return self._updates[role].added(y, x) if role in self._updates else y
 
-    def multiply(self, x: Floats) -> Floats:
-        """Return x [T, in] times the changed weight, without torch."""
-        y: Floats = self.linear.multiply(x)
-        self.beside.add(x, y)
-        return y
+    def add(self, role: str, x: Floats, y: Floats) -> None:
+        """Add the change for x [T, in] to y [T, out] in place: float32 arrays, whose rows may lie apart."""
+        if role in self._updates:
+            self._updates[role].add(x, y)
+
+
+def _digest(changes: Mapping[str, Sequence[LowRank]]) -> str:
+    """Return a hash of the changes, empty where there are none."""
+    made = hashlib.sha256()
+    for role, several in sorted(changes.items()):
+        for change in several:
+            made.update(repr((role, change.scale, change.down.shape, change.up.shape)).encode())
+            for part in (change.down, change.up, change.magnitude):
+                made.update(b"" if part is None else np.ascontiguousarray(part).data)
+    return made.hexdigest()[:32] if changes else ""
 
 
 def _lengths(encoded: Encoded, change: LowRank, threads: int) -> np.ndarray:

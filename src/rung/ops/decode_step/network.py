@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from rung.formats.codec import Floats
-from rung.ops.decode_step.block import Block
+from rung.ops.decode_step.block import Block, Linear
 from rung.ops.decode_step.glue import Glue, TokenSpan
-from rung.ops.decode_step.parts import Cache
+from rung.ops.decode_step.parts import Adapter, Cache
 from rung.ops.decode_step.weights import Weights
 
 
@@ -26,6 +26,7 @@ class Network:
         self.weights, self.glue = weights, glue
         self.shape = weights.shape
         self.blocks = tuple(Block(weights.shape, layer) for layer in weights.layers)
+        self.head = Linear(weights.head, weights.layers[-1].device)
         self.norm = torch.from_numpy(weights.norm).to(weights.layers[-1].device)
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -34,7 +35,7 @@ class Network:
         return hidden if self.shape.embedding_scale == 1.0 else hidden * self.shape.embedding_scale
 
     @torch.inference_mode()
-    def read(self, ids: Sequence[int], cache: Cache, start: int) -> Tensor:
+    def read(self, ids: Sequence[int], cache: Cache, start: int, adapter: Adapter | None) -> Tensor:
         """Return hidden states [T, hidden] after the last layer, of ids at ``start`` and on; write the cache there."""
         hidden = self.embed(torch.tensor(ids, dtype=torch.int64))
         tables = [frequencies.table(range(start, start + len(ids))) for frequencies in self.weights.frequencies]
@@ -44,13 +45,13 @@ class Network:
             cos, sin = (torch.from_numpy(table).to(layer.device) for table in tables[layer.rope])
             interleaved = self.weights.frequencies[layer.rope].interleaved
             place = TokenSpan(layer.index, start, cos, sin, interleaved, block.q_norm, block.k_norm)
-            block.forward(hidden, cache, place, self.glue)
+            block.forward(hidden, cache, place, self.glue, adapter)
         return hidden
 
     @torch.inference_mode()
-    def logits(self, hidden: Tensor) -> Floats:
+    def logits(self, hidden: Tensor, adapter: Adapter | None) -> Floats:
         """Return logits [T, vocabulary] of hidden states [T, hidden]."""
-        logits = self.weights.head(self.glue.add_and_norm(hidden, None, None, self.norm))
+        logits = self.head(self.glue.add_and_norm(hidden, None, None, self.norm), adapter)
         softcap = self.shape.logit_softcap
         if softcap is not None:
             logits = logits.div_(softcap).tanh_().mul_(softcap)

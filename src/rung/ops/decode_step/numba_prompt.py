@@ -12,16 +12,13 @@ from rung.kernels.cpu.decode.attention import AttendWord, StoreWord, score_float
 from rung.kernels.cpu.decode.step_program import HeadShape, cache_words
 from rung.kernels.cpu.parallel import run
 from rung.ops.decode_step.batch import BatchTables, logit_rows, positions
-from rung.ops.decode_step.parts import Linear, Pool, SequenceRows
-from rung.ops.decode_step.weights import LayerWeights, Weights
+from rung.ops.decode_step.parts import Pool, SequenceRows
+from rung.ops.decode_step.weights import AdapterRows, LayerWeights, Weights
 
 
 def reads(weights: Weights) -> bool:
     """Return whether every linear is bound to rungs that need no torch, so that ``PromptReader`` multiplies with it."""
-    linears: list[Linear] = [weights.head]
-    for layer in weights.layers:
-        linears += [biased.linear for biased in (*layer.inputs, layer.output, *layer.widen, layer.narrow)]
-    return all(linear.without_torch for linear in linears)
+    return all(biased.linear.without_torch for biased, _ in weights.linears)
 
 
 class PromptReader:
@@ -53,16 +50,17 @@ class PromptReader:
         turns = [frequencies.table(at) for frequencies in self._weights.frequencies]
         tables = BatchTables(self._pool, len(tokens))
         tables.fill(batch)
+        changes = _changes(batch, [len(each.tokens) for each in batch])
         for layer in self._weights.layers:
-            self._layer(layer, hidden, tables, turns[layer.rope])
+            self._layer(layer, hidden, tables, turns[layer.rope], changes)
         wanted = logit_rows(batch)
         if not wanted:
             return np.empty((0, self._shape.vocabulary), np.float32)
-        return self._logits(hidden[wanted])
+        return self._logits(hidden[wanted], _changes(batch, [each.logits for each in batch]))
 
-    def _logits(self, hidden: Floats) -> Floats:
+    def _logits(self, hidden: Floats, changes: Sequence[AdapterRows]) -> Floats:
         """Return logits [T, vocabulary] of hidden states [T, hidden], which are overwritten."""
-        logits = self._weights.head.multiply(self._add_and_norm(hidden, None, None, self._weights.norm))
+        logits = self._weights.head.multiply(self._add_and_norm(hidden, None, None, self._weights.norm), changes)
         softcap = self._shape.logit_softcap
         if softcap is None:
             return logits
@@ -73,12 +71,20 @@ class PromptReader:
         self._run(rows.cap_rows.address, *wide.shape, wide.ctypes.data, wide.strides[0], cap.ctypes.data)
         return wide[:, :columns]
 
-    def _layer(self, layer: LayerWeights, hidden: Floats, tables: BatchTables, turns: tuple[Floats, Floats]) -> None:
-        q, k, v = self._heads(layer, self._add_and_norm(hidden, None, None, layer.attention_norm))
+    def _layer(
+        self,
+        layer: LayerWeights,
+        hidden: Floats,
+        tables: BatchTables,
+        turns: tuple[Floats, Floats],
+        changes: Sequence[AdapterRows],
+    ) -> None:
+        q, k, v = self._heads(layer, self._add_and_norm(hidden, None, None, layer.attention_norm), changes)
         self._rope_and_store_kv(layer, (q, k, v), tables, turns)
-        mixed = layer.output.multiply(self._attend(layer, q, tables, len(hidden)))
+        mixed = layer.output.multiply(self._attend(layer, q, tables, len(hidden)), changes)
         x = self._add_and_norm(hidden, mixed, layer.attention_post_norm, layer.mlp_norm)
-        self._add_and_norm(hidden, layer.narrow.multiply(self._gated(layer, x)), layer.mlp_post_norm, None)
+        narrow = layer.narrow.multiply(self._gated(layer, x, changes), changes)
+        self._add_and_norm(hidden, narrow, layer.mlp_post_norm, None)
 
     def _add_and_norm(
         self, hidden: Floats, added: Floats | None, post_norm: Floats | None, norm: Floats | None
@@ -89,9 +95,9 @@ class PromptReader:
         self._run(rows.add_and_norm.address, *hidden.shape, *map(_address, arrays), self._floats.ctypes.data)
         return out
 
-    def _heads(self, layer: LayerWeights, x: Floats) -> tuple[Floats, Floats, Floats]:
+    def _heads(self, layer: LayerWeights, x: Floats, changes: Sequence[AdapterRows]) -> tuple[Floats, Floats, Floats]:
         """Return q, k and v of x [T, hidden], as one product where the weights are one."""
-        whole = [linear.multiply(x) for linear in layer.inputs]
+        whole = [linear.multiply(x, changes) for linear in layer.inputs]
         if len(whole) == 3:
             q, k, v = whole
             return q, k, v
@@ -137,9 +143,9 @@ class PromptReader:
         run(attention.attend.address, words, self._threads)
         return out
 
-    def _gated(self, layer: LayerWeights, x: Floats) -> Floats:
+    def _gated(self, layer: LayerWeights, x: Floats, changes: Sequence[AdapterRows]) -> Floats:
         """Return activation(gate) * up, [T, feed_forward]."""
-        whole = [linear.multiply(x) for linear in layer.widen]
+        whole = [linear.multiply(x, changes) for linear in layer.widen]
         columns = self._shape.feed_forward
         gate, up = (whole[0][:, :columns], whole[0][:, columns:]) if len(whole) == 1 else whole
         is_gelu = int(self._shape.activation == "gelu_tanh")
@@ -148,6 +154,20 @@ class PromptReader:
 
     def _run(self, function: int, *words: int) -> None:
         run(function, (0, *words), self._threads)
+
+
+def _changes(batch: Sequence[SequenceRows], counts: Sequence[int]) -> list[AdapterRows]:
+    """Return which of the rows have an adapter, where each sequence has so many; neighbors with the same as one."""
+    found: list[AdapterRows] = []
+    last = 0
+    for each, count in zip(batch, counts, strict=True):
+        first, last = last, last + count
+        if each.adapter is None or not count:
+            continue
+        if found and found[-1].last == first and found[-1].adapter is each.adapter:
+            first = found.pop().first
+        found.append(AdapterRows(first, last, each.adapter))
+    return found
 
 
 def _address(array: np.ndarray | None) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rung.kernels.cpu.decode import step
+from rung.kernels.cpu.decode.adapter_table import AdapterTable
 from rung.kernels.cpu.decode.attention import score_floats
 from rung.kernels.cpu.decode.step_program import (
     After,
@@ -26,12 +27,10 @@ from rung.kernels.cpu.decode.step_program import (
     floats,
 )
 from rung.kernels.cpu.gemm.float_rows import FloatRows, stored_as
-from rung.kernels.cpu.gemm.low_rank import LowRankRows
 from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.parallel import run_program
 from rung.kernels.cpu.thread_pool import Program
 from rung.ops.decode_step.batch import BatchTables, logit_rows, positions
-from rung.ops.decode_step.low_rank import Adapted
 from rung.ops.decode_step.numba_prompt import PromptReader, reads
 from rung.ops.decode_step.parts import Pool, SequenceRows, read_each
 from rung.ops.decode_step.weights import Biased, LayerWeights, Weights
@@ -58,6 +57,7 @@ class _Memory:
             tuple(floats(MOST_ROWS * len(frequencies.inverse)) for _ in range(2)) for frequencies in weights.frequencies
         ]
         self.tables = BatchTables(pool, MOST_ROWS)
+        self.adapters = AdapterTable(len(list(weights.linears)), MOST_ROWS)
 
     def _array(self, columns: int) -> Floats:
         """Return rows of so many columns, [MOST_ROWS, columns to a whole vector]."""
@@ -103,13 +103,12 @@ class State:
     @cached_property
     def one_by_one(self) -> bool:
         """Return whether a program takes a single row: mapped weights are packed in the memory of a thread."""
-        linears = _linears(self.weights)
-        return any(isinstance(each.state, Packed) and each.state.mapped is not None for each in linears)
+        return any(isinstance(each, Packed) and each.mapped is not None for each in _states(self.weights))
 
     @cached_property
     def all_packed(self) -> bool:
         """Return whether every weight is packed."""
-        return all(isinstance(each.state, Packed) for each in _linears(self.weights))
+        return all(isinstance(each, Packed) for each in _states(self.weights))
 
     @cached_property
     def reader(self) -> PromptReader:
@@ -167,11 +166,15 @@ class Step:
             cosine[:size], sine[:size] = turned[0].reshape(-1), turned[1].reshape(-1)
         memory.tables.fill(batch)
         logits = sum(each.logits for each in batch)
+        adapters = [each.adapter for each in batch for _ in each.tokens]
+        memory.adapters.fill(adapters)
         if logits in (0, count):
             run_program(state.program(count, logits), state.threads)
             return
         run_program(state.program(count, 0), state.threads)
-        memory.gather(logit_rows(batch))
+        wanted = logit_rows(batch)
+        memory.gather(wanted)
+        memory.adapters.fill([adapters[row] for row in wanted])
         run_program(state.program(0, logits), state.threads)
 
 
@@ -190,7 +193,10 @@ class _Layout:
             shape.norm_epsilon,
         )
         self.weights, self.memory, self.pool = weights, memory, state.pool
-        self.builder = Builder(rows, shape.hidden, state.threads, heads, memory.states, memory.normed, memory.scores)
+        self.builder = Builder(
+            rows, shape.hidden, state.threads, heads, memory.states, memory.normed, memory.scores, memory.adapters
+        )
+        self._numbers = {each.role: number for number, (each, _) in enumerate(weights.linears)}
 
     def write(self, layers: bool, head: bool) -> Program:
         """Return the program of every function in order. The head alone goes on from what a program has left."""
@@ -205,21 +211,23 @@ class _Layout:
         if head:
             cap = self.weights.shape.logit_softcap
             softcap = None if cap is None else np.array([cap], dtype=np.float32)
-            linear = self.weights.head
-            piece = Piece(kernel_weight(linear), None, rows_of(memory.logits), low_rank(linear))
+            piece = self._piece(self.weights.head, rows_of(memory.logits))
             after = After(step.NOTHING if softcap is None else step.CAP, softcap=softcap)
             self.builder.linear([piece], memory.added, last, after)
         return self.builder.program()
+
+    def _piece(self, biased: Biased, result: Rows) -> Piece:
+        return Piece(kernel_weight(biased.linear), _vector(biased.bias), result, self._numbers[biased.role])
 
     def _layer(self, layer: LayerWeights, start: Before, source: Rows) -> None:
         builder, memory = self.builder, self.memory
         inputs, column = [], 0
         for linear in layer.inputs:
-            inputs.append(_piece(linear, memory.queries.at(column)))
+            inputs.append(self._piece(linear, memory.queries.at(column)))
             column += inputs[-1].weight.shape[0]
         builder.linear(inputs, source, start)
         self._attention(layer)
-        builder.linear([_piece(layer.output, memory.added)], memory.mixed, Before(step.PLAIN))
+        builder.linear([self._piece(layer.output, memory.added)], memory.mixed, Before(step.PLAIN))
         self._feed_forward(layer)
 
     def _attention(self, layer: LayerWeights) -> None:
@@ -246,14 +254,14 @@ class _Layout:
     def _feed_forward(self, layer: LayerWeights) -> None:
         shape, memory = self.weights.shape, self.memory
         kind = step.GELU if shape.activation == "gelu_tanh" else step.SILU
-        gate = _piece(layer.widen[0], memory.wide)
+        gate = self._piece(layer.widen[0], memory.wide)
         if len(layer.widen) == 1:
             after = After(kind, gate, shape.feed_forward // 16)
         else:
-            after = After(kind, _piece(layer.widen[1], memory.wide.at(shape.feed_forward)))
+            after = After(kind, self._piece(layer.widen[1], memory.wide.at(shape.feed_forward)))
         norm = Before(step.ADD, _vector(layer.mlp_norm), _vector(layer.attention_post_norm))
         self.builder.linear([gate], memory.added, norm, after)
-        self.builder.linear([_piece(layer.narrow, memory.added)], memory.wide, Before(step.PLAIN))
+        self.builder.linear([self._piece(layer.narrow, memory.added)], memory.wide, Before(step.PLAIN))
 
 
 def kernel_weight(linear: Any) -> Packed | FloatRows:
@@ -266,20 +274,9 @@ def kernel_weight(linear: Any) -> Packed | FloatRows:
     return FloatRows(encoded.format.name, encoded.shape, encoded.parts["data"])
 
 
-def _linears(weights: Weights) -> list[Any]:
-    linears: list[Any] = [weights.head]
-    for layer in weights.layers:
-        linears += [each.linear for each in (*layer.inputs, layer.output, *layer.widen, layer.narrow)]
-    return linears
-
-
-def _piece(linear: Biased, result: Rows) -> Piece:
-    return Piece(kernel_weight(linear.linear), _vector(linear.bias), result, low_rank(linear.linear))
-
-
-def low_rank(linear: Any) -> LowRankRows | None:
-    """Return what adapters add to a bound linear, or None."""
-    return linear.beside.rows if isinstance(linear, Adapted) else None
+def _states(weights: Weights) -> list[Any]:
+    linears: list[Any] = [each.linear for each, _ in weights.linears]
+    return [linear.state for linear in linears]
 
 
 def _vector(values: Floats | None) -> Floats | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 import numpy as np
 
 from rung.formats.codec import Floats
-from rung.ops.decode_step.parts import Cache, Pool, SequenceRows, read_each
+from rung.ops.decode_step.parts import Adapter, Cache, Pool, SequenceRows, read_each
 from rung.ops.decode_step.rope import rotate_array
-from rung.ops.decode_step.weights import LayerWeights, Weights
+from rung.ops.decode_step.weights import AdapterRows, LayerWeights, Weights
 
 
 class ArrayReader:
@@ -23,20 +23,23 @@ class ArrayReader:
         """Return the bound parts."""
         return self._weights
 
-    def read(self, ids: Sequence[int], cache: Cache, start: int) -> Floats:
+    def read(self, ids: Sequence[int], cache: Cache, start: int, adapter: Adapter | None) -> Floats:
         """Return hidden states [T, hidden] after the last layer, of ids at ``start`` and on; write the cache there."""
         hidden = self._weights.look_up.rows(ids) * np.float32(self._shape.embedding_scale)
         turns = [frequencies.table(range(start, start + len(ids))) for frequencies in self._weights.frequencies]
+        changes = _all_rows(ids, adapter)
         for layer in self._weights.layers:
-            mixed = layer.output.multiply(self._attention(layer, hidden, cache, start, turns[layer.rope]))
-            hidden += self._post_normed(mixed, layer.attention_post_norm)
-            narrow = layer.narrow.multiply(self._gated(layer, self._norm(hidden, layer.mlp_norm)))
+            gathered = self._attention(layer, hidden, cache, start, turns[layer.rope], changes)
+            hidden += self._post_normed(layer.output.multiply(gathered, changes), layer.attention_post_norm)
+            gated = self._gated(layer, self._norm(hidden, layer.mlp_norm), changes)
+            narrow = layer.narrow.multiply(gated, changes)
             hidden += self._post_normed(narrow, layer.mlp_post_norm)
         return hidden
 
-    def logits(self, hidden: Floats) -> Floats:
+    def logits(self, hidden: Floats, adapter: Adapter | None) -> Floats:
         """Return logits [T, vocabulary] of hidden states [T, hidden]."""
-        logits = self._weights.head.multiply(self._norm(hidden, self._weights.norm))
+        normed = self._norm(hidden, self._weights.norm)
+        logits = self._weights.head.multiply(normed, _all_rows(hidden, adapter))
         softcap = self._shape.logit_softcap
         return logits if softcap is None else np.tanh(logits / np.float32(softcap)) * np.float32(softcap)
 
@@ -50,12 +53,18 @@ class ArrayReader:
         return added if norm is None else self._norm(added, norm)
 
     def _attention(
-        self, layer: LayerWeights, hidden: Floats, cache: Cache, start: int, turns: tuple[Floats, Floats]
+        self,
+        layer: LayerWeights,
+        hidden: Floats,
+        cache: Cache,
+        start: int,
+        turns: tuple[Floats, Floats],
+        changes: Sequence[AdapterRows],
     ) -> Floats:
         """Return what the queries gather, [T, heads * head_dim]; write keys and values into the cache."""
         shape, (cos, sin), end = self._shape, turns, start + len(hidden)
         x = self._norm(hidden, layer.attention_norm)
-        whole = np.concatenate([linear.multiply(x) for linear in layer.inputs], axis=1)
+        whole = np.concatenate([linear.multiply(x, changes) for linear in layer.inputs], axis=1)
         heads: Floats = whole.reshape(len(x), -1, shape.head_dim)
         q, k, v = np.split(heads, [shape.heads, shape.heads + shape.kv_heads], axis=1)
         for part, norm in ((q, layer.q_norm), (k, layer.k_norm)):
@@ -68,9 +77,9 @@ class ArrayReader:
         out = layer.attend.attend(q, keys, values, start=start, scale=scale, window=layer.window, softcap=softcap)
         return out.reshape(len(x), -1)
 
-    def _gated(self, layer: LayerWeights, x: Floats) -> Floats:
+    def _gated(self, layer: LayerWeights, x: Floats, changes: Sequence[AdapterRows]) -> Floats:
         """Return activation(gate) * up, [T, feed_forward]."""
-        whole: Floats = np.concatenate([linear.multiply(x) for linear in layer.widen], axis=1)
+        whole: Floats = np.concatenate([linear.multiply(x, changes) for linear in layer.widen], axis=1)
         gate, up = whole[:, : self._shape.feed_forward], whole[:, self._shape.feed_forward :]
         if self._shape.activation == "gelu_tanh":
             inner = np.float32(np.sqrt(2 / np.pi)) * (gate + np.float32(0.044715) * gate * gate * gate)
@@ -79,6 +88,10 @@ class ArrayReader:
             activated = gate / (1 + np.exp(-np.maximum(gate, np.float32(-80))))
         gated: Floats = activated * up
         return gated
+
+
+def _all_rows(rows: Sized, adapter: Adapter | None) -> list[AdapterRows]:
+    return [] if adapter is None else [AdapterRows(0, len(rows), adapter)]
 
 
 class Step:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
+from rung.formats import Encoded
 from rung.formats.codec import Floats
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ class Linear(Protocol):
 
     def multiply(self, x: Floats) -> Floats:
         """Return x [T, in], whose rows may lie apart, times the weight: [T, out], without torch."""
+
+    def encoded(self) -> Encoded:
+        """Return the weight [out, in]."""
 
 
 class Embedding(Protocol):
@@ -116,25 +121,41 @@ class Cache(Protocol):
         """Return the same as ``read`` as arrays of f32 or f16, of a layer on the CPU."""
 
 
+class Adapter(Protocol):
+    """Changes of weights that rows of a sequence are multiplied with; see ``low_rank.BoundAdapter``."""
+
+    number: int
+    addresses: npt.NDArray[np.int64]
+    sums: int
+
+    def added(self, role: str, y: Tensor, x: Tensor) -> Tensor:
+        """Return y [T, out], which may be overwritten, with the change of a weight for x [T, in]."""
+
+    def add(self, role: str, x: Floats, y: Floats) -> None:
+        """Add the change of a weight for x [T, in] to y [T, out] in place."""
+
+
 class SequenceRows(NamedTuple):
     """Tokens of one sequence that a step reads: rows of a batch.
 
-    They stand at ``start`` and on in ``cache``; ``logits`` of the last so many are wanted.
+    They stand at ``start`` and on in ``cache``; ``logits`` of the last so many are wanted. Weights are multiplied with
+    what ``adapter`` changes.
     """
 
     tokens: Sequence[int]
     start: int
     cache: Cache
     logits: int = 1
+    adapter: Adapter | None = None
 
 
 def read_each(network: Any, batch: Sequence[SequenceRows]) -> Floats:
     """Return the wanted logits of a batch from a network, which reads a sequence at a time."""
     found = []
     for each in batch:
-        hidden = network.read(each.tokens, each.cache, each.start)
+        hidden = network.read(each.tokens, each.cache, each.start, each.adapter)
         if each.logits:
-            found.append(network.logits(hidden[-each.logits :]))
+            found.append(network.logits(hidden[-each.logits :], each.adapter))
     return np.concatenate(found) if found else np.empty((0, network.weights.shape.vocabulary), np.float32)
 
 

@@ -15,7 +15,7 @@ from rung.models.adapters.adapter import LowRank
 from rung.models.card import Decoder, Layer, Rope
 from rung.ops import LADDERS
 from rung.ops.decode_step import numpy_step
-from rung.ops.decode_step.low_rank import Adapted
+from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.parts import LayerLayout, SequenceRows
 from rung.ops.decode_step.weights import Weights
 from rung.ops.proof import compare
@@ -92,8 +92,7 @@ class _Attention:
 class _Parts:
     """Seeded weights by role; see ``rung.ops.decode_step.parts.Parts``."""
 
-    def __init__(self, head_dim: int, rungs: Sequence[str], adapters: bool) -> None:
-        self._adapters = adapters
+    def __init__(self, head_dim: int, rungs: Sequence[str]) -> None:
         wide, narrow = HEADS * head_dim, KV_HEADS * head_dim
         self._rungs, self._bound = rungs, 0
         self._shapes = {
@@ -118,24 +117,13 @@ class _Parts:
     def holds(self, role: str) -> bool:
         return role in self._shapes or role.rpartition(".")[2] in (*self._shapes, "attn_norm", "mlp_norm")
 
-    def linear(self, role: str) -> _Linear | Adapted:
+    def linear(self, role: str) -> _Linear:
         rung = self._rungs[self._bound % len(self._rungs)]
         self._bound += 1
         format = "bf16" if rung == "numba.stored" else "q8_0"
         if not formats.get(format).divides(self._shapes[role.rpartition(".")[2]][1]):  # heads of an odd size
             format, rung = "f32", "numpy.decode"
-        linear = _Linear(self._encoded(role, format), rung)
-        return Adapted(linear, [self._change(role)], "cpu", 2) if self._adapters else linear
-
-    def _change(self, role: str) -> LowRank:
-        """A LoRA in float32, of rank 3, in the first layer, and a DoRA of float16 in the second; none for k."""
-        rows, columns = self._shapes[role.rpartition(".")[2]]
-        down, up = self._values(f"{role}.down", (3, columns)), self._values(f"{role}.up", (rows, 3))
-        scale = 0.0 if role.endswith(".k") else 1.0 / np.sqrt(columns)
-        if not role.startswith("layers.1"):
-            return LowRank(down, up, scale)
-        down, up = (part.astype(np.float16).astype(np.float32) for part in (down, up))
-        return LowRank(down, up, float(scale > 0) / 32, 1 + np.abs(self._values(f"{role}.magnitude", (rows,))))
+        return _Linear(self._encoded(role, format), rung)
 
     def look_up(self) -> _Embedding:
         return _Embedding(formats.decode(self._encoded("embed")))
@@ -203,22 +191,51 @@ def weights(case: Case) -> Weights:
         "tiny", (Layer(None, 0), Layer(8, 0)), HIDDEN, HEADS, KV_HEADS, head_dim, WIDE, VOCABULARY, CONTEXT,
         1e-6, 0.0, "silu", head_dim**-0.5, (rope,), attention_softcap=20.0, logit_softcap=30.0,
     )  # fmt: skip
-    parts = _Parts(head_dim, case.options["linears"], bool(case.options.get("adapters", False)))
-    return Weights.bind(shape, parts, CONTEXT)  # type: ignore[arg-type]
+    return Weights.bind(shape, _Parts(head_dim, case.options["linears"]), CONTEXT)  # type: ignore[arg-type]
+
+
+def adapters(bound: Weights) -> tuple[BoundAdapter, BoundAdapter]:
+    """Return a LoRA of rank 3 and one of rank 19, in float32 in the first layer and a DoRA of float16 in the second;
+    the first changes no k, the second nothing but k and the head."""
+    first, second = {}, {}
+    for each, _ in bound.linears:
+        rows, columns = each.linear.encoded().shape
+        if not each.role.endswith(".k"):
+            first[each.role] = [_change(each.role, 3, rows, columns)]
+        if each.role.endswith((".k", "head")):
+            second[each.role] = [_change(each.role, 19, rows, columns)]
+    return BoundAdapter(bound, first, 2), BoundAdapter(bound, second, 2)
+
+
+def _change(role: str, rank: int, rows: int, columns: int) -> LowRank:
+    random = np.random.default_rng([rank, *map(ord, role)])
+    down = random.standard_normal((rank, columns), dtype=np.float32)
+    up = random.standard_normal((rows, rank), dtype=np.float32)
+    if not role.startswith("layers.1"):
+        return LowRank(down, up, 1 / np.sqrt(rank * columns))
+    down, up = (part.astype(np.float16).astype(np.float32) for part in (down, up))
+    magnitude = 1 + np.abs(random.standard_normal(rows, dtype=np.float32))
+    return LowRank(down, up, 1 / 32, magnitude)
 
 
 def steps(rung: Any, case: Case) -> Floats:
-    """Logits [30, vocabulary] of twelve tokens on a rung of decode_step: one after the other, all at once, and of the
-    last six rows of two sequences in one batch."""
+    """Logits [36, vocabulary] of twelve tokens on a rung of decode_step, with an adapter: one after the other, all at
+    once, and of the last six rows of two sequences in one batch; then of six rows of three sequences, without an
+    adapter, with one and with another."""
     head_dim = int(case.options["head_dim"])
     ids = np.random.default_rng(7).integers(0, VOCABULARY, 12).tolist()
     one, whole, first, second = (TinyCache(head_dim, case.format) for _ in range(4))
-    state = rung.prepare(weights(case), one, threads=2)
-    found = [rung.apply(state, [SequenceRows([token], at, one)]).copy() for at, token in enumerate(ids)]
-    found.append(rung.apply(state, [SequenceRows(ids, 0, whole, 12)]).copy())
-    rung.apply(state, [SequenceRows(ids[:3], 0, first, 0), SequenceRows(ids[:8], 0, second, 0)])
-    batch = [SequenceRows(ids[3:5], 3, first, 2), SequenceRows(ids[8:], 8, second, 4)]
+    bound = weights(case)
+    adapter, other = adapters(bound)
+    state = rung.prepare(bound, one, threads=2)
+    found = [rung.apply(state, [SequenceRows([token], at, one, 1, adapter)]).copy() for at, token in enumerate(ids)]
+    found.append(rung.apply(state, [SequenceRows(ids, 0, whole, 12, adapter)]).copy())
+    rung.apply(state, [SequenceRows(ids[:3], 0, first, 0, adapter), SequenceRows(ids[:8], 0, second, 0, adapter)])
+    batch = [SequenceRows(ids[3:5], 3, first, 2, adapter), SequenceRows(ids[8:], 8, second, 4, adapter)]
     found.append(rung.apply(state, batch).copy())
+    three = [(each, TinyCache(head_dim, case.format)) for each in (None, adapter, other)]
+    rung.apply(state, [SequenceRows(ids[:7], 0, cache, 0, each) for each, cache in three])
+    found.append(rung.apply(state, [SequenceRows(ids[7:10], 7, cache, 2, each) for each, cache in three]).copy())
     return np.concatenate(found)
 
 
@@ -230,5 +247,5 @@ def check(rung: Rung, case: Case, place: str) -> str:
     got = steps(rung.load(), case)
     want = steps(numpy_step.RUNG, case)
     if rung.name == "numpy.step":
-        want = np.concatenate([want[12:24], want[:12], want[3:5], want[8:12]])
+        want = np.concatenate([want[12:24], want[:12], want[3:5], want[8:12], want[30:]])
     return compare(got, want, want.std(axis=1, keepdims=True), 0.1)

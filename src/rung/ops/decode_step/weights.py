@@ -3,26 +3,39 @@ torch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from rung.formats.codec import Floats
 from rung.models.card import Decoder as Shape
-from rung.ops.decode_step.parts import Attend, Embedding, Linear, Parts
+from rung.ops.decode_step.parts import Adapter, Attend, Embedding, Linear, Parts
 from rung.ops.decode_step.rope import Frequencies
+
+
+class AdapterRows(NamedTuple):
+    """The rows [first, last) of a batch, which have an adapter."""
+
+    first: int
+    last: int
+    adapter: Adapter
 
 
 @dataclass(frozen=True)
 class Biased:
-    """A bound linear and the bias that is added to what it gives."""
+    """A bound linear, its role (``layers.3.q``), and the bias that is added to what it gives."""
 
+    role: str
     linear: Linear
     bias: Floats | None
 
-    def multiply(self, x: Floats) -> Floats:
-        """Return x [T, in] times the weight, and the bias: [T, out], without torch."""
+    def multiply(self, x: Floats, adapters: Sequence[AdapterRows] = ()) -> Floats:
+        """Return x [T, in] times the weight, with what adapters change, and the bias: [T, out], without torch."""
         y = self.linear.multiply(x)
+        for first, last, adapter in adapters:
+            adapter.add(self.role, x[first:last], y[first:last])
         if self.bias is not None:
             y += self.bias
         return y
@@ -64,7 +77,7 @@ class LayerWeights:
         def linear(role: str) -> Biased:
             name = f"layers.{index}.{role}"
             bias = parts.vector(f"{name}_bias") if parts.holds(f"{name}_bias") else None
-            return Biased(parts.linear(name), bias)
+            return Biased(name, parts.linear(name), bias)
 
         def fused(whole: str, *pieces: str) -> tuple[Biased, ...]:
             return tuple(map(linear, (whole,) if parts.holds(f"layers.{index}.{whole}") else pieces))
@@ -97,7 +110,15 @@ class Weights:
     look_up: Embedding
     layers: tuple[LayerWeights, ...]
     norm: Floats
-    head: Linear
+    head: Biased
+
+    @property
+    def linears(self) -> Iterator[tuple[Biased, str]]:
+        """Yield every linear with torch's name of where it computes, in the order of use."""
+        for layer in self.layers:
+            for each in (*layer.inputs, layer.output, *layer.widen, layer.narrow):
+                yield each, layer.device
+        yield self.head, self.layers[-1].device
 
     @classmethod
     def bind(cls, shape: Shape, parts: Parts, context: int) -> Weights:
@@ -108,5 +129,5 @@ class Weights:
             parts.look_up(),
             tuple(LayerWeights.bind(shape, index, parts) for index in range(len(shape.layers))),
             parts.vector("norm") + np.float32(shape.norm_offset),
-            parts.linear("head"),
+            Biased("head", parts.linear("head"), None),
         )

@@ -18,7 +18,18 @@ from rung.kernels.cpu.compiled import OPTIONS, kernel
 from rung.kernels.cpu.decode.elementwise import add_to, cap, copy, gate, norm
 from rung.kernels.cpu.decode.rows import FILL_WORDS
 from rung.kernels.cpu.nodes import runs_on_second_half
-from rung.kernels.isa.generic import call_fill, call_groups, read_float, read_int
+from rung.kernels.cpu.thread_pool import TURNS
+from rung.kernels.isa.generic import (
+    call_eight,
+    call_fill,
+    call_groups,
+    fetch_add,
+    give_way,
+    load_acquire,
+    read_float,
+    read_int,
+    rest,
+)
 
 #: What a linear does before it: nothing, hidden = source, or hidden += source; then x = norm(hidden).
 PLAIN, START, ADD = range(3)
@@ -31,38 +42,58 @@ class LinearWord(IntEnum):
 
     ``AREA_BYTES`` is 0 where threads share the area. ``TABLE`` has ``CHUNKS`` rows as ``chunks.cut`` makes them, with
     addresses of segments for the weights' numbers; ``NODES`` are the words of ``nodes.table``, or 0.
+
+    ``ADAPTERS`` are the ``AdapterWord`` of the batch. ``CHANGES`` has for each of ``WEIGHTS`` weights and each row the
+    ``low_rank.ChangeWord`` of what an adapter changes, or 0; ``SUMMED`` counts the parts of their sums that are there,
+    and is 0 when a program begins. ``SOURCE_APART`` are the bytes between the rows of ``SOURCE``.
     """
 
     COUNTER, AREA, AREA_BYTES, COLUMNS, SOURCE, BEFORE, POST_NORM, NORM, EPSILON = range(9)
     FILLS, FILL_COUNT, TABLE, CHUNKS, NODES = range(9, 14)
+    ADAPTERS, CHANGES, WEIGHTS, SUMMED, SOURCE_APART = range(14, 19)
+
+
+class AdapterWord(IntEnum):
+    """The adapters of a batch: how many parts of ``RANKS`` sums a weight has at most, 0 where no row has an adapter;
+    the memory of the sums, with the bytes between rows and between weights; bytes between the weights of a table of
+    changes."""
+
+    PARTS, SUMS, ROW_BYTES, WEIGHT_BYTES, TABLE_BYTES = range(5)
 
 
 class SegmentWord(IntEnum):
     """One weight of a linear: rows of activations, its result with the bytes between rows, bias, and what follows.
 
-    ``CALLS`` are the calls of kernels that make the result, one for a panel of rows, then those for what adapters add.
-    The partner (the up projection beside a gate) is computed for the same rows, its groups counted from ``UP_GROUP``;
-    its result has the same bytes between rows.
+    ``CALLS`` are the calls of kernels that make the result, one for a panel of rows; ``NUMBER`` is that of the weight
+    among those of the linear. The partner (the up projection beside a gate) is computed for the same rows, its groups
+    counted from ``UP_GROUP``; its result has the same bytes between rows.
     """
 
-    ROWS, RESULT, APART, BIAS, AFTER, SOFTCAP, CALLS, COUNT = range(8)
-    UP_RESULT, UP_BIAS, UP_GROUP, UP_CALLS, UP_COUNT = range(8, 13)
+    ROWS, RESULT, APART, BIAS, AFTER, SOFTCAP, CALLS, COUNT, NUMBER = range(9)
+    UP_RESULT, UP_BIAS, UP_GROUP, UP_CALLS, UP_COUNT, UP_NUMBER = range(9, 15)
 
 
 SEGMENT_WORDS = len(SegmentWord)
 #: Words of a call: the kernel, the offset of its panel in the area, and its 16 arguments, which include the result.
 CALL_WORDS = 18
+#: Sums of an adapter that a thread makes at a time.
+RANKS = 16
 
 _AREA, _AREA_BYTES, _COLUMNS, _SOURCE, _BEFORE, _POST_NORM, _NORM, _EPSILON = (8 * w for w in list(LinearWord)[1:9])
 _FILLS, _FILL_COUNT, _TABLE, _CHUNKS, _NODES = (8 * w for w in list(LinearWord)[9:14])
-_ROWS, _RESULT, _APART, _BIAS, _AFTER, _SOFTCAP, _CALLS, _COUNT = (8 * w for w in list(SegmentWord)[:8])
-_UP_RESULT, _UP_BIAS, _UP_GROUP, _UP_CALLS, _UP_COUNT = (8 * w for w in list(SegmentWord)[8:])
+_ADAPTERS, _CHANGES, _WEIGHTS, _SUMMED, _SOURCE_APART = (8 * w for w in list(LinearWord)[14:])
+_PARTS, _SUMS, _ROW_BYTES, _WEIGHT_BYTES, _TABLE_BYTES = (8 * w for w in AdapterWord)
+_ROWS, _RESULT, _APART, _BIAS, _AFTER, _SOFTCAP, _CALLS, _COUNT, _NUMBER = (8 * w for w in list(SegmentWord)[:9])
+_UP_RESULT, _UP_BIAS, _UP_GROUP, _UP_CALLS, _UP_COUNT, _UP_NUMBER = (8 * w for w in list(SegmentWord)[9:])
 _FILL, _CALL, _CHUNK_BYTES = 8 * FILL_WORDS, 8 * CALL_WORDS, 8 * CHUNK_WORDS
 
 
 @numba.njit(**OPTIONS)
 def _prepare(args, area):
-    """Brings the hidden state up to date and fills the panels of the activations; each thread for itself."""
+    """Brings the hidden state up to date and fills the panels of the activations; each thread for itself.
+
+    Returns the address of the activations.
+    """
     columns, x, before = read_int(args + _COLUMNS), read_int(args + _SOURCE), read_int(args + _BEFORE)
     if before != 0:
         scratch, epsilon = area + 4 * columns, read_float(read_int(args + _EPSILON))
@@ -81,6 +112,59 @@ def _prepare(args, area):
     for index in range(read_int(args + _FILL_COUNT)):
         fill = fills + _FILL * index
         call_fill(read_int(fill), fill + 16, x, area + read_int(fill + 8))
+    return x
+
+
+@numba.njit(**OPTIONS)
+def _same(changes, row, rows):
+    """The first row after ``row`` that another change is added to."""
+    last = row + 1
+    while last < rows and read_int(changes + 8 * last) == read_int(changes + 8 * row):
+        last += 1
+    return last
+
+
+@numba.njit(**OPTIONS)
+def _sum_changes(args, x, thread, threads):
+    """Makes this thread's share of the sums of adapters: they are there when the first results are."""
+    adapters, rows = read_int(args + _ADAPTERS), read_int(read_int(read_int(args + _TABLE)) + _ROWS)
+    parts, apart = read_int(adapters + _PARTS), read_int(args + _SOURCE_APART)
+    row_bytes = read_int(adapters + _ROW_BYTES)
+    for number in range(thread, parts * read_int(args + _WEIGHTS), threads):
+        weight, first = number // parts, number % parts * RANKS
+        changes = read_int(args + _CHANGES) + weight * read_int(adapters + _TABLE_BYTES)
+        sums = read_int(adapters + _SUMS) + weight * read_int(adapters + _WEIGHT_BYTES)
+        row = 0
+        while row < rows:
+            last, change = _same(changes, row, rows), read_int(changes + 8 * row)
+            if change != 0:
+                at, low = x + apart * row, sums + row_bytes * row
+                call_eight(read_int(change), change, at, apart, last - row, low, row_bytes, first, first + RANKS)
+            row = last
+        fetch_add(read_int(args + _SUMMED), 1)
+
+
+@numba.njit(**OPTIONS)
+def _add_changes(args, weight, result, apart, rows, first, last):
+    """Adds what adapters change to the groups [first, last) of a weight's result, once all sums are there."""
+    adapters, turns = read_int(args + _ADAPTERS), 0
+    while load_acquire(read_int(args + _SUMMED)) < read_int(adapters + _PARTS) * read_int(args + _WEIGHTS):
+        rest()
+        turns += 1
+        if turns > TURNS:
+            give_way()
+    changes = read_int(args + _CHANGES) + weight * read_int(adapters + _TABLE_BYTES)
+    sums, row_bytes = (
+        read_int(adapters + _SUMS) + weight * read_int(adapters + _WEIGHT_BYTES),
+        read_int(adapters + _ROW_BYTES),
+    )
+    row = 0
+    while row < rows:
+        until, change = _same(changes, row, rows), read_int(changes + 8 * row)
+        if change != 0:
+            low, y = sums + row_bytes * row, result + apart * row
+            call_eight(read_int(change + 8), change, low, row_bytes, until - row, y, apart, first, last)
+        row = until
 
 
 @numba.njit(**OPTIONS)
@@ -90,10 +174,13 @@ def _call(calls, count, area, first, last):
 
 
 @numba.njit(**OPTIONS)
-def _chunk(segment, area, first, last):
+def _chunk(args, segment, area, first, last):
     """The groups [first, last) of a segment, with what adapters add, bias and activation."""
     rows, apart = read_int(segment + _ROWS), read_int(segment + _APART)
+    adapted = read_int(read_int(args + _ADAPTERS) + _PARTS) != 0
     _call(read_int(segment + _CALLS), read_int(segment + _COUNT), area, first, last)
+    if adapted:
+        _add_changes(args, read_int(segment + _NUMBER), read_int(segment + _RESULT), apart, rows, first, last)
     at, count = read_int(segment + _RESULT) + 64 * first, 16 * (last - first)
     bias = read_int(segment + _BIAS)
     if bias != 0:
@@ -103,6 +190,9 @@ def _chunk(segment, area, first, last):
     if after == 1 or after == 2:
         shift, up_bias = read_int(segment + _UP_GROUP), read_int(segment + _UP_BIAS)
         _call(read_int(segment + _UP_CALLS), read_int(segment + _UP_COUNT), area, first + shift, last + shift)
+        if adapted:
+            number, result = read_int(segment + _UP_NUMBER), read_int(segment + _UP_RESULT)
+            _add_changes(args, number, result, apart, rows, first + shift, last + shift)
         up_at = read_int(segment + _UP_RESULT) + 64 * (first + shift)
         for row in range(0, apart * rows, apart):
             if up_bias != 0:
@@ -118,10 +208,12 @@ def _chunk(segment, area, first, last):
 def linear(args, thread, threads):
     """See ``LinearWord``: some weights times the same activations, a chunk of groups of rows at a time."""
     area = read_int(args + _AREA) + thread * read_int(args + _AREA_BYTES)
-    _prepare(args, area)
+    x = _prepare(args, area)
+    if read_int(read_int(args + _ADAPTERS) + _PARTS) != 0:
+        _sum_changes(args, x, thread, threads)
     chunks, from_end = read_int(args + _CHUNKS), runs_on_second_half(read_int(args + _NODES))
     chunk = take_chunk(args, chunks, from_end)
     while chunk < chunks:
         entry = read_int(args + _TABLE) + _CHUNK_BYTES * chunk
-        _chunk(read_int(entry), area, read_int(entry + 8), read_int(entry + 16))
+        _chunk(args, read_int(entry), area, read_int(entry + 8), read_int(entry + 16))
         chunk = take_chunk(args, chunks, from_end)

@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from rung.kernels.cpu import chunks, nodes, target
 from rung.kernels.cpu.decode import attention, step
+from rung.kernels.cpu.decode.adapter_table import AdapterTable
 from rung.kernels.cpu.decode.attention import AttendWord, CacheWord, StoreWord
 from rung.kernels.cpu.decode.rows import FILL_WORDS, PrepareWord, prepare_rows
 from rung.kernels.cpu.decode.step import CALL_WORDS, SEGMENT_WORDS, LinearWord, SegmentWord
 from rung.kernels.cpu.gemm import activations, product
 from rung.kernels.cpu.gemm.float_rows import FloatRows, multiply_one
-from rung.kernels.cpu.gemm.low_rank import LowRankRows, fill_sums, up_rows
 from rung.kernels.cpu.gemm.microkernel import panel_unit_bytes
 from rung.kernels.cpu.pack.layouts import ROWS, UNIT
 from rung.kernels.cpu.pack.mapped import multiply_mapped
@@ -30,8 +30,8 @@ _LINE = 64
 _FLOATS = (0, 0)
 #: The kind of panel that mapped weights are packed into, and its bytes.
 _SCRATCH, _SCRATCH_BYTES = (-1, -1), 64 << 10
-#: Kinds of panels: (offset, parts) of quantized activations, or the sums of an adapter.
-_Kind = tuple[int, int] | LowRankRows
+#: Kinds of panels: (offset, parts) of quantized activations.
+_Kind = tuple[int, int]
 
 
 def address(array: npt.NDArray[Any] | None) -> int:
@@ -67,12 +67,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class Piece:
-    """A weight of a linear with its bias and what an adapter adds, and where its result goes."""
+    """A weight of a linear with its bias, where its result goes, and its number among the weights of the model."""
 
     weight: Packed | FloatRows
     bias: Floats | None
     result: Rows
-    low_rank: LowRankRows | None = None
+    number: int
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,8 @@ class Builder:
     """Collects the functions that compute ``rows`` tokens, then gives their program.
 
     ``hidden`` is the model's. ``states`` and ``normed`` are rows of the hidden state and its norm, which threads share
-    where there are several rows, or ``shared`` is set; ``scores`` those of each thread's attention.
+    where there are several rows, or ``shared`` is set; ``scores`` those of each thread's attention. ``adapters`` has
+    what is added to weights.
     """
 
     rows: int
@@ -154,6 +155,7 @@ class Builder:
     states: Rows
     normed: Rows
     scores: Floats
+    adapters: AdapterTable
     shared: bool = False
     _steps: list[tuple[int, Words]] = field(default_factory=list)
     _keep: list[Any] = field(default_factory=list)
@@ -175,7 +177,7 @@ class Builder:
         self._area = max(self._area, panels.end - 8 * self.hidden)
         segments = np.zeros((len(pieces), SEGMENT_WORDS), dtype=np.int64)
         for segment, piece in zip(segments, pieces, strict=True):
-            self._segment(segment, piece, panels, after)
+            self._segment(segment, piece, panels, after, pieces[0].number)
         near = nodes.table()
         rows = [ROWS * after.up_group or piece.weight.shape[0] for piece in pieces]
         table = chunks.cut([-(-count // ROWS) for count in rows], self.threads, near is not None)
@@ -185,7 +187,10 @@ class Builder:
         words = np.zeros(len(LinearWord), dtype=np.int64)
         words[LinearWord.TABLE], words[LinearWord.CHUNKS] = address(table), len(table)
         words[LinearWord.NODES] = near.address if near else 0
+        self._changes(words, [*pieces, after.up] if after.up else pieces)
         if self.shared:
+            x = source if before.kind == step.PLAIN else self.normed
+            words[LinearWord.SOURCE], words[LinearWord.SOURCE_APART] = x.address, x.apart
             self._prepare(source, columns, before, fills)
         else:
             words[LinearWord.COLUMNS], words[LinearWord.SOURCE] = columns, source.address
@@ -193,6 +198,12 @@ class Builder:
             words[LinearWord.POST_NORM], words[LinearWord.EPSILON] = address(before.post_norm), address(self.floats)
             words[LinearWord.FILLS], words[LinearWord.FILL_COUNT] = address(fills), fills.shape[1]
         self._steps.append((step.linear.address, words))
+
+    def _changes(self, words: Words, pieces: Sequence[Piece]) -> None:
+        """Where a linear finds what adapters change."""
+        first, table = pieces[0].number, self.adapters
+        words[LinearWord.ADAPTERS], words[LinearWord.WEIGHTS] = address(table.words), pieces[-1].number - first + 1
+        words[LinearWord.CHANGES], words[LinearWord.SUMMED] = table.changes(first), table.summed(first)
 
     def _prepare(self, source: Rows, columns: int, before: Before, fills: Words) -> None:
         """Hidden states, norms and panels of several rows."""
@@ -205,10 +216,11 @@ class Builder:
         words[PrepareWord.FILLS], words[PrepareWord.FILL_COUNT] = address(fills), fills.shape[1]
         self._steps.append((prepare_rows.address, words))
 
-    def _segment(self, segment: Words, piece: Piece, panels: _Panels, after: After) -> None:
+    def _segment(self, segment: Words, piece: Piece, panels: _Panels, after: After, first: int) -> None:
+        """Write a weight of a linear whose first weight has the number ``first``."""
         segment[SegmentWord.ROWS] = self.rows
         segment[SegmentWord.RESULT], segment[SegmentWord.APART] = piece.result.address, piece.result.apart
-        segment[SegmentWord.BIAS] = address(piece.bias)
+        segment[SegmentWord.BIAS], segment[SegmentWord.NUMBER] = address(piece.bias), piece.number - first
         segment[SegmentWord.AFTER], segment[SegmentWord.SOFTCAP] = after.kind, address(after.softcap)
         calls = self.hold(panels.calls(piece, self._keep))
         segment[SegmentWord.CALLS], segment[SegmentWord.COUNT] = address(calls), len(calls)
@@ -217,7 +229,7 @@ class Builder:
                 after.up.result.address,
                 address(after.up.bias),
             )
-            segment[SegmentWord.UP_GROUP] = after.up_group
+            segment[SegmentWord.UP_GROUP], segment[SegmentWord.UP_NUMBER] = after.up_group, after.up.number - first
             calls = self.hold(panels.calls(after.up, self._keep))
             segment[SegmentWord.UP_CALLS], segment[SegmentWord.UP_COUNT] = address(calls), len(calls)
 
@@ -293,8 +305,6 @@ class _Panels:
         yield kind, 4 * columns if kind == _FLOATS else columns // UNIT * panel_unit_bytes(tile, kind[1])
         if isinstance(piece.weight, Packed) and piece.weight.mapped is not None:
             yield _SCRATCH, _SCRATCH_BYTES
-        if piece.low_rank is not None:
-            yield piece.low_rank, 4 * piece.low_rank.sums
 
     def fills(self, columns: int) -> Words:
         """Return the words that fill the panels, [rows, kinds, ``FILL_WORDS``]."""
@@ -308,8 +318,7 @@ class _Panels:
         return words
 
     def calls(self, piece: Piece, keep: list[Any]) -> Words:
-        """Return the calls that make the result of a piece, [calls, ``CALL_WORDS``]: what it weighs, what adapters
-        add."""
+        """Return the calls that make the result of a piece, [calls, ``CALL_WORDS``]."""
         weight, found = piece.weight, []
         panels = self._offsets[_kind(weight)]
         if isinstance(weight, FloatRows):
@@ -326,9 +335,6 @@ class _Panels:
             for panel, (first, count, tile) in zip(panels, self._cuts, strict=True):
                 result = Rows(self._result(piece, first), piece.result.apart)
                 found.append([*_packed_call(weight, result, count, tile, panel)])
-        if piece.low_rank is not None:
-            sums = self._offsets[piece.low_rank]
-            found += [_low_rank_call(piece.low_rank, self._result(piece, row), sums[row]) for row in range(self._rows)]
         return np.array(found, np.int64).reshape(-1, CALL_WORDS)
 
     @staticmethod
@@ -337,7 +343,7 @@ class _Panels:
 
 
 def _is_quantized(kind: _Kind) -> bool:
-    return not isinstance(kind, LowRankRows) and kind != _FLOATS
+    return kind != _FLOATS
 
 
 def _kind(weight: Packed | FloatRows) -> tuple[int, int]:
@@ -350,9 +356,6 @@ def _kind(weight: Packed | FloatRows) -> tuple[int, int]:
 
 def _fill(kind: _Kind, panel: int, columns: int, tile: int, at: int) -> list[int]:
     """Return the words that fill row ``at`` of a panel at that offset: see ``FILL_WORDS``."""
-    if isinstance(kind, LowRankRows):
-        down = [0, address(kind.down), kind.sums, 0, columns, 0, 0, 0, 0, 0]
-        return [fill_sums[kind.kind].address, panel, *down]
     if kind == _FLOATS:
         return [activations.keep.address, panel, 0, 0, 1, 0, 1, 0, 0, 0, columns // ROWS, 0]
     words = [0, 0, 1, 0, tile, kind[1], kind[0], 0, columns // UNIT, at]
@@ -364,12 +367,6 @@ def _float_call(weight: FloatRows, result: int, panel: int) -> list[int]:
     rows, columns = weight.shape
     given = [weight.data.ctypes.data, weight.data.strides[0], 0, result, columns, rows]
     return [multiply_one(weight.format).address, panel, *given, *[0] * 10]
-
-
-def _low_rank_call(low_rank: LowRankRows, result: int, panel: int) -> list[int]:
-    """Return the call that adds an adapter's change to a row of a result."""
-    given = [address(low_rank.up), low_rank.factor_address, 0, result, low_rank.rank, low_rank.up.strides[0]]
-    return [up_rows[low_rank.kind].address, panel, *given, *[0] * 10]
 
 
 def _panel_block(weight: Packed, tile: int) -> int:

@@ -11,6 +11,8 @@ last, then across the lanes; those of ``up`` from y on, from the first rank to t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import numba
@@ -20,7 +22,7 @@ import numpy.typing as npt
 from rung.formats.codec import Floats
 from rung.kernels.cpu.compiled import OPTIONS, Kernel, kernel
 from rung.kernels.cpu.parallel import run
-from rung.kernels.isa.generic import fetch_add, load, multiply, read_float, read_int, store, write_float
+from rung.kernels.isa.generic import call_eight, fetch_add, load, multiply, read_float, read_int, store, write_float
 from rung.kernels.isa.rows import dots, mix, row_width
 
 LANES = 16
@@ -28,6 +30,17 @@ _ROWS = 8  # rows of activations that a thread takes at a time
 _FOUR = 4  # rows of activations, ranks, and groups of results that are computed at once
 #: Beside the sums of a row, floats of a thread's memory: a vector for the last rows of ``up``, and a line between.
 _SPARE = 3 * LANES
+
+
+class ChangeWord(IntEnum):
+    """Words of a change that kernels read: the addresses of ``sum_ranks`` and ``add_groups`` of its kind; ``down``, its
+    columns, and how many sums a row of activations has; ``up`` with the bytes between its ranks, the rank, and the
+    factors or 0."""
+
+    SUM, ADD, DOWN, COLUMNS, SUMS, UP, STRIDE, RANK, FACTOR = range(9)
+
+
+_SUM, _ADD, _DOWN, _COLUMNS, _SUMS, _UP, _STRIDE, _RANK, _FACTOR = (8 * word for word in ChangeWord)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +52,6 @@ class LowRankRows:
 
     kind: str
     shape: tuple[int, int]
-    rank: int
     down: npt.NDArray[Any]
     up: npt.NDArray[Any]
     factor: Floats | None
@@ -59,22 +71,28 @@ class LowRankRows:
         if factor is not None:
             factors = np.ones(lanes, np.float32)
             factors[:rows] = factor
-        return cls(kind, (rows, columns), rank, _as(kind, padded), _as(kind, turned), factors)
+        return cls(kind, (rows, columns), _as(kind, padded), _as(kind, turned), factors)
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return self.down.nbytes + self.up.nbytes
+        return self.down.nbytes + self.up.nbytes + (0 if self.factor is None else self.factor.nbytes)
 
     @property
     def sums(self) -> int:
         """Return how many sums of ``down`` a row of activations has, with those of zeros."""
         return len(self.down)
 
-    @property
-    def factor_address(self) -> int:
-        """Return the address of the factors; 0 where there are none."""
-        return 0 if self.factor is None else int(self.factor.ctypes.data)
+    @cached_property
+    def words(self) -> npt.NDArray[np.int64]:
+        """Return ``ChangeWord``."""
+        words = np.zeros(len(ChangeWord), np.int64)
+        words[ChangeWord.SUM], words[ChangeWord.ADD] = sum_ranks[self.kind].address, add_groups[self.kind].address
+        words[ChangeWord.DOWN], words[ChangeWord.COLUMNS] = self.down.ctypes.data, self.shape[1]
+        words[ChangeWord.SUMS], words[ChangeWord.RANK] = self.sums, len(self.up)
+        words[ChangeWord.UP], words[ChangeWord.STRIDE] = self.up.ctypes.data, self.up.strides[0]
+        words[ChangeWord.FACTOR] = 0 if self.factor is None else self.factor.ctypes.data
+        return words
 
     def add(self, x: int, x_stride: int, rows: int, y: int, y_stride: int, threads: int) -> None:
         """Add the change to ``rows`` rows of y float32 [rows, out], for those of x float32 [rows, in].
@@ -84,9 +102,8 @@ class LowRankRows:
         chunks = -(-rows // _ROWS)
         area = 4 * (_ROWS * self.sums + _SPARE)
         scratch = np.empty(threads * area // 4, np.float32)
-        words = (x, x_stride, rows, self.shape[1], self.down.ctypes.data, self.rank, self.up.ctypes.data, self.shape[0])
-        more = (self.factor_address, y, y_stride, scratch.ctypes.data, area)
-        run(add_rows[self.kind].address, (0, *words, *more), min(threads, chunks))
+        words = (self.words.ctypes.data, x, x_stride, rows, y, y_stride, self.shape[0], scratch.ctypes.data, area)
+        run(add_rows.address, (0, *words), min(threads, chunks))
 
 
 def _narrowest(*arrays: Floats) -> str:
@@ -109,7 +126,7 @@ def _as(kind: str, array: Floats) -> npt.NDArray[Any]:
 
 @numba.njit(**OPTIONS)
 def _write_sums(down, columns, x, apart, rows, low, low_apart, count, kind):
-    """Write ``count`` sums of ``down``, a multiple of four, of each of some rows of x: low [rows, count]."""
+    """Write ``count`` sums of ``down``, a multiple of four, of each of some rows of x to ``low``."""
     row_bytes, one, row = columns * row_width(kind), np.float32(1.0), 0
     while row + 4 <= rows:
         at, to = x + row * apart, low + row * low_apart
@@ -162,75 +179,67 @@ def _add_up(up, stride, factor, low, low_apart, rank, y, apart, rows, first, las
         _scale(y, apart, rows, factor, first, last)
 
 
-def _fill_kernel(kind: Any) -> Kernel:
-    """``f(x, down, count, low, columns, ...)``: ``count`` sums of one row."""
+def _sum_kernel(kind: Any) -> Kernel:
+    """``f(change, x, apart, rows, low, low_apart, first, last)``: the sums [first, last) of some rows of x.
 
-    @kernel(10)
-    def run(x, down, count, low, columns, u0, u1, u2, u3, u4):
-        _write_sums(down, columns, x, 0, 1, low, 0, count, kind)
+    ``change`` is the address of ``ChangeWord``. Both are multiples of four, ``last`` may lie beyond the last sum. A row
+    of x lies ``apart`` bytes from the one before, and its sums, which begin at ``low``, ``low_apart``.
+    """
 
-    return run
-
-
-def _up_kernel(kind: Any) -> Kernel:
-    """``f(up, factor, low, y, rank, stride, unused, first, last, ...)``: the groups [first, last) of ``up``, added to
-    y."""
-
-    @kernel(16)
-    def run(up, factor, low, y, rank, stride, u0, first, last, u1, u2, u3, u4, u5, u6, u7):
-        _add_up(up, stride, factor, low, 0, rank, y, 0, 1, first, last, kind)
+    @kernel(8)
+    def run(change, x, apart, rows, low, low_apart, first, last):
+        columns, count = read_int(change + _COLUMNS), min(last, read_int(change + _SUMS)) - first
+        if count > 0:
+            down = read_int(change + _DOWN) + first * columns * row_width(kind)
+            _write_sums(down, columns, x, apart, rows, low + 4 * first, low_apart, count, kind)
 
     return run
-
-
-# ---- many rows
-
-
-@numba.njit(**OPTIONS)
-def _add_rest(up, stride, factor, low, rank, y, lanes, scratch, kind):
-    """Add the last group of ``up`` to one row, which has ``lanes`` values of it."""
-    for lane in range(lanes):
-        write_float(scratch + 4 * lane, read_float(y + 4 * lane))
-    _add_up(up, stride, factor, low, 0, rank, scratch, 0, 1, 0, 1, kind)
-    for lane in range(lanes):
-        write_float(y + 4 * lane, read_float(scratch + 4 * lane))
-
-
-@numba.njit(**OPTIONS)
-def _add_rows(words, thread, kind):
-    """Words: counter, x, bytes between its rows, rows, columns, down, rank, up, lanes, factors or 0, y, bytes between
-    its rows, memory of the threads, bytes of each."""
-    x, x_stride, rows, columns = read_int(words + 8), read_int(words + 16), read_int(words + 24), read_int(words + 32)
-    down, rank, up, lanes = read_int(words + 40), read_int(words + 48), read_int(words + 56), read_int(words + 64)
-    factor, y, y_stride = read_int(words + 72), read_int(words + 80), read_int(words + 88)
-    scratch = read_int(words + 96) + thread * read_int(words + 104)
-    low, groups, width = scratch + 4 * _SPARE, lanes // 16, row_width(kind)
-    count, stride = (rank + 3) // 4 * 4, (lanes + 15) // 16 * 16 * width
-    while True:
-        first = fetch_add(words, 1) * _ROWS
-        if first >= rows:
-            break
-        taken, to = min(_ROWS, rows - first), y + first * y_stride
-        _write_sums(down, columns, x + first * x_stride, x_stride, taken, low, 4 * count, count, kind)
-        _add_up(up, stride, factor, low, 4 * count, rank, to, y_stride, taken, 0, groups, kind)
-        if lanes % 16:
-            behind, rest = factor + 64 * groups if factor != 0 else 0, up + 16 * groups * width
-            for row in range(taken):
-                place, sums = to + row * y_stride + 64 * groups, low + 4 * row * count
-                _add_rest(rest, stride, behind, sums, rank, place, lanes % 16, scratch, kind)
 
 
 def _add_kernel(kind: Any) -> Kernel:
-    @kernel(3)
-    def run(words, thread, threads):
-        _add_rows(words, thread, kind)
+    """``f(change, low, low_apart, rows, y, apart, first, last)``: add the groups [first, last) of 16 results to some
+    rows of y, from the sums that ``sum_ranks`` has written."""
+
+    @kernel(8)
+    def run(change, low, low_apart, rows, y, apart, first, last):
+        up, stride, rank = read_int(change + _UP), read_int(change + _STRIDE), read_int(change + _RANK)
+        _add_up(up, stride, read_int(change + _FACTOR), low, low_apart, rank, y, apart, rows, first, last, kind)
 
     return run
 
 
 _KINDS: dict[str, Any] = {"f32": np.float32(0), "f16": 0, "bf16": False}
-#: By kind of the weights: the kernels of one row of activations, called as those of ``activations`` and of
-#: ``linear.multiply``, and the function of many rows for ``parallel.run``.
-fill_sums = {name: _fill_kernel(kind) for name, kind in _KINDS.items()}
-up_rows = {name: _up_kernel(kind) for name, kind in _KINDS.items()}
-add_rows = {name: _add_kernel(kind) for name, kind in _KINDS.items()}
+#: The kernels of a change, by the kind of its matrices.
+sum_ranks = {name: _sum_kernel(kind) for name, kind in _KINDS.items()}
+add_groups = {name: _add_kernel(kind) for name, kind in _KINDS.items()}
+
+
+@numba.njit(**OPTIONS)
+def _add_rest(change, low, y, group, lanes, scratch):
+    """Add the last group, of which y has ``lanes`` values, to one row."""
+    place = scratch - 64 * group
+    for lane in range(lanes):
+        write_float(scratch + 4 * lane, read_float(y + 64 * group + 4 * lane))
+    call_eight(read_int(change + _ADD), change, low, 0, 1, place, 0, group, group + 1)
+    for lane in range(lanes):
+        write_float(y + 64 * group + 4 * lane, read_float(scratch + 4 * lane))
+
+
+@kernel(3)
+def add_rows(words, thread, threads):
+    """Words: counter, address of ``ChangeWord``, x, bytes between its rows, rows, y, bytes between its rows, values of
+    a row, memory of the threads, bytes of each."""
+    change, x, x_stride, rows = read_int(words + 8), read_int(words + 16), read_int(words + 24), read_int(words + 32)
+    y, y_stride, lanes = read_int(words + 40), read_int(words + 48), read_int(words + 56)
+    scratch = read_int(words + 64) + thread * read_int(words + 72)
+    low, groups, sums = scratch + 4 * _SPARE, lanes // 16, read_int(change + _SUMS)
+    while True:
+        first = fetch_add(words, 1) * _ROWS
+        if first >= rows:
+            break
+        count, at, to = min(_ROWS, rows - first), x + first * x_stride, y + first * y_stride
+        call_eight(read_int(change + _SUM), change, at, x_stride, count, low, 4 * sums, 0, sums)
+        call_eight(read_int(change + _ADD), change, low, 4 * sums, count, to, y_stride, 0, groups)
+        if lanes % 16:
+            for row in range(count):
+                _add_rest(change, low + 4 * row * sums, to + row * y_stride, groups, lanes % 16, scratch)
