@@ -44,19 +44,19 @@ def test_what_is_written_at_a_position_is_read_there(dtype, block):
     """By tensors and by arrays, over the end of a block, beside another sequence; other layers stay as they are."""
     pool = BlockPool(SHAPE, 40, dtype, DEVICES, block, blocks=6)
     other, cache = Cache(pool), Cache(pool)
-    other.room(0, 16)
-    cache.room(0, 40)
+    other.reserve(16)
+    cache.reserve(40)
     keys, values = (torch.randn(12, 2, 16).to(pool.tensors[0][0].dtype) for _ in range(2))
     cache.write(1, 7, keys[:5], values[:5])
     cache.write_arrays(1, 12, keys[5:].numpy(), values[5:].numpy())
     for found, wanted in zip(
-        (*cache.read(1, 19), *map(torch.from_numpy, cache.arrays(1, 19))), 2 * (keys, values), strict=True
+        (*cache.read(1, 0, 19), *map(torch.from_numpy, cache.arrays(1, 0, 19))), 2 * (keys, values), strict=True
     ):
         assert torch.equal(found[7:], wanted)
         assert not found[:7].any()
-    assert not cache.read(0, 30)[0].any()
-    assert not cache.read(2, 30)[1].any()
-    assert not other.read(1, 16)[0].any()
+    assert not cache.read(0, 0, 30)[0].any()
+    assert not cache.read(2, 0, 30)[1].any()
+    assert not other.read(1, 0, 16)[0].any()
 
 
 def test_the_table_names_the_blocks_of_each_group():

@@ -109,7 +109,9 @@ def test_who_stops_reading_ends_them_all(model):
 def test_a_plan_has_room_for_several_contexts():
     one, four = (rung.plan("demo", context=512, parallel=parallel) for parallel in (None, 4))
     caches = [plan.placements[0].memory.kv_cache for plan in (one, four)]
-    assert caches[1] == 4 * caches[0]
+    assert 3 * caches[0] < caches[1] <= 4 * caches[0]  # windows of layers that have one
+    pool = rung.load("demo", context=512, parallel=4).backend.pool
+    assert caches[1] == sum(member.memory.size for member in pool.members)
     assert (one.parallel, four.parallel) == (1, 4)
     assert rung.Plan.from_json(four.to_json()) == four
     for wrong in (0, 5000):

@@ -13,10 +13,13 @@ from rung.engine.sampling import Sampler, Sampling
 from rung.engine.scheduling.kv_cache import BlockPool
 from rung.engine.scheduling.scheduler import Scheduler
 from rung.engine.scheduling.sequence import TokenSequence
+from rung.models.decoder_memory import CHUNK
 from rung.ops.sample.numpy_sample import RUNG
 
 VOCABULARY = 97
 END = 0
+#: Positions that the second of two layers sees.
+WINDOW = 8
 
 
 def next_token(ids) -> int:
@@ -55,7 +58,7 @@ class ToyStep:
         return None
 
     def prepare(self, weights, pool, *, threads):
-        return len(pool._layers)
+        return pool
 
     def apply(self, state, batch):
         self.before(batch)
@@ -64,12 +67,14 @@ class ToyStep:
         for each in batch:
             keys = np.zeros((len(each.tokens), 1, 16), np.float32)
             keys[:, 0, 0] = each.tokens
-            for layer in range(state):
+            for layer in range(2):
                 each.cache.write_arrays(layer, each.start, keys, keys)
-            for last in range(each.start + len(each.tokens) - each.logits, each.start + len(each.tokens)):
-                read = [each.cache.arrays(layer, last + 1)[0][:, 0, 0] for layer in range(state)]
-                assert all((one == read[0]).all() for one in read)
-                found.append(np.eye(VOCABULARY, dtype=np.float32)[(self.following or next_token)(read[0])])
+            for end in range(each.start + 1, each.start + len(each.tokens) + 1):
+                read = each.cache.arrays(0, 0, end)[0][:, 0, 0]
+                first = max(0, end - WINDOW)
+                assert (each.cache.arrays(1, first, end)[0][:, 0, 0] == read[first:]).all()
+                if end > each.start + len(each.tokens) - each.logits:
+                    found.append(np.eye(VOCABULARY, dtype=np.float32)[(self.following or next_token)(read)])
         return np.array(found).reshape(-1, VOCABULARY)
 
 
@@ -79,7 +84,7 @@ def toy(context: int = 32, blocks: int | None = None, parallel: int = 8, block: 
         vocabulary=VOCABULARY,
         kv_heads=1,
         head_dim=16,
-        layers=(SimpleNamespace(window=None), SimpleNamespace(window=8)),
+        layers=(SimpleNamespace(window=None), SimpleNamespace(window=WINDOW)),
     )
     pool = BlockPool(shape, context, "f32", ["cpu"] * 2, block, blocks)
     return Decoder(SimpleNamespace(shape=shape), pool, ToyStep(block), parallel=parallel)
@@ -91,9 +96,9 @@ def sequence(prompt, most: int | None = 8, owner: str = "", context: int = 32, s
     return TokenSequence(prompt, chosen_by, ends=frozenset({END}), context=context, most=most, owner=owner)
 
 
-def scheduling(decoder: Decoder) -> Scheduler:
+def scheduling(decoder: Decoder, chunk: int = CHUNK) -> Scheduler:
     """Return a scheduler that samples in NumPy."""
-    return Scheduler(decoder, lambda logits, rows: RUNG.apply(None, logits, rows))
+    return Scheduler(decoder, lambda logits, rows: RUNG.apply(None, logits, rows), chunk)
 
 
 def finish(scheduler: Scheduler, *sequences: TokenSequence) -> list[list[int]]:

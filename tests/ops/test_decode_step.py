@@ -110,7 +110,13 @@ def tokens(rung, state, cache):
 
 def both(cache):
     """Keys and values of every layer at the positions of ``IDS``."""
-    return [part for layer in range(len(cache.pool.tensors)) for part in cache.read(layer, cache.context)]
+    return [part for layer in range(len(cache.pool.tensors)) for part in cache.read(layer, 0, cache.context)]
+
+
+def fresh(cache, state, ids):
+    """The cache, with these tokens in it."""
+    STEP.apply(state, [SequenceRows(ids, 0, cache, 0)])
+    return cache
 
 
 def assert_close(found, wanted):
@@ -454,6 +460,33 @@ def test_a_row_gives_the_same_bytes_whatever_is_computed_beside_it(kind, dtype, 
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.parametrize(("window", "block"), [(8, 16), (16, 16), (40, 16), (41, 32)])
+def test_windows_that_are_given_back_change_no_bytes(window, block):
+    """Sequences that give blocks back take those of others, which hold other keys and values; one is read with ref."""
+    model = checkpoint("gemma3_text", hidden_size=256, sliding_window=window, max_position_embeddings=256)
+    described, random = shape(model), np.random.default_rng(4)
+    prompts = [random.integers(0, 128, 180).tolist() for _ in range(3)]
+    whole = cache_of(described, 192)
+    state = bind(STEP, described, PackedParts(roles(model), "q8_0"), whole, threads=1)
+    wanted = [logits(STEP, state, whole, ids, 0) for ids in prompts]
+    pool = BlockPool(described, 192, "f32", ["cpu"] * len(described.layers), block, sequences=3)
+    assert pool.windows
+    together = STEP.prepare(Weights.bind(described, PackedParts(roles(model), "q8_0"), 192), pool, threads=2)
+    caches = [Cache(pool) for _ in prompts]
+    for mine, theirs in zip(run_cut(together, caches, prompts, random, [None] * 3), wanted, strict=True):
+        assert torch.equal(mine, theirs)
+    assert all(
+        sum(held is not None for held in cache.blocks[group]) <= window // block + 3
+        for cache in caches
+        for group in pool.windows
+    )
+    reference = REF.prepare(Weights.bind(described, PackedParts(roles(model), "q8_0"), 192), pool, threads=2)
+    for token, cache, theirs in zip((5, 6, 7), caches, prompts, strict=True):
+        cache.reserve(181)
+        found = torch.from_numpy(REF.apply(reference, [SequenceRows([token], 180, cache)]).copy())
+        assert_close(found, logits(STEP, state, fresh(whole, state, theirs), [token], 180))
+
+
 def run_cut(state, caches, prompts, random, adapters):
     """Logits of each prompt, read in batches of random parts of all of them."""
     done, found = [0] * len(prompts), [[] for _ in prompts]
@@ -469,6 +502,8 @@ def run_cut(state, caches, prompts, random, adapters):
                 done[number] += count
         if batch:
             rows = torch.from_numpy(STEP.apply(state, batch).copy())
+            for each in batch:
+                each.cache.advance(each.tokens)
             for number, part in zip(numbers, rows.split([len(each.tokens) for each in batch]), strict=True):
                 found[number].append(part)
     return [torch.cat(parts) for parts in found]

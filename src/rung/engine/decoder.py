@@ -87,7 +87,7 @@ class Decoder:
         if share:
             self.prefixes.attach(cache, ids[:-1], _tree(cache, owner))
         try:
-            cache.reserve(min(len(ids) + 1, self.pool.context))
+            cache.admit(min(len(ids) + 1, self.pool.context))
         except OutOfMemory:
             cache.release()
             return None
@@ -98,15 +98,20 @@ class Decoder:
         cache.reserve(count)
 
     def keep(self, cache: Cache, owner: str) -> None:
-        """Let other sequences of an owner share the whole blocks of a cache."""
+        """Let other sequences of an owner share the whole blocks of a cache, and its windows at checkpoints."""
+        come = sorted(length for length in cache.checkpoints if length <= cache.length)
+        for length in come:
+            self.prefixes.insert(cache, _tree(cache, owner), length, checkpoint=True)
+        cache.checkpoints -= frozenset(come)
         if cache.length // self.pool.block > cache.kept:
             cache.kept = cache.length // self.pool.block
-            self.prefixes.insert(cache, _tree(cache, owner), whole_blocks=True)
+            self.prefixes.insert(cache, _tree(cache, owner), cache.kept * self.pool.block, checkpoint=False)
+        cache.slide()
 
     def end(self, cache: Cache, owner: str, share: bool) -> None:
         """Give a cache back; with ``share`` what it has is kept until there is no room."""
         if share:
-            self.prefixes.insert(cache, _tree(cache, owner), whole_blocks=False)
+            self.prefixes.insert(cache, _tree(cache, owner), cache.length, checkpoint=True)
         cache.release()
 
     def recover(self, caches: Sequence[Cache]) -> None:

@@ -9,13 +9,42 @@ from rung.models.card import Decoder
 CHUNK = 512
 
 
-def cache_bytes(decoder: Decoder, context: int, dtype: str, layers: int | None = None) -> int:
-    """Bytes of keys and values for ``context`` tokens in ``layers`` layers (default: all of them).
+def window_blocks(window: int, block: int) -> int:
+    """Blocks of ``block`` positions that a layer with a window keeps of a sequence before the one that it writes to.
 
-    A window does not make a layer's cache smaller: every layer holds the whole context.
+    They hold what the next token sees, and what a sequence sees that goes on from the end of the last whole block.
+    """
+    return -(-window // block)
+
+
+def pool_blocks(context: int, block: int, window: int | None, sequences: int = 1) -> int:
+    """Blocks of ``block`` positions that a layer has for ``sequences`` sequences of ``context`` tokens.
+
+    A layer with a window has those that each sequence keeps and writes to, and as many for one sequence more: what is
+    kept of earlier ones. A chunk of prompts takes its blocks before the first ones of the window are given back.
+    """
+    whole = sequences * -(-context // block)
+    if window is None:
+        return whole
+    windows = sequences + 1
+    chunk = (CHUNK + windows * (block - 2)) // block  # where a chunk is cut among sequences, the most blocks it touches
+    return min(whole, windows * (window_blocks(window, block) + 1) + chunk)
+
+
+def cache_bytes(
+    decoder: Decoder, context: int, dtype: str, layers: int | None = None, block: int = 0, sequences: int = 1
+) -> int:
+    """Bytes of keys and values for ``sequences`` sequences of ``context`` tokens in ``layers`` layers (default: all).
+
+    In blocks of ``block`` positions layers with a window keep no more than that, and ``layers`` are all of them; where
+    a block holds a whole sequence (0) every layer has the whole context.
     """
     count = len(decoder.layers) if layers is None else layers
-    return 2 * count * decoder.kv_heads * decoder.head_dim * context * FLOAT_BYTES[dtype]
+    if block:
+        positions = sum(block * pool_blocks(context, block, layer.window, sequences) for layer in decoder.layers)
+    else:
+        positions = count * sequences * context
+    return 2 * decoder.kv_heads * decoder.head_dim * positions * FLOAT_BYTES[dtype]
 
 
 def activation_bytes(decoder: Decoder, context: int, chunk: int = CHUNK, converted: bool = True) -> int:

@@ -98,11 +98,13 @@ def memory_use(
     batch: int = 1,
     width: int | None = None,
     torch: bool = True,
+    block: int = 0,
 ) -> MemoryUse:
     """Bytes on one device that holds so many layers, for a full context of ``batch`` sequences.
 
     ``weights``: the bytes of the weights there and of their workspace. ``width``: bytes of a number in parts of
     pipelines (default: 2, and 4 on a CPU that does not multiply 16 bits faster). ``torch``: whether it is imported.
+    ``block``: positions of a block of the cache, 0 for a sequence in one.
     """
     slow = device.kind == "cpu" and compute_dtype(device, lossless=False) == "f32"
     width = width or (4 if slow else 2)
@@ -111,7 +113,7 @@ def memory_use(
     return bounded(
         MemoryUse(
             weights=weights[0],
-            kv_cache=subject.cache_bytes(context, cache_dtype, layers, batch),
+            kv_cache=subject.cache_bytes(context, cache_dtype, layers, batch, block),
             activations=subject.activation_bytes(context, batch, converts, width),
             workspace=weights[1] + _CONTEXT_TOKEN * context + heap,
             runtime=runtime(subject, device, torch),

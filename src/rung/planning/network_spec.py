@@ -101,10 +101,13 @@ class Subject(Value):
         """The share of the experts that one token visits."""
         return self.shape.experts_per_token / self.shape.experts if self.shape.experts else 1.0
 
-    def cache_bytes(self, context: int, dtype: str, layers: int, batch: int = 1) -> int:
-        """Bytes of keys and values of that many layers for ``batch`` sequences of ``context`` tokens."""
+    def cache_bytes(self, context: int, dtype: str, layers: int, batch: int = 1, block: int = 0) -> int:
+        """Bytes of keys and values of that many layers for ``batch`` sequences of ``context`` tokens.
+
+        ``block``: positions of a block of the cache of rung's own decoders, 0 for a sequence in one.
+        """
         if self.decoder is not None:
-            return batch * cache_bytes(self.decoder, context, dtype, layers)
+            return cache_bytes(self.decoder, context, dtype, layers, block, batch)
         if not self.generates:
             return 0
         return batch * self.shape.cached(context) * FLOAT_BYTES[dtype] * layers // self.layers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rung.core.types import YES, Device, Format, Level, MemoryUse, Placement, Verdict, no
 from rung.planning.memory import memory_use
@@ -90,16 +91,7 @@ def arrange(
             break
         mine = kitchen.recipe(storage, device, compute_dtype(device, lossless), packed)
         budget = request.budget(device)
-        alone = len(devices) == 1
-        torch = not (alone and mine.reads_without_torch(device, cache_dtype))
-
-        def use(
-            last: int, mine: WeightPlan = mine, device: Device = device, first: int = first, torch: bool = torch
-        ) -> MemoryUse:
-            held = mine.bytes(first, last)
-            count = last - first
-            return memory_use(held, subject, device, count, context, cache_dtype, request.batch, torch=torch)
-
+        use = partial(_memory(mine, device, request, context, cache_dtype, len(devices) == 1), first)
         last = layers if device is devices[-1] else _most(use, first, layers, budget)
         if last > first or device is devices[-1]:
             placements.append(Placement(device.id, first, last, use(last), budget))
@@ -111,6 +103,20 @@ def arrange(
     made = kitchen.recipe(storage, devices[0], dtype, packed)
     rate = split_rates(speeds, layers)
     return Arrangement(storage, dtype, cache_dtype, packed, made, tuple(placements), rate, tuple(parts))
+
+
+def _memory(
+    held: WeightPlan, device: Device, request: Request, context: int, cache_dtype: str, alone: bool
+) -> Callable[[int, int], MemoryUse]:
+    """Return what gives the memory of a range of layers on a device; ``alone``: it holds all of them."""
+    torch = not (alone and held.reads_without_torch(device, cache_dtype))
+    block = held.cache_block(device, cache_dtype) if alone else 0
+
+    def use(first: int, last: int) -> MemoryUse:
+        weights, count, batch = held.bytes(first, last), last - first, request.batch
+        return memory_use(weights, held.subject, device, count, context, cache_dtype, batch, torch=torch, block=block)
+
+    return use
 
 
 def _most(use: Callable[[int], MemoryUse], first: int, layers: int, budget: int) -> int:

@@ -256,20 +256,38 @@ def reads_without_torch(subject: Subject, weights: Iterable[Weight], device: Dev
         return False
     if "torch" not in device.software:
         return True
-    multiplied = [w for w in weights if w.multiplies and (subject.tied or not is_table(w.tensor.role))]
-    if any(weight.packing not in ("r16", "mapped") or weight.format.layout == "ordered" for weight in multiplied):
+    weights = list(weights)
+    if any(w.packing not in ("r16", "mapped") or _is_ordered(w) for w in _multiplied(subject, weights)):
         return False
     if decoder is None:
         return _encodes_without_torch(subject, device)
+    return step_rung(subject, weights, device, cache_dtype) == "numba.step"
+
+
+def step_rung(subject: Subject, weights: Iterable[Weight], device: Device, cache_dtype: str) -> str:
+    """Return the rung that computes the tokens of a decoder whose ``weights`` are all on ``device``; "" for none."""
+    decoder = subject.decoder
+    if decoder is None or subject.borrowed:
+        return ""
+    multiplied = _multiplied(subject, weights)
     options = {
         "linears": tuple(sorted({weight.rung for weight in multiplied})),
         "head_dim": decoder.head_dim,
         "devices": 1,
+        "ordered": any(map(_is_ordered, multiplied)),
     }
     sizes = (len(decoder.layers), decoder.hidden, decoder.feed_forward, decoder.vocabulary)
     case = Case("decode_step", cache_dtype, "f32", sizes, FrozenDict(options))
     rung = LADDERS["decode_step"].climb(device, case).rung
-    return rung is not None and rung.name == "numba.step"
+    return "" if rung is None else rung.name
+
+
+def _multiplied(subject: Subject, weights: Iterable[Weight]) -> list[Weight]:
+    return [w for w in weights if w.multiplies and (subject.tied or not is_table(w.tensor.role))]
+
+
+def _is_ordered(weight: Weight) -> bool:
+    return weight.format.layout == "ordered"
 
 
 def _encodes_without_torch(subject: Subject, device: Device) -> bool:

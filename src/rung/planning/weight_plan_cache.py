@@ -8,12 +8,23 @@ from dataclasses import dataclass
 
 from rung.core.types import Device
 from rung.ops import LADDERS
+from rung.ops.decode_step import BLOCKS
 from rung.ops.linear import DECODING
 from rung.planning.gguf_mixtures import Mixture
 from rung.planning.memory import weights_on, workspace
 from rung.planning.network_spec import Subject
 from rung.planning.speed import Group, groups, token_share
-from rung.planning.weight_plan import Alike, Storage, Weight, alike, classes, combined_db, in_order, reads_without_torch
+from rung.planning.weight_plan import (
+    Alike,
+    Storage,
+    Weight,
+    alike,
+    classes,
+    combined_db,
+    in_order,
+    reads_without_torch,
+    step_rung,
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,11 @@ class WeightPlan:
     def reads_without_torch(self, device: Device, cache_dtype: str) -> bool:
         """See ``rung.planning.weight_plan.reads_without_torch``."""
         return reads_without_torch(self.subject, (kind.weight for kind in self.kinds), device, cache_dtype)
+
+    def cache_block(self, device: Device, cache_dtype: str) -> int:
+        """Return the positions of a block of the cache with all weights on a device; 0 for a sequence in one."""
+        weights = (kind.weight for kind in self.kinds)
+        return BLOCKS.get(step_rung(self.subject, weights, device, cache_dtype), 0)
 
     @functools.cached_property
     def error_db(self) -> float:

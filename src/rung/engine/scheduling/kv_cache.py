@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from rung.core.errors import ContextTooLong, OutOfMemory
 from rung.core.types import FLOAT_BYTES
 from rung.formats.codec import Floats
 from rung.models.card import Decoder
+from rung.models.decoder_memory import pool_blocks, window_blocks
 from rung.ops.decode_step.parts import LayerLayout
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class _Group:
         if not self.uses[block]:
             self._free.append(block)
 
-    def recount(self, blocks: Sequence[int]) -> None:
+    def recount(self, blocks: Iterable[int]) -> None:
         """Let these be the blocks in use, once for each time they are named."""
         uses = Counter(blocks)
         self.uses = [uses[block] for block in range(len(self.uses))]
@@ -118,7 +119,7 @@ class BlockPool:
     """The memory of caches; see ``rung.ops.decode_step.parts.Pool``.
 
     ``block`` are the positions of a block, 0 for those of a whole sequence; ``blocks`` how many there are in each
-    group, by default those of so many ``sequences``.
+    group, by default those of so many ``sequences`` (``rung.models.decoder_memory.pool_blocks``).
     """
 
     def __init__(
@@ -146,12 +147,18 @@ class BlockPool:
             self._layers.append(LayerLayout(group, counts[group] * both, self.heads * head, head, row))
             counts[group] += 1
         self.per_sequence = -(-context // self.block)
-        count = sequences * self.per_sequence if blocks is None else blocks
-        self.members = [
-            _Group(device, count, layers * both) for (_, device), layers in zip(self._names, counts, strict=True)
-        ]
-        #: Frees a block that only a prefix cache uses, and returns whether there was one.
-        self.reclaim: Callable[[], bool] = lambda: False
+        self.members = []
+        for (window, device), layers in zip(self._names, counts, strict=True):
+            count = pool_blocks(context, self.block, window, sequences) if blocks is None else blocks
+            self.members.append(_Group(device, count, layers * both))
+        #: Groups that keep a window of a sequence only, with its positions.
+        self.windows = {
+            group: window
+            for group, (window, _) in enumerate(self._names)
+            if window is not None and window_blocks(window, self.block) + 1 < self.per_sequence
+        }
+        #: Frees a block of a group that only a prefix cache uses, and returns whether there was one.
+        self.reclaim: Callable[[int], bool] = lambda group: False
 
     @property
     def groups(self) -> int:
@@ -160,7 +167,7 @@ class BlockPool:
 
     def take(self, group: int) -> int:
         """Return a block of a group that nobody else uses; reclaim one if need be. Raises ``OutOfMemory``."""
-        while not self.members[group].free and self.reclaim():
+        while not self.members[group].free and self.reclaim(group):
             pass
         return self.members[group].take()
 
@@ -168,7 +175,17 @@ class BlockPool:
         """Count the uses of blocks anew: those of these caches."""
         lists = [cache.blocks for cache in caches]
         for group, member in enumerate(self.members):
-            member.recount([block for blocks in lists for block in blocks[group]])
+            member.recount(block for blocks in lists for block in blocks[group] if block is not None)
+
+    def first_kept(self, group: int, length: int) -> int:
+        """Return the number of the first block that a sequence of ``length`` tokens keeps in a group."""
+        window = self.windows.get(group)
+        return 0 if window is None else max(0, length // self.block - window_blocks(window, self.block))
+
+    def first_visible(self, group: int, length: int) -> int:
+        """Return the number of the first block that the next token of such a sequence sees."""
+        window = self.windows.get(group)
+        return 0 if window is None else max(0, length + 1 - window) // self.block
 
     def layer(self, index: int) -> LayerLayout:
         """Return where a layer lies."""
@@ -203,17 +220,18 @@ class BlockPool:
 class Cache(Tokens):
     """Keys and values of one sequence, in blocks of a pool, and the ids of its tokens.
 
-    Writing beyond ``length`` changes nothing that counts, so a call that failed can be repeated one rung lower.
+    Writing beyond ``length`` changes nothing that counts, so a call that failed can be repeated one rung lower. Blocks
+    that no token after ``length`` sees are given back before others are taken: None stands for them.
     """
 
     def __init__(self, pool: BlockPool) -> None:
         super().__init__(pool.context)
         self.pool = pool
-        self.blocks: list[list[int]] = [[] for _ in pool.members]
+        self.blocks: list[list[int | None]] = [[] for _ in pool.members]
         #: What changes the weights that its keys and values are computed with.
         self.adapter: BoundAdapter | None = None
-        #: Whole blocks that a prefix cache knows of.
-        self.kept = 0
+        #: Whole blocks that a prefix cache knows of, and the lengths at which it gets the windows too.
+        self.kept, self.checkpoints = 0, frozenset[int]()
         self._tables = [np.zeros(pool.per_sequence, np.int64) for _ in pool.members]
 
     def table(self, group: int) -> int:
@@ -222,34 +240,73 @@ class Cache(Tokens):
 
     def reserve(self, count: int) -> None:
         """Take blocks for the positions before ``count``. Raises ``OutOfMemory``."""
-        needed = -(-count // self.pool.block)
-        for group, blocks in enumerate(self.blocks):
-            while len(blocks) < needed:
-                self._append(group, self.pool.take(group))
+        self.slide()
+        for group in range(self.pool.groups):
+            self._take(group, -(-count // self.pool.block))
 
-    def attach(self, blocks: Sequence[int], ids: Sequence[int]) -> None:
-        """Append a block of each group that holds the keys and values of ``ids``; the caller has counted this use."""
-        for group, block in enumerate(blocks):
-            self._append(group, block)
+    def admit(self, count: int) -> None:
+        """Take the blocks that a sequence of ``count`` tokens keeps: all of them, or a window. Raises
+        ``OutOfMemory``."""
+        for group in range(self.pool.groups):
+            needed = -(-count // self.pool.block)
+            if (window := self.pool.windows.get(group)) is not None:
+                kept = window_blocks(window, self.pool.block) + 1
+                needed = min(needed, self.pool.first_kept(group, self.length) + kept)
+            self._take(group, needed)
+
+    def _take(self, group: int, needed: int) -> None:
+        while len(self.blocks[group]) < needed:
+            self._append(group, self.pool.take(group))
+
+    def slide(self) -> None:
+        """Give back the blocks that no token after ``length`` sees."""
+        for group in self.pool.windows:
+            blocks, end = self.blocks[group], self.pool.first_kept(group, self.length)
+            first = end
+            while first and blocks[first - 1] is not None:
+                first -= 1
+            for number in range(first, end):
+                self._drop(group, number)
+
+    def _drop(self, group: int, number: int) -> None:
+        block, self.blocks[group][number] = self.blocks[group][number], None
+        if block is not None:
+            self.pool.members[group].give_back(block)
+
+    def attach(self, blocks: Mapping[int, int], ids: Sequence[int]) -> None:
+        """Append blocks, by their group, that hold the keys and values of ``ids``; the caller has counted this use."""
+        for group in range(self.pool.groups):
+            self._append(group, blocks.get(group))
         self.advance(ids)
 
-    def _append(self, group: int, block: int) -> None:
+    def _append(self, group: int, block: int | None) -> None:
         member, blocks = self.pool.members[group], self.blocks[group]
-        if member.device == "cpu":
+        if member.device == "cpu" and block is not None:
             self._tables[group][len(blocks)] = member.base + block * member.memory.strides[0]
         blocks.append(block)
 
+    def truncate(self, length: int) -> None:
+        """Forget every token from position ``length`` on, or every token where a window before ``length`` is gone."""
+        for group in self.pool.windows:
+            blocks, first = self.blocks[group], self.pool.first_visible(group, length)
+            if None in blocks[first : -(-length // self.pool.block)]:
+                length = 0
+        super().truncate(length)
+        for group in self.pool.windows:
+            if None in self.blocks[group] and not length:
+                self._give_back(group)
+
     def release(self) -> None:
         """Give all blocks back, and forget every token."""
-        self.truncate(0)
-        for member, blocks in zip(self.pool.members, self.blocks, strict=True):
-            while blocks:
-                member.give_back(blocks.pop())
+        super().truncate(0)
+        for group in range(self.pool.groups):
+            self._give_back(group)
 
-    def room(self, start: int, count: int) -> None:
-        """Take the blocks of ``count`` tokens from position ``start`` on; raise ``ContextTooLong``, ``OutOfMemory``."""
-        super().room(start, count)
-        self.reserve(start + count)
+    def _give_back(self, group: int) -> None:
+        while self.blocks[group]:
+            block = self.blocks[group].pop()
+            if block is not None:
+                self.pool.members[group].give_back(block)
 
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
         """Put keys and values [T, kv_heads, head_dim] at positions ``start`` and on."""
@@ -269,25 +326,29 @@ class Cache(Tokens):
         blocks, first = self.blocks[self.pool.layer(layer).group], 0
         while first < count:
             number, at = divmod(start + first, self.pool.block)
-            last = min(count, first + self.pool.block - at)
-            yield blocks[number], at, first, last
+            last, block = min(count, first + self.pool.block - at), blocks[number]
+            assert block is not None, "the positions were given back"
+            yield block, at, first, last
             first = last
 
-    def read(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
-        """Return keys and values [count, kv_heads, head_dim]; views where one block holds them."""
-        keys, values = (self._gather(part, layer, count) for part in self.pool.tensors[layer])
+    def read(self, layer: int, first: int, end: int) -> tuple[Tensor, Tensor]:
+        """Return keys and values [end - first, kv_heads, head_dim]; views where one block holds them."""
+        keys, values = (self._gather(part, layer, first, end) for part in self.pool.tensors[layer])
         return keys, values
 
-    def arrays(self, layer: int, count: int) -> tuple[Floats, Floats]:
+    def arrays(self, layer: int, first: int, end: int) -> tuple[Floats, Floats]:
         """Return the same as arrays of f32 or f16, of a layer on the CPU."""
-        keys, values = (self._gather(part, layer, count) for part in self.pool.arrays[layer])
+        keys, values = (self._gather(part, layer, first, end) for part in self.pool.arrays[layer])
         return keys, values
 
-    def _gather(self, part: Any, layer: int, count: int) -> Any:
-        blocks = self.blocks[self.pool.layer(layer).group][: -(-count // self.pool.block)]
+    def _gather(self, part: Any, layer: int, first: int, end: int) -> Any:
+        skipped = first // self.pool.block
+        blocks = self.blocks[self.pool.layer(layer).group][skipped : -(-end // self.pool.block)]
+        assert None not in blocks, "the positions were given back"
+        first, end = first - skipped * self.pool.block, end - skipped * self.pool.block
         if len(blocks) == 1:
-            return part[blocks[0], :, :count].swapaxes(0, 1)
-        return part[blocks].swapaxes(1, 2).reshape(-1, self.pool.heads, self.pool.size)[:count]
+            return part[blocks[0], :, first:end].swapaxes(0, 1)
+        return part[blocks].swapaxes(1, 2).reshape(-1, self.pool.heads, self.pool.size)[first:end]
 
 
 def _reserve(blocks: int, block_bytes: int, device: str) -> Any:

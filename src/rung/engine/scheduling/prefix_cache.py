@@ -5,9 +5,15 @@ a sequence goes on in the middle of a block it gets a copy of that block, or the
 it is the end of an earlier sequence. Every owner has a tree of its own: how fast an answer comes tells nobody what
 others have asked.
 
+Of layers with a window only some nodes have their blocks. A sequence can go on from a length before which every window
+is there: a *checkpoint*. There is one at the end of a prompt, at the end of a sequence, and where a sequence left what
+the tree knows, since others are likely to do so too (Pan et al., "Marconi: Prefix Caching for the Era of Hybrid LLMs",
+MLSys 2025).
+
 The tree frees blocks from its leaves, by GreedyDual-Size (Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms",
 USITS 1997): a node's value is what computing it again costs for each byte, plus the value of the last node that was
-freed when this one was last used.
+freed when this one was last used. Windows are freed in the same way, wherever they are: what they cost is what has to
+be computed again from the checkpoint before.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rung.core.errors import OutOfMemory
 from rung.engine.scheduling.kv_cache import BlockPool, Cache, common_length
@@ -25,14 +31,15 @@ _ATTENTION_DEPTH = 4096
 
 
 class _Node:
-    """A block of tokens after those of its parents; ``blocks`` has its block of each group of layers."""
+    """A block of tokens after those of its parents; ``blocks`` has its block of each group of layers, of those with a
+    window where it is kept. ``gain`` is what the window is worth beside the value of the last one that was freed."""
 
-    __slots__ = ("blocks", "children", "ids", "parent", "start", "value")
+    __slots__ = ("blocks", "children", "gain", "ids", "parent", "start", "value", "window_value")
 
-    def __init__(self, parent: _Node | None, start: int, ids: tuple[int, ...], blocks: tuple[int, ...]) -> None:
+    def __init__(self, parent: _Node | None, start: int, ids: tuple[int, ...], blocks: dict[int, int]) -> None:
         self.parent, self.start, self.ids, self.blocks = parent, start, ids, blocks
         self.children: dict[int, list[_Node]] = {}  # by their first token
-        self.value = 0.0
+        self.value = self.window_value = self.gain = 0.0
 
     def child(self, ids: Sequence[int]) -> tuple[_Node | None, int]:
         """Return the child that has most of the leading tokens of ``ids``, and how many."""
@@ -50,34 +57,65 @@ class PrefixCache:
         self._pool = pool
         self._roots: dict[str, _Node] = {}
         self._leaves: list[tuple[float, int, _Node]] = []  # a heap; entries whose node has changed are skipped
+        self._windows: dict[int, list[tuple[float, int, _Node]]] = {group: [] for group in pool.windows}  # the same
         self._numbers = itertools.count()
-        self._freed_value = 0.0
-        pool.reclaim = self.free_one
+        self._freed_value = self._freed_window = 0.0
+        pool.reclaim = self._reclaim
 
     def attach(self, cache: Cache, ids: Sequence[int], owner: str) -> None:
-        """Give an empty cache the blocks of the longest known beginning of ``ids``."""
-        node, block, ids = self._roots.get(owner), self._pool.block, tuple(ids)
-        while node is not None:
-            found, count = node.child(ids[cache.length : cache.length + block])
-            if found is None:
-                return
-            if count < block:
-                self._attach_part(cache, found, count)
-                return
-            self._share(cache, found)
-            node = found
+        """Give an empty cache the blocks of the longest known beginning of ``ids`` that it can go on from.
 
-    def _share(self, cache: Cache, node: _Node) -> None:
-        self._touch(node)
-        self._count_use(node.blocks)
-        cache.attach(node.blocks, node.ids)
+        Where the tree knows more of them than that, and where they end, is a checkpoint once the cache has come there.
+        """
+        path, block = self._path(tuple(ids), owner), self._pool.block
+        known = self._last_checkpoint(path)
+        for node, _ in path[: known // block]:
+            self._touch(node)
+            blocks = self._kept(node, known)
+            self._count_use(blocks)
+            cache.attach(blocks, node.ids)
+            self._touch_window(node)
+        if known % block:
+            self._attach_part(cache, path[known // block][0], known % block)
+        if self._pool.windows:
+            ends = sum(count for _, count in path), len(ids) + 1
+            cache.checkpoints = frozenset(end // block * block for end in ends if end // block * block > cache.length)
+
+    def _path(self, ids: tuple[int, ...], owner: str) -> list[tuple[_Node, int]]:
+        """Return the nodes that have the longest known beginning of some tokens, and how many tokens each has of it."""
+        node, path, block = self._roots.get(owner), list[tuple[_Node, int]](), self._pool.block
+        while node is not None:
+            start = len(path) * block
+            node, count = node.child(ids[start : start + block])
+            if node is not None:
+                path.append((node, count))
+            if count < block:
+                break
+        return path
+
+    def _last_checkpoint(self, path: Sequence[tuple[_Node, int]]) -> int:
+        """Return the most tokens of a path before which every window is there."""
+        for number in reversed(range(len(path))):
+            length = path[number][0].start + path[number][1]
+            if all(
+                group in node.blocks
+                for group in self._pool.windows
+                for node, _ in path[self._pool.first_visible(group, length) : number + 1]
+            ):
+                return length
+        return 0
+
+    def _kept(self, node: _Node, length: int) -> dict[int, int]:
+        """Return the blocks of a node that a sequence of ``length`` tokens keeps."""
+        number, pool = node.start // self._pool.block, self._pool
+        return {group: block for group, block in node.blocks.items() if number >= pool.first_kept(group, length)}
 
     def _attach_part(self, cache: Cache, node: _Node, count: int) -> None:
         """Attach the first ``count`` tokens of a node: its own block if this continues it, else a copy.
 
         Where there is no room for a copy, its own block if nobody else uses it.
         """
-        blocks: Sequence[int] | None = None
+        blocks: dict[int, int] | None = None
         if count < len(node.ids) or not self._is_free(node):
             self._count_use(node.blocks)  # taking a block must not free this one
             with contextlib.suppress(OutOfMemory):
@@ -91,45 +129,84 @@ class PrefixCache:
         if blocks is not None:
             cache.attach(blocks, node.ids[:count])
 
-    def _copy(self, blocks: Sequence[int]) -> list[int]:
-        """Return a copy of a block of each group. Raises ``OutOfMemory``."""
-        copies: list[int] = []
+    def _copy(self, blocks: Mapping[int, int]) -> dict[int, int]:
+        """Return a copy of the block of each group. Raises ``OutOfMemory``."""
+        copies: dict[int, int] = {}
         try:
-            for group, (member, number) in enumerate(zip(self._pool.members, blocks, strict=True)):
-                copies.append(self._pool.take(group))
-                member.memory[copies[-1]] = member.memory[number]
+            for group, number in blocks.items():
+                copies[group] = self._pool.take(group)
+                memory = self._pool.members[group].memory
+                memory[copies[group]] = memory[number]
         except OutOfMemory:
             self._give_back(copies)
             raise
         return copies
 
-    def _count_use(self, blocks: Sequence[int]) -> None:
-        for member, number in zip(self._pool.members, blocks, strict=True):
-            member.share(number)
+    def _count_use(self, blocks: Mapping[int, int]) -> None:
+        for group, number in blocks.items():
+            self._pool.members[group].share(number)
 
-    def _give_back(self, blocks: Sequence[int]) -> None:
-        for member, number in zip(self._pool.members, blocks, strict=False):
-            member.give_back(number)
+    def _give_back(self, blocks: Mapping[int, int]) -> None:
+        for group, number in blocks.items():
+            self._pool.members[group].give_back(number)
 
-    def insert(self, cache: Cache, owner: str, whole_blocks: bool) -> None:
-        """Add the tokens of a cache to the tree; ``whole_blocks`` leaves out a last block that more may be written to.
+    def insert(self, cache: Cache, owner: str, length: int, checkpoint: bool) -> None:
+        """Add the first ``length`` tokens of a cache to the tree, and with ``checkpoint`` the windows before it.
 
-        The tree then uses the blocks that it did not have.
+        The tree then uses the blocks that it did not have. A last block that is not whole must not be written to any
+        more.
         """
-        block = self._pool.block
-        length = cache.length // block * block if whole_blocks else cache.length
         if not length:
             return
-        node = self._roots.setdefault(owner, _Node(None, 0, (), ()))
-        for number, start in enumerate(range(0, length, block)):
-            part = tuple(cache.ids[start : min(start + block, length)])
+        node, path = self._roots.setdefault(owner, _Node(None, 0, (), {})), list[_Node]()
+        for start in range(0, length, self._pool.block):
+            part = tuple(cache.ids[start : min(start + self._pool.block, length)])
             found, count = node.child(part)
             if found is None or count < len(part):
-                found = self._add(node, start, part, tuple(blocks[number] for blocks in cache.blocks))
+                blocks = self._blocks(cache, start // self._pool.block)
+                whole = {group: number for group, number in blocks.items() if group not in self._windows}
+                found = self._add(node, start, part, whole)
             self._touch(found)
+            path.append(found)
             node = found
+        if checkpoint and self._windows:
+            self._keep_windows(cache, path, length)
 
-    def _add(self, parent: _Node, start: int, ids: tuple[int, ...], blocks: tuple[int, ...]) -> _Node:
+    @staticmethod
+    def _blocks(cache: Cache, number: int) -> dict[int, int]:
+        """Return a cache's block of that number of each group that has it."""
+        found = ((group, blocks[number]) for group, blocks in enumerate(cache.blocks))
+        return {group: block for group, block in found if block is not None}
+
+    def _keep_windows(self, cache: Cache, path: Sequence[_Node], length: int) -> None:
+        """Let the nodes of the first ``length`` tokens of a cache have the windows that it has before that."""
+        pool, fresh, before = self._pool, list[tuple[_Node, dict[int, int]]](), 0
+        for number, node in enumerate(path):
+            if node.start + len(node.ids) > length:  # its block has tokens that this cache has not
+                break
+            blocks = self._blocks(cache, number)
+            kept = {group for group in pool.windows if group in blocks and number >= pool.first_kept(group, length)}
+            if new := {group: blocks[group] for group in kept if group not in node.blocks}:
+                fresh.append((node, new))
+            elif kept:
+                self._touch_window(node)
+            if not fresh and any(group in node.blocks for group in pool.windows):
+                before = number + 1
+        for node, new in fresh:
+            self._count_use(new)
+            node.blocks |= new
+            node.gain = (length / pool.block - before) / len(fresh)
+            self._touch_window(node, new)
+
+    def _touch_window(self, node: _Node, new: Iterable[int] = ()) -> None:
+        """Note a use of the windows of a node, which it has of the groups ``new`` since now."""
+        value = max(node.window_value, self._freed_window + node.gain)
+        for group in node.blocks if value != node.window_value else new:
+            if group in self._windows:
+                heapq.heappush(self._windows[group], (value, next(self._numbers), node))
+        node.window_value = value
+
+    def _add(self, parent: _Node, start: int, ids: tuple[int, ...], blocks: dict[int, int]) -> _Node:
         shorter, count = parent.child(ids)
         node = _Node(parent, start, ids, blocks)
         self._count_use(blocks)
@@ -138,25 +215,53 @@ class PrefixCache:
             self._free(shorter)  # the new node has all of its tokens
         return node
 
+    def _reclaim(self, group: int) -> bool:
+        return self._free_window(group) if group in self._windows else self.free_one()
+
     def free_one(self) -> bool:
         """Free the least valuable leaf that no sequence uses, and return whether there was one."""
+        node = self._pop(self._leaves, lambda node, value: value == node.value and not node.children, self._is_free)
+        if node is None:
+            return False
+        self._freed_value = node.value
+        self._free(node)
+        return True
+
+    def _free_window(self, group: int) -> bool:
+        """Free the least valuable window that no sequence uses, and return whether there was one."""
+        uses = self._pool.members[group].uses
+        node = self._pop(
+            self._windows[group],
+            lambda node, value: value == node.window_value and group in node.blocks,
+            lambda node: uses[node.blocks[group]] == 1,
+        )
+        if node is None:
+            return False
+        self._freed_window = node.window_value
+        self._give_back({group: node.blocks.pop(group)})
+        return True
+
+    @staticmethod
+    def _pop(
+        heap: list[tuple[float, int, _Node]],
+        is_current: Callable[[_Node, float], bool],
+        is_free: Callable[[_Node], bool],
+    ) -> _Node | None:
+        """Take the first node off a heap that is free; skip entries of nodes that have changed since."""
         in_use = []
         try:
-            while self._leaves:
-                entry = heapq.heappop(self._leaves)
+            while heap:
+                entry = heapq.heappop(heap)
                 value, _, node = entry
-                if value != node.value or node.children or node.parent is None:
+                if node.parent is None or not is_current(node, value):
                     continue
-                if not self._is_free(node):
-                    in_use.append(entry)
-                    continue
-                self._freed_value = value
-                self._free(node)
-                return True
-            return False
+                if is_free(node):
+                    return node
+                in_use.append(entry)
+            return None
         finally:
             for entry in in_use:
-                heapq.heappush(self._leaves, entry)
+                heapq.heappush(heap, entry)
 
     def clear(self) -> None:
         """Free every block that no sequence uses."""
@@ -185,7 +290,7 @@ class PrefixCache:
 
     def _is_free(self, node: _Node) -> bool:
         """Return whether a node is a leaf that no sequence uses."""
-        uses = (member.uses[number] for member, number in zip(self._pool.members, node.blocks, strict=True))
+        uses = (self._pool.members[group].uses[number] for group, number in node.blocks.items())
         return not node.children and all(count == 1 for count in uses)
 
     def _touch(self, node: _Node) -> None:

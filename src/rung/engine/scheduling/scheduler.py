@@ -304,7 +304,8 @@ class Scheduler:
             if left[each] > 1 and room <= 0:
                 break
             count = 1 if left[each] == 1 else min(left[each], self._most(each, left[each]), room)
-            if self._reserve(each, count, batch) and each.cache is not None:
+            count = self._reserve(each, count, batch)
+            if count and each.cache is not None:
                 room -= count if left[each] > 1 else 0
                 start = each.computed
                 ids = each.ids[start : start + count]
@@ -349,17 +350,24 @@ class Scheduler:
         rows = int(_SHARE * self._latency_goal / self._seconds_a_row)
         return max(min(rows // _MULTIPLE * _MULTIPLE - others, self._chunk), _FEWEST_ROWS)
 
-    def _reserve(self, sequence: Sequence, count: int, batch: Many[Part]) -> bool:
-        """Make room for the next tokens of a sequence: others that came later give theirs up, or else this one does."""
+    def _reserve(self, sequence: Sequence, count: int, batch: Many[Part]) -> int:
+        """Make room for up to ``count`` next tokens of a sequence, and return for how many.
+
+        Where there is no room for all there may be for fewer: a chunk needs more of a window than a token. Else others
+        that came later give theirs up, or this one does.
+        """
         while sequence.cache is not None:
             try:
                 self._backend.reserve(sequence.cache, sequence.computed + count)
             except OutOfMemory:
+                if count > 1:
+                    count //= 2
+                    continue
                 inside = [part.sequence for part in batch]
                 self._preempt(next(each for each in reversed(self._running) if each not in inside))
             else:
-                return True
-        return False
+                return count
+        return 0
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take the cache of a sequence, which waits before all others then."""

@@ -15,7 +15,8 @@ every row into every layer, reads those before it, and changes nothing else: a c
 lower. What a weight gives to a row has the change of the row's adapter in it (``low_rank.BoundAdapter``), and no
 other's; rows with the same adapter are multiplied together where they follow each other. ``apply`` returns the logits
 of the rows that want them, in memory that the next call may write to. ``block`` are the positions of a block of the
-cache that the rung wants, 0 for a whole sequence in one. ``same_bytes`` promises of a state that a row's logits do not
+cache that the rung wants, 0 for a whole sequence in one; only in blocks do layers with a window keep no more than that.
+Positions before ``parts.first_visible`` must not be read. ``same_bytes`` promises of a state that a row's logits do not
 depend on the other rows, on how a prompt is cut into batches, nor on the number of threads. ``rows_without_torch`` is
 how many rows a batch may have without torch being imported; None for any number.
 
@@ -33,6 +34,9 @@ from rung.core.value import FrozenDict
 #: Rungs of ``linear`` whose kernels a whole token can call.
 ROWS = ("numba.row", "numba.mapped", "numba.stored")
 
+
+#: Positions of a block of the cache, of rungs that do not want a sequence in one.
+BLOCKS = {"numba.step": 64}
 
 #: Dtypes of the cache.
 EXAMPLE_FORMATS = ("f32", "f16")

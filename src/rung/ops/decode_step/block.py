@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rung.models.card import Decoder as Shape
 from rung.ops.decode_step.glue import Glue, TokenSpan
-from rung.ops.decode_step.parts import Adapter, Cache
+from rung.ops.decode_step.parts import Adapter, Cache, first_visible
 from rung.ops.decode_step.weights import Biased, LayerWeights
 
 
@@ -57,9 +57,11 @@ class Block:
         """Return what the queries gather, [T, heads * head_dim]."""
         q, k, v = self._heads(x, adapter)
         glue.rope_and_store_kv(q, k, v, place, cache)
-        keys, values = cache.read(self.weights.index, place.start + x.shape[0])
         scale, softcap, window = self.shape.attention_scale, self.shape.attention_softcap, self.weights.window
-        out = self.weights.attend(q, keys, values, start=place.start, scale=scale, window=window, softcap=softcap)
+        first = first_visible(place.start, window)
+        keys, values = cache.read(self.weights.index, first, place.start + x.shape[0])
+        start = place.start - first
+        out = self.weights.attend(q, keys, values, start=start, scale=scale, window=window, softcap=softcap)
         return out.reshape(x.shape[0], -1)
 
     def _heads(self, x: Tensor, adapter: Adapter | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -30,6 +30,7 @@ from rung.kernels.cpu.gemm.float_rows import FloatRows, stored_as
 from rung.kernels.cpu.pack.packing import Packed
 from rung.kernels.cpu.parallel import run_program
 from rung.kernels.cpu.thread_pool import Program
+from rung.ops.decode_step import BLOCKS
 from rung.ops.decode_step.batch import BatchTables, logit_rows, positions
 from rung.ops.decode_step.numba_prompt import PromptReader, reads
 from rung.ops.decode_step.parts import Pool, SequenceRows, read_each
@@ -127,7 +128,7 @@ class State:
 class Step:
     """See ``rung.ops.decode_step``; every linear must be packed, or stored as floats."""
 
-    block = 64
+    block = BLOCKS["numba.step"]
 
     def prepare(self, weights: Weights, pool: Pool, *, threads: int) -> State:
         """Lay out memory and write the program of one row; compile its functions or load them from the disk."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence, Sized
 import numpy as np
 
 from rung.formats.codec import Floats
-from rung.ops.decode_step.parts import Adapter, Cache, Pool, SequenceRows, read_each
+from rung.ops.decode_step.parts import Adapter, Cache, Pool, SequenceRows, first_visible, read_each
 from rung.ops.decode_step.rope import rotate_array
 from rung.ops.decode_step.weights import AdapterRows, LayerWeights, Weights
 
@@ -72,9 +72,10 @@ class ArrayReader:
                 part[...] = self._norm(part, norm)
             rotate_array(part, cos, sin, self._weights.frequencies[layer.rope].interleaved)
         cache.write_arrays(layer.index, start, k, v)
-        keys, values = cache.arrays(layer.index, end)
-        scale, softcap = shape.attention_scale, shape.attention_softcap
-        out = layer.attend.attend(q, keys, values, start=start, scale=scale, window=layer.window, softcap=softcap)
+        first = first_visible(start, layer.window)
+        keys, values = cache.arrays(layer.index, first, end)
+        scale, softcap, window = shape.attention_scale, shape.attention_softcap, layer.window
+        out = layer.attend.attend(q, keys, values, start=start - first, scale=scale, window=window, softcap=softcap)
         return out.reshape(len(x), -1)
 
     def _gated(self, layer: LayerWeights, x: Floats, changes: Sequence[AdapterRows]) -> Floats:

@@ -103,7 +103,10 @@ class Pool(Protocol):
 
 
 class Cache(Protocol):
-    """The keys and values of one sequence, which has a block for every position that is read or written."""
+    """The keys and values of one sequence, which has a block for every position that is read or written.
+
+    Layers with a window have none for positions that no token to come sees (``first_visible``).
+    """
 
     def table(self, group: int) -> int:
         """Return the address of the block table of a group on the CPU: int64 addresses of blocks."""
@@ -111,14 +114,19 @@ class Cache(Protocol):
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
         """Put keys and values [T, kv_heads, head_dim] at positions ``start`` and on."""
 
-    def read(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
-        """Return keys and values [count, kv_heads, head_dim] of the first ``count`` positions."""
+    def read(self, layer: int, first: int, end: int) -> tuple[Tensor, Tensor]:
+        """Return keys and values [end - first, kv_heads, head_dim] of the positions ``first`` to ``end``."""
 
     def write_arrays(self, layer: int, start: int, keys: Floats, values: Floats) -> None:
         """Do as ``write`` with arrays, of a layer on the CPU."""
 
-    def arrays(self, layer: int, count: int) -> tuple[Floats, Floats]:
+    def arrays(self, layer: int, first: int, end: int) -> tuple[Floats, Floats]:
         """Return the same as ``read`` as arrays of f32 or f16, of a layer on the CPU."""
+
+
+def first_visible(start: int, window: int | None) -> int:
+    """Return where reading begins for queries at ``start`` and on: a multiple of 16, at which sums begin."""
+    return 0 if window is None else max(0, start + 1 - window) // 16 * 16
 
 
 class Adapter(Protocol):

@@ -166,20 +166,20 @@ class TinyCache:
             for row, heads in enumerate(new, start):
                 self._memory[::-1][row // self.block, layer, which, :, row % self.block] = heads
 
-    def arrays(self, layer: int, count: int) -> tuple[Floats, Floats]:
+    def arrays(self, layer: int, first: int, end: int) -> tuple[Floats, Floats]:
         """See there."""
         both = self._memory[::-1, layer].transpose(1, 0, 3, 2, 4).reshape(2, -1, KV_HEADS, self._memory.shape[-1])
-        return both[0, :count], both[1, :count]
+        return both[0, first:end], both[1, first:end]
 
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
         """See there."""
         self.write_arrays(layer, start, keys.numpy(), values.numpy())
 
-    def read(self, layer: int, count: int) -> tuple[Tensor, Tensor]:
+    def read(self, layer: int, first: int, end: int) -> tuple[Tensor, Tensor]:
         """See there."""
         import torch
 
-        keys, values = map(torch.from_numpy, self.arrays(layer, count))
+        keys, values = map(torch.from_numpy, self.arrays(layer, first, end))
         return keys, values
 
 
