@@ -248,7 +248,9 @@ def _bind(
     from rung.kernels.cpu import target
     from rung.run import cpu_level
 
-    if plan.packing == "stored" or isinstance(card, NetworkCard):
+    if isinstance(card, EncoderCard):
+        process_memory.keep_what_is_freed()  # arrays of a batch are small, and as large in each batch
+    elif plan.packing == "stored" or isinstance(card, NetworkCard):
         process_memory.keep_heap_whole()
     for each in devices:
         cpu_level.adopt(each)
