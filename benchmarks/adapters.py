@@ -1,8 +1,9 @@
-"""What an adapter costs while a model runs: the model with it beside the weights, the merged model, the base alone.
+"""What adapters cost while a model runs: the same model with them and without, in turns in one process.
 
 ``python benchmarks/adapters.py MODEL [--rank 16] [--rounds 5]``: MODEL is a GGUF file or a folder. Makes a random LoRA
-in float16 for every linear layer, merges a copy with ``rung merge``, and measures decode and prompt in turns, all
-three loaded in one process.
+in float16 for every linear layer. Measures steps of 1, 4 and 8 sequences and a prompt: all rows with the adapter, each
+row with an adapter of its own, and half of the rows with one. The bar is what a step has to read, with the adapters
+over without, times 1.1.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from safetensors.numpy import save_file
 
 import rung
 from rung import formats
-from rung.cli.app import main as rung_main
-from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.models.adapters.roles import read_changes
 from rung.models.open import open_card
 from rung.models.reader import Reader
@@ -35,6 +34,10 @@ NAMES = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
+
+
+#: Tokens of each sequence that are timed.
+STEPS = 48
 
 
 def write_adapter(model: str, folder: Path, rank: int) -> None:
@@ -52,18 +55,6 @@ def write_adapter(model: str, folder: Path, rank: int) -> None:
     save_file(tensors, folder / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": [*NAMES.values()]}
     (folder / "adapter_config.json").write_text(json.dumps(config))
-
-
-def measure(model, prompt: int, tokens: int) -> tuple[float, float]:
-    """Return tokens per second of a prompt of so many tokens, and of decoding after it."""
-    model.backend.get_ready(prompt)
-    with SequenceReader(model.backend) as reader:
-        start = time.perf_counter()
-        reader.prefill([5 + n % 100 for n in range(prompt)])
-        middle = time.perf_counter()
-        for n in range(tokens):
-            reader.step(5 + n % 100)
-        return prompt / (middle - start), tokens / (time.perf_counter() - middle)
 
 
 def report_loss(model: str, adapter: Path) -> None:
@@ -85,46 +76,62 @@ def report_loss(model: str, adapter: Path) -> None:
         print(f"  {name:<5} {min(found):6.1f} dB   (beside the weight: exact but for float32 sums)")
 
 
+def seconds(backend, adapters, ids) -> float:
+    """Return the time of a step: ``ids`` after what a sequence for each of ``adapters`` has read, one token of it."""
+    caches = [backend.begin((), "", False, adapter) for adapter in adapters]
+    for cache in caches:
+        backend.reserve(cache, len(ids) + STEPS)
+    start = time.perf_counter()
+    if len(ids) > 1:
+        backend.compute([(cache, ids, 1) for cache in caches])
+        found = time.perf_counter() - start
+    else:
+        for step in range(STEPS):
+            backend.compute([(cache, [5 + (step + 7 * row) % 100], 1) for row, cache in enumerate(caches)])
+            for cache in caches:
+                cache.advance([5])
+        found = (time.perf_counter() - start) / STEPS
+    for cache in caches:
+        backend.end(cache, "", False)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--prompt", type=int, default=256)
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--loss", action="store_true", help="what merging loses in each format, too")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         adapter = Path(made) / "adapter"
         write_adapter(given.model, adapter, given.rank)
-        report_loss(given.model, adapter)
-        merged = Path(made) / f"merged{Path(given.model).suffix}"
-        try:
-            rung_main(["merge", given.model, str(adapter), str(merged)])
-        except SystemExit as ended:
-            if ended.code:
-                raise
-        load = {"device": "cpu", "context": given.prompt + given.tokens + 8}
-        models = {
-            "base": rung.load(given.model, **load),
-            "adapter": rung.load(given.model, **load, adapters=[adapter]),
-            "merged": rung.load(str(merged), **load),
-        }
-        rates: dict[str, list[tuple[float, float]]] = {name: [] for name in models}
+        if given.loss:
+            report_loss(given.model, adapter)
+        changes = read_changes([str(adapter)], open_card(given.model))
+    model = rung.load(given.model, device="cpu", context=given.prompt + STEPS, parallel=8, threads=given.threads)
+    backend = model.backend
+    one, *others = (backend.bind_adapter(changes) for _ in range(8))
+    tensors = open_card(given.model).tensors
+    read = sum(tensor.bytes for tensor in tensors if len(tensor.shape) > 1)
+    print(f"{Path(given.model).name}, rank {given.rank}: {one.nbytes / 1e6:.1f} MB beside {read / 1e6:.1f} MB")
+    prompt = [5 + n % 100 for n in range(given.prompt)]
+    cases = {"1 row": ([one], [5], 1), f"prompt of {given.prompt}": ([one], prompt, 1)}
+    for rows in (4, 8):
+        cases[f"{rows} rows, one adapter"] = [one] * rows, [5], 1
+        cases[f"{rows} rows, {rows} adapters"] = [one, *others][:rows], [5], rows
+        cases[f"{rows} rows, half with one"] = [one] * (rows // 2) + [None] * (rows // 2), [5], 1
+    print(f"median of {given.rounds} rounds in turns, ms\n{'':<24} without    with   ratio     bar")
+    for name, (adapters, ids, several) in cases.items():
+        found = []
         for _ in range(given.rounds + 1):
-            for name, model in models.items():
-                rates[name].append(measure(model, given.prompt, given.tokens))
-    print(f"{Path(given.model).name}, rank {given.rank}, median of {given.rounds} rounds in turns")
-    print("            prompt tokens/s   decode tokens/s   decode, best")
-    for name, found in rates.items():
-        prompt, decode = zip(*found[1:], strict=True)  # the first round compiles
-        print(f"{name:<10} {statistics.median(prompt):>16.1f} {statistics.median(decode):>17.1f} {max(decode):>14.1f}")
-    middle = {name: statistics.median(rate for _, rate in found[1:]) for name, found in rates.items()}
-    best = {name: max(rate for _, rate in found[1:]) for name, found in rates.items()}
-    ratios = [m[1] / a[1] for a, m in zip(rates["adapter"][1:], rates["merged"][1:], strict=True)]
-    print(
-        f"decode, merged / adapter: {middle['merged'] / middle['adapter']:.2f} (medians), "
-        f"{best['merged'] / best['adapter']:.2f} (best), {statistics.median(ratios):.2f} (median of rounds)"
-    )
+            found.append((seconds(backend, [None] * len(adapters), ids), seconds(backend, adapters, ids)))
+        without, with_it = map(statistics.median, zip(*found[1:], strict=True))  # the first round builds programs
+        ratio = statistics.median(mine / plain for plain, mine in found[1:])
+        bar = 1.1 * (read + several * one.nbytes) / read
+        print(f"{name:<24} {1e3 * without:7.2f} {1e3 * with_it:7.2f} {ratio:7.3f} {bar:7.3f}")
 
 
 if __name__ == "__main__":
