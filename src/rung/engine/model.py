@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from importlib.util import find_spec
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from rung.core.errors import ContextTooLong, DeviceError, UsageError
@@ -18,6 +19,7 @@ from rung.engine.decoder import Decoder, check_ids
 from rung.engine.generate_many import Answer, as_completed
 from rung.engine.generation import Generation
 from rung.engine.sampling import Sampler, Sampling, checked_mask, likeliest, logprob_entry
+from rung.engine.scheduling.adapters import Adapters
 from rung.engine.scheduling.scheduler import Scheduler
 from rung.engine.scheduling.sequence import LogitSequence, TokenSequence
 from rung.engine.stream import TextStream
@@ -27,6 +29,7 @@ from rung.models.card import ModelCard
 from rung.models.cards.network import NetworkCard
 from rung.models.damage_check import find_damage
 from rung.models.lookup import name_of
+from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.sample.rows import Chosen, Row
 from rung.planning.network_spec import Subject
 from rung.planning.solve import speed
@@ -70,6 +73,9 @@ class Model:
         self.tokenizer = tokenizer
         self.backend = backend
         self.scheduler = Scheduler(backend, self._sample)
+        self._adapters: Adapters | None = None
+        if isinstance(backend, Decoder) and isinstance(card, ModelCard):
+            self._adapters = Adapters(card, plan, backend)
         self._journal = journal
         self._measured: dict[str, float] = {}
         self._kitchen = WeightPlanCache(Subject.of_card(card))
@@ -87,7 +93,7 @@ class Model:
     def report(self) -> Report:
         """Return what happened so far: steps down, rungs, predicted beside measured: of an answer, at its length."""
         predicted = {
-            "memory_bytes": float(self.plan.memory),
+            "memory_bytes": float(self.plan.memory + (self._adapters.nbytes if self._adapters else 0)),
             "decode_tokens_per_second": self._expected.decode,
             "prefill_tokens_per_second": self._expected.prefill,
         }
@@ -151,10 +157,38 @@ class Model:
         """The question that shows what the model can do: its own, else a plain one."""
         return str(self.card.metadata.get("rung.example", "Why is the sky blue?"))
 
-    def logits(self, ids: Sequence[int] | str) -> Tensor | Floats:
+    def load_adapter(self, source: str | PathLike[str], adapter_name: str) -> None:
+        """Read an adapter that answers may name: ``generate(prompt, adapter=adapter_name)``, beside others in one step.
+
+        ``source`` is a PEFT folder or a GGUF file, ``DIR:0.5`` one of half its weight. Answers that name none have
+        what the model was loaded with; those that name one have that one alone, and ``__base__`` is the model without
+        any. Raises ``UsageError`` for a name that is taken, for an adapter of another model or kind and for a network
+        that transformers computes, ``BadFile``, and ``OutOfMemory`` where the plan's memory has no room for it.
+        """
+        self._named_adapters.load(str(source), adapter_name)
+
+    def delete_adapter(self, adapter_name: str) -> None:
+        """Forget an adapter; answers that have begun end with it. Raises ``UsageError`` for an unknown name."""
+        self._named_adapters.delete(adapter_name)
+
+    @property
+    def _named_adapters(self) -> Adapters:
+        if self._adapters is None:
+            raise UsageError(
+                f"{self.card.name} runs in transformers, where every answer has the same adapters.",
+                (),
+                [f'rung.load({name_of(self.card.path)!r}, adapters=["DIR"])'],
+                code="adapter-unsupported",
+            )
+        return self._adapters
+
+    def _adapter(self, name: str | None) -> BoundAdapter | None:
+        return None if name is None else self._named_adapters.get(name)
+
+    def logits(self, ids: Sequence[int] | str, adapter: str | None = None) -> Tensor | Floats:
         """f32 logits [positions, vocabulary] after each of the token ids, or of the tokens of a text.
 
-        A tensor on the CPU; an array of NumPy where torch is not installed.
+        A tensor on the CPU; an array of NumPy where torch is not installed. ``adapter`` as ``chat`` takes it.
         Raises ``ContextTooLong`` above the plan's context and ``UsageError`` for no or unknown ids.
         """
         ids = self._encode(ids, bos=True) if isinstance(ids, str) else list(ids)
@@ -162,6 +196,7 @@ class Model:
         if len(ids) > self.backend.context:
             raise self._too_long(len(ids))
         sequence = LogitSequence(ids, self.backend.vocabulary)
+        sequence.adapter = self._adapter(adapter)
         self.scheduler.add(sequence)
         try:
             while not sequence.ended:
@@ -193,8 +228,9 @@ class Model:
         logit_bias seed logprobs top_logprobs stop``, of which ``rung.engine.sampling.Sampling`` says what they mean;
         those left out or None are the checkpoint's own, else greedy. ``mask`` is called with the tokens of the answer
         so far and returns which may follow: uint64 words, bit t % 64 of word t // 64 for token t; or None for all.
-        ``result`` has the ``seed`` of an answer that was drawn, and ``logprobs`` where they were asked for. Raises
-        ``UsageError`` for a model without a chat template.
+        ``adapter`` is the name of one that ``load_adapter`` has read, or ``__base__`` for none. ``result`` has the
+        ``seed`` of an answer that was drawn, and ``logprobs`` where they were asked for. Raises ``UsageError`` for a
+        model without a chat template.
         """
         return self._start(self._ids(_as_messages(messages)), options, goes_on=False)
 
@@ -307,12 +343,14 @@ class Model:
             raise self._too_long(len(ids))
         stop = tuple(options.pop("stop", None) or ())
         most, mask = options.pop("max_tokens", None), options.pop("mask", None)
+        adapter = self._adapter(options.pop("adapter", None))
         sampling = Sampling.of(self.card.defaults, **options)
         sampling.check_tokens(self.tokenizer.size)
         text = TextStream(self.tokenizer, stop, start=not goes_on)
         allowed = None if mask is None else checked_mask(mask, self.backend.vocabulary)
         sampler = Sampler(sampling, ids, mask=allowed)
         sequence = TokenSequence(ids, sampler, ends=self._ends, context=self.backend.context, most=most)
+        sequence.adapter = adapter
         return Generation(self.scheduler, sequence, text, partial(self._describe, sampler), self._explain)
 
 

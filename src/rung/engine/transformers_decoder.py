@@ -24,7 +24,7 @@ from rung.models.cards.network import NetworkCard
 from rung.models.decoder_memory import CHUNK
 from rung.nn import QuantLinear
 from rung.nn.quantized.packed import pack
-from rung.ops.decode_step.low_rank import LowRankUpdates
+from rung.ops.decode_step.low_rank import BoundAdapter, LowRankUpdates
 from rung.planning.gguf_mixtures import storage
 from rung.planning.network_spec import Subject
 from rung.planning.weight_plan import recipe
@@ -130,10 +130,13 @@ class TransformersDecoder:
         self.kept, self._owner, self._used = kept, "", False
         self._cache = ReadTokens(context, kept)
 
-    def begin(self, ids: Sequence[int], owner: str = "", share: bool = False) -> Tokens | None:
+    def begin(
+        self, ids: Sequence[int], owner: str = "", share: bool = False, adapter: BoundAdapter | None = None
+    ) -> Tokens | None:
         """Return the cache, or None where another sequence has it.
 
-        With ``share`` it keeps its tokens where ``ids`` begin with them.
+        With ``share`` it keeps its tokens where ``ids`` begin with them. Layers have their adapters since they were
+        read: ``adapter`` is None.
         """
         if self._used:
             return None

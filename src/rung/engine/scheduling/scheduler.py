@@ -26,6 +26,7 @@ from rung.engine.scheduling.sequence import Outcome, Sequence
 from rung.engine.scheduling.speculation import History, StepSeconds, depth
 from rung.formats.codec import Floats
 from rung.models.decoder_memory import CHUNK
+from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.sample.rows import Chosen, Row
 
 #: Seconds within which everybody shall have a token while a prompt is read.
@@ -84,10 +85,11 @@ class Backend(Protocol[C]):
     def same_bytes(self) -> bool:
         """Return whether logits do not depend on how tokens are put together."""
 
-    def begin(self, ids: Many[int], owner: str, share: bool) -> C | None:
+    def begin(self, ids: Many[int], owner: str, share: bool, adapter: BoundAdapter | None = None) -> C | None:
         """Return a cache with room for ``ids`` and one more, or None where there is no room now.
 
-        With ``share`` it has what is known of the beginning of ``ids``, all but the last at most.
+        With ``share`` it has what is known of the beginning of ``ids``, all but the last at most. Its tokens are
+        computed with ``adapter``, by default with what the model was loaded with.
         """
 
     def reserve(self, cache: C, count: int) -> None:
@@ -310,6 +312,7 @@ class Scheduler:
                 start = each.computed
                 ids = each.ids[start : start + count]
                 batch.append(Part(each, each.cache, start, ids, each.logits_of(len(ids))))
+        batch.sort(key=_adapter_number)  # rows with the same one are multiplied together
         return self._with_guesses(batch) if len(batch) == singles else batch
 
     def _with_guesses(self, batch: list[Part]) -> list[Part]:
@@ -394,7 +397,7 @@ class Scheduler:
         """Give a sequence a cache; return whether there was room."""
         if len(self._running) >= self._backend.parallel:
             return False
-        cache = self._backend.begin(sequence.ids, sequence.owner, sequence.shares)
+        cache = self._backend.begin(sequence.ids, sequence.owner, sequence.shares, sequence.adapter)
         if cache is None:
             return False
         if sequence.cached is None:
@@ -409,6 +412,7 @@ class Scheduler:
         return sequence.shares and any(
             each.shares
             and each.owner == sequence.owner
+            and each.adapter is sequence.adapter
             and _takes_part(each)
             and common_length(each.ids[: each.prompt], sequence.ids) >= each.computed + _WORTH_WAITING
             for each in self._running
@@ -433,6 +437,10 @@ def _takes_part(sequence: Sequence) -> bool:
     if sequence.ahead or sequence.ended:
         return False
     return sequence.waiting or time.monotonic() - sequence.used < _IDLE
+
+
+def _adapter_number(part: Part) -> int:
+    return 0 if part.sequence.adapter is None else part.sequence.adapter.number
 
 
 def _is_idle(sequence: Sequence) -> bool:

@@ -13,6 +13,7 @@ from rung.engine.sampling import Sampler, refusal
 from rung.engine.scheduling.kv_cache import Tokens
 from rung.engine.scheduling.speculation import Guesser
 from rung.formats.codec import Floats
+from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.sample.rows import Chosen, Row
 
 
@@ -40,6 +41,8 @@ class Sequence:
     shares = True
     #: What guesses the next tokens, if anything does.
     guesser: Guesser | None = None
+    #: What changes the weights for it; None where it names no adapter.
+    adapter: BoundAdapter | None = None
 
     def __init__(self, ids: Many[int], owner: str = "") -> None:
         self.ids = list(ids)
