@@ -37,7 +37,7 @@ NAMES = {
 
 
 #: Tokens of each sequence that are timed.
-STEPS = 48
+STEPS = 24
 
 
 def write_adapter(model: str, folder: Path, rank: int) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rung.kernels.cpu.gemm.low_rank import LowRankRows
+from rung.kernels.cpu.gemm.low_rank import LowRankRows, put_together
 
 ROUND = {
     "f16": lambda a: a.astype(np.float16).astype(np.float32),
@@ -45,3 +45,19 @@ def test_the_kind_loses_no_bit(value, kind):
     x[0, 3] = 1
     packed.add(x.ctypes.data, 64, 1, y.ctypes.data, 12, 1)
     assert np.array_equal(y[0], np.full(3, 2 * np.float32(value)))
+
+
+def test_changes_in_one_piece_of_memory_are_the_same():
+    random = np.random.default_rng(5)
+    made = [
+        LowRankRows.pack(*(ROUND[kind](random.standard_normal(s).astype("f4")) for s in ((rank, 48), (rows, rank))))
+        for kind, rank, rows in (("f16", 5, 33), ("f32", 3, 16), ("bf16", 8, 7))
+    ]
+    x = random.standard_normal((3, 48)).astype("f4")
+    for before, after in zip(made, put_together(made), strict=True):
+        assert after.down.ctypes.data % 64 == after.up.ctypes.data % 64 == 0
+        results = np.zeros((2, 3, before.shape[0]), np.float32)
+        for change, y in zip((before, after), results, strict=True):
+            change.add(x.ctypes.data, x.strides[0], 3, y.ctypes.data, y.strides[0], 2)
+        assert results.any()
+        assert np.array_equal(*results)

@@ -101,9 +101,20 @@ class BoundAdapter:
             role: LowRankUpdates(changes[role], linear.encoded, device, threads)
             for role, (linear, device) in found.items()
         }
+        self._put_together()
         rows = [self.rows(each.role) for each, _ in weights.linears]
         self.addresses = np.array([0 if each is None else each.words.ctypes.data for each in rows], np.int64)
         self.sums = max((each.sums for each in rows if each is not None), default=0)
+
+    def _put_together(self) -> None:
+        """Have all changes that compiled functions add in one piece of memory."""
+        updates = [each for each in self._updates.values() if each.rows is not None]
+        if updates:
+            from rung.kernels.cpu.gemm.low_rank import put_together
+
+            moved = put_together([each.rows for each in updates if each.rows is not None])
+            for each, rows in zip(updates, moved, strict=True):
+                each.rows = rows
 
     @property
     def nbytes(self) -> int:

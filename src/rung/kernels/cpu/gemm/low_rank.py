@@ -10,7 +10,8 @@ last, then across the lanes; those of ``up`` from y on, from the first rank to t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -27,6 +28,7 @@ from rung.kernels.isa.rows import dots, mix, row_width
 
 LANES = 16
 _ROWS = 8  # rows of activations that a thread takes at a time
+_LINE = 64
 _FOUR = 4  # rows of activations, ranks, and groups of results that are computed at once
 #: Beside the sums of a row, floats of a thread's memory: a vector for the last rows of ``up``, and a line between.
 _SPARE = 3 * LANES
@@ -104,6 +106,25 @@ class LowRankRows:
         scratch = np.empty(threads * area // 4, np.float32)
         words = (self.words.ctypes.data, x, x_stride, rows, y, y_stride, self.shape[0], scratch.ctypes.data, area)
         run(add_rows.address, (0, *words), min(threads, chunks))
+
+
+def put_together(changes: Sequence[LowRankRows]) -> list[LowRankRows]:
+    """Return the same changes in one piece of memory, which lies in huge pages where the system has them.
+
+    Matrices of 32 kB in pages of 4 kB cost a walk of the page tables each, as weights have driven those out of caches.
+    """
+    sizes = [-(-part.nbytes // _LINE) * _LINE for each in changes for part in (each.down, each.up)]
+    memory = np.empty(sum(sizes) + _LINE, np.uint8)
+    at, found = -memory.ctypes.data % _LINE, []
+    for each in changes:
+        parts = []
+        for part in (each.down, each.up):
+            moved = memory[at : at + part.nbytes].view(part.dtype).reshape(part.shape)
+            moved[...] = part
+            parts.append(moved)
+            at += -(-part.nbytes // _LINE) * _LINE
+        found.append(replace(each, down=parts[0], up=parts[1]))
+    return found
 
 
 def _narrowest(*arrays: Floats) -> str:
