@@ -228,8 +228,3 @@ def test_the_plan_counts_the_weights(folder: Path) -> None:
     assert stored.format == "stored"
     assert stored.placements[0].memory.kv_cache == 0
     assert 0 < small.placements[0].memory.weights < stored.placements[0].memory.weights
-
-
-def test_a_model_that_writes_text_says_that_it_makes_no_embeddings():
-    with pytest.raises(UsageError, match="embeddings come from encoders"):
-        rung.load("demo", context=64).embed(["hello"])

@@ -132,14 +132,14 @@ class Decoder:
         if few is not None and count > few:
             import_whole("rung.ops.decode_step.network")
 
-    def compute(self, batch: Sequence[tuple[Cache, Sequence[int], int]]) -> Floats:
+    def compute(self, batch: Sequence[tuple[Cache, Sequence[int], int, Floats | None]]) -> Floats:
         """Compute the next tokens of each cache; return logits [rows, vocabulary] of the last so many of each.
 
-        They lie in memory that the next call writes to.
+        They lie in memory that the next call writes to. Hidden states go to the arrays that there are.
         """
         rows = [
-            SequenceRows(ids, cache.length, cache, count, cache.adapter)
-            for cache, ids, count in batch
+            SequenceRows(ids, cache.length, cache, count, cache.adapter, states)
+            for cache, ids, count, states in batch
             if isinstance(cache, Cache)
         ]
         return self.step.apply(self._state, rows)

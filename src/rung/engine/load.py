@@ -282,10 +282,10 @@ def _bind_encoder(
     card: EncoderCard, plan: Plan, devices: Sequence[Device], journal: Journal, progress: Progress
 ) -> Model:
     with _importing():
-        for name in ("rung.kernels.cpu.pack.packing", "rung.engine.encoder.model"):
+        for name in ("rung.kernels.cpu.pack.packing", "rung.engine.embeddings.encoder"):
             import_whole(name)
-    from rung.engine.encoder.loader import EncoderLoader
-    from rung.engine.encoder.model import EncoderModel
+    from rung.engine.embeddings.encoder import EncoderModel
+    from rung.engine.embeddings.loader import EncoderLoader
     from rung.engine.tokenizers.word_piece import TextTokenizer
     from rung.models.reader import Reader
     from rung.ops.encoder.weights import EncoderWeights

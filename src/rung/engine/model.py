@@ -16,6 +16,8 @@ from rung.core.value import FrozenDict
 from rung.engine import process_memory
 from rung.engine.chat import Template
 from rung.engine.decoder import Decoder, check_ids
+from rung.engine.embeddings.decoder import POOLINGS, check_empty, embed, pooling_of
+from rung.engine.embeddings.pooling import check_pooling, check_texts, normalized, within
 from rung.engine.generate_many import Answer, as_completed
 from rung.engine.generation import Generation
 from rung.engine.sampling import Sampler, Sampling, checked_mask, likeliest, logprob_entry
@@ -286,13 +288,31 @@ class Model:
         *,
         truncate: bool = False,
     ) -> Floats:
-        """Raise ``UsageError``: only encoders (``rung.engine.encoder.model``) make embeddings."""
-        raise UsageError(
-            f"{self.card.name} writes text: embeddings come from encoders.",
-            (),
-            ['rung.load("sentence-transformers/all-MiniLM-L6-v2").embed(texts)'],
-            code="architecture-unsupported",
-        )
+        """Return the embeddings of texts, f32 [texts, hidden]; no texts give [0, hidden].
+
+        They are hidden states after the final norm. ``pooling`` is last (that of the last token) or mean (of all);
+        ``normalize`` makes their length 1. Both are by default what the model's files say (sentence-transformers'
+        ``modules.json``, GGUF's ``pooling_type``), else last, and normalized for GGUF files, as llama.cpp does.
+        ``truncate`` cuts texts where sentence-transformers does (``max_seq_length``), or at the context. Raises
+        ``ContextTooLong`` for a text beyond the context without it, ``UsageError`` for what is no list of texts, for a
+        text without a token, and for a network of transformers, which gives no hidden states.
+        """
+        if not (isinstance(self.backend, Decoder) and isinstance(self.card, ModelCard)):
+            raise UsageError(
+                f"{self.card.name} is computed by transformers, which gives logits here and no embeddings.",
+                (),
+                ['rung.load("sentence-transformers/all-MiniLM-L6-v2").embed(texts)'],
+                code="architecture-unsupported",
+            )
+        said = pooling_of(self.card)
+        pooling = check_pooling(pooling or said.kind or "last", POOLINGS)
+        check_texts(texts)
+        ids = [self.tokenizer.encode_whole(text) for text in texts]
+        most = said.most_tokens if truncate else 0
+        ids = within(ids, self.card, self.plan.context, self.tokenizer.around, truncate, most)
+        check_empty(self.card.name, ids)
+        found = embed(self.scheduler, ids, self.card.decoder.hidden, pooling)
+        return normalized(found) if (said.normalize if normalize is None else normalize) else found
 
     def fits(self, prompt: str | Messages, answer: int | None = None) -> bool:
         """Return whether a text that is continued, or messages, leave room for an answer of so many tokens, by default

@@ -168,9 +168,12 @@ class TransformersDecoder:
     def get_ready(self, count: int) -> None:
         """Do nothing: everything is imported."""
 
-    def compute(self, batch: Sequence[tuple[Tokens, Sequence[int], int]]) -> Floats:
-        """Compute the next tokens of the cache; return logits [rows, vocabulary] of the last so many."""
-        ((cache, ids, count),) = batch
+    def compute(self, batch: Sequence[tuple[Tokens, Sequence[int], int, Floats | None]]) -> Floats:
+        """Compute the next tokens of the cache; return logits [rows, vocabulary] of the last so many.
+
+        Networks give no hidden states.
+        """
+        ((cache, ids, count, _),) = batch
         if not cache.length:
             self.kept.forget()  # what a call that failed has left
         cache.ids = []  # what fails (Ctrl-C, a full memory) leaves some layers with these tokens: nothing counts then

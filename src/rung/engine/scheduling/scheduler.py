@@ -52,7 +52,7 @@ _LOOK = 0.002
 class Part(NamedTuple):
     """A sequence that takes part in a step: which of its tokens are computed, and the logits of how many.
 
-    The last of them may be guesses.
+    The last of them may be guesses. ``states`` is where hidden states of the last tokens are written.
     """
 
     sequence: Sequence
@@ -61,6 +61,7 @@ class Part(NamedTuple):
     ids: Many[int]
     logits: int
     guesses: Many[int] = ()
+    states: Floats | None = None
 
 
 C = TypeVar("C", bound=Tokens)
@@ -110,8 +111,11 @@ class Backend(Protocol[C]):
     def get_ready(self, count: int) -> None:
         """Import what computing so many tokens of a sequence needs, so that it does not count as computing."""
 
-    def compute(self, batch: Many[tuple[C, Many[int], int]]) -> Floats:
-        """Compute the next tokens of each cache; return logits of the last so many of each, one after the other."""
+    def compute(self, batch: Many[tuple[C, Many[int], int, Floats | None]]) -> Floats:
+        """Compute the next tokens of each cache; return logits of the last so many of each, one after the other.
+
+        Hidden states of the last tokens are written where there is an array for them, if the backend has any.
+        """
 
 
 #: Chooses a token of each row of logits [rows, vocabulary].
@@ -247,7 +251,7 @@ class Scheduler:
         started = time.perf_counter()
         self._backend.get_ready(max(len(part.ids) for part in batch))
         begun = time.perf_counter()
-        logits = self._backend.compute([(part.cache, part.ids, part.logits) for part in batch])
+        logits = self._backend.compute([(part.cache, part.ids, part.logits, part.states) for part in batch])
         outcomes = self._choose(batch, logits)
         self._cut = True
         self._measure(batch, begun - started, time.perf_counter() - begun)
@@ -311,7 +315,8 @@ class Scheduler:
                 room -= count if left[each] > 1 else 0
                 start = each.computed
                 ids = each.ids[start : start + count]
-                batch.append(Part(each, each.cache, start, ids, each.logits_of(len(ids))))
+                wanted = each.logits_of(len(ids))
+                batch.append(Part(each, each.cache, start, ids, wanted, states=each.states_of(len(ids))))
         batch.sort(key=_adapter_number)  # rows with the same one are multiplied together
         return self._with_guesses(batch) if len(batch) == singles else batch
 

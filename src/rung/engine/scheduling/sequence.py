@@ -8,6 +8,7 @@ from collections.abc import Sequence as Many
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rung.engine.sampling import Sampler, refusal
 from rung.engine.scheduling.kv_cache import Tokens
@@ -88,6 +89,10 @@ class Sequence:
     def logits_of(self, count: int) -> int:
         """Return of how many of the next ``count`` tokens, the last ones, logits are needed."""
         raise NotImplementedError
+
+    def states_of(self, count: int) -> Floats | None:
+        """Return where hidden states of the last of the next ``count`` tokens are written, [n, hidden] f32."""
+        return None
 
     def rows(self, guesses: Many[int]) -> list[Row]:
         """Return what tokens are chosen by: the next one, and those after each guess; none where none is chosen."""
@@ -187,5 +192,43 @@ class LogitSequence(Sequence):
         end = outcome.start + len(outcome.logits)
         self.logits[outcome.start : end] = outcome.logits
         if end == len(self.ids):
+            self.end("end")
+        return 0
+
+
+class StateSequence(Sequence):
+    """A sequence of which an embedding [hidden] f32 is asked for: the hidden state of its last token, or the mean.
+
+    Hidden states are those after the final norm, as transformers' ``last_hidden_state``.
+    """
+
+    def __init__(self, ids: Many[int], hidden: int, pooling: str) -> None:
+        super().__init__(ids)
+        self.shares = pooling == "last"  # the mean needs every token
+        self._hidden, self._states = hidden, np.empty((0, hidden), np.float32)
+        self._sum: tuple[int, npt.NDArray[np.float64]] = (0, np.zeros(hidden))  # of so many tokens, in their order
+        self.embedding: Floats = np.empty(hidden, np.float32)
+
+    def logits_of(self, count: int) -> int:
+        """Return 0: no logits are needed."""
+        return 0
+
+    def states_of(self, count: int) -> Floats | None:
+        """Return room for each token, or for the last one alone."""
+        if self.shares:
+            count = int(self.computed + count == len(self.ids))
+        self._states = np.empty((count, self._hidden), np.float32)
+        return self._states if count else None
+
+    def accept(self, outcome: Outcome) -> int:
+        """Add the states up; one token after the other, so that it does not matter how they were read together."""
+        count, states = len(self._states), self._states
+        if self.shares:
+            self.embedding = states[0] if count else self.embedding
+        elif outcome.start + count != self._sum[0]:  # else an interrupt came after they were added
+            before = self._sum[1] if outcome.start else np.zeros(self._hidden)
+            self._sum = outcome.start + count, np.add.reduce(np.concatenate([before[None], states]), axis=0)
+            self.embedding = (self._sum[1] / len(self.ids)).astype(np.float32)
+        if count and (self.shares or self._sum[0] == len(self.ids)):
             self.end("end")
         return 0

@@ -63,7 +63,7 @@ class SequenceReader(Generic[B]):
                 self.backend.reserve(self.cache, self.cache.length + len(part))
                 self.backend.get_ready(len(part))
                 count = min(max(first + len(part) - skipped, 0), len(part))
-                found.append(self.backend.compute([(self.cache, part, count)]).copy())
+                found.append(self.backend.compute([(self.cache, part, count, None)]).copy())
                 self.cache.advance(part)
         except BaseException:
             self.cache.truncate(len(before))

@@ -111,18 +111,32 @@ class JsonTokenizer:
         self._tokenizer.encode_special_tokens = not special
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    @cached_property
+    @property
     def prefix(self) -> tuple[int, ...]:
         """The ids put before a text: what the configuration says, else what the file's post-processor does."""
         if "add_bos_token" in self._config:
             bos = self.id_of(self._config.get("bos_token") or "")
             return (bos,) if self._config["add_bos_token"] and bos is not None else ()
+        return self._around[0]
+
+    @property
+    def suffix(self) -> tuple[int, ...]:
+        """The ids put behind a text that nothing follows, by the same rules."""
+        if "add_eos_token" in self._config:
+            eos = self.id_of(self._config.get("eos_token") or "")
+            return (eos,) if self._config["add_eos_token"] and eos is not None else ()
+        return self._around[1]
+
+    @cached_property
+    def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The ids that the file's post-processor puts before and behind a text."""
         probe = self._tokenizer.encode("a", add_special_tokens=False).ids
         whole = self._tokenizer.encode("a", add_special_tokens=True).ids
         for start in range(len(whole) - len(probe) + 1):
-            if probe and whole[start : start + len(probe)] == probe:
-                return tuple(whole[:start])
-        return ()
+            end = start + len(probe)
+            if probe and whole[start:end] == probe:
+                return tuple(whole[:start]), tuple(whole[end:])
+        return (), ()
 
     def id_of(self, text: str) -> int | None:
         """The id of a token by its text."""
@@ -241,6 +255,12 @@ class PieceTokenizer:
         bos = self.id_of(self._config.get("bos_token") or "")
         bos = self._pieces.bos_id() if bos is None else bos
         return (bos,) if self._config.get("add_bos_token", True) and bos >= 0 else ()
+
+    @property
+    def suffix(self) -> tuple[int, ...]:
+        """The ids put behind a text that nothing follows: EOS where the configuration says so."""
+        eos = self._pieces.eos_id()
+        return (eos,) if self._config.get("add_eos_token", False) and eos >= 0 else ()
 
     def id_of(self, text: str) -> int | None:
         """The id of a token by its text."""

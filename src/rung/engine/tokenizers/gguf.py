@@ -138,6 +138,11 @@ class GgufTokenizer:
             return True  # files that say otherwise are wrong
         return bool(self._get("add_bos_token", self.kind == "llama" or self._pre.adds_bos))
 
+    @property
+    def adds_eos(self) -> bool:
+        """Return whether the EOS token stands behind a text that nothing follows."""
+        return bool(self._get("add_eos_token", False))
+
     # ---- special tokens
 
     def _name_ends(self) -> None:

@@ -38,12 +38,13 @@ class Tokenizer:
         backend: _Backend,
         *,
         prefix: Iterable[int] = (),
+        suffix: Iterable[int] = (),
         bos: int | None = None,
         end_tokens: Iterable[int] = (),
         named: Mapping[str, str] | None = None,
     ) -> None:
         self._backend = backend
-        self._prefix = list(prefix)
+        self._prefix, self._suffix = list(prefix), list(suffix)
         self.bos = bos
         self.adds_bos = bool(self._prefix)
         self.end_tokens = frozenset(end_tokens)
@@ -76,6 +77,7 @@ class Tokenizer:
         return cls(
             backend,
             prefix=[bos] if bos is not None and backend.adds_bos else [],
+            suffix=[eos] if (eos := backend.special_id("eos")) is not None and backend.adds_eos else [],
             bos=bos,
             end_tokens={*backend.end_tokens, *ends},
             named={name: backend.texts[number] for name, number in numbers.items() if number is not None},
@@ -97,7 +99,7 @@ class Tokenizer:
         named = {name: text for name, text in config.items() if name.endswith("_token") and isinstance(text, str)}
         known = backend.id_of(named.get("bos_token", ""))
         first = prefix[0] if prefix else known
-        return cls(backend, prefix=prefix, bos=first, end_tokens=ends, named=named)
+        return cls(backend, prefix=prefix, suffix=backend.suffix, bos=first, end_tokens=ends, named=named)
 
     # ---- text to ids
 
@@ -111,6 +113,18 @@ class Tokenizer:
         text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates have no bytes
         ids = self._backend.encode(text, special)
         return [*self._prefix, *ids] if bos else ids
+
+    def encode_whole(self, text: str) -> list[int]:
+        """Return the ids of a text that nothing follows: with what this model wants before and behind a text.
+
+        Control tokens written in it are text like any other.
+        """
+        return [*self.encode(text, special=False), *self._suffix]
+
+    @property
+    def around(self) -> int:
+        """Return how many tokens ``encode_whole`` puts around a text."""
+        return len(self._prefix) + len(self._suffix)
 
     # ---- ids to text
 

@@ -9,11 +9,10 @@ from rung.core.errors import BadFile, UnknownArchitecture
 from rung.models.architectures.encoders import EncoderArchitecture
 from rung.models.architectures.family import MOST_LAYERS
 from rung.models.card import Encoder
+from rung.models.pooling import pooling_of_gguf
 from rung.models.settings import Settings
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh"}
-#: The pooling of GGUF files by its number in ``bert.pooling_type``.
-_POOLINGS = {1: "mean", 2: "cls", 3: "last"}
 _LINEARS = {
     "attention.self.query": "q",
     "attention.self.key": "k",
@@ -99,16 +98,10 @@ def from_config(config: Settings) -> Encoder:
 def from_gguf(meta: Settings) -> Encoder:
     """The encoder of a GGUF file; vocabulary and token types are known from the tensors and set later.
 
-    llama.cpp pools by mean where the file does not say, and normalizes what it returns.
+    llama.cpp pools by mean where the file does not say.
     """
     hidden = meta.integer("embedding_length")
-    kind = meta.integer("pooling_type", 1, least=0)
-    if kind not in (0, *_POOLINGS):
-        raise UnknownArchitecture(
-            f"{meta.where} pools in a way that gives no embedding (pooling_type {kind})",
-            ["rung reads mean, cls and last"],
-            code="architecture-unsupported",
-        )
+    said = pooling_of_gguf(meta)
     return Encoder(
         model_type="bert",
         layers=meta.integer("block_count", most=MOST_LAYERS),
@@ -120,8 +113,8 @@ def from_gguf(meta: Settings) -> Encoder:
         types=0,
         norm_epsilon=meta.number("attention.layer_norm_epsilon"),
         activation="gelu",
-        pooling=_POOLINGS.get(kind, "mean"),
-        normalize=True,
+        pooling=said.kind or "mean",
+        normalize=said.normalize,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,25 +15,15 @@ from rung.core.value import FrozenDict, Value
 from rung.models import architectures
 from rung.models.architectures.encoders import OUTSIDE, EncoderArchitecture, shapes
 from rung.models.card import Encoder, Tensor
-from rung.models.cards.folder import folder_name, optional
+from rung.models.cards.folder import folder_name
 from rung.models.files.file_sniffing import head
-from rung.models.files.jsonfile import SMALL, read_bounded, read_object
+from rung.models.files.jsonfile import SMALL, read_object
 from rung.models.files.shards import weight_files
 from rung.models.files.split import part_names, read_parts
 from rung.models.files.tensors import FileTensor
 from rung.models.networks.values import Component, Shape
+from rung.models.pooling import pooling_of_folder
 from rung.models.settings import Settings, quantization
-
-_MODULES = "modules.json"
-#: The pooling of sentence-transformers: flags, and the values of ``pooling_mode``, which took their place.
-_POOLINGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_lasttoken": "last",
-    "cls": "cls",
-    "mean": "mean",
-    "lasttoken": "last",
-}
 
 
 @dataclass(frozen=True)
@@ -120,7 +110,13 @@ def _folder_card(folder: Path, model: EncoderArchitecture) -> EncoderCard:
             ["name the original, and let rung quantize it: --format q8_0"],
             code="architecture-unsupported",
         )
-    encoder = _pooled(folder, model.from_config(config))
+    said, encoder = pooling_of_folder(folder), model.from_config(config)
+    encoder = replace(
+        encoder,
+        pooling=said.kind or encoder.pooling,
+        normalize=said.normalize,
+        most_tokens=said.most_tokens or encoder.context,
+    )
     files = weight_files(folder)
     stored = [
         (_role(item.name, model), item, number)
@@ -219,60 +215,3 @@ def _placed(stored: Sequence[tuple[str, FileTensor, int]], encoder: Encoder, whe
             code="model-incomplete",
         )
     return tuple(found.values())
-
-
-def _pooled(folder: Path, encoder: Encoder) -> Encoder:
-    """The encoder with the pooling that the files of sentence-transformers say; without these, the mean.
-
-    Raises ``UnknownArchitecture`` for modules that rung does not compute, ``BadFile`` for what contradicts itself.
-    """
-    most = Settings(optional(folder / "sentence_bert_config.json", SMALL), "sentence_bert_config.json")
-    encoder = replace(encoder, most_tokens=most.integer("max_seq_length", encoder.context))
-    if not (folder / _MODULES).is_file():
-        return encoder
-    for module in _modules(folder):
-        kind = str(module.get("type")).rpartition(".")[2]
-        if kind == "Pooling":
-            place = Path(str(module.get("path")))
-            if place.is_absolute() or ".." in place.parts:
-                raise BadFile(f"{folder.name}/{_MODULES} names a folder outside of the model: {str(place)[:100]}")
-            encoder = replace(encoder, pooling=_pooling(folder / place / "config.json", folder.name))
-        elif kind == "Normalize":
-            encoder = replace(encoder, normalize=True)
-        elif kind != "Transformer":
-            raise UnknownArchitecture(
-                f"{folder.name} ends with a module of the kind {kind[:40]!r}, which rung does not compute",
-                ["known: Transformer, Pooling, Normalize"],
-                code="architecture-unsupported",
-            )
-    return encoder
-
-
-def _modules(folder: Path) -> list[Mapping[str, Any]]:
-    import json
-
-    where = f"{folder.name}/{_MODULES}"
-    try:
-        found = json.loads(read_bounded(folder / _MODULES, SMALL))
-    except (ValueError, RecursionError) as error:
-        raise BadFile(f"{where} is no JSON", [str(error)[:200]], code="json-invalid") from error
-    if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
-        raise BadFile(f"{where} holds no list of modules")
-    return found
-
-
-def _pooling(path: Path, where: str) -> str:
-    if not path.is_file():
-        raise BadFile(f"{where} has a module for pooling, and {path.parent.name}/{path.name} is not there")
-    config = read_object(path, SMALL)
-    mode = config.get("pooling_mode")
-    flags = [key for key, value in config.items() if value is True and str(key).startswith("pooling_mode")]
-    modes = [mode] if isinstance(mode, str) else flags
-    pooling = _POOLINGS.get(modes[0]) if len(modes) == 1 else None
-    if pooling is None:
-        raise UnknownArchitecture(
-            f"{where} pools by {' and '.join(modes)[:100] or 'nothing'}, which rung does not compute",
-            ["known: mean, cls, lasttoken"],
-            code="architecture-unsupported",
-        )
-    return pooling

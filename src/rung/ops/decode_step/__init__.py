@@ -14,11 +14,12 @@ position, its cache and its adapter, or none; rows of a sequence follow each oth
 every row into every layer, reads those before it, and changes nothing else: a call that failed can be repeated one rung
 lower. What a weight gives to a row has the change of the row's adapter in it (``low_rank.BoundAdapter``), and no
 other's; rows with the same adapter are multiplied together where they follow each other. ``apply`` returns the logits
-of the rows that want them, in memory that the next call may write to. ``block`` are the positions of a block of the
-cache that the rung wants, 0 for a whole sequence in one; only in blocks do layers with a window keep no more than that.
-Positions before ``parts.first_visible`` must not be read. ``same_bytes`` promises of a state that a row's logits do not
-depend on the other rows, on how a prompt is cut into batches, nor on the number of threads. ``rows_without_torch`` is
-how many rows a batch may have without torch being imported; None for any number.
+of the rows that want them, in memory that the next call may write to, and writes hidden states after the final norm
+where a sequence has ``states`` for them. ``block`` are the positions of a block of the cache that the rung wants, 0 for
+a whole sequence in one; only in blocks do layers with a window keep no more than that. Positions before
+``parts.first_visible`` must not be read. ``same_bytes`` promises of a state that a row's logits and hidden states do
+not depend on the other rows, on how a prompt is cut into batches, nor on the number of threads. ``rows_without_torch``
+is how many rows a batch may have without torch being imported; None for any number.
 
 Of a ``Case``: ``shape`` is (layers, hidden, feed_forward, vocabulary), ``format`` the dtype of the cache. Options:
 ``linears``, the rungs that multiply single rows with the weights that are bound, ``head_dim``, ``devices``, how many

@@ -49,6 +49,12 @@ class Network:
         return hidden
 
     @torch.inference_mode()
+    def normed(self, hidden: Tensor) -> Floats:
+        """Return hidden states [T, hidden] after the final norm."""
+        states: Floats = self.glue.add_and_norm(hidden, None, None, self.norm).to("cpu", torch.float32).numpy()
+        return states
+
+    @torch.inference_mode()
     def logits(self, hidden: Tensor, adapter: Adapter | None) -> Floats:
         """Return logits [T, vocabulary] of hidden states [T, hidden]."""
         logits = self.head(self.glue.add_and_norm(hidden, None, None, self.norm), adapter)

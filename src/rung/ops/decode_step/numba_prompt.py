@@ -53,10 +53,21 @@ class PromptReader:
         changes = _changes(batch, [len(each.tokens) for each in batch])
         for layer in self._weights.layers:
             self._layer(layer, hidden, tables, turns[layer.rope], changes)
+        self._write_states(batch, hidden)
         wanted = logit_rows(batch)
         if not wanted:
             return np.empty((0, self._shape.vocabulary), np.float32)
         return self._logits(hidden[wanted], _changes(batch, [each.logits for each in batch]))
+
+    def _write_states(self, batch: Sequence[SequenceRows], hidden: Floats) -> None:
+        """Write the states that sequences want, after the final norm; ``hidden`` stays as it is."""
+        if all(each.states is None for each in batch):
+            return
+        normed, end = self._add_and_norm(hidden, None, None, self._weights.norm), 0
+        for each in batch:
+            end += len(each.tokens)
+            if each.states is not None:
+                each.states[:] = normed[end - len(each.states) : end]
 
     def _logits(self, hidden: Floats, changes: Sequence[AdapterRows]) -> Floats:
         """Return logits [T, vocabulary] of hidden states [T, hidden], which are overwritten."""

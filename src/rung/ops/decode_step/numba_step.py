@@ -147,7 +147,8 @@ class Step:
     def apply(self, state: State, batch: Sequence[SequenceRows]) -> Floats:
         """Return logits [wanted, vocabulary] f32; they lie in memory that the next call writes to."""
         count = sum(len(each.tokens) for each in batch)
-        if count > 1 and (count > MOST_ROWS or state.one_by_one):
+        wants_states = any(each.states is not None for each in batch)
+        if wants_states or (count > 1 and (count > MOST_ROWS or state.one_by_one)):
             if state.reads_without_torch:
                 return state.reader.read(batch)
             return read_each(state.network, batch)

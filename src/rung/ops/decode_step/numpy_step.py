@@ -36,6 +36,10 @@ class ArrayReader:
             hidden += self._post_normed(narrow, layer.mlp_post_norm)
         return hidden
 
+    def normed(self, hidden: Floats) -> Floats:
+        """Return hidden states [T, hidden] after the final norm."""
+        return self._norm(hidden, self._weights.norm)
+
     def logits(self, hidden: Floats, adapter: Adapter | None) -> Floats:
         """Return logits [T, vocabulary] of hidden states [T, hidden]."""
         normed = self._norm(hidden, self._weights.norm)

@@ -147,7 +147,8 @@ class SequenceRows(NamedTuple):
     """Tokens of one sequence that a step reads: rows of a batch.
 
     They stand at ``start`` and on in ``cache``; ``logits`` of the last so many are wanted. Weights are multiplied with
-    what ``adapter`` changes.
+    what ``adapter`` changes. ``states`` [n, hidden] f32 is where hidden states after the final norm, of the last n
+    tokens, are written; None for nowhere.
     """
 
     tokens: Sequence[int]
@@ -155,6 +156,7 @@ class SequenceRows(NamedTuple):
     cache: Cache
     logits: int = 1
     adapter: Adapter | None = None
+    states: Floats | None = None
 
 
 def read_each(network: Any, batch: Sequence[SequenceRows]) -> Floats:
@@ -162,6 +164,8 @@ def read_each(network: Any, batch: Sequence[SequenceRows]) -> Floats:
     found = []
     for each in batch:
         hidden = network.read(each.tokens, each.cache, each.start, each.adapter)
+        if each.states is not None:
+            each.states[:] = network.normed(hidden[-len(each.states) :])
         if each.logits:
             found.append(network.logits(hidden[-each.logits :], each.adapter))
     return np.concatenate(found) if found else np.empty((0, network.weights.shape.vocabulary), np.float32)

@@ -239,6 +239,20 @@ def steps(rung: Any, case: Case) -> Floats:
     return np.concatenate(found)
 
 
+def states(rung: Any, case: Case) -> Floats:
+    """Hidden states [10, hidden]: of a token alone, and in one batch of all of a sequence and the last two of another,
+    beside logits."""
+    head_dim = int(case.options["head_dim"])
+    ids = np.random.default_rng(8).integers(0, VOCABULARY, 12).tolist()
+    alone, first, second = (TinyCache(head_dim, case.format) for _ in range(3))
+    state = rung.prepare(weights(case), alone, threads=2)
+    found = np.zeros((10, HIDDEN), np.float32)
+    rung.apply(state, [SequenceRows(ids[:1], 0, alone, 0, states=found[:1])])
+    batch = [SequenceRows(ids[:7], 0, first, 0, states=found[1:8]), SequenceRows(ids, 0, second, 1, states=found[8:])]
+    rung.apply(state, batch)
+    return found
+
+
 def check(rung: Rung, case: Case, place: str) -> str:
     """Every token of a tiny decoder; both compute with the same int8 products, so only the order of sums differs.
 
@@ -248,4 +262,8 @@ def check(rung: Rung, case: Case, place: str) -> str:
     want = steps(numpy_step.RUNG, case)
     if rung.name == "numpy.step":
         want = np.concatenate([want[12:24], want[:12], want[3:5], want[8:12], want[30:]])
-    return compare(got, want, want.std(axis=1, keepdims=True), 0.1)
+    if reason := compare(got, want, want.std(axis=1, keepdims=True), 0.1):
+        return reason
+    got, want = states(rung.load(), case), states(numpy_step.RUNG, case)
+    reason = compare(got, want, want.std(axis=1, keepdims=True), 0.1)
+    return f"hidden states: {reason}" if reason else ""

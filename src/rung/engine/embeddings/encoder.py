@@ -14,8 +14,8 @@ from rung.core.text import quoted, size
 from rung.core.types import Device, Plan, Report
 from rung.core.value import FrozenDict
 from rung.engine import process_memory
-from rung.engine.encoder.loader import Encode
-from rung.engine.encoder.pooling import check_pooling, check_texts, cut, pool, too_long
+from rung.engine.embeddings.loader import Encode
+from rung.engine.embeddings.pooling import check_pooling, check_texts, normalized, pool, within
 from rung.engine.model import Model
 from rung.engine.tokenizers.word_piece import TextTokenizer
 from rung.formats.codec import Floats
@@ -84,11 +84,8 @@ class EncoderModel(Model):
         shape = self.card.encoder
         pooling = check_pooling(pooling or shape.pooling)
         check_texts(texts)
-        most = min(shape.most_tokens or self.plan.context, self.plan.context) if truncate else self.plan.context
         ids = self.tokenizer.encode_all(texts)
-        ids = [cut(each, most, self.tokenizer.around) for each in ids] if truncate else ids
-        if too_many := max((len(each) for each in ids if len(each) > self.plan.context), default=0):
-            raise too_long(self.card, too_many, self.plan.context)
+        ids = within(ids, self.card, self.plan.context, self.tokenizer.around, truncate, shape.most_tokens)
         found = np.empty((len(ids), shape.hidden), np.float32)
         with self._lock:
             started = time.perf_counter()
@@ -97,9 +94,7 @@ class EncoderModel(Model):
             seconds = time.perf_counter() - started
         if ids:
             self._measured["prefill_tokens_per_second"] = sum(map(len, ids)) / seconds
-        if shape.normalize if normalize is None else normalize:
-            found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.float32(1e-12))
-        return found
+        return normalized(found) if (shape.normalize if normalize is None else normalize) else found
 
     def _refuse(self, *given: Any, **options: Any) -> NoReturn:
         """Raise ``UsageError``: an encoder writes no text."""

@@ -12,16 +12,15 @@ from rung.core.text import count
 from rung.formats.codec import Floats
 from rung.models.card import ModelCard
 from rung.models.cards.encoder import EncoderCard
-from rung.models.cards.network import NetworkCard
 
 #: How the states of a text's tokens become one embedding.
 POOLINGS = ("mean", "cls", "last")
 
 
-def check_pooling(pooling: Any) -> str:
-    """Return the pooling. Raises ``UsageError`` for one that there is not."""
-    if pooling not in POOLINGS:
-        raise UsageError(f"There is no pooling {pooling!r}.", [f"known: {', '.join(POOLINGS)}"])
+def check_pooling(pooling: Any, known: Sequence[str] = POOLINGS) -> str:
+    """Return the pooling. Raises ``UsageError`` for one that the model has not."""
+    if pooling not in known:
+        raise UsageError(f"There is no pooling {pooling!r}.", [f"known: {', '.join(known)}"])
     return str(pooling)
 
 
@@ -33,14 +32,32 @@ def check_texts(texts: Any) -> None:
         raise UsageError("embed takes a list of texts.", (), ['model.embed(["a text", "another"])'])
 
 
-def cut(ids: list[int], most: int, around: int) -> list[int]:
-    """Return at most ``most`` ids; of ``around`` special tokens the last stays at the end."""
+def within(
+    ids: list[list[int]],
+    card: ModelCard | EncoderCard,
+    context: int,
+    around: int,
+    truncate: bool,
+    most: int = 0,
+) -> list[list[int]]:
+    """Return the ids of texts as they are, or cut to ``most`` (0: the context) tokens with ``truncate``.
+
+    Of ``around`` special tokens the last stays at the end. Raises ``ContextTooLong`` for a text beyond the context.
+    """
+    if truncate:
+        return [_cut(each, min(most or context, context), around) for each in ids]
+    if too_many := max((len(each) for each in ids if len(each) > context), default=0):
+        raise _too_long(card, too_many, context)
+    return ids
+
+
+def _cut(ids: list[int], most: int, around: int) -> list[int]:
     if len(ids) <= most:
         return ids
     return ids[:most] if around < 2 or most < 2 else [*ids[: most - 1], ids[-1]]
 
 
-def too_long(card: ModelCard | EncoderCard | NetworkCard, tokens: int, context: int) -> ContextTooLong:
+def _too_long(card: ModelCard | EncoderCard, tokens: int, context: int) -> ContextTooLong:
     """Return the error for a text of so many tokens."""
     wider = [f"rung.load(..., context={card.context})"] if card.context > context else []
     return ContextTooLong(
@@ -48,6 +65,12 @@ def too_long(card: ModelCard | EncoderCard | NetworkCard, tokens: int, context: 
         [f"{card.name} holds {card.context:,} at the most"] if card.context else [],
         ["model.embed(texts, truncate=True)", *wider, "shorter texts"],
     )
+
+
+def normalized(embeddings: Floats) -> Floats:
+    """Return embeddings [texts, hidden] of length 1; one of zeros stays so."""
+    scaled: Floats = embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), np.float32(1e-12))
+    return scaled
 
 
 def pool(hidden: Floats, lengths: Sequence[int], pooling: str) -> Floats:

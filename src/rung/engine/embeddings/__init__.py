@@ -1,0 +1,1 @@
+"""Embeddings of texts: from encoders, and from the hidden states of decoders."""

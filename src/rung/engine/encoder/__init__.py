@@ -1,1 +1,0 @@
-"""Encoders: texts to embeddings."""
