@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 
@@ -54,6 +56,55 @@ def test_lines_of_openai_get_what_openai_answers(rung, files, tmp_path):
     assert second["choices"][0]["text"] == raw["text"]
     assert second["object"] == "text_completion"
     assert third["choices"][0]["message"]["content"] == asked["text"][: len(third["choices"][0]["message"]["content"])]
+
+
+def _embedding(key: str, **body) -> str:
+    return json.dumps({"custom_id": key, "url": "/v1/embeddings", "body": {"model": "demo", **body}})
+
+
+def test_embeddings_as_openai_has_them(rung, files, tmp_path):
+    import rung as library
+
+    lines = [
+        _embedding("a", input="hello"),
+        chat("b"),
+        _embedding("c", input=["hello there", "hello"], encoding_format="base64", user="me"),
+        _embedding("d", input=[1, 2]),
+        _embedding("e", input="hello", dimensions=8),
+        _embedding("f", input=["hello", "word " * 5000]),
+        _embedding("g", input="hello", encoding_format="hex"),
+    ]
+    assert rung("batch", *files(*lines), "--quiet").code == 0
+    found = {entry["custom_id"]: entry["response"] for entry in answers(tmp_path / "out.jsonl")}
+    statuses = {key: entry["status_code"] for key, entry in found.items()}
+    assert statuses == {**dict.fromkeys("abc", 200), **dict.fromkeys("defg", 400)}
+    model = library.load("demo")
+    want = model.embed(["hello", "hello there"])
+    first, second = found["a"]["body"], found["c"]["body"]
+    assert (first["object"], first["model"], first["data"][0]["index"]) == ("list", "demo", 0)
+    assert first["data"][0]["embedding"] == want[0].tolist()
+    assert first["usage"]["total_tokens"] == len(model.tokenizer.encode_whole("hello"))
+    packed = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in second["data"]]
+    assert [each["index"] for each in second["data"]] == [0, 1]
+    assert np.array_equal(np.stack(packed), want[::-1])
+    reasons = {key: found[key]["body"]["error"]["message"] for key in "defg"}
+    assert "neither a text nor a list" in reasons["d"]
+    assert reasons["e"] == "dimensions is not supported"
+    assert "the context holds" in reasons["f"]
+    assert "'hex' is none of float and base64" in reasons["g"]
+
+
+def test_an_encoder_answers_lines_for_embeddings_and_no_others(rung, files, tmp_path):
+    pytest.importorskip("torch")
+    from tests import tiny_encoders
+
+    folder = tiny_encoders.write(tmp_path / "bert")
+    given = files(_embedding("a", input="word1"), chat("b"), "hello")
+    assert rung("batch", *given, "--model", str(folder), "--quiet").code == 0
+    found = {entry.get("custom_id"): entry for entry in answers(tmp_path / "out.jsonl")}
+    assert len(found["a"]["response"]["body"]["data"][0]["embedding"]) == 64
+    assert "is an encoder" in found["b"]["response"]["body"]["error"]["message"]
+    assert "is an encoder" in found[None]["error"]
 
 
 def test_log_probabilities_as_openai_has_them(rung, files, tmp_path):

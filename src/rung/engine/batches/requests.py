@@ -33,12 +33,15 @@ _OPTIONS = {
 _LABELS = ("user", "metadata", "store", "safety_identifier", "service_tier")
 #: Fields with the only values that may be asked for: those by which nothing changes.
 _PLAIN = {"n": (1, None), "stream": (False, None), "best_of": (1, None), "echo": (False, None)}
-CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETION, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+#: Ways to write an embedding: a list of numbers, or its float32 in base64.
+_ENCODINGS = ("float", "base64")
 
 
 @dataclass(frozen=True)
 class Request:
-    """Hold what a line asks for: a prompt or messages, with the options of ``Model.generate``.
+    """Hold what a line asks for: a prompt or messages, with the options of ``Model.generate``; or texts, of which
+    embeddings are asked for.
 
     ``key`` names it in the file of answers: its ``custom_id``, or the number of the line. ``url`` is empty where the
     line is none of OpenAI's. ``refusal`` says why it cannot be answered.
@@ -50,6 +53,7 @@ class Request:
     url: str = ""
     model: str | None = None
     refusal: str = ""
+    texts: tuple[str, ...] = ()
 
 
 def read(file: Path) -> Iterator[Request]:
@@ -86,11 +90,26 @@ def _request(line: str, number: int, where: str) -> Request:
     key, url, body = given.get("custom_id"), given.get("url", CHAT), given.get("body")
     if not isinstance(key, str) or not key:
         raise UsageError(f"{where} has no custom_id.", [f'{{"custom_id": "1", "url": "{CHAT}", "body": {{...}}}}'])
-    if url not in (CHAT, COMPLETION):
-        return Request(key, url=str(url), refusal=f"url {url!r} is none of {CHAT} and {COMPLETION}")
+    if url not in (CHAT, COMPLETION, EMBEDDINGS):
+        return Request(key, url=str(url), refusal=f"url {url!r} is none of {CHAT}, {COMPLETION} and {EMBEDDINGS}")
     if not isinstance(body, dict):
         return Request(key, url=url, refusal="body is no object")
-    return _of_body(key, body, url)
+    return _of_input(key, body) if url == EMBEDDINGS else _of_body(key, body, url)
+
+
+def _of_input(key: str, body: dict[str, Any]) -> Request:
+    """Return the request for embeddings that a body makes."""
+    given = {name: value for name, value in body.items() if value is not None and name not in _LABELS}
+    model, texts, encoding = given.pop("model", None), given.pop("input", None), given.pop("encoding_format", "float")
+    several = [texts] if isinstance(texts, str) else texts
+    refusal = ""
+    if not isinstance(several, list) or not several or not all(isinstance(text, str) for text in several):
+        refusal, several = "input is neither a text nor a list of texts", []
+    elif encoding not in _ENCODINGS:
+        refusal = f"encoding_format {encoding!r} is none of {' and '.join(_ENCODINGS)}"
+    elif given:
+        refusal = f"{next(iter(given))} is not supported"
+    return Request(key, "", {"encoding_format": encoding}, EMBEDDINGS, model, refusal, tuple(several))
 
 
 def _of_body(key: str | int, body: dict[str, Any], url: str) -> Request:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import time
@@ -11,11 +12,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
-from rung.core.errors import BadFile, DiskFull, UsageError
+from rung.core.errors import BadFile, DiskFull, RungError, UsageError
 from rung.core.files import FULL
 from rung.core.locks import lock_open_file
 from rung.engine.batches.requests import COMPLETION, Request
 from rung.engine.generate_many import Answer
+from rung.formats.codec import Floats
 
 #: OpenAI's words for why an answer ended.
 _REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
@@ -51,7 +53,25 @@ class Results:
 
     def add(self, request: Request, answer: Answer) -> None:
         """Write an answer down. Raises ``DiskFull``."""
-        line = json.dumps(self._entry(request, answer), ensure_ascii=False).encode() + b"\n"
+        self._write(request, self._entry(request, answer))
+
+    def add_embeddings(self, request: Request, vectors: Floats, tokens: int) -> None:
+        """Write the embeddings [texts, hidden] of a request down, whose texts have so many tokens. Raises
+        ``DiskFull``."""
+        packs = request.options["encoding_format"] == "base64"
+        shown = [_base64(each) if packs else each.tolist() for each in vectors]
+        data = [{"object": "embedding", "index": n, "embedding": each} for n, each in enumerate(shown)]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        self._write(
+            request, _response(request, 200, {"object": "list", "data": data, "model": self._model, "usage": usage})
+        )
+
+    def refuse(self, request: Request, error: RungError) -> None:
+        """Write down why a request of OpenAI's has no answer. Raises ``DiskFull``."""
+        self._write(request, _response(request, 400, _error(error.cause)))
+
+    def _write(self, request: Request, entry: dict[str, Any]) -> None:
+        line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
         start = self._file.tell()
         try:
             self._file.write(line)
@@ -77,10 +97,9 @@ class Results:
             more = {name: answer.result[name] for name in ("logprobs",) if name in answer.result}
             found = {"text": answer.text, "finish_reason": ended, **more, "usage": _usage(answer)}
             return {"line": request.key, **prompt, **found}
-        error = {"message": reason, "type": "invalid_request_error", "param": None, "code": None}
-        body = {"error": error} if reason else self._body(request, answer)
-        response = {"status_code": 400 if reason else 200, "request_id": f"req_{request.key}", "body": body}
-        return {"id": f"batch_req_{request.key}", "custom_id": request.key, "response": response, "error": None}
+        return (
+            _response(request, 400, _error(reason)) if reason else _response(request, 200, self._body(request, answer))
+        )
 
     def _body(self, request: Request, answer: Answer) -> dict[str, Any]:
         ended = _REASONS[answer.result["stop_reason"]]
@@ -94,6 +113,20 @@ class Results:
             "choices": [{"index": 0, **text, "finish_reason": ended, "logprobs": _logprobs(answer, chats)}],
             "usage": _usage(answer),
         }
+
+
+def _response(request: Request, status: int, body: dict[str, Any]) -> dict[str, Any]:
+    response = {"status_code": status, "request_id": f"req_{request.key}", "body": body}
+    return {"id": f"batch_req_{request.key}", "custom_id": request.key, "response": response, "error": None}
+
+
+def _error(reason: str) -> dict[str, Any]:
+    return {"error": {"message": reason, "type": "invalid_request_error", "param": None, "code": None}}
+
+
+def _base64(vector: Floats) -> str:
+    """Return float32, little endian, as OpenAI writes them."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
 def _logprobs(answer: Answer, chats: bool) -> dict[str, Any] | None:

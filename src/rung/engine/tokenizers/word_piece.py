@@ -58,7 +58,7 @@ class TextTokenizer:
         clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # lone surrogates have no bytes
         return [list(found.ids) for found in self._tokenizer.encode_batch_fast(clean, add_special_tokens=True)]
 
-    def encode(self, text: str) -> list[int]:
+    def encode_whole(self, text: str) -> list[int]:
         """Return the ids of one text."""
         return self.encode_all([text])[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ import typer
 
 from rung.cli import options
 from rung.cli.views.output import note
-from rung.core.errors import UsageError
+from rung.core.errors import ContextTooLong, UsageError
 from rung.core.text import count, quoted
 
 if TYPE_CHECKING:
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
 
     from rung.engine.batches.requests import Request
     from rung.engine.batches.results import Results
+    from rung.engine.generate_many import Answer
     from rung.engine.generation import Generation
     from rung.engine.model import Model
+
+#: Requests whose texts get their embeddings together.
+_TOGETHER = 64
 
 
 def batch(
@@ -109,22 +114,66 @@ def _named(models: set[str | None], prompts: Path, answers: Path) -> str:
 def _answer(model: Model, requests: Iterator[Request], results: Results, total: int, quiet: bool) -> int:
     """Compute the answers, write them down as they come, and return how many are errors."""
     from rung.cli.views.progress import bar
+    from rung.engine.batches.requests import EMBEDDINGS
+    from rung.engine.embeddings.encoder import EncoderModel
     from rung.engine.generate_many import as_completed
 
     started: dict[int, Request] = {}
     failed = 0
+    texts: list[Request] = []
 
     def jobs() -> Iterator[Callable[[], Generation]]:
-        for number, request in enumerate(requests):
-            started[number] = request
-            yield partial(_start, model, request)
+        numbers = itertools.count()
+        for request in requests:
+            if request.url == EMBEDDINGS:
+                texts.append(request)
+            else:
+                started[next(numbers)] = request
+                yield partial(_start, model, request)
 
     with bar(quiet=quiet, counted=True) as progress:
-        for number, answer in as_completed(model.scheduler, jobs()):
+        written = _refused(jobs()) if isinstance(model, EncoderModel) else as_completed(model.scheduler, jobs())
+        for number, answer in written:
             failed += answer.error is not None
             results.add(started.pop(number), answer)
             progress.update("answers", len(results.done), total)
+        for first in range(0, len(texts), _TOGETHER):
+            failed += _embed(model, texts[first : first + _TOGETHER], results)
+            progress.update("answers", len(results.done), total)
     return failed
+
+
+def _refused(jobs: Iterator[Callable[[], Generation]]) -> Iterator[tuple[int, Answer]]:
+    """Yield why each answer cannot be begun: an encoder writes no text."""
+    from rung.engine.generate_many import Answer
+
+    for number, begin in enumerate(jobs):
+        try:
+            begin()
+        except UsageError as error:
+            yield number, Answer("", [], {}, error)
+
+
+def _embed(model: Model, requests: list[Request], results: Results) -> int:
+    """Compute embeddings of the texts of requests together, and return how many are errors.
+
+    Where they cannot be computed each request is tried alone.
+    """
+    try:
+        for request in requests:
+            if request.refusal:
+                raise UsageError(request.refusal)
+        vectors = model.embed([text for request in requests for text in request.texts])
+    except (UsageError, ContextTooLong) as error:
+        if len(requests) > 1:
+            return sum(_embed(model, [request], results) for request in requests)
+        results.refuse(requests[0], error)
+        return 1
+    for request in requests:
+        tokens = sum(len(model.tokenizer.encode_whole(text)) for text in request.texts)
+        results.add_embeddings(request, vectors[: len(request.texts)], tokens)
+        vectors = vectors[len(request.texts) :]
+    return 0
 
 
 def _start(model: Model, request: Request) -> Generation:
