@@ -177,12 +177,12 @@ def _multiply(linears: Sequence[Linear], given: Mapping[int, Tensor]) -> None:
 
 
 def _token(model: SequenceReader[Decoder]) -> None:
-    model.restart()
+    model.cache.truncate(0)
     model.step(1)
 
 
 def _chunk(model: SequenceReader[Decoder]) -> None:
-    model.restart()
+    model.cache.truncate(0)
     model.prefill([1] * CHUNK)
 
 

@@ -164,7 +164,7 @@ def _token(model: SequenceReader[Decoder], depth: int) -> float:
     def measure() -> float:
         turns: list[float] = []
         while len(turns) <= _TOKENS or sum(turns) < _SECONDS:
-            model.restart()
+            model.cache.truncate(0)
             model.cache.advance([1] * depth)
             started = time.perf_counter()
             model.step(1)
@@ -178,7 +178,7 @@ def _chunk(model: SequenceReader[Decoder], depth: int) -> float:
     """Seconds of a chunk of a prompt after ``depth`` tokens, the median of some."""
 
     def measure(count: int = CHUNK) -> float:
-        model.restart()
+        model.cache.truncate(0)
         model.cache.advance([1] * depth)
         started = time.perf_counter()
         model.prefill([1] * count)

@@ -17,26 +17,20 @@ B = TypeVar("B", bound=Backend[Any])
 class SequenceReader(Generic[B]):
     """Read tokens of one sequence, which goes on from call to call; a context manager that gives the cache back.
 
-    A call that fails leaves the sequence as it was, so it can be repeated; what a window has lost is computed again
-    then. Each raises, before anything is computed, ``UsageError`` for no ids or unknown ones, and ``ContextTooLong``.
+    A call that fails leaves ``cache`` as it was, so it can be repeated, or empty where a window has moved on. Each
+    raises, before anything is computed, ``UsageError`` for no ids or unknown ones, and ``ContextTooLong``.
     """
 
     def __init__(self, backend: B) -> None:
         found = backend.begin((), "", False)
         assert found is not None, "the pool of caches is full"
         self.backend, self.cache = backend, found
-        self._lost: list[int] = []  # tokens after those of the cache
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.backend.end(self.cache, "", share=False)
-
-    def restart(self) -> None:
-        """Forget every token."""
-        self.cache.truncate(0)
-        self._lost = []
 
     def step(self, token: int) -> Floats:
         """Return logits [vocabulary] f32 after one more token."""
@@ -53,21 +47,18 @@ class SequenceReader(Generic[B]):
 
     def _read(self, ids: Sequence[int], each: bool) -> Floats:
         check_ids(ids, self.backend.vocabulary)
-        before, skipped = [*self.cache.ids, *self._lost], len(self._lost) if each else len(self._lost) + len(ids) - 1
-        ids = [*self._lost, *ids]
-        self.cache.room(self.cache.length, len(ids))
+        begun = self.cache.length
+        self.cache.room(begun, len(ids))
         size, found = self.backend.chunk(len(ids)), []
         try:
             for first in range(0, len(ids), size):
                 part = ids[first : first + size]
-                self.backend.reserve(self.cache, self.cache.length + len(part))
+                self.backend.reserve(self.cache, begun + first + len(part))
                 self.backend.get_ready(len(part))
-                count = min(max(first + len(part) - skipped, 0), len(part))
+                count = len(part) if each else int(first + size >= len(ids))
                 found.append(self.backend.compute([(self.cache, part, count, None)]).copy())
                 self.cache.advance(part)
         except BaseException:
-            self.cache.truncate(len(before))
-            self._lost = before[self.cache.length :]
+            self.cache.truncate(begun)
             raise
-        self._lost = []
         return found[0] if len(found) == 1 else np.concatenate(found)
