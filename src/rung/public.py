@@ -144,12 +144,14 @@ def load(
     offline: bool = False,
     revision: str | None = None,
     adapters: Sequence[str | PathLike[str]] = (),
+    draft: str | PathLike[str] | None = None,
 ) -> Model:
     """A language model, planned for this machine, read and bound, which answers: ``generate``, ``chat`` and others.
 
     ``context`` is the limit of one sequence, and ``parallel`` the most at once, each with room for it; by default up to
     16 share the room of one.
     ``adapters`` (PEFT folders, GGUF files; ``DIR:0.5`` for half the weight) are added while it runs, unmerged.
+    ``draft`` is a smaller model of the same vocabulary that guesses tokens, without changing any.
     Raises ``SoftwareMissing`` without torch and numba, and whatever ``card`` and ``plan`` raise.
     """
     from rung.core.shield import import_whole
@@ -165,5 +167,6 @@ def load(
         offline=offline,
         revision=revision,
         adapters=[str(adapter) for adapter in adapters],
+        draft=None if draft is None else str(draft),
     )
     return made

@@ -17,7 +17,7 @@ from tests.training.lora import IDS, KINDS, adapted, logits
 import rung
 from rung import formats
 from rung.core.errors import BadFile, ModelNotFound, OutOfMemory, UnsafeFile, UsageError
-from rung.engine.scheduling import scheduler
+from rung.engine.scheduling import speculator
 from rung.engine.scheduling.sequence_reader import SequenceReader
 from rung.models.adapters.adapter import CONFIG, WEIGHTS, read_adapter
 from rung.models.adapters.roles import changes_by_role, path_and_weight, read_changes
@@ -283,8 +283,10 @@ def test_guesses_change_no_token_of_an_adapter(tmp_path, monkeypatch):
     assert model.backend.same_bytes
     assert not any("last digits" in note for note in model.report.notes)
     found = {}
-    for name, depth in (("none", lambda *given: 0), ("all", lambda *given: given[-1])):
-        monkeypatch.setattr(scheduler, "depth", depth)
+    for name, most in (("none", 0), ("all", 8)):
+        monkeypatch.setattr(
+            speculator, "allocate", lambda seconds, rows, given, _, n=most: [min(each.most, n) for each in given]
+        )
         answer = model.generate("the cat the cat the cat", raw=True, max_tokens=32)
         list(answer)
         found[name] = answer

@@ -13,6 +13,7 @@ from toy_backend import VOCABULARY, answer, finish, free_blocks, next_token, sch
 
 from rung.engine.sampling import Sampler, Sampling
 from rung.engine.scheduling import scheduler as scheduler_module
+from rung.engine.scheduling.draft import Draft
 from rung.engine.scheduling.scheduler import LATENCY_GOAL, Scheduler
 from rung.engine.scheduling.sequence import LogitSequence
 from rung.ops.sample.numpy_sample import RUNG
@@ -285,11 +286,13 @@ class Stop(BaseException):
     """Ctrl-C, at a chosen moment."""
 
 
+@pytest.mark.parametrize("drafts", [False, True])
 @pytest.mark.parametrize("moment", range(60))
-def test_an_interrupt_between_any_two_calls_harms_nobody(moment, monkeypatch):
+def test_an_interrupt_between_any_two_calls_harms_nobody(moment, drafts, monkeypatch):
     """Raised at the n-th change of the books, of a pool that is nearly full."""
-    decoder = toy(context=32, blocks=12)
-    scheduler, left = scheduling(decoder), [moment]
+    decoder, small = toy(context=32, blocks=12), toy(context=32, blocks=12)
+    draft = Draft(small, VOCABULARY, lambda error: pytest.fail(str(error))) if drafts else None
+    scheduler, left = scheduling(decoder, draft=draft), [moment]
 
     def counted(owner, name):
         kept = getattr(owner, name)
@@ -302,10 +305,11 @@ def test_an_interrupt_between_any_two_calls_harms_nobody(moment, monkeypatch):
 
         monkeypatch.setattr(owner, name, call)
 
-    for member in decoder.pool.members:
+    for member in (*decoder.pool.members, *small.pool.members):
         for name in ("take", "share", "give_back"):
             counted(member, name)
     counted(decoder, "compute")
+    counted(small, "compute")
     counted(scheduler, "_take")
     pair = [sequence([1, 2, 3, 4, 5, 6], 12), sequence([1, 2, 3, 4, 5, 9], 12)]
     for each in pair:
@@ -328,6 +332,7 @@ def test_an_interrupt_between_any_two_calls_harms_nobody(moment, monkeypatch):
     assert said == [answer([1, 2, 3, 4, 5, 6], 12), answer([1, 2, 3, 4, 5, 9], 12)]
     left[0] = 0
     assert all_free(decoder)
+    assert all_free(small)
 
 
 def test_an_answer_that_python_throws_away_amid_a_step_waits_for_its_end():

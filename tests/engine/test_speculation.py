@@ -10,7 +10,7 @@ from toy_backend import VOCABULARY, answer, finish, scheduling, sequence, toy
 
 from rung.engine.sampling import Sampler, Sampling
 from rung.engine.scheduling import scheduler as scheduler_module
-from rung.engine.scheduling.speculation import Guesser, History, Lookup, StepSeconds, depth
+from rung.engine.scheduling.speculation import Candidate, Guesser, History, Lookup, StepSeconds, allocate
 
 CONTEXT = 600
 
@@ -159,23 +159,41 @@ def test_history_keeps_the_newest_and_answers_apart():
     assert history.following([129, 129, 129], 1) == [129]
 
 
-def test_depth_weighs_time_against_what_is_likely():
+def test_guesses_weigh_time_against_what_is_likely():
     seconds = StepSeconds()
-    assert depth(seconds, 1, 1.0, 0.9, 8) == 0, "nothing is known"
+
+    def guessed(probability: float, most: int) -> int:
+        return allocate(seconds, 1, [Candidate(probability, most)], 16)[0]
+
+    assert guessed(0.9, 8) == 0, "nothing is known"
     seconds.note(1, 9.0)
-    assert depth(seconds, 1, 1.0, 0.9, 8) == 0, "the first one does not count"
+    assert guessed(0.9, 8) == 0, "the first one does not count"
     seconds.note(1, 1.0)
-    assert depth(seconds, 1, 1.0, 0.9, 8) == 1, "at most twice the rows that were seen are tried"
+    assert guessed(0.9, 8) == 1, "at most twice the rows that were seen are tried"
     for rows, took in ((2, 1.1), (4, 1.5), (8, 3.0)):
         seconds.note(rows, took)
         seconds.note(rows, took)
-    assert depth(seconds, 1, 1.0, 0.1, 8) == 0
-    assert depth(seconds, 1, 1.0, 0.7, 8) in (1, 2, 3)
-    assert depth(seconds, 1, 1.0, 1.0, 7) in (3, 6, 7)
-    assert depth(seconds, 1, 1.0, 0.7, 0) == 0
+    assert guessed(0.1, 8) == 0
+    assert guessed(0.7, 8) in (1, 2, 3)
+    assert guessed(1.0, 7) in (3, 6, 7)
+    assert guessed(0.7, 0) == 0
     for _ in range(2):
         seconds.note(2, 50.0)  # another program was busy
-    assert depth(seconds, 1, 1.0, 0.7, 1) == 0
+    assert guessed(0.7, 1) == 0
     for _ in range(2000):
         seconds.note(1, 1.0)
-    assert depth(seconds, 1, 1.0, 0.7, 1) == 1, "it is tried again"
+    assert guessed(0.7, 1) == 1, "it is tried again"
+
+
+def test_the_likeliest_guesses_of_several_sequences_come_first():
+    seconds = StepSeconds()
+    for rows in range(1, 17):
+        for _ in range(2):
+            seconds.note(rows, 1.0 + (rows > 6))
+    several = [Candidate(0.9, 8), Candidate(0.5, 8), Candidate(0.8, 1)]
+    assert allocate(seconds, 3, several, 16) == [2, 0, 1], "0.9, 0.81 and 0.8; more rows cost more than they bring"
+    assert allocate(seconds, 3, several, 5) == [2, 0, 0]
+    slow = [Candidate(0.9, 8, 0.5), Candidate(0.5, 8)]
+    assert allocate(seconds, 2, slow, 16) == [0, 4], "a round of the draft model costs more than it brings"
+    shared = [Candidate(0.9, 8, 0.3), Candidate(0.9, 8, 0.3)]
+    assert allocate(seconds, 2, shared, 16) == [2, 2], "a round guesses for both"

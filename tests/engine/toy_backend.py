@@ -10,6 +10,7 @@ import numpy as np
 
 from rung.engine.decoder import Decoder
 from rung.engine.sampling import Sampler, Sampling
+from rung.engine.scheduling.draft import Draft
 from rung.engine.scheduling.kv_cache import BlockPool
 from rung.engine.scheduling.scheduler import Scheduler
 from rung.engine.scheduling.sequence import TokenSequence
@@ -96,9 +97,9 @@ def sequence(prompt, most: int | None = 8, owner: str = "", context: int = 32, s
     return TokenSequence(prompt, chosen_by, ends=frozenset({END}), context=context, most=most, owner=owner)
 
 
-def scheduling(decoder: Decoder, chunk: int = CHUNK) -> Scheduler:
+def scheduling(decoder: Decoder, chunk: int = CHUNK, draft: Draft | None = None) -> Scheduler:
     """Return a scheduler that samples in NumPy."""
-    return Scheduler(decoder, lambda logits, rows: RUNG.apply(None, logits, rows), chunk)
+    return Scheduler(decoder, lambda logits, rows: RUNG.apply(None, logits, rows), chunk, draft=draft)
 
 
 def finish(scheduler: Scheduler, *sequences: TokenSequence) -> list[list[int]]:

@@ -22,6 +22,7 @@ class LoadOptions:
     offline: bool = False
     revision: str | None = None
     adapters: tuple[str, ...] = ()
+    draft: str | None = None
     typed: Typed | None = None
 
     def keywords(self) -> dict[str, Any]:

@@ -39,6 +39,15 @@ Parallel = Annotated[
     int | None,
     typer.Option("--parallel", min=1, help="Sequences that have room for the whole context.", show_default=False),
 ]
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft",
+        metavar="MODEL",
+        help="Smaller model of the same vocabulary that guesses tokens: faster, and the same answer.",
+        show_default=False,
+    ),
+]
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, max=MOST_THREADS, help="Threads to compute with.", show_default=False)
 ]

@@ -15,6 +15,7 @@ from rung.core.text import count, size
 from rung.core.types import Device, Plan, StepClass, StepDown
 from rung.diagnosis import classify
 from rung.engine import process_memory
+from rung.engine.draft_model import DraftModel, open_draft
 from rung.engine.open_model import open_any
 from rung.engine.planning import make_plan
 from rung.hardware.json_cache import how_often
@@ -29,7 +30,9 @@ from rung.planning.solve import steps_down
 from rung.run.journal import Journal
 
 if TYPE_CHECKING:
+    from rung.engine.decoder import Decoder
     from rung.engine.model import Model
+    from rung.engine.tokenizers.tokenizer import Tokenizer
     from rung.models.adapters.adapter import LowRank
 
 Progress = Callable[[str, int, int], None]
@@ -62,6 +65,7 @@ def load(
     devices: Sequence[Device] | None = None,
     first_prompt: str = "",
     adapters: Sequence[str] = (),
+    draft: str | None = None,
     typed: Typed | None = None,
     progress: Progress = lambda label, done, total: None,
     on_step: Callable[[StepDown], None] = lambda step: None,
@@ -76,6 +80,7 @@ def load(
     the most sequences at once, each with room for the whole context; by default, as many as have room in one context
     together, up to 16. ``adapters``
     are PEFT folders or GGUF files, ``DIR:0.5`` for one of half its weight; they are added while the model runs.
+    ``draft`` names a smaller model of the same vocabulary that guesses tokens, which changes none of them.
     ``typed`` is what ways out of a refusal repeat.
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
     """
@@ -87,21 +92,18 @@ def load(
     changes = _read_adapters(adapters, card)
     beside = sum(change.nbytes for several in changes.values() for change in several)
 
-    def planned(memory: str | int | Mapping[str, str | int] | None) -> tuple[Plan, tuple[Device, ...]]:
-        return make_plan(
-            card,
-            format=format,
-            device=device,
-            memory=memory,
-            context=context,
-            parallel=parallel,
-            threads=threads,
-            devices=devices,
-            beside=beside,
-            typed=typed,
-            on_probe=lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, {how_often(why=True)}."),
-        )
-
+    find_draft = partial(open_draft, larger=card, offline=offline, progress=progress, on_note=on_note)
+    drafting = None if draft is None else DraftModel(find_draft(draft))
+    make = partial(
+        make_plan,
+        device=device,
+        parallel=parallel,
+        threads=threads,
+        devices=devices,
+        on_probe=lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, {how_often(why=True)}."),
+    )
+    larger = partial(make, card, format=format, context=context, typed=typed)
+    planned = partial(_plan_both, larger, make, drafting, beside)
     plan, found = planned(memory)
     if device is None:
         _note_unused_devices(found, on_note)
@@ -109,6 +111,8 @@ def load(
     for group in card.skipped if isinstance(card, ModelCard) else ():
         on_note(f"not used: {group}")
     journal = _start_journal(plan, changes, len(adapters), on_step, on_note)
+    if drafting is not None:
+        on_note(f"{drafting.card.name} guesses tokens: {size(drafting.nbytes)}")
     bind = partial(
         _bind,
         card,
@@ -117,8 +121,23 @@ def load(
         first_prompt=first_prompt,
         changes=changes,
         parallel=parallel or DEFAULT_PARALLEL,
+        drafting=drafting,
     )
     return _bind_what_fits(bind, plan, found, planned, journal, on_plan)
+
+
+def _plan_both(
+    larger: Callable[..., tuple[Plan, tuple[Device, ...]]],
+    make: Callable[..., tuple[Plan, tuple[Device, ...]]],
+    drafting: DraftModel | None,
+    beside: int,
+    memory: str | int | Mapping[str, str | int] | None,
+) -> tuple[Plan, tuple[Device, ...]]:
+    """Plan a model for a memory, ``beside`` bytes of which are taken, with room for its draft model."""
+    plan, devices = larger(memory=memory, beside=beside)
+    if drafting is None:
+        return plan, devices
+    return larger(memory=memory, beside=beside + drafting.plan(plan.context, partial(make, memory=memory)))
 
 
 def _start_journal(
@@ -244,6 +263,7 @@ def _bind(
     first_prompt: str,
     changes: Mapping[str, Sequence[LowRank]],
     parallel: int,
+    drafting: DraftModel | None,
 ) -> Model:
     from rung.kernels.cpu import target
     from rung.run import cpu_level
@@ -261,7 +281,22 @@ def _bind(
         return _bind_network(card, plan, devices, journal, changes)
     if isinstance(card, EncoderCard):
         return _bind_encoder(card, plan, devices, journal, progress)
-    return _bind_decoder(card, plan, devices, journal, progress, first_prompt, changes, parallel)
+    from rung.engine.model import Model
+
+    bind = partial(_bind_decoder, journal=journal, first_prompt=first_prompt, parallel=parallel)
+    decoder, tokenizer = bind(card, plan, devices, progress=progress, changes=changes)
+    if not decoder.same_bytes:
+        journal.notes.append("an answer may differ in its last digits by what is computed beside it")
+    if drafting is not None and not decoder.same_bytes:
+        journal.notes.append(
+            note := f"{drafting.card.name} is not used: rows of a step differ in their last digits here"
+        )
+        journal.say(note)
+        drafting = None
+    if drafting is None:
+        return Model(card, plan, tuple(devices), decoder, journal, tokenizer)
+    draft = drafting.bind(partial(bind, progress=progress, changes={}), decoder, journal)
+    return Model(card, plan, tuple(devices), decoder, journal, tokenizer, draft, drafting.nbytes)
 
 
 def _bind_network(
@@ -310,7 +345,7 @@ def _bind_decoder(
     first_prompt: str,
     changes: Mapping[str, Sequence[LowRank]],
     parallel: int,
-) -> Model:
+) -> tuple[Decoder, Tokenizer]:
     with _importing():
         for name in ("rung.kernels.cpu.pack.packing", *_PARTS):  # the threads of the parts need the first
             import_whole(name)
@@ -324,7 +359,6 @@ def _bind_decoder(
     singles = min(int(_TORCH * plan.decode_rate), _SINGLES) if whole else 0
     with Reader(card) as reader, WeightLoader(card, plan, devices, reader, journal, read) as parts:
         from rung.engine.decoder import Decoder
-        from rung.engine.model import Model
         from rung.engine.scheduling.kv_cache import BlockPool
         from rung.engine.tokenizers.tokenizer import Tokenizer
         from rung.ops.decode_step.weights import Weights
@@ -342,6 +376,4 @@ def _bind_decoder(
     decoder = Decoder(weights, pool, step, plan.threads, singles, parallel)
     if changes:
         decoder.default_adapter = decoder.bind_adapter(changes)
-    if not decoder.same_bytes:
-        journal.notes.append("an answer may differ in its last digits by what is computed beside it")
-    return Model(card, plan, tuple(devices), decoder, journal, tokenizer)
+    return decoder, tokenizer

@@ -14,11 +14,11 @@ from rung.core.text import count, quoted, size
 from rung.core.types import Device, Plan, Report
 from rung.core.value import FrozenDict
 from rung.engine import process_memory
+from rung.engine.batches.generate_many import Answer, as_completed
 from rung.engine.chat import Template
 from rung.engine.decoder import Decoder, check_ids
 from rung.engine.embeddings.decoder import POOLINGS, check_empty, embed, pooling_of
 from rung.engine.embeddings.pooling import check_pooling, check_texts, normalized, within
-from rung.engine.generate_many import Answer, as_completed
 from rung.engine.generation import Generation
 from rung.engine.sampling import Sampler, Sampling, checked_mask, likeliest, logprob_entry
 from rung.engine.scheduling.adapters import Adapters
@@ -43,6 +43,7 @@ from rung.run.journal import Journal
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rung.engine.scheduling.draft import Draft
     from rung.engine.transformers_decoder import TransformersDecoder
 
 Messages = Sequence[Mapping[str, str]]
@@ -68,17 +69,19 @@ class Model:
         backend: Decoder | TransformersDecoder,
         journal: Journal,
         tokenizer: Tokenizer,
+        draft: Draft | None = None,
+        more_memory: int = 0,
     ) -> None:
         self.card = card
         self.plan = plan
         self.devices = devices
         self.tokenizer = tokenizer
         self.backend = backend
-        self.scheduler = Scheduler(backend, self._sample)
+        self.scheduler = Scheduler(backend, self._sample, draft=draft)
         self._adapters: Adapters | None = None
         if isinstance(backend, Decoder) and isinstance(card, ModelCard):
             self._adapters = Adapters(card, plan, backend)
-        self._journal = journal
+        self._journal, self._more_memory = journal, more_memory
         self._measured: dict[str, float] = {}
         self._kitchen = WeightPlanCache(Subject.of_card(card))
         self._expected = Rates(plan.decode_rate, plan.prefill_rate)
@@ -94,8 +97,9 @@ class Model:
     @property
     def report(self) -> Report:
         """Return what happened so far: steps down, rungs, predicted beside measured: of an answer, at its length."""
+        adapters = self._adapters.nbytes if self._adapters else 0
         predicted = {
-            "memory_bytes": float(self.plan.memory + (self._adapters.nbytes if self._adapters else 0)),
+            "memory_bytes": float(self.plan.memory + self._more_memory + adapters),
             "decode_tokens_per_second": self._expected.decode,
             "prefill_tokens_per_second": self._expected.prefill,
         }

@@ -1,1 +1,1 @@
-"""Files of prompts, answered line by line: OpenAI's batch lines, prompts and messages, or plain text."""
+"""Many prompts at once: ``generate_many``, and files of prompts that are answered line by line."""

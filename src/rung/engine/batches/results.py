@@ -15,8 +15,8 @@ from typing import IO, Any
 from rung.core.errors import BadFile, DiskFull, RungError, UsageError
 from rung.core.files import FULL
 from rung.core.locks import lock_open_file
+from rung.engine.batches.generate_many import Answer
 from rung.engine.batches.requests import COMPLETION, Request
-from rung.engine.generate_many import Answer
 from rung.formats.codec import Floats
 
 #: OpenAI's words for why an answer ended.

@@ -21,9 +21,10 @@ from itertools import accumulate, islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rung.core.errors import OutOfMemory
+from rung.engine.scheduling.draft import Draft
 from rung.engine.scheduling.kv_cache import Tokens, common_length
 from rung.engine.scheduling.sequence import Outcome, Sequence
-from rung.engine.scheduling.speculation import History, StepSeconds, depth
+from rung.engine.scheduling.speculator import Speculator
 from rung.formats.codec import Floats
 from rung.models.decoder_memory import CHUNK
 from rung.ops.decode_step.low_rank import BoundAdapter
@@ -39,10 +40,6 @@ _FIRST_ROWS, _FEWEST_ROWS = 16, 4
 _MULTIPLE = 8
 #: Tokens that another sequence is about to read for which one waits that begins with the same ones.
 _WORTH_WAITING = 128
-#: Owners whose answers are remembered.
-_MOST_OWNERS = 64
-#: Rows of a step with guesses: more are computed another way.
-_MOST_ROWS = 16
 #: Seconds after its last token was taken in which a sequence keeps its cache and comes along.
 _IDLE = 0.2
 #: Seconds between two looks at whether there is room for a sequence.
@@ -130,7 +127,12 @@ class Scheduler:
     """
 
     def __init__(
-        self, backend: Backend[Any], sample: SampleRows, chunk: int = CHUNK, latency_goal: float = LATENCY_GOAL
+        self,
+        backend: Backend[Any],
+        sample: SampleRows,
+        chunk: int = CHUNK,
+        latency_goal: float = LATENCY_GOAL,
+        draft: Draft | None = None,
     ) -> None:
         self._backend, self._sample = backend, sample
         self._chunk, self._latency_goal = chunk, latency_goal
@@ -138,8 +140,7 @@ class Scheduler:
         self._running: list[Sequence] = []  # in the order in which they got their caches
         self._served: dict[str, float] = {}  # tokens by owner
         self._seconds_a_row = 0.0  # of a step with rows of a prompt
-        self._seconds = StepSeconds()  # of steps without
-        self._histories: dict[str, History] = {}  # by owner
+        self._speculator = Speculator(draft)
         self._changing = False  # whether this thread is in the midst of a change
         self._cut = False  # whether an interrupt or an error came in the midst of one
         self._process, self._lock = os.getpid(), threading.RLock()
@@ -157,8 +158,7 @@ class Scheduler:
             if sequence.owner not in counts:  # who was away has no claim on what was not used
                 counts[sequence.owner] = max(self._served.get(sequence.owner, 0.0), min(counts.values(), default=0.0))
             self._served = counts
-            if sequence.guesser is not None:
-                sequence.guesser.history = self._histories.setdefault(sequence.owner, History())
+            self._speculator.add(sequence)
             self._waiting.append(sequence)
 
     def advance(self, *sequences: Sequence) -> None:
@@ -216,6 +216,7 @@ class Scheduler:
         everybody = list(dict.fromkeys((*self._running, *self._waiting)))
         self._running = [each for each in everybody if each.cache is not None]
         self._waiting = [each for each in everybody if each.cache is None]
+        self._speculator.recover()
         self._backend.recover([each.cache for each in self._running if each.cache is not None])
 
     def _sweep(self) -> bool:
@@ -226,15 +227,13 @@ class Scheduler:
                 self._stop(sequence)
             else:
                 self._waiting.remove(sequence)
-            if sequence.guesser is not None and sequence.guesser.history is not None:
-                sequence.guesser.history.add(sequence.ids[sequence.prompt :])
-        while len(self._histories) > _MOST_OWNERS:
-            del self._histories[next(iter(self._histories))]
+            self._speculator.remember(sequence)
         return bool(ended)
 
     def _stop(self, sequence: Sequence) -> None:
         """Give back the cache of a sequence."""
         cache, sequence.cache = sequence.cache, None
+        self._speculator.stop(sequence)
         if cache is not None:
             self._backend.end(cache, sequence.owner, sequence.error is None)
         self._running.remove(sequence)
@@ -244,19 +243,24 @@ class Scheduler:
         self._sweep()
         if self._admit():
             return True
+        begun = time.perf_counter()
         batch = self._batch()
         if not batch:
             return False
+        guessing = time.perf_counter() - begun
         self._cut = False  # nothing changes while it is computed
         started = time.perf_counter()
         self._backend.get_ready(max(len(part.ids) for part in batch))
         begun = time.perf_counter()
         logits = self._backend.compute([(part.cache, part.ids, part.logits, part.states) for part in batch])
+        computed = time.perf_counter()
         outcomes = self._choose(batch, logits)
         self._cut = True
-        self._measure(batch, begun - started, time.perf_counter() - begun)
         for part, outcome in zip(batch, outcomes, strict=True):
             self._take(part, outcome)
+        self._speculator.follow([(part.sequence, len(part.ids)) for part in batch])
+        drafting = guessing + time.perf_counter() - computed
+        self._measure(batch, begun - started, computed - begun, drafting)
         return True
 
     def _choose(self, batch: Many[Part], logits: Floats) -> list[Outcome]:
@@ -280,22 +284,25 @@ class Scheduler:
         except Exception as error:
             sequence.end("error", error)
         part.cache.advance(part.ids[: len(part.ids) - wrong])
-        if part.guesses and sequence.guesser is not None:
-            sequence.guesser.note(len(part.guesses), len(part.guesses) - wrong)
+        if part.guesses:
+            self._speculator.note(sequence, len(part.guesses), len(part.guesses) - wrong)
         self._served[sequence.owner] = self._served.get(sequence.owner, 0.0) + len(part.ids)
         if sequence.shares:
             self._backend.keep(part.cache, sequence.owner)
 
-    def _measure(self, batch: Many[Part], ready: float, seconds: float) -> None:
-        """Note how long a step took: for its sequences, and for how many rows the next one may have."""
+    def _measure(self, batch: Many[Part], ready: float, seconds: float, drafting: float) -> None:
+        """Note how long a step took: for its sequences, and for how many rows the next one may have.
+
+        ``seconds`` are of computing it, ``drafting`` of what came before and after.
+        """
         for part in batch:
-            part.sequence.seconds["prefill" if part.start < part.sequence.prompt else "decode"] += seconds
+            part.sequence.seconds["prefill" if part.start < part.sequence.prompt else "decode"] += seconds + drafting
             part.sequence.seconds["ready"] += ready
         rows = sum(len(part.ids) for part in batch)
         if all(len(part.ids) == 1 + len(part.guesses) for part in batch):
-            self._seconds.note(rows, seconds)
+            self._speculator.note_seconds(rows, seconds)
         else:
-            found = seconds / rows
+            found = (seconds + drafting) / rows
             self._seconds_a_row = 0.5 * (self._seconds_a_row + found) if self._seconds_a_row else found
 
     def _batch(self) -> list[Part]:
@@ -324,23 +331,20 @@ class Scheduler:
         """Return the parts of a step without prompts, with guesses of the next tokens where those pay."""
         if not self._backend.same_bytes:
             return batch
-        rows, tokens = len(batch), float(len(batch))
-        for number, part in enumerate(batch):
-            guesser, most = part.sequence.guesser, min(part.sequence.most_guesses, _MOST_ROWS - rows)
-            if guesser is None or most <= 0:
-                continue
-            guesses, probability = guesser.guess(part.sequence.ids, most), guesser.probability
-            guesses = guesses[: depth(self._seconds, rows, tokens, probability, len(guesses))] if guesses else []
-            if not guesses:
-                continue
+        parts = {part.sequence: part for part in batch}
+
+        def reserve(sequence: Sequence, count: int) -> bool:
             try:
-                self._backend.reserve(part.cache, part.start + 1 + len(guesses))
+                self._backend.reserve(parts[sequence].cache, count)
             except OutOfMemory:
-                continue
-            batch[number] = part._replace(ids=[*part.ids, *guesses], logits=1 + len(guesses), guesses=guesses)
-            rows += len(guesses)
-            tokens += sum(probability**power for power in range(1, len(guesses) + 1))
-        return batch
+                return False
+            return True
+
+        found = self._speculator.guess(list(parts), reserve)
+        return [
+            part._replace(ids=[*part.ids, *guesses], logits=1 + len(guesses), guesses=guesses) if guesses else part
+            for part, guesses in zip(batch, found, strict=True)
+        ]
 
     def _most(self, sequence: Sequence, left: int) -> int:
         """Return how many tokens of a sequence may be read together.

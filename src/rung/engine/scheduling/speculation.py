@@ -8,6 +8,7 @@ it would be alone, so what is said does not change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 #: Tokens that must have stood in that order before.
 _MATCH = 3
@@ -17,6 +18,8 @@ _HISTORY = 1 << 15
 _BETWEEN = -1
 #: How many right and wrong guesses a sequence begins with, and how fast the past counts less.
 _PRIOR, _FADE = (1.0, 1.0), 0.9
+#: How much faster a step must be for more guesses.
+_GAIN = 1.02
 #: By how much the time of a step fades with each step of fewer rows.
 _TRY_AGAIN = 0.997
 
@@ -71,14 +74,33 @@ class History:
         return found[: found.index(_BETWEEN)] if _BETWEEN in found else found
 
 
+class Acceptance:
+    """How often guesses were right; what was long ago counts less."""
+
+    def __init__(self) -> None:
+        self._right, self._wrong = _PRIOR
+
+    @property
+    def probability(self) -> float:
+        """Return how likely a guess is right if those before it are."""
+        return self._right / (self._right + self._wrong)
+
+    def note(self, guessed: int, accepted: int) -> None:
+        """Learn from a step in which the first ``accepted`` of ``guessed`` tokens were right."""
+        self._right = _FADE * self._right + accepted
+        self._wrong = _FADE * self._wrong + (accepted < guessed)
+
+
 class Guesser:
-    """The guesses of one sequence, and how many of them were right."""
+    """The guesses of one sequence from what was said, and how many were right; those of a draft model apart."""
 
     def __init__(self) -> None:
         self._own = Lookup()
         #: Earlier answers of the owner.
         self.history: History | None = None
-        self._right, self._wrong = _PRIOR
+        self.lookup, self.draft = Acceptance(), Acceptance()
+        #: How often in a row no guess of a draft model paid.
+        self.useless = 0
         self.guessed, self.accepted = 0, 0
 
     def guess(self, ids: Sequence[int], most: int) -> list[int]:
@@ -89,18 +111,6 @@ class Guesser:
         if not found and self.history is not None:
             found = self.history.following(last, most)
         return found
-
-    @property
-    def probability(self) -> float:
-        """Return how likely a guess is right if those before it are."""
-        return self._right / (self._right + self._wrong)
-
-    def note(self, guessed: int, accepted: int) -> None:
-        """Learn from a step in which the first ``accepted`` of ``guessed`` tokens were right."""
-        self.guessed += guessed
-        self.accepted += accepted
-        self._right = _FADE * self._right + accepted
-        self._wrong = _FADE * self._wrong + (accepted < guessed)
 
 
 class StepSeconds:
@@ -140,20 +150,46 @@ class StepSeconds:
         return (1 - share) * self._seconds[fewer] + share * self._seconds[more]
 
 
-def depth(seconds: StepSeconds, rows: int, tokens: float, probability: float, most: int) -> int:
-    """Return how many tokens to guess: those with which a step gives most tokens a second; 0 where none pay.
+class Candidate(NamedTuple):
+    """A sequence of which up to ``most`` tokens may be guessed, each right with ``probability`` if those before are.
 
-    The step has ``rows`` rows and gives ``tokens`` tokens without them.
+    Computing the guesses takes ``seconds`` for each round, in which every such sequence gets one.
     """
-    best, fastest = 0, 0.0
-    expected, chance = tokens, 1.0
-    for count in range(most + 1):
-        took = seconds.of(rows + count)
-        if took is None:
+
+    probability: float
+    most: int
+    seconds: float = 0.0
+
+
+def allocate(seconds: StepSeconds, rows: int, candidates: Sequence[Candidate], most_rows: int) -> list[int]:
+    """Return how many tokens to guess of each candidate: those with which a step gives most tokens a second.
+
+    A step has ``rows`` rows and gives as many tokens without guesses; it has at most ``most_rows`` with them.
+    """
+    free = [each if not each.seconds else each._replace(most=0) for each in candidates]
+    return max(
+        (_allocate(seconds, rows, given, most_rows) for given in (candidates, free)), key=lambda found: found[0]
+    )[1]
+
+
+def _allocate(
+    seconds: StepSeconds, rows: int, candidates: Sequence[Candidate], most_rows: int
+) -> tuple[float, list[int]]:
+    """Return tokens a second and the guesses; the next guess is always one of those that are likeliest to be right."""
+    counts = [0] * len(candidates)
+    best = list(counts)
+    chances = [each.probability for each in candidates]
+    tokens, took = float(rows), seconds.of(rows)
+    fastest = tokens / took if took else 0.0
+    for row in range(rows + 1, most_rows + 1):
+        left = [number for number, each in enumerate(candidates) if counts[number] < each.most]
+        if (took := seconds.of(row)) is None or not left:
             break
-        if count:
-            chance *= probability
-            expected += chance
-        if expected / took > fastest * (1.02 if count else 1.0):
-            best, fastest = count, expected / took
-    return best
+        number = max(left, key=chances.__getitem__)
+        counts[number] += 1
+        tokens += chances[number]
+        chances[number] *= candidates[number].probability
+        guessing = max(count * each.seconds for count, each in zip(counts, candidates, strict=True))
+        if tokens / (took + guessing) > _GAIN * fastest:
+            best, fastest = list(counts), tokens / (took + guessing)
+    return fastest, best

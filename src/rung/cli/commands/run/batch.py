@@ -17,9 +17,9 @@ from rung.core.text import count, quoted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rung.engine.batches.generate_many import Answer
     from rung.engine.batches.requests import Request
     from rung.engine.batches.results import Results
-    from rung.engine.generate_many import Answer
     from rung.engine.generation import Generation
     from rung.engine.model import Model
 
@@ -49,6 +49,7 @@ def batch(
     memory: options.Memory = None,
     context: options.Context = None,
     parallel: options.Parallel = None,
+    draft: options.Draft = None,
     threads: options.Threads = None,
     offline: options.Offline = False,
     revision: options.Revision = None,
@@ -87,6 +88,7 @@ def batch(
                 memory=memory,
                 context=context,
                 parallel=parallel,
+                draft=draft,
                 threads=threads,
                 offline=offline,
                 revision=revision,
@@ -114,9 +116,9 @@ def _named(models: set[str | None], prompts: Path, answers: Path) -> str:
 def _answer(model: Model, requests: Iterator[Request], results: Results, total: int, quiet: bool) -> int:
     """Compute the answers, write them down as they come, and return how many are errors."""
     from rung.cli.views.progress import bar
+    from rung.engine.batches.generate_many import as_completed
     from rung.engine.batches.requests import EMBEDDINGS
     from rung.engine.embeddings.encoder import EncoderModel
-    from rung.engine.generate_many import as_completed
 
     started: dict[int, Request] = {}
     failed = 0
@@ -145,7 +147,7 @@ def _answer(model: Model, requests: Iterator[Request], results: Results, total: 
 
 def _refused(jobs: Iterator[Callable[[], Generation]]) -> Iterator[tuple[int, Answer]]:
     """Yield why each answer cannot be begun: an encoder writes no text."""
-    from rung.engine.generate_many import Answer
+    from rung.engine.batches.generate_many import Answer
 
     for number, begin in enumerate(jobs):
         try:

@@ -167,6 +167,7 @@ def run(
     memory: options.Memory = None,
     context: options.Context = None,
     adapter: _Adapter = None,
+    draft: options.Draft = None,
     max_tokens: _Max = None,
     temperature: _Temperature = None,
     top_k: _TopK = None,
@@ -203,7 +204,9 @@ def run(
     request = RunOptions(
         model=path,
         prompt=_prompt(model, prompt, raw, json, quiet or json),
-        load=LoadOptions(format, device, memory, context, threads, offline, revision, tuple(adapter or ()), typed),
+        load=LoadOptions(
+            format, device, memory, context, threads, offline, revision, tuple(adapter or ()), draft, typed
+        ),
         generation=GenerationOptions(
             temperature,
             top_k,

@@ -1,9 +1,11 @@
-"""What guessing tokens from the text so far brings: tokens a second with and without, in turns, of equal texts.
+"""What guessing tokens brings: tokens a second with and without, in turns, of equal texts.
 
-    python benchmarks/prompt_lookup.py SMOLLM2.gguf [--planted MODEL.gguf] [--turns 5]
+    python benchmarks/speculation.py SMOLLM2.gguf [--planted MODEL.gguf] [--draft FORMAT] [--turns 5]
 
 Edits that copy most of a text are asked of the first model, and a text is drawn that hardly repeats itself.
-``--planted`` is any model: its own answer is planted as guesses of which so many (``--acceptance``) are right.
+``--draft`` reads the model in another format, as q8_0, and lets the model as it is stored guess for it, with no guesses
+from the text. ``--planted`` is any model: its own answer is planted as guesses of which so many (``--acceptance``) are
+right.
 """
 
 from __future__ import annotations
@@ -46,6 +48,14 @@ class Planted(Guesser):
         at = len(ids) - self._prompt
         found = self._answer[at : at + most]
         return [token if self._random.random() < self._acceptance else (token + 1) % 100 for token in found]
+
+
+class DraftOnly(Guesser):
+    """Guesses nothing from the text."""
+
+    def guess(self, ids: Any, most: int) -> list[int]:
+        """Return nothing."""
+        return []
 
 
 def measure(
@@ -92,16 +102,23 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--planted")
     parser.add_argument("--acceptance", type=float, default=0.7)
+    parser.add_argument("--draft", metavar="FORMAT")
     parser.add_argument("--turns", type=int, default=5)
     given = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.1f} at the start, {given.turns} turns")
-    model: Any = rung.load(given.model, context=1024)
-    for edit in EDITS:
-        text = model.tokenizer.encode(f"<|im_start|>user\n{edit}{TEXT}<|im_end|>\n<|im_start|>assistant\n")
-        compare(edit.strip(), model, text, 160, given.turns, Guesser)
     chance = random.Random(2)
-    text = model.tokenizer.encode("Once upon a time", bos=True)
-    compare("drawn at temperature 1.5", model, text, 160, given.turns, Guesser, 1.5)
+    if not given.draft:
+        model: Any = rung.load(given.model, context=1024)
+        for edit in EDITS:
+            text = model.tokenizer.encode(f"<|im_start|>user\n{edit}{TEXT}<|im_end|>\n<|im_start|>assistant\n")
+            compare(edit.strip(), model, text, 160, given.turns, Guesser)
+        text = model.tokenizer.encode("Once upon a time", bos=True)
+        compare("drawn at temperature 1.5", model, text, 160, given.turns, Guesser, 1.5)
+    if given.draft:
+        model = rung.load(given.model, context=1024, format=given.draft, draft=given.model)
+        for question in ("Tell a long story about a mill.", "Why is the sky blue?"):
+            text = model.tokenizer.encode(f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n")
+            compare(f"draft for {given.draft}: {question}", model, text, 160, given.turns, DraftOnly)
     if given.planted:
         model = rung.load(given.planted, context=512)
         ids = [5 + chance.randrange(200) for _ in range(32)]
