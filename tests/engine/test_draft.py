@@ -90,7 +90,7 @@ def test_a_draft_model_that_is_wrong_or_slow_is_let_go(pair):
     for large, small, draft, _ in (pair(lambda ids: 1 + next_token(ids) % 96), pair(slower=2.0)):
         assert run(large, draft, sequence([1, 2, 3], 200, context=CONTEXT)) == [answer([1, 2, 3], 200)]
         assert len(large.step.batches) >= 190
-        assert len(small.step.batches) < 40
+        assert sum(map(sum, small.step.batches)) < 120
 
 
 def test_a_prompt_that_the_model_knows_and_the_draft_model_does_not(pair):

@@ -147,6 +147,15 @@ def test_rows_after_guesses_are_those_of_an_answer_that_has_them() -> None:
     assert dict(zip(after.said.tolist(), after.counts.tolist(), strict=True)) == {8: 1, 3: 0, 4: 1, 1: 1}
 
 
+def test_a_token_that_is_noted_again_after_an_interrupt_is_there_once() -> None:
+    sampler = Sampler(Sampling(logprobs=True))
+    first, second, again = (Chosen(token, "", -0.5) for token in (1, 2, 3))
+    sampler.note(0, first)
+    sampler.note(1, second)
+    sampler.note(1, again)
+    assert sampler.logprobs == [first, again]
+
+
 def test_no_row_follows_a_guess_that_a_mask_forbids() -> None:
     asked: list[list[int]] = []
 
