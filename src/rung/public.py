@@ -145,13 +145,15 @@ def load(
     revision: str | None = None,
     adapters: Sequence[str | PathLike[str]] = (),
     draft: str | PathLike[str] | None = None,
+    prefix_cache: str | PathLike[str] | None = None,
 ) -> Model:
     """A language model, planned for this machine, read and bound, which answers: ``generate``, ``chat`` and others.
 
     ``context`` is the limit of one sequence, and ``parallel`` the most at once, each with room for it; by default up to
     16 share the room of one.
     ``adapters`` (PEFT folders, GGUF files; ``DIR:0.5`` for half the weight) are added while it runs, unmerged.
-    ``draft`` is a smaller model of the same vocabulary that guesses tokens, without changing any.
+    ``draft`` is a smaller model of the same vocabulary that guesses tokens, without changing any. ``prefix_cache``
+    (``DIR`` or ``DIR:SIZE``) is a folder that keeps what prompts computed for later runs.
     Raises ``SoftwareMissing`` without torch and numba, and whatever ``card`` and ``plan`` raise.
     """
     from rung.core.shield import import_whole
@@ -168,5 +170,6 @@ def load(
         revision=revision,
         adapters=[str(adapter) for adapter in adapters],
         draft=None if draft is None else str(draft),
+        prefix_cache=None if prefix_cache is None else str(prefix_cache),
     )
     return made

@@ -38,7 +38,7 @@ def test_help_names_every_command_in_its_group_in_whole_sentences(rung):
         assert all(text.rstrip().endswith(".") for text in found.values()), found
 
 
-NEAR = {"chek": "Did you mean check?", "foo": "There are check", "download": "rung pull", "/dev/null": "rung run"}
+NEAR = {"chek": "Did you mean check", "foo": "There are check", "download": "rung pull", "/dev/null": "rung run"}
 
 
 @pytest.mark.parametrize(("typed", "near"), NEAR.items())

@@ -23,6 +23,7 @@ class LoadOptions:
     revision: str | None = None
     adapters: tuple[str, ...] = ()
     draft: str | None = None
+    prefix_cache: str | None = None
     typed: Typed | None = None
 
     def keywords(self) -> dict[str, Any]:

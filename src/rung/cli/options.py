@@ -39,6 +39,15 @@ Parallel = Annotated[
     int | None,
     typer.Option("--parallel", min=1, help="Sequences that have room for the whole context.", show_default=False),
 ]
+PrefixCache = Annotated[
+    str | None,
+    typer.Option(
+        "--prefix-cache",
+        metavar="DIR[:SIZE]",
+        help="Keep what prompts computed in a folder of up to 4GB, or SIZE, so that later runs begin faster.",
+        show_default=False,
+    ),
+]
 Draft = Annotated[
     str | None,
     typer.Option(

@@ -10,6 +10,7 @@ from rung.core.errors import OutOfMemory, UsageError
 from rung.core.shield import import_whole
 from rung.engine.scheduling.kv_cache import BlockPool, Cache
 from rung.engine.scheduling.prefix_cache import PrefixCache
+from rung.engine.scheduling.prefix_files import PrefixFiles
 from rung.formats.codec import Floats
 from rung.models.adapters.adapter import LowRank
 from rung.models.decoder_memory import CHUNK
@@ -50,6 +51,7 @@ class Decoder:
     ) -> None:
         self.weights, self.pool, self.parallel = weights, pool, parallel
         self.prefixes = PrefixCache(pool)
+        self._files: PrefixFiles | None = None
         self.step, self._singles, self._threads = step, singles, threads
         #: What sequences have that name no adapter.
         self.default_adapter: BoundAdapter | None = None
@@ -69,6 +71,11 @@ class Decoder:
     def same_bytes(self) -> bool:
         """Return whether logits do not depend on how tokens are put together."""
         return self.step.same_bytes(self._state)
+
+    def keep_in_files(self, files: PrefixFiles) -> None:
+        """Keep what sequences have computed in files, and begin with what is there."""
+        self._files = files
+        self.prefixes = PrefixCache(self.pool, files)
 
     def bind_adapter(self, changes: Mapping[str, Sequence[LowRank]]) -> BoundAdapter:
         """Return the changes of an adapter, by the role of the weight, for sequences of this decoder."""
@@ -112,11 +119,12 @@ class Decoder:
         """Give a cache back; with ``share`` what it has is kept until there is no room."""
         if share:
             self.prefixes.insert(cache, _tree(cache, owner), cache.length, checkpoint=True)
+            self.prefixes.write_files(cache.ids, _tree(cache, owner))
         cache.release()
 
     def recover(self, caches: Sequence[Cache]) -> None:
         """Count the uses of blocks anew after an interrupt in the midst of counting; forget earlier sequences."""
-        self.prefixes = PrefixCache(self.pool)
+        self.prefixes = PrefixCache(self.pool, self._files)
         self.pool.recount(caches)
 
     def chunk(self, count: int) -> int:

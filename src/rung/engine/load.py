@@ -7,17 +7,21 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rung.core.errors import DoesNotFit, OutOfMemory, UsageError
+from rung.core.files import state_of
 from rung.core.shield import import_whole
 from rung.core.text import count, size
 from rung.core.types import Device, Plan, StepClass, StepDown
+from rung.core.version import __version__
 from rung.diagnosis import classify
 from rung.engine import process_memory
 from rung.engine.draft_model import DraftModel, open_draft
 from rung.engine.open_model import open_any
 from rung.engine.planning import make_plan
+from rung.engine.scheduling.prefix_folders import open_folder
 from rung.hardware.json_cache import how_often
 from rung.models.adapters.roles import read_changes, read_network_changes
 from rung.models.card import ModelCard
@@ -32,6 +36,7 @@ from rung.run.journal import Journal
 if TYPE_CHECKING:
     from rung.engine.decoder import Decoder
     from rung.engine.model import Model
+    from rung.engine.scheduling.prefix_files import PrefixFiles
     from rung.engine.tokenizers.tokenizer import Tokenizer
     from rung.models.adapters.adapter import LowRank
 
@@ -66,6 +71,7 @@ def load(
     first_prompt: str = "",
     adapters: Sequence[str] = (),
     draft: str | None = None,
+    prefix_cache: str | None = None,
     typed: Typed | None = None,
     progress: Progress = lambda label, done, total: None,
     on_step: Callable[[StepDown], None] = lambda step: None,
@@ -81,6 +87,7 @@ def load(
     together, up to 16. ``adapters``
     are PEFT folders or GGUF files, ``DIR:0.5`` for one of half its weight; they are added while the model runs.
     ``draft`` names a smaller model of the same vocabulary that guesses tokens, which changes none of them.
+    ``prefix_cache`` (``DIR`` or ``DIR:SIZE``) is a folder that keeps what prompts computed for later processes.
     ``typed`` is what ways out of a refusal repeat.
     Raises ``SoftwareMissing`` and whatever finding, reading and planning raise.
     """
@@ -105,8 +112,7 @@ def load(
     larger = partial(make, card, format=format, context=context, typed=typed)
     planned = partial(_plan_both, larger, make, drafting, beside)
     plan, found = planned(memory)
-    if device is None:
-        _note_unused_devices(found, on_note)
+    _note_unused_devices(found if device is None else (), on_note)
     on_plan(plan, found)
     for group in card.skipped if isinstance(card, ModelCard) else ():
         on_note(f"not used: {group}")
@@ -122,6 +128,7 @@ def load(
         changes=changes,
         parallel=parallel or DEFAULT_PARALLEL,
         drafting=drafting,
+        prefix_cache=_prefix_folder(prefix_cache, card),
     )
     return _bind_what_fits(bind, plan, found, planned, journal, on_plan)
 
@@ -264,6 +271,7 @@ def _bind(
     changes: Mapping[str, Sequence[LowRank]],
     parallel: int,
     drafting: DraftModel | None,
+    prefix_cache: tuple[Path, int] | None,
 ) -> Model:
     from rung.kernels.cpu import target
     from rung.run import cpu_level
@@ -285,6 +293,8 @@ def _bind(
 
     bind = partial(_bind_decoder, journal=journal, first_prompt=first_prompt, parallel=parallel)
     decoder, tokenizer = bind(card, plan, devices, progress=progress, changes=changes)
+    if prefix_cache is not None:
+        decoder.keep_in_files(_prefix_files(prefix_cache, card, plan, decoder, journal))
     if not decoder.same_bytes:
         journal.notes.append("an answer may differ in its last digits by what is computed beside it")
     if drafting is not None and not decoder.same_bytes:
@@ -334,6 +344,36 @@ def _bind_encoder(
         encode = parts.encode()
     encode.prepare(weights, plan.threads)
     return EncoderModel(card, plan, tuple(devices), encode, journal, tokenizer)
+
+
+def _prefix_folder(given: str | None, card: ModelCard | EncoderCard | NetworkCard) -> tuple[Path, int] | None:
+    """Return the folder for prefixes and its most bytes. Raises ``UsageError`` for a model that keeps no blocks."""
+    if given is None:
+        return None
+    if not isinstance(card, ModelCard):
+        raise UsageError(
+            f"{card.name} keeps no prefixes.",
+            ["--prefix-cache is for models that rung builds itself"],
+            ["rung formats"],
+        )
+    return open_folder(given)
+
+
+def _prefix_files(
+    folder: tuple[Path, int], card: ModelCard, plan: Plan, decoder: Decoder, journal: Journal
+) -> PrefixFiles:
+    """Return the files of prefixes for a decoder; those that another model or another way of computing left differ."""
+    from rung.engine.scheduling.prefix_files import PrefixFiles
+    from rung.kernels.cpu import target
+
+    def note(text: str) -> None:
+        journal.notes.append(text)
+        journal.say(text)
+
+    cpu = target.level().name if any(each.device == "cpu" for each in plan.placements) else ""
+    computed = plan.format, plan.dtype, plan.cache_dtype, plan.packing, cpu, type(decoder.step).__module__
+    parts = [__version__, state_of(map(Path, card.files)), *computed, decoder.pool.layout]
+    return PrefixFiles(*folder, "\n".join(map(str, parts)).encode(), note)
 
 
 def _bind_decoder(

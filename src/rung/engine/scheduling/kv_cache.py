@@ -90,6 +90,22 @@ class _Group:
         """Return how many blocks nobody has."""
         return len(self._free)
 
+    def read(self, block: int) -> Bytes:
+        """Return the bytes of a block."""
+        part = self.memory[block]
+        found: Bytes = part if isinstance(part, np.ndarray) else part.cpu().numpy()
+        return found
+
+    def write(self, block: int, data: Bytes) -> None:
+        """Overwrite a block. Raises ``ValueError`` for another number of bytes."""
+        part = self.memory[block]
+        if len(data) != len(part):
+            raise ValueError(f"a block has {len(part):,} bytes, not {len(data):,}")
+        if isinstance(part, np.ndarray):
+            part[:] = data
+        else:
+            part.copy_(_tensor(data.copy()))
+
     def take(self) -> int:
         """Return a block that nobody uses. Raises ``OutOfMemory``."""
         if not self._free:
@@ -164,6 +180,11 @@ class BlockPool:
     def groups(self) -> int:
         """Return the number of groups."""
         return len(self.members)
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """Return what says where the keys and values of a token lie in a block."""
+        return self.block, self.dtype, self.heads, self.size, tuple(self._layers), tuple(self._names)
 
     def take(self, group: int) -> int:
         """Return a block of a group that nobody else uses; reclaim one if need be. Raises ``OutOfMemory``."""

@@ -21,10 +21,11 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from rung.core.errors import OutOfMemory
-from rung.engine.scheduling.kv_cache import BlockPool, Cache, common_length
+from rung.engine.scheduling.kv_cache import BlockPool, Bytes, Cache, common_length
+from rung.engine.scheduling.prefix_files import PrefixFile, PrefixFiles
 
 #: At this position attention costs as much as everything else of a token, about: a later block is worth more.
 _ATTENTION_DEPTH = 4096
@@ -34,12 +35,13 @@ class _Node:
     """A block of tokens after those of its parents; ``blocks`` has its block of each group of layers, of those with a
     window where it is kept. ``gain`` is what the window is worth beside the value of the last one that was freed."""
 
-    __slots__ = ("blocks", "children", "gain", "ids", "parent", "start", "value", "window_value")
+    __slots__ = ("blocks", "children", "gain", "ids", "key", "parent", "start", "value", "window_value")
 
     def __init__(self, parent: _Node | None, start: int, ids: tuple[int, ...], blocks: dict[int, int]) -> None:
         self.parent, self.start, self.ids, self.blocks = parent, start, ids, blocks
         self.children: dict[int, list[_Node]] = {}  # by their first token
         self.value = self.window_value = self.gain = 0.0
+        self.key = b""  # in files
 
     def child(self, ids: Sequence[int]) -> tuple[_Node | None, int]:
         """Return the child that has most of the leading tokens of ``ids``, and how many."""
@@ -51,10 +53,13 @@ class _Node:
 
 
 class PrefixCache:
-    """The trees of all owners over the blocks of a pool, which frees blocks here when it has no others."""
+    """The trees of all owners over the blocks of a pool, which frees blocks here when it has no others.
 
-    def __init__(self, pool: BlockPool) -> None:
-        self._pool = pool
+    ``files`` keep nodes of sequences that have ended, for this process and later ones.
+    """
+
+    def __init__(self, pool: BlockPool, files: PrefixFiles | None = None) -> None:
+        self._pool, self._files = pool, files
         self._roots: dict[str, _Node] = {}
         self._leaves: list[tuple[float, int, _Node]] = []  # a heap; entries whose node has changed are skipped
         self._windows: dict[int, list[tuple[float, int, _Node]]] = {group: [] for group in pool.windows}  # the same
@@ -68,7 +73,9 @@ class PrefixCache:
         Where the tree knows more of them than that, and where they end, is a checkpoint once the cache has come there.
         """
         path, block = self._path(tuple(ids), owner), self._pool.block
-        known = self._last_checkpoint(path)
+        if self._files is not None and self._read_files(self._files, path, tuple(ids), owner):
+            path = self._path(tuple(ids), owner)
+        known = self._last_checkpoint([(node.start + count, node.blocks) for node, count in path])
         for node, _ in path[: known // block]:
             self._touch(node)
             blocks = self._kept(node, known)
@@ -93,17 +100,113 @@ class PrefixCache:
                 break
         return path
 
-    def _last_checkpoint(self, path: Sequence[tuple[_Node, int]]) -> int:
-        """Return the most tokens of a path before which every window is there."""
+    def _last_checkpoint(self, path: Sequence[tuple[int, Collection[int]]]) -> int:
+        """Return the most tokens of a path before which every window is there.
+
+        Of each node of the path it has how many tokens there are to its end, and the groups of which it has a block.
+        """
         for number in reversed(range(len(path))):
-            length = path[number][0].start + path[number][1]
+            length = path[number][0]
             if all(
-                group in node.blocks
+                group in groups
                 for group in self._pool.windows
-                for node, _ in path[self._pool.first_visible(group, length) : number + 1]
+                for _, groups in path[self._pool.first_visible(group, length) : number + 1]
             ):
                 return length
         return 0
+
+    def _read_files(
+        self, files: PrefixFiles, path: Sequence[tuple[_Node, int]], ids: tuple[int, ...], owner: str
+    ) -> bool:
+        """Read the nodes of files that go on from a path where that lets a sequence begin later; return whether any."""
+        block = self._pool.block
+        whole = [node for node, count in path if count == block]
+        ends: list[tuple[int, Collection[int]]] = [(node.start + block, node.blocks) for node in whole]
+        known = self._last_checkpoint([(node.start + count, node.blocks) for node, count in path])
+        more, parent = list[tuple[PrefixFile, list[int]]](), whole[-1].key if whole else files.root(owner)
+        while len(ids) > (start := len(ends) * block):
+            part = ids[start : start + block]
+            heads = [(file, *files.head(file)) for file in files.children(parent)]
+            file, found, groups = max(heads, key=lambda each: common_length(each[1], part), default=(None, [], []))
+            if file is None or not (count := common_length(found, part)):
+                break
+            more.append((file, found))
+            ends.append((start + count, groups))
+            parent = file.key
+            if count < block:
+                break
+        length = self._last_checkpoint(ends)
+        if length <= known:
+            return False
+        more = more[: -(-length // block) - len(whole)]
+        files.touch([file for file, _ in more])
+        return self._add_files(files, whole, more, owner, length)
+
+    def _add_files(
+        self,
+        files: PrefixFiles,
+        path: Sequence[_Node],
+        more: Sequence[tuple[PrefixFile, list[int]]],
+        owner: str,
+        length: int,
+    ) -> bool:
+        """Add nodes of files after a path, with the windows that a sequence of so many tokens keeps; return whether
+        any was added. Where there is no room, or a file is damaged, those after it are left out."""
+        node = path[-1] if path else self._root(owner)
+        in_use = [dict(each.blocks) for each in path]  # taking a block must not free these
+        for blocks in in_use:
+            self._count_use(blocks)
+        try:
+            for file, ids in more:
+                number = file.start // self._pool.block
+                data = {
+                    group: part
+                    for group, part in files.read(file).items()
+                    if number >= self._pool.first_kept(group, length)
+                }
+                blocks = self._fill(data)
+                if not blocks:
+                    break
+                node = self._add(node, file.start, tuple(ids), blocks)
+                in_use.append(blocks)  # counted when they were taken
+                self._touch(node)
+                node.gain = 1.0
+                self._touch_window(node, [group for group in blocks if group in self._windows])
+        finally:
+            for blocks in in_use:
+                self._give_back(blocks)
+        return len(in_use) > len(path)
+
+    def _fill(self, data: Mapping[int, Bytes]) -> dict[int, int]:
+        """Return blocks with these bytes, by their group; none where there is no room."""
+        taken: dict[int, int] = {}
+        try:
+            for group, part in data.items():
+                taken[group] = self._pool.take(group)
+                self._pool.members[group].write(taken[group], part)
+        except OutOfMemory:
+            self._give_back(taken)
+            return {}
+        return taken
+
+    def write_files(self, ids: Sequence[int], owner: str) -> None:
+        """Write the nodes that have the first of some tokens to files, if there are any files."""
+        if self._files is None:
+            return
+        for node, count in self._path(tuple(ids), owner):
+            assert node.parent is not None
+            there = {file.key: file for file in self._files.children(node.parent.key)}.get(node.key)
+            if count == len(node.ids) and (there is None or not node.blocks.keys() <= set(self._files.head(there)[1])):
+                blocks = {group: self._pool.members[group].read(number) for group, number in node.blocks.items()}
+                self._files.write(node.parent.key, node.start, node.ids, blocks)
+
+    def _root(self, owner: str) -> _Node:
+        """Return the root of an owner's tree, a new one where there is none."""
+        if owner not in self._roots:
+            self._roots[owner] = _Node(None, 0, (), {})
+            if self._files is not None:
+                self._roots[owner].key = self._files.root(owner)
+        return self._roots[owner]
 
     def _kept(self, node: _Node, length: int) -> dict[int, int]:
         """Return the blocks of a node that a sequence of ``length`` tokens keeps."""
@@ -158,7 +261,7 @@ class PrefixCache:
         """
         if not length:
             return
-        node, path = self._roots.setdefault(owner, _Node(None, 0, (), {})), list[_Node]()
+        node, path = self._root(owner), list[_Node]()
         for start in range(0, length, self._pool.block):
             part = tuple(cache.ids[start : min(start + self._pool.block, length)])
             found, count = node.child(part)
@@ -209,6 +312,8 @@ class PrefixCache:
     def _add(self, parent: _Node, start: int, ids: tuple[int, ...], blocks: dict[int, int]) -> _Node:
         shorter, count = parent.child(ids)
         node = _Node(parent, start, ids, blocks)
+        if self._files is not None:
+            node.key = self._files.key(parent.key, ids)
         self._count_use(blocks)
         parent.children.setdefault(ids[0], []).append(node)
         if shorter is not None and count == len(shorter.ids) and self._is_free(shorter):

@@ -50,6 +50,7 @@ def batch(
     context: options.Context = None,
     parallel: options.Parallel = None,
     draft: options.Draft = None,
+    prefix_cache: options.PrefixCache = None,
     threads: options.Threads = None,
     offline: options.Offline = False,
     revision: options.Revision = None,
@@ -65,13 +66,11 @@ def batch(
     from rung.engine.load import load
     from rung.planning.request import Typed
 
-    total, named = 0, set()
-    for request in requests.read(prompts):  # all of them, before anything is loaded
-        total += 1
-        named.add(request.model)
+    named = [request.model for request in requests.read(prompts)]  # all of them, before anything is loaded
+    total = len(named)
     if not total:
         raise UsageError(f"{prompts} has no prompt: one a line.", code="input-empty")
-    chosen = model or _named(named, prompts, answers)
+    chosen = model or _named(set(named), prompts, answers)
     typed = Typed(f"rung batch {quoted(prompts)} {quoted(answers)} --model", chosen, device)
     with results.opened(answers, chosen) as done:
         left = (request for request in requests.read(prompts) if request.key not in done.done)
@@ -89,6 +88,7 @@ def batch(
                 context=context,
                 parallel=parallel,
                 draft=draft,
+                prefix_cache=prefix_cache,
                 threads=threads,
                 offline=offline,
                 revision=revision,

@@ -1,0 +1,181 @@
+"""Keys and values of earlier sequences in files, which survive the process: a file for each node of a tree of prefixes.
+
+A file is named by hashes of what keys and values depend on: the model and how it computes (``identity``), the owner and
+every token up to the end of the node. What another model, version or owner left is never found, and is taken away when
+it was used longest ago. A file is there whole or not at all; its bytes are checked when they are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+_SUFFIX = ".kv"
+_MAGIC = b"rungkv01"
+#: Magic, digest of the rest, number of tokens and of groups.
+_HEAD = struct.Struct("<8s32sII")
+#: Number of a group and bytes of its block.
+_GROUP = struct.Struct("<IQ")
+_HASH_BYTES = 16
+
+
+@dataclass(frozen=True)
+class PrefixFile:
+    """A file of a node: the hash of its parent and its own, and where its tokens begin."""
+
+    path: Path
+    parent: bytes
+    key: bytes
+    start: int
+
+
+class PrefixFiles:
+    """The files of a folder, of at most ``most`` bytes.
+
+    ``on_problem`` is called once with a sentence where nothing can be written any more.
+    """
+
+    def __init__(self, folder: Path, most: int, identity: bytes, on_problem: Callable[[str], None]) -> None:
+        self._folder, self._most, self._identity, self._on_problem = folder, most, identity, on_problem
+        self._writes = True
+        self._listed = -1
+        self._children: dict[bytes, list[PrefixFile]] = {}
+
+    def root(self, owner: str) -> bytes:
+        """Return the hash that the first nodes of an owner have as their parent."""
+        return _hash(self._identity, owner.encode())
+
+    @staticmethod
+    def key(parent: bytes, ids: Sequence[int]) -> bytes:
+        """Return the hash of a node after its parent's."""
+        return _hash(parent, np.asarray(ids, np.int32).tobytes())
+
+    def children(self, parent: bytes) -> Sequence[PrefixFile]:
+        """Return the files of the nodes after a parent."""
+        changed = self._folder.stat().st_mtime_ns
+        if changed != self._listed:  # this process or another one wrote
+            self._listed, self._children = changed, {}
+            for each in self._list():
+                self._children.setdefault(each.parent, []).append(each)
+        return self._children.get(parent, ())
+
+    def head(self, file: PrefixFile) -> tuple[list[int], list[int]]:
+        """Return the tokens of a file and the groups that it has blocks of; nothing where it is damaged or gone."""
+        with contextlib.suppress(OSError, struct.error, ValueError), open(file.path, "rb") as opened:
+            _, _, count, groups = _HEAD.unpack(opened.read(_HEAD.size))
+            ids = np.frombuffer(opened.read(4 * count), np.int32).tolist()
+            found = [_GROUP.unpack(opened.read(_GROUP.size))[0] for _ in range(groups)]
+            if len(ids) == count and self.key(file.parent, ids) == file.key:
+                return ids, found
+        return [], []
+
+    def read(self, file: PrefixFile) -> dict[int, Bytes]:
+        """Return the blocks of a file by their group; none where it is gone or damaged, which takes it away."""
+        try:
+            data = file.path.read_bytes()
+            magic, digest, count, groups = _HEAD.unpack_from(data)
+            if magic != _MAGIC or digest != _digest(data[_HEAD.size :]):
+                raise ValueError("damaged")
+        except FileNotFoundError:
+            return {}
+        except (OSError, struct.error, ValueError):
+            self._remove(file.path)
+            return {}
+        at = _HEAD.size + 4 * count
+        sizes = [_GROUP.unpack_from(data, at + number * _GROUP.size) for number in range(groups)]
+        at += groups * _GROUP.size
+        found = {}
+        for group, size in sizes:
+            found[group] = np.frombuffer(data, np.uint8, size, at)
+            at += size
+        return found
+
+    def touch(self, files: Sequence[PrefixFile]) -> None:
+        """Note a use of files, parents first."""
+        for file in reversed(files):  # a parent is never older than its child
+            with contextlib.suppress(OSError):
+                os.utime(file.path)
+
+    def write(self, parent: bytes, start: int, ids: Sequence[int], blocks: Mapping[int, Bytes]) -> None:
+        """Write the file of a node, instead of one that is there; make room before."""
+        if not self._writes:
+            return
+        tokens = np.asarray(ids, np.int32).tobytes()
+        groups = b"".join(_GROUP.pack(group, block.nbytes) for group, block in blocks.items())
+        rest = b"".join((tokens, groups, *(block.tobytes() for block in blocks.values())))
+        data = _HEAD.pack(_MAGIC, _digest(rest), len(ids), len(blocks)) + rest
+        path = self._folder / f"{parent.hex()}-{self.key(parent, ids).hex()}-{start}{_SUFFIX}"
+        if not self._make_room(len(data)):
+            return
+        try:
+            number, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=self._folder)  # of mode 0600
+            try:
+                with open(number, "wb") as file:
+                    file.write(data)
+                os.replace(name, path)
+            except BaseException:
+                self._remove(Path(name))
+                raise
+        except OSError as error:
+            self._writes = False
+            self._on_problem(f"the prefix cache in {self._folder} is not written any more: {error.strerror or error}")
+
+    def _make_room(self, size: int) -> bool:
+        """Take files away that were used longest ago until there is room for so many bytes; return whether there is."""
+        if size > self._most:
+            return False
+        found = []
+        for file in self._list():
+            with contextlib.suppress(OSError):
+                about = file.path.stat()
+                found.append((about.st_mtime_ns, -file.start, about.st_size, file.path))
+        total = sum(each[2] for each in found)
+        for _, _, taken, path in sorted(found):
+            if total + size <= self._most:
+                break
+            self._remove(path)
+            total -= taken
+        return True
+
+    def _list(self) -> list[PrefixFile]:
+        return list_files(self._folder)
+
+    @staticmethod
+    def _remove(path: Path) -> None:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def list_files(folder: Path) -> list[PrefixFile]:
+    """Return the files of a prefix cache in a folder, and nothing else that may be there."""
+    found = []
+    for path in folder.iterdir():
+        parent, _, rest = path.name.removesuffix(_SUFFIX).partition("-")
+        key, _, start = rest.partition("-")
+        hashes = [part for part in (parent, key) if len(part) == 2 * _HASH_BYTES]
+        if path.suffix == _SUFFIX and len(hashes) == 2 and start.isdecimal():
+            with contextlib.suppress(ValueError):
+                found.append(PrefixFile(path, bytes.fromhex(parent), bytes.fromhex(key), int(start)))
+    return found
+
+
+def _hash(*parts: bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=_HASH_BYTES)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=32).digest()
