@@ -77,7 +77,7 @@ def test_logits_that_are_no_numbers_end_one_answer(model, alone, monkeypatch):
     def broken(batch):
         logits = compute(batch)
         row = 0
-        for cache, ids, count in batch:
+        for cache, ids, count, _ in batch:
             if count and cache.ids[:1] and len(cache.ids) + len(ids) > 30:  # the one with the long prompt
                 logits[row] = math.nan
             row += count
