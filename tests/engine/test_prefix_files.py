@@ -6,9 +6,22 @@ import os
 import random
 import stat
 
+import numpy as np
 import pytest
-from toy_backend import answer, finish, free_blocks, scheduling, sequence, toy
+from toy_backend import (
+    VOCABULARY,
+    WINDOW,
+    ToyStep,
+    answer,
+    finish,
+    free_blocks,
+    next_token,
+    scheduling,
+    sequence,
+    toy,
+)
 
+from rung.engine.scheduling import prefix_files
 from rung.engine.scheduling.prefix_files import PrefixFiles, list_files
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3]
@@ -149,3 +162,66 @@ def test_any_order_with_restarts_and_little_room(started, seed):
         prompt = start[: chance.randrange(1, 20)] + [chance.randrange(1, 4) for _ in range(chance.randrange(1, 6))]
         say(decoder, prompt, most=chance.randrange(1, 6), owner=chance.choice("ab"))
     assert all_free(decoder)
+
+
+class WindowStep(ToyStep):
+    """Sees the last tokens alone, as where every layer has a window."""
+
+    def apply(self, state, batch):
+        found = []
+        for each in batch:
+            keys = np.zeros((len(each.tokens), 1, 16), np.float32)
+            keys[:, 0, 0] = each.tokens
+            each.cache.write_arrays(0, each.start, keys, keys)
+            for end in range(each.start + len(each.tokens) - each.logits + 1, each.start + len(each.tokens) + 1):
+                read = each.cache.arrays(0, max(0, end - WINDOW), end)[0][:, 0, 0]
+                found.append(np.eye(VOCABULARY, dtype=np.float32)[next_token(read)])
+        return np.array(found).reshape(-1, VOCABULARY)
+
+
+def test_a_model_of_windows_alone_goes_on_after_a_restart(tmp_path):
+    found = []
+    for _ in range(2):
+        decoder = toy(context=64, blocks=64, windows=(WINDOW,))
+        decoder.step = WindowStep()
+        decoder.keep_in_files(PrefixFiles(tmp_path, 1 << 20, b"model", pytest.fail))
+        scheduler, each = scheduling(decoder), sequence([*PROMPT, *PROMPT], 4, context=64)
+        scheduler.add(each)
+        assert finish(scheduler, each) == [answer([*PROMPT, *PROMPT], 4, lambda ids: next_token(ids[-WINDOW:]))]
+        found.append(each.cached)
+        assert all_free(decoder)
+    assert found[0] == 0
+    assert found[1] > len(PROMPT)
+
+
+def test_a_folder_that_goes_away_ends_no_answer(started, tmp_path):
+    decoder = started()
+    say(decoder, PROMPT)
+    for file in list_files(tmp_path):
+        file.path.unlink()
+    tmp_path.rmdir()
+    say(decoder, [*PROMPT, 8])
+    say(decoder, [7, *PROMPT])
+    assert len(decoder.problems) == 1
+    tmp_path.mkdir()
+
+
+def test_the_folder_is_listed_a_few_times_for_each_answer(started, monkeypatch):
+    listed = []
+    kept = prefix_files.list_files
+    monkeypatch.setattr(prefix_files, "list_files", lambda folder: listed.append(folder) or kept(folder))
+    prompt = [1 + number % 90 for number in range(50)]
+    say(started(), prompt)
+    assert len(listed) <= 4
+    listed.clear()
+    assert say(started(), [*prompt, 5])[1] >= 50
+    assert len(listed) <= 4
+
+
+def test_a_file_that_is_written_again_has_what_was_added(tmp_path):
+    files, block = PrefixFiles(tmp_path, 1 << 20, b"model", pytest.fail), np.zeros(8, np.uint8)
+    root = files.root("")
+    for groups in ([0], [0, 1]):
+        files.write([prefix_files.NewFile(root, 0, (1, 2), {group: block for group in groups})])
+        ((_, file),) = files.children(root).items()
+        assert files.head(file) == ([1, 2], groups)

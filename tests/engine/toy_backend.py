@@ -79,15 +79,17 @@ class ToyStep:
         return np.array(found).reshape(-1, VOCABULARY)
 
 
-def toy(context: int = 32, blocks: int | None = None, parallel: int = 8, block: int = 4) -> Decoder:
-    """Return a decoder of two groups of layers; ``blocks`` of each, by default those of one sequence."""
+def toy(
+    context: int = 32, blocks: int | None = None, parallel: int = 8, block: int = 4, windows: tuple = (None, WINDOW)
+) -> Decoder:
+    """Return a decoder of layers with ``windows``; ``blocks`` of each group, by default those of one sequence."""
     shape = SimpleNamespace(
         vocabulary=VOCABULARY,
         kv_heads=1,
         head_dim=16,
-        layers=(SimpleNamespace(window=None), SimpleNamespace(window=WINDOW)),
+        layers=tuple(SimpleNamespace(window=window) for window in windows),
     )
-    pool = BlockPool(shape, context, "f32", ["cpu"] * 2, block, blocks)
+    pool = BlockPool(shape, context, "f32", ["cpu"] * len(windows), block, blocks)
     return Decoder(SimpleNamespace(shape=shape), pool, ToyStep(block), parallel=parallel)
 
 

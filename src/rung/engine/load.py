@@ -96,8 +96,9 @@ def load(
     card = open_any(
         find_path(name, offline=offline, revision=revision, budget=budget, progress=progress, on_note=on_note)
     )
+    folder = _prefix_folder(prefix_cache, card)
     changes = _read_adapters(adapters, card)
-    beside = sum(change.nbytes for several in changes.values() for change in several)
+    reserved = sum(change.nbytes for several in changes.values() for change in several)
 
     find_draft = partial(open_draft, larger=card, offline=offline, progress=progress, on_note=on_note)
     drafting = None if draft is None else DraftModel(find_draft(draft))
@@ -110,15 +111,13 @@ def load(
         on_probe=lambda d: on_note(f"Finding out what {d.name} can do: about 10 seconds, {how_often(why=True)}."),
     )
     larger = partial(make, card, format=format, context=context, typed=typed)
-    planned = partial(_plan_both, larger, make, drafting, beside)
+    planned = partial(_plan_both, larger, make, drafting, reserved)
     plan, found = planned(memory)
     _note_unused_devices(found if device is None else (), on_note)
     on_plan(plan, found)
     for group in card.skipped if isinstance(card, ModelCard) else ():
         on_note(f"not used: {group}")
     journal = _start_journal(plan, changes, len(adapters), on_step, on_note)
-    if drafting is not None:
-        on_note(f"{drafting.card.name} guesses tokens: {size(drafting.nbytes)}")
     bind = partial(
         _bind,
         card,
@@ -128,7 +127,7 @@ def load(
         changes=changes,
         parallel=parallel or DEFAULT_PARALLEL,
         drafting=drafting,
-        prefix_cache=_prefix_folder(prefix_cache, card),
+        prefix_cache=folder,
     )
     return _bind_what_fits(bind, plan, found, planned, journal, on_plan)
 
@@ -137,14 +136,14 @@ def _plan_both(
     larger: Callable[..., tuple[Plan, tuple[Device, ...]]],
     make: Callable[..., tuple[Plan, tuple[Device, ...]]],
     drafting: DraftModel | None,
-    beside: int,
+    reserved: int,
     memory: str | int | Mapping[str, str | int] | None,
 ) -> tuple[Plan, tuple[Device, ...]]:
-    """Plan a model for a memory, ``beside`` bytes of which are taken, with room for its draft model."""
-    plan, devices = larger(memory=memory, beside=beside)
+    """Plan a model for a memory, ``reserved`` bytes of which are taken, with room for its draft model."""
+    plan, devices = larger(memory=memory, reserved=reserved)
     if drafting is None:
         return plan, devices
-    return larger(memory=memory, beside=beside + drafting.plan(plan.context, partial(make, memory=memory)))
+    return larger(memory=memory, reserved=reserved + drafting.plan(plan.context, partial(make, memory=memory)))
 
 
 def _start_journal(
@@ -298,13 +297,11 @@ def _bind(
     if not decoder.same_bytes:
         journal.notes.append("an answer may differ in its last digits by what is computed beside it")
     if drafting is not None and not decoder.same_bytes:
-        journal.notes.append(
-            note := f"{drafting.card.name} is not used: rows of a step differ in their last digits here"
-        )
-        journal.say(note)
+        journal.note(f"{drafting.card.name} is not used: rows of a step differ in their last digits here")
         drafting = None
     if drafting is None:
         return Model(card, plan, tuple(devices), decoder, journal, tokenizer)
+    journal.note(f"{drafting.card.name} guesses tokens: {size(drafting.nbytes)}")
     draft = drafting.bind(partial(bind, progress=progress, changes={}), decoder, journal)
     return Model(card, plan, tuple(devices), decoder, journal, tokenizer, draft, drafting.nbytes)
 
@@ -365,15 +362,13 @@ def _prefix_files(
     """Return the files of prefixes for a decoder; those that another model or another way of computing left differ."""
     from rung.engine.scheduling.prefix_files import PrefixFiles
     from rung.kernels.cpu import target
+    from rung.run.binding import Step
 
-    def note(text: str) -> None:
-        journal.notes.append(text)
-        journal.say(text)
-
+    rung = decoder.step.rung.name if isinstance(decoder.step, Step) else ""
     cpu = target.level().name if any(each.device == "cpu" for each in plan.placements) else ""
-    computed = plan.format, plan.dtype, plan.cache_dtype, plan.packing, cpu, type(decoder.step).__module__
+    computed = plan.format, plan.dtype, plan.cache_dtype, plan.packing, cpu, rung
     parts = [__version__, state_of(map(Path, card.files)), *computed, decoder.pool.layout]
-    return PrefixFiles(*folder, "\n".join(map(str, parts)).encode(), note)
+    return PrefixFiles(*folder, "\n".join(map(str, parts)).encode(), journal.note)
 
 
 def _bind_decoder(

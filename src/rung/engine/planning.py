@@ -85,13 +85,14 @@ def make_plan(
     devices: Sequence[Device] | None = None,
     on_probe: Callable[[Device], None] = lambda device: None,
     catalog: bool = False,
-    beside: int = 0,
+    reserved: int = 0,
     together: bool = False,
     typed: Typed | None = None,
 ) -> tuple[Plan, tuple[Device, ...]]:
     """The plan for a card, and the devices it was made for (by default those of this machine, probed once).
 
-    ``parallel`` sequences have room for the whole context, by default one. ``beside`` bytes are left for adapters;
+    ``parallel`` sequences have room for the whole context, by default one. ``reserved`` bytes are left for
+    adapters and a draft model;
     ``together``: the devices are one budget; ``typed`` is what ways out repeat.
     With ``catalog``, for plans that nobody is about to run, ``device`` may name a card that is not here, or several.
     Where numba is missing, or torch that the model needs, nothing can be probed: the plan is for this machine with
@@ -120,7 +121,7 @@ def make_plan(
         context=context,
         threads=(count := process_memory.threads(threads)),
         batch=parallel or 1,
-        beside=beside,
+        reserved=reserved,
         together=together,
         typed=typed or Typed(),
     )

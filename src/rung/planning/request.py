@@ -35,7 +35,7 @@ class Typed(Value):
 class Request(Value):
     """``format`` a format's or a mixture's name; ``device`` a device id; ``memory`` bytes by device id, ``*`` for any;
     ``context`` and ``threads`` counts. None: rung chooses. Speed is predicted for a prompt of ``prompt_tokens``.
-    ``beside`` bytes of each budget are for what is no part of the model: adapters. ``together``: the devices are one
+    ``reserved`` bytes of each budget are for what is no part of the model: adapters. ``together``: the devices are one
     budget, their layers in that order. ``typed`` is what ways out repeat."""
 
     format: str | None = None
@@ -45,14 +45,14 @@ class Request(Value):
     threads: int = 1
     batch: int = 1
     prompt_tokens: int = 512
-    beside: int = 0
+    reserved: int = 0
     together: bool = False
     typed: Typed = Typed()
 
     def budget(self, device: Device) -> int:
         """Bytes that the plan may use on a device: as many as were asked for, and no more than it has."""
         asked = _asked(self.memory, device)
-        return (device.budget if asked is None else min(asked, most_memory(device))) - self.beside
+        return (device.budget if asked is None else min(asked, most_memory(device))) - self.reserved
 
     def check_names(self, devices: Iterable[Device]) -> None:
         """Raises ``UsageError`` for a budget of a device that is not among these."""

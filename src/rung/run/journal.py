@@ -27,6 +27,11 @@ class Journal:
         self.say = on_note
         self.notes: list[str] = []
 
+    def note(self, text: str) -> None:
+        """Record and say what a person should know."""
+        self.notes.append(text)
+        self.say(text)
+
     def quarantine(self, device: str, rung: Rung, format: str, reason: str) -> None:
         """Never uses that rung again for that format on that device in this run."""
         self._broken[(device, rung.op, rung.name, format)] = reason

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from rung.core.errors import OutOfMemory
 from rung.engine.scheduling.kv_cache import BlockPool, Bytes, Cache, common_length
-from rung.engine.scheduling.prefix_files import PrefixFile, PrefixFiles
+from rung.engine.scheduling.prefix_files import NewFile, PrefixFile, PrefixFiles
 
 #: At this position attention costs as much as everything else of a token, about: a later block is worth more.
 _ATTENTION_DEPTH = 4096
@@ -126,8 +126,7 @@ class PrefixCache:
         more, parent = list[tuple[PrefixFile, list[int]]](), whole[-1].key if whole else files.root(owner)
         while len(ids) > (start := len(ends) * block):
             part = ids[start : start + block]
-            heads = [(file, *files.head(file)) for file in files.children(parent)]
-            file, found, groups = max(heads, key=lambda each: common_length(each[1], part), default=(None, [], []))
+            file, found, groups = _nearest(files, parent, part)
             if file is None or not (count := common_length(found, part)):
                 break
             more.append((file, found))
@@ -153,19 +152,18 @@ class PrefixCache:
         """Add nodes of files after a path, with the windows that a sequence of so many tokens keeps; return whether
         any was added. Where there is no room, or a file is damaged, those after it are left out."""
         node = path[-1] if path else self._root(owner)
-        in_use = [dict(each.blocks) for each in path]  # taking a block must not free these
-        for blocks in in_use:
-            self._count_use(blocks)
+        in_use = [dict(one.blocks) for one in path]  # taking a block must not free these
+        for each in in_use:
+            self._count_use(each)
         try:
             for file, ids in more:
                 number = file.start // self._pool.block
-                data = {
-                    group: part
-                    for group, part in files.read(file).items()
-                    if number >= self._pool.first_kept(group, length)
-                }
-                blocks = self._fill(data)
-                if not blocks:
+                data = files.read(file)
+                if data is None:
+                    break
+                kept = [group for group in data if number >= self._pool.first_kept(group, length)]
+                blocks = self._fill({group: data[group] for group in kept})
+                if blocks is None:
                     break
                 node = self._add(node, file.start, tuple(ids), blocks)
                 in_use.append(blocks)  # counted when they were taken
@@ -173,12 +171,12 @@ class PrefixCache:
                 node.gain = 1.0
                 self._touch_window(node, [group for group in blocks if group in self._windows])
         finally:
-            for blocks in in_use:
-                self._give_back(blocks)
+            for each in in_use:
+                self._give_back(each)
         return len(in_use) > len(path)
 
-    def _fill(self, data: Mapping[int, Bytes]) -> dict[int, int]:
-        """Return blocks with these bytes, by their group; none where there is no room."""
+    def _fill(self, data: Mapping[int, Bytes]) -> dict[int, int] | None:
+        """Return blocks with these bytes, by their group; None where there is no room."""
         taken: dict[int, int] = {}
         try:
             for group, part in data.items():
@@ -186,19 +184,22 @@ class PrefixCache:
                 self._pool.members[group].write(taken[group], part)
         except OutOfMemory:
             self._give_back(taken)
-            return {}
+            return None
         return taken
 
     def write_files(self, ids: Sequence[int], owner: str) -> None:
         """Write the nodes that have the first of some tokens to files, if there are any files."""
         if self._files is None:
             return
+        new = []
         for node, count in self._path(tuple(ids), owner):
             assert node.parent is not None
-            there = {file.key: file for file in self._files.children(node.parent.key)}.get(node.key)
+            there = self._files.children(node.parent.key).get(node.key)
             if count == len(node.ids) and (there is None or not node.blocks.keys() <= set(self._files.head(there)[1])):
                 blocks = {group: self._pool.members[group].read(number) for group, number in node.blocks.items()}
-                self._files.write(node.parent.key, node.start, node.ids, blocks)
+                new.append(NewFile(node.parent.key, node.start, node.ids, blocks))
+        if new:
+            self._files.write(new)
 
     def _root(self, owner: str) -> _Node:
         """Return the root of an owner's tree, a new one where there is none."""
@@ -418,3 +419,11 @@ class PrefixCache:
             if node.ids:
                 yield node.ids
             nodes += itertools.chain.from_iterable(node.children.values())
+
+
+def _nearest(files: PrefixFiles, parent: bytes, ids: tuple[int, ...]) -> tuple[PrefixFile | None, list[int], list[int]]:
+    """Return the file after a parent that has most of the leading tokens of ``ids``, with its tokens and groups."""
+    children = files.children(parent)
+    same = children.get(files.key(parent, ids))
+    heads = [(file, *files.head(file)) for file in (children.values() if same is None else (same,))]
+    return max(heads, key=lambda each: common_length(each[1], ids), default=(None, [], []))

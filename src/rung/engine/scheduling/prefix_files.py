@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,21 @@ class PrefixFile:
     start: int
 
 
+class NewFile(NamedTuple):
+    """A node to write: the hash of its parent, where its tokens begin, its tokens, and its blocks by their group."""
+
+    parent: bytes
+    start: int
+    ids: Sequence[int]
+    blocks: Mapping[int, Bytes]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the file."""
+        heads = _HEAD.size + 4 * len(self.ids) + _GROUP.size * len(self.blocks)
+        return heads + sum(block.nbytes for block in self.blocks.values())
+
+
 class PrefixFiles:
     """The files of a folder, of at most ``most`` bytes.
 
@@ -50,7 +66,8 @@ class PrefixFiles:
         self._folder, self._most, self._identity, self._on_problem = folder, most, identity, on_problem
         self._writes = True
         self._listed = -1
-        self._children: dict[bytes, list[PrefixFile]] = {}
+        self._children: dict[bytes, dict[bytes, PrefixFile]] = {}
+        self._heads: dict[bytes, tuple[list[int], list[int]]] = {}
 
     def root(self, owner: str) -> bytes:
         """Return the hash that the first nodes of an owner have as their parent."""
@@ -61,17 +78,27 @@ class PrefixFiles:
         """Return the hash of a node after its parent's."""
         return _hash(parent, np.asarray(ids, np.int32).tobytes())
 
-    def children(self, parent: bytes) -> Sequence[PrefixFile]:
-        """Return the files of the nodes after a parent."""
-        changed = self._folder.stat().st_mtime_ns
-        if changed != self._listed:  # this process or another one wrote
-            self._listed, self._children = changed, {}
-            for each in self._list():
-                self._children.setdefault(each.parent, []).append(each)
-        return self._children.get(parent, ())
+    def children(self, parent: bytes) -> Mapping[bytes, PrefixFile]:
+        """Return the files of the nodes after a parent, by their hash; none where the folder is gone."""
+        try:
+            changed = self._folder.stat().st_mtime_ns
+            if changed != self._listed:  # this process or another one wrote
+                files = list_files(self._folder)
+                self._listed, self._children = changed, {}
+                for each in files:
+                    self._children.setdefault(each.parent, {})[each.key] = each
+                self._heads = {each.key: self._heads[each.key] for each in files if each.key in self._heads}
+        except OSError:
+            self._children = {}
+        return self._children.get(parent, {})
 
     def head(self, file: PrefixFile) -> tuple[list[int], list[int]]:
         """Return the tokens of a file and the groups that it has blocks of; nothing where it is damaged or gone."""
+        if file.key not in self._heads:
+            self._heads[file.key] = self._read_head(file)
+        return self._heads[file.key]
+
+    def _read_head(self, file: PrefixFile) -> tuple[list[int], list[int]]:
         with contextlib.suppress(OSError, struct.error, ValueError), open(file.path, "rb") as opened:
             _, _, count, groups = _HEAD.unpack(opened.read(_HEAD.size))
             ids = np.frombuffer(opened.read(4 * count), np.int32).tolist()
@@ -80,18 +107,16 @@ class PrefixFiles:
                 return ids, found
         return [], []
 
-    def read(self, file: PrefixFile) -> dict[int, Bytes]:
-        """Return the blocks of a file by their group; none where it is gone or damaged, which takes it away."""
+    def read(self, file: PrefixFile) -> dict[int, Bytes] | None:
+        """Return the blocks of a file by their group; None where it is gone or damaged, which takes it away."""
         try:
             data = file.path.read_bytes()
             magic, digest, count, groups = _HEAD.unpack_from(data)
             if magic != _MAGIC or digest != _digest(data[_HEAD.size :]):
                 raise ValueError("damaged")
-        except FileNotFoundError:
-            return {}
         except (OSError, struct.error, ValueError):
             self._remove(file.path)
-            return {}
+            return None
         at = _HEAD.size + 4 * count
         sizes = [_GROUP.unpack_from(data, at + number * _GROUP.size) for number in range(groups)]
         at += groups * _GROUP.size
@@ -107,37 +132,38 @@ class PrefixFiles:
             with contextlib.suppress(OSError):
                 os.utime(file.path)
 
-    def write(self, parent: bytes, start: int, ids: Sequence[int], blocks: Mapping[int, Bytes]) -> None:
-        """Write the file of a node, instead of one that is there; make room before."""
+    def write(self, nodes: Sequence[NewFile]) -> None:
+        """Write the files of nodes, instead of those that are there; make room before."""
         if not self._writes:
             return
-        tokens = np.asarray(ids, np.int32).tobytes()
-        groups = b"".join(_GROUP.pack(group, block.nbytes) for group, block in blocks.items())
-        rest = b"".join((tokens, groups, *(block.tobytes() for block in blocks.values())))
-        data = _HEAD.pack(_MAGIC, _digest(rest), len(ids), len(blocks)) + rest
-        path = self._folder / f"{parent.hex()}-{self.key(parent, ids).hex()}-{start}{_SUFFIX}"
-        if not self._make_room(len(data)):
-            return
         try:
-            number, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=self._folder)  # of mode 0600
-            try:
-                with open(number, "wb") as file:
-                    file.write(data)
-                os.replace(name, path)
-            except BaseException:
-                self._remove(Path(name))
-                raise
+            room = self._make_room(sum(node.nbytes for node in nodes))
+            for node in nodes:
+                if node.nbytes <= room:
+                    self._write(node, _packed(node))
+                    room -= node.nbytes
         except OSError as error:
             self._writes = False
             self._on_problem(f"the prefix cache in {self._folder} is not written any more: {error.strerror or error}")
 
-    def _make_room(self, size: int) -> bool:
-        """Take files away that were used longest ago until there is room for so many bytes; return whether there is."""
-        if size > self._most:
-            return False
+    def _write(self, node: NewFile, data: bytes) -> None:
+        key = self.key(node.parent, node.ids)
+        number, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=self._folder)  # of mode 0600
+        try:
+            with open(number, "wb") as file:
+                file.write(data)
+            os.replace(name, self._folder / f"{node.parent.hex()}-{key.hex()}-{node.start}{_SUFFIX}")
+        except BaseException:
+            self._remove(Path(name))
+            raise
+        self._heads.pop(key, None)
+
+    def _make_room(self, size: int) -> int:
+        """Take files away that were used longest ago until there is room for so many bytes, if there may be; return the
+        room."""
         found = []
-        for file in self._list():
-            with contextlib.suppress(OSError):
+        for file in list_files(self._folder):
+            with contextlib.suppress(FileNotFoundError):  # another process took it away
                 about = file.path.stat()
                 found.append((about.st_mtime_ns, -file.start, about.st_size, file.path))
         total = sum(each[2] for each in found)
@@ -146,15 +172,20 @@ class PrefixFiles:
                 break
             self._remove(path)
             total -= taken
-        return True
-
-    def _list(self) -> list[PrefixFile]:
-        return list_files(self._folder)
+        return self._most - total
 
     @staticmethod
     def _remove(path: Path) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def _packed(node: NewFile) -> bytes:
+    """Return the bytes of a file."""
+    tokens = np.asarray(node.ids, np.int32).tobytes()
+    groups = b"".join(_GROUP.pack(group, block.nbytes) for group, block in node.blocks.items())
+    rest = b"".join((tokens, groups, *(block.tobytes() for block in node.blocks.values())))
+    return _HEAD.pack(_MAGIC, _digest(rest), len(node.ids), len(node.blocks)) + rest
 
 
 def list_files(folder: Path) -> list[PrefixFile]:
