@@ -1,4 +1,4 @@
-"""A smaller model beside a larger one, for which it guesses tokens: found, compared, planned."""
+"""Find, compare and plan a draft model: a smaller model that guesses tokens for a larger one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _compare(card: ModelCard, draft: ModelCard) -> None:
 
 
 class DraftModel:
-    """A draft model from its card to a decoder that guesses; ``nbytes`` are those of its plan, beside the runtime."""
+    """A draft model from its card to a decoder that guesses; ``nbytes`` are those of its plan, without the runtime."""
 
     def __init__(self, card: ModelCard) -> None:
         self.card = card

@@ -164,12 +164,13 @@ class Model:
         return str(self.card.metadata.get("rung.example", "Why is the sky blue?"))
 
     def load_adapter(self, source: str | PathLike[str], adapter_name: str) -> None:
-        """Read an adapter that answers may name: ``generate(prompt, adapter=adapter_name)``, beside others in one step.
+        """Read an adapter that answers may name: ``generate(prompt, adapter=adapter_name)``.
 
-        ``source`` is a PEFT folder or a GGUF file, ``DIR:0.5`` one of half its weight. Answers that name none have
-        what the model was loaded with; those that name one have that one alone, and ``__base__`` is the model without
-        any. Raises ``UsageError`` for a name that is taken, for an adapter of another model or kind and for a network
-        that transformers computes, ``BadFile``, and ``OutOfMemory`` where the plan's memory has no room for it.
+        Answers with different adapters are computed in one step. ``source`` is a PEFT folder or a GGUF file,
+        ``DIR:0.5`` one of half its weight. Answers that name none have what the model was loaded with; those that name
+        one have that one alone, and ``__base__`` is the model without any. Raises ``UsageError`` for a name that is
+        taken, for an adapter of another model or kind and for a network that transformers computes, ``BadFile``, and
+        ``OutOfMemory`` where the plan's memory has no room for it.
         """
         self._named_adapters.load(str(source), adapter_name)
 
@@ -235,7 +236,7 @@ class Model:
         those left out or None are the checkpoint's own, else greedy. ``mask`` is called with the tokens of the answer
         so far and returns which may follow: uint64 words, bit t % 64 of word t // 64 for token t; or None for all.
         ``adapter`` is the name of one that ``load_adapter`` has read, or ``__base__`` for none. ``result`` has the
-        ``seed`` of an answer that was drawn, and ``logprobs`` where they were asked for. Raises ``UsageError`` for a
+        ``seed`` of an answer that was drawn, and ``logprobs`` where they were requested. Raises ``UsageError`` for a
         model without a chat template.
         """
         return self._start(self._ids(_as_messages(messages)), options, goes_on=False)

@@ -192,7 +192,7 @@ class Sampler:
     this answer among those to one prompt) and on the position in the answer, and on nothing else. ``seed`` is the one
     that is drawn with: the setting's, else a new one; None where nothing is drawn. ``mask`` is called with the tokens
     of the answer and returns those that may follow, as ``rung.ops.sample`` has them, or None for all. ``logprobs`` has
-    the tokens chosen so far where log probabilities are asked for.
+    the tokens chosen so far where log probabilities are requested.
     """
 
     def __init__(

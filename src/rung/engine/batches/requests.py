@@ -40,8 +40,7 @@ _ENCODINGS = ("float", "base64")
 
 @dataclass(frozen=True)
 class Request:
-    """Hold what a line asks for: a prompt or messages, with the options of ``Model.generate``; or texts, of which
-    embeddings are asked for.
+    """Hold a request: a prompt or messages, with the options of ``Model.generate``; or texts for ``Model.embed``.
 
     ``key`` names it in the file of answers: its ``custom_id``, or the number of the line. ``url`` is empty where the
     line is none of OpenAI's. ``refusal`` says why it cannot be answered.

@@ -54,14 +54,14 @@ class Draft:
         if batch:
             self._compute(batch)
 
-    def guess(self, wanted: Many[tuple[Sequence, int]]) -> list[list[int]]:
+    def guess(self, requests: Many[tuple[Sequence, int]]) -> list[list[int]]:
         """Return up to so many tokens that may follow each of some sequences."""
-        found: list[list[int]] = [[] for _ in wanted]
-        left = list(range(len(wanted)))
+        found: list[list[int]] = [[] for _ in requests]
+        left = list(range(len(requests)))
         while left and self._works:
             batch, numbers = [], []
             for number in left:
-                sequence, _ = wanted[number]
+                sequence, _ = requests[number]
                 cache, ids = self._caches[sequence], [*sequence.ids, *found[number]]
                 if self._reserve(cache, cache.length, ids[cache.length :]):
                     batch.append((cache, ids[cache.length :], 1, None))
@@ -71,7 +71,7 @@ class Draft:
             self._measure(time.perf_counter() - started)
             for number, token in zip(numbers, tokens, strict=False):
                 found[number].append(token)
-            left = [number for number in numbers if len(found[number]) < wanted[number][1]] if tokens else []
+            left = [number for number in numbers if len(found[number]) < requests[number][1]] if tokens else []
         return found
 
     def end(self, sequence: Sequence) -> None:

@@ -197,7 +197,7 @@ class LogitSequence(Sequence):
 
 
 class StateSequence(Sequence):
-    """A sequence of which an embedding [hidden] f32 is asked for: the hidden state of its last token, or the mean.
+    """A sequence of which an embedding [hidden] f32 is computed: the hidden state of its last token, or the mean.
 
     Hidden states are those after the final norm, as transformers' ``last_hidden_state``.
     """

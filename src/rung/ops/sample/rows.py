@@ -51,7 +51,7 @@ class Row:
 
     @property
     def plain(self) -> bool:
-        """Return whether the highest logit is chosen, and nothing else is asked for."""
+        """Return whether the highest logit is chosen, and nothing else is requested."""
         return not (self.inverse or self.changes) and self.top_logprobs is None
 
 
