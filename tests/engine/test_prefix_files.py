@@ -222,6 +222,6 @@ def test_a_file_that_is_written_again_has_what_was_added(tmp_path):
     files, block = PrefixFiles(tmp_path, 1 << 20, b"model", pytest.fail), np.zeros(8, np.uint8)
     root = files.root("")
     for groups in ([0], [0, 1]):
-        files.write([prefix_files.NewFile(root, 0, (1, 2), {group: block for group in groups})])
+        files.write([prefix_files.NewFile(root, 0, (1, 2), dict.fromkeys(groups, block))])
         ((_, file),) = files.children(root).items()
         assert files.head(file) == ([1, 2], groups)
