@@ -72,7 +72,13 @@ def read(file: Path) -> Iterator[Request]:
                     keys.add(request.key)
                     yield request
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}", code="file-unreadable") from error
+        reason = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror or str(error)
+        raise UsageError(
+            f"{file} cannot be read: {reason}.",
+            ["it must be a file of prompts, one a line"],
+            ["rung batch prompts.jsonl answers.jsonl --model smollm2"],
+            code="file-unreadable",
+        ) from error
 
 
 def _request(line: str, number: int, where: str) -> Request:
