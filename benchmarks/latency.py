@@ -3,7 +3,8 @@
     python benchmarks/latency.py MODEL.gguf [--turns 5]
 
 Prints the gaps between tokens of four sequences while a prompt of 2,000 tokens is read, and the time to the first token
-of 20 new tokens after 2,000 known ones. The trace is a tree of prompts of 16 owners over half of the blocks that all of
+of 20 new tokens after 2,000 known ones: known to the same model, and to one that is loaded anew and reads a folder of
+prefixes. The trace is a tree of prompts of 16 owners over half of the blocks that all of
 it takes; the oracle frees the block that is needed again last (Belady, 1966).
 """
 
@@ -14,7 +15,9 @@ import itertools
 import os
 import random
 import statistics
+import tempfile
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +25,7 @@ import rung
 from rung.engine.sampling import Sampler, Sampling
 from rung.engine.scheduling.kv_cache import BlockPool, Cache
 from rung.engine.scheduling.prefix_cache import PrefixCache
+from rung.engine.scheduling.prefix_files import PrefixFiles
 from rung.engine.scheduling.sequence import TokenSequence
 
 PROMPT, NEW, TALKERS, BLOCK = 2000, 20, 4, 64
@@ -57,20 +61,21 @@ def gaps(model: Any, chance: random.Random) -> list[float]:
     return found[TALKERS:]
 
 
-def chat_turn(model: Any, chance: random.Random) -> float:
-    """Return the seconds to the first token of a turn on top of a long conversation."""
-    scheduler, context = model.scheduler, model.plan.context
+def chat_turn(before: Any, model: Any, chance: random.Random) -> float:
+    """Return the seconds to the first token of a turn on top of a long conversation, which ``before`` has read."""
     history = [chance.randrange(5, 200) for _ in range(PROMPT)]
-    first = sequence(history, 1, context)
-    turn = sequence([*history, *(chance.randrange(5, 200) for _ in range(NEW))], 1, context)
-    for each in (first, turn):
+    turn = [*history, *(chance.randrange(5, 200) for _ in range(NEW))]
+    started, each = 0.0, None
+    for reader, ids in ((before, history), (model, turn)):
+        each, scheduler = sequence(ids, 1, reader.plan.context), reader.scheduler
         started = time.perf_counter()
         scheduler.add(each)
-        while not each.ended:
+        while not each.ahead:
             scheduler.advance(each)
+        took = time.perf_counter() - started
         scheduler.cancel(each)
-    assert turn.cached == PROMPT, turn.cached
-    return time.perf_counter() - started
+    assert each.cached == PROMPT, each.cached
+    return took
 
 
 def trace(chance: random.Random) -> list[tuple[str, list[int]]]:
@@ -112,18 +117,21 @@ def oracle(requests: list[tuple[str, list[int]]], room: int) -> int:
     return hits
 
 
-def found_again(requests: list[tuple[str, list[int]]], room: int) -> int:
-    """Return the tokens that the prefix cache finds, in whole blocks."""
+def found_again(requests: list[tuple[str, list[int]]], room: int, files: PrefixFiles | None = None) -> int:
+    """Return the tokens that the prefix cache finds, in whole blocks; with ``files`` it begins anew in the middle."""
     shape: Any = SimpleNamespace(kv_heads=1, head_dim=16, layers=(SimpleNamespace(window=None),))
-    pool = BlockPool(shape, 4096, "f32", ["cpu"], BLOCK, room)
-    prefixes, hits = PrefixCache(pool), 0
-    for owner, ids in requests:
+    hits = 0
+    for number, (owner, ids) in enumerate(requests):
+        if not number or (files is not None and number == len(requests) // 2):
+            pool = BlockPool(shape, 4096, "f32", ["cpu"], BLOCK, room)
+            prefixes = PrefixCache(pool, files)
         cache = Cache(pool)
         prefixes.attach(cache, ids[:-1], owner)
         hits += cache.length // BLOCK * BLOCK
         cache.reserve(len(ids))
         cache.advance(ids[cache.length :])
-        prefixes.insert(cache, owner, whole_blocks=False)
+        prefixes.insert(cache, owner, cache.length, checkpoint=True)
+        prefixes.write_files(cache.ids, owner)
         cache.release()
     return hits
 
@@ -140,6 +148,10 @@ def main() -> None:
     print(
         f"prefix cache: {len(requests)} prompts, {room} blocks, {hits} tokens found, oracle {best}: {hits / best:.1%}"
     )
+    with tempfile.TemporaryDirectory() as folder:
+        files = PrefixFiles(Path(folder), room * BLOCK * 16 * 4 * 2, b"trace", print)
+        again = found_again(requests, room, files)
+        print(f"the same with a restart in the middle and files of that size: {again / best:.1%}")
     if given.model is None:
         return
     print(f"load average {os.getloadavg()[0]:.1f} at the start, {given.turns} turns")
@@ -150,8 +162,14 @@ def main() -> None:
     late = statistics.median(each[int(0.95 * len(each))] for each in waits)
     longest = statistics.median(each[-1] for each in waits)
     print(f"gaps between tokens beside a prompt of {PROMPT}: p95 {late * 1000:.0f} ms, longest {longest * 1000:.0f} ms")
-    turns = [chat_turn(model, chance) for _ in range(given.turns)]
+    turns = [chat_turn(model, model, chance) for _ in range(given.turns)]
     print(f"first token of {NEW} new tokens after {PROMPT} known ones: {statistics.median(turns) * 1000:.0f} ms")
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = [
+            [rung.load(given.model, context=4096, prefix_cache=folder) for _ in range(2)] for _ in range(given.turns)
+        ]
+        turns = [chat_turn(before, after, chance) for before, after in pairs]
+    print(f"the same in a model that is loaded anew: {statistics.median(turns) * 1000:.0f} ms")
 
 
 if __name__ == "__main__":
