@@ -96,15 +96,15 @@ class _Group:
         found: Bytes = part if isinstance(part, np.ndarray) else part.cpu().numpy()
         return found
 
-    def write(self, block: int, data: Bytes) -> None:
-        """Overwrite a block. Raises ``ValueError`` for another number of bytes."""
+    def buffer(self, block: int) -> Bytes:
+        """Return an array to write the bytes of a block to: the block itself where it lies on the CPU."""
         part = self.memory[block]
-        if len(data) != len(part):
-            raise ValueError(f"a block has {len(part):,} bytes, not {len(data):,}")
-        if isinstance(part, np.ndarray):
-            part[:] = data
-        else:
-            part.copy_(_tensor(data.copy()))
+        return part if isinstance(part, np.ndarray) else np.empty(len(part), np.uint8)
+
+    def store(self, block: int, buffer: Bytes) -> None:
+        """Let a block have the bytes of its ``buffer``."""
+        if not isinstance(self.memory, np.ndarray):
+            self.memory[block].copy_(_tensor(buffer))
 
     def take(self) -> int:
         """Return a block that nobody uses. Raises ``OutOfMemory``."""

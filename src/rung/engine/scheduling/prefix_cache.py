@@ -22,13 +22,17 @@ import contextlib
 import heapq
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from rung.core.errors import OutOfMemory
-from rung.engine.scheduling.kv_cache import BlockPool, Bytes, Cache, common_length
+from rung.engine.scheduling.kv_cache import BlockPool, Cache, common_length
 from rung.engine.scheduling.prefix_files import NewFile, PrefixFile, PrefixFiles
 
 #: At this position attention costs as much as everything else of a token, about: a later block is worth more.
 _ATTENTION_DEPTH = 4096
+#: Threads that read files.
+_READERS = 2
 
 
 class _Node:
@@ -156,36 +160,46 @@ class PrefixCache:
         for each in in_use:
             self._count_use(each)
         try:
-            for file, ids in more:
-                number = file.start // self._pool.block
-                data = files.read(file)
-                if data is None:
-                    break
-                kept = [group for group in data if number >= self._pool.first_kept(group, length)]
-                blocks = self._fill({group: data[group] for group in kept})
-                if blocks is None:
+            in_use += self._take_blocks(files, [file for file, _ in more], length)
+            taken = in_use[len(path) :]
+            with ThreadPoolExecutor(_READERS) as readers:  # most of the time goes to fresh memory
+                whole = list(readers.map(partial(self._read_blocks, files), (file for file, _ in more), taken))
+            for is_whole, blocks, (file, ids) in zip(whole, taken, more, strict=False):
+                if not is_whole:
                     break
                 node = self._add(node, file.start, tuple(ids), blocks)
-                in_use.append(blocks)  # counted when they were taken
                 self._touch(node)
                 node.gain = 1.0
                 self._touch_window(node, [group for group in blocks if group in self._windows])
+            return bool(whole) and whole[0]
         finally:
             for each in in_use:
                 self._give_back(each)
-        return len(in_use) > len(path)
 
-    def _fill(self, data: Mapping[int, Bytes]) -> dict[int, int] | None:
-        """Return blocks with these bytes, by their group; None where there is no room."""
-        taken: dict[int, int] = {}
-        try:
-            for group, part in data.items():
-                taken[group] = self._pool.take(group)
-                self._pool.members[group].write(taken[group], part)
-        except OutOfMemory:
-            self._give_back(taken)
-            return None
+    def _take_blocks(self, files: PrefixFiles, more: Sequence[PrefixFile], length: int) -> list[dict[int, int]]:
+        """Return a block of each group that a sequence of ``length`` tokens keeps of each file, as far as there is
+        room."""
+        taken: list[dict[int, int]] = []
+        with contextlib.suppress(OutOfMemory):
+            for file in more:
+                number = file.start // self._pool.block
+                taken.append({})
+                for group in files.head(file)[1]:
+                    if number >= self._pool.first_kept(group, length):
+                        taken[-1][group] = self._pool.take(group)
+            return taken
+        self._give_back(taken.pop())
         return taken
+
+    def _read_blocks(self, files: PrefixFiles, file: PrefixFile, blocks: Mapping[int, int]) -> bool:
+        """Read the blocks of a file; return whether they are whole."""
+        members = self._pool.members
+        buffers = {group: members[group].buffer(block) for group, block in blocks.items()}
+        if not files.read(file, buffers):
+            return False
+        for group, block in blocks.items():
+            members[group].store(block, buffers[group])
+        return True
 
     def write_files(self, ids: Sequence[int], owner: str) -> None:
         """Write the nodes that have the first of some tokens to files, if there are any files."""

@@ -15,7 +15,8 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +25,10 @@ Bytes = npt.NDArray[np.uint8]
 
 _SUFFIX = ".kv"
 _MAGIC = b"rungkv01"
-#: Magic, digest of the rest, number of tokens and of groups.
-_HEAD = struct.Struct("<8s32sII")
-#: Number of a group and bytes of its block.
-_GROUP = struct.Struct("<IQ")
+#: Magic, CRC-32 of what stands before the blocks, number of tokens and of groups.
+_HEAD = struct.Struct("<8sIII")
+#: Number of a group, bytes and CRC-32 of its block.
+_GROUP = struct.Struct("<IQI")
 _HASH_BYTES = 16
 
 
@@ -100,31 +101,25 @@ class PrefixFiles:
 
     def _read_head(self, file: PrefixFile) -> tuple[list[int], list[int]]:
         with contextlib.suppress(OSError, struct.error, ValueError), open(file.path, "rb") as opened:
-            _, _, count, groups = _HEAD.unpack(opened.read(_HEAD.size))
-            ids = np.frombuffer(opened.read(4 * count), np.int32).tolist()
-            found = [_GROUP.unpack(opened.read(_GROUP.size))[0] for _ in range(groups)]
-            if len(ids) == count and self.key(file.parent, ids) == file.key:
-                return ids, found
+            ids, groups = _unpack_head(opened)
+            if self.key(file.parent, ids) == file.key:
+                return ids, [group for group, _, _ in groups]
         return [], []
 
-    def read(self, file: PrefixFile) -> dict[int, Bytes] | None:
-        """Return the blocks of a file by their group; None where it is gone or damaged, which takes it away."""
+    def read(self, file: PrefixFile, blocks: Mapping[int, Bytes]) -> bool:
+        """Read the blocks of some groups into arrays; return whether they are whole. A damaged file is taken away."""
         try:
-            data = file.path.read_bytes()
-            magic, digest, count, groups = _HEAD.unpack_from(data)
-            if magic != _MAGIC or digest != _digest(data[_HEAD.size :]):
-                raise ValueError("damaged")
+            with open(file.path, "rb", buffering=0) as opened:
+                _, groups = _unpack_head(opened)
+                for group, size, digest in groups:
+                    if (block := blocks.get(group)) is None:
+                        opened.seek(size, os.SEEK_CUR)
+                    elif size != block.nbytes or opened.readinto(block.data) != size or crc32(block.data) != digest:
+                        raise ValueError("damaged")
         except (OSError, struct.error, ValueError):
             self._remove(file.path)
-            return None
-        at = _HEAD.size + 4 * count
-        sizes = [_GROUP.unpack_from(data, at + number * _GROUP.size) for number in range(groups)]
-        at += groups * _GROUP.size
-        found = {}
-        for group, size in sizes:
-            found[group] = np.frombuffer(data, np.uint8, size, at)
-            at += size
-        return found
+            return False
+        return blocks.keys() <= {group for group, _, _ in groups}
 
     def touch(self, files: Sequence[PrefixFile]) -> None:
         """Note a use of files, parents first."""
@@ -140,18 +135,20 @@ class PrefixFiles:
             room = self._make_room(sum(node.nbytes for node in nodes))
             for node in nodes:
                 if node.nbytes <= room:
-                    self._write(node, _packed(node))
+                    self._write(node)
                     room -= node.nbytes
         except OSError as error:
             self._writes = False
             self._on_problem(f"the prefix cache in {self._folder} is not written any more: {error.strerror or error}")
 
-    def _write(self, node: NewFile, data: bytes) -> None:
+    def _write(self, node: NewFile) -> None:
         key = self.key(node.parent, node.ids)
         number, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=self._folder)  # of mode 0600
         try:
             with open(number, "wb") as file:
-                file.write(data)
+                file.write(_packed_head(node))
+                for block in node.blocks.values():
+                    file.write(block.data)
             os.replace(name, self._folder / f"{node.parent.hex()}-{key.hex()}-{node.start}{_SUFFIX}")
         except BaseException:
             self._remove(Path(name))
@@ -180,12 +177,22 @@ class PrefixFiles:
             path.unlink()
 
 
-def _packed(node: NewFile) -> bytes:
-    """Return the bytes of a file."""
-    tokens = np.asarray(node.ids, np.int32).tobytes()
-    groups = b"".join(_GROUP.pack(group, block.nbytes) for group, block in node.blocks.items())
-    rest = b"".join((tokens, groups, *(block.tobytes() for block in node.blocks.values())))
-    return _HEAD.pack(_MAGIC, _digest(rest), len(node.ids), len(node.blocks)) + rest
+def _unpack_head(file: IO[bytes]) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """Read the head of a file; return its tokens, and the number, the bytes and the CRC of each group's block.
+
+    Raises ``ValueError`` and ``struct.error`` for one that is damaged.
+    """
+    magic, digest, count, groups = _HEAD.unpack(file.read(_HEAD.size))
+    rest = file.read(4 * count + groups * _GROUP.size)
+    if magic != _MAGIC or crc32(rest) != digest:
+        raise ValueError("damaged")
+    return np.frombuffer(rest, np.int32, count).tolist(), list(_GROUP.iter_unpack(rest[4 * count :]))
+
+
+def _packed_head(node: NewFile) -> bytes:
+    groups = (_GROUP.pack(group, block.nbytes, crc32(block.data)) for group, block in node.blocks.items())
+    rest = np.asarray(node.ids, np.int32).tobytes() + b"".join(groups)
+    return _HEAD.pack(_MAGIC, crc32(rest), len(node.ids), len(node.blocks)) + rest
 
 
 def list_files(folder: Path) -> list[PrefixFile]:
@@ -206,7 +213,3 @@ def _hash(*parts: bytes) -> bytes:
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.digest()
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=32).digest()
