@@ -83,11 +83,11 @@ def seconds(backend, adapters, ids) -> float:
         backend.reserve(cache, len(ids) + STEPS)
     start = time.perf_counter()
     if len(ids) > 1:
-        backend.compute([(cache, ids, 1) for cache in caches])
+        backend.compute([(cache, ids, 1, None) for cache in caches])
         found = time.perf_counter() - start
     else:
         for step in range(STEPS):
-            backend.compute([(cache, [5 + (step + 7 * row) % 100], 1) for row, cache in enumerate(caches)])
+            backend.compute([(cache, [5 + (step + 7 * row) % 100], 1, None) for row, cache in enumerate(caches)])
             for cache in caches:
                 cache.advance([5])
         found = (time.perf_counter() - start) / STEPS
