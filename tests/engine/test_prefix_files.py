@@ -21,6 +21,7 @@ from toy_backend import (
     toy,
 )
 
+from rung.core.errors import OutOfMemory
 from rung.engine.scheduling import prefix_files
 from rung.engine.scheduling.prefix_files import PrefixFiles, list_files
 
@@ -219,9 +220,34 @@ def test_the_folder_is_listed_a_few_times_for_each_answer(started, monkeypatch):
 
 
 def test_a_file_that_is_written_again_has_what_was_added(tmp_path):
-    files, block = PrefixFiles(tmp_path, 1 << 20, b"model", pytest.fail), np.zeros(8, np.uint8)
+    files = PrefixFiles(tmp_path, 1 << 20, b"model", pytest.fail)
+    blocks = {group: np.full(8 + group, 7 * group, np.uint8) for group in range(3)}
     root = files.root("")
-    for groups in ([0], [0, 1]):
-        files.write([prefix_files.NewFile(root, 0, (1, 2), dict.fromkeys(groups, block))])
+    for groups in ([0], [0, 1, 2]):
+        files.write([prefix_files.NewFile(root, 0, (1, 2), {group: blocks[group] for group in groups})])
         ((_, file),) = files.children(root).items()
         assert files.head(file) == ([1, 2], groups)
+    found = np.empty(10, np.uint8)
+    assert files.read(file, {2: found})
+    assert (found == blocks[2]).all()
+    assert not files.read(file, {3: found})
+
+
+@pytest.mark.parametrize("moment", range(14))
+def test_a_pool_that_is_full_at_any_moment_of_reading(started, monkeypatch, moment):
+    said, _ = say(started(), PROMPT)
+    decoder, taken = started(), []
+    take = decoder.pool.take
+
+    def limited(group):
+        taken.append(group)
+        if len(taken) == moment + 1:
+            raise OutOfMemory("full")
+        return take(group)
+
+    monkeypatch.setattr(decoder.pool, "take", limited)
+    turn = [*PROMPT, *said, 8]
+    more, _ = say(decoder, turn)
+    monkeypatch.undo()
+    say(decoder, [*turn, *more, 9])
+    assert all_free(decoder)
