@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import stat
+import subprocess
+import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -47,6 +52,7 @@ def say(decoder, prompt, most=4, owner=""):
     scheduler.add(each)
     (found,) = finish(scheduler, each)
     assert found == answer(prompt, most)
+    decoder.prefixes.settle_all()
     return found, each.cached
 
 
@@ -190,7 +196,7 @@ def test_a_model_of_windows_alone_goes_on_after_a_restart(tmp_path):
         scheduler.add(each)
         assert finish(scheduler, each) == [answer([*PROMPT, *PROMPT], 4, lambda ids: next_token(ids[-WINDOW:]))]
         found.append(each.cached)
-        assert all_free(decoder)
+        assert all_free(decoder)  # and all is written
     assert found[0] == 0
     assert found[1] > len(PROMPT)
 
@@ -226,6 +232,7 @@ def test_a_file_that_is_written_again_has_what_was_added(tmp_path):
     for groups in ([0], [0, 1, 2]):
         files.write([prefix_files.NewFile(root, 0, (1, 2), {group: blocks[group] for group in groups})])
         ((_, file),) = files.children(root).items()
+        files.forget_heads([file.key])
         assert files.head(file) == ([1, 2], groups)
     found = np.empty(10, np.uint8)
     assert files.read(file, {2: found})
@@ -251,3 +258,101 @@ def test_a_pool_that_is_full_at_any_moment_of_reading(started, monkeypatch, mome
     monkeypatch.undo()
     say(decoder, [*turn, *more, 9])
     assert all_free(decoder)
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """An event without which no file is written; ``nodes`` has the first tokens of those that were to be."""
+    ready, write = threading.Event(), PrefixFiles.write
+    ready.nodes = []
+
+    def later(self, nodes):
+        ready.nodes += [(node.parent, node.start, tuple(node.ids)) for node in nodes]
+        assert ready.wait(60)
+        write(self, nodes)
+
+    monkeypatch.setattr(PrefixFiles, "write", later)
+    yield ready
+    ready.set()
+
+
+def ask(decoder, prompt, most=4):
+    scheduler, each = scheduling(decoder), sequence(prompt, most, context=64)
+    scheduler.add(each)
+    assert finish(scheduler, each) == [answer(prompt, most)]
+    return each.cached
+
+
+def test_answers_go_on_while_files_are_written(started, slow_disk, tmp_path):
+    decoder = started()
+    ask(decoder, PROMPT)
+    for last in (50, 51):  # both go on in the midst of a block that is being written
+        assert ask(decoder, [*PROMPT, last]) > 8
+    assert not list_files(tmp_path)
+    assert len(slow_disk.nodes) == len(set(slow_disk.nodes)), "each is written once"
+    slow_disk.set()
+    assert all_free(decoder)
+    for last in (50, 51):
+        decoder = started()
+        assert ask(decoder, [*PROMPT, last, 9, 9]) >= len(PROMPT)
+        assert all_free(decoder)
+
+
+def test_a_pool_without_room_waits_for_what_is_written(started, slow_disk):
+    decoder = started(blocks=8, context=32)
+    ask(decoder, PROMPT)
+    threading.Timer(0.2, slow_disk.set).start()
+    ask(decoder, [number + 40 for number in range(24)])
+    assert slow_disk.is_set()
+    assert all_free(decoder)
+
+
+def test_an_error_in_a_step_frees_nothing_that_is_being_written(started, slow_disk):
+    decoder = started(blocks=8, context=32)
+    ask(decoder, PROMPT)
+    threading.Timer(0.2, slow_disk.set).start()
+    decoder.recover([])
+    assert slow_disk.is_set()
+    assert free_blocks(decoder) == [8, 8]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_does_not_wait_for_its_parents_thread(started, slow_disk):
+    decoder = started()
+    ask(decoder, PROMPT)
+    child = os.fork()
+    if not child:
+        decoder.recover([])
+        os._exit(0)
+    for _ in range(200):
+        if (ended := os.waitpid(child, os.WNOHANG))[0]:
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
+
+
+def test_what_a_killed_process_had_begun_is_taken_away(started, tmp_path):
+    old, new = tmp_path / ".old.part", tmp_path / ".new.part"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    say(started(), PROMPT)
+    assert not old.exists()
+    assert new.exists(), "another process may write it now"
+
+
+def test_a_process_ends_after_its_files_are_written(tmp_path):
+    code = f"""
+import time, numpy
+from pathlib import Path
+from rung.core.shield import in_background
+from rung.engine.scheduling.prefix_files import NewFile, PrefixFiles
+files = PrefixFiles(Path({str(tmp_path)!r}), 1 << 20, b"model", print)
+node = NewFile(files.root(""), 0, (1, 2), {{0: numpy.zeros(8, numpy.uint8)}})
+in_background(lambda: (time.sleep(0.3), files.write([node])))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert len(list_files(tmp_path)) == 1

@@ -41,6 +41,11 @@ class Outcome(Generic[T]):
             self._found = None, error
         self._coming.release()
 
+    @property
+    def done(self) -> bool:
+        """Return whether the call has ended."""
+        return self._found is not None
+
     def result(self, timeout: float = -1) -> T:
         """Wait, and return what the call returned; raise what it raised, or ``TimeoutError`` after so many seconds."""
         if self._found is None and not self._coming.acquire(timeout=timeout):
@@ -136,6 +141,21 @@ def _start(work: Callable[[], None]) -> None:
             _working.discard(lock)
 
     _thread.start_new_thread(run, ())
+
+
+def in_background(call: Callable[[], T]) -> Outcome[T]:
+    """Make a call in a thread of its own, and return where its outcome will be. The process does not end before it."""
+    outcome: Outcome[T] = Outcome()
+    begun = _thread.allocate_lock()
+    begun.acquire()
+
+    def work() -> None:
+        begun.release()
+        outcome.fill(call)
+
+    _start(work)
+    begun.acquire()  # the thread has counted itself
+    return outcome
 
 
 @atexit.register

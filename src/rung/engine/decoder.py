@@ -124,6 +124,7 @@ class Decoder:
 
     def recover(self, caches: Sequence[Cache]) -> None:
         """Count the uses of blocks anew after an interrupt in the midst of counting; forget earlier sequences."""
+        self.prefixes.settle_all()  # threads that write them read blocks
         self.prefixes = PrefixCache(self.pool, self._files)
         self.pool.recount(caches)
 

@@ -21,11 +21,15 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import os
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import NamedTuple
 
 from rung.core.errors import OutOfMemory
+from rung.core.shield import Outcome, in_background
 from rung.engine.scheduling.kv_cache import BlockPool, Cache, common_length
 from rung.engine.scheduling.prefix_files import NewFile, PrefixFile, PrefixFiles
 
@@ -56,6 +60,15 @@ class _Node:
         return found
 
 
+class _Write(NamedTuple):
+    """Nodes that a thread of a process writes to files: their hashes, and their blocks, which are in use until then."""
+
+    process: int
+    outcome: Outcome[None]
+    keys: Collection[bytes]
+    blocks: Sequence[Mapping[int, int]]
+
+
 class PrefixCache:
     """The trees of all owners over the blocks of a pool, which frees blocks here when it has no others.
 
@@ -64,6 +77,7 @@ class PrefixCache:
 
     def __init__(self, pool: BlockPool, files: PrefixFiles | None = None) -> None:
         self._pool, self._files = pool, files
+        self._writes: deque[_Write] = deque()  # in the order in which they were begun
         self._roots: dict[str, _Node] = {}
         self._leaves: list[tuple[float, int, _Node]] = []  # a heap; entries whose node has changed are skipped
         self._windows: dict[int, list[tuple[float, int, _Node]]] = {group: [] for group in pool.windows}  # the same
@@ -76,6 +90,7 @@ class PrefixCache:
 
         Where the tree knows more of them than that, and where they end, is a checkpoint once the cache has come there.
         """
+        self.settle()
         path, block = self._path(tuple(ids), owner), self._pool.block
         if self._files is not None and self._read_files(self._files, path, tuple(ids), owner):
             path = self._path(tuple(ids), owner)
@@ -202,18 +217,52 @@ class PrefixCache:
         return True
 
     def write_files(self, ids: Sequence[int], owner: str) -> None:
-        """Write the nodes that have the first of some tokens to files, if there are any files."""
+        """Have the nodes that have the first of some tokens written to files, if there are any files.
+
+        A thread does it. Until it has ended, nothing is written to the blocks of these nodes, nor are they freed.
+        """
         if self._files is None:
             return
-        new = []
+        self.settle()
+        new, keys, blocks = list[NewFile](), list[bytes](), list[dict[int, int]]()
+        for node in self._nodes_to_write(self._files, ids, owner):
+            assert node.parent is not None
+            values = {group: self._pool.members[group].read(number) for group, number in node.blocks.items()}
+            new.append(NewFile(node.parent.key, node.start, node.ids, values))
+            keys.append(node.key)
+            blocks.append(dict(node.blocks))
+        if new:
+            for each in blocks:
+                self._count_use(each)
+            self._writes.append(_Write(os.getpid(), in_background(partial(self._files.write, new)), keys, blocks))
+
+    def _nodes_to_write(self, files: PrefixFiles, ids: Sequence[int], owner: str) -> Iterator[_Node]:
+        """Yield the nodes with the first of some tokens that no file has, or one without some of their blocks."""
+        writing = {key for write in self._writes for key in write.keys}
         for node, count in self._path(tuple(ids), owner):
             assert node.parent is not None
-            there = self._files.children(node.parent.key).get(node.key)
-            if count == len(node.ids) and (there is None or not node.blocks.keys() <= set(self._files.head(there)[1])):
-                blocks = {group: self._pool.members[group].read(number) for group, number in node.blocks.items()}
-                new.append(NewFile(node.parent.key, node.start, node.ids, blocks))
-        if new:
-            self._files.write(new)
+            if count == len(node.ids) and node.key not in writing:
+                there = files.children(node.parent.key).get(node.key)
+                if there is None or not node.blocks.keys() <= set(files.head(there)[1]):
+                    yield node
+
+    def settle(self, count: int = 0) -> None:
+        """Give back the blocks of nodes that have been written; wait for the first ``count`` writes."""
+        while self._writes:
+            write, count = self._writes[0], count - 1
+            if write.process == os.getpid():  # a fork has no thread that writes
+                if count < 0 and not write.outcome.done:
+                    return
+                write.outcome.result()
+            del self._writes[0]
+            for blocks in write.blocks:
+                self._give_back(blocks)
+            if self._files is not None:
+                self._files.forget_heads(write.keys)
+
+    def settle_all(self) -> None:
+        """Wait until everything has been written."""
+        self.settle(len(self._writes))
 
     def _root(self, owner: str) -> _Node:
         """Return the root of an owner's tree, a new one where there is none."""
@@ -336,7 +385,12 @@ class PrefixCache:
         return node
 
     def _reclaim(self, group: int) -> bool:
-        return self._free_window(group) if group in self._windows else self.free_one()
+        """Free a block of a group, one that is being written if there is no other; return whether there was one."""
+        while not (self._free_window(group) if group in self._windows else self.free_one()):
+            if not self._writes:
+                return False
+            self.settle(1)
+        return True
 
     def free_one(self) -> bool:
         """Free the least valuable leaf that no sequence uses, and return whether there was one."""
@@ -385,6 +439,7 @@ class PrefixCache:
 
     def clear(self) -> None:
         """Free every block that no sequence uses."""
+        self.settle_all()
         while self.free_one():
             pass
 

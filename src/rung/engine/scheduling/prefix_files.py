@@ -12,7 +12,9 @@ import hashlib
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -23,7 +25,9 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 
-_SUFFIX = ".kv"
+_SUFFIX, _PART = ".kv", ".part"
+#: Seconds after which nobody writes a file any more that is not whole.
+_ABANDONED = 3600
 _MAGIC = b"rungkv01"
 #: Magic, CRC-32 of what stands before the blocks, number of tokens and of groups.
 _HEAD = struct.Struct("<8sIII")
@@ -58,7 +62,7 @@ class NewFile(NamedTuple):
 
 
 class PrefixFiles:
-    """The files of a folder, of at most ``most`` bytes.
+    """The files of a folder, of at most ``most`` bytes. Another thread may write while this one reads.
 
     ``on_problem`` is called once with a sentence where nothing can be written any more.
     """
@@ -66,6 +70,7 @@ class PrefixFiles:
     def __init__(self, folder: Path, most: int, identity: bytes, on_problem: Callable[[str], None]) -> None:
         self._folder, self._most, self._identity, self._on_problem = folder, most, identity, on_problem
         self._writes = True
+        self._process, self._writing = os.getpid(), threading.Lock()
         self._listed = -1
         self._children: dict[bytes, dict[bytes, PrefixFile]] = {}
         self._heads: dict[bytes, tuple[list[int], list[int]]] = {}
@@ -129,21 +134,33 @@ class PrefixFiles:
 
     def write(self, nodes: Sequence[NewFile]) -> None:
         """Write the files of nodes, instead of those that are there; make room before."""
-        if not self._writes:
-            return
-        try:
-            room = self._make_room(sum(node.nbytes for node in nodes))
-            for node in nodes:
-                if node.nbytes <= room:
-                    self._write(node)
-                    room -= node.nbytes
-        except OSError as error:
-            self._writes = False
-            self._on_problem(f"the prefix cache in {self._folder} is not written any more: {error.strerror or error}")
+        with self._locked():
+            if not self._writes:
+                return
+            try:
+                room = self._make_room(sum(node.nbytes for node in nodes))
+                for node in nodes:
+                    if node.nbytes <= room:
+                        self._write(node)
+                        room -= node.nbytes
+            except OSError as error:
+                self._writes = False
+                reason = error.strerror or error
+                self._on_problem(f"the prefix cache in {self._folder} is not written any more: {reason}")
+
+    def _locked(self) -> threading.Lock:
+        if self._process != os.getpid():  # a fork: its parent's threads, which may have the lock, are not here
+            self._process, self._writing = os.getpid(), threading.Lock()
+        return self._writing
+
+    def forget_heads(self, keys: Iterable[bytes]) -> None:
+        """Read the heads of these files again: they were written anew."""
+        for key in keys:
+            self._heads.pop(key, None)
 
     def _write(self, node: NewFile) -> None:
         key = self.key(node.parent, node.ids)
-        number, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=self._folder)  # of mode 0600
+        number, name = tempfile.mkstemp(prefix=".", suffix=_PART, dir=self._folder)  # of mode 0600
         try:
             with open(number, "wb") as file:
                 file.write(_packed_head(node))
@@ -153,11 +170,11 @@ class PrefixFiles:
         except BaseException:
             self._remove(Path(name))
             raise
-        self._heads.pop(key, None)
 
     def _make_room(self, size: int) -> int:
         """Take files away that were used longest ago until there is room for so many bytes, if there may be; return the
         room."""
+        self._remove_abandoned()
         found = []
         for file in list_files(self._folder):
             with contextlib.suppress(FileNotFoundError):  # another process took it away
@@ -170,6 +187,13 @@ class PrefixFiles:
             self._remove(path)
             total -= taken
         return self._most - total
+
+    def _remove_abandoned(self) -> None:
+        """Take away what processes that were killed had begun to write."""
+        for path in self._folder.glob(f".*{_PART}"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < time.time() - _ABANDONED:
+                    path.unlink()
 
     @staticmethod
     def _remove(path: Path) -> None:
