@@ -17,6 +17,7 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,21 +62,29 @@ def gaps(model: Any, chance: random.Random) -> list[float]:
     return found[TALKERS:]
 
 
-def chat_turn(before: Any, model: Any, chance: random.Random) -> float:
-    """Return the seconds to the first token of a turn on top of a long conversation, which ``before`` has read."""
+def chat_turn(before: Any, load: Callable[[], Any], chance: random.Random) -> float:
+    """Return the seconds to the first token of a turn on top of a long conversation, which ``before`` has read.
+
+    The model that ``load`` returns then answers it.
+    """
     history = [chance.randrange(5, 200) for _ in range(PROMPT)]
-    turn = [*history, *(chance.randrange(5, 200) for _ in range(NEW))]
-    started, each = 0.0, None
-    for reader, ids in ((before, history), (model, turn)):
-        each, scheduler = sequence(ids, 1, reader.plan.context), reader.scheduler
-        started = time.perf_counter()
-        scheduler.add(each)
-        while not each.ahead:
-            scheduler.advance(each)
-        took = time.perf_counter() - started
-        scheduler.cancel(each)
-    assert each.cached == PROMPT, each.cached
+    first_token(before, history)
+    took, cached = first_token(load(), [*history, *(chance.randrange(5, 200) for _ in range(NEW))])
+    assert cached == PROMPT, cached
     return took
+
+
+def first_token(model: Any, ids: list[int]) -> tuple[float, int]:
+    """Return the seconds to the first token after a prompt, and how many tokens of it were not computed."""
+    each, scheduler = sequence(ids, 1, model.plan.context), model.scheduler
+    started = time.perf_counter()
+    scheduler.add(each)
+    while not each.ahead:
+        scheduler.advance(each)
+    took = time.perf_counter() - started
+    scheduler.cancel(each)
+    model.backend.prefixes.settle_all()
+    return took, each.cached
 
 
 def trace(chance: random.Random) -> list[tuple[str, list[int]]]:
@@ -123,6 +132,8 @@ def found_again(requests: list[tuple[str, list[int]]], room: int, files: PrefixF
     hits = 0
     for number, (owner, ids) in enumerate(requests):
         if not number or (files is not None and number == len(requests) // 2):
+            if number:
+                prefixes.settle_all()
             pool = BlockPool(shape, 4096, "f32", ["cpu"], BLOCK, room)
             prefixes = PrefixCache(pool, files)
         cache = Cache(pool)
@@ -133,6 +144,7 @@ def found_again(requests: list[tuple[str, list[int]]], room: int, files: PrefixF
         prefixes.insert(cache, owner, cache.length, checkpoint=True)
         prefixes.write_files(cache.ids, owner)
         cache.release()
+    prefixes.settle_all()
     return hits
 
 
@@ -162,13 +174,15 @@ def main() -> None:
     late = statistics.median(each[int(0.95 * len(each))] for each in waits)
     longest = statistics.median(each[-1] for each in waits)
     print(f"gaps between tokens beside a prompt of {PROMPT}: p95 {late * 1000:.0f} ms, longest {longest * 1000:.0f} ms")
-    turns = [chat_turn(model, model, chance) for _ in range(given.turns)]
+    turns = [chat_turn(model, lambda: model, chance) for _ in range(given.turns)]
     print(f"first token of {NEW} new tokens after {PROMPT} known ones: {statistics.median(turns) * 1000:.0f} ms")
     with tempfile.TemporaryDirectory() as folder:
-        pairs = [
-            [rung.load(given.model, context=4096, prefix_cache=folder) for _ in range(2)] for _ in range(given.turns)
-        ]
-        turns = [chat_turn(before, after, chance) for before, after in pairs]
+        before = rung.load(given.model, context=4096, prefix_cache=folder)
+
+        def load() -> Any:
+            return rung.load(given.model, context=4096, prefix_cache=folder)
+
+        turns = [chat_turn(before, load, chance) for _ in range(given.turns)]
     print(f"the same in a model that is loaded anew: {statistics.median(turns) * 1000:.0f} ms")
 
 

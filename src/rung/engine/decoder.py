@@ -76,6 +76,7 @@ class Decoder:
         """Keep what sequences have computed in files, and begin with what is there."""
         self._files = files
         self.prefixes = PrefixCache(self.pool, files)
+        self.pool.populate(files.nbytes)
 
     def bind_adapter(self, changes: Mapping[str, Sequence[LowRank]]) -> BoundAdapter:
         """Return the changes of an adapter, by the role of the weight, for sequences of this decoder."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rung.core.errors import ContextTooLong, OutOfMemory
+from rung.core.pages import populate
 from rung.core.types import FLOAT_BYTES
 from rung.formats.codec import Floats
 from rung.models.card import Decoder
@@ -197,6 +199,17 @@ class BlockPool:
         lists = [cache.blocks for cache in caches]
         for group, member in enumerate(self.members):
             member.recount(block for blocks in lists for block in blocks[group] if block is not None)
+
+    def populate(self, nbytes: int) -> None:
+        """Have a thread touch the memory of the blocks that are taken first: ``nbytes``, of one sequence at most.
+
+        Blocks that are read from files then wait for no fresh page.
+        """
+        share = min(1.0, nbytes / sum(self.per_sequence * member.memory[0].nbytes for member in self.members))
+        parts = [
+            member.memory[: math.ceil(share * self.per_sequence)] for member in self.members if member.device == "cpu"
+        ]
+        _thread.start_new_thread(_populate, (parts,))
 
     def first_kept(self, group: int, length: int) -> int:
         """Return the number of the first block that a sequence of ``length`` tokens keeps in a group."""
@@ -385,6 +398,11 @@ def _reserve(blocks: int, block_bytes: int, device: str) -> Any:
     import torch
 
     return torch.zeros(size, dtype=torch.uint8, device=device)
+
+
+def _populate(parts: Sequence[Bytes]) -> None:
+    for part in parts:
+        populate(part.ctypes.data, part.ctypes.data + part.nbytes)
 
 
 def _tensor(memory: Any) -> Tensor:

@@ -75,6 +75,15 @@ class PrefixFiles:
         self._children: dict[bytes, dict[bytes, PrefixFile]] = {}
         self._heads: dict[bytes, tuple[list[int], list[int]]] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all files."""
+        total = 0
+        with contextlib.suppress(OSError):
+            for file in list_files(self._folder):
+                total += file.path.stat().st_size
+        return total
+
     def root(self, owner: str) -> bytes:
         """Return the hash that the first nodes of an owner have as their parent."""
         return _hash(self._identity, owner.encode())
