@@ -77,9 +77,6 @@ def compare(name: str, count: int, threads: int) -> int:
     """Return how many answers of a model differ."""
     chance = random.Random(name)
     alone = rung.load(name, context=CONTEXT, threads=1, device="cpu")
-    if not alone.backend.same_bytes:
-        print(f"{Path(name).stem}: does not promise it")
-        return 0
     together = rung.load(name, context=CONTEXT, threads=threads, parallel=COMPANY, device="cpu")
     jobs = prompts(count, alone.backend.vocabulary, chance)
     expected = []
@@ -99,6 +96,14 @@ def compare(name: str, count: int, threads: int) -> int:
     return differ
 
 
+def promises(name: str) -> bool:
+    """Return whether a model promises the same bytes; say so if not."""
+    found: bool = rung.load(name, context=CONTEXT, threads=1, device="cpu").backend.same_bytes
+    if not found:
+        print(f"{Path(name).stem}: does not promise it")
+    return found
+
+
 def main() -> None:
     """Compare the answers of every model."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -107,6 +112,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
     names = given.models or ["demo", *map(str, sorted(FIXTURES.glob("*.gguf")))]
+    names = [name for name in names if promises(name)]
     started = time.monotonic()
     differ = sum(compare(name, -(-given.answers // len(names)), given.threads) for name in names)
     print(f"{differ} differ, {time.monotonic() - started:.0f} s")

@@ -1,6 +1,8 @@
 """Pages of other sizes than this machine's."""
 
+import ctypes
 import mmap
+import sys
 
 import numpy as np
 import pytest
@@ -47,3 +49,25 @@ def test_memory_for_weights_is_zero_and_aligned_whatever_the_system_advises(monk
         made = empty(20 << 20)
         assert made.ctypes.data % 64 == 0
         assert not np.any(made)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="advice of Linux")
+def test_memory_that_is_populated_keeps_its_bytes_and_is_there():
+    size, page = 8 << 20, mmap.PAGESIZE
+    with mmap.mmap(-1, size) as mapped:
+        memory = np.frombuffer(mapped, np.uint8)
+        low = memory.ctypes.data
+        mapped[5 * page] = 7
+        for first, end in ((1, 3 * page - 1), (4 * page, 100 * page), (200 * page, 200 * page)):
+            pages.populate(low + first, low + end)
+        there = np.zeros(size // page, np.uint8)
+        assert (
+            ctypes.CDLL(None).mincore(
+                ctypes.c_void_p(low), ctypes.c_size_t(size), there.ctypes.data_as(ctypes.c_void_p)
+            )
+            == 0
+        )
+        assert (np.nonzero(there & 1)[0] == [1, *range(4, 100)]).all()
+        assert mapped[5 * page] == 7
+        assert not np.any(memory[: 5 * page])
+        del memory

@@ -177,6 +177,7 @@ class BlockPool:
         }
         #: Frees a block of a group that only a prefix cache uses, and returns whether there was one.
         self.reclaim: Callable[[int], bool] = lambda group: False
+        self._used = False
 
     @property
     def groups(self) -> int:
@@ -190,6 +191,7 @@ class BlockPool:
 
     def take(self, group: int) -> int:
         """Return a block of a group that nobody else uses; reclaim one if need be. Raises ``OutOfMemory``."""
+        self._used = True
         while not self.members[group].free and self.reclaim(group):
             pass
         return self.members[group].take()
@@ -203,13 +205,20 @@ class BlockPool:
     def populate(self, nbytes: int) -> None:
         """Have a thread touch the memory of the blocks that are taken first: ``nbytes``, of one sequence at most.
 
-        Blocks that are read from files then wait for no fresh page.
+        Blocks that are read from files then wait for no fresh page. It ends when a block is taken.
         """
         share = min(1.0, nbytes / sum(self.per_sequence * member.memory[0].nbytes for member in self.members))
         parts = [
             member.memory[: math.ceil(share * self.per_sequence)] for member in self.members if member.device == "cpu"
         ]
-        _thread.start_new_thread(_populate, (parts,))
+        _thread.start_new_thread(self._populate, (parts,))
+
+    def _populate(self, parts: Sequence[Bytes]) -> None:
+        for part in parts:
+            for block in part:  # one at a time: others that touch fresh pages wait for a call
+                if self._used:
+                    return
+                populate(block.ctypes.data, block.ctypes.data + block.nbytes)
 
     def first_kept(self, group: int, length: int) -> int:
         """Return the number of the first block that a sequence of ``length`` tokens keeps in a group."""
@@ -398,11 +407,6 @@ def _reserve(blocks: int, block_bytes: int, device: str) -> Any:
     import torch
 
     return torch.zeros(size, dtype=torch.uint8, device=device)
-
-
-def _populate(parts: Sequence[Bytes]) -> None:
-    for part in parts:
-        populate(part.ctypes.data, part.ctypes.data + part.nbytes)
 
 
 def _tensor(memory: Any) -> Tensor:
