@@ -67,7 +67,7 @@ docs: $(VENV)/docs.done
 # language models on a CPU need no torch
 $(VENV)/run.done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[lean]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[lean,serve]'
 	$(BIN)/python -m compileall -q src  # as an installed package is: else each start compiles where Python may not write
 	@touch $@
 

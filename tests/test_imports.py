@@ -25,7 +25,7 @@ STEPS = [
     {"exec", "nn"},
     {"hub"},
     {"engine", "measure"},
-    {"training", "pipelines", "splats", "conversion"},
+    {"training", "pipelines", "splats", "conversion", "server"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(STEPS) for name in names}

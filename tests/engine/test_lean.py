@@ -27,7 +27,7 @@ for path in sys.argv[1:]:
     model = rung.load(path, context=128, device="cpu")
     tokens = []
     for prompt in (SHORT, LONG, LONG + [4, 8]):
-        answer = model._start(prompt, {"max_tokens": 6, "temperature": 0.0}, goes_on=True)
+        answer = model.start(prompt, goes_on=True, max_tokens=6, temperature=0.0)
         list(answer)
         tokens.append(answer.result["tokens"])
     logits = model.logits(LONG)

@@ -86,3 +86,21 @@ def first_starter(yes: bool, offline: bool, silent: bool) -> Manifest | None:
         download = size(starter.download_bytes)
         note(f"rung run --yes fetches {starter.title} ({download}) and asks that; it is not here yet.")
     return None
+
+
+def model_to_run(model: str | None, yes: bool, offline: bool, silent: bool) -> tuple[str, str | None]:
+    """Return the model to run, fetched if it is a starter and wanted, and the starter's name if it is the first one."""
+    from rung.models.lookup import DEMO, find_missing_starter
+    from rung.models.store import folder
+    from rung.models.store.starters import FIRST
+
+    if model is None:
+        stored = first_starter(yes, offline, silent)
+        if stored is None:
+            return DEMO, None
+        folder.mark_used(stored)
+        return str(stored.path), FIRST
+    missing = find_missing_starter(model)
+    if missing is not None and (yes or (not silent and on_terminal() and offer(missing))):
+        fetch(model, yes=yes, offline=offline, quiet=silent)
+    return model, None

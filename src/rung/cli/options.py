@@ -57,8 +57,20 @@ Draft = Annotated[
         show_default=False,
     ),
 ]
+Adapter = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapter",
+        help="Add a LoRA while running: a PEFT folder or a GGUF file; DIR:0.5 for half of it; may be given several"
+        " times.",
+        show_default=False,
+    ),
+]
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, max=MOST_THREADS, help="Threads to compute with.", show_default=False)
+]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Fetch a starter that is not here yet without asking; accepts its terms.")
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Never ask the model hub.")]
 Revision = Annotated[

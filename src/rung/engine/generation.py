@@ -45,6 +45,11 @@ class Generation:
         """Return the answer so far."""
         return "".join(self._pieces)
 
+    @property
+    def stop_string(self) -> str | None:
+        """Return the stop string that ended the answer, if one did."""
+        return self._text.stop
+
     def stop(self) -> dict[str, Any]:
         """End the answer here; return the result so far."""
         self._iterator.close()

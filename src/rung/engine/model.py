@@ -131,7 +131,7 @@ class Model:
         one_by_one = isinstance(self.backend, Decoder) and self.backend.chunk(read) == 1
         self._expected = Rates(expected, expected if one_by_one else self.predict(read).prefill)
         self._measured |= {"decode_tokens_per_second": decode, "prefill_tokens_per_second": prefill}
-        piece, entries = self.tokenizer.piece, sampler.logprobs[: len(answer.tokens)]
+        piece, entries = self.tokenizer.piece, sequence.logprobs[: len(answer.tokens)]
         more = {"logprobs": [logprob_entry(each, piece) for each in entries]} if sampler.wants_logprobs else {}
         return {
             **({"seed": sampler.seed} if sampler.seed is not None else {}),
@@ -217,14 +217,16 @@ class Model:
         result: Tensor = import_whole("torch").from_numpy(sequence.logits)
         return result
 
-    def generate(self, prompt: str, *, system: str | None = None, raw: bool = False, **options: Any) -> Generation:
+    def generate(
+        self, prompt: str | Sequence[int], *, system: str | None = None, raw: bool = False, **options: Any
+    ) -> Generation:
         """The answer to a prompt, as an iterable of strings; ``options`` are those of ``chat``.
 
         With a chat template the prompt is a user turn; without one, or with ``raw``, the model continues it
-        as it is. Raises ``ContextTooLong``, ``TemplateError``, ``UsageError``.
+        as it is, as it does token ids. Raises ``ContextTooLong``, ``TemplateError``, ``UsageError``.
         """
-        if self._template is None or raw:
-            return self._start(self._encode(prompt, bos=True), options, goes_on=True)
+        if self._template is None or raw or not isinstance(prompt, str):
+            return self.start(self.prompt_ids(prompt), goes_on=True, **options)
         messages = [{"role": "system", "content": system}] if system else []
         return self.chat([*messages, {"role": "user", "content": prompt}], **options)
 
@@ -235,11 +237,12 @@ class Model:
         logit_bias seed logprobs top_logprobs stop``, of which ``rung.engine.sampling.Sampling`` says what they mean;
         those left out or None are the checkpoint's own, else greedy. ``mask`` is called with the tokens of the answer
         so far and returns which may follow: uint64 words, bit t % 64 of word t // 64 for token t; or None for all.
-        ``adapter`` is the name of one that ``load_adapter`` has read, or ``__base__`` for none. ``result`` has the
-        ``seed`` of an answer that was drawn, and ``logprobs`` where they were requested. Raises ``UsageError`` for a
-        model without a chat template.
+        ``adapter`` is the name of one that ``load_adapter`` has read, or ``__base__`` for none. ``choice`` numbers the
+        answers to one prompt with one seed, so that each is drawn anew; answers of an ``owner`` (a text) share what
+        they have computed with each other only. ``result`` has the ``seed`` of an answer that was drawn, and
+        ``logprobs`` where they were requested. Raises ``UsageError`` for a model without a chat template.
         """
-        return self._start(self._ids(_as_messages(messages)), options, goes_on=False)
+        return self.start(self.chat_ids(_as_messages(messages)), goes_on=False, **options)
 
     def generate_many(
         self,
@@ -327,12 +330,27 @@ class Model:
     def room_after(self, prompt: str | Messages) -> int:
         """Return how many tokens of the context a prompt leaves; below zero where it is longer than the context."""
         try:
-            ids = self._encode(prompt, bos=True) if isinstance(prompt, str) else self._ids(prompt)
+            ids = self.prompt_ids(prompt) if isinstance(prompt, str) else self.chat_ids(prompt)
         except ContextTooLong:
             return -1
         return self.plan.context - len(ids)
 
-    def _ids(self, messages: Messages) -> list[int]:
+    def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
+        """Return the ids of a text that is continued; ids are checked. Raises ``ContextTooLong``, ``UsageError``."""
+        if isinstance(prompt, str):
+            return self._encode(prompt, bos=True)
+        check_ids(prompt, self.backend.vocabulary)
+        return list(prompt)
+
+    def chat_ids(self, messages: Messages) -> list[int]:
+        """Return the ids of messages by the chat template. Raises ``ContextTooLong``, ``TemplateError``,
+        ``UsageError``."""
+        text = self.chat_text(messages)
+        bos = self.tokenizer.named.get("bos_token", "")
+        return self._encode(text, bos=not (bos and text.startswith(bos)))
+
+    def chat_text(self, messages: Messages) -> str:
+        """Return the text of messages by the chat template. Raises ``TemplateError``, ``UsageError``."""
         if self._template is None:
             raise UsageError(
                 f"{self.card.name} has no chat template: it continues text and holds no conversation.",
@@ -340,9 +358,7 @@ class Model:
                 ["generate(prompt, raw=True)", f'rung run {quoted(name_of(self.card.path))} --raw "Once upon a time"'],
                 code="chat-template-missing",
             )
-        text = self._template.render(messages)
-        bos = self.tokenizer.named.get("bos_token", "")
-        return self._encode(text, bos=not (bos and text.startswith(bos)))
+        return self._template.render(messages)
 
     def _encode(self, text: str, bos: bool) -> list[int]:
         """Return the ids of a prompt. Raises ``ContextTooLong`` at once for one that is far too long: a megabyte takes
@@ -363,18 +379,25 @@ class Model:
             [*ways, "a shorter prompt"],
         )
 
-    def _start(self, ids: list[int], options: dict[str, Any], goes_on: bool) -> Generation:
+    def start(self, ids: list[int], *, goes_on: bool, **options: Any) -> Generation:
+        """The answer to token ids; ``options`` are those of ``chat``.
+
+        ``goes_on``: its text continues that of the ids, so a blank at its beginning stays. Raises ``ContextTooLong``,
+        ``UsageError``.
+        """
         if len(ids) >= self.plan.context:
             raise self._too_long(len(ids))
         stop = tuple(options.pop("stop", None) or ())
         most, mask = options.pop("max_tokens", None), options.pop("mask", None)
+        choice, owner = options.pop("choice", 0), options.pop("owner", "")
         adapter = self._adapter(options.pop("adapter", None))
         sampling = Sampling.of(self.card.defaults, **options)
         sampling.check_tokens(self.tokenizer.size)
         text = TextStream(self.tokenizer, stop, start=not goes_on)
         allowed = None if mask is None else checked_mask(mask, self.backend.vocabulary)
-        sampler = Sampler(sampling, ids, mask=allowed)
-        sequence = TokenSequence(ids, sampler, ends=self._ends, context=self.backend.context, most=most)
+        sampler = Sampler(sampling, ids, choice, allowed)
+        context = self.backend.context
+        sequence = TokenSequence(ids, sampler, ends=self._ends, context=context, most=most, owner=owner)
         sequence.adapter = adapter
         return Generation(self.scheduler, sequence, text, partial(self._describe, sampler), self._explain)
 

@@ -27,7 +27,7 @@ class Group:
 #: or a package ``g.x`` whose ``COMMANDS`` names its own commands.
 GROUPS = (
     Group("before", "Before you run", ("check", "plan", "devices", "setup")),
-    Group("run", "Run", ("run", "batch", "pull", "list", "show", "rm", "cache", "video", "image", "splat")),
+    Group("run", "Run", ("run", "serve", "batch", "pull", "list", "show", "rm", "cache", "video", "image", "splat")),
     Group("repair", "When a program fails", ("explain", "exec", "inspect")),
     Group("make", "Make models smaller, or your own", ("quantize", "convert", "tune", "merge", "compare")),
     Group("inside", "How rung decides", ("ladder", "formats", "calibrate")),
@@ -74,6 +74,7 @@ class _Commands(TyperGroup):
 #: Commands of other programs, and what they are called here.
 _ELSEWHERE = {
     **dict.fromkeys(("chat", "ask", "generate", "start"), "run"),
+    **dict.fromkeys(("server", "api"), "serve"),
     **dict.fromkeys(("download", "fetch", "get"), "pull"),
     **dict.fromkeys(("ls", "models", "ps"), "list"),
     **dict.fromkeys(("remove", "delete", "uninstall"), "rm"),

@@ -125,6 +125,11 @@ class TokenSequence(Sequence):
         self._taken = 0
 
     @property
+    def logprobs(self) -> list[Chosen]:
+        """Return the tokens that were chosen with their log probabilities, where they were asked for."""
+        return self._sampler.logprobs
+
+    @property
     def ahead(self) -> bool:
         """Return whether a token was chosen that nobody has taken."""
         return len(self.ids) - self.prompt > self._taken

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rung.cli import options
+from rung.cli import fetching, options
 from rung.cli.generation import GenerationOptions, LoadOptions, parse_biases
 from rung.cli.views.output import note
 from rung.core.errors import UsageError
@@ -122,19 +122,7 @@ _System = Annotated[
         "--system", help="System prompt: instructions for the model before the conversation.", show_default=False
     ),
 ]
-_Adapter = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--adapter",
-        help="Add a LoRA while running: a PEFT folder or a GGUF file; DIR:0.5 for half of it; may be given several"
-        " times.",
-        show_default=False,
-    ),
-]
 _Raw = Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")]
-_Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Fetch a starter that is not here yet without asking; accepts its terms.")
-]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the answer.")]
 
 
@@ -166,7 +154,7 @@ def run(
     software: options.Software = None,
     memory: options.Memory = None,
     context: options.Context = None,
-    adapter: _Adapter = None,
+    adapter: options.Adapter = None,
     draft: options.Draft = None,
     prefix_cache: options.PrefixCache = None,
     max_tokens: _Max = None,
@@ -189,7 +177,7 @@ def run(
     revision: options.Revision = None,
     json: options.Json = False,
     quiet: _Quiet = False,
-    yes: _Yes = False,
+    yes: options.Yes = False,
 ) -> None:
     """Run a language model on the device you have.
 
@@ -200,7 +188,7 @@ def run(
     _no_question_as_model(model, prompt)
     if top_logprobs is not None and not json:
         raise UsageError("--top-logprobs shows nothing without --json.", (), ["--json"])
-    path, starter = _model(model, yes, offline, quiet or json)
+    path, starter = fetching.model_to_run(model, yes, offline, quiet or json)
     typed = Typed(model=model or "", device=device, software=software)
     request = RunOptions(
         model=path,
@@ -257,25 +245,6 @@ def _no_question_as_model(model: str | None, prompt: str | None) -> None:
             (),
             [f'rung run smollm2 "{model}"', f'rung run demo "{model}"   # asks the embedded demonstration model'],
         )
-
-
-def _model(model: str | None, yes: bool, offline: bool, silent: bool) -> tuple[str, str | None]:
-    """Return the model to run, fetched if it is a starter and wanted, and the starter's name if it is the first one."""
-    from rung.cli import fetching
-    from rung.models.lookup import DEMO, find_missing_starter
-    from rung.models.store import folder
-    from rung.models.store.starters import FIRST
-
-    if model is None:
-        stored = fetching.first_starter(yes, offline, silent)
-        if stored is None:
-            return DEMO, None
-        folder.mark_used(stored)
-        return str(stored.path), FIRST
-    missing = find_missing_starter(model)
-    if missing is not None and (yes or (not silent and fetching.on_terminal() and fetching.offer(missing))):
-        fetching.fetch(model, yes=yes, offline=offline, quiet=silent)
-    return model, None
 
 
 def _prompt(model: str | None, prompt: str | None, raw: bool, json: bool, quiet: bool) -> str | None:

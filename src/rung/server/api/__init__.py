@@ -1,0 +1,9 @@
+"""The endpoints, by family: each file translates bodies to ``protocol.Generate`` and answers back."""
+
+from __future__ import annotations
+
+from rung.server.api import models, openai_chat, openai_completions
+from rung.server.service import Endpoint
+
+#: All that is served.
+ENDPOINTS: tuple[Endpoint, ...] = (*models.ENDPOINTS, *openai_chat.ENDPOINTS, *openai_completions.ENDPOINTS)

@@ -1,0 +1,112 @@
+"""OpenAI's completions: prompts that are continued as they are, as texts or token ids."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any
+
+from msgspec import Meta
+from starlette.responses import Response
+
+from rung.server.api.openai_fields import (
+    MOST_CHOICES,
+    MOST_PROMPTS,
+    REASONS,
+    Sampled,
+    ends_of,
+    new_id,
+    text_logprobs,
+    usage,
+)
+from rung.server.errors import ApiError, openai_error
+from rung.server.http import DONE, Stream, event, json_response, read_json
+from rung.server.protocol import Delta, Finished, Generate
+from rung.server.service import Answers, Call, Endpoint
+
+_Token = Annotated[int, Meta(ge=0, le=2**31)]
+#: Tokens of an answer where nobody says how many, as OpenAI has it.
+_TOKENS = 16
+
+
+class CompletionRequest(Sampled, kw_only=True):
+    """A body of ``/v1/completions``."""
+
+    prompt: str | list[str | _Token | list[_Token]]
+    logprobs: Annotated[int, Meta(ge=0, le=100)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
+
+    def prompts(self) -> list[str | list[int]]:
+        """Return the prompts, each a text or token ids. Raises ``ApiError``."""
+        given = self.prompt
+        if isinstance(given, str):
+            return [given]
+        if given and all(isinstance(each, int) for each in given):
+            return [[each for each in given if isinstance(each, int)]]
+        several = [each for each in given if not isinstance(each, int)]
+        if not several or len(several) != len(given) or len(several) > MOST_PROMPTS:
+            raise ApiError(
+                400,
+                f"prompt is a text, token ids, or a list of up to {MOST_PROMPTS} of them.",
+                param="prompt",
+                code="invalid_value",
+            )
+        return several
+
+    def to_generate(self) -> Generate:
+        """Return the request to an engine. Raises ``ApiError``."""
+        options = {"max_tokens": _TOKENS, **self.options()}
+        if self.best_of not in (None, self.n or 1):
+            raise ApiError(400, "best_of is not supported beside n.", param="best_of", code="unknown_parameter")
+        if self.logprobs is not None:
+            options |= {"logprobs": True, "top_logprobs": self.logprobs}
+        return Generate(prompts=self.prompts(), options=options, n=self.n or 1)
+
+
+async def complete(call: Call) -> Response:
+    """Continue prompts."""
+    body = await read_json(call.request, CompletionRequest)
+    generate, with_usage = body.to_generate(), body.includes_usage
+    answers = await call.begin(body.model, generate)
+    head = {"id": new_id("cmpl"), "object": "text_completion", "created": answers.created, "model": answers.model}
+    if body.stream:
+        return Stream(_chunks(answers, head, with_usage), on_close=answers.close)
+    choices = await call.collect(answers)
+    listed = [
+        {
+            "index": number,
+            "text": choice.text,
+            "logprobs": text_logprobs(choice.logprobs),
+            "finish_reason": REASONS[choice.end.reason],
+        }
+        for number, choice in enumerate(choices)
+    ]
+    return json_response({**head, "choices": listed, "usage": usage(answers.prompt_tokens, ends_of(choices))})
+
+
+async def _chunks(answers: Answers, head: dict[str, Any], with_usage: bool) -> AsyncGenerator[bytes]:
+    """Yield the events of a stream; an error ends it."""
+    more = {"usage": None} if with_usage else {}
+    offsets: dict[int, int] = {}
+
+    def chunk(index: int, text: str, reason: str | None, logprobs: Any) -> bytes:
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        return event({**head, "choices": [choice], **more})
+
+    ends: list[Finished] = []
+    try:
+        async for each in answers:
+            if isinstance(each, Delta):
+                offset = offsets.get(each.index, 0)
+                offsets[each.index] = offset + sum(len(entry["token"]) for entry in each.logprobs or ())
+                yield chunk(each.index, each.text, None, text_logprobs(each.logprobs, offset))
+            else:
+                ends.append(each)
+                yield chunk(each.index, "", REASONS[each.reason], None)
+        if with_usage:
+            yield event({**head, "choices": [], "usage": usage(answers.prompt_tokens, ends)})
+        yield DONE
+    except ApiError as error:
+        yield event(openai_error(error))
+
+
+ENDPOINTS = (Endpoint("POST", "/v1/completions", complete),)

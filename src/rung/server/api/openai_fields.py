@@ -1,0 +1,146 @@
+"""Fields that bodies of OpenAI's have in common, with their bounds, and what answers have in common."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from rung.server.errors import ApiError
+from rung.server.protocol import Finished
+from rung.server.service import Choice
+
+#: Tokens of an answer, answers to a prompt, prompts and messages of a request at most.
+MOST_TOKENS, MOST_CHOICES, MOST_PROMPTS, MOST_MESSAGES = 2**24, 16, 512, 4096
+
+Tokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Repeat = Annotated[float, Meta(ge=1e-3, le=1e3)]
+StopText = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+#: OpenAI's words for why an answer ended.
+REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length", "stopped": "stop"}
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """``include_obfuscation`` pads events against those who measure them; nothing here is padded."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Sampled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Fields that chat and completion have in common. Those in the second group change nothing of an answer."""
+
+    model: Annotated[str, Meta(max_length=512)] | None = None
+    max_tokens: Tokens | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    min_p: Share | None = None
+    typical_p: Share | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repeat_penalty: Repeat | None = None
+    repetition_penalty: Repeat | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=64)] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=4096)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of ``Model.chat``."""
+        repeat = self.repetition_penalty if self.repeat_penalty is None else self.repeat_penalty
+        found = {
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "typical_p": self.typical_p,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repeat_penalty": repeat,
+            "seed": self.seed,
+            "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
+            "logit_bias": self._biases(),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _biases(self) -> dict[int, float] | None:
+        if self.logit_bias is None:
+            return None
+        if wrong := next((token for token in self.logit_bias if not (token.isascii() and token.isdecimal())), None):
+            raise ApiError(400, f"logit_bias: {wrong!r} is no token id.", param="logit_bias", code="invalid_value")
+        return {int(token): bias for token, bias in self.logit_bias.items()}
+
+    @property
+    def includes_usage(self) -> bool:
+        """Return whether a stream ends with what it cost. Raises ``ApiError`` for options without a stream."""
+        if self.stream_options is None:
+            return False
+        if not self.stream:
+            raise ApiError(400, "stream_options is for stream=true.", param="stream_options", code="invalid_value")
+        return bool(self.stream_options.include_usage)
+
+
+def new_id(kind: str) -> str:
+    """Return the name of an answer."""
+    return f"{kind}-{secrets.token_hex(12)}"
+
+
+def usage(prompt_tokens: int, ends: Iterable[Finished]) -> dict[str, Any]:
+    """Return what answers to prompts of so many tokens cost, as OpenAI counts it."""
+    listed = list(ends)
+    said = sum(end.completion_tokens for end in listed)
+    cached = min(sum(end.cached_tokens for end in listed), prompt_tokens)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": said,
+        "total_tokens": prompt_tokens + said,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def chat_logprobs(entries: Sequence[dict[str, Any]] | None) -> dict[str, Any] | None:
+    """Return log probabilities as chat completions have them."""
+    return None if entries is None else {"content": [_without_id(each) for each in entries], "refusal": None}
+
+
+def _without_id(entry: dict[str, Any]) -> dict[str, Any]:
+    found = {name: value for name, value in entry.items() if name != "id"}
+    if "top_logprobs" in found:
+        found["top_logprobs"] = [_without_id(each) for each in found["top_logprobs"]]
+    return found
+
+
+def text_logprobs(entries: Sequence[dict[str, Any]] | None, offset: int = 0) -> dict[str, Any] | None:
+    """Return log probabilities as completions have them, of tokens whose text begins at ``offset``."""
+    if entries is None:
+        return None
+    tokens = [entry["token"] for entry in entries]
+    return {
+        "tokens": tokens,
+        "token_logprobs": [entry["logprob"] for entry in entries],
+        "top_logprobs": [{like["token"]: like["logprob"] for like in entry["top_logprobs"]} for entry in entries],
+        "text_offset": [*accumulate(map(len, tokens), initial=offset)][: len(tokens)],
+    }
+
+
+def ends_of(choices: Sequence[Choice]) -> list[Finished]:
+    """Return the ends of answers."""
+    return [choice.end for choice in choices]

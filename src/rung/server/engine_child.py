@@ -1,0 +1,322 @@
+"""The process that has a model; a socket is its standard input.
+
+One thread computes: it advances all answers together and sends what each step gave. One reads requests, and a few
+prepare them (template, token ids), so that nobody's step waits for a long prompt of another. The process ends with the
+socket.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from rung.core.errors import ContextTooLong, DeviceLost, OutOfMemory, RungError, TemplateError, UsageError
+from rung.engine.embeddings.encoder import EncoderModel
+from rung.engine.generation import Generation
+from rung.engine.load import load
+from rung.engine.model import Model
+from rung.engine.sampling import logprob_entry
+from rung.server import protocol
+from rung.server.protocol import (
+    Cancel,
+    Counts,
+    Delta,
+    Failed,
+    Finished,
+    Generate,
+    Load,
+    Note,
+    Progress,
+    Ready,
+    Started,
+    Stats,
+    Step,
+    Value,
+)
+
+#: Threads that prepare requests.
+_PREPARING = 2
+#: Exit status where the device is lost: a new process may find another.
+LOST = 75
+
+
+class Channel:
+    """The socket to the HTTP process; any thread may send."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._lock = connection, threading.Lock()
+
+    def send(self, message: protocol.FromEngine) -> None:
+        """Send a message whole. Ends the process where nobody reads any more."""
+        try:
+            with self._lock:
+                self._connection.sendall(protocol.frame(message))
+        except OSError:
+            os._exit(0)
+
+    def messages(self) -> Iterator[protocol.ToEngine]:
+        """Yield messages until the other side closes."""
+        while header := self._exactly(protocol.HEADER):
+            yield protocol.read_to_engine(self._exactly(protocol.length(header)))
+
+    def _exactly(self, count: int) -> bytes:
+        """Return so many bytes, or none where the other side has closed."""
+        parts = bytearray()
+        while len(parts) < count:
+            data = self._connection.recv(count - len(parts))
+            if not data:
+                return b""
+            parts += data
+        return bytes(parts)
+
+
+@dataclass
+class _Request:
+    """A request that is answered; ``cancelled`` before its answers begin, or while they are computed."""
+
+    message: Generate
+    cancelled: bool = False
+    answers: list[_Answer] = field(default_factory=list)
+
+    def cancel(self) -> None:
+        """End all answers. Any thread may call."""
+        self.cancelled = True
+        for answer in list(self.answers):
+            answer.generation.sequence.end("stopped")
+
+
+@dataclass
+class _Answer:
+    """One answer of a request, and how many of its tokens were sent."""
+
+    request: _Request
+    index: int
+    generation: Generation
+    sent: int = 0
+
+
+class EngineChild:
+    """Answer requests with one model."""
+
+    def __init__(self, channel: Channel, model: Model) -> None:
+        self._channel, self._model = channel, model
+        self._requests: dict[int, _Request] = {}
+        self._ready: queue.SimpleQueue[_Request] = queue.SimpleQueue()
+        self._live: list[_Answer] = []
+        self._steps, self._busy = 0, 0
+        self._pool = ThreadPoolExecutor(_PREPARING, "prepare")
+
+    def read(self, messages: Iterator[protocol.ToEngine]) -> None:
+        """Take requests until the other side closes, which ends the process."""
+        for message in messages:
+            if isinstance(message, Generate):
+                request = self._requests[message.id] = _Request(message)
+                self._pool.submit(self._guarded, message.id, partial(self._prepare, request))
+            elif isinstance(message, Stats):
+                self._channel.send(Value(message.id, self._counts()))
+            elif isinstance(message, Cancel) and (known := self._requests.pop(message.id, None)):
+                known.cancel()
+        os._exit(0)
+
+    def _counts(self) -> Counts:
+        live = [answer.generation.sequence for answer in list(self._live)]
+        processing = sum(sequence.cache is not None for sequence in live)
+        return Counts(processing, len(live) - processing + self._ready.qsize(), self._steps, self._busy)
+
+    def _guarded(self, number: int, call: Callable[[], None]) -> None:
+        """Make a call for a request; whatever it raises is the answer."""
+        try:
+            call()
+        except Exception as error:
+            self._requests.pop(number, None)
+            self._channel.send(failure(number, error))
+
+    def _prepare(self, request: _Request) -> None:
+        """Make the sequences of a request. Raises ``RungError``."""
+        message, model = request.message, self._model
+        chats = bool(message.messages)
+        prompts = [model.chat_ids(message.messages)] if chats else [model.prompt_ids(each) for each in message.prompts]
+        options = {**message.options, "owner": message.owner}
+        for number, ids in enumerate(prompts):
+            for choice in range(message.n):
+                generation = model.start(ids, goes_on=not chats, choice=choice, **options)
+                request.answers.append(_Answer(request, number * message.n + choice, generation))
+        if not request.cancelled:
+            self._channel.send(Started(message.id, sum(map(len, prompts))))
+            self._ready.put(request)
+
+    def compute(self) -> None:
+        """Compute answers for ever."""
+        while True:
+            self._begin()
+            try:
+                self._model.scheduler.advance(*(each.generation.sequence for each in self._live))
+            except Exception as error:
+                self._fail(error)
+            self._steps += 1
+            self._busy += len(self._live)
+            self._publish()
+
+    def _begin(self) -> None:
+        """Take on the requests that are ready; wait for one where nothing is computed."""
+        while not self._live or not self._ready.empty():
+            request = self._ready.get()
+            if not request.cancelled:
+                for answer in request.answers:
+                    answer.generation.begin()
+                    self._live.append(answer)
+
+    def _fail(self, error: Exception) -> None:
+        """End all answers after a step that failed."""
+        for number in {answer.request.message.id for answer in self._live}:
+            if self._requests.pop(number, None):
+                self._channel.send(failure(number, error))
+        for answer in self._live:
+            answer.request.cancel()
+        if isinstance(error, DeviceLost):
+            os._exit(LOST)
+
+    def _publish(self) -> None:
+        """Send what the answers got longer by, and those that have ended."""
+        deltas: list[Delta] = []
+        ended: list[protocol.FromEngine] = []
+        for answer in self._live:
+            request, generation = answer.request, answer.generation
+            try:
+                pieces = generation.take()
+            except Exception as error:
+                if self._requests.pop(request.message.id, None):
+                    ended.append(failure(request.message.id, error))
+                request.cancel()
+                continue
+            if request.cancelled:
+                continue
+            if delta := self._delta(answer, "".join(pieces)):
+                deltas.append(delta)
+            if generation.result:
+                ended.append(_finished(answer))
+        if deltas:
+            self._channel.send(Step(deltas))
+        for message in ended:
+            self._channel.send(message)
+        self._drop_over()
+
+    def _drop_over(self) -> None:
+        """Forget answers of which nothing more comes, and requests that have none left."""
+        for answer in self._live:
+            if answer.request.cancelled:
+                self._model.scheduler.cancel(answer.generation.sequence)
+        self._live = [each for each in self._live if not _is_over(each)]
+        wanted = {each.request.message.id for each in self._live}
+        for number, request in list(self._requests.items()):
+            if request.answers and number not in wanted and all(map(_is_over, request.answers)):
+                self._requests.pop(number, None)
+
+    def _delta(self, answer: _Answer, text: str) -> Delta | None:
+        """Return what an answer got longer by, if that is to be seen."""
+        generation, message = answer.generation, answer.request.message
+        before, answer.sent = answer.sent, len(generation.tokens)
+        entries = None
+        if chosen := generation.sequence.logprobs[before : answer.sent]:
+            entries = [logprob_entry(each, self._model.tokenizer.piece) for each in chosen]
+        return Delta(message.id, answer.index, text, entries) if text or entries else None
+
+
+def _is_over(answer: _Answer) -> bool:
+    """Return whether nothing more comes of an answer: its end was sent, or nobody wants it."""
+    return bool(answer.generation.result) or answer.request.cancelled
+
+
+def _finished(answer: _Answer) -> Finished:
+    result = answer.generation.result
+    return Finished(
+        id=answer.request.message.id,
+        index=answer.index,
+        reason=result["stop_reason"],
+        stop_string=answer.generation.stop_string,
+        prompt_tokens=result["prompt_tokens"],
+        completion_tokens=len(result["tokens"]),
+        cached_tokens=result["cached_tokens"],
+        prompt_seconds=answer.generation.sequence.seconds["prefill"],
+        seconds=answer.generation.sequence.seconds["decode"],
+        seed=result.get("seed"),
+        report=result["report"],
+    )
+
+
+def failure(number: int, error: Exception) -> Failed:
+    """Return what is sent of an error. What is no ``RungError`` is a bug: its words stay in this process."""
+    if not isinstance(error, RungError):
+        print(f"rung itself failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        error = RungError("The engine failed.", code="engine-failed")
+    status = 500
+    if isinstance(error, (UsageError, TemplateError)):
+        status = 400
+    elif isinstance(error, OutOfMemory):
+        status = 503
+    code = "context_length_exceeded" if isinstance(error, ContextTooLong) else error.code
+    return Failed(
+        id=number,
+        status=status,
+        code=code,
+        cause=error.cause,
+        facts=list(error.facts),
+        ways_out=list(error.ways_out),
+        exit_code=error.exit_code,
+    )
+
+
+def _info(model: Model) -> protocol.ModelInfo:
+    plan, encodes = model.plan, isinstance(model, EncoderModel)
+    return protocol.ModelInfo(
+        name=plan.model,
+        format=plan.format,
+        devices=[placement.device for placement in plan.placements],
+        context=plan.context,
+        parallel=1 if encodes else model.scheduler.parallel,
+        vocabulary=model.tokenizer.size,
+        memory=plan.memory,
+        chats=not encodes and bool(model.card.chat_template),
+        writes=not encodes,
+    )
+
+
+def _load(channel: Channel, message: Load) -> Model:
+    return load(
+        message.model,
+        **message.options,
+        progress=lambda label, done, total: channel.send(Progress(label, done, total)),
+        on_note=lambda text: channel.send(Note(text)),
+    )
+
+
+def _warm_up(model: Model) -> None:
+    """Compute and draw a token, so that the first request finds all kernels loaded."""
+    if not isinstance(model, EncoderModel):
+        for _ in model.generate("a", raw=True, max_tokens=1, temperature=1.0, owner="warm up"):
+            break
+
+
+def main() -> None:
+    """Load the model that the first message names, and answer requests until the socket closes."""
+    channel = Channel(socket.socket(fileno=0))
+    messages = channel.messages()
+    first = next(messages, None)
+    assert isinstance(first, Load), "the first message names the model"
+    try:
+        model = _load(channel, first)
+    except Exception as error:
+        channel.send(failure(0, error))
+        return
+    _warm_up(model)
+    child = EngineChild(channel, model)
+    threading.Thread(target=child.read, args=(messages,), daemon=True, name="requests").start()
+    channel.send(Ready(_info(model)))
+    child.compute()

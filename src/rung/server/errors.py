@@ -1,0 +1,81 @@
+"""Refusals of requests, and how the families of endpoints write them down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from rung.server.protocol import Failed
+
+
+class ApiError(Exception):
+    """A refusal: HTTP status, a sentence, the field it is about, and OpenAI's code for it."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.retry_after = retry_after
+
+    @classmethod
+    def of_failure(cls, failed: Failed) -> ApiError:
+        """Return what an engine's failure means to a client."""
+        message = " ".join([failed.cause, *(f"({fact})" for fact in failed.facts)])
+        return cls(failed.status, message, code=failed.code, retry_after=1 if failed.status == 503 else 0)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers that go with it."""
+        return {"retry-after": str(self.retry_after)} if self.retry_after else {}
+
+
+#: Words of OpenAI and of Anthropic for a status.
+_OPENAI = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 503: "server_overloaded"}
+_ANTHROPIC = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def openai_error(error: ApiError) -> dict[str, Any]:
+    """Return an error as OpenAI writes it."""
+    kind = _OPENAI.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+
+
+def anthropic_error(error: ApiError) -> dict[str, Any]:
+    """Return an error as Anthropic writes it."""
+    kind = _ANTHROPIC.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+def ollama_error(error: ApiError) -> dict[str, Any]:
+    """Return an error as ollama writes it."""
+    return {"error": error.message}
+
+
+#: Writes an error down.
+ErrorStyle = Callable[[ApiError], Mapping[str, Any]]
+
+
+def invalid_body(error: Exception) -> ApiError:
+    """Return the refusal of a body that is no JSON, or not of the form that its struct says."""
+    if isinstance(error, RecursionError):
+        return ApiError(400, "The body is nested too deeply.", code="invalid_json")
+    text = str(error)
+    if not isinstance(error, msgspec.ValidationError):
+        return ApiError(400, f"The body is no JSON: {text}", code="invalid_json")
+    words, _, path = text.partition(" - at `")
+    param = path.rstrip("`").removeprefix("$").lstrip(".") or None
+    if words.startswith("Object contains unknown field"):
+        name = words.split("`")[1]
+        param = f"{param}.{name}" if param else name
+        return ApiError(400, f"{param} is not supported.", param=param, code="unknown_parameter")
+    return ApiError(400, f"{param}: {words}" if param else words, param=param, code="invalid_value")

@@ -1,0 +1,139 @@
+"""Bodies with a limit, answers that end with their client, and streams of server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from rung.server.errors import ApiError, invalid_body
+
+#: Bytes of a body at most, and seconds that it may take to come.
+MOST_BODY, BODY_SECONDS = 8 * 2**20, 60.0
+#: Seconds of silence after which a stream has a comment, so that nobody between takes it for dead.
+PING_SECONDS = 5.0
+#: The last event of OpenAI's streams.
+DONE = b"data: [DONE]\n\n"
+
+T = TypeVar("T")
+to_json = msgspec.json.Encoder().encode
+
+
+async def read_body(request: Request) -> bytes:
+    """Return the body of a request. Raises ``ApiError`` for one above ``MOST_BODY``, however it is sent."""
+    length = request.headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > MOST_BODY:
+        raise _too_large()
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > MOST_BODY:
+                    raise _too_large()
+    except TimeoutError:
+        raise ApiError(408, f"The body did not come within {BODY_SECONDS:g} s.") from None
+    return bytes(body)
+
+
+def _too_large() -> ApiError:
+    return ApiError(413, f"The body is larger than {MOST_BODY:,} bytes.", code="body_too_large")
+
+
+async def read_json(request: Request, kind: type[T]) -> T:
+    """Return the body of a request as a struct. Raises ``ApiError`` that names the field which is wrong."""
+    body = await read_body(request)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
+        raise invalid_body(error) from error
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response of JSON."""
+    return Response(to_json(content), status, headers, media_type="application/json")
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns; where the client goes away before, cancel it and raise ``ClientDisconnect``."""
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_until_gone(request.receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        await _cancelled(task, gone)
+
+
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait for their ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def event(data: Any, name: str = "") -> bytes:
+    """Return a server-sent event with JSON in it."""
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + to_json(data) + b"\n\n"
+
+
+class Stream(Response):
+    """A response whose parts come one by one. Where the client goes away, ``parts`` is closed at once.
+
+    ``ping`` is what is sent after ``PING_SECONDS`` without a part; empty for nothing.
+    """
+
+    def __init__(
+        self,
+        parts: AsyncGenerator[bytes],
+        media_type: str = "text/event-stream",
+        ping: bytes = b": ping\n\n",
+        on_close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__(media_type=media_type, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._parts, self._ping, self._on_close = parts, ping, on_close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        work = asyncio.create_task(self._send_parts(send))
+        gone = asyncio.create_task(_until_gone(receive))
+        pings = asyncio.create_task(self._send_pings(send))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done() and not gone.done():
+                work.result()
+        finally:
+            await _cancelled(work, gone, pings)
+            await self._parts.aclose()
+            if self._on_close is not None:
+                await self._on_close()
+
+    async def _send_parts(self, send: Send) -> None:
+        async for part in self._parts:
+            self._last = asyncio.get_running_loop().time()
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_pings(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        self._last = loop.time()
+        while self._ping:
+            await asyncio.sleep(max(self._last + PING_SECONDS - loop.time(), 0.1))
+            if loop.time() - self._last >= PING_SECONDS:
+                self._last = loop.time()
+                await send({"type": "http.response.body", "body": self._ping, "more_body": True})

@@ -1,0 +1,197 @@
+"""Messages between the HTTP process and an engine: msgpack of tagged structs, each after its length.
+
+An engine reads ``Load`` first and answers ``Ready`` or ``Failed`` (id 0). Requests have ids that the HTTP process
+gives. ``Generate`` is answered by ``Started``, then by a ``Step`` for each step that has text, then by ``Finished`` for
+each of its answers; any other request by ``Value``; each of them by ``Failed`` instead. After ``Cancel`` nothing more
+comes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+#: Bytes of a frame at most: embeddings of many texts.
+MOST_FRAME = 2**28
+_LENGTH = struct.Struct("<I")
+HEADER = _LENGTH.size
+
+
+class Load(msgspec.Struct, tag=True, frozen=True):
+    """Load a model with the keywords of ``rung.load``; the first message."""
+
+    model: str
+    options: dict[str, Any] = {}
+
+
+class Generate(msgspec.Struct, tag=True, kw_only=True):
+    """Answer ``messages``, or continue each of ``prompts`` (a text or token ids), ``n`` times.
+
+    ``options`` are those of ``Model.chat``. Answer number ``p * n + c`` is choice c of prompt p. With ``echo`` the text
+    of a prompt stands before its answer; ``prompt_logprobs`` asks for the log probability of each of its tokens, and
+    of so many of the likeliest. ``owner`` shares prefixes and turns.
+    """
+
+    id: int = 0
+    prompts: list[str | list[int]] = []
+    messages: list[dict[str, Any]] = []
+    options: dict[str, Any] = {}
+    n: int = 1
+    owner: str = ""
+
+    @property
+    def answers(self) -> int:
+        """Return how many answers there will be."""
+        return self.n * (len(self.prompts) or 1)
+
+
+class Cancel(msgspec.Struct, tag=True, frozen=True):
+    """End a request: its sequences are gone within a step."""
+
+    id: int
+
+
+class Stats(msgspec.Struct, tag=True):
+    """Say what is computed now: ``Value`` with a ``Counts``."""
+
+    id: int = 0
+
+
+ToEngine = Load | Generate | Cancel | Stats
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Work of an engine: answers that have a cache, answers that wait for one, and so far: steps, and the answers
+    that took part in each, added up."""
+
+    processing: int
+    waiting: int
+    steps: int
+    busy: int
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """Facts of an engine's model."""
+
+    name: str
+    format: str
+    devices: list[str]
+    context: int
+    parallel: int
+    vocabulary: int
+    memory: int
+    chats: bool
+    writes: bool
+
+
+class Progress(msgspec.Struct, tag=True, frozen=True):
+    """So many bytes of the weights are read."""
+
+    label: str
+    done: int
+    total: int
+
+
+class Note(msgspec.Struct, tag=True, frozen=True):
+    """A sentence that whoever started the server should read."""
+
+    text: str
+
+
+class Ready(msgspec.Struct, tag=True, frozen=True):
+    """The model answers."""
+
+    model: ModelInfo
+
+
+class Started(msgspec.Struct, tag=True, frozen=True):
+    """A request is understood: its prompts have so many tokens in all."""
+
+    id: int
+    prompt_tokens: int
+
+
+class Delta(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of one answer. ``logprobs`` are entries as ``Model.chat`` has them, one for each token."""
+
+    id: int
+    index: int
+    text: str
+    logprobs: list[dict[str, Any]] | None = None
+
+
+class Step(msgspec.Struct, tag=True, frozen=True):
+    """The pieces that a step computed, of all requests."""
+
+    deltas: list[Delta]
+
+
+class Finished(msgspec.Struct, tag=True, frozen=True, kw_only=True):
+    """The answer ``index`` has ended: why (end, stop, length or context), what it cost, and ``report`` as ``Model``
+    has it. ``prompt_seconds`` and ``seconds`` are those of steps that read its prompt and that computed its tokens."""
+
+    id: int
+    index: int
+    reason: str
+    stop_string: str | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    prompt_seconds: float
+    seconds: float
+    seed: int | None
+    report: dict[str, Any]
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True, kw_only=True):
+    """A request, or the load (id 0), failed: the parts of a ``RungError``, and the HTTP status that suits it."""
+
+    id: int
+    status: int
+    code: str
+    cause: str
+    facts: list[str] = []
+    ways_out: list[str] = []
+    exit_code: int = 1
+
+
+class Value(msgspec.Struct, tag=True, frozen=True):
+    """The answer to a request that is not ``Generate``."""
+
+    id: int
+    value: Any
+
+
+FromEngine = Progress | Note | Ready | Started | Step | Finished | Failed | Value
+
+_encode = msgspec.msgpack.Encoder().encode
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+def frame(message: ToEngine | FromEngine) -> bytes:
+    """Return the bytes of a message with its length before them."""
+    data = _encode(message)
+    return _LENGTH.pack(len(data)) + data
+
+
+def length(header: bytes) -> int:
+    """Return the length that a frame begins with. Raises ``ValueError`` for one that no message has."""
+    (found,) = _LENGTH.unpack(header)
+    if found > MOST_FRAME:
+        raise ValueError(f"a message of {found:,} bytes")
+    return int(found)
+
+
+def read_to_engine(data: bytes) -> ToEngine:
+    """Return a message to an engine."""
+    found: ToEngine = _to_engine.decode(data)
+    return found
+
+
+def read_from_engine(data: bytes) -> FromEngine:
+    """Return a message from an engine."""
+    found: FromEngine = _from_engine.decode(data)
+    return found

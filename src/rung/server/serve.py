@@ -1,0 +1,165 @@
+"""Serve until a signal: the listening socket, the engines and the HTTP server in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import uvicorn
+
+from rung.core.errors import UsageError
+from rung.server import gate
+from rung.server.admission import MOST_WAITING, Admission
+from rung.server.api import ENDPOINTS
+from rung.server.app import App
+from rung.server.engine_client import EngineClient
+from rung.server.protocol import Load
+from rung.server.service import Service
+
+#: Bytes of the head of a request at most.
+_MOST_HEAD = 2**16
+#: Seconds that answers have to end after SIGTERM, and after Ctrl-C.
+DRAIN_SECONDS, _STOP_SECONDS = 30, 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a server. ``models`` are loads by the name that clients give; ``drain`` seconds after
+    SIGTERM answers are cut."""
+
+    models: dict[str, Load]
+    host: str = "127.0.0.1"
+    port: int = 8080
+    keys: tuple[str, ...] = ()
+    no_key: bool = False
+    allow_hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    most_waiting: int = MOST_WAITING
+    drain: int = DRAIN_SECONDS
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raises ``UsageError`` where another program does, or the address is not here."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(
+                f"Port {port} of {host} is in use.",
+                ["another program listens there, maybe another rung serve"],
+                [f"rung serve --port {port + 1 if port < 2**16 - 1 else 8080}", f"ss -ltnp 'sport = :{port}'   # who"],
+                code="port-in-use",
+            ) from error
+        raise UsageError(
+            f"Nothing can listen on {host} port {port}: {error.strerror or error}.",
+            (),
+            ["rung serve --host 127.0.0.1 --port 8080"],
+            code="address-unusable",
+        ) from error
+    except OverflowError as error:
+        raise UsageError(f"{port} is no port: they go from 0 to 65535.", code="value-out-of-range") from error
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, whose signals are ``serve``'s."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(
+    settings: Settings,
+    on_note: Callable[[str], None] = lambda text: None,
+    on_progress: Callable[[str, int, int], None] = lambda label, done, total: None,
+) -> None:
+    """Serve models until SIGTERM or Ctrl-C; SIGTERM lets answers end first. Raises ``RungError`` where a model cannot
+    be loaded or nothing can listen."""
+    keys, made = gate.all_keys(settings.host, settings.keys, settings.no_key)
+    listener = bind(settings.host, settings.port)
+    with listener:
+        port = listener.getsockname()[1]
+        shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+        on_note(f"http://{shown}:{port}   OpenAI's base URL: http://{shown}:{port}/v1")
+        if made:
+            on_note(f"key: {made}   (other machines reach {settings.host}; --key sets one, --no-key goes without)")
+        asyncio.run(_serve(settings, keys, listener, on_note, on_progress))
+
+
+async def _serve(
+    settings: Settings,
+    keys: tuple[str, ...],
+    listener: socket.socket,
+    on_note: Callable[[str], None],
+    on_progress: Callable[[str, int, int], None],
+) -> None:
+    engines = {name: EngineClient(load, on_note, on_progress) for name, load in settings.models.items()}
+    service = Service(engines, Admission(settings.most_waiting, shared=len(keys) > 1))
+    hosts = gate.own_hosts(settings.host) | {each.lower() for each in settings.allow_hosts}
+    app = App(service, gate.Gate(keys, hosts, frozenset(settings.origins)), ENDPOINTS)
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=_MOST_HEAD,
+        timeout_graceful_shutdown=settings.drain,
+    )
+    server = _Server(config)
+    _stop_by_signals(server, config)
+    http = asyncio.create_task(server.serve([listener]))
+    runs = [asyncio.create_task(_run(name, engine, on_note)) for name, engine in engines.items()]
+    try:
+        done, _ = await asyncio.wait({http, *runs}, return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        for task in done:
+            task.result()
+    finally:
+        server.force_exit = not http.done()
+        for task in runs:
+            task.cancel()
+        await asyncio.gather(http, *runs, return_exceptions=True)
+
+
+async def _run(name: str, engine: EngineClient, on_note: Callable[[str], None]) -> None:
+    """Run an engine, and say when its model is loaded."""
+
+    async def tell() -> None:
+        model = await engine.loaded()
+        room = f"{model.parallel} answers at once, context {model.context:,}"
+        on_note(f"{name} is ready: {model.format} on {' + '.join(model.devices)}, {room}")
+
+    telling = asyncio.create_task(tell())
+    try:
+        await engine.run()
+    finally:
+        telling.cancel()
+
+
+def _stop_by_signals(server: uvicorn.Server, config: uvicorn.Config) -> None:
+    """End at SIGTERM when answers have ended, at Ctrl-C at once; SIGHUP changes nothing."""
+    loop, drain = asyncio.get_running_loop(), config.timeout_graceful_shutdown or 0
+
+    def stop(seconds: int) -> None:
+        config.timeout_graceful_shutdown = min(seconds, drain)
+        server.force_exit = server.should_exit  # a second signal
+        server.should_exit = True
+
+    with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C ends the loop
+        loop.add_signal_handler(signal.SIGTERM, stop, drain)
+        loop.add_signal_handler(signal.SIGINT, stop, _STOP_SECONDS)
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)

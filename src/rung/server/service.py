@@ -1,0 +1,145 @@
+"""Give endpoints the models by name, and answers that end with their client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rung.server.admission import Admission, Ticket
+from rung.server.engine_client import EngineClient, Event
+from rung.server.errors import ApiError, ErrorStyle, openai_error
+from rung.server.http import unless_gone
+from rung.server.metrics import Totals
+from rung.server.protocol import Delta, Finished, Generate, Started
+
+
+@dataclass
+class Service:
+    """The models that are served, by the names that clients give them."""
+
+    engines: dict[str, EngineClient]
+    admission: Admission = field(default_factory=Admission)
+    totals: Totals = field(default_factory=Totals)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def engine(self, name: str | None) -> tuple[str, EngineClient]:
+        """Return the model of a name, with the name that it is served by; without a name the first one.
+
+        ollama's clients put ``:latest`` behind names. Raises ``ApiError`` (404) for another name.
+        """
+        if name is None:
+            return next(iter(self.engines.items()))
+        for each in (name, name.removesuffix(":latest")):
+            if each in self.engines:
+                return each, self.engines[each]
+        raise ApiError(
+            404,
+            f"There is no model {name!r}; there is {', '.join(self.engines)}.",
+            param="model",
+            code="model_not_found",
+        )
+
+
+class Answers:
+    """The answers to one request while they are computed: an asynchronous iterable of deltas and ends."""
+
+    def __init__(self, model: str, events: AsyncGenerator[Event], ticket: Ticket, totals: Totals) -> None:
+        self.model, self.created = model, int(time.time())
+        #: Tokens of the prompts; known when ``begin`` has returned.
+        self.prompt_tokens = 0
+        self._events, self._ticket, self._totals = events, ticket, totals
+
+    async def begin(self) -> None:
+        """Wait until the request is understood. Raises ``ApiError``."""
+        started = await anext(self._events)
+        assert isinstance(started, Started)
+        self.prompt_tokens = started.prompt_tokens
+
+    async def __aiter__(self) -> AsyncGenerator[Delta | Finished]:
+        async for event in self._events:
+            if isinstance(event, Finished):
+                self._totals.add(event)
+            assert not isinstance(event, Started)
+            yield event
+
+    async def close(self) -> None:
+        """Give everything back; what is not computed yet is cancelled."""
+        await self._events.aclose()
+        self._ticket.release()
+
+
+@dataclass
+class Choice:
+    """One answer, whole."""
+
+    text: str
+    logprobs: list[dict[str, object]] | None
+    end: Finished
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request, its owner, and the service that answers it."""
+
+    request: Request
+    service: Service
+    owner: str
+
+    async def begin(self, model: str | None, generate: Generate) -> Answers:
+        """Have answers computed; return when the request is understood. Raises ``ApiError``, and
+        ``ClientDisconnect`` where the client goes away before."""
+        name, engine = self.service.engine(model)
+        generate.owner = self.owner
+        info = await engine.wait_ready()
+        self.service.admission.parallel = info.parallel
+        try:
+            ticket = self.service.admission.enter(self.owner, generate.answers)
+        except ApiError:
+            self.service.totals.refused += 1
+            raise
+        answers = Answers(name, engine.generate(generate), ticket, self.service.totals)
+        try:
+            await unless_gone(self.request, answers.begin())
+        except BaseException:
+            await answers.close()
+            raise
+        return answers
+
+    async def collect(self, answers: Answers) -> list[Choice]:
+        """Return all answers whole, in their order. Raises as ``begin``."""
+        try:
+            return await unless_gone(self.request, _collect(answers))
+        finally:
+            await answers.close()
+
+
+async def _collect(answers: Answers) -> list[Choice]:
+    texts: dict[int, list[str]] = {}
+    logprobs: dict[int, list[dict[str, object]]] = {}
+    ends: dict[int, Finished] = {}
+    async for event in answers:
+        if isinstance(event, Delta):
+            texts.setdefault(event.index, []).append(event.text)
+            if event.logprobs is not None:
+                logprobs.setdefault(event.index, []).extend(event.logprobs)
+        else:
+            ends[event.index] = event
+    return [Choice("".join(texts.get(n, ())), logprobs.get(n), ends[n]) for n in sorted(ends)]
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A row of what is served: a path, maybe with ``{names}``, its method and handler; ``style`` writes its errors."""
+
+    method: str
+    path: str
+    handler: Handler
+    style: ErrorStyle = openai_error
+    needs_key: bool = True

@@ -1,0 +1,136 @@
+"""A server of the demo, as a person starts it, and clients that people have."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+#: Seconds until a server must answer: the first one of a version compiles and proves kernels.
+START_SECONDS = 90.0
+
+
+class Server:
+    """A running ``rung serve``. ``said`` is the file of what it prints."""
+
+    def __init__(self, process: subprocess.Popen[bytes], said: str) -> None:
+        self.process, self._said = process, said
+        self.url = self._find(r"http://\S+")
+
+    def _find(self, pattern: str) -> str:
+        """The first match in what it prints."""
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until:
+            if found := re.search(pattern, self.said()):
+                return found[0]
+            assert self.process.poll() is None, self.said()
+            time.sleep(0.02)
+        raise AssertionError(self.said())
+
+    def said(self) -> str:
+        with open(self._said, encoding="utf-8") as file:
+            return file.read()
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def call(self, path: str, body: Any = None, headers: dict[str, str] | None = None, method: str | None = None):
+        """Status, document (or text) and headers of an answer."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, headers or {}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                status, content, found = answer.status, answer.read(), answer.headers
+        except urllib.error.HTTPError as error:
+            with error:
+                status, content, found = error.code, error.read(), error.headers
+        is_json = found.get_content_type() == "application/json"
+        return status, json.loads(content) if is_json else content.decode(), found
+
+    def metric(self, name: str) -> float:
+        """A value of ``/metrics``."""
+        text = self.call("/metrics")[1]
+        return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])
+
+    def wait_idle(self, seconds: float = 10.0) -> float:
+        """Wait until nothing is computed; return after how many seconds that was."""
+        begun = time.monotonic()
+        while self.metric("rung_requests_processing") + self.metric("rung_requests_deferred"):
+            assert time.monotonic() < begun + seconds, "answers go on without a client"
+            time.sleep(0.01)
+        return time.monotonic() - begun
+
+    def engine(self) -> int:
+        """The process id of the engine."""
+        children = subprocess.run(
+            ["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=True
+        ).stdout.split()
+        assert len(children) == 1
+        return int(children[0])
+
+    def wait_ready(self) -> None:
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                if self.call("/health")[0] == 200:
+                    return
+            assert self.process.poll() is None, self.said()
+            time.sleep(0.02)
+        raise AssertionError(self.said())
+
+
+@contextlib.contextmanager
+def serving(folder, *arguments: str, ready: bool = True) -> Iterator[Server]:
+    """Run ``rung serve`` with arguments."""
+    said = str(folder / "said")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", "-m", "rung", "serve", *arguments, "--port", "0"]
+    with open(said, "wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=environment) as process:
+        try:
+            server = Server(process, said)
+            if ready:
+                server.wait_ready()
+            yield server
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
+@pytest.fixture(scope="session")
+def server(_cache, tmp_path_factory) -> Iterator[Server]:
+    """The demo, served for all tests that break nothing."""
+    with serving(tmp_path_factory.mktemp("server"), "demo") as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def model(_cache):
+    """The demo in this process: what the server must answer."""
+    import rung
+
+    return rung.load("demo", device="cpu")
+
+
+@pytest.fixture
+def openai_client(server):
+    """OpenAI's own client."""
+    import openai
+
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client

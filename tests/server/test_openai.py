@@ -1,0 +1,237 @@
+"""Chat and completions through OpenAI's client, beside what the model answers in this process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import openai
+import pytest
+
+HELLO = [{"role": "user", "content": "hello"}]
+QUESTION = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "a rung?"}]},
+]
+
+
+def joined(stream) -> str:
+    return "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+
+
+def test_an_answer_is_what_the_model_says(openai_client, model):
+    for messages, texts in ((HELLO, HELLO), (QUESTION, [QUESTION[0], {"role": "user", "content": "What is a rung?"}])):
+        expected = model.chat(texts, max_tokens=12)
+        text = "".join(expected)
+        answer = openai_client.chat.completions.create(model="demo", messages=messages, max_tokens=12)
+        assert answer.choices[0].message.content == text
+        assert answer.choices[0].message.role == "assistant"
+        assert answer.choices[0].finish_reason == {"end": "stop", "length": "length"}[expected.result["stop_reason"]]
+        assert answer.usage.prompt_tokens == expected.result["prompt_tokens"]
+        assert answer.usage.completion_tokens == len(expected.result["tokens"])
+        assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+        assert (answer.model, answer.object) == ("demo", "chat.completion")
+        stream = openai_client.chat.completions.create(model="demo", messages=messages, max_tokens=12, stream=True)
+        assert joined(stream) == text
+
+
+def test_answers_in_company_have_the_bytes_of_those_alone(openai_client, model):
+    questions = [f"{word} is what?" for word in ("memory", "a GPU", "float16", "quantization", "bfloat16", "CUDA")]
+    alone = ["".join(model.generate(each, max_tokens=24, temperature=0.8, seed=5)) for each in questions]
+    found: dict[int, str] = {}
+
+    def ask(number: int) -> None:
+        stream = openai_client.chat.completions.create(
+            model="demo",
+            messages=[{"role": "user", "content": questions[number]}],
+            max_tokens=24,
+            temperature=0.8,
+            seed=5,
+            stream=True,
+        )
+        found[number] = joined(stream)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(questions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[number] for number in range(len(questions))] == alone
+
+
+def test_several_choices_are_drawn_apart_and_are_the_same_again(openai_client, model):
+    options = {"model": "demo", "messages": HELLO, "n": 3, "seed": 11, "temperature": 1.5, "max_tokens": 12}
+    first, second = (openai_client.chat.completions.create(**options) for _ in range(2))
+    texts = [choice.message.content for choice in first.choices]
+    assert texts == [choice.message.content for choice in second.choices]
+    assert len(set(texts)) > 1
+    assert texts[0] == "".join(model.chat(HELLO, seed=11, temperature=1.5, max_tokens=12))
+    streamed = ["", "", ""]
+    ended = []
+    for chunk in openai_client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+            ended += [choice.index] if choice.finish_reason else []
+    assert streamed == texts
+    assert sorted(ended) == [0, 1, 2]
+    assert chunk.usage.completion_tokens == first.usage.completion_tokens
+    assert chunk.usage.prompt_tokens == first.usage.prompt_tokens
+
+
+def test_options_change_answers_as_they_do_in_python(openai_client, model):
+    plain = "".join(model.chat(HELLO, max_tokens=20))
+    first = model.tokenizer.encode(plain, bos=False)[0]
+    cases = (
+        {"stop": plain[8:12]},
+        {"stop": [plain[3:5], "never there"]},
+        {"logit_bias": {str(first): -100}},
+        {"presence_penalty": 1.5, "frequency_penalty": 0.7},
+        {"temperature": 1.0, "top_p": 0.7, "seed": 3},
+    )
+    for options in cases:
+        answer = openai_client.chat.completions.create(model="demo", messages=HELLO, max_tokens=20, **options)
+        given = {**options, "stop": [options["stop"]]} if isinstance(options.get("stop"), str) else options
+        assert answer.choices[0].message.content == "".join(model.chat(HELLO, max_tokens=20, **given)), options
+    ours = {"top_k": 3, "min_p": 0.1, "typical_p": 0.9, "repeat_penalty": 1.3, "temperature": 1.2, "seed": 4}
+    given = {name: ours[name] for name in ("temperature", "seed")}
+    more = {name: value for name, value in ours.items() if name not in given}
+    answer = openai_client.chat.completions.create(
+        model="demo", messages=HELLO, max_tokens=20, **given, extra_body=more
+    )
+    assert answer.choices[0].message.content == "".join(model.chat(HELLO, max_tokens=20, **ours))
+
+
+def test_log_probabilities_are_the_models(openai_client, model):
+    expected = model.chat(HELLO, max_tokens=5, logprobs=True, top_logprobs=2)
+    text = "".join(expected)
+    options = {"model": "demo", "messages": HELLO, "max_tokens": 5, "logprobs": True, "top_logprobs": 2}
+    answer = openai_client.chat.completions.create(**options)
+    streamed = [
+        entry
+        for chunk in openai_client.chat.completions.create(**options, stream=True)
+        for entry in (chunk.choices[0].logprobs.content if chunk.choices[0].logprobs else ())
+    ]
+    for entries in (answer.choices[0].logprobs.content, streamed):
+        assert "".join(entry.token for entry in entries) == text
+        for entry, known in zip(entries, expected.result["logprobs"], strict=True):
+            assert entry.logprob == pytest.approx(known["logprob"], abs=1e-6)
+            assert [like.token for like in entry.top_logprobs] == [like["token"] for like in known["top_logprobs"]]
+
+
+def test_completions_take_texts_and_token_ids(openai_client, model):
+    ids = model.tokenizer.encode("the model")
+    text = "".join(model.generate("the model", raw=True, max_tokens=6))
+    for prompt in ("the model", ids, ["the model"], [ids]):
+        answer = openai_client.completions.create(model="demo", prompt=prompt, max_tokens=6)
+        assert [choice.text for choice in answer.choices] == [text], prompt
+        assert answer.usage.prompt_tokens == len(ids)
+    other = "".join(model.generate("a GPU", raw=True, max_tokens=6))
+    answer = openai_client.completions.create(model="demo", prompt=["the model", "a GPU"], max_tokens=6, n=2)
+    assert [choice.text for choice in answer.choices] == [text, text, other, other]
+    streamed = openai_client.completions.create(model="demo", prompt=["a GPU", "the model"], max_tokens=6, stream=True)
+    found = ["", ""]
+    for chunk in streamed:
+        for choice in chunk.choices:
+            found[choice.index] += choice.text
+    assert found == [other, text]
+    likely = openai_client.completions.create(model="demo", prompt="the model", max_tokens=3, logprobs=2)
+    known = model.generate("the model", raw=True, max_tokens=3, logprobs=True, top_logprobs=2)
+    list(known)
+    assert likely.choices[0].logprobs.tokens == [entry["token"] for entry in known.result["logprobs"]]
+    assert likely.choices[0].logprobs.text_offset[0] == 0
+
+
+def test_models_and_health_are_there(openai_client, server, model):
+    listed = openai_client.models.list().data
+    assert [each.id for each in listed] == ["demo"]
+    assert listed[0].meta["n_ctx"] == model.plan.context
+    assert openai_client.models.retrieve("demo").id == "demo"
+    assert server.call("/health")[:2] == (200, {"status": "ok"})
+    with pytest.raises(openai.NotFoundError, match="no model 'other'; there is demo"):
+        openai_client.chat.completions.create(model="other", messages=HELLO)
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "words"),
+    [
+        ({"tempratur": 1}, "tempratur", "not supported"),
+        ({"max_tokens": 0}, "max_tokens", ">= 1"),
+        ({"max_tokens": 10**40}, "max_tokens", ""),
+        ({"n": 17}, "n", "<= 16"),
+        ({"temperature": -1}, "temperature", ">= 0"),
+        ({"temperature": "hot"}, "temperature", "float"),
+        ({"top_p": 1.5}, "top_p", "<= 1"),
+        ({"seed": -1}, "seed", ">= 0"),
+        ({"stop": ["x"] * 100_000}, "stop", "<= 64"),
+        ({"stop": [""]}, "stop[0]", ">= 1"),
+        ({"top_logprobs": 3}, "top_logprobs", "logprobs=true"),
+        ({"logprobs": True, "top_logprobs": 101}, "top_logprobs", "<= 100"),
+        ({"logit_bias": {"hello": 1}}, "logit_bias", "token id"),
+        ({"logit_bias": {"1": 101}}, "logit_bias[...]", "<= 100"),
+        ({"logit_bias": {"99999999": 1}}, None, "tokens"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "stream=true"),
+        ({"messages": []}, "messages", ">= 1"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "robot"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type", ""),
+        ({"response_format": {"type": "xml"}}, None, ""),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(server, more, param, words):
+    status, answer, _ = server.call("/v1/chat/completions", {"messages": HELLO, "max_tokens": 2, **more})
+    assert status == 400
+    assert answer["error"]["type"] == "invalid_request_error"
+    assert param is None or answer["error"]["param"] == param
+    assert words in answer["error"]["message"]
+
+
+def test_fields_that_change_nothing_are_taken(server):
+    more = {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "temperature": None}
+    assert server.call("/v1/chat/completions", {"messages": HELLO, "max_tokens": 2, **more})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[" * 100_000,
+        b'{"messages": ' * 50_000,
+        b'"\xff"',
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b'{"messages":"\\ud800"}',
+    ],
+)
+def test_a_body_that_is_no_request_is_refused(server, body):
+    status, answer, _ = server.call("/v1/chat/completions", body, method="POST")
+    assert status == 400
+    assert answer["error"]["message"]
+
+
+def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(server, model):
+    ids = model.tokenizer.encode("the model " * 300)
+    body = {"prompt": "the model " * 300, "max_tokens": 1}
+    status, answer, _ = server.call("/v1/completions", body)
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert f"{len(ids):,}" in answer["error"]["message"]
+    assert f"{model.plan.context:,}" in answer["error"]["message"]
+    status, answer, _ = server.call("/v1/completions", {"prompt": [10**9], "max_tokens": 1})
+    assert status == 400
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_an_answer_ends_with_its_client(server, streams):
+    """Within a step or a few: an answer to its end would take the whole context."""
+    body = b'{"prompt": "the", "max_tokens": 480, "n": 8, "temperature": 1, "logit_bias": {"1": -100}, "stream": %s}'
+    body = body % (b"true" if streams else b"false")
+    before = server.metric("rung_tokens_predicted_total")
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        until = time.monotonic() + 10
+        while not server.metric("rung_requests_processing"):
+            assert time.monotonic() < until
+    server.wait_idle()
+    assert server.metric("rung_tokens_predicted_total") == before  # none of them ended by itself
