@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: run test test-all test-real test-arm test-other-systems coverage measure lint format generate check-generated docs clean
+.PHONY: run test test-all accept test-real test-arm test-other-systems coverage measure lint format generate check-generated docs clean
 
 run: $(VENV)/run.done
 	@$(BIN)/rung run --yes
@@ -27,6 +27,12 @@ test-arm: $(VENV)/dev.done
 test-other-systems: $(VENV)/dev.done
 	$(BIN)/python -m pytest -p tests.hidden_posix -m "not slow" tests/cli/test_check_text.py tests/cli/test_explain.py \
 	  tests/models/store tests/models/test_catalog.py tests/models/test_lookup.py
+
+# the acceptance suite in small shapes; benchmarks/accept says what a card wants: make accept DEVICE=cuda:0 SMALL=
+DEVICE ?= cpu
+SMALL ?= --small
+accept: $(VENV)/dev.done
+	$(BIN)/python -m benchmarks.accept --device $(DEVICE) --out build/accept/$(DEVICE) $(SMALL)
 
 # twice as long as make test; coverage-html has every line
 coverage: $(VENV)/dev.done

@@ -41,6 +41,16 @@ def compare(got: npt.ArrayLike, want: npt.ArrayLike, scale: npt.ArrayLike, bound
     return f"value {place} is {found[place]:.6g} instead of {right[place]:.6g}"
 
 
+def compare_scale(got: npt.ArrayLike, want: npt.ArrayLike, bound: float) -> str:
+    """Return in words that all of a result is too large or too small by more than ``bound``; empty when it is not.
+
+    The scale is that of the least squares, on which the rounding of single values hardly tells.
+    """
+    found, right = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    scale = float((found * right).sum() / (right * right).sum())
+    return "" if abs(scale - 1) <= bound else f"all values are {scale:.4f} times what they should be"
+
+
 def weights(format: str, rows: int, columns: int) -> Encoded:
     """A small seeded weight in that format; formats without an encoder get random blocks that are finite."""
     generator = np.random.default_rng(SEED)

@@ -18,7 +18,7 @@ from rung.ops.decode_step import numpy_step
 from rung.ops.decode_step.low_rank import BoundAdapter
 from rung.ops.decode_step.parts import LayerLayout, SequenceRows
 from rung.ops.decode_step.weights import Weights
-from rung.ops.proof import compare
+from rung.ops.proof import compare, compare_scale
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -262,8 +262,13 @@ def check(rung: Rung, case: Case, place: str) -> str:
     want = steps(numpy_step.RUNG, case)
     if rung.name == "numpy.step":
         want = np.concatenate([want[12:24], want[:12], want[3:5], want[8:12], want[30:]])
-    if reason := compare(got, want, want.std(axis=1, keepdims=True), 0.1):
+    if reason := _differ(got, want):
         return reason
-    got, want = states(rung.load(), case), states(numpy_step.RUNG, case)
-    reason = compare(got, want, want.std(axis=1, keepdims=True), 0.1)
+    reason = _differ(states(rung.load(), case), states(numpy_step.RUNG, case))
     return f"hidden states: {reason}" if reason else ""
+
+
+def _differ(got: Floats, want: Floats) -> str:
+    """Return how rows differ. A value that is rounded to another int8 moves single values by some hundredths of a row's
+    deviation, and all of them by less than a thousandth."""
+    return compare(got, want, want.std(axis=1, keepdims=True), 0.1) or compare_scale(got, want, 0.005)

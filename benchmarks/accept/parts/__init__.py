@@ -1,0 +1,1 @@
+"""The parts of the suite, found by folder; ``ORDER`` says when one runs."""

@@ -1,0 +1,67 @@
+"""Pictures of splats and their gradients: the same bits twice, steps of training, and the time of a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from benchmarks.accept.check import Check, Target
+
+from rung.ops.rasterize import LADDER, Camera
+from rung.ops.rasterize.self_check import gradients, splats
+from rung.run.torch_device import torch_name
+
+ORDER, SECONDS = 11, 240
+#: Shapes in which rungs are asked whether they draw.
+_DEGREE = 3
+
+
+def run(target: Target) -> Iterator[Check]:
+    """Draw with every rung that runs on the device."""
+    from rung.ops import examples
+
+    (_, case), *_ = examples("rasterize", "f32")
+    place = torch_name(target.device.id)
+    count, width = (500, 64) if target.small else (20_000, 256)
+    camera = Camera(width, width, float(width), float(width), width / 2, width / 2, _DEGREE)
+    for rung in LADDER.rungs:
+        if rung.name == "ref" or not rung.verdict(case, target.device):
+            continue
+        implementation, given = rung.load(), splats(count, _DEGREE)
+        (one, slopes), (two, again) = (gradients(implementation, given, camera, place) for _ in range(2))
+        same = all(bool((a == b).all()) for a, b in zip((one.color, *slopes), (two.color, *again), strict=True))
+        begun = time.perf_counter()
+        gradients(implementation, given, camera, place)
+        yield Check(rung.name, same, {"same_bits_twice": same, "seconds": time.perf_counter() - begun})
+    yield _training(target)
+
+
+def _training(target: Target) -> Check:
+    """Fit a picture for some steps."""
+    import torch
+
+    from rung.splats import rasterization
+
+    place = torch_name(target.device.id)
+    torch.manual_seed(0)
+    count, steps = (300, 20) if target.small else (5000, 200)
+    parts = [
+        torch.randn(count, 3) * 0.6 + torch.tensor([0.0, 0.0, 3.5]),
+        torch.randn(count, 4),
+        torch.rand(count, 3) * 0.05 + 0.02,
+        torch.rand(count) * 0.8 + 0.1,
+        torch.rand(count, 3),
+    ]
+    given = [part.to(place).requires_grad_() for part in parts]
+    wanted = torch.linspace(0, 1, 96, device=place)[None, :, None].expand(96, 96, 3)
+    intrinsics = torch.tensor([[[100.0, 0, 48], [0, 100, 48], [0, 0, 1]]], device=place)
+    optimizer, losses = torch.optim.Adam(given, lr=1e-2), []
+    for _ in range(steps):
+        picture, _, _ = rasterization(*given, torch.eye(4, device=place)[None], intrinsics, 96, 96)
+        loss = (picture[0] - wanted).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss))
+    ratio = losses[-1] / losses[0]
+    return Check("training", ratio < 0.6, {"first": losses[0], "last": losses[-1], "steps": steps})
